@@ -41,7 +41,7 @@ class Training:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=1_024, help="to tune and train on: few, so that it takes seconds")
-    parser.add_argument("--card-images", type=int, default=16_384, help="for the predictions: many, to leave the cards room")
+    parser.add_argument("--card-images", type=int, default=8_192, help="for the predictions: many, to leave the cards room")
     parser.add_argument("--max-batch-size", type=int, default=MAX_BATCH_SIZE, help="the largest that tuning tries here")
     args = parser.parse_args()
     few, many = args.images, args.card_images

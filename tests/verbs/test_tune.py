@@ -276,10 +276,9 @@ def test_a_flag_for_workers_is_what_is_tuned_where_the_loader_has_its_number():
     row = settings_of(record)["num_workers"]
     assert row.requested == 0 and row.effective > 0 and record.plan.places == {}
     assert record.plan.command_line.split()[-2:] == ["--workers", str(row.effective)]
-    other = work(
-        World(**LOADS | {"workers_place": dataclasses.replace(AT, number=3)}), tune, FLAGGED, device="cpu", budget="1GiB"
-    )
-    assert settings_of(other)["num_workers"].effective == 0, "the loader has another number than the flag"
+    other = World(**LOADS | {"workers_place": dataclasses.replace(AT, number=3)})
+    record = work(other, tune, FLAGGED, device="cpu", budget="1GiB")
+    assert settings_of(record)["num_workers"].effective == 0, "the loader has another number than the flag"
 
 
 # --- the user's own settings, and searches that do not come to their end ---------------------------------------------------

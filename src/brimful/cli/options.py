@@ -34,7 +34,7 @@ class Common:
     """The longest that one trial may take (10min without it); of tune, the longest that the whole search may take: the best so
     far is the plan then."""
     steps: Annotated[str | None, Parameter(group=TRIALS)] = None
-    """Measured optimizer steps of a trial."""
+    """Measured optimizer steps of a trial; those of tune that look at memory alone take two at most."""
     batch_size_from: Annotated[str, Parameter(group=TRIALS)] = "auto"
     """Where the batch size is set: flag (of the command), script (the number in its text), loader (where the DataLoader is
     made), none, or auto: the first of these that there is."""
