@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
-from brimful.decide.tune.search import search_settings
+from brimful.decide.tune.search import Search
 from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
 
 CORES = 2
@@ -125,7 +125,9 @@ def one(seed: int, others: float) -> Seen:
     largest, asked = 2 ** source.randint(6, 10), 2 ** source.randint(3, 7)
     machine = Machine(rate, gain, others, random.Random(f"{seed}/{others}"))
     problem = SpeedProblem(largest, lambda result: True, requested=min(asked, largest), environments=(ALLOCATOR,))
-    found = run_search(search_settings(problem), machine.run)
+    search = Search(problem)
+    run_search(search.steps(), machine.run)
+    found = search.result()
     assert found.chosen is not None
     size, own = int(found.chosen["batch_size"]), min(asked, largest)
     named, users = machine.true_rate(size, bool(found.environment)), machine.true_rate(own, False)

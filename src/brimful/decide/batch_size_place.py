@@ -149,7 +149,8 @@ def found_workers(place: Place, workers: int) -> Diagnostic:
     """What a plan sets, though the command has no flag for it."""
     return Diagnostic(
         "num-workers-place",
-        f"num_workers: no flag; set to {workers} where {place.loader} makes the training DataLoader with {place.number}",
+        f"num_workers: no flag in the command; set to {workers} where {place.loader} makes the training DataLoader "
+        f"with {place.number}",
         "random numbers that the data set draws come from each worker's own generator then",
         f"--set num_workers={place.number} leaves it; with num_workers={workers} written there the command needs no brimful",
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.tune.objective import fits_budget
 from brimful.decide.tune.problem import ALLOCATOR, MAX_TRIALS, SpeedProblem, Top, top_sentence
-from brimful.decide.tune.search import Search, search_settings
+from brimful.decide.tune.search import Search
 from brimful.values import Budget, Objective, Outcome, Trial, TrialKind
 
 BUDGET = Budget(1_000_000, 1_000_000, 1_000_000, "device", "all")
@@ -82,8 +82,10 @@ def search(machine, a_problem):
         samples.append(machine.run(request))
         return samples[-1]
 
-    found = run_search(search_settings(a_problem), run)
-    return SimpleNamespace(**vars(found), samples=samples, sizes=[one.trial.settings["batch_size"] for one in samples])
+    found = Search(a_problem)
+    run_search(found.steps(), run)
+    sizes = [one.trial.settings["batch_size"] for one in samples]
+    return SimpleNamespace(**vars(found.result()), samples=samples, sizes=sizes, ceiling=found.runs.ceiling)
 
 
 curves = st.one_of(
@@ -226,7 +228,6 @@ def test_a_choice_that_is_not_faster_beside_the_users_own_settings_gives_way_to_
     result = search(machine, problem(128, requested=64))
     assert result.chosen["batch_size"] == 64 and result.gain is None
     assert "your own: batch size 128 was not clearly faster beside it" in result.why["batch_size"]
-    assert [one.size for one, _ in result.refuted] == [128]
 
 
 def test_what_was_clearly_faster_beside_the_users_own_settings_is_named_and_no_other_size_that_looks_better_by_then():
@@ -315,6 +316,17 @@ def test_workers_are_tried_where_loading_takes_time_and_not_elsewhere():
     assert idle.chosen["num_workers"] == 0
     assert {one.trial.settings["num_workers"] for one in idle.samples} == {0}
     assert "no time worth saving" in idle.why["num_workers"]
+
+
+def test_the_way_up_ends_where_an_epoch_has_too_few_steps_for_a_speed():
+    class Short(Machine):
+        def run(self, request):
+            seen = super().run(request)
+            return dataclasses.replace(seen, samples_per_s=None, step_s=()) if request.settings["batch_size"] > 64 else seen
+
+    result = search(Short(lambda size: 100.0 * size), problem(512, requested=16, limited_by="dataset"))
+    assert result.chosen["batch_size"] == 64 and "above 64 an epoch has too few steps" in result.why["batch_size"]
+    assert max(result.sizes) == 256
 
 
 def test_a_crash_at_one_size_does_not_end_the_search():
@@ -423,6 +435,7 @@ def test_one_slow_run_on_a_loaded_machine_does_not_end_the_way_up_while_sizes_ga
         (Top.MEMORY, "dataset", "was not within the budget"),
         (Top.FAILED, "dataset", "the script raised an error"),
         (Top.TRIALS, "dataset", "24 trials"),
+        (Top.SHORT, "dataset", "too few steps"),
         (Top.FLAT, "dataset", None),
         (None, "dataset", None),
     ],

@@ -36,11 +36,6 @@ class Gain:
         """By more than the tolerance, and by more than its noise; where others use the machine, in more than one turn."""
         return self.middle > TOLERANCE and self.low > 0 and (self.turns > 1 or not self.loaded)
 
-    @property
-    def is_none(self) -> bool:
-        """Surely not by more than the tolerance."""
-        return self.high <= TOLERANCE
-
 
 def gain(one: Sequence[TrialResult], other: Sequence[TrialResult]) -> Gain | None:
     """Of the runs of `one` over those of `other`, each in order, the latest side by side; None where one has no speed."""

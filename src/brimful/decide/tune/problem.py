@@ -70,8 +70,6 @@ class SearchResult:
     chosen_runs: tuple[TrialResult, ...]  # what was chosen
     own_runs: tuple[TrialResult, ...]  # the user's own settings; () where they were not given or did not fit
     gain: Gain | None  # of the choice over the user's own settings; None where it is these, or nothing is known
-    refuted: tuple[tuple[Way, Gain], ...]  # choices that were not clearly faster than the user's own settings
-    ceiling: int  # the largest batch size that may still fit
     failure: TrialResult | None = None
 
 
@@ -82,6 +80,7 @@ class Top(StrEnum):
     CEILING = "ceiling"  # the largest size that the limits, or the memory trials, allow
     MEMORY = "memory"  # the next one was run and did not fit
     FAILED = "failed"  # at the next one the script raised an error
+    SHORT = "short"  # at the next one the script ended before a speed was seen
     TRIALS = "trials"  # no trials were left
 
 
@@ -101,6 +100,7 @@ def top_sentence(top: Top | None, size: int, limited_by: str | None, trials: int
         Top.CEILING: _LIMITS.get(limited_by or "budget", _LIMITS["budget"]).format(size=size),
         Top.MEMORY: f"what is larger than {size:,} was not within the budget",
         Top.FAILED: f"above {size:,} the script raised an error",
+        Top.SHORT: f"above {size:,} an epoch has too few steps to show a speed",
         Top.TRIALS: f"nothing above {size:,} was tried: {trials} trials are the most that a search makes",
     }
     return sentences.get(top) if top is not None else None

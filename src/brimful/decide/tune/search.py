@@ -40,13 +40,6 @@ class _Stop(Exception):
 _Steps = Generator[Request, TrialResult, None]
 
 
-def search_settings(problem: SpeedProblem) -> Generator[Request, TrialResult, SearchResult]:
-    """Yields trials to run, is sent what each showed, and returns what was found."""
-    search = Search(problem)
-    yield from search.steps()
-    return search.result()
-
-
 class Search:
     """`steps` yields the trials to run; `result` is what is known at any time."""
 
@@ -85,8 +78,6 @@ class Search:
             chosen_runs=tuple(self.runs.at(way)) if way else (),
             own_runs=tuple(self.runs.at(own)) if own else (),
             gain=self.runs.gain(way, own) if way and own and way != own else None,
-            refuted=tuple(self._refuted.items()),
-            ceiling=self.runs.ceiling,
             failure=self._failure,
         )
 
@@ -138,7 +129,6 @@ class Search:
                 self._refuted.setdefault(way, found)
                 way, why = own, self._kept()
         largest = max(self.runs.middles(way.context), default=self.runs.ceiling) if way else 0
-        largest = self.runs.ceiling if self._top is Top.CEILING else largest  # an epoch of few steps shows no speed
         top = top_sentence(self._top, largest, problem.limited_by, problem.max_trials)
         return way, f"{why}; {top}" if top else why
 
@@ -261,6 +251,9 @@ class Search:
                 continue
             if not self.runs.at(self._at(larger)):
                 self._top = Top.FAILED  # it crashed or took too long, and so would a larger one
+                return
+            if self.runs.rates(self._at(size)) and not self.runs.rates(self._at(larger)):
+                self._top = Top.SHORT  # as a larger one would be
                 return
             flat = self._is_flat(larger)
             size, larger = larger, min(FACTOR * larger, self.runs.ceiling)
