@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -157,6 +158,14 @@ def test_a_host_that_is_out_of_memory_says_nothing_about_a_card(asked):
     with pytest.raises(DoesNotFit, match="ran out of host memory"):
         work(world, predict, ("my-train", "--batch-size", asked), gpu_memory="4GiB")
     assert len(world.launched) == 1
+
+
+def test_where_no_size_fits_the_error_names_the_command_that_shows_what_would_make_it_fit():
+    with pytest.raises(DoesNotFit, match="no batch size fits") as error:
+        work(World(fixed=6 * GIB), predict, gpu_memory="4GiB")
+    words = shlex.split(error.value.suggestion.partition(" -- ")[2])
+    asked = work(World(fixed=6 * GIB), predict, words, gpu_memory="4GiB").prediction
+    assert asked.verdict == "does_not_fit" and asked.what_if is not None
 
 
 def test_without_a_card_there_is_nothing_to_predict_for():

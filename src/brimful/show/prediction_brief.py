@@ -12,7 +12,7 @@ from brimful.values import Diagnostic, Prediction, Remedy
 
 LINES = 15
 _MORE = "more"
-_NUMBERS = ("memory", "speed", "loading", "epoch")
+_NUMBERS = ("memory", "speed", "would help", "loading", "epoch")
 
 
 def brief_facts(prediction: Prediction, warnings: tuple[Diagnostic, ...]) -> Facts:
@@ -23,12 +23,12 @@ def brief_facts(prediction: Prediction, warnings: tuple[Diagnostic, ...]) -> Fac
         rows.append(("memory", Cell(memory)))
     if prediction.speed is not None:
         rows.append(("speed", Cell(speed_sentence(prediction.speed).removesuffix("."))))
+    if prediction.what_if is not None and prediction.what_if.remedies:
+        rows.append(("would help", Cell(_remedies(prediction, prediction.what_if.remedies))))
     if prediction.loading is not None and not (prediction.loading.binds and prediction.verdict == "fits"):
         rows.append(("loading", Cell(loading_text(prediction.loading))))
     if prediction.epoch is not None:
         rows.append(("epoch", Cell(epoch_text(prediction.epoch))))
-    if prediction.what_if is not None and prediction.what_if.remedies:
-        rows.append(("would help", Cell(_remedies(prediction, prediction.what_if.remedies))))
     if prediction.worst_batch is not None and prediction.worst_batch.varies:
         rows.append(("worst batch", Cell(prediction.worst_batch.what)))
     rows += [(one.code, Cell(one.problem)) for one in rest]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from brimful.command import fill
 from brimful.decide.batch_size_place import set_at
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.fit import Card, Play, context_of, slack_of
@@ -266,11 +268,12 @@ def nothing_fits(tracer: Tracer, conclusion: MemoryConclusion) -> DoesNotFit:
     smallest = min(conclusion.traced, default=1)
     result = tracer.results.get(smallest)
     peak = result.peak.device_bytes if result and result.peak else None
+    words = shlex.join(fill(tracer.command, tracer.settings_at(smallest)))
     needs = f"it needs {format_bytes(peak)}" if peak else "it does not fit"
     return DoesNotFit(
         problem=f"no batch size fits: at batch size {smallest} {needs} of device memory",
         explanation=f"the budget is {format_bytes(tracer.budget.bytes)} ({tracer.budget.why})",
-        suggestion="a larger card, a smaller model, mixed precision or gradient checkpointing",
+        suggestion=f"what would make it fit: brimful predict, with the same options, -- {words}",
     )
 
 
