@@ -60,6 +60,8 @@ _KEYS = {
 _KEY = re.compile(
     r"(?:\+{0,2}|--)[A-Za-z_][\w@/-]*(?:\.[\w-]+)*"
 )  # of a word such as key=value, --part.key or --part.key=value
+# What a script divides by its batch size, to know how many batches go into an update.
+_WHOLE_BATCH = re.compile(r"(?:\+{0,2}|--)(?:[\w-]+\.)*(?:global|total|effective)[_-](?:train[_-])?batch[_-]?size")
 # What only names a run, starts its random numbers, says where it writes, how long it trains, or where its ranks meet: memory
 # and speed are the same whatever it is. The first are so only by themselves: model.name is another thing.
 _GENERIC_NAMES = {"o", "out", "output", "outputs", "save", "name", "project", "tag", "tags", "notes", "comment"}
@@ -182,6 +184,15 @@ def _may_be(name: str, flag: str, text: str) -> bool:
     behind those only a whole number is the setting's.
     """
     return (flag not in _NUMBERS_ONLY and name != "accumulation") or text.isdecimal() or "{" in text
+
+
+def asks_in_all(command: Command, samples: int) -> bool:
+    """Whether a flag for the samples of a whole update (litgpt's --train.global_batch_size) has this number."""
+    for word, following in zip(command.argv, (*command.argv[1:], ""), strict=True):
+        key, equals, value = word.partition("=")
+        if _WHOLE_BATCH.fullmatch(key) and (value if equals else following) == str(samples):
+            return True
+    return False
 
 
 def placeholders(command: Command) -> tuple[str, ...]:

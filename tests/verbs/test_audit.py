@@ -66,3 +66,11 @@ def test_a_command_that_never_steps_is_no_audit_and_batches_without_a_step_hint_
         work(reporting(without_steps), audit, ("my-train", "--batch-size", "8"), device="cpu")
     hint = "accumulation may need more batches than an epoch has: the trial met 7 batches"
     assert (hint in caught.value.suggestion) is hinted
+
+
+@pytest.mark.parametrize(("flag", "code"), [("--train.global_batch_size", []), ("--train.max_tokens", ["hidden-accumulation"])])
+def test_an_accumulation_that_follows_from_a_flag_for_the_whole_update_is_asked_for(flag, code):
+    world = reporting(lambda seen: dataclasses.replace(seen, samples_per_step=128), micro_batches_per_step=[4] * 20)
+    found = work(world, audit, ("my-train", "--train.micro_batch_size", "32", flag, "128"), device="cpu").audit
+    assert [finding.code for finding in found.findings] == code
+    assert found.requested.get("accumulation") == (None if code else 4)

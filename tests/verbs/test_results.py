@@ -42,6 +42,11 @@ def test_the_error_names_whose_it_is(raised_by, problem, suggestion):
     assert "RuntimeError: shapes differ (train.py:7 in main)" in found.problem
 
 
+def test_an_error_without_words_is_named_with_its_place():
+    assert "at batch_size 64: AssertionError (train.py:7 in main)" in error(ON_A_CARD, "AssertionError", "").problem
+    assert "SystemExit" not in error(ON_A_CARD, "SystemExit", "").problem
+
+
 def test_an_operation_of_the_card_is_blamed_where_shapes_were_upper_bounds():
     found = error(ON_A_CARD, raised_by="card", approximations={"nonzero": 3, "unique": 1})
     assert found.problem.startswith("an operation on the imaginary card raised an error")

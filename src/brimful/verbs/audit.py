@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from brimful import command as commands
 from brimful.decide.audit.findings import findings
 from brimful.measure.traces import read_trace
 from brimful.values import Audit, Effective, PhasePeak, Record, Setting, Source, Trial, TrialKind, TrialResult
@@ -50,7 +51,8 @@ def audit(
         result = require_steps(session, session.run(trial, expected_total=1))
         devices.require_that_card(began.device, result)
         result = _with_context(session, result)
-        session.keep(_audit(session, result, {**began.command.given, **trial.settings}))
+        requested = _with_accumulation(result, {**began.command.given, **trial.settings})
+        session.keep(_audit(session, result, requested))
     return session.record()
 
 
@@ -69,6 +71,14 @@ def _audit(session: Session, result: TrialResult, requested: dict[str, Setting])
         peak_source=Source.PREDICTED if result.trial.device.kind == "imaginary" else Source.MEASURED,
         notes=result.notes,
     )
+
+
+def _with_accumulation(result: TrialResult, requested: dict[str, Setting]) -> dict[str, Setting]:
+    """The settings asked for, with the accumulation that follows from the samples asked for in a whole update."""
+    samples, batches = result.samples_per_step, batches_per_step(result)
+    if "accumulation" in requested or not samples or not batches or not commands.asks_in_all(result.trial.command, samples):
+        return requested
+    return {**requested, "accumulation": round(batches)}
 
 
 def _with_context(session: Session, result: TrialResult) -> TrialResult:

@@ -197,12 +197,13 @@ def _blame(trial_result: TrialResult) -> tuple[str, str] | None:
 
 
 def exception_of(trial_result: TrialResult) -> str | None:
-    """The script's exception as "ValueError: too short (train.py:7 in main)"; None where it has no message."""
+    """The script's exception as "ValueError: too short (train.py:7 in main)"; None where neither words nor a place say more."""
     failure = trial_result.failure
-    if failure is None or not failure.message.strip():
+    if failure is None or not (failure.message.strip() or (failure.where and failure.type != "SystemExit")):
         return None
     where = f" ({failure.where})" if failure.where else ""
-    return f"{failure.type.rsplit('.', 1)[-1]}: {failure.message.strip().splitlines()[0]}{where}"
+    words = ": ".join([failure.type.rsplit(".", 1)[-1], *failure.message.strip().splitlines()[:1]])
+    return f"{words}{where}"
 
 
 def _last_line(text: str) -> str:
