@@ -44,3 +44,26 @@ def test_what_changed_and_what_is_gone_is_told_apart(folder, tmp_path_factory):
     (folder / "model.py").unlink()
     outside.unlink()
     assert differences(found) == Differences(("train.py",), ("model.py",), (str(outside),))
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "changed"),
+    [
+        ("train.py", "a = 1\n", "# a number\n\na = 1  # one\n", False),
+        ("train.py", "a = 1\n", "a = 2\n", True),
+        ("train.py", "a = 1\n", "a = '\n", True),
+        ("run.sh", "python train.py\n", "# run\npython train.py\n", True),
+    ],
+)
+def test_a_comment_alone_is_no_change_of_a_python_file(folder, name, before, after, changed):
+    (folder / name).write_text(before)
+    found = digests(("bash", name), loaded(folder / name))
+    (folder / name).write_text(after)
+    assert bool(differences(found).changed) is changed
+
+
+def test_a_record_that_has_the_digest_of_the_bytes_alone_is_still_compared(folder):
+    found = {path: digest.split()[0] for path, digest in digests((), loaded(folder / "train.py")).items()}
+    assert differences(found) == Differences((), (), ())
+    (folder / "train.py").write_text("2")
+    assert differences(found).changed == ("train.py",)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +38,7 @@ def differences(digests: Mapping[str, str]) -> Differences:
     now = {path: _digest(path) for path in digests}
     gone = [path for path, digest in now.items() if digest is None]
     return Differences(
-        changed=tuple(path for path, digest in now.items() if digest not in (None, digests[path])),
+        changed=tuple(path for path, digest in now.items() if digest and not {*digest.split()} & {*digests[path].split()}),
         missing=tuple(path for path in gone if not os.path.isabs(path)),
         elsewhere=tuple(path for path in gone if os.path.isabs(path)),
     )
@@ -55,7 +57,13 @@ def _is_small(path: str) -> bool:
 
 
 def _digest(path: str) -> str | None:
+    """Of its bytes, and of Python also of what they say: comments and blank lines change nothing. Either is enough, since
+    another version of Python may see the same code otherwise."""
     try:
-        return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+        content = Path(path).read_bytes()
     except OSError:
         return None
+    kept = [content]
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+        kept += [ast.dump(ast.parse(content)).encode()] if path.endswith(".py") else []
+    return " ".join(hashlib.blake2b(one, digest_size=16).hexdigest() for one in kept)

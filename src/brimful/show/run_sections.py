@@ -110,6 +110,8 @@ def trial_sections(record: Record) -> list[Section]:
     if not record.trials:
         return []
     memory = record.opened.budget.memory if record.opened.budget else None
+    if record.opened.device is not None and record.opened.device.kind == "imaginary":
+        memory = "reserved"  # what is not the allocator's, the context, is known once all trials are
     kinds = [seen[0] for result in record.trials if (seen := memory_of(result.peak, memory))]
     kind = kinds[0] if kinds else None
     notes: list[tuple[int, str]] = []
