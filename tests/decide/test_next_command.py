@@ -43,6 +43,8 @@ def test_where_the_size_does_not_fit_the_largest_that_does_is_named() -> None:
     assert line(replace(value, largest_batch_size=None)) is None
 
 
-@pytest.mark.parametrize("changes", [{"ignores_batch_size": True}, {"in_force": 16}, {"batch_size": None}])
+@pytest.mark.parametrize(
+    "changes", [{"ignores_batch_size": True}, {"limited_by": "not_followed"}, {"in_force": 16}, {"batch_size": None}]
+)
 def test_where_the_script_trains_on_another_size_an_audit_shows_why(changes: dict) -> None:
     assert str(line(replace(fits(), **changes), INSIDE)).startswith("brimful audit -- python train.py")

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping
 
 from brimful.command import fill, placeholders
+from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.tune.plan import command_line
 from brimful.units import format_share
 from brimful.values import Command, NextCommand, Prediction, Setting
@@ -20,7 +21,8 @@ def after_prediction(
     """
     size, largest, speed = prediction.batch_size, prediction.largest_batch_size, prediction.speed
     words = shlex.join(fill(command, settings_at(size)))
-    if size is None or prediction.in_force is not None or prediction.ignores_batch_size:
+    unfollowed = prediction.ignores_batch_size or prediction.limited_by == NOT_FOLLOWED
+    if size is None or prediction.in_force is not None or unfollowed:
         return NextCommand(f"brimful audit -- {words}", "what the loader really gives, and what else the command really does")
     if prediction.verdict != "fits":
         line = None if largest is None else _line(command, settings_at(largest), largest)
