@@ -71,6 +71,11 @@ _APPROXIMATIONS = {
     "cudnn workspace without benchmark": "assumed as large as measured with benchmark",
     "cudnn rnn reserve space": "its size is not documented and is assumed",
     "nested tensors in TransformerEncoder": "padded tensors were taken, which are larger",
+    "flash_attn": "a stand-in answered its import: PyTorch's copy of its kernels ran",
+    "flash_attn.bert_padding": "which tokens are padding depends on data, so all were kept",
+    "xformers": "a stand-in answered its import: PyTorch's copy of its kernels ran",
+    "paged optimizer states": "NVIDIA's driver moves them between host and card, so they are not counted on the card",
+    "Triton kernel": "its launch was passed over; what it writes to was allocated before and is counted",
 }
 
 

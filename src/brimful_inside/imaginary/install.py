@@ -11,6 +11,7 @@ from brimful_inside.imaginary.cuda_api.autocast import Casts, handlers_under_aut
 from brimful_inside.imaginary.cuda_api.compiler import leave_uncompiled
 from brimful_inside.imaginary.cuda_api.cuda_api import patch_cuda
 from brimful_inside.imaginary.cuda_api.data_parallel import patch_transfers
+from brimful_inside.imaginary.cuda_api.stand_ins import stand_in
 from brimful_inside.imaginary.cuda_api.types import patch_storages
 from brimful_inside.imaginary.dispatch import autograd_in_place, dispatch_mode
 from brimful_inside.imaginary.dispatch.function_mode import Functions, Modes, follow_threads, let_bodies_run
@@ -89,6 +90,7 @@ def _patch(gpu: ImaginaryGpu) -> None:
     let_bodies_run(patches)
     leave_uncompiled(gpu, patches)
     avoid_sympy_import(patches)
+    stand_in(gpu, patches)
     refuse_nested_tensors(gpu, patches)
     modes = Modes(lambda: (gpu.functions(), dispatch_mode.Operations(gpu)))
     follow_threads(modes, patches)

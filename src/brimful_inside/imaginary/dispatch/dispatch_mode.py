@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from brimful_inside.imaginary.operators.cublas import USES_CUBLAS
 from brimful_inside.imaginary.operators.data_dependent import HANDLERS_BY_NAME
 from brimful_inside.imaginary.operators.flops import cost_of, is_free, kernels_of
+from brimful_inside.imaginary.operators.library_kernels import own_kernel
 from brimful_inside.imaginary.operators.meta_kernels import handlers as shape_handlers
 from brimful_inside.imaginary.operators.meta_kernels import itself
 from brimful_inside.imaginary.operators.remembered import is_remembered
@@ -48,7 +49,7 @@ class _Facts:
 
     __slots__ = (
         *("blas", "bounds", "composite", "cost", "follows", "free", "fresh"),
-        *("handler", "in_place", "mixes", "name", "remembered", "short", "temporaries"),
+        *("handler", "in_place", "mixes", "name", "own", "remembered", "short", "temporaries"),
     )
 
     def __init__(self, func: Any, handlers: Dict[Any, Callable]):
@@ -59,6 +60,8 @@ class _Facts:
         self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
         self.bounds = func in RULES
         self.handler = handlers.get(func) or HANDLERS_BY_NAME.get(schema)
+        self.own = None if self.handler is not None else own_kernel(func)  # a library's kernel, whose own operations count
+        self.handler = self.handler or self.own
         self.follows = follows(func)
         self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
         self.fresh = self.short in ("lift_fresh", "lift")  # torch.tensor: what it made comes into sight here
@@ -184,6 +187,7 @@ class Operations(TorchDispatchMode):
         if gpu.watch is not None:
             gpu.watch(args, kwargs)
         taken = self._take(facts, args, kwargs) if facts.blas or facts.temporaries is not None else ()
+        passed_over = gpu.passed_over
         try:
             if facts.remembered:
                 out = gpu.remembered.run(gpu, func, args, kwargs, facts.handler)
@@ -193,7 +197,8 @@ class Operations(TorchDispatchMode):
             gpu.known.follow(func, facts.follows, args, kwargs, out)
             if facts.bounds or (gpu.bounds.any and facts.in_place):
                 gpu.bounds.ran(func, facts.in_place, args, out)
-            if clock.on and not facts.free:
+            launched = facts.own is None or gpu.passed_over > passed_over
+            if clock.on and not facts.free and launched:
                 clock.ran(facts.name, kernels_of(facts.cost, args, kwargs, out, gpu.classes))
                 if gpu.count > 1 and gpu.copies_cross and facts.short in _COPIES:
                     _note_crossing(gpu, facts.name, args, out)
@@ -204,6 +209,7 @@ class Operations(TorchDispatchMode):
                 return args[0] if func._schema.returns else None
             raise Unsupported(facts.name, str(error).splitlines()[0].split(". ")[0]) from error
         finally:
+            gpu.passed_over = passed_over
             if taken:
                 ledger.release_all(taken)
         if facts.handler is _to_copy and not is_meta(args[0]):

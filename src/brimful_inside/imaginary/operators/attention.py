@@ -260,14 +260,26 @@ def _flash_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any
     args: grad_out, query, key, value, out, ...; shapes (batch, heads, length, head size). What cuDNN's takes is not published:
     the same is assumed.
     """
-    query, key = args[1], args[2]
-    batch, heads, length, size = query.shape
-    rounded = -(-length // 128) * 128
+    query, key = args[1].transpose(1, 2), args[2].transpose(1, 2)
+    return _copied_by_row(args[0], args[4]) + _flash_sums(query, key, query.shape[0], query.shape[1])
+
+
+def _flash_library_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+    """The same as flash-attn is called: (batch, length, heads, head size), or with the cumulated lengths as argument 6 (all
+    lengths together, heads, head size), each of which gets 128 rows more (mha_varlen_bwd)."""
+    query, key, lengths = args[1], args[2], args[6]
+    if lengths is None:
+        return _flash_sums(query, key, query.shape[0], query.shape[1])
+    return _flash_sums(query, key, 1, query.shape[0] + 128 * (lengths.numel() - 1))
+
+
+def _flash_sums(query: Tensor, key: Tensor, batch: int, length: int) -> List[Held]:
+    heads, size = query.shape[-2:]
+    rows = batch * heads * -(-length // 128) * 128
     width = -(-size // 32) * 32 if size <= 192 else 256
-    held = _copied_by_row(args[0], args[4])
-    held += [batch * heads * rounded * 4, batch * rounded * heads * width * 4]
-    if key.shape[1] != heads:  # grouped queries: the gradients of key and value for every head
-        held += [batch * key.shape[2] * heads * size * key.element_size()] * 2
+    held: List[Held] = [rows * 4, rows * width * 4]
+    if key.shape[-2] != heads:  # grouped queries: the gradients of key and value for every head
+        held += [key.shape[:-2].numel() * heads * size * key.element_size()] * 2
     return held
 
 
@@ -325,6 +337,7 @@ def _safe_softmax(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any])
 TEMPORARIES: Dict[str, Kernel] = {
     "_scaled_dot_product_flash_attention_backward": _flash_backward,
     "_scaled_dot_product_cudnn_attention_backward": _flash_backward,
+    "_flash_attention_backward": _flash_library_backward,
     "_scaled_dot_product_efficient_attention": _efficient_forward,
     "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
     "_safe_softmax": _safe_softmax,

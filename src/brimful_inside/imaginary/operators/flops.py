@@ -109,6 +109,13 @@ def _matmul(first: int) -> Cost:
     return cost
 
 
+def _packed(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+    """bitsandbytes' products with a weight of (n, k), which in 4 bits says its shape apart."""
+    left, right = args[:2]
+    n, k = args[2] if right.dtype != torch.int8 else right.shape
+    return [_product(classes.of(left.dtype), 1, left.numel() // k, n, k, plain(args, out))]
+
+
 def _convolved(tensor: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: int) -> Tuple[int, int, int, int]:
     """(batch, m, n, k) of the product that a convolution is: of its input, so that a transposed one is the gradient's."""
     made = tensor if transposed else out
@@ -170,6 +177,23 @@ def _attention(backward: bool) -> Cost:
             pairs //= 2
         flops = 2 * pairs * ((3 * width + 2 * value.shape[-1]) if backward else width + value.shape[-1])
         return [(classes.of(query.dtype), flops, plain(args, out), 2 if backward else 1, ())]
+
+    return cost
+
+
+def _flash_attention(backward: bool) -> Cost:
+    """The same as flash-attn is called, heads after tokens; lengths that only data knows count as equal."""
+
+    def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+        query, key, lengths = args[1], args[2], args[6]
+        if not backward:
+            query, key, lengths = args[0], args[1], args[3]
+        heads, width = query.shape[-2:]
+        batch = query.shape[0] if lengths is None else max(1, lengths.numel() - 1)
+        pairs = query.shape[:-2].numel() * key.shape[:-2].numel() * heads // batch
+        if any(arg is True for arg in args):
+            pairs //= 2
+        return [(classes.of(query.dtype), (10 if backward else 4) * pairs * width, plain(args, out), 1 + backward, ())]
 
     return cost
 
@@ -284,10 +308,13 @@ _ATTENTION = ["_scaled_dot_product_%s_attention" % name for name in ("flash", "e
 COSTS: Dict[str, Cost] = {
     **dict.fromkeys(_BLAS, _matmul(0)),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation"), _matmul(1)),
+    **dict.fromkeys(("gemm_4bit", "gemv_4bit", "int8_linear_matmul"), _packed),
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     **dict.fromkeys(_ATTENTION, _attention(False)),
     **dict.fromkeys([name + "_backward" for name in _ATTENTION], _attention(True)),
+    "_flash_attention_forward": _flash_attention(False),
+    "_flash_attention_backward": _flash_attention(True),
     # Statistics first, then the normalized output (cuda/Normalization.cuh, cuda/group_norm_kernel.cu).
     **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "native_group_norm"), _passes(2, 3)),
     **dict.fromkeys(("native_batch_norm_backward", "native_group_norm_backward"), _passes(2, 3, 0, 1)),

@@ -258,6 +258,7 @@ def meter_for(context: ProcessContext) -> DeviceMeter:
 def _enter_imaginary(context: ProcessContext) -> ImaginaryMeter:
     from brimful_inside.imaginary import enter
     from brimful_inside.imaginary.cuda_api.compiler import TRITON_LAUNCHERS, pass_over
+    from brimful_inside.imaginary.operators.library_kernels import COMPILED_PARTS, without_compiled_part
 
     config = context.config
     if config.card is None:
@@ -271,8 +272,9 @@ def _enter_imaginary(context: ProcessContext) -> ImaginaryMeter:
     count = visible_cards(config.cards, os.environ)
     trace = None if not config.trace else open_trace(0) if count == 1 else open_trace
     gpu = enter(config.card, config.capacity_bytes, trace, config.what_if, count)
-    for module in TRITON_LAUNCHERS:
-        import_hooks.when_imported(module, functools.partial(pass_over, gpu))
+    for modules, meet in ((TRITON_LAUNCHERS, pass_over), (COMPILED_PARTS, without_compiled_part)):
+        for module in modules:
+            import_hooks.when_imported(module, functools.partial(meet, gpu))
     return ImaginaryMeter(gpu, config.card.context_bytes, shared_peaks("cuda"), files)
 
 

@@ -74,7 +74,7 @@ def test_after_leaving_the_real_package_is_imported():
     gpu.leave()
     import torch._dynamo
     print(len(sys.meta_path) - before, type(sys.modules["torch._dynamo"]).__name__, "torch._dynamo.exc" in sys.modules)
-    """) == ["-1", "module", "True"]
+    """) == ["-2", "module", "True"]
 
 
 def launcher(name: str, monkeypatch) -> types.ModuleType:

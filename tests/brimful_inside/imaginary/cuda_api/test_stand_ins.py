@@ -1,0 +1,185 @@
+"""flash-attn and xformers, which are not installed here: what their stand-ins hold, by the formulas of their sources."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+BATCH, LENGTH, SIZE, HALF = 2, 256, 64, 2
+
+
+def named(module: str, name: str) -> Any:
+    """``from module import name``, of modules that no installed package has."""
+    return getattr(importlib.import_module(module), name)
+
+
+def parts(heads=4, key_heads=4, dtype=torch.half, shape=(BATCH, LENGTH)):
+    return [torch.randn(*shape, h, SIZE, device="cuda", dtype=dtype, requires_grad=True) for h in (heads, key_heads, key_heads)]
+
+
+def taken(out, leaves) -> int:
+    """Bytes that the backward pass takes at its worst, beside the gradients of `leaves`."""
+    grad = torch.randn_like(out)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out.backward(grad)
+    return torch.cuda.max_memory_allocated() - before - sum(leaf.nbytes for leaf in leaves)
+
+
+def test_flash_attention_keeps_a_sum_for_each_row_and_sums_the_querys_gradient_in_float32(gpu):
+    flash_attn_func = named("flash_attn", "flash_attn_func")
+    leaves = parts()
+    before = torch.cuda.memory_allocated()
+    out = flash_attn_func(*leaves, causal=True)
+    rows = BATCH * 4 * LENGTH * 4
+    assert out.shape == leaves[0].shape
+    assert torch.cuda.memory_allocated() - before == out.nbytes + rows + 2 * 512  # and the state of the random numbers
+    assert taken(out, leaves) == rows + BATCH * LENGTH * 4 * SIZE * 4
+
+
+def test_groups_of_heads_take_the_gradients_of_every_head(gpu):
+    flash_attn_func = named("flash_attn", "flash_attn_func")
+    leaves = parts(heads=8, key_heads=2)
+    expanded = 2 * BATCH * LENGTH * 8 * SIZE * HALF
+    assert taken(flash_attn_func(*leaves), leaves) == BATCH * 8 * LENGTH * 4 * (1 + SIZE) + expanded
+
+
+def test_variable_lengths_take_128_rows_more_each(gpu):
+    flash_attn_varlen_func = named("flash_attn", "flash_attn_varlen_func")
+    leaves = parts(shape=(LENGTH,))
+    starts = torch.tensor([0, 100, LENGTH], dtype=torch.int32, device="cuda")
+    out = flash_attn_varlen_func(*leaves, starts, starts, 156, 156)
+    assert taken(out, leaves) == (LENGTH + 2 * 128) * 4 * 4 * (1 + SIZE)
+
+
+def test_flash_attention_counts_half_the_pairs_where_it_is_causal(gpu):
+    flash_attn_func = named("flash_attn", "flash_attn_func")
+
+    def flops(**options) -> list[int]:
+        mark = gpu.clock.mark()
+        flash_attn_func(*parts(), **options).sum().backward()
+        return [row[2] for row in gpu.clock.since(mark) if "flash" in row[0]]
+
+    pairs = BATCH * 4 * LENGTH * LENGTH * SIZE
+    assert flops() == [4 * pairs, 10 * pairs] and flops(causal=True) == [2 * pairs, 5 * pairs]
+
+
+def test_packed_heads_and_odd_head_sizes_run(gpu):
+    flash_attn_qkvpacked_func = named("flash_attn", "flash_attn_qkvpacked_func")
+    packed = torch.randn(BATCH, LENGTH, 3, 4, 60, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    out = flash_attn_qkvpacked_func(packed, 0.0, causal=True)
+    out.sum().backward()
+    assert out.shape == (BATCH, LENGTH, 4, 60) and packed.grad.shape == packed.shape
+    assert gpu.approximations == {"flash_attn": 1}
+
+
+def test_padding_is_kept_since_only_data_tells_it(gpu):
+    pad_input, unpad_input = named("flash_attn.bert_padding", "pad_input"), named("flash_attn.bert_padding", "unpad_input")
+    hidden = torch.randn(BATCH, LENGTH, 8, device="cuda", requires_grad=True)
+    tokens, indices, starts, longest, used = unpad_input(hidden, torch.ones(BATCH, LENGTH, dtype=torch.bool, device="cuda"))
+    assert tokens.shape == (BATCH * LENGTH, 8) and starts.tolist() == [0, LENGTH, 2 * LENGTH] and longest == LENGTH
+    assert used.shape == (BATCH,) and pad_input(tokens, indices, BATCH, LENGTH).shape == hidden.shape
+    assert gpu.approximations["flash_attn.bert_padding"] == 1
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "words"),
+    [
+        ((7, 5), torch.half, "Ampere GPUs or newer, and the an imaginary card has compute capability 7.5"),
+        ((8, 0), torch.float32, "fp16 and bf16"),
+    ],
+)
+def test_a_card_or_a_dtype_without_flash_attention_is_refused(enter, capability, dtype, words):
+    enter(capability=capability)
+    flash_attn = importlib.import_module("flash_attn")
+    with pytest.raises(RuntimeError, match=words):
+        flash_attn.flash_attn_func(*parts(dtype=dtype))
+
+
+def test_transformers_questions_are_answered(gpu):
+    import flash_attn
+
+    assert (
+        importlib.util.find_spec("flash_attn") is not None
+        and "flash-attn" in importlib.metadata.packages_distributions()["flash_attn"]
+    )
+    assert importlib.metadata.version("flash_attn") == importlib.metadata.version("flash-attn") == flash_attn.__version__
+    assert list(inspect.signature(flash_attn.flash_attn_func).parameters)[:6] == [
+        "q",
+        "k",
+        "v",
+        "dropout_p",
+        "softmax_scale",
+        "causal",
+    ]
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("flash-attn-3")
+
+
+def test_a_name_that_the_stand_in_lacks_cannot_be_imported(gpu):
+    with pytest.raises(ImportError, match="cannot import name 'flash_attn_unheard_of'"):
+        exec("from flash_attn import flash_attn_unheard_of")
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'flash_attn\.layers'"):
+        importlib.import_module("flash_attn.layers.rotary")
+
+
+def test_of_an_installed_library_the_rest_is_imported_from_there(gpu, tmp_path, monkeypatch):
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "__init__.py").write_text("raise OSError('flash_attn_2_cuda.so: cannot open')\n")
+    (tmp_path / "flash_attn" / "rotary.py").write_text("from flash_attn import flash_attn_func\nREAL = True\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rotary = importlib.import_module("flash_attn.rotary")
+    del sys.modules["flash_attn.rotary"]
+    assert rotary.REAL and rotary.flash_attn_func.__self__ is sys.modules["flash_attn"].flash_attn_func.__self__
+
+
+def test_xformers_attention_is_pytorchs_of_the_same_kernels(gpu):
+    xformers: Any = importlib.import_module("xformers.ops")
+    leaves = parts()
+    out = xformers.memory_efficient_attention(*leaves, attn_bias=xformers.LowerTriangularMask())
+    assert out.shape == leaves[0].shape and out.is_contiguous()
+    assert taken(out, leaves) == BATCH * 4 * LENGTH * 4 * (1 + SIZE)
+    flat = [leaf.flatten(2) for leaf in leaves]
+    bias = torch.zeros(BATCH, LENGTH, LENGTH, device="cuda", dtype=torch.half)
+    assert xformers.memory_efficient_attention(*flat, attn_bias=bias).shape == flat[0].shape
+    with pytest.raises(NotImplementedError, match="a dict is not modelled"):
+        xformers.memory_efficient_attention(*leaves, attn_bias={})
+
+
+def test_without_an_imaginary_card_there_are_no_stand_ins(gpu):
+    importlib.import_module("flash_attn.bert_padding")
+    gpu.leave()
+    assert not [name for name in sys.modules if name.split(".")[0] in ("flash_attn", "xformers")]
+    assert importlib.util.find_spec("flash_attn") is None
+
+
+LLAMA = """
+from tests.brimful_inside.imaginary.conftest import card
+from brimful_inside import imaginary
+import torch
+gpu = imaginary.enter(card())
+from transformers import LlamaConfig, LlamaForCausalLM
+small = LlamaConfig(hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512, vocab_size=1000)
+model = LlamaForCausalLM._from_config(small, attn_implementation="flash_attention_2", dtype=torch.bfloat16).cuda()
+tokens = torch.randint(1000, (4, 128), device="cuda")
+model(input_ids=tokens, labels=tokens).loss.backward()
+mask = torch.ones_like(tokens)
+mask[:, 100:] = 0
+model(input_ids=tokens, labels=tokens, attention_mask=mask).loss.backward()
+print(gpu.approximations["flash_attn"])
+"""
+
+
+@pytest.mark.heavy
+def test_transformers_runs_with_flash_attention_2_where_it_is_not_installed():
+    pytest.importorskip("transformers")
+    done = subprocess.run([sys.executable, "-c", LLAMA], capture_output=True, text=True)
+    assert done.stdout.split() == ["4"], done.stderr
