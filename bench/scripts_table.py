@@ -174,6 +174,17 @@ PROGRAMS: tuple[Program, ...] = (
         name="peft_lora, checkpointing",
     ),
     Program(
+        "qlora.py",
+        "QLoRA of a Llama of 7 billion: from_pretrained in 4 bits, double quantization (bitsandbytes), PEFT, checkpointing",
+        4,
+        flags=("--double-quant",),
+        needs=("transformers", "peft", "bitsandbytes"),
+        light=False,
+        phases=("train",),
+        gpu="rtx4090",
+        approximations=("torch.compile",),
+    ),
+    Program(
         "sft_chat.py",
         "supervised fine-tuning of a Llama: padded dialogues, bf16 autocast, accumulation by hand, fused AdamW, tqdm",
         4,
