@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import torch
 import torch.nn.functional as F
 
+from brimful_inside import Refused
 from brimful_inside.imaginary.operators.attention import HALVES
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported
@@ -41,7 +42,7 @@ class FlashAttention:
         gpu, size = self._gpu, parts[0].shape[-1]
         gpu.approximate("flash_attn")
         if gpu.machine.capability < FLASH_SINCE:
-            raise RuntimeError(
+            raise Refused(
                 "FlashAttention only supports Ampere GPUs or newer, and the %s has compute capability %d.%d: choose another "
                 'attention (of Transformers, attn_implementation="sdpa") or a newer card'
                 % (gpu.card.name, *gpu.machine.capability)

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
+from brimful_inside import Refused
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 
 # PyTorch's own Python kernels have shapes of their own on the meta device, which its distributed code is tested with.
@@ -74,7 +75,7 @@ def _managed_memory(part: CompiledPart, nbytes: Any) -> int:
 def _eight_bit_product(part: CompiledPart, *args: Any) -> int:
     capability = part.gpu.machine.capability
     if capability < EIGHT_BIT_SINCE:
-        raise RuntimeError(
+        raise Refused(
             "bitsandbytes multiplies 8-bit weights on cards of compute capability %d.%d and newer, and the %s has %d.%d: "
             "load the model in 4 bits (load_in_4bit), or choose a newer card"
             % (*EIGHT_BIT_SINCE, part.gpu.card.name, *capability)
