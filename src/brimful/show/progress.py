@@ -217,9 +217,9 @@ def no_step_text(number: int, seconds: float, seen: wire.Progress | None) -> str
     found = [counted(batches, "batch", "batches") + " of a DataLoader" if batches else "no batch of a DataLoader"]
     found += [counted(backward, "backward pass", "backward passes") if backward else "no backward pass"]
     if backward:
-        means = "it accumulates gradients over more than these, or never calls step() of an optimizer"
+        means = "its first step is slow, it accumulates gradients over more than these, or never calls step() of an optimizer"
     elif batches:
-        means = "it works through its data first, or only evaluates"
+        means = "its first step is slow, it works through its data first, or only evaluates"
     else:
         means = "it still imports or prepares its data, or trains by means that brimful does not see"
     return (
