@@ -6,6 +6,7 @@ import pytest
 from world import GIB, MIB, World, work
 
 from brimful.errors import UsageError
+from brimful.measure import host
 from brimful.values import Outcome, Place
 from brimful.verbs.predict import predict
 from brimful.verbs.tune import tune
@@ -93,3 +94,12 @@ def test_a_plan_remembers_where_the_size_is_set(where):
     row = next(row for row in plan.settings if row.name == "batch_size")
     assert row.requested == 16 and row.effective != 16
     assert set(kinds(seen)[1:]) == {"script"}
+
+
+def test_workers_are_set_beside_a_batch_size_where_neither_has_a_flag(monkeypatch):
+    monkeypatch.setattr(host, "cores", lambda: 4)
+    at = Place("loader", "/work/data.py", 51, 0, 0, "return DataLoader(", "data.py:51", ["/work/data.py:51"])
+    seen = world(overhead_s=0.3, read_s=0.02, workers_place=at)
+    plan = work(seen, tune, COMMAND, device="cpu", budget="1GiB").plan
+    assert plan is not None and plan.places == {"batch_size": SCRIPT, "num_workers": at}
+    assert plan.command_line == "brimful run -- my-train --epochs 3"

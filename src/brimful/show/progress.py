@@ -219,7 +219,11 @@ def no_step_text(number: int, seconds: float, seen: wire.Progress | None) -> str
     if backward:
         means = "its first step is slow, it accumulates gradients over more than these, or never calls step() of an optimizer"
     elif batches:
-        means = "its first step is slow, it works through its data first, or only evaluates"
+        means = (
+            "it works through its data first, or only evaluates"
+            if batches > 1
+            else "its first step is slow, or it only evaluates"
+        )
     else:
         means = "it still imports or prepares its data, or trains by means that brimful does not see"
     return (

@@ -165,8 +165,12 @@ def changes_table(record: Record) -> list[Section]:
     plan = record.plan
     if plan is None or plan.samples_per_s is None or plan.baseline_samples_per_s in (None, plan.samples_per_s):
         return []
-    sizes = [s for s in plan.settings if s.name == "batch_size"]
-    rows = [(Cell("batch size"), Cell(setting_text(s.requested)), Cell(setting_text(s.effective)), Cell("")) for s in sizes]
+    changed = [s for s in plan.settings if s.name == "batch_size" or s.requested not in (None, s.effective)]
+    rows = [
+        (Cell(s.name.replace("_", " ")), Cell(setting_text(s.requested)), Cell(setting_text(s.effective)), Cell(""))
+        for s in changed
+        if s.name not in plan.environment
+    ]
     before, after = plan.baseline_samples_per_s, plan.samples_per_s
     change = replace(_ratio(1, plan.gain.value), note=plan.gain.note) if plan.gain else _ratio(before.value, after.value)
     rows.append((Cell("speed"), speed_cell(before), speed_cell(after), change))
