@@ -86,6 +86,37 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class PeakEstimate:
+    """A peak of device memory in its three names (docs/quantities.md)."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    device_interval_bytes: tuple[int, int]  # 95 %
+    source: Source
+    interval_basis: str  # the bench result it rests on, or why it is assumed
+
+
+@dataclass(frozen=True)
+class CardAnswer:
+    """One card of several that were asked about, or so many of it in a machine."""
+
+    gpu: Gpu
+    cards: int
+    verdict: str | None  # as of a prediction; None: the command fails there
+    batch_size: int | None  # that was asked, else the largest that fits
+    peak: PeakEstimate | None = None  # at that batch size
+    largest_batch_size: int | None = None
+    traced: bool = False  # a trace at the answer confirmed it; else its sizes are extrapolated from smaller traces alone
+    samples_per_s: Estimate | None = None  # over all its cards
+    epoch_s: Estimate | None = None  # of its training, by the card alone
+    slow_loading: bool = False  # this machine loads more slowly than that
+    price_per_h: Estimate | None = None  # US dollars, of all its cards
+    epoch_price: Estimate | None = None  # US dollars
+    problem: str = ""  # why the command fails there
+
+
+@dataclass(frozen=True)
 class Calibration:
     """What was measured of a real card on its machine (`doctor --calibrate`)."""
 
@@ -214,6 +245,7 @@ class Trial:
     time_loader: int | None = None  # imaginary: time the training loader, in batches of up to so many samples
     find_places: str | None = None  # find where the numbers of loaders come from: "script" or "loader"
     host_limit_bytes: int | None = None  # the trial is ended as out of host memory when its processes are seen to hold more
+    others: tuple[tuple[int, int], ...] = ()  # imaginary: capabilities of other cards that it may speak for as well
 
 
 @dataclass(frozen=True, kw_only=True)

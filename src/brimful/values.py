@@ -13,6 +13,7 @@ from brimful.basic_values import (
     Attempt,
     Budget,
     Calibration,
+    CardAnswer,
     Command,
     Device,
     Diagnostic,
@@ -23,6 +24,7 @@ from brimful.basic_values import (
     Limits,
     Machine,
     Outcome,
+    PeakEstimate,
     PlannedSetting,
     Run,
     RunEnded,
@@ -108,18 +110,6 @@ class WhatIf:
 
     remedies: tuple[Remedy, ...] = ()
     others: tuple[NoRemedy, ...] = ()
-
-
-@dataclass(frozen=True)
-class PeakEstimate:
-    """A peak of device memory in its three names (docs/quantities.md)."""
-
-    allocated_bytes: int
-    reserved_bytes: int
-    device_bytes: int
-    device_interval_bytes: tuple[int, int]  # 95 %
-    source: Source
-    interval_basis: str  # the bench result it rests on, or why it is assumed
 
 
 @dataclass(frozen=True)
@@ -308,6 +298,7 @@ class Prediction:
     next_command: NextCommand | None = None  # None: nothing fits
     loading: Loading | None = None  # None: the script's loader could not be timed here
     epoch: Epoch | None = None  # None: nobody knows how many samples it has, or how long a step takes
+    which: tuple[CardAnswer, ...] = ()  # where several cards were asked about: all of them, the cheapest epoch first
     retries_per_step: float | None = None  # how often the allocator gives its cached memory back to go on; None: no trace
 
 

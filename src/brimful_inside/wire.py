@@ -29,6 +29,7 @@ class Card:
     multiprocessors: int
     bandwidth_bytes_per_s: Optional[float] = None  # of its memory; None: not known, so steps are not timed
     flops: Dict[str, float] = field(default_factory=dict)  # peak operations per second: "fp32", "tf32", "fp16", "bf16"
+    others: List[List[int]] = field(default_factory=list)  # capabilities of other cards that the trial may speak for as well
 
 
 @dataclass(frozen=True)
@@ -286,6 +287,7 @@ class Report:
     cards: List[CardSeen] = field(default_factory=list)  # where a process has several imaginary cards: those that were used
     split_over: int = 1  # a batch is split over so many cards of this process (nn.DataParallel); real ones: in audits
     communicators: List[int] = field(default_factory=list)  # ranks of each NCCL group that was used on an imaginary card
+    alike: List[List[int]] = field(default_factory=list)  # of `Card.others`: where all would have been done in the same way
     # Imaginary: leaks. "train": bytes that each step leaves on the card; "eval": bytes that each batch of an evaluation
     # leaves, which gave "eval_seen" batches of "eval_length" (absent where not known). What does not grow is absent.
     growth: Dict[str, int] = field(default_factory=dict)

@@ -82,6 +82,6 @@ def test_the_short_screen_names_the_way_to_the_rest(capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("name", ["doctor", "gpus"])
 def test_the_machine_and_the_cards_are_data_too(capsys: pytest.CaptureFixture[str], name: str) -> None:
-    assert {"doctor": views.show_doctor, "gpus": views.show_gpus}[name](True) == 0
+    assert {"doctor": views.show_doctor, "gpus": lambda json: views.show_gpus(json, None)}[name](True) == 0
     value = json.loads(capsys.readouterr().out)
-    assert set(value) == {"doctor": {"schema", "machine", "findings"}, "gpus": {"schema", "gpus"}}[name]
+    assert set(value) == {"doctor": {"schema", "machine", "findings"}, "gpus": {"schema", "gpus", "prices_per_h"}}[name]

@@ -20,7 +20,7 @@ from brimful.errors import CommandFailed, NoSuchDevice, ProbeNotLoaded
 from brimful.measure.gpus import find_gpu
 from brimful.show import console as screens
 from brimful.show.machine_sections import doctor_sections, gpu_sections
-from brimful.values import Diagnostic
+from brimful.values import Diagnostic, Estimate, Source
 from tests.show import product
 
 FOLDER = Path(__file__).parent / "screens"
@@ -31,7 +31,9 @@ FULL = ("predict-fits", "predict-out-of-memory", "tune-cpu", "script-raised", "r
 SCREENS: dict[str, Callable[[Console], None]] = {
     **{name: lambda c, name=name: screens.show_record(c, product.ALL[name](), full=False) for name in SHORT},
     **{f"{name}-full": lambda c, name=name: screens.show_record(c, product.ALL[name]()) for name in FULL},
-    "gpus": lambda c: screens.show_sections(c, gpu_sections(map(find_gpu, ("rtx3080-20gb", "a100-40gb")))),
+    "gpus": lambda c: screens.show_sections(
+        c, gpu_sections(map(find_gpu, ("rtx3080-20gb", "a100-40gb")), {"a100-40gb": Estimate(1.99, Source.ASSUMED)})
+    ),
     "doctor": lambda c: screens.show_sections(c, doctor_sections(product.MACHINE, ())),
     "no-such-device": lambda c: screens.show_error(c, NoSuchDevice("a100", ("a100-40gb", "a100-80gb", "h100"))),
     "probe-not-loaded": lambda c: screens.show_error(c, ProbeNotLoaded()),

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from brimful.command import parse
-from brimful.errors import UsageError
-from brimful.measure.gpus import find_gpu
+from brimful.errors import NoSuchDevice, UsageError
+from brimful.measure.gpus import all_gpus, find_gpu
 from brimful.values import Device, TrialKind
 from brimful.verbs.devices import Cards, cards, choose, require_that_card
 from tests.measure.helper import REPORT
@@ -42,22 +42,38 @@ def test_an_allocator_that_is_not_modelled_is_refused_before_any_trial(monkeypat
 
 
 def test_the_number_of_cards_stands_behind_a_colon():
-    assert [found.count for found in (cards("t4:3"), cards("t4"), cards(None, "20GiB:2"))] == [3, 1, 2]
-    assert cards("t4:3").gpu.key == "t4" and cards(None) is None
-    device, _ = choose(parse(("python", "train.py")), "auto", cards("t4:3"))
+    assert [found.count for asked in (("t4:3",), ("t4",), (None, "20GiB:2")) for found in cards(*asked)] == [3, 1, 2]
+    assert cards("t4:3")[0].gpu.key == "t4" and cards(None) == ()
+    device, _ = choose(parse(("python", "train.py")), "auto", cards("t4:3")[0])
     assert (device.cards, device.label) == (3, "3 x t4 (imaginary)")
 
 
-@pytest.mark.parametrize("text", ["t4:", "t4:0", "t4:x", "t4:-1", "t4:65"])
+@pytest.mark.parametrize("text", ["t4:", "t4:0", "t4:x", "t4:-1", "t4:65", "t4:3..2", "t4:0..2", "l4,t4:0"])
 def test_a_number_of_cards_that_makes_no_sense_is_refused(text):
     with pytest.raises(UsageError, match="cards"):
         cards(text)
 
 
+def test_several_cards_stand_between_commas_each_kind_and_number_once():
+    found = [(one.gpu.key, one.count) for one in cards("l4, a100-80gb:1..3,L4,h100")]
+    assert found == [("l4", 1), ("a100-80gb", 1), ("a100-80gb", 2), ("a100-80gb", 3), ("h100", 1)]
+    assert [one.gpu.key for one in cards("all")] == [gpu.key for gpu in all_gpus()]
+    assert {one.count for one in cards("all:2")} == {2}
+
+
+@pytest.mark.parametrize(("text", "error", "named"), [
+    ("l4,,t4", UsageError, "a name is missing"),
+    ("l4,h900", NoSuchDevice, "no card called 'h900'"), ("l4,", UsageError, "missing"),
+])  # fmt: skip
+def test_a_list_of_cards_with_a_mistake_is_refused_by_name(text, error, named):
+    with pytest.raises(error, match=named):
+        cards(text)
+
+
 def test_one_rank_of_many_is_the_first_unless_the_user_names_another():
-    assert cards("t4:8", ranks=64)[2:] == (64, 0)
-    assert cards("t4:8", ranks=64, as_rank=63)[2:] == (64, 63)
-    device, _ = choose(parse(("python", "train.py")), "auto", cards("t4:8", ranks=64, as_rank=9))
+    assert cards("t4:8", ranks=64)[0][2:] == (64, 0)
+    assert cards("t4:8", ranks=64, as_rank=63)[0][2:] == (64, 63)
+    device, _ = choose(parse(("python", "train.py")), "auto", cards("t4:8", ranks=64, as_rank=9)[0])
     assert (device.cards, device.ranks, device.as_rank) == (8, 64, 9)
 
 

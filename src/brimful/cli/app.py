@@ -133,9 +133,15 @@ def report(
 
 
 @app.command
-def gpus(*, json: Json = False) -> int:
-    """The cards that brimful knows, and where each number comes from."""
-    return views.show_gpus(json)
+def gpus(*, prices: Path | None = None, json: Json = False) -> int:
+    """The cards that brimful knows, and where each number comes from.
+
+    Parameters
+    ----------
+    prices
+        A file of your own prices (TOML: l4 = 0.71, in US dollars an hour), kept for later predictions.
+    """
+    return views.show_gpus(json, prices)
 
 
 @app.command

@@ -65,7 +65,8 @@ class Card:
     """An imaginary card."""
 
     gpu: Annotated[str | None, Parameter(group=WHERE)] = None
-    """An imaginary card of the catalogue (brimful gpus), for instance a100-40gb; a100-40gb:3 are three of them."""
+    """An imaginary card of the catalogue (brimful gpus), for instance a100-40gb; a100-40gb:3 are three of them. predict takes
+    several, which it compares: l4,a100-80gb:1..4, or all."""
     gpu_memory: Annotated[str | None, Parameter(group=WHERE)] = None
     """An imaginary card of your own with this much memory, for instance 20GiB; 20GiB:3 are three of them."""
     ranks: Annotated[int | None, Parameter(group=WHERE)] = None

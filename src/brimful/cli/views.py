@@ -132,15 +132,18 @@ def write(record: Record, format: str, out: Path | None) -> Path:
     return path
 
 
-def show_gpus(json: bool) -> int:
+def show_gpus(json: bool, prices: Path | None) -> int:
     from brimful.measure.gpus import all_gpus
+    from brimful.measure.gpus import prices as kept
     from brimful.measure.gpus.calibrations import calibrated
 
-    cards = tuple(calibrated(gpu) for gpu in all_gpus())
+    if prices is not None:
+        print(f"Prices: kept in {kept.keep(prices)}", file=sys.stderr)
+    cards, per_hour = tuple(calibrated(gpu) for gpu in all_gpus()), kept.prices()
     if json:
-        print(codec.answer(gpus=cards))
+        print(codec.answer(gpus=cards, prices_per_h=per_hour))
     else:
-        console.show_sections(console.make_console(), gpu_sections(cards))
+        console.show_sections(console.make_console(), gpu_sections(cards, per_hour))
     return 0
 
 

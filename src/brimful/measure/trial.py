@@ -60,7 +60,7 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
     return wire.TrialConfig(
         folder=str(folder),
         device=trial.device.kind,
-        card=to_card(trial.device.gpu) if imaginary and trial.device.gpu else None,
+        card=to_card(trial.device.gpu, trial.others) if imaginary and trial.device.gpu else None,
         capacity_bytes=trial.capacity_bytes,
         cards=trial.device.cards,
         steps=trial.steps,

@@ -22,6 +22,7 @@ from brimful.show.run_sections import warnings_of
 from brimful.show.section import CommandLine, Facts, Figure, Findings, Quote, Section, Sentences, Table
 from brimful.show.sections import cut_off, sections
 from brimful.show.text import Cell
+from brimful.show.which_sections import which_table
 from brimful.values import Prediction, Record
 
 _TONES = {"good": "green", "bad": "red", "unfinished": "yellow", "note": "yellow", "warn": "yellow", "strong": "bold", "": ""}
@@ -57,9 +58,13 @@ def _show_brief(console: Console, record: Record, prediction: Prediction, above:
     """A prediction in `LINES` lines with the `above` ones, the line that names the record among them: as many facts as there is
     room for, and the command to use next."""
     following = prediction.next_command
+    if prediction.which:
+        show_sections(console, [which_table(prediction.which)])
+        above = LINES  # the table is as long as the cards are many
     facts = brief_facts(prediction, warnings_of(record))
     room = LINES - 1 - above - (0 if following is None else 3)
-    console.print(_drawn(fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room)))
+    if room > 0:
+        console.print(_drawn(fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room)))
     if following is not None:
         console.print(Text(f"\nNext ({following.why}):"))
         console.print(Text(following.line, style="bold"), soft_wrap=True)

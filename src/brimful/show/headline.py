@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
 from brimful.show.text import (
@@ -17,6 +17,7 @@ from brimful.show.text import (
     setting_text,
     speed_text,
 )
+from brimful.show.which_sections import which_sentence
 from brimful.units import counted
 from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Run, Source
 
@@ -45,7 +46,8 @@ def headline(record: Record) -> Headline:
     if record.plan is not None:
         return of_plan(record.plan, record)
     if record.prediction is not None:
-        return of_prediction(record.prediction)
+        one = of_prediction(record.prediction)
+        return replace(one, sentence=which_sentence(record.prediction) + one.sentence)
     if record.audit is not None:
         return of_audit(record.audit)
     return _without_result(record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from brimful.show.section import Column, Facts, Findings, Section, Sentences, Table
 from brimful.show.text import Cell, bytes_cell, bytes_text, seconds_text
@@ -70,9 +70,10 @@ def doctor_sections(machine: Machine, found: Sequence[Diagnostic]) -> list[Secti
     return [Facts("", machine_facts(machine)), rest]
 
 
-def gpu_sections(gpus: Iterable[Gpu]) -> list[Section]:
-    """The catalogue of cards. d: datasheet, m: measured, a: assumed."""
-    columns = [Column("card"), *(Column(name, right=True) for name in ("usable", "context", "GB/s", "fp32", "fp16"))]
+def gpu_sections(gpus: Iterable[Gpu], prices: Mapping[str, Estimate]) -> list[Section]:
+    """The catalogue of cards, with prices by their keys. d: datasheet, m: measured, a: assumed."""
+    numbers = ("usable", "context", "GB/s", "fp32", "fp16", "$/h")
+    columns = [Column("card"), *(Column(name, right=True) for name in numbers)]
     rows = tuple(
         (
             Cell(gpu.key, tone="strong"),
@@ -80,12 +81,14 @@ def gpu_sections(gpus: Iterable[Gpu]) -> list[Section]:
             _short(gpu.bandwidth_bytes_per_s, 1e9),
             _short(gpu.fp32_flops, 1e12),
             _short(gpu.fp16_flops, 1e12),
+            Cell(f"{price.value:.2f}" if (price := prices.get(gpu.key)) is not None else "–"),
             Cell(re.sub("NVIDIA |GeForce |Tesla ", "", gpu.name)),
         )
         for gpu in gpus
     )
     notes = (
         "Usable memory and CUDA context in GiB, memory bandwidth in GB/s, peaks in TFLOP/s.",
+        "Prices of clouds an hour, in US dollars, assumed; `brimful gpus --prices FILE` keeps your own.",
         "m: measured, d: from a datasheet, a: assumed; `brimful gpus --json` has the sources.",
     )
     return [Table("", (*columns, Column("name")), rows, notes)]

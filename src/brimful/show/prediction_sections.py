@@ -27,6 +27,7 @@ from brimful.show.text import (
     speed_cell,
     speed_text,
 )
+from brimful.show.which_sections import which_table
 from brimful.values import (
     Breakdown,
     CardPeak,
@@ -64,7 +65,7 @@ _MODULE_LEAST = 0.05  # of a module: smaller categories are not named
 
 
 def prediction_sections(prediction: Prediction) -> list[Section]:
-    found: list[Section] = []
+    found: list[Section] = [which_table(prediction.which)] if prediction.which else []
     if prediction.speed is not None:
         found.append(Sentences("", (speed_sentence(prediction.speed),)))
     found += _phases(prediction)

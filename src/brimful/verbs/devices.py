@@ -8,18 +8,20 @@ import shutil
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure import accelerators, host
-from brimful.measure.gpus import custom_gpu, loaded_at_once
-from brimful.measure.gpus.calibrations import find_calibrated
+from brimful.measure.gpus import all_gpus, custom_gpu, loaded_at_once
+from brimful.measure.gpus.calibrations import calibrated, find_calibrated
 from brimful.units import format_bytes, parse_budget
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, TrialResult
 from brimful_inside.simulator.allocator_settings import settings_in
 
 DEFAULT_BUDGET = "90%"
+ALL = "all"  # cards of the catalogue
 _KINDS = ("cuda", "gpu", "xpu", "mps")  # what PyTorch's users call an accelerator
 _LEAST_BUDGET = 1 << 20
 _BARE = re.compile(r"python(3(\.\d+)?)?")
@@ -41,9 +43,10 @@ def cards(
     home: Path | None = None,
     ranks: int | None = None,
     as_rank: int | None = None,
-) -> Cards | None:
-    """The card called `gpu` in the catalogue or in the calibrations of `home`, or one described by its memory, and how many:
-    "a100-40gb:3". None if no card is named. With `ranks` one of so many is started alone: `as_rank`, by default the first.
+) -> tuple[Cards, ...]:
+    """The cards called `gpu` in the catalogue or in the calibrations of `home`, or one described by its memory, and how many:
+    "a100-40gb:3", "l4,a100-40gb:1..4", "all". () if no card is named. With `ranks` one of so many is started alone: `as_rank`,
+    by default the first.
 
     Raises UsageError for counts that make no sense, NoSuchDevice for an unknown card.
     """
@@ -51,15 +54,32 @@ def cards(
         problem = f"you gave both --gpu {gpu} and --gpu-memory {gpu_memory}"
         raise UsageError(problem, "they name two different cards", "give one of them")
     asked = gpu or gpu_memory
-    name, colon, number = (asked or "").partition(":")
-    if colon and not (number.isdecimal() and 1 <= int(number) <= MOST_CARDS):
-        explanation = f"a machine has from 1 to {MOST_CARDS} imaginary cards"
-        raise UsageError(f"{asked}: {number!r} cards", explanation, f"write their number behind the colon, as in {name}:8")
     _require_sensible_ranks(ranks, as_rank, bool(asked))
-    if not asked:
-        return None
-    found = find_calibrated(name, home) if gpu else custom_gpu(name)
-    return Cards(found, int(number) if colon else 1, ranks, None if ranks is None else as_rank or 0)
+    found: dict[tuple[str, int], Cards] = {}
+    for part in (asked or "").split(",") if asked else ():
+        name, counts = _counted(part.strip(), asked or "")
+        if gpu and name == ALL:
+            kinds = [calibrated(one, home) for one in all_gpus()]
+        else:
+            kinds = [find_calibrated(name, home) if gpu else custom_gpu(name)]
+        for kind, count in product(kinds, counts):
+            found.setdefault((kind.key, count), Cards(kind, count, ranks, None if ranks is None else as_rank or 0))
+    return tuple(found.values())
+
+
+def _counted(part: str, asked: str) -> tuple[str, range]:
+    """A card's name, and the numbers of them that are asked about: "a100-40gb:1..4"."""
+    name, colon, number = part.partition(":")
+    first, dots, last = number.partition("..") if colon else ("1", "", "")
+    ends = first, last if dots else first
+    sensible = all(end.isdecimal() and 1 <= int(end) <= MOST_CARDS for end in ends) and int(ends[0]) <= int(ends[1])
+    if not name:
+        raise UsageError(f"{asked}: a name is missing", "names stand between commas", "write it as in l4,a100-80gb:1..4")
+    if not sensible:
+        explanation = f"a machine has from 1 to {MOST_CARDS} imaginary cards"
+        suggestion = f"write their number behind the colon, as in {name}:8, or the first and the last: {name}:1..8"
+        raise UsageError(f"{asked}: {number!r} cards", explanation, suggestion)
+    return name, range(int(ends[0]), int(ends[1]) + 1)
 
 
 def _require_sensible_ranks(ranks: int | None, as_rank: int | None, has_card: bool) -> None:

@@ -32,7 +32,7 @@ from brimful.verbs.results import (
 from brimful.verbs.session import Session
 from brimful.verbs.start import following
 from brimful_inside.simulator.allocator_settings import settings_in
-from brimful_inside.simulator.program import NOTHING, Program, program_of
+from brimful_inside.simulator.program import NOTHING, Program, joined, program_of
 from brimful_inside.simulator.replay import worst_of
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import CardTrace, Trace
@@ -51,8 +51,22 @@ class Tracer:
     budget: Budget
     settings: Mapping[str, Setting]  # all but the batch size
     time_loader: int | None = None  # the first trial that trains times the training loader, in batches of up to so many samples
+    others: tuple[tuple[int, int], ...] = ()  # capabilities of other cards that its trials may speak for
+    traced_on: Device | None = None  # where trials run on another card, on which all is done in the same way
     results: dict[int | None, TrialResult] = field(default_factory=dict)  # None: the command as it stands
     _kernels: dict[int | None, Sequence[Kernel]] = field(default_factory=dict)
+    _programs: dict[int | None, tuple[Program, ...]] = field(default_factory=dict)  # as traced
+
+    def on(self, device: Device, budget: Budget) -> Tracer:
+        """The same traces, read for another card that does all in the same way."""
+        return replace(self, device=device, budget=budget, traced_on=self.traced_on or self.device)
+
+    @property
+    def alike(self) -> set[tuple[int, int]]:
+        """Capabilities for which all trials so far speak, the card's own among them."""
+        seen = [{(major, minor) for major, minor in report.alike} for one in self.results.values() for report in one.reports]
+        assert self.device.gpu is not None
+        return {self.device.gpu.capability} | (set.intersection(*seen) if seen else set())
 
     def result(self, batch_size: int | None, limitless: bool = False, searching: bool = False) -> TrialResult:
         """The trial at a batch size (run now, if it was not). `limitless`: the card is as large as it needs to be.
@@ -64,6 +78,7 @@ class Tracer:
             if searching:
                 require_steps_or_memory(self.session, result)
             self.results[batch_size] = result
+            self._programs.pop(batch_size, None)
         result = self.results[batch_size]
         if not searching and result.outcome is not Outcome.OUT_OF_DEVICE_MEMORY:  # of the host's memory no card has a say
             require_steps(self.session, result)
@@ -77,11 +92,12 @@ class Tracer:
         return Trial(
             command=command,
             settings=self.settings_at(batch_size),
-            device=self.device,
+            device=self.traced_on or self.device,
             kind=TrialKind.TRACE,
+            others=self.others,
             time_loader=None if any(map(trained, self.session.results)) else self.time_loader,
             steps=self.session.options.steps or 3,
-            capacity_bytes=None if limitless else self._capacity_bytes,
+            capacity_bytes=None if limitless else _capacity_bytes(self.traced_on or self.device),
         )
 
     def locate(self, asked: int | None, given: Mapping[str, Setting]) -> Located:
@@ -105,6 +121,7 @@ class Tracer:
         return Traced(
             outcome=result.outcome,
             traces=tuple(card.trace for card in self.cards(batch_size)),
+            program=joined_of(self, batch_size),
             dataset_length=dataset_length(result),
             failure=None if result.outcome is Outcome.COMPLETED else _script_error(self.session, result, batch_size),
             samples_per_step=result.samples_per_step,
@@ -129,15 +146,21 @@ class Tracer:
             self._kernels[batch_size] = trace.runs if trace is not None else ()
         return self._kernels[batch_size]
 
+    def programs(self, batch_size: int | None) -> tuple[Program, ...]:
+        """The programs of all cards of all ranks, with the sizes of this kind of card."""
+        if batch_size not in self._programs:
+            self._programs[batch_size] = tuple(program_of(card.trace) for card in self.cards(batch_size))
+        return tuple(map(self.here, self._programs[batch_size]))
+
+    def here(self, program: Program) -> Program:
+        """The program of a trace with the sizes of this kind of card."""
+        gpu = self.device.gpu
+        return program if self.traced_on is None or gpu is None else program.on_card(gpu.capability, gpu.multiprocessors)
+
     def play(self, batch_size: int | None) -> Play | None:
         """The replay of the traces at a batch size, the worst of them. None without a trace."""
-        programs = [program_of(card.trace) for card in self.cards(batch_size)]
+        programs = self.programs(batch_size)
         return (lambda room: worst_of([self.card.replay(one, room) for one in programs])) if programs else None
-
-    @property
-    def _capacity_bytes(self) -> int:
-        assert self.device.gpu is not None
-        return int(self.device.gpu.total_bytes.value - self.device.gpu.context_bytes.value)
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -155,14 +178,14 @@ class Tracer:
             context_slack_bytes=slack_of(context),
             interval=interval_for(kind_of(self._first)),
             settings=settings_in({**os.environ, **self.command.environment}),
-            capacity_bytes=self._capacity_bytes,
+            capacity_bytes=_capacity_bytes(self.device),
             calibration=self.gpu.calibration,
         )
 
     @cached_property
     def _first(self) -> Program:
         trace = self.trace(next(iter(self.results)))
-        return program_of(trace) if trace is not None else NOTHING
+        return self.here(program_of(trace)) if trace is not None else NOTHING
 
     def dataset_length(self) -> int | None:
         """Samples that the training sampler gives in an epoch, as far as a trial has shown it."""
@@ -186,6 +209,11 @@ class Tracer:
         return (completed or list(self.results.values()))[-1]
 
 
+def _capacity_bytes(device: Device) -> int:
+    assert device.gpu is not None
+    return int(device.gpu.total_bytes.value - device.gpu.context_bytes.value)
+
+
 def with_its_context(gpu: Gpu, result: TrialResult, program: Program) -> Gpu:
     """The card with the context that a trial's program has on it: with cuDNN's for convolutions, and NCCL's for its groups."""
     uses_cudnn = any("conv" in event[1] for event in program.allocations)
@@ -204,11 +232,20 @@ def search(tracer: Tracer, asked: int | None) -> MemoryConclusion:
 
     Raises the errors of a command that does not train.
     """
-    first, multiple_of = _first_that_trains(tracer, asked)
-    limits = Limits(dataset_length=tracer.dataset_length(), max_batch_size=tracer.session.options.max_batch_size)
-    conclusion = run_search(search_largest(tracer.card, limits, first, multiple_of), tracer.traced)
+    first, multiple_of = first_that_trains(tracer, asked)
+    conclusion = run_search(search_largest(tracer.card, limits_of(tracer), first, multiple_of), tracer.traced)
     tracer.session.keep(conclusion.estimate)
     return conclusion
+
+
+def limits_of(tracer: Tracer) -> Limits:
+    return Limits(dataset_length=tracer.dataset_length(), max_batch_size=tracer.session.options.max_batch_size)
+
+
+def joined_of(tracer: Tracer, batch_size: int) -> Program | None:
+    """The program of all cards at a size that was traced; None without a trace."""
+    programs = tracer.programs(batch_size)
+    return joined(programs) if programs else None
 
 
 def _first_size(asked: int | None, max_batch_size: int | None, cards: int) -> int:
@@ -221,7 +258,7 @@ def _first_size(asked: int | None, max_batch_size: int | None, cards: int) -> in
     return size - size % cards if size > cards else size
 
 
-def _first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
+def first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
     """(A small batch size that was traced, the size whose multiples to search.)
 
     Scripts that want pairs, or groups of four or eight, fail at the usual first size; then multiples of eight are tried, or of

@@ -11,6 +11,7 @@ from brimful import command as commands
 from brimful.decide.batch_size_place import AUTO, FLAG, LOADER, SCRIPT, require_choice
 from brimful.decide.loading import EVAL_TIMES
 from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, EVAL_BATCH_SIZE
+from brimful.errors import UsageError
 from brimful.units import parse_batch_size
 from brimful.values import Budget, Command, Device, Diagnostic, Objective, Setting
 from brimful.verbs import devices
@@ -28,10 +29,13 @@ class Start:
     budget: Budget
     options: Options
     advice: Diagnostic | None  # where brimful replaced a bare `python`
+    several: tuple[tuple[Device, Budget], ...] = ()  # all cards that were asked about; `device` and `budget` are the first
 
     @contextmanager
     def session(self, verb: str, objective: Objective | None = None) -> Iterator[Session]:
-        with opened(verb, self.command, self.device, self.options, self.budget, objective) as session:
+        one = len(self.several) < 2
+        device = self.device if one else Device("imaginary", f"{len(self.several)} cards (imaginary)")
+        with opened(verb, self.command, device, self.options, self.budget if one else None, objective) as session:
             if self.advice:
                 session.note(self.advice)
             yield session
@@ -77,6 +81,7 @@ def start(
     gpu_memory: str | None,
     ranks: int | None,
     as_rank: int | None,
+    takes_several: bool = False,
 ) -> Start:
     """Raises UsageError for what cannot be meant, NoSuchDevice for an unknown card or a device that is not here."""
     options, given = options or Options(), dict(settings or {})
@@ -85,9 +90,15 @@ def start(
     batch_size = given.get(BATCH_SIZE, command.given.get(BATCH_SIZE))
     asked = None if batch_size is None else parse_batch_size(str(batch_size))
     cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
-    chosen, accelerator = devices.choose(command, device, cards)
-    budget = devices.budget_for(chosen, accelerator, options.budget)
-    return Start(command, given, asked, chosen, budget, options, advice)
+    if len(cards) > 1 and not takes_several:
+        problem = f"--gpu {gpu or gpu_memory} names {len(cards)} cards"
+        raise UsageError(problem, "this verb works on one kind", "ask `brimful predict` which one to take, then name that")
+    found = []
+    for one in cards or (None,):
+        chosen, accelerator = devices.choose(command, device, one)
+        found.append((chosen, devices.budget_for(chosen, accelerator, options.budget)))
+    chosen, budget = found[0]
+    return Start(command, given, asked, chosen, budget, options, advice, tuple(found))
 
 
 def takes_a_batch_size(command: Command) -> bool:

@@ -31,9 +31,9 @@ from brimful.values import (
 )
 from brimful.verbs import imaginary, tune_measured, tune_task
 from brimful.verbs.imaginary import Tracer
-from brimful.verbs.predict import FIXED_TOTAL, speed_of
 from brimful.verbs.session import Options
 from brimful.verbs.start import Start, start, takes_a_batch_size
+from brimful.verbs.step_speed import FIXED_TOTAL, speed_of
 from brimful.verbs.tune_plan import rate_advice
 
 

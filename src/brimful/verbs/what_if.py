@@ -62,10 +62,11 @@ def _origins(tracer: Tracer, answer: Answer) -> Iterator[tuple[Program, Sequence
             own = sizes[start : start + len(card.sizes)]
             start += len(card.sizes)
             alone = len(cards) == 1
-            yield model.program if alone else program_of(one.trace), own, annotate(one.trace), model if alone else None
+            program = model.program if alone else tracer.here(program_of(one.trace))
+            yield program, own, annotate(one.trace), model if alone else None
     if batch_size in tracer.results:
         for one in tracer.cards(batch_size):
-            program = program_of(one.trace)
+            program = tracer.here(program_of(one.trace))
             yield program, program.sizes, annotate(one.trace), None
 
 
@@ -236,7 +237,7 @@ class _Ladder:
         how = how or _checkpointing(trace)
         if not how:
             return self._no(code, what, "no blocks that repeat were found, and no switch of the model's own")
-        program = program_of(trace)
+        program = self.tracer.here(program_of(trace))
         memory = replace(self.now.memory, program=program, sizes=program.sizes, annotated=annotate(trace))
         after = replace(wanted, memory=memory, kernels={wanted.batch_size or 0: trace.runs})
         after = replace(self._with(memory, after), step_s=self._step_s(after))
@@ -301,7 +302,7 @@ class _Ladder:
         trial_result, other = self._trial(after, small)
         if trial_result.outcome is not Outcome.COMPLETED or other is None:
             return None
-        model = fit_size_model({small: program_of(other), asked: program_of(trace)})
+        model = fit_size_model({small: self.tracer.here(program_of(other)), asked: self.tracer.here(program_of(trace))})
         if model is None or not model.exact:
             return None
         limits = [n for n in (self.tracer.dataset_length(), self.tracer.session.options.max_batch_size) if n is not None]

@@ -56,8 +56,8 @@ def enter(
 
 def _equip(gpu: ImaginaryGpu) -> None:
     """The state gets its handlers, and what those keep in it."""
-    capability = (gpu.card.capability[0], gpu.card.capability[1])
-    gpu.machine, gpu.classes = Machine.of(gpu.card), Classes(capability)
+    gpu.machine = Machine.of(gpu.card)
+    gpu.classes = Classes(gpu.machine)
     gpu.workspaces, gpu.plans, gpu.casts = Workspaces(gpu), Plans(gpu), Casts()
     gpu.remembered = Remembered()
     operations = {**tables.operation_handlers(), **dispatch_mode.handlers()}

@@ -41,6 +41,16 @@ class Program:
             return "%d rows against %d" % (len(self.events), len(other.events))
         return None
 
+    def on_card(self, capability: Sequence[int], multiprocessors: int) -> Program:
+        """The program on another card that does everything in the same way: its workspaces have that card's sizes."""
+        sizes, args = list(self.sizes), list(self.args)
+        for number, (event, own) in enumerate(zip(self.allocations, self.args)):
+            if own:
+                theirs = workspaces.args_on(event[2], own, capability, multiprocessors)
+                if theirs != own:
+                    sizes[number], args[number] = workspaces.bytes_of(event[2], theirs), theirs
+        return Program(self.events, tuple(sizes), tuple(args))
+
     def first(self, rows: int) -> Program:
         """The program as far as its first so many events."""
         events = self.events[:rows]

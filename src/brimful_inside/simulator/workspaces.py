@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from math import gcd
-from typing import Callable, Dict, Mapping, Sequence
+from typing import Callable, Dict, Mapping, Sequence, Tuple
 
 from brimful_inside.simulator.cudnn_workspaces import backward_data_bytes, backward_filter_bytes, forward_bytes
 
@@ -68,6 +68,13 @@ def cublaslt_bytes(capability: Sequence[int], release: int, environment: Mapping
         return 0
     size = environment.get("CUBLASLT_WORKSPACE_SIZE", "")
     return int(size) * KIB if size.isdigit() else MIB
+
+
+def resident_threads(major: int, minor: int) -> int:
+    """Of a multiprocessor (CUDA's programming guide, technical specifications per capability)."""
+    if (major, minor) == (7, 5):
+        return 1024
+    return 1536 if (major == 8 and minor) or major == 12 else 2048
 
 
 MAX_OFFSET = (1 << 31) - 1  # TensorIteratorBase::can_use_32bit_indexing
@@ -137,6 +144,12 @@ def layer_norm_partial_bytes(itemsize: int, rows: int, columns: int, multiproces
     return min(32 * 1024 // blocks, ceil_div(rows, 32)) * columns * itemsize
 
 
+def dropout_states_bytes(multiprocessors: int) -> int:
+    """The generator's states of cuDNN's recurrent networks: 48 bytes each for 1024 threads of each multiprocessor. cuDNN does
+    not document how many; assumed."""
+    return multiprocessors * 1024 * 48
+
+
 def embedding_sort_bytes(index: int, indices: int, always: int) -> int:
     """Sorted indices, their places, a range, and cub's other buffers: beyond 3072 indices (cuda/Embedding.cu)."""
     return index * indices if indices > 3072 or always else 0
@@ -196,6 +209,7 @@ FORMULAS: Dict[str, Callable[..., int]] = {
     "cudnn_backward_filter": backward_filter_bytes,
     "reduction": reduction_bytes,
     "layer_norm_partial": layer_norm_partial_bytes,
+    "cudnn_dropout_states": dropout_states_bytes,
     "embedding_sort": embedding_sort_bytes,
     "embedding_segment": embedding_segment_bytes,
     "embedding_partial": embedding_partial_bytes,
@@ -211,3 +225,14 @@ def bytes_of(name: str, args: Sequence[int]) -> int:
     if name not in FORMULAS:
         raise KeyError("no workspace is called %r" % name)
     return FORMULAS[name](*args)
+
+
+def args_on(name: str, args: Sequence[int], capability: Sequence[int], multiprocessors: int) -> Tuple[int, ...]:
+    """The args of a workspace on another card."""
+    if name in ("cublas", "cublaslt"):
+        return (capability[0], capability[1], args[2])
+    if name == "reduction":
+        return (*args[:-2], multiprocessors, resident_threads(capability[0], capability[1]))
+    if name == "layer_norm_partial":
+        return (*args[:3], multiprocessors, args[4])
+    return (multiprocessors,) if name == "cudnn_dropout_states" else tuple(args)

@@ -6,7 +6,7 @@ as to a row by which no larger size has room. Else the traces nearest to the ans
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isqrt
@@ -46,6 +46,7 @@ class Traced:
     failure: str | None = None  # of the script itself: its error and the batch size, as what limits the batch size
     samples_per_step: int | None = None
     batch: int | None = None  # the largest that the training loader of a process gave
+    program: Program | None = None  # of these traces, where it was made before
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,15 @@ class MemoryConclusion:
     size_model: SizeModel | None  # None where no trace verified it
     failed: Outcome | None = None  # a trial failed for a reason other than memory
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Extrapolated:
+    """What traces of small batch sizes say, before one at the answer confirms it."""
+
+    largest_batch_size: int | None
+    size_model: SizeModel | None
+    loader_cap: int | None
 
 
 @dataclass
@@ -76,9 +86,12 @@ class _Known:
 
     def trace(self, size: int) -> Generator[int, Traced, None]:
         """Trace this size, and keep what it showed."""
+        traced = yield self.bracket.samples(size)
+        self.learn(size, traced)
+
+    def learn(self, size: int, traced: Traced) -> None:
         bracket = self.bracket
         bracket.tried.append(size)
-        traced = yield bracket.samples(size)
         bracket.learn_dataset_length(traced.dataset_length)
         whole = bool(traced.traces) and all(trace.whole for trace in traced.traces)
         if traced.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
@@ -92,7 +105,7 @@ class _Known:
         else:
             self.steps.add(traced.samples_per_step)
             bracket.learn_given(size, traced.batch, traced.samples_per_step)
-            program = self.programs[size] = joined([program_of(trace) for trace in traced.traces])
+            program = self.programs[size] = traced.program or joined([program_of(trace) for trace in traced.traces])
             play = partial(self.card.replay, program)
             self.played[size] = play(self.card.capacity_bytes)
             (bracket.fitting if self.card.fits(play) else bracket.too_large).add(size)
@@ -146,6 +159,29 @@ def search_largest(
             break
         yield from known.trace(size)
     return _conclude(known)
+
+
+def first_traces(card: Card, limits: Limits, first_size: int, multiple_of: int) -> Generator[int, Traced, None]:
+    """The small traces that `search_largest` begins with."""
+    yield from _first_traces(_Known(card, Bracket(limits, multiple_of)), max(1, first_size // multiple_of))
+
+
+def extrapolate(card: Card, limits: Limits, shown: Mapping[int, Traced], multiple_of: int = 1) -> Extrapolated:
+    """What `search_largest` would ask next, after traces at these batch sizes, taken on a card that does all as this one."""
+    known = _Known(card, Bracket(limits, multiple_of))
+    for size, traced in sorted(shown.items()):
+        known.learn(size // multiple_of, traced)
+    model = most_trusted(known.programs, known.frontier) if known.programs else None
+    size_model = model.size_model if model is not None else None
+    largest = None
+    if not known.bracket.ignored and not known.unfollowed:
+        largest = _candidate(known, model) if size_model is not None and size_model.exact else known.bracket.low
+    in_samples = size_model and replace(
+        size_model, per=multiple_of, fitted_at=tuple(map(known.bracket.samples, size_model.fitted_at))
+    )
+    return Extrapolated(
+        None if largest is None else known.bracket.samples(largest), in_samples, known.bracket.limits.loader_cap
+    )
 
 
 def _first_traces(known: _Known, first_size: int) -> Generator[int, Traced, None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -75,14 +76,15 @@ def custom_gpu(memory: str | int, name: str | None = None) -> Gpu:
     )
 
 
-def to_card(gpu: Gpu) -> Card:
-    """What a child process must know of the card to imagine it."""
+def to_card(gpu: Gpu, others: Sequence[tuple[int, int]] = ()) -> Card:
+    """What a child process must know of the card to imagine it. `others`: capabilities of cards that it may speak for."""
     return Card(
         name=gpu.name,
         total_bytes=int(gpu.total_bytes.value),
         context_bytes=int(gpu.context_bytes.value),
         capability=list(gpu.capability),
         multiprocessors=gpu.multiprocessors,
+        others=[list(capability) for capability in others],
         **_rates(gpu),
     )
 

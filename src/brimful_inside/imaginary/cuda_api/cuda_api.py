@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Sequence
 import torch
 import torch.cuda
 
+from brimful_inside.imaginary.cuda_api.asked_capability import AskedCapability, AskedNumber
 from brimful_inside.imaginary.cuda_api.graphs import patch_graphs
 from brimful_inside.imaginary.cuda_api.streams import patch_streams
 from brimful_inside.imaginary.cuda_api.types import patch_types
@@ -41,6 +42,8 @@ class _DeviceProperties:
         self.gcnArchName = card.name
         self.uuid = "00000000-0000-0000-0000-000000000000"
         self.pci_bus_id = self.pci_device_id = self.pci_domain_id = 0
+        if gpu.machine.alike:
+            self.major, self.minor = AskedNumber(gpu.machine, 0), AskedNumber(gpu.machine, 1)
 
     def __repr__(self) -> str:
         values = (self.name, self.major, self.minor, self.total_memory >> 20, self.multi_processor_count)
@@ -110,6 +113,8 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
         return properties
 
     patches.set(cuda, "_get_device_properties", get_device_properties)
+    if gpu.machine.alike:
+        patches.set(cuda, "get_device_capability", lambda device=None: AskedCapability(gpu.machine))
     for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):  # an idle card's
         patches.set_existing(cuda, name, lambda device=None: 0)
     patches.set_existing(cuda, "device_memory_used", lambda device=None: _used_bytes(*gpu.memory_info(device)))

@@ -163,7 +163,19 @@ def _attention(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
         )
     if call.attn_mask is not None and call.is_causal:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
-    return _RUN[choose(call, gpu.machine.capability)](call)
+    backend = choose(call, gpu.machine.capability)
+    gpu.machine.choose(lambda capability: _kept_as(call, capability))
+    return _RUN[backend](call)
+
+
+def _kept_as(call: Call, capability: Tuple[int, int]) -> Optional[int]:
+    """The back-end that keeps and takes the same memory as the one of a card: cuDNN's is assumed to be as flash attention
+    (`_flash_backward`). None where none is allowed."""
+    try:
+        backend = choose(call, capability)
+    except RuntimeError:
+        return None
+    return FLASH if backend == CUDNN else backend
 
 
 def _float_mask(call: Call) -> Optional[Tensor]:
@@ -303,8 +315,8 @@ def _efficient_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str,
     if not half:  # (grad * out).sum(-1), then laid out by head; half types do it in the kernel
         held.append(Transient([row_sums * value_size, row_sums]))
     held.append(row_sums)
-    if machine.capability >= (7, 0) or half:
-        block = _block(machine, half, max(size, value_size))
+    if half or machine.choose(lambda capability: capability >= (7, 0)):
+        block = machine.choose(lambda capability: _block(capability, half, max(size, value_size)))
         in_registers = int(half and max(size, value_size) <= block[2])
         if not half:
             in_registers = 1  # the results are float32 themselves: nothing to sum beside them
@@ -314,17 +326,17 @@ def _efficient_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str,
     return held
 
 
-def _block(machine: Machine, half: bool, size: int) -> Sequence[int]:
+def _block(capability: Tuple[int, int], half: bool, size: int) -> Sequence[int]:
     """Rows and columns of the kernel's block, and the head size up to which it keeps results in registers (cutlassB.h)."""
     if not half or size <= 64:
         return 64, 64, 64
-    wide = machine.capability in ((7, 0), (7, 2), (8, 0), (8, 7)) or machine.capability[0] in (9, 10, 11)
-    if not wide and size <= 96 and machine.capability in ((8, 6), (8, 9)):
+    wide = capability in ((7, 0), (7, 2), (8, 0), (8, 7)) or capability[0] in (9, 10, 11)
+    if not wide and size <= 96 and capability in ((8, 6), (8, 9)):
         return 128, 64, 96
     if not wide:  # less shared memory on a multiprocessor
         return 64, 64, 64
     if size <= 128:
-        return (128, 128, 128) if machine.capability[0] >= 8 else (128, 64, 128)
+        return (128, 128, 128) if capability[0] >= 8 else (128, 64, 128)
     return 128, 64, 128
 
 

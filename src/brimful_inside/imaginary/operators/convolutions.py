@@ -228,7 +228,7 @@ def _converts(gpu: ImaginaryGpu, convolution: Convolution) -> bool:
     tensor, transposed, groups = convolution.tensor, convolution.transposed, convolution.groups
     if tensor.shape[1] <= 4 or (not transposed and groups > 1 and tensor.shape[1] == groups):
         return False
-    half = tensor.dtype in _HALVES and tuple(gpu.card.capability) >= (7, 0)
+    half = tensor.dtype in _HALVES and gpu.machine.choose(lambda capability: capability >= (7, 0))
     return (_overlaps(convolution) or _is_unaligned(convolution)) and (half or _as_tf32(gpu, tensor))
 
 

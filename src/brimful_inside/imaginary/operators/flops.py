@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from brimful_inside.imaginary.operators.convolutions import layout_of
+from brimful_inside.imaginary.operators.temporaries import Machine
 from brimful_inside.imaginary.state.tensors import is_meta
 from brimful_inside.simulator.roofline import MEMORY, TENSOR_CORES
 
@@ -59,24 +60,27 @@ def plain(args: Sequence[Any], out: Any) -> int:
     return nbytes
 
 
+_FIXED = {torch.float64: "fp64", torch.complex128: "fp64", torch.int8: "int8"}
+# What tensor cores compute in, and from which capability on.
+_HALVES = {torch.float16: ("fp16", (7, 0)), torch.bfloat16: ("bf16", (8, 0))}
+
+
 class Classes:
     """The rate class of a dtype on one card, under the settings in force."""
 
-    def __init__(self, capability: Tuple[int, int]):
-        self.capability = capability
-        self._fixed = {
-            torch.float64: "fp64",
-            torch.complex128: "fp64",
-            torch.float16: "fp16" if capability >= (7, 0) else "fp32",
-            torch.bfloat16: "bf16" if capability >= (8, 0) else "fp32",
-            torch.int8: "int8",
-        }
+    def __init__(self, machine: Machine):
+        self.machine = machine
 
     def of(self, dtype: torch.dtype, convolution: bool = False) -> str:
         """Of a product: single precision goes to tensor cores where the script allows TF32 and the card has it."""
         if dtype == torch.float32:
-            return "tf32" if self.capability >= (8, 0) and allows_tf32(convolution) else "fp32"
-        return self._fixed.get(dtype) or ("fp8" if "float8" in str(dtype) else "fp32")
+            return self._from("tf32", (8, 0)) if allows_tf32(convolution) else "fp32"
+        if dtype in _HALVES:
+            return self._from(*_HALVES[dtype])
+        return _FIXED.get(dtype) or ("fp8" if "float8" in str(dtype) else "fp32")
+
+    def _from(self, name: str, first: Tuple[int, int]) -> str:
+        return name if self.machine.choose(lambda capability: capability >= first) else "fp32"
 
 
 def allows_tf32(convolution: bool) -> bool:

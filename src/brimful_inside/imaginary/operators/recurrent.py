@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META, autocast_on, is_meta
+from brimful_inside.simulator.workspaces import bytes_of
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -118,14 +119,13 @@ def _run(gpu: ImaginaryGpu, kind: str, options: Dict[str, Any]) -> Any:
 
 
 def _hold_dropout_states(gpu: ImaginaryGpu) -> None:
-    """The generator's states, made at the first use and kept (RNN.cpp, dropout_state_cache).
-
-    Of 48 bytes each for 1024 threads of each multiprocessor: cuDNN does not document how many; assumed.
-    """
+    """The generator's states, made at the first use and kept (RNN.cpp, dropout_state_cache)."""
     held = gpu.__dict__.setdefault("dropout_states", {})
     index = gpu.ledger.index
     if index not in held:
-        held[index] = gpu.ledger.reserve(gpu.card.multiprocessors * 1024 * 48, "cudnn dropout states")
+        args = (gpu.card.multiprocessors,)
+        nbytes = bytes_of("cudnn_dropout_states", args)
+        held[index] = gpu.ledger.reserve(nbytes, "cudnn dropout states", "cudnn_dropout_states", args)
 
 
 class _Flatten(torch.autograd.Function):

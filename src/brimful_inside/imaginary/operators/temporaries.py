@@ -7,12 +7,12 @@ start to its end; tables.py joins those of all files. The files named are PyTorc
 from __future__ import annotations
 
 from math import gcd
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import torch
 
 from brimful_inside.imaginary.state.tensors import broadcast
-from brimful_inside.simulator.workspaces import torch_release
+from brimful_inside.simulator.workspaces import resident_threads, torch_release
 from brimful_inside.wire import Card
 
 Tensor = torch.Tensor
@@ -24,19 +24,25 @@ class Machine(NamedTuple):
     capability: Tuple[int, int]
     multiprocessors: int
     release: int  # of PyTorch: 2.13 is 213
+    alike: Set[Tuple[int, int]]  # capabilities of other cards on which all has been done in the same way so far
 
     @classmethod
     def of(cls, card: Card) -> Machine:
         capability = (card.capability[0], card.capability[1])
-        return cls(capability, card.multiprocessors, torch_release(torch.__version__))
+        others = {(major, minor) for major, minor in card.others}
+        return cls(capability, card.multiprocessors, torch_release(torch.__version__), others)
+
+    def choose(self, rule: Callable[[Tuple[int, int]], Any]) -> Any:
+        """What `rule` gives for the card's capability. Cards for which it gives something else are no longer alike."""
+        own = rule(self.capability)
+        if self.alike:
+            self.alike.difference_update([other for other in self.alike if rule(other) != own])
+        return own
 
     @property
     def threads(self) -> int:
-        """Resident threads of a multiprocessor (CUDA's programming guide, technical specifications per capability)."""
-        major, minor = self.capability
-        if (major, minor) == (7, 5):
-            return 1024
-        return 1536 if (major == 8 and minor) or major == 12 else 2048
+        """Resident threads of a multiprocessor."""
+        return resident_threads(*self.capability)
 
 
 class Formula(NamedTuple):

@@ -129,6 +129,7 @@ class ImaginaryMeter(DeviceMeter):
         approximations = {str(name): int(count) for name, count in self._gpu.approximations.items()}
         communicators = sorted(self._gpu.communicators.values())
         own = {"approximations": approximations, "communicators": communicators, "split_over": self._gpu.split_over}
+        own["alike"] = sorted(map(list, self._gpu.machine.alike))
         return {**super().read(), **own, "cards": self._cards()}
 
     def _cards(self) -> List[CardSeen]:

@@ -1,0 +1,60 @@
+"""Several cards of one question: a table with a line for each, and the sentence that names the cheapest."""
+
+from __future__ import annotations
+
+from brimful.show.section import Column, Table
+from brimful.show.text import ABSENT, Cell, bytes_text, count_text, seconds_text, speed_text
+from brimful.units import counted
+from brimful.values import CardAnswer, Prediction
+
+_FITS = {"fits": Cell("yes", tone="good"), "tight": Cell("tight", tone="warn"), "does_not_fit": Cell("no", tone="bad")}
+_FAILS = Cell("fails", tone="bad")
+_HOW = "Samples a second and the time of an epoch's training are predicted; prices are assumed, in US dollars (`brimful gpus`)."
+_TRACED = "Traces at small sizes speak for cards that do all in the same way; only the first line was traced at its own answer."
+_LOADING = "*: this machine loads its samples more slowly than that; the time is the card's alone."
+
+
+def which_table(which: tuple[CardAnswer, ...]) -> Table:
+    names = ("fits", "peak", "largest", "samples/s", "epoch", "$/h", "$/epoch")
+    columns = (Column("card"), *(Column(name, right=True, whole=True) for name in names))
+    problems = tuple(dict.fromkeys(f"{one.gpu.key}: {one.problem}" for one in which if one.problem))
+    notes = (_HOW, _TRACED, *((_LOADING,) if any(one.slow_loading for one in which) else ()), *problems)
+    return Table("Which card", columns, tuple(map(_row, which)), notes)
+
+
+def _row(one: CardAnswer) -> tuple[Cell, ...]:
+    name = one.gpu.key if one.cards == 1 else f"{one.cards} x {one.gpu.key}"
+    epoch = ABSENT if one.epoch_s is None else Cell(seconds_text(one.epoch_s.value) + ("*" if one.slow_loading else ""))
+    return (
+        Cell(name, tone="strong"),
+        _FITS.get(one.verdict or "", _FAILS),
+        ABSENT if one.peak is None else Cell(bytes_text(one.peak.device_bytes)),
+        Cell(count_text(one.largest_batch_size)),
+        ABSENT if one.samples_per_s is None else Cell(speed_text(one.samples_per_s.value)),
+        epoch,
+        ABSENT if one.price_per_h is None else Cell(f"{one.price_per_h.value:.2f}"),
+        ABSENT if one.epoch_price is None else Cell(dollars_text(one.epoch_price.value)),
+    )
+
+
+def dollars_text(value: float) -> str:
+    """Two digits that say something, and cents at least: "12.50", "0.03", "0.00021"."""
+    return f"{value:,.2f}" if value >= 0.1 else f"{value:.2g}" if value >= 1e-4 else f"{value:.1e}"
+
+
+def which_sentence(prediction: Prediction) -> str:
+    """ "Of 33 cards 21 fit; the cheapest is NVIDIA L4: 12 min an epoch, for $0.16 (price assumed). "; "" for a single card."""
+    which = prediction.which
+    if not which:
+        return ""
+    fitting = [one for one in which if one.verdict == "fits"]
+    if not fitting:
+        return f"Of {counted(len(which), 'card')} none fits for sure. "
+    best = which[0]
+    name = best.gpu.name if best.cards == 1 else f"{best.cards} x {best.gpu.name}"
+    ranks = "the cheapest" if best.price_per_h is not None else "the fastest" if best.samples_per_s is not None else "the first"
+    about = ""
+    if best.epoch_s is not None:
+        price = f", for ${dollars_text(best.epoch_price.value)} (price assumed)" if best.epoch_price is not None else ""
+        about = f": {seconds_text(best.epoch_s.value)} an epoch (predicted){price}"
+    return f"Of {counted(len(which), 'card')} {len(fitting)} fit; {ranks} is {name}{about}. "

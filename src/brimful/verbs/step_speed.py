@@ -1,0 +1,59 @@
+"""The predicted speed of a step, from what trials on an imaginary card showed."""
+
+from __future__ import annotations
+
+from brimful.decide.speed.kernels import fit_kernels
+from brimful.decide.speed.predicted import MACHINE_RANKS, is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
+from brimful.values import Diagnostic, Outcome, PredictedSpeed, TrialResult
+from brimful.verbs.imaginary import Tracer
+from brimful.verbs.results import batches_per_step
+
+FIXED_TOTAL = "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed total"
+
+
+def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> PredictedSpeed | Diagnostic:
+    """The speed at `batch_size` (None: of the command as it stands), and up to `largest`, from the traces taken so far.
+
+    Or what stands in the way of one.
+    """
+    if rates_of(tracer.gpu) is None:
+        suggestion = "name a card of the catalogue where there is one: --gpu (see `brimful gpus`)"
+        return Diagnostic("no-clock", "only the memory of this card is known", "so no speed is predicted", suggestion)
+    done = {
+        size: result
+        for size, result in tracer.results.items()
+        if result.outcome is Outcome.COMPLETED and (size is None) == (batch_size is None)
+    }
+    counted = {size or 0: result.samples_per_step for size, result in done.items()}
+    batches = {size or 0: count for size, result in done.items() if (count := batches_per_step(result))}
+    accumulates = is_of_a_fixed_total(counted, batches)
+    kernels = fit_kernels({size or 0: tracer.kernels(size) for size in done}, alike=not accumulates)
+    if kernels is None:
+        return Diagnostic("no-clock", "no trial measured a step from its beginning to its end", "so no speed is predicted", "")
+    samples, notes = samples_by_size(counted), _left_out(tracer.representative())
+    if accumulates:
+        notes.append(FIXED_TOTAL)
+    elif samples is not None and batch_size is not None:
+        first, last = kernels.fitted_at[0], kernels.fitted_at[-1]
+        if samples(first) == samples(last) and kernels.at(first) != kernels.at(last):
+            samples = float  # the work of a step grows with the batch size
+            notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
+    ranks = tracer.representative().reports[0].world_size
+    speed = predict_speed(
+        kernels, tracer.gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks, draws=not accumulates
+    )
+    assert speed is not None
+    return speed
+
+
+def _left_out(result: TrialResult) -> list[str]:
+    """What happens in a step and is not in its predicted time."""
+    report = result.reports[0]
+    notes = []
+    if report.world_size > MACHINE_RANKS:
+        notes.append(f"a network between machines: {report.world_size} ranks count as those of one")
+    if report.worst_batch is not None and report.worst_batch.varies:
+        notes.append("this is for the largest batch there can be; ordinary ones are faster")
+    if any("compile" in name for name in report.approximations):
+        notes.append("the trial ran the model as it is; compiled, it is faster as a rule")
+    return notes

@@ -1,0 +1,84 @@
+"""Several cards of one question, in worlds where the truth is known."""
+
+from __future__ import annotations
+
+import pytest
+from world import GIB, MIB, World, reporting, work
+
+from brimful import predict
+from brimful.errors import CommandFailed, DoesNotFit, UsageError
+from brimful.values import Outcome
+
+FOUR = "t4,l4,a100-40gb,h100"
+ALL_ALIKE = [[7, 5], [8, 0], [8, 9], [9, 0]]
+
+
+def asked(world, gpu=FOUR, batch_size="{batch_size}", **more):
+    return work(world, predict, ("my-train", "--batch-size", batch_size), gpu=gpu, **more).prediction
+
+
+def lines(prediction):
+    return {one.gpu.key: one for one in prediction.which}
+
+
+def test_cards_that_do_the_same_share_their_traces_and_only_the_first_line_is_traced_again():
+    world = reporting(alike=ALL_ALIKE)
+    found = asked(world)
+    assert [trial.device.gpu.key for trial in world.launched] == ["h100"] * 3
+    assert [one.traced for one in found.which] == [True, False, False, False]
+    assert found.gpu.key == found.which[0].gpu.key and found.batch_size == found.which[0].batch_size
+
+
+def test_a_card_that_does_otherwise_is_traced_itself():
+    world = reporting(alike=[[8, 0], [8, 9], [9, 0]])
+    assert len(asked(world).which) == 4
+    assert [trial.device.gpu.key for trial in world.launched][:4] == ["h100", "h100", "t4", "t4"]
+    assert world.launched[0].others == ((7, 5), (8, 0), (8, 9)) and world.launched[2].others == ()
+
+
+@pytest.mark.parametrize("batch_size", ["{batch_size}", "64", "9000"])
+def test_each_line_is_what_the_card_answers_alone(batch_size):
+    several = lines(asked(reporting(alike=ALL_ALIKE, world=World(fixed=3 * GIB, linear=7 * MIB)), batch_size=batch_size))
+    for key, line in several.items():
+        alone = asked(World(fixed=3 * GIB, linear=7 * MIB), key, batch_size)
+        assert (line.verdict, line.batch_size, line.largest_batch_size) == (
+            alone.verdict, alone.batch_size, alone.largest_batch_size)  # fmt: skip
+        assert line.peak.device_bytes == alone.peak.device_bytes
+
+
+def test_the_number_of_cards_multiplies_the_price_and_is_traced_apart():
+    world = reporting(alike=[])
+    found = asked(world, "l4:1..2")
+    one, two = sorted(found.which, key=lambda line: line.cards)
+    assert (one.cards, two.cards) == (1, 2) and two.price_per_h.value == 2 * one.price_per_h.value
+    assert {trial.device.cards for trial in world.launched} == {1, 2}
+
+
+def test_where_the_command_fails_on_some_cards_their_lines_say_why():
+    def fails(trial, size):
+        return Outcome.CRASHED if trial.device.gpu.key == "t4" else None
+
+    found = asked(reporting(alike=[[8, 0], [8, 9]], world=World(outcome_of=fails)))
+    assert [one.gpu.key for one in found.which if one.verdict is None] == ["t4"]
+    assert "the script" in lines(found)["t4"].problem and found.which[-1].gpu.key == "t4"
+
+
+def test_a_command_that_fails_on_the_largest_card_has_failed():
+    with pytest.raises(CommandFailed):
+        asked(World(outcome_of=lambda trial, size: Outcome.CRASHED))
+
+
+def test_where_no_batch_size_fits_any_card_that_is_an_error_and_a_requested_one_a_table():
+    world = World(fixed=200 * GIB)
+    with pytest.raises(DoesNotFit):
+        asked(world)
+    found = asked(reporting(alike=ALL_ALIKE, world=World(fixed=200 * GIB)), batch_size="16")
+    assert {one.verdict for one in found.which} == {"does_not_fit"} and found.verdict == "does_not_fit"
+
+
+def test_verbs_of_one_card_refuse_several():
+    from brimful import audit, tune
+
+    for verb in (tune, audit):
+        with pytest.raises(UsageError, match="names 4 cards"):
+            work(World(), verb, gpu=FOUR)
