@@ -52,7 +52,7 @@ def test_the_short_screen_has_a_line_a_card_within_80_columns_and_the_next_comma
     show_record(make_console(stream, width=80), record(*cards, failed), full=False)
     shown = stream.getvalue().splitlines()
     assert all(len(row.rstrip()) <= 80 for row in shown)
-    for name in ("4 x a100-80gb-pcie", "rtx3080-20gb", "l4", "t4"):
+    for name in ("a100-80gb-pcie:4", "rtx3080-20gb", "l4", "t4"):
         assert sum(row.startswith(name + " ") for row in shown) == 1
     assert any("12 min 14 s*" in row for row in shown) and any(row.startswith("*: this machine loads") for row in shown)
     assert any(row.startswith("t4: the script raised an error: no bfloat16") for row in shown)

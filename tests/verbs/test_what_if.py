@@ -160,7 +160,9 @@ def find_at(scripts, sizes, model, batch_size, device_bytes):
     def cards(size):
         return tuple(CardTrace(rank, 0, one.trace(size)) for rank, one in enumerate(scripts))
 
-    tracer = SimpleNamespace(card=CARD, results=dict.fromkeys(sizes), cards=cards, effective=lambda size: size)
+    tracer = SimpleNamespace(
+        here=lambda program: program, card=CARD, results=dict.fromkeys(sizes), cards=cards, effective=lambda size: size
+    )
     peak, conclusion = SimpleNamespace(device_bytes=device_bytes), SimpleNamespace(size_model=model)
     return find(tracer, Answer(batch_size, "fits", peak, {}, conclusion=conclusion))
 

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 from brimful.show.section import Column, Table
-from brimful.show.text import ABSENT, Cell, bytes_text, count_text, seconds_text, speed_text
+from brimful.show.text import ABSENT, Cell, count_text, seconds_text, speed_text
 from brimful.units import counted
 from brimful.values import CardAnswer, Prediction
 
 _FITS = {"fits": Cell("yes", tone="good"), "tight": Cell("tight", tone="warn"), "does_not_fit": Cell("no", tone="bad")}
 _FAILS = Cell("fails", tone="bad")
-_HOW = "Samples a second and the time of an epoch's training are predicted; prices are assumed, in US dollars (`brimful gpus`)."
+_HOW = "GiB: the device peak. All is predicted, an epoch's training too; prices are assumed, in US dollars (`brimful gpus`)."
 _TRACED = "Traces at small sizes speak for cards that do all in the same way; only the first line was traced at its own answer."
 _LOADING = "*: this machine loads its samples more slowly than that; the time is the card's alone."
 
 
 def which_table(which: tuple[CardAnswer, ...]) -> Table:
-    names = ("fits", "peak", "largest", "samples/s", "epoch", "$/h", "$/epoch")
-    columns = (Column("card"), *(Column(name, right=True, whole=True) for name in names))
+    names = ("fits", "GiB", "largest", "samples/s", "epoch", "$/h", "$/epoch")
+    columns = (Column("card", whole=True), *(Column(name, right=True, whole=True) for name in names))
     problems = tuple(dict.fromkeys(f"{one.gpu.key}: {one.problem}" for one in which if one.problem))
     notes = (_HOW, _TRACED, *((_LOADING,) if any(one.slow_loading for one in which) else ()), *problems)
     return Table("Which card", columns, tuple(map(_row, which)), notes)
 
 
 def _row(one: CardAnswer) -> tuple[Cell, ...]:
-    name = one.gpu.key if one.cards == 1 else f"{one.cards} x {one.gpu.key}"
+    name = one.gpu.key if one.cards == 1 else f"{one.gpu.key}:{one.cards}"
     epoch = ABSENT if one.epoch_s is None else Cell(seconds_text(one.epoch_s.value) + ("*" if one.slow_loading else ""))
     return (
         Cell(name, tone="strong"),
         _FITS.get(one.verdict or "", _FAILS),
-        ABSENT if one.peak is None else Cell(bytes_text(one.peak.device_bytes)),
+        ABSENT if one.peak is None else Cell(f"{one.peak.device_bytes / (1 << 30):.3g}"),
         Cell(count_text(one.largest_batch_size)),
         ABSENT if one.samples_per_s is None else Cell(speed_text(one.samples_per_s.value)),
         epoch,
