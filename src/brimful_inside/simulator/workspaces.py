@@ -201,6 +201,21 @@ def efficient_workspace_bytes(
     return batch * heads * up(words, 4) * 4
 
 
+def efficient_block(capability: Sequence[int], half: bool, size: int) -> Tuple[int, int, int]:
+    """Rows and columns of the kernel's block, and the head size up to which it keeps results in registers (cutlassB.h)."""
+    if not half or size <= 64:
+        return 64, 64, 64
+    capability = (capability[0], capability[1])
+    wide = capability in ((7, 0), (7, 2), (8, 0), (8, 7)) or capability[0] in (9, 10, 11)
+    if not wide and size <= 96 and capability in ((8, 6), (8, 9)):
+        return 128, 64, 96
+    if not wide:  # less shared memory on a multiprocessor
+        return 64, 64, 64
+    if size <= 128:
+        return (128, 128, 128) if capability[0] >= 8 else (128, 64, 128)
+    return 128, 64, 128
+
+
 FORMULAS: Dict[str, Callable[..., int]] = {
     "cublas": cublas_default_bytes,  # args: major, minor, release
     "cublaslt": cublaslt_default_bytes,  # args: major, minor, release
@@ -235,4 +250,9 @@ def args_on(name: str, args: Sequence[int], capability: Sequence[int], multiproc
         return (*args[:-2], multiprocessors, resident_threads(capability[0], capability[1]))
     if name == "layer_norm_partial":
         return (*args[:3], multiprocessors, args[4])
+    if name == "efficient_workspace":
+        size = max(args[4:6])
+        half = size <= 64 or tuple(args[6:]) != (64, 64, 1)  # single precision takes this block whatever its heads' size
+        rows, columns, most = efficient_block(capability, half, size)
+        return (*args[:6], rows, columns, int(not half or size <= most))
     return (multiprocessors,) if name == "cudnn_dropout_states" else tuple(args)

@@ -41,7 +41,7 @@ class FlashAttention:
     def _run(self, parts: Sequence[Tensor], lengths: Sequence[Any], p: float, scale: Any, causal: bool, probs: bool) -> Any:
         gpu, size = self._gpu, parts[0].shape[-1]
         gpu.approximate("flash_attn")
-        if gpu.machine.capability < FLASH_SINCE:
+        if gpu.machine.choose(lambda capability: capability < FLASH_SINCE):
             raise Refused(
                 "FlashAttention only supports Ampere GPUs or newer, and the %s has compute capability %d.%d: choose another "
                 'attention (of Transformers, attn_implementation="sdpa") or a newer card'

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from brimful_inside.imaginary.operators.temporaries import Formula, Held, Kernel, Machine, Transient, bytes_of_tensor
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META, C, is_meta
-from brimful_inside.simulator.workspaces import torch_release
+from brimful_inside.simulator.workspaces import efficient_block, torch_release
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -316,7 +316,7 @@ def _efficient_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str,
         held.append(Transient([row_sums * value_size, row_sums]))
     held.append(row_sums)
     if half or machine.choose(lambda capability: capability >= (7, 0)):
-        block = machine.choose(lambda capability: _block(capability, half, max(size, value_size)))
+        block = efficient_block(machine.capability, half, max(size, value_size))
         in_registers = int(half and max(size, value_size) <= block[2])
         if not half:
             in_registers = 1  # the results are float32 themselves: nothing to sum beside them
@@ -324,20 +324,6 @@ def _efficient_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str,
             Formula("efficient_workspace", (batch, heads, queries, key.shape[2], size, value_size, *block[:2], in_registers))
         )
     return held
-
-
-def _block(capability: Tuple[int, int], half: bool, size: int) -> Sequence[int]:
-    """Rows and columns of the kernel's block, and the head size up to which it keeps results in registers (cutlassB.h)."""
-    if not half or size <= 64:
-        return 64, 64, 64
-    wide = capability in ((7, 0), (7, 2), (8, 0), (8, 7)) or capability[0] in (9, 10, 11)
-    if not wide and size <= 96 and capability in ((8, 6), (8, 9)):
-        return 128, 64, 96
-    if not wide:  # less shared memory on a multiprocessor
-        return 64, 64, 64
-    if size <= 128:
-        return (128, 128, 128) if capability[0] >= 8 else (128, 64, 128)
-    return 128, 64, 128
 
 
 def _safe_softmax(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:

@@ -74,7 +74,7 @@ def _managed_memory(part: CompiledPart, nbytes: Any) -> int:
 
 def _eight_bit_product(part: CompiledPart, *args: Any) -> int:
     capability = part.gpu.machine.capability
-    if capability < EIGHT_BIT_SINCE:
+    if part.gpu.machine.choose(lambda capability: capability < EIGHT_BIT_SINCE):
         raise Refused(
             "bitsandbytes multiplies 8-bit weights on cards of compute capability %d.%d and newer, and the %s has %d.%d: "
             "load the model in 4 bits (load_in_4bit), or choose a newer card"

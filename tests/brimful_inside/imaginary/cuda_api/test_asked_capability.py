@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from brimful_inside import imaginary
 from brimful_inside.simulator.program import program_of
@@ -80,6 +81,9 @@ def training(capability, multiprocessors, others=()):
         model.cuda()
         out = model(torch.randn(700, 100, 256, device="cuda"))[0]
         out.sum().backward()
+        query = torch.randn(2, 4, 300, 128, device="cuda", dtype=torch.half, requires_grad=True)
+        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):  # its backward pass has other blocks on other cards
+            F.scaled_dot_product_attention(query, query, query).sum().backward()
         speaks_for = alike(gpu)
     finally:
         gpu.leave()
@@ -89,7 +93,7 @@ def training(capability, multiprocessors, others=()):
 def test_the_program_of_one_card_with_the_sizes_of_another_is_what_a_trace_there_gives():
     here, speaks_for = training((8, 0), 108, OTHERS)
     assert [9, 0] in speaks_for and [12, 0] in speaks_for
-    for capability, multiprocessors in (((9, 0), 132), ((12, 0), 84)):
+    for capability, multiprocessors in (((9, 0), 132), ((8, 6), 84), ((12, 0), 84)):
         there, _ = training(capability, multiprocessors)
         assert here.sizes != there.sizes, "else this shows nothing"
         assert here.on_card(capability, multiprocessors) == there
