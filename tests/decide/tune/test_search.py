@@ -270,6 +270,19 @@ def test_at_any_time_the_best_so_far_is_the_users_own_or_clearly_faster(after):
     assert result.chosen["batch_size"] == 16 or result.gain.is_clear
 
 
+def test_a_search_that_ends_before_a_gain_is_clear_does_not_say_that_nothing_was_faster():
+    class Loaded(Machine):
+        def run(self, request):
+            return dataclasses.replace(super().run(request), others_share=0.8)
+
+    found = Search(problem(128, requested=64, environments=(ALLOCATOR,)))
+    steps, machine = found.steps(), Loaded(lambda size: 100.0, allocator_gain=1.5)
+    request = steps.send(machine.run(next(steps)))
+    steps.send(machine.run(request))
+    why = found.result().why["batch_size"]
+    assert "with MALLOC_MMAP_MAX_" in why and "was not clearly faster beside it: +50%" in why and "nothing" not in why
+
+
 def test_half_as_many_trials_as_there_were_find_the_choice_of_the_demonstration():
     """It took 18 trials of speed: the user's own settings, the allocator's in two pairs, sizes, repeats."""
     machine = Machine(lambda size: 75 + size / 20, allocator_gain=1.4)

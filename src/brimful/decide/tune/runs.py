@@ -71,6 +71,11 @@ class Runs:
     def at(self, way: Way) -> list[TrialResult]:
         return self._fitting.get(way, [])
 
+    @property
+    def ways(self) -> list[Way]:
+        """That ran within the budget."""
+        return list(self._fitting)
+
     def rates(self, way: Way) -> tuple[float, ...]:
         """Samples per second of the runs that have one."""
         return tuple(run.samples_per_s for run in self.at(way) if run.samples_per_s)

@@ -154,10 +154,15 @@ class Search:
 
     def _kept(self) -> str:
         """Why the user's own settings stay."""
-        if not self._refuted:
+        found = dict(self._refuted)
+        if not found and self._own is not None:  # what was tried once, or not at the size that is named
+            others = {way: self.runs.gain(way, self._own) for way in self.runs.ways if way != self._own}
+            faster = {way: gain for way, gain in others.items() if gain is not None and gain.middle > TOLERANCE}
+            found = dict(sorted(faster.items(), key=lambda pair: -pair[1].middle)[:1])
+        if not found:
             return f"your own: nothing that was run is more than {TOLERANCE:.0%} faster"
         return "your own: " + "; ".join(
-            f"{way_text(way)} was not clearly faster beside it: {gain_text(found)}" for way, found in self._refuted.items()
+            f"{way_text(way)} was not clearly faster beside it: {gain_text(gain)}" for way, gain in found.items()
         )
 
     # --- the ways that are compared -----------------------------------------------------------------------------------
