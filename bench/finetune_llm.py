@@ -67,9 +67,10 @@ def with_adapters(model, rank, alpha, targets, dropout, in_float32):
 
 
 def shifted_loss(outputs, labels, num_items_in_batch=None):
-    """As Transformers 4.45 computed it: logits in float32, and a copy of them without the last token."""
-    outputs.logits = outputs.logits.float()
-    shifted = outputs.logits[..., :-1, :].contiguous()
+    """As Transformers 4.46 to 4.49 computed it (loss/loss_utils.py, ForCausalLMLoss). Beside the logits, which the caller holds,
+    there is a copy in float32, and one of that without the last token: with the softmax 14 bytes a logit, later 12."""
+    logits = outputs.logits.float()
+    shifted = logits[..., :-1, :].contiguous()
     return cross_entropy(shifted.view(-1, shifted.shape[-1]), labels[..., 1:].contiguous().view(-1))
 
 
@@ -86,7 +87,7 @@ class Packed(torch.utils.data.Dataset):
 
 
 def trainer(of):
-    """fms-acceleration, scripts/benchmarks: torch 2.4.1, Transformers 4.45.2, PEFT 0.13.2, TRL 0.11.4."""
+    """fms-acceleration, scripts/benchmarks: torch 2.4.1, Transformers 4.48.1, PEFT 0.13.2, TRL 0.13.0."""
     model = build(of, torch.bfloat16)
     if of["method"] == "lora":
         model = with_adapters(model, 16, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], 0.1, True)
