@@ -67,8 +67,8 @@ def with_adapters(model, rank, alpha, targets, dropout, in_float32):
 
 
 def shifted_loss(outputs, labels, num_items_in_batch=None):
-    """As Transformers 4.46 to 4.49 computed it (loss/loss_utils.py, ForCausalLMLoss). Beside the logits, which the caller holds,
-    there is a copy in float32, and one of that without the last token: with the softmax 14 bytes a logit, later 12."""
+    """As Transformers 4.46 to 4.49 computed it (loss/loss_utils.py, ForCausalLMLoss). Beside the logits, which their caller
+    holds, there is a float32 copy, and one of that without the last token: with the softmax 14 bytes a logit, later 12."""
     logits = outputs.logits.float()
     shifted = logits[..., :-1, :].contiguous()
     return cross_entropy(shifted.view(-1, shifted.shape[-1]), labels[..., 1:].contiguous().view(-1))
