@@ -123,7 +123,8 @@ Written by `make bench-strangers`. Each is a command line of a package on PyPI, 
 documentation shows ([bench/strangers](../bench/strangers)), with small data that the bench makes, in an environment with the
 versions below.
 None is changed for brimful. *Finding* is what `brimful audit` says first; *seconds* are measured processor time of the whole
-`predict` and `audit`, with all trials and the program's own imports in each; peaks are predicted.
+`predict` and `audit`, with all trials and the program's own imports in each; peaks are predicted. A row is as of its run:
+those of one date may come from several states of the code.
 """
 
 
