@@ -87,7 +87,7 @@ def made(verb: Callable[..., Record], world: World, argv: tuple[str, ...] = ASKE
     # A driver that loads all kernels together: its context was measured on an A100, so that screens show what is certain, too.
     with tempfile.TemporaryDirectory() as home, patch.dict(os.environ, {"CUDA_MODULE_LOADING": "EAGER"}):
         try:
-            work(world, verb, argv, home=Path(home), **more)
+            work(world, verb, argv, home=Path(home), **({"budget": "90%"} | more))
         except BrimfulError as error:
             assert error.exit_code
         folder = latest(home)

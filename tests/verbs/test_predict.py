@@ -231,12 +231,20 @@ def test_a_size_that_does_not_fit_below_one_that_does_is_explained():
             nbytes = 90 * MIB * size if 30 <= size < 40 else 512 if size >= 90 else 0
             return [*rows[:2], *([Malloc(50, nbytes, "aten.cat"), Free(50)] if nbytes else []), *rows[2:]]
 
-    found = work(Uneven(linear=10 * MIB), predict, ("my-train", "--batch-size", "39"), 100, gpu_memory="4GiB").prediction
+    found = work(
+        Uneven(linear=10 * MIB), predict, ("my-train", "--batch-size", "39"), 100, budget="90%", gpu_memory="4GiB"
+    ).prediction
     assert (found.verdict, found.largest_batch_size) == ("does_not_fit", 100)
     assert "a-larger-one-fits" in codes(found)
     found = predicted(World(linear=10 * MIB), "390")
     assert found.verdict == "does_not_fit" and found.largest_batch_size < 390
     assert "a-larger-one-fits" not in codes(found)
+
+
+def test_all_of_an_imaginary_card_is_the_budget_since_what_is_uncertain_is_in_the_interval():
+    found = predicted(World())
+    assert found.budget.bytes == found.budget.free_bytes == 4 * GIB
+    assert 0.9 * 4 * GIB < found.peak.device_interval_bytes[1] <= 4 * GIB or found.retries_per_step
 
 
 def warned(growth):

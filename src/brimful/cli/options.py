@@ -27,7 +27,7 @@ class Common:
     set_: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], group=TRIALS, negative="", show_default=False)] = ()
     """Give a placeholder its value: --set lr=3e-4. May be repeated."""
     budget: Annotated[str | None, Parameter(group=TRIALS)] = None
-    """Memory that may be used: a share of what is free (90%, the default) or bytes (20GiB)."""
+    """Memory that may be used: a share of what is free (90%) or bytes (20GiB). Default: 90%; all of an imaginary card."""
     max_batch_size: Annotated[str | None, Parameter(group=TRIALS)] = None
     """Never name or try a larger batch size."""
     time_limit: Annotated[str | None, Parameter(group=TRIALS)] = None

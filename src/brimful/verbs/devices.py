@@ -20,7 +20,7 @@ from brimful.units import format_bytes, parse_budget
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, TrialResult
 from brimful_inside.simulator.allocator_settings import settings_in
 
-DEFAULT_BUDGET = "90%"
+MEASURED_BUDGET, PREDICTED_BUDGET = "90%", "100%"  # a prediction has its doubt in its interval, a measured peak has none
 ALL = "all"  # cards of the catalogue
 _KINDS = ("cuda", "gpu", "xpu", "mps")  # what PyTorch's users call an accelerator
 _LEAST_BUDGET = 1 << 20
@@ -144,13 +144,14 @@ def _require_a_modelled_allocator(command: Command) -> None:
 
 
 def budget_for(device: Device, accelerator: accelerators.Accelerator | None, text: str | None) -> Budget:
-    """How much memory may be used: `text` is bytes ("20GiB") or a share of what is free ("90%", the default).
+    """How much memory may be used: `text` is bytes ("20GiB") or a share of what is free. Without it: 90 %, and on an
+    imaginary card all of it, since what is uncertain is in the interval that has to fit.
 
     On an imaginary card all of its usable memory is free, and what is compared is the device peak, context included. On a
     real card that peak also holds what other processes have there, which is therefore added to what is allowed. On a CPU it
     is host memory: the smaller of free RAM and what the cgroup still allows.
     """
-    text, others = text or DEFAULT_BUDGET, 0
+    text, others = text or (MEASURED_BUDGET if device.gpu is None else PREDICTED_BUDGET), 0
     if device.gpu is not None:
         total = free = int(device.gpu.total_bytes.value)
         memory, place = "device", f"{device.gpu.key}'s"
