@@ -76,7 +76,7 @@ def test_every_code_has_a_trap():
     assert sorted(CODES) == sorted([trap.replace("_", "-") for trap in (*ON_CPU, *ON_A_CARD)] + ["memory-idle", "memory-grows"])
 
 
-@pytest.mark.parametrize("where", [("--device", "cpu"), ("--gpu-memory", "1200MiB")])
+@pytest.mark.parametrize("where", [("--device", "cpu"), ("--gpu-memory", "600MiB")])
 def test_a_sound_script_gives_no_finding(tmp_path, where):
     done = brimful(tmp_path, "audit", *where, "--json", *python(TRAPS / "clean.py", "--batch-size", 64, "--lr", 0.001))
     assert codes(done) == []
