@@ -18,6 +18,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
 
@@ -218,7 +220,7 @@ def pytorch_ood(module: str) -> ModuleType:
                 "pip install --no-deps pytorch-ood",
             )
         for name in ("pytorch_ood", "pytorch_ood.detector"):
-            package = ModuleType(name)
+            package = module_from_spec(ModuleSpec(name, None, is_package=True))
             tail = name.split(".")[1:]
             package.__path__ = ["/".join([found.submodule_search_locations[0], *tail])]
             sys.modules[name] = package

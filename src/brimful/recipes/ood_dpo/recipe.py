@@ -262,7 +262,7 @@ class Ranking:
 
 def _ranked(low: np.ndarray, high: np.ndarray) -> tuple[float, float, float]:
     """Of all pairs, in n log n: in the sorted energies, those of the other class that lie above, or near."""
-    low = np.sort(low.astype(np.float64))
+    low, high = np.sort(low.astype(np.float64)), high.astype(np.float64)
     pairs = len(low) * len(high)
     above = len(low) - np.searchsorted(low, high, side="right")
     near = np.searchsorted(low, high + NEAR, side="left") - np.searchsorted(low, high - NEAR, side="right")
