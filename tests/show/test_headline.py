@@ -109,7 +109,10 @@ def test_a_tight_size_runs_only_at_the_lower_end_of_its_interval() -> None:
     result = of_prediction(replace(value, verdict="tight", peak=near))
     assert result.tone == "bad" and "is tight on" in result.sentence and "only if the lower end" in result.sentence
     gives_back = of_prediction(replace(value, verdict="fits", peak=near))
-    assert gives_back.tone == "good" and "by giving cached memory back: it runs within 35.5 GiB; with" in gives_back.sentence
+    assert gives_back.tone == "good" and "by giving cached memory back: predicted peak 35.5 GiB" in gives_back.sentence
+    over = replace(near, device_bytes=value.budget.bytes + 2**30)
+    sentence = of_prediction(replace(value, verdict="fits", peak=over)).sentence
+    assert "by giving cached memory back: it runs within 35.5 GiB; with all of the card, predicted peak 36.5 GiB" in sentence
 
 
 def test_a_command_that_puts_nothing_on_the_card_trains_on_the_host() -> None:

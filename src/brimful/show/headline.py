@@ -119,7 +119,9 @@ def of_prediction(prediction: Prediction) -> Headline:
         about = f" ({interval})" if interval else ""
         shown = f"{peak.source.value} peak {bytes_text(peak.device_bytes)}{about}"
         if fits and peak.device_interval_bytes[1] > budget:
-            sentence += f" by giving cached memory back: it runs within {bytes_text(budget)}; with all of the card, {shown}"
+            sentence += " by giving cached memory back"
+        if fits and peak.device_bytes > budget:
+            sentence += f": it runs within {bytes_text(budget)}; with all of the card, {shown}"
         else:
             sentence += f": {shown} of {bytes_text(budget)} allowed"
         if tight:
