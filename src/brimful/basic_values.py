@@ -241,7 +241,7 @@ class Trial:
     see_eval: bool = True
     time_limit_s: float = 600.0
     capacity_bytes: int | None = None  # imaginary: the card is full here
-    what_if: tuple[str, ...] = ()  # imaginary: what is done otherwise: "autocast", "checkpointing"
+    what_ifs: tuple[str, ...] = ()  # imaginary: what is done otherwise: "autocast", "checkpointing"
     time_loader: int | None = None  # imaginary: time the training loader, in batches of up to so many samples
     find_places: str | None = None  # find where the numbers of loaders come from: "script" or "loader"
     host_limit_bytes: int | None = None  # the trial is ended as out of host memory when its processes are seen to hold more

@@ -38,7 +38,7 @@ def test_the_cheapest_changes_come_first_each_on_top_of_the_last_until_it_fits()
     size = -(-100 // parts)
     assert last.device_bytes == pytest.approx(found.peak.device_bytes - (100 - size) * 100 * MIB, rel=0.02)
     assert f"batches of {size}, optimizer.step() after every {parts}" in last.how
-    assert not any(trial.what_if for trial in there.launched), "no trial where arithmetic on the search's own tells"
+    assert not any(trial.what_ifs for trial in there.launched), "no trial where arithmetic on the search's own tells"
 
 
 def test_where_no_micro_batch_is_small_enough_switches_are_tried_together():
@@ -46,8 +46,8 @@ def test_where_no_micro_batch_is_small_enough_switches_are_tried_together():
     found = run(there, ("my-train", "--batch-size", "2"), memory="3.6GiB")
     codes = [one.code for one in found.what_if.remedies]
     assert codes[:2] == ["mixed-precision", "gradient-checkpointing"]
-    assert [trial.what_if for trial in there.launched if trial.what_if] == [("autocast",), ("autocast", "checkpointing")]
-    assert all(trial.capacity_bytes is None for trial in there.launched if trial.what_if)
+    assert [trial.what_ifs for trial in there.launched if trial.what_ifs] == [("autocast",), ("autocast", "checkpointing")]
+    assert all(trial.capacity_bytes is None for trial in there.launched if trial.what_ifs)
     peaks = [found.peak.device_bytes, *(one.device_bytes for one in found.what_if.remedies)]
     assert peaks == sorted(peaks, reverse=True)
     assert [one.source for one in found.what_if.remedies[:2]] == [Source.PREDICTED] * 2
@@ -57,7 +57,7 @@ def test_what_fits_is_not_tried_further_unless_you_ask_and_nothing_where_you_for
     there = world()
     assert run(there, memory="40GiB").what_if is None
     assert run(there, what_if=False).what_if is None
-    assert not any(trial.what_if for trial in there.launched)
+    assert not any(trial.what_ifs for trial in there.launched)
     asked = run(world(), memory="40GiB", what_if=True).what_if
     assert asked is not None and [one.code for one in asked.remedies] == ["mixed-precision", "gradient-checkpointing"]
     assert all(one.verdict == "fits" for one in asked.remedies)
@@ -78,7 +78,7 @@ def test_asked_for_the_largest_batch_size_that_fits_then_is_found_and_does_fit()
 def test_a_change_that_changes_nothing_says_so_and_is_not_kept():
     there = World(linear=100 * MIB, helps={"autocast": 1.5})
     found = run(there, what_if=True, memory="40GiB")
-    assert [trial.what_if for trial in there.launched if trial.what_if] == [("autocast",), ("checkpointing",)]
+    assert [trial.what_ifs for trial in there.launched if trial.what_ifs] == [("autocast",), ("checkpointing",)]
     others = {other.code: other.why for other in found.what_if.others}
     assert others["gradient-checkpointing"] == "the predicted peak is no lower"
     assert others["mixed-precision"] == "the predicted peak is higher"
@@ -87,7 +87,7 @@ def test_a_change_that_changes_nothing_says_so_and_is_not_kept():
 
 def test_a_change_under_which_the_command_fails_says_so_and_is_not_kept():
     def fails(trial, size):
-        return Outcome.CRASHED if "autocast" in trial.what_if else None
+        return Outcome.CRASHED if "autocast" in trial.what_ifs else None
 
     found = run(world(outcome_of=fails), what_if=True, memory="40GiB")
     others = {other.code: other.why for other in found.what_if.others}
@@ -130,7 +130,7 @@ def test_a_command_as_it_stands_has_what_ifs_too():
     there = world(fixed=6 * GIB)
     found = run(there, ("my-train", "--epochs", "3"))
     assert found.batch_size is None and found.verdict == "does_not_fit"
-    assert {trial.what_if for trial in there.launched} >= {(), ("autocast",)}
+    assert {trial.what_ifs for trial in there.launched} >= {(), ("autocast",)}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_command_as_it_stands_has_what_ifs_too():
 )
 def test_what_to_write_is_what_was_switched(monkeypatch, note, how):
     def notes(trial):
-        return [Uses("what_if: " + note)] if "checkpointing" in trial.what_if else []
+        return [Uses("what_if: " + note)] if "checkpointing" in trial.what_ifs else []
 
     monkeypatch.setattr("world._notes", notes)
     found = run(world(), what_if=True, memory="40GiB")

@@ -91,7 +91,7 @@ class World:
 
     def _imaginary(self, trial: Trial, size: int, folder: Path) -> TrialResult:
         rows = [*_notes(trial), *self.rows(size)]
-        for name in trial.what_if:
+        for name in trial.what_ifs:
             rows = [_shrunk(row, self.helps.get(name, 1.0)) for row in rows]
         lines = ['{"trace_version": 1}', *map(encode_row, rows)]
         program = program_of(decode(lines))
@@ -171,7 +171,7 @@ def _shrunk(row, left: float):
 
 def _notes(trial: Trial) -> list[Uses]:
     """What the child reports of a what-if that it switched."""
-    return [Uses("what_if: 3 blocks of layers")] if "checkpointing" in trial.what_if else []
+    return [Uses("what_if: 3 blocks of layers")] if "checkpointing" in trial.what_ifs else []
 
 
 def _label(trial: Trial) -> str:

@@ -54,7 +54,7 @@ def source_of(result: TrialResult) -> Source:
 
 def kind_text(trial: Trial) -> str:
     """ "trace", "trace with gradient checkpointing"."""
-    changes = " and ".join(_WHAT_IFS.get(one, one) for one in trial.what_if)
+    changes = " and ".join(_WHAT_IFS.get(one, one) for one in trial.what_ifs)
     return trial.kind.value + (f" with {changes}" if changes else "")
 
 

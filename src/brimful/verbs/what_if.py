@@ -279,7 +279,7 @@ class _Ladder:
         size: dict[str, Setting] = {} if batch_size is None else {"batch_size": batch_size}
         if state.eval_batch_size is not None:
             size["eval_batch_size"] = state.eval_batch_size
-        trial = replace(trial, settings={**trial.settings, **size}, capacity_bytes=None, what_if=state.what_ifs)
+        trial = replace(trial, settings={**trial.settings, **size}, capacity_bytes=None, what_ifs=state.what_ifs)
         trial_result = self.tracer.session.run(trial)
         return trial_result, read_trace(trial_result, self.tracer.session.folder)
 
