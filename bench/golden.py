@@ -156,15 +156,18 @@ def main() -> int:
     args = parser.parse_args()
     before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     chosen = {name: make for name, make in jobs(args.timm_python) if not args.only or name.startswith(tuple(args.only))}
+    differ: list[str] = []
+    now = dict(before)
     with ThreadPoolExecutor(args.workers) as pool:
-        rows = dict(zip(chosen, pool.map(lambda make: make(), chosen.values()), strict=True))
-    rows = {name: row for name, row in rows.items() if row is not None}
-    differ = [name for name, row in rows.items() if row != before.get(name)]
-    for name in differ:
-        print(f"{name}:\n  before {json.dumps(before.get(name))}\n  now    {json.dumps(rows[name])}")
-    print(f"{len(rows)} rows, {len(differ)} of them differ from {RESULT.relative_to(ROOT)}")
-    if not args.check:
-        RESULT.write_text(json.dumps(before | rows, indent=1, sort_keys=True) + "\n")
+        for name, row in zip(chosen, pool.map(lambda make: make(), chosen.values()), strict=True):
+            if row is None or row == before.get(name):
+                continue
+            differ.append(name)
+            now[name] = row
+            print(f"{name}:\n  before {json.dumps(before.get(name))}\n  now    {json.dumps(row)}", flush=True)
+            if not args.check:  # after each row: an hour's work that is cut off is not lost
+                RESULT.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")
+    print(f"{len(chosen)} rows, {len(differ)} of them differ from {RESULT.relative_to(ROOT)}")
     return int(args.check and bool(differ))
 
 
