@@ -157,7 +157,7 @@ def main() -> int:
     before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     chosen = {name: make for name, make in jobs(args.timm_python) if not args.only or name.startswith(tuple(args.only))}
     differ: list[str] = []
-    now = dict(before)
+    now: dict[str, Any] = dict(before)
     with ThreadPoolExecutor(args.workers) as pool:
         for name, row in zip(chosen, pool.map(lambda make: make(), chosen.values()), strict=True):
             if row is None or row == before.get(name):
