@@ -131,3 +131,31 @@ def test_batches_summed_to_a_fixed_total_are_counted_and_no_knee_is_made_up():
     assert found.knee_batch_size is None and any("fixed total" in note for note in found.notes)
     plan = work(Summing(linear=60 * MIB), tune, ("my-train", "--batch-size", "{batch_size}"), 128, gpu="a100-40gb").plan
     assert any("fixed total" in warning.problem for warning in plan.warnings)
+
+
+@dataclass
+class Accumulating(Clocked):
+    """Eight batches make a step, and from 10 samples in a batch two, as many as are left at the end of an epoch."""
+
+    def batches(self, size: int) -> int:
+        return 8 if size < 10 else 2
+
+    def rows(self, size: int) -> list[Row]:
+        rows = super().rows(size)
+        kernels = [row for row in rows if isinstance(row, Kernel)]
+        return [row for row in rows if not isinstance(row, Kernel)] + kernels * self.batches(size)
+
+    def _report(self, trial, size, steps, step_s, peak):
+        report, count = super()._report(trial, size, steps, step_s, peak), self.batches(size)
+        return replace(report, micro_batches_per_step=[count] * steps, samples_per_step=[count * size] * steps)
+
+    def _sample(self, trial, size, folder, outcome, peak):
+        return replace(super()._sample(trial, size, folder, outcome, peak), samples_per_step=self.batches(size) * size)
+
+
+def test_a_step_that_the_end_of_an_epoch_cuts_short_does_not_stand_for_the_others():
+    asked = ("my-train", "--batch-size", "64")
+    found = work(Accumulating(linear=50 * MIB), predict, asked, gpu="a100-40gb").prediction.speed
+    step = work(Clocked(linear=50 * MIB), predict, asked, gpu="a100-40gb").prediction.speed.step_s.value
+    assert found.step_s.value == pytest.approx(8 * step, rel=0.05)
+    assert found.samples_per_s.value == pytest.approx(8 * 64 / found.step_s.value)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.predicted import MACHINE_RANKS, is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
 from brimful.values import Diagnostic, Outcome, PredictedSpeed, TrialResult
@@ -19,14 +21,11 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     if rates_of(tracer.gpu) is None:
         suggestion = "name a card of the catalogue where there is one: --gpu (see `brimful gpus`)"
         return Diagnostic("no-clock", "only the memory of this card is known", "so no speed is predicted", suggestion)
-    done = {
-        size: result
-        for size, result in tracer.results.items()
-        if result.outcome is Outcome.COMPLETED and (size is None) == (batch_size is None)
-    }
+    done = {size: one for size, one in completed(tracer).items() if (size is None) == (batch_size is None)}
+    accumulates = has_a_fixed_total(done)
+    if not accumulates:
+        done = with_whole_steps(done)
     counted = {size or 0: result.samples_per_step for size, result in done.items()}
-    batches = {size or 0: count for size, result in done.items() if (count := batches_per_step(result))}
-    accumulates = is_of_a_fixed_total(counted, batches)
     kernels = fit_kernels({size or 0: tracer.kernels(size) for size in done}, alike=not accumulates)
     if kernels is None:
         return Diagnostic("no-clock", "no trial measured a step from its beginning to its end", "so no speed is predicted", "")
@@ -44,6 +43,28 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     )
     assert speed is not None
     return speed
+
+
+def completed(tracer: Tracer) -> dict[int | None, TrialResult]:
+    return {size: result for size, result in tracer.results.items() if result.outcome is Outcome.COMPLETED}
+
+
+def has_a_fixed_total(done: Mapping[int | None, TrialResult]) -> bool:
+    """Whether as many batches make a step as come to the same samples at every batch size."""
+    counted = {size or 0: result.samples_per_step for size, result in done.items()}
+    batches = {size or 0: count for size, result in done.items() if (count := batches_per_step(result))}
+    return is_of_a_fixed_total(counted, batches)
+
+
+def with_whole_steps(done: Mapping[int | None, TrialResult]) -> dict[int | None, TrialResult]:
+    """The trials whose steps have as many batches as those of the smallest batch size.
+
+    Near the size of the data set an epoch ends in the middle of a step that accumulates, and the step is shorter than others.
+    """
+    if not done:
+        return {}
+    usual = batches_per_step(done[min(done, key=lambda size: size or 0)])
+    return {size: result for size, result in done.items() if batches_per_step(result) == usual}
 
 
 def _left_out(result: TrialResult) -> list[str]:

@@ -17,6 +17,7 @@ from brimful.decide.speed.predicted import LINKS_REACHED, efficiency_of, predict
 from brimful.measure.traces import read_trace
 from brimful.values import Estimate, NoRemedy, Outcome, Remedy, Setting, Source, TrialResult, WhatIf
 from brimful.verbs.imaginary import Tracer
+from brimful.verbs.step_speed import completed, has_a_fixed_total, with_whole_steps
 from brimful.verbs.warnings import Answer
 from brimful_inside.simulator.allocator_settings import conf_in
 from brimful_inside.simulator.program import Program, program_of
@@ -119,8 +120,8 @@ class _Ladder:
     def __post_init__(self) -> None:
         asked = self.tracer.effective(self.answer.batch_size)
         memory = Memory(self.tracer.card, self.found.program, self.found.sizes, self.found.annotated)
-        done = {size: result for size, result in self.tracer.results.items() if result.outcome is Outcome.COMPLETED}
-        kernels = {size or 0: self.tracer.kernels(size) for size in done}
+        done = completed(self.tracer)
+        kernels = {} if has_a_fixed_total(done) else {size or 0: self.tracer.kernels(size) for size in with_whole_steps(done)}
         self.now = _State(memory, asked, kernels, self.step_s)
 
     @property
