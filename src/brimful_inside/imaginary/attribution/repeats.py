@@ -354,7 +354,7 @@ def _storages(out: Any) -> Set[int]:
 
 
 def _signature(value: Any) -> Tuple[Any, Any]:
-    """What decides how a call runs, and the numbers among it by themselves; None where that cannot be told."""
+    """What decides how a call runs, and the numbers among it by themselves; None where that does not show."""
     numbers: List[Any] = []
     with torch._C.DisableTorchFunction():
         try:

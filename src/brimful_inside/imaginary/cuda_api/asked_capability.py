@@ -1,4 +1,4 @@
-"""The compute capability as a script is told it, where a trial speaks for other cards as well (`Card.others`): what the script
+"""The compute capability that a script gets, where a trial speaks for other cards as well (`Card.others`): what the script
 decides by it is a choice, which may be another one there. To write it down is none."""
 
 from __future__ import annotations
