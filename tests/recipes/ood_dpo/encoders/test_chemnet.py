@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,8 @@ from fcd_torch.utils import SmilesDataset
 
 from brimful.errors import UsageError
 from brimful.recipes.ood_dpo.encoders import encoder
-from brimful.recipes.ood_dpo.encoders.chemnet import LONGEST, SYMBOLS, chemnet, symbols
+from brimful.recipes.ood_dpo.encoders.chemnet import chemnet
+from brimful.recipes.ood_dpo.encoders.chemnet_symbols import LONGEST, SYMBOLS, symbols
 from brimful.recipes.ood_dpo.features import encode
 from brimful.recipes.ood_dpo.settings import EncoderOptions
 
@@ -51,6 +54,13 @@ def test_symbols_are_read_as_the_package_reads_them():
         theirs = (data[index] * len(SYMBOLS)).argmax(axis=1)[: int((data[index] > 0).sum())]
         found = symbols(smiles)
         assert found is not None and found.tolist() == theirs.tolist() and len(found) <= LONGEST
+
+
+def test_a_process_that_reads_symbols_imports_no_torch():
+    assert symbols.__module__ == encoder(EncoderOptions(), "cpu").prepare.__module__
+    program = f"import sys, {symbols.__module__}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_what_rdkit_cannot_read_fails_and_is_no_row():

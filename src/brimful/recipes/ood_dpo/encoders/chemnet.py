@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -22,31 +21,16 @@ from typing import Any
 import numpy as np
 import rdkit
 import torch
-from rdkit import Chem, rdBase
 from torch import Tensor, nn
 
 from brimful.errors import UsageError
+from brimful.recipes.ood_dpo.encoders.chemnet_symbols import SYMBOLS, symbols
 from brimful.recipes.ood_dpo.settings import EncoderOptions
 
-ALPHABET = "C N O H F Cl P B Br S I Si # ( ) + - 1 2 3 4 5 6 7 8 = [ ] @ c n o s X ."
-SYMBOLS = ALPHABET.split()
-PLACE = {symbol: index for index, symbol in enumerate(SYMBOLS)}
-UNKNOWN, END, NOTHING = PLACE["X"], PLACE["."], len(SYMBOLS)
+NOTHING = len(SYMBOLS)  # behind the last symbol
 BASIS = 64  # beyond it their singular values are below 1e-6 of the largest (measured)
-LONGEST, POSITIONS = 350, 88  # symbols, the end among them; what two convolutions leave of them
-SYMBOL = re.compile(".[ril]|.")  # any letter before r, i or l makes one symbol with it, as in the package
+POSITIONS = 88  # what two convolutions leave of LONGEST symbols
 WEIGHTS = "ChemNet_v0.13_pretrained.pt"
-rdBase.DisableLog("rdApp.*")
-
-
-def symbols(smiles: str) -> np.ndarray | None:
-    """(length,) uint8, places in SYMBOLS, of the canonical SMILES. None: RDKit reads no molecule."""
-    molecule = Chem.MolFromSmiles(smiles)
-    if molecule is None or not molecule.GetNumAtoms():
-        return None
-    text = Chem.MolToSmiles(molecule).partition(".")[0]
-    found = [PLACE.get(symbol, UNKNOWN) for symbol in SYMBOL.findall(text)[: LONGEST - 1]]
-    return np.array([*found, END], dtype=np.uint8)
 
 
 def positions(length: int) -> int:
