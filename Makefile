@@ -111,6 +111,7 @@ golden: $(STAMP) ## Write what brimful says of a fixed set of programs to bench/
 
 bench-cost: $(STAMP) ## What a prediction costs beyond the script itself, in seconds and host memory
 	$(PY) -m bench.prediction_cost
+	$(PY) -m bench.cards_cost
 
 bench-checkpoints: $(STAMP) ## What saving and loading a checkpoint costs, against torch.save and torch.load (3 minutes, 4 GB of disk)
 	$(PY) -m bench.checkpoint_cost

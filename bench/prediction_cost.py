@@ -109,12 +109,12 @@ class Cost:
         return self.peak_bytes - self.own_peak_bytes
 
 
-def weigh(words: list[str], environment: dict[str, str], folder: str) -> Weighed:
+def weigh(words: list[str], environment: dict[str, str], folder: str, limit_s: float = TIME_LIMIT_S) -> Weighed:
     """Runs a command, and looks at the memory of its family fifty times a second."""
     before, begun, peak = _processor_s(), time.perf_counter(), 0
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(words, cwd=folder, env=environment, stdout=out, stderr=err)
-        while process.poll() is None and time.perf_counter() - begun < TIME_LIMIT_S:
+        while process.poll() is None and time.perf_counter() - begun < limit_s:
             peak = max(peak, process_tree_bytes(process.pid))
             time.sleep(LOOK_EVERY_S)
         if process.poll() is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 
@@ -209,6 +210,22 @@ def test_a_script_that_fails_above_some_size_is_what_limits_the_answer_in_its_ve
     sentence = f"it is the largest that ran, limited by the script itself, which fails at batch size {ceiling:,}"
     assert sentence in of_prediction(found).sentence
     assert "the script itself" in limited_text(found.limited_by)
+
+
+def test_where_a_stream_has_no_whole_batch_its_data_limit_the_answer_and_not_the_script():
+    def dropped(seen):
+        if int(seen.trial.settings["batch_size"]) <= 98:
+            return seen
+        report = seen.reports[0]
+        loader = replace(report.loaders[0], role="eval", batches_seen=0, drop_last=True, batches=[])
+        return replace(seen, outcome=Outcome.NO_STEP, reports=(replace(report, steps=0, loaders=[loader]),))
+
+    found = predicted(reporting(dropped, World(linear=64 * 1024, dataset=None)), gpu_memory="8GiB")
+    assert 94 <= found.batch_size <= 98
+    assert re.fullmatch(r"the data set, which gives no batch at batch size \d+", found.limited_by)
+    with pytest.raises(TrialFailed, match="gave no batch") as caught:
+        predicted(reporting(lambda seen: dropped(replace(seen, trial=replace(seen.trial, settings={"batch_size": 99})))))
+    assert "drop_last" in caught.value.explanation
 
 
 @pytest.mark.parametrize(("drops", "explanation"), [(True, "nothing trains"), (False, "would train with batches of 100")])

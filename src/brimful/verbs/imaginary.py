@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.fit import Card, Play, context_of, slack_of
 from brimful.decide.memory.intervals import interval_for, kind_of
 from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion, Traced, search_largest
+from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes
@@ -24,6 +25,7 @@ from brimful.verbs.results import (
     dataset_length,
     error_of,
     exception_of,
+    gave_no_batch,
     largest_batch,
     require_steps,
     require_steps_or_memory,
@@ -53,13 +55,16 @@ class Tracer:
     time_loader: int | None = None  # the first trial that trains times the training loader, in batches of up to so many samples
     others: tuple[tuple[int, int], ...] = ()  # capabilities of other cards that its trials may speak for
     traced_on: Device | None = None  # where trials run on another card, on which all is done in the same way
+    begins_with: tuple[int, ...] = ()  # sizes that were traced for that one: its own search begins with them
     results: dict[int | None, TrialResult] = field(default_factory=dict)  # None: the command as it stands
     _kernels: dict[int | None, Sequence[Kernel]] = field(default_factory=dict)
+    _fitted: dict[tuple, KernelModel | ScaledKernels | None] = field(default_factory=dict)
     _programs: dict[int | None, tuple[Program, ...]] = field(default_factory=dict)  # as traced
 
     def on(self, device: Device, budget: Budget) -> Tracer:
         """The same traces, read for another card that does all in the same way."""
-        return replace(self, device=device, budget=budget, traced_on=self.traced_on or self.device)
+        begins_with = tuple(sorted(size for size in self.results if size is not None))
+        return replace(self, device=device, budget=budget, traced_on=self.traced_on or self.device, begins_with=begins_with)
 
     @property
     def alike(self) -> set[tuple[int, int]]:
@@ -146,6 +151,13 @@ class Tracer:
             self._kernels[batch_size] = trace.runs if trace is not None else ()
         return self._kernels[batch_size]
 
+    def kernel_model(self, sizes: Iterable[int | None], alike: bool) -> KernelModel | ScaledKernels | None:
+        """The kernels of a step at any batch size, by those that were traced at `sizes`, which do not depend on the card."""
+        key = (*sizes, alike)
+        if key not in self._fitted:
+            self._fitted[key] = fit_kernels({size or 0: self.kernels(size) for size in sizes}, alike)
+        return self._fitted[key]
+
     def programs(self, batch_size: int | None) -> tuple[Program, ...]:
         """The programs of all cards of all ranks, with the sizes of this kind of card."""
         if batch_size not in self._programs:
@@ -184,7 +196,11 @@ class Tracer:
 
     @cached_property
     def _first(self) -> Program:
-        trace = self.trace(next(iter(self.results)))
+        size = next(iter(self.results))
+        programs = self.programs(size)
+        if len(programs) < 2:
+            return programs[0] if programs else NOTHING
+        trace = self.trace(size)
         return self.here(program_of(trace)) if trace is not None else NOTHING
 
     def dataset_length(self) -> int | None:
@@ -222,7 +238,9 @@ def with_its_context(gpu: Gpu, result: TrialResult, program: Program) -> Gpu:
 
 
 def _script_error(session: Session, result: TrialResult, batch_size: int) -> str:
-    """What limits the batch size where the script failed: its exception if there is one."""
+    """What limits the batch size where the script failed: the end of its data, or its exception if there is one."""
+    if gave_no_batch(result):
+        return f"the data set, which gives no batch at batch size {batch_size:,}"
     words = exception_of(result) if result.outcome is Outcome.CRASHED else None
     return f"the script itself, which fails at batch size {batch_size:,}: {words or error_of(session, result).problem}"
 
@@ -233,7 +251,8 @@ def search(tracer: Tracer, asked: int | None) -> MemoryConclusion:
     Raises the errors of a command that does not train.
     """
     first, multiple_of = first_that_trains(tracer, asked)
-    conclusion = run_search(search_largest(tracer.card, limits_of(tracer), first, multiple_of), tracer.traced)
+    limits, begins_with = limits_of(tracer), tracer.begins_with
+    conclusion = run_search(search_largest(tracer.card, limits, first, multiple_of, begins_with), tracer.traced)
     tracer.session.keep(conclusion.estimate)
     return conclusion
 

@@ -124,6 +124,13 @@ def error_of(session: Session, trial_result: TrialResult) -> BrimfulError:
             suggestion="look at the system's log, and try a smaller batch size",
             traceback=text,
         )
+    if gave_no_batch(trial_result):
+        return TrialFailed(
+            problem="the loader of the training gave no batch",
+            explanation="the data set is smaller than a batch, and what is no whole batch is left out (drop_last)",
+            suggestion="try a smaller batch size, or give the script more data",
+            traceback=text,
+        )
     if trial_result.outcome in (Outcome.NO_STEP, Outcome.COMPLETED):
         return TrialFailed(
             problem="the command ended without an error and no optimizer took a step",
@@ -134,6 +141,13 @@ def error_of(session: Session, trial_result: TrialResult) -> BrimfulError:
             traceback=text,
         )
     return _crashed(trial_result, text, logs)
+
+
+def gave_no_batch(trial_result: TrialResult) -> bool:
+    """Whether the script ended well without a step because a loader that it asked for batches had none."""
+    seen = [loader for report in trial_result.reports for loader in report.loaders]
+    empty = any(one.iterations and not one.batches_seen for one in seen)
+    return trial_result.outcome is Outcome.NO_STEP and empty and not any(one.role == "train" for one in seen)
 
 
 def _too_few_batches(trial_result: TrialResult) -> str:

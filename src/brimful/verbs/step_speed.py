@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.predicted import MACHINE_RANKS, is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
 from brimful.values import Diagnostic, Outcome, PredictedSpeed, TrialResult
 from brimful.verbs.imaginary import Tracer
@@ -26,7 +25,7 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     if not accumulates:
         done = with_whole_steps(done)
     counted = {size or 0: result.samples_per_step for size, result in done.items()}
-    kernels = fit_kernels({size or 0: tracer.kernels(size) for size in done}, alike=not accumulates)
+    kernels = tracer.kernel_model(done, alike=not accumulates)
     if kernels is None:
         return Diagnostic("no-clock", "no trial measured a step from its beginning to its end", "so no speed is predicted", "")
     samples, notes = samples_by_size(counted), _left_out(tracer.representative())

@@ -43,13 +43,26 @@ class Program:
 
     def on_card(self, capability: Sequence[int], multiprocessors: int) -> Program:
         """The program on another card that does everything in the same way: its workspaces have that card's sizes."""
+        card = (*capability, multiprocessors)
+        if card not in self._on_cards:
+            self._on_cards[card] = self._moved(capability, multiprocessors)
+        return self._on_cards[card]
+
+    def _moved(self, capability: Sequence[int], multiprocessors: int) -> Program:
         sizes, args = list(self.sizes), list(self.args)
         for number, (event, own) in enumerate(zip(self.allocations, self.args)):
             if own:
                 theirs = workspaces.args_on(event[2], own, capability, multiprocessors)
                 if theirs != own:
                     sizes[number], args[number] = workspaces.bytes_of(event[2], theirs), theirs
-        return Program(self.events, tuple(sizes), tuple(args))
+        return self.of_sizes(tuple(sizes), tuple(args))
+
+    def of_sizes(self, sizes: Tuple[int, ...], args: Tuple[Tuple[int, ...], ...]) -> Program:
+        """The same events with other sizes: what follows from events alone is shared."""
+        other = Program(self.events, sizes, args)
+        of_events = ("digest", "allocations", "changes_settings", "replays")
+        vars(other).update({name: getattr(self, name) for name in of_events})
+        return other
 
     def first(self, rows: int) -> Program:
         """The program as far as its first so many events."""
@@ -63,18 +76,31 @@ class Program:
         return tuple(event for event in self.events if event[0] == "malloc")
 
     @cached_property
+    def _on_cards(self) -> Dict[Tuple[int, ...], Program]:
+        return {}
+
+    @cached_property
+    def changes_settings(self) -> bool:
+        return any(event[0] == "settings" for event in self.events)
+
+    @cached_property
+    def replays(self) -> Dict[Any, Any]:
+        """What replays of one card's events showed (simulator/replay.py)."""
+        return {}
+
+    @cached_property
     def cards(self) -> Tuple[Program, ...]:
         """The program of each card; those of cards that do the same, as most ranks do, share their events."""
         ends = [at for at, event in enumerate(self.events) if event[0] == "card"] + [len(self.events)]
         if len(ends) == 1:
             return (self,)
-        shared: Dict[Tuple[Event, ...], Tuple[Event, ...]] = {}
+        seen: Dict[Tuple[Event, ...], Program] = {}
         cards, start, first = [], 0, 0
         for end in ends:
             events = self.events[start:end]
-            events = shared.setdefault(events, events)
             last = first + sum(event[0] == "malloc" for event in events)
-            cards.append(Program(events, self.sizes[first:last], self.args[first:last]))
+            one = Program(events, self.sizes[first:last], self.args[first:last])
+            cards.append(seen.setdefault(events, one).of_sizes(one.sizes, one.args))
             start, first = end + 1, last
         return tuple(cards)
 

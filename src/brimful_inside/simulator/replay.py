@@ -96,19 +96,30 @@ def replay_cards(
     settings: AllocatorSettings = DEFAULT_SETTINGS,
     capacity_bytes: Optional[int] = None,
 ) -> List[Replayed]:
-    """The replay of each card's program; `capacity_bytes`: for segments (None: no limit). Cards that do the same are replayed
-    once."""
-    known: Dict[Tuple[int, Tuple[int, ...]], Replayed] = {}
+    """The replay of each card's program; `capacity_bytes`: for segments (None: no limit). What was replayed before is known."""
     replays: List[Replayed] = []
     first = 0
     for card in program.cards:
         own = tuple(sizes[first : first + len(card.sizes)])
         first += len(own)
-        key = (id(card.events), own)
-        if key not in known:
-            known[key] = replay(card, own, CachingAllocator(capacity_bytes, settings, detailed=False))
-        replays.append(known[key])
+        replays.append(_known_or_replayed(card, own, settings, capacity_bytes))
     return replays
+
+
+def _known_or_replayed(
+    card: Program, sizes: Tuple[int, ...], settings: AllocatorSettings, capacity_bytes: Optional[int]
+) -> Replayed:
+    """Of the same sizes a replay that was never short of room is the same wherever there is as much, if no share of the room
+    is set."""
+    known = card.replays.setdefault((hash(sizes), sum(sizes), settings), [])
+    shares = settings.memory_fraction is None and not card.changes_settings
+    for room, found in known:
+        enough = capacity_bytes is None or found.peak.reserved <= capacity_bytes
+        if room == capacity_bytes or (shares and enough and found.full is None and not found.retries):
+            return found
+    found = replay(card, sizes, CachingAllocator(capacity_bytes, settings, detailed=False))
+    known.append((capacity_bytes, found))
+    return found
 
 
 def worst_of(replays: Sequence[Replayed]) -> Replayed:

@@ -12,6 +12,7 @@ from brimful_inside.simulator.allocator_settings import settings_from
 from brimful_inside.simulator.program import joined
 from brimful_inside.simulator.replay import Peaks, Replayed, replay, replay_cards, worst_of
 from tests.brimful_inside.simulator.random_programs import (
+    ANY,
     CONFIGURATIONS,
     PLAIN,
     NaiveAllocator,
@@ -160,6 +161,27 @@ def test_each_card_of_a_joined_program_shows_what_it_shows_alone(seeds, capacity
     alone = [replay(card, card.sizes, CachingAllocator(capacity)) for card in cards]
     found = replay_cards(program, program.sizes, capacity_bytes=capacity)
     assert list(map(comparable, found)) == list(map(comparable, alone))
+
+
+@given(seed=st.integers(0, 10**9), configuration=st.sampled_from(CONFIGURATIONS), kinds=st.sampled_from([PLAIN, ANY]))
+@settings(max_examples=60, deadline=None)
+def test_what_was_replayed_before_in_other_rooms_changes_no_replay(seed, configuration, kinds):
+    rng = random.Random(seed)
+    program, of = random_program(rng, 120, kinds), settings_from(configuration)
+    for room in rng.choices([None, *(rng.randrange(400 * MIB) for _ in range(4))], k=8):
+        (found,) = replay_cards(program, program.sizes, of, room)
+        assert comparable(found) == comparable(replay(program, program.sizes, CachingAllocator(room, of, detailed=False)))
+
+
+def test_a_replay_that_had_room_is_known_wherever_there_is_as_much(monkeypatch):
+    calls = []
+    program = random_program(random.Random(1), 20, PLAIN)
+    (whole,) = replay_cards(program, program.sizes)
+    monkeypatch.setattr(module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2)))
+    (there,) = replay_cards(program.of_sizes(program.sizes, program.args), program.sizes, capacity_bytes=whole.peak.reserved)
+    assert there is whole and not calls
+    replay_cards(program, program.sizes, capacity_bytes=whole.peak.reserved - 1)
+    assert len(calls) == 1
 
 
 def test_cards_that_do_the_same_are_replayed_once(monkeypatch):

@@ -6,7 +6,7 @@ as to a row by which no larger size has room. Else the traces nearest to the ans
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isqrt
@@ -141,9 +141,10 @@ class _Known:
 
 
 def search_largest(
-    card: Card, limits: Limits, first_size: int = FIRST_SIZE, multiple_of: int = 1
+    card: Card, limits: Limits, first_size: int = FIRST_SIZE, multiple_of: int = 1, begins_with: Sequence[int] = ()
 ) -> Generator[int, Traced, MemoryConclusion]:
-    """Yields batch sizes to trace, is sent what each showed, and returns the conclusion.
+    """Yields batch sizes to trace, is sent what each showed, and returns the conclusion. `begins_with`: sizes whose traces are
+    there, in place of its own first ones.
 
     A size is never yielded twice, obeys `limits`, is a multiple of `multiple_of`, and above the first two is predicted to fit.
     An error of the script where smaller sizes ran bounds the search; any other failure that has nothing to do with memory ends
@@ -151,7 +152,10 @@ def search_largest(
     """
     known = _Known(card, Bracket(limits, multiple_of))
     bracket = known.bracket
-    yield from _first_traces(known, max(1, first_size // multiple_of))
+    for size in begins_with:
+        yield from known.trace(size // multiple_of)
+    if not begins_with:
+        yield from _first_traces(known, max(1, first_size // multiple_of))
     while bracket.failed is None and known.programs and not bracket.ignored and not known.unfollowed:
         most = MAX_TRACES + (MORE_TRIALS if bracket.script_errors else 0)
         size = _next_size(known) if len(bracket.tried) < most else None

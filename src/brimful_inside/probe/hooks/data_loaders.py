@@ -124,15 +124,14 @@ class Loaders:
         return self._pass(one.loader)
 
     def _known(self, loader: Any) -> Loader:
-        """A loader not seen before takes the place of a dead one over the same data set, whose length is among the facts
-        (scripts make one an epoch), or is new."""
+        """A loader not seen before takes the place of one that is gone (scripts make one an epoch), or is new."""
         for known in self._all:
             if known.loader() is loader:
                 return known
         new = Loader(loader)
         for known in self._all:
-            if known.loader() is None and known.dataset_type is new.dataset_type and known.facts == new.facts:
-                known.loader = new.loader
+            if new.is_that_of(known):
+                known.loader, known.dataset = new.loader, new.dataset
                 return known
         self._all.append(new)
         if self._audits and isinstance(loader, torch_dataloader.DataLoader):

@@ -6,6 +6,7 @@ import statistics
 import weakref
 from typing import Any, Callable, Dict, List, Optional
 
+import torch
 from torch.utils.data import BatchSampler
 from torch.utils.data import dataloader as torch_dataloader
 
@@ -36,7 +37,15 @@ class Loader:
         self.workers_place = guarded(_workers_place)(loader)
         self.draws: Optional[Draws] = None
         self.marks: List[List[Any]] = []  # in audits: of each pass of evaluation, when each batch was asked for
-        self.dataset_type = type(loader.dataset)
+        self.dataset = _weakly(loader.dataset)
+        self._kind = type(loader.dataset), torch.is_grad_enabled()
+
+    def is_that_of(self, gone: Loader) -> bool:
+        """Whether the script made this loader in the place of one that is gone: with the same settings, over the same data set
+        if that is still there, and gradients wanted or not as they were then."""
+        if gone.loader() is not None or not (gone.dataset() is None or gone.dataset() is self.dataset()):
+            return False
+        return gone._kind == self._kind and gone.facts == self.facts
 
     def read(self, imaginary: bool, seconds: Callable[[List[Any]], List[float]]) -> LoaderSeen:
         """`seconds`: from each mark to the next. Of a pass the first batch waits for the workers to start."""
@@ -84,23 +93,32 @@ def samples_in(index: Any, batch: Any, iterable: bool) -> Optional[int]:
     return got if 0 < got < drawn else drawn
 
 
+def _weakly(thing: Any) -> Callable[[], Any]:
+    """A weak reference; to a list, which has none, one that is gone."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return lambda: None
+
+
 def _facts(loader: Any) -> Dict[str, Any]:
     """The loader's settings, as in `LoaderSeen`."""
     batches = batch_sampler_of(loader)
+    own = getattr(loader, "d", loader) if loader.dataset is loader else loader  # fastai's, behind what torch's iterators take
     sampler = batches if batches is not None else getattr(loader, "sampler", loader._index_sampler)
     plain = type(sampler).__name__ == "BatchSampler"
     inner = loader.sampler if plain else sampler
     iterable = loader._dataset_kind == torch_dataloader._DatasetKind.Iterable
-    batch_size = getattr(loader, "batch_size", None)
-    batch_size = batch_size if batch_size is not None else getattr(sampler, "batch_size", None)
+    sizes = getattr(loader, "batch_size", None), getattr(sampler, "batch_size", None), getattr(own, "bs", None)
+    batch_size = next((size for size in sizes if size is not None), None)
     return {
         "batch_size": batch_size,
         "places": places_of_loader(batch_size),
-        "dataset_length": None if iterable else _length(loader.dataset),
+        "dataset_length": getattr(own, "n", None) if iterable else _length(loader.dataset),
         "length": _length_of_iterable(loader) if iterable else _length(sampler),
         "sampler": type(inner).__name__,
         "sampler_samples": _length(inner) if not iterable and (plain or batches is None) else None,
-        "drop_last": bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
+        "drop_last": any(getattr(one, "drop_last", False) for one in (loader, sampler, own)),
         "workers": int(loader.num_workers),
         "pin_memory": bool(loader.pin_memory),
     }

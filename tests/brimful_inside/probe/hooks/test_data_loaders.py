@@ -114,6 +114,43 @@ def test_the_facts_of_a_loader_are_its_settings():
     assert Loader(DataLoader(TensorDataset(torch.zeros(10)), batch_sampler=own)).facts["batch_size"] == 5
 
 
+EACH_EPOCH = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def rows():
+    return TensorDataset(torch.randn(16, 4), torch.zeros(16, dtype=torch.long))
+
+def loss(data):
+    for x, y in DataLoader(data, batch_size=8):
+        yield torch.nn.functional.cross_entropy(model(x), y)
+
+train, val = rows(), rows()
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(3):
+    for one in loss({train}):
+        optimizer.zero_grad(); one.backward(); optimizer.step()
+    {without}
+        for one in loss({val}):
+            one.item()
+"""
+GRAD_OFF, GRAD_ON = "with torch.no_grad():", "if True:"
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "without"),
+    [("train", "val", GRAD_OFF), ("train", "val", GRAD_ON), ("train", "train", GRAD_OFF), ("rows()", "rows()", GRAD_OFF)],
+    ids=["two data sets", "and gradients", "the same", "made anew"],
+)
+def test_a_loader_that_is_gone_is_no_other_one_of_the_same_settings(run_trial, train, val, without):
+    seen = run_trial(EACH_EPOCH.format(train=train, val=val, without=without))
+    first, second = seen.report["loaders"]
+    assert (first["role"], first["iterations"] > 1) == ("train", True), "one made in each epoch is one"
+    assert second["iterations"] == (1 if without == GRAD_OFF else first["iterations"])
+    assert without == GRAD_ON or second["role"] == "eval"
+
+
 ENDLESS = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -170,7 +207,11 @@ import itertools
 import torch
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
+class Owner:
+    dataset, n, bs, drop_last = list(range(125)), 125, 6, True
+
 class Own:
+    d = Owner()
     _IterableDataset_len_called, _auto_collation, drop_last, in_order = None, False, False, True
     _index_sampler, generator, prefetch_factor = itertools.count(), None, 2
     _dataset_kind = _DatasetKind.Iterable
@@ -196,7 +237,8 @@ def test_a_loader_that_is_none_but_uses_torchs_iterators_is_seen(run_trial):
     """As fastai has it."""
     seen = run_trial(TORCHS_ITERATOR)
     (loader,) = seen.report["loaders"]
-    assert (loader["role"], loader["batches"][0]["samples"], loader["batch_size"]) == ("train", 6, None)
+    assert (loader["role"], loader["batches"][0]["samples"], loader["batch_size"]) == ("train", 6, 6)
+    assert (loader["dataset_length"], loader["drop_last"]) == (125, True)
     assert seen.report["steps"] == 4, "it ended early"
 
 
