@@ -118,7 +118,7 @@ def of_prediction(prediction: Prediction) -> Headline:
         interval = bytes_interval_text(*peak.device_interval_bytes)
         about = f" ({interval})" if interval else ""
         shown = f"{peak.source.value} peak {bytes_text(peak.device_bytes)}{about}"
-        if fits and peak.device_interval_bytes[1] > budget:
+        if fits and peak.device_interval_bytes[1] >= budget:  # which ends at the card's memory
             sentence += " by giving cached memory back"
         if fits and peak.device_bytes > budget:
             sentence += f": it runs within {bytes_text(budget)}; with all of the card, {shown}"

@@ -63,10 +63,10 @@ def _at(tracer: Tracer, batch_size: int | None, play: Play | None, conclusion: M
     if play is None:
         return Answer(batch_size, "does_not_fit", None, {}, conclusion=conclusion)
     card = tracer.card
-    played = card.shown(play)
-    phases = {name: card.estimate(peaks) for name, peaks in played.phases.items()}
+    played, verdict = card.shown(play), card.verdict(play)
+    phases = {name: card.estimate(peaks, verdict == "fits") for name, peaks in played.phases.items()}
     retries = played.retries / max(1, played.steps)
-    return Answer(batch_size, card.verdict(play), card.estimate(played.peak), phases, retries, conclusion)
+    return Answer(batch_size, verdict, card.estimate(played.peak, verdict == "fits"), phases, retries, conclusion)
 
 
 def _play_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) -> Play | None:

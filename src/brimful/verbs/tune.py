@@ -180,7 +180,7 @@ def _largest_so_far(tracer: Tracer, goal: Objective, asked: int | None, stop: Ba
         requested={"batch_size": asked} if asked else None,
         verified=True,
         source=Source.PREDICTED,
-        peak=_estimate(tracer.card.estimate(tracer.card.shown(play).peak)) if play is not None else None,
+        peak=_estimate(tracer.card.peak(play)) if play is not None else None,
         partial=partial,
         warnings=tune_task.partial_advice(partial, f"batch size {size:,}, which was traced and fits"),
     )
@@ -204,7 +204,7 @@ def _sizes(tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked:
         if play is None and traced is None:
             continue  # nothing is known of it
         if play is not None:
-            peaks[size] = _estimate(card.estimate(card.shown(play).peak))
+            peaks[size] = _estimate(card.peak(play))
         fits = play is not None and card.fits(play)
         fitting[size] = fits and (traced is None or traced.outcome is Outcome.COMPLETED)
     rates = {point.batch_size: point.value for point in curve}
@@ -215,7 +215,7 @@ def _confirm(tracer: Tracer, size: int) -> PeakEstimate | None:
     """The peak of a trace at the size itself, if it fits."""
     completed = tracer.result(size).outcome is Outcome.COMPLETED
     card, play = tracer.card, tracer.play(size)
-    return card.estimate(card.shown(play).peak) if completed and play is not None and card.fits(play) else None
+    return card.peak(play) if completed and play is not None and card.fits(play) else None
 
 
 def _estimate(peak: PeakEstimate | None) -> Estimate | None:

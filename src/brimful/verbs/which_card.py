@@ -134,7 +134,7 @@ def _line(tracer: Tracer, group: _Group, samples: int | None, per_hour: Mapping[
         size = group.asked or found.largest_batch_size
         play = _play(tracer, found, size)
     verdict = "does_not_fit" if play is None else tracer.card.verdict(play)
-    peak = None if play is None else tracer.card.estimate(tracer.card.shown(play).peak)
+    peak = None if play is None else tracer.card.peak(play)
     line = CardAnswer(tracer.gpu, count, verdict, size, peak, found.largest_batch_size)
     caps = [one for one in (size, tracer.dataset_length(), found.loader_cap) if one is not None]
     return _priced(line, tracer, min(caps) if size is not None else None, samples, per_hour)

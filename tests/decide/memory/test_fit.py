@@ -67,6 +67,14 @@ def test_what_gets_through_by_giving_cached_memory_back_fits_and_the_retries_are
     assert chosen.shown(partial(chosen.replay, Trace({}, rows))).peak.reserved == 1300 * MIB, "what the whole card shows"
 
 
+def test_the_interval_of_what_fits_ends_at_the_cards_memory():
+    rows = [Malloc(1, 600 * MIB, "a"), Free(1), Malloc(2, 700 * MIB, "b"), Free(2)]
+    chosen = card(1500 * MIB, context=0, high=0.5, capacity=1500 * MIB)
+    play = partial(chosen.replay, Trace({}, rows))
+    assert chosen.verdict(play) == "fits" and chosen.peak(play).device_interval_bytes[1] == 1500 * MIB
+    assert chosen.estimate(chosen.shown(play).peak).device_interval_bytes[1] > 1500 * MIB, "where it does not fit"
+
+
 def verdict(chosen, rows) -> str:
     return chosen.verdict(partial(chosen.replay, Trace({}, rows)))
 

@@ -125,13 +125,21 @@ class Card:
             return "fits"
         return "tight" if self.hoped_bytes >= 0 and play(self.hoped_bytes).full is None else "does_not_fit"
 
-    def estimate(self, peaks: Peaks) -> PeakEstimate:
+    def peak(self, play: Play) -> PeakEstimate:
+        """Of the device, as this card shows it (`shown`)."""
+        return self.estimate(self.shown(play).peak, self.fits(play))
+
+    def estimate(self, peaks: Peaks, fits: bool = False) -> PeakEstimate:
+        """What `fits` runs on a card with less memory, and none shows more than it has."""
         device, basis = self.device_bytes(peaks), self.interval.basis
+        low, high = self.around(device)
+        if fits and self.capacity_bytes is not None:
+            high = max(device, min(high, self.capacity_bytes + self.context_bytes))
         if any(self.context_slack_bytes):
             basis += "; and the context of this card is assumed"
         if self.calibration:
             basis += f"; {self.calibration}"
-        return PeakEstimate(peaks.allocated, peaks.reserved, device, self.around(device), Source.PREDICTED, basis)
+        return PeakEstimate(peaks.allocated, peaks.reserved, device, (low, high), Source.PREDICTED, basis)
 
     def point(self, batch_size: int, played: Replayed, growth: float = 0.0) -> Point:
         """The device peak at one batch size, for a curve."""
