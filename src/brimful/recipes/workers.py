@@ -7,10 +7,10 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing.connection import wait as wait_for_sentinels
 from typing import Any, TypeVar
 
@@ -37,21 +37,24 @@ class Workers:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def map(self, function: Callable[[Any], T], items: Iterable[Any]) -> Iterator[T]:
-        """function(item) of each, in order. `function` stands at the top of a module, so that it can be sent."""
+    def map(self, function: Callable[[Any], T], items: Iterable[Any], *, chunk: int = CHUNK, alone: int = ALONE) -> Iterator[T]:
+        """function(item) of each, in order; here where there are fewer than `alone`. `function` can be pickled.
+
+        Raises BrimfulError where a process dies.
+        """
         items = iter(items)
-        first = list(islice(items, ALONE))
-        if self._count < 2 or len(first) < ALONE:
+        first = list(islice(items, alone))
+        if self._count < 2 or len(first) < alone:
             yield from map(function, first)
             yield from map(function, items)
             return
-        chunks = _chunks(first, items)
+        items = chain(first, items)
         try:
             waiting: deque[Future[list[T]]] = deque()
             while True:
                 # Two a process are handed out: the rest is cheap to drop when the run is interrupted.
-                for chunk in islice(chunks, 2 * self._count + 1 - len(waiting)):
-                    waiting.append(self._started().submit(_all, function, chunk))
+                while len(waiting) <= 2 * self._count and (some := list(islice(items, chunk))):
+                    waiting.append(self._started().submit(_all, function, some))
                 if not waiting:
                     return
                 yield from waiting.popleft().result()
@@ -66,13 +69,6 @@ class Workers:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(self._count, multiprocessing.get_context("spawn"), initializer=begin)
         return self._pool
-
-
-def _chunks(first: Sequence[Any], more: Iterator[Any]) -> Iterator[list[Any]]:
-    for start in range(0, len(first), CHUNK):
-        yield list(first[start : start + CHUNK])
-    while chunk := list(islice(more, CHUNK)):
-        yield chunk
 
 
 def _all(function: Callable[[Any], T], items: list[Any]) -> list[T]:

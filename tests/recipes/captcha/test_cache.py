@@ -17,6 +17,7 @@ pytest.importorskip("captcha")
 
 from brimful.errors import BrimfulError, DiskFull, UsageError
 from brimful.recipes import cache as shared_cache
+from brimful.recipes import workers
 from brimful.recipes.cache import cache_folder
 from brimful.recipes.captcha import cache, drawing, images
 from brimful.recipes.captcha.cache import Captchas, Key, captchas, held_out, images_of
@@ -238,7 +239,7 @@ def test_a_process_that_waits_reports_it_once(tmp_path: Path):
 
 @pytest.mark.heavy
 def test_a_drawing_process_that_dies_is_an_error_and_no_endless_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(drawing, "_begin", _die)
+    monkeypatch.setattr(workers, "begin", _die)
     with pytest.raises(BrimfulError, match="ended before its time"):
         captchas(KEY, tmp_path, 2, Messages())
 
