@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from bench.probe_cost import cpu_name
 from brimful.recipes.ood_dpo.head import make_head
-from brimful.recipes.ood_dpo.loss import pair_loss
+from brimful.recipes.ood_dpo.loss import head_loss
 from brimful.recipes.ood_dpo.settings import HeadOptions
 
 RESULTS = Path(__file__).parent / "results"
@@ -41,11 +41,7 @@ def plain(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     return F.softplus(-BETA * differences).mean() + LAMBDA * (low.pow(2).mean() + high.pow(2).mean())
 
 
-def tiled(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    return pair_loss(low, high, BETA, LAMBDA)
-
-
-SIDES: dict[str, Loss] = {"plain": plain, "tiled": tiled}
+SIDES: dict[str, Loss] = {"plain": plain, "tiled": head_loss(HeadOptions(beta=BETA, lambda_reg=LAMBDA))}
 
 
 def most_bytes(work: Callable[[], None]) -> int:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from brimful.recipes.ood_dpo.loss import head_loss, pair_loss, pairs_dpo, pairs_hinge
+from brimful.recipes.ood_dpo.loss import head_loss, pairs_dpo, pairs_hinge
 from brimful.recipes.ood_dpo.settings import HeadOptions
 
 # Relative to the largest. PyTorch's softplus is linear above 20, which is 2e-9 away.
@@ -72,7 +72,7 @@ def test_a_variant_is_what_its_definition_says_and_members_side_by_side_are_what
 def test_the_comparison_can_fail():
     low, high = energies(0, 9), energies(1, 9)
     with pytest.raises(AssertionError):
-        assert_alike([pair_loss(low, high, 0.1, 0.01)], [plain("dpo", low, high, HeadOptions(beta=0.2))], 1e-12)
+        assert_alike([head_loss(HeadOptions())(low, high)], [plain("dpo", low, high, HeadOptions(beta=0.2))], 1e-12)
 
 
 def test_energies_far_apart_stay_finite_and_half_precision_is_widened():
@@ -87,7 +87,7 @@ def test_memory_is_linear_in_the_batch():
     """Of 8,192 pairs: under 8 MiB, where all differences at once take 256 MiB."""
     low, high = torch.randn(8192).requires_grad_(), torch.randn(8192).requires_grad_()
     with torch.profiler.profile(profile_memory=True) as profile:
-        pair_loss(low, high, 0.1, 0.01).backward()
+        head_loss(HeadOptions())(low, high).backward()
     held = most = 0
     for event in profile.profiler.kineto_results.events():
         if event.name() == "[memory]":

@@ -47,13 +47,6 @@ def head_loss(options: HeadOptions) -> Loss:
     return loss
 
 
-def pair_loss(
-    energy_id: torch.Tensor, energy_ood: torch.Tensor, beta: float, lambda_reg: float, tile: int | None = None
-) -> torch.Tensor:
-    """The paper's loss; `tile` differences at once."""
-    return pairs_dpo(energy_id, energy_ood, beta, tile) + lambda_reg * squares(energy_id, energy_ood)
-
-
 def pairs_dpo(energy_id: torch.Tensor, energy_ood: torch.Tensor, beta: float, tile: int | None = None) -> torch.Tensor:
     return _apply("dpo", energy_id * beta, energy_ood * beta, 0.0, tile)
 
