@@ -51,7 +51,9 @@ def build(of, dtype):
     """The model on the host, with memory that nobody wrote to: 14 GB of weights cost nothing here."""
     words = dict(CONFIGS[of["model"]])
     config = AutoConfig.for_model(words.pop("model_type"), **words, use_cache=False)
-    attention = {"flash": "sdpa", None: None}.get(of.get("attention"), of.get("attention"))
+    attention = of.get("attention")
+    if attention == "flash":  # of flash-attn in the Trainer's runs, in PyTorch's own copy in litgpt's
+        attention = "flash_attention_2" if of["recipe"] == "trainer" else "sdpa"
     kind = AutoModel if config.model_type in ("bert", "distilbert") else AutoModelForCausalLM
     with torch.device("meta"):
         model = kind.from_config(config, dtype=dtype, **({"attn_implementation": attention} if attention else {}))
@@ -87,7 +89,7 @@ class Packed(torch.utils.data.Dataset):
 
 
 def trainer(of):
-    """fms-acceleration, scripts/benchmarks: torch 2.4.1, Transformers 4.48.1, PEFT 0.13.2, TRL 0.13.0."""
+    """fms-acceleration, scripts/benchmarks: torch 2.4.1, Transformers 4.48.1, PEFT 0.13.2, TRL 0.13.0, flash-attn 2.7.3."""
     model = build(of, torch.bfloat16)
     if of["method"] == "lora":
         model = with_adapters(model, 16, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], 0.1, True)

@@ -32,6 +32,10 @@ CSV = "llm_rows.csv"
 MIB = 1 << 20
 TIME_LIMIT_S = 1800
 RECIPES = {"fms-acceleration": "trainer", "torch-preflight": "encoder", "fitcheck": "adapters", "litgpt": "chunked"}
+KINDS = {
+    "trainer": "Mistral-7B, full and LoRA, Transformers' Trainer", "encoder": "BERT and DistilBERT, fp16 autocast",
+    "adapters": "TinyLlama and SmolLM2, LoRA", "chunked": "phi-1.5 and Llama-2-7B, LoRA, litgpt",
+}  # fmt: skip
 LIBRARYS_CHOICE = "as the library chooses"
 VERSIONS = ("brimful", "torch", "transformers", "accelerate", "peft")
 FIGURES = ("allocated", "reserved", "device", "step")
@@ -53,6 +57,12 @@ def name_of(row: dict[str, str]) -> str:
     cards = f"{row['cards']} x " if row["cards"] != "1" else ""
     size = f"{row['batch_per_card']} x {row['sequence']}"
     return f"{row['source']}, {row['model']}, {row['method']}{attention}, {cards}{row['gpu']}, {size}"
+
+
+def kind_of(row: dict[str, str]) -> str:
+    """What a line of the short table speaks of: the source's programs, on so many cards."""
+    sharded = f", FSDP over {row['cards']}" if row["cards"] != "1" else ""
+    return f"{KINDS[RECIPES[row['source']]]}{sharded}, {row['gpu'].upper()}"
 
 
 def measured(row: dict[str, str]) -> dict[str, float | None]:
@@ -142,6 +152,25 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def by_kind(lines: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The summary of each kind of row."""
+    return {
+        kind: summary([line for line in lines if line["kind"] == kind])
+        for kind in dict.fromkeys(line["kind"] for line in lines)
+    }
+
+
+def short_table(found: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
+    """One Markdown line a kind: of each figure its rows, the median and the 95th percentile of the absolute errors."""
+    head = f"| rows of | {' | '.join(FIGURES)} |"
+    cells = {kind: [_of_kind(figures.get(name)) for name in FIGURES] for kind, figures in found.items()}
+    return [head, "|---" * (1 + len(FIGURES)) + "|", *(f"| {kind} | {' | '.join(of)} |" for kind, of in cells.items())]
+
+
+def _of_kind(figure: dict[str, Any] | None) -> str:
+    return f"{figure['median']:.1%}, {figure['p95']:.1%} ({figure['rows']})" if figure else ""
+
+
 def table(lines: list[dict[str, Any]]) -> list[str]:
     """One Markdown line a row: what was measured, and how far the prediction is from it."""
     head = "| row | allocated, GiB | reserved, GiB | device, GiB | step, s |"
@@ -169,7 +198,9 @@ def print_summary(found: dict[str, dict[str, Any]]) -> None:
 
 def line_of(row: dict[str, str]) -> dict[str, Any]:
     """A measured row beside its prediction."""
-    return {"name": name_of(row), "measured": measured(row), "predicted": predicted(row), "note": row["note"]}
+    return {
+        "name": name_of(row), "kind": kind_of(row), "measured": measured(row), "predicted": predicted(row), "note": row["note"]
+    }  # fmt: skip
 
 
 def write(lines: list[dict[str, Any]], out: Path) -> Path:
@@ -181,6 +212,7 @@ def write(lines: list[dict[str, Any]], out: Path) -> Path:
         "date": today.isoformat(),
         "versions": {name: version(name) for name in VERSIONS} | {"python": platform.python_version()},
         "summary": summary(lines),
+        "by_kind": by_kind(lines),
         "rows": lines,
     }
     out.mkdir(parents=True, exist_ok=True)
@@ -202,6 +234,7 @@ def main() -> None:
         lines.append(line_of(row))
         print(table(lines[-1:])[-1], flush=True)
     print_summary(summary(lines))
+    print("", *short_table(by_kind(lines)), sep="\n")
     if not args.only:
         print(f"written to {write(lines, args.out)}")
 

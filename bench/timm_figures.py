@@ -146,13 +146,15 @@ def write_evidence(rows: list[Row], context: int, hardware: str, date: str, fold
         f"and the context fitted to them; traced with torch {version('torch')}, timm {version('timm')}"
     )
     for kind in sorted({row.kind for row in rows}):
-        pairs = [row.pair for row in rows if row.kind == kind]
-        if len(pairs) < 20:
-            print(f"{kind}: {len(pairs)} rows are too few for evidence")
+        of = [row for row in rows if row.kind == kind]
+        errors = accuracy.relative_to_predicted([row.pair for row in of], context)
+        try:
+            evidence = accuracy.evidence_from(errors, kind, date, hardware, basis, [row.model for row in of])
+        except ValueError as error:
+            print(f"{kind}: {error}")
             continue
-        evidence = accuracy.evidence_from(accuracy.relative_to_predicted(pairs, context), kind, date, hardware, basis)
         (folder / f"{kind.replace(' ', '-')}-a100-40gb.json").write_text(accuracy.evidence_json(evidence), encoding="utf-8")
-        print(f"{kind}: {len(pairs)} rows, {evidence.low_error:+.1%} to {evidence.high_error:+.1%}")
+        print(f"{kind}: {len(of)} rows, {evidence.low_error:+.1%} to {evidence.high_error:+.1%}")
 
 
 def print_table(result: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from bench.accuracy import (
     evidence_json,
     halves,
     quantile,
+    shortest_stretch,
     signed_errors,
     slope_error,
 )
@@ -74,5 +75,15 @@ def test_evidence_comes_from_signed_errors_and_survives_its_json():
 def test_an_interval_is_the_shortest_that_holds_its_share_of_the_runs_of_its_bench():
     errors = [i / 1000 for i in range(-200, 760)] + [5.0] * 40
     found = evidence_from(errors, "dense", "2026-01-01", "one card", "a bench")
-    assert sum(found.low_error <= error <= found.high_error for error in errors) == 955
+    assert sum(found.low_error <= error <= found.high_error for error in errors) == 951
     assert found.high_error < 1, "the forty far ones are among those left out"
+
+
+def test_networks_weigh_the_same_however_many_runs_each_has_and_a_few_hold_all():
+    names = ["often measured"] * 900 + [f"net{number}" for number in range(99)]
+    errors = [0.0] * 900 + [number / 1000 for number in range(99)]
+    assert shortest_stretch(errors, names, 0.95) == (0.0, pytest.approx(0.094)), "95 of 100 networks and one more, which is 96"
+    assert shortest_stretch(errors, [str(run) for run in range(999)], 0.95)[1] < 0.06, "by runs, the many would decide"
+    assert shortest_stretch([-0.1, 0.0, 0.3], list("abc"), 0.95) == (-0.1, 0.3)
+    with pytest.raises(ValueError, match="19 networks are too few"):
+        evidence_from([0.0] * 38, "dense", "2026-01-01", "one card", "a bench", [str(run // 2) for run in range(38)])

@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 def line(measured: dict, predicted: dict) -> dict:
     whole = dict.fromkeys(llm_rows.FIGURES) | measured
-    return {"name": "a row", "measured": whole, "predicted": predicted, "note": ""}
+    return {"name": "a row", "kind": "a kind", "measured": whole, "predicted": predicted, "note": ""}
 
 
 def test_a_row_becomes_the_command_of_its_source_without_a_flag_for_the_batch_size(folder):
@@ -74,7 +74,18 @@ def test_a_row_that_failed_stands_in_the_table_with_its_last_words():
     assert shown == "| a row |  |  | 3.00 +0.0% | 2.00 +25.0% |"
 
 
-def test_every_source_has_a_recipe():
+def test_the_short_table_has_one_line_a_kind_with_its_losses(folder):
+    kinds = [llm_rows.kind_of(row) for row in llm_rows.read_rows(folder)]
+    assert kinds[0].endswith("FSDP over 2, A100-80GB") and "BERT" in kinds[1]
+    lines = [line({"device": 100.0}, {"device": 110.0}), line({"device": 100.0}, {"device": 130.0})]
+    lines.append(line({"step": 2.0}, {"step": 1.0}) | {"kind": "another"})
+    _, _, first, second = llm_rows.short_table(llm_rows.by_kind(lines))
+    assert first == "| a kind |  |  | 20.0%, 30.0% (2) |  |"
+    assert second == "| another |  |  |  | 50.0%, 50.0% (1) |"
+
+
+def test_every_source_has_a_recipe_and_a_kind():
+    assert set(llm_rows.KINDS) == set(llm_rows.RECIPES.values())
     text = llm_rows.SCRIPT.read_text()
     assert all(f"def {recipe}(of)" in text for recipe in llm_rows.RECIPES.values())
 

@@ -26,10 +26,13 @@ GROWTH_PEAKS = 0.06
 # The same for extrapolated sizes that no further trace has confirmed.
 GROWTH_EXTRAPOLATED = 0.02
 
-# Kinds of networks: of linear layers alone; all others by the largest workspace of cuDNN's convolutions.
+# Kinds of networks: of linear layers alone; all others by the largest workspace of cuDNN's convolutions. Convolutions for which
+# the laws know none are a kind of their own: hardly any of the measured networks without workspaces has more than a stem of them.
 DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES = "dense", "no workspaces", "small workspaces", "workspaces"
-KINDS = (DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES)
+UNKNOWN_WORKSPACES = "convolutions of unknown workspaces"
+KINDS = (DENSE, NO_WORKSPACES, UNKNOWN_WORKSPACES, SMALL_WORKSPACES, WORKSPACES)
 SMALL = 0.0175  # of the most bytes alive at once
+STEM = 0.05  # of all that is allocated: results of convolutions, where these are more than a stem
 
 # Situations of their own: errors of predicted step times (predicted_speed.py), where convolutions by groups matter and not.
 STEP_TIME, STEP_TIME_GROUPED = "step time", "step time, grouped convolutions"
@@ -41,7 +44,7 @@ class Evidence:
 
     situation: str  # one of KINDS, or STEP_TIME, STEP_TIME_GROUPED
     median_error: float
-    low_error: float  # the shortest stretch that holds 95.5 % of the runs
+    low_error: float  # the shortest stretch that holds 95 % of the networks, and one more that lies outside
     high_error: float
     count: int
     date: str  # ISO
@@ -87,7 +90,8 @@ def kind_of(program: Program) -> str:
         return DENSE
     largest = max((size for name, size in zip(names, program.sizes, strict=True) if name.startswith("cudnn_")), default=0)
     if not largest:
-        return NO_WORKSPACES
+        convolved = sum(size for name, size in zip(names, program.sizes, strict=True) if "convolution" in name)
+        return UNKNOWN_WORKSPACES if convolved > STEM * sum(program.sizes) else NO_WORKSPACES
     return SMALL_WORKSPACES if largest < SMALL * program.peak_live_bytes(program.sizes) else WORKSPACES
 
 

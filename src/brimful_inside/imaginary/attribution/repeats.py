@@ -2,7 +2,7 @@
 costs a look-up.
 
 Calls of a model are alike when they get tensors of the same shapes and the same other arguments at the same line of the script,
-start from as many live storages, run the same kernels and read no known value; without gradients also ten whose numbers differ
+start from as many live storages, run the same kernels and read no known value that is older than they; without gradients also ten whose numbers differ
 (a diffusion model's time). Then the next one gives tensors like the last
 one's, the clock gets the same kernels, and nothing else runs. What it would have taken and given back is not in the trace: the
 calls before it took and gave back the same. An optimizer step or another phase ends a stretch, and counting starts anew; so
@@ -12,6 +12,7 @@ there.
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -225,14 +226,16 @@ class _Watched:
 
     def __init__(self, gpu: ImaginaryGpu) -> None:
         self._gpu = gpu
-        self._mark, self._launches, self._reads = gpu.clock.mark(), gpu.ledger.launches, gpu.known.reads
+        self._mark, self._launches = gpu.clock.mark(), gpu.ledger.launches
+        self._read_before, gpu.known.oldest_read = gpu.known.oldest_read, math.inf
         self._approximations = dict(gpu.approximations)
         self.first, self.alive = gpu.ledger.allocations, len(gpu.storages)
 
     def shown(self) -> Optional[Shown]:
-        """None where a known value was read: it may have been another one's."""
-        gpu = self._gpu
-        if gpu.known.reads != self._reads:
+        """None where a known value was read that was there before: it may have been another one's."""
+        gpu, read = self._gpu, self._gpu.known.oldest_read
+        gpu.known.oldest_read = min(read, self._read_before)
+        if read <= self.first:
             return None
         counted = {name: n - self._approximations.get(name, 0) for name, n in gpu.approximations.items()}
         kernels, launches = gpu.clock.since(self._mark), gpu.ledger.launches - self._launches

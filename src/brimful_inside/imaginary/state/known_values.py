@@ -2,7 +2,9 @@
 positions, flags), and of what is made of known ones alone.
 
 They decide about shapes and about which way a script takes: with zeros ``x[:, : lengths.max()]`` would be empty. Masks and
-token numbers are not kept, since they differ from batch to batch. Of a mask a bound may be known instead: a detector that
+token numbers that the host sends are not kept, since they differ from batch to batch. What the card makes of shapes alone
+(``arange`` and what follows from it) is the same for each batch, and kept in any shape: Transformers leaves the causal mask out
+where such positions show that nothing is packed. Of a mask a bound may be known instead: a detector that
 samples 512 of 2000 proposals writes ones at 512 places of a mask of zeros. A bound belongs to a storage, and so holds for every
 view; whatever changes the storage in another way ends it. Whole numbers that are picked by unknown places (``batch[perm]``: the
 graph of each node that is left) are taken to be spread evenly over those there are.
@@ -10,6 +12,7 @@ graph of each node that is left) are taken to be spread evenly over those there 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -20,7 +23,8 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 _MASKS = (torch.bool, torch.uint8)
 FEW = 16  # elements: of any shape and type
-MANY = 1 << 20  # elements: of one dimension and whole numbers; some milliseconds at most
+MANY = 1 << 20  # elements: of whole numbers, of one dimension where the host sent them; some milliseconds at most
+SENT = 0  # the age of numbers that came from the host, or that a script wrote down
 
 _UNSET = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize_", "set_")
 _OVERWRITES = ("fill_", "zero_", "copy_")
@@ -28,14 +32,16 @@ _DECIDED_BY = {"bitwise_and": 0, "logical_and": 0, "bitwise_or": 1, "logical_or"
 _OF_A_SHAPE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")  # values do not matter
 
 
-def is_small(tensor: Tensor) -> bool:
-    """Whether values of such a tensor are kept."""
+def is_small(tensor: Tensor, since: float = SENT) -> bool:
+    """Whether values of such a tensor are kept. `since`: the age of the numbers that they are made of."""
     count = tensor.numel()
     if tensor.layout != torch.strided or tensor.is_quantized:
         return False
     if count <= FEW:
         return True
-    return tensor.dim() == 1 and count <= MANY and not (tensor.is_floating_point() or tensor.is_complex())
+    if count > MANY or tensor.is_floating_point() or tensor.is_complex():
+        return False
+    return tensor.dim() == 1 or since > SENT
 
 
 class follows:
@@ -59,32 +65,39 @@ class follows:
 
 
 class Known:
-    """The known values of an imaginary GPU."""
+    """The known values of an imaginary GPU.
+
+    Numbers have an age: the number of the first allocation whose numbers went into them, or SENT.
+    """
 
     def __init__(self, storages: Dict[int, Any]):
         self._storages = storages  # the ledgers' entries
-        self.reads = 0  # times that somebody asked for numbers that are known
+        self._since = math.inf  # the age of what was looked at since it was set to this
+        self.oldest_read = math.inf  # the age of what somebody asked for; who wants to know sets it to this
 
     def values(self, tensor: Tensor) -> Optional[Tensor]:
         """The numbers of a tensor of the card, as a tensor of the host that shares them with its views; None: unknown."""
+        self._since = math.inf
         values = self._values(tensor)
-        self.reads += values is not None
+        self.oldest_read = min(self.oldest_read, self._since)
         return values
 
     def _values(self, tensor: Tensor) -> Optional[Tensor]:
         entry = self._entry(tensor)
         if entry is None or entry.values is None:
             return None
+        self._since = min(self._since, entry.values_since)
         shared = torch.empty(0, dtype=tensor.dtype, device="cpu")
         return shared.set_(entry.values, tensor.storage_offset(), tensor.shape, tensor.stride())
 
-    def keep(self, tensor: Tensor, numbers: Tensor) -> None:
+    def keep(self, tensor: Tensor, numbers: Tensor, since: float = SENT) -> None:
         """`tensor` of the card has these numbers, where it is small and has its storage for itself."""
         entry = self._entry(tensor)
-        if entry is None or tensor.shape != numbers.shape or tensor.dtype != numbers.dtype or not is_small(tensor):
+        if entry is None or tensor.shape != numbers.shape or tensor.dtype != numbers.dtype or not is_small(tensor, since):
             return
         if entry.nbytes != tensor.numel() * tensor.element_size():
             return
+        entry.values_since = min(entry.id, since)
         mine = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
         entry.values = mine.copy_(numbers).untyped_storage()
 
@@ -98,25 +111,33 @@ class Known:
 
     def follow(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], out: Any) -> None:
         """An operation was done on the card: what it made is known where all that it was made of is."""
-        if how.makes and all(is_small(made) for made in _tensors((out,))):
+        written = [tensor for number in how.written for tensor in _tensors(args[number : number + 1]) if is_meta(tensor)]
+        if how.makes and all(is_small(made, math.inf) for made in _tensors((out,))):
+            self._since = math.inf
             numbers = self._done_on_host(func, how, args, kwargs)
             if numbers is _UNKNOWN and how.picks:
                 numbers = self._picked(args[0], out)
             if numbers is not _UNKNOWN:
-                known = zip(_tensors((out,)), _tensors((numbers,))) if not how.written or how.decided_by is not None else ()
-                for made, number in known:
-                    if is_meta(made):
-                        self.keep(made, number)
-                return
-        for number in how.written:
-            for tensor in _tensors(args[number : number + 1]):
-                if is_meta(tensor):
-                    self.forget(tensor)
+                since = self._since
+                if not written or how.decided_by is not None:
+                    for made, number in zip(_tensors((out,)), _tensors((numbers,))):
+                        if is_meta(made):
+                            self.keep(made, number, since)
+                written = [tensor for tensor in written if not self._grows_old(tensor, since)]
+        for tensor in written:
+            self.forget(tensor)
+
+    def _grows_old(self, tensor: Tensor, since: float) -> bool:
+        """Numbers of that age were written to `tensor`. Returns whether it is known as before."""
+        entry = self._entry(tensor)
+        if entry is not None and entry.values is not None:
+            entry.values_since = min(entry.values_since, since)
+        return is_small(tensor, since)
 
     def _done_on_host(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         """What `func` gives on the known numbers; _UNKNOWN where one is not known. In place it changes the numbers kept."""
         if how.overwrites and args and is_meta(args[0]) and self._values(args[0]) is None:
-            self.keep(args[0], torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu"))
+            self.keep(args[0], torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu"), math.inf)
         try:
             plain = tuple(self._on_host(arg, how) for arg in args)
             named = {name: self._on_host(arg, how) for name, arg in kwargs.items() if name != "pin_memory"}
@@ -126,10 +147,22 @@ class Known:
         except Exception:  # no kernel for it on the host, or a value it refuses: a card would not be asked here
             return _UNKNOWN
 
+    def _numbers(self, tensor: Tensor) -> Tensor:
+        """Those of a tensor of the card or of the host. Raises _NotKnown where it has none, or none that are kept."""
+        values = self._values(tensor) if is_meta(tensor) else tensor if is_small(tensor) else None
+        if values is None:
+            raise _NotKnown
+        if values is tensor:
+            self._since = SENT
+        return values
+
     def _picked(self, source: Tensor, out: Tensor) -> Any:
         """`out` is what unknown places of `source` hold."""
-        values = self._values(source) if is_meta(source) else source
-        if values is None or values.dim() != 1 or out.dim() != 1 or values.is_floating_point() or not values.numel():
+        try:
+            values = self._numbers(source)
+        except _NotKnown:
+            return _UNKNOWN
+        if values.dim() != 1 or out.dim() != 1 or values.is_floating_point() or not values.numel():
             return _UNKNOWN
         return values[torch.linspace(0, len(values) - 1, len(out), device="cpu").round().long()]
 
@@ -145,14 +178,9 @@ class Known:
 
     def _on_host(self, arg: Any, how: follows) -> Any:
         if isinstance(arg, Tensor):
-            if not is_meta(arg):
-                return arg
             if how.of_a_shape:
-                return torch.zeros(arg.shape if is_small(arg) else (), dtype=arg.dtype, device="cpu")
-            values = self._values(arg)
-            if values is None:
-                raise _NotKnown
-            return values
+                return torch.zeros(arg.shape if is_small(arg, math.inf) else (), dtype=arg.dtype, device="cpu")
+            return self._numbers(arg)
         if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], Tensor):
             return [self._on_host(item, how) for item in arg]
         return torch.device("cpu") if isinstance(arg, torch.device) else arg

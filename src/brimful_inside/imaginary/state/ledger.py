@@ -29,7 +29,19 @@ RUN_AHEAD = 1024
 class _Storage(weakref.ref):
     """The ledger's entry of a storage that is alive; the callback of the reference reports its free."""
 
-    __slots__ = ("address", "id", "key", "known_true", "ledger", "most", "nbytes", "stream", "used_by", "values")
+    __slots__ = (
+        "address",
+        "id",
+        "key",
+        "known_true",
+        "ledger",
+        "most",
+        "nbytes",
+        "stream",
+        "used_by",
+        "values",
+        "values_since",
+    )
 
 
 class Ledger:
@@ -78,7 +90,7 @@ class Ledger:
         entry = _Storage(storage, self._on_freed)
         entry.key, entry.ledger, entry.nbytes = storage._cdata, self, nbytes
         entry.known_true, entry.most = False, None  # what is known of its elements (device.py, known_values.py)
-        entry.values = None  # its numbers, where they came from the host (known_values.py)
+        entry.values, entry.values_since = None, 0.0  # its numbers, and their age (known_values.py)
         entry.stream, entry.used_by = self._stream(), None
         entry.id, entry.address = self.reserve(nbytes, op) if nbytes else (0, 0)
         self.storages[entry.key] = entry

@@ -117,7 +117,28 @@ def _keeps(self, hidden):
     self.inside = [*(self.inside or ()), hidden]
 
 
-@pytest.mark.parametrize("also", [_reads, _keeps])
+def _reads_its_own(self, hidden):
+    """What the call itself made of shapes is the same in the next."""
+    assert torch.arange(len(hidden), device="cuda").expand(4, -1).cumsum(0)[-1].max().item() == 4 * (len(hidden) - 1)
+
+
+def test_a_call_that_reads_what_it_made_of_shapes_alone_costs_a_lookup_too():
+    def work():
+        model = Model(_reads_its_own).cuda().eval()
+        evaluated(model, batches())
+        return model.ran
+
+    assert on_card(work)[0] == 1 + RUN
+
+
+def _reads_older(self, hidden):
+    """A counter: the next call may see another number."""
+    self.inside = torch.zeros((), device="cuda") if self.inside is None else self.inside
+    self.inside += 1
+    self.inside.item()
+
+
+@pytest.mark.parametrize("also", [_reads, _reads_older, _keeps])
 def test_a_call_that_reads_a_known_value_or_keeps_what_it_makes_runs_each_time(also):
     def work():
         model = Model(also).cuda().eval()

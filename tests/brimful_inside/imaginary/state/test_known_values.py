@@ -79,6 +79,44 @@ def test_known_values_take_no_memory_of_the_card_and_large_and_broken_numbers_ar
     assert torch.linspace(0, 1, 100, device="cuda").sum().item() == 0
 
 
+def packed(positions: torch.Tensor) -> bool:
+    """As Transformers looks for it (masking_utils.py, find_packed_sequence_indices)."""
+    first = positions[:, :1] - 1
+    sequence = (torch.diff(positions, prepend=first, dim=-1) != 1).cumsum(-1)
+    return not (sequence[:, -1] == 0).all()
+
+
+def test_positions_that_follow_from_shapes_alone_are_known_in_any_shape(gpu):
+    assert not packed(torch.arange(300, device="cuda").unsqueeze(0).expand(8, -1))
+    assert not packed((torch.arange(300, device="cuda") + 5).unsqueeze(0))
+    assert packed((torch.arange(300, device="cuda") % 100).unsqueeze(0)), "three sequences"
+    ones = torch.ones((8, 40), dtype=torch.int64, device="cuda")
+    assert (ones == 1).all()
+    ones[3, 5:] = 0
+    assert not (ones == 1).all() and ones.sum().item() == 285
+
+
+def test_numbers_of_the_host_decide_nothing_in_two_dimensions_by_whatever_way_they_came(gpu):
+    assert packed(torch.arange(300).repeat(2, 1).to("cuda")), "its own batch would not be"
+    lengths = torch.full((8,), 40).to("cuda")
+    mask = torch.arange(40, device="cuda") < lengths[:, None]
+    assert gpu.known.values(mask) is None and gpu.known.values(lengths) is not None
+    buffer = torch.zeros((8, 40), dtype=torch.int64, device="cuda")
+    assert gpu.known.values(buffer) is not None
+    for spoil in (lambda: buffer.copy_(torch.ones((8, 40), dtype=torch.int64)), lambda: buffer.add_(lengths[:, None])):
+        buffer.zero_()
+        assert gpu.known.values(buffer) is not None
+        spoil()
+        assert gpu.known.values(buffer) is None
+
+
+def test_transformers_leaves_out_the_mask_of_what_is_not_packed(gpu):
+    masking = pytest.importorskip("transformers.masking_utils")
+    positions = torch.arange(64, device="cuda").unsqueeze(0)
+    assert masking.find_packed_sequence_indices(positions.expand(4, -1)) is None
+    assert masking.find_packed_sequence_indices(torch.arange(64).unsqueeze(0).to("cuda")) is not None
+
+
 def test_numbers_picked_by_unknown_places_are_spread_over_those_there_are(gpu):
     graphs = torch.repeat_interleave(torch.arange(60), 5).to("cuda")
     kept = torch.randn(300, device="cuda").topk(200).indices
