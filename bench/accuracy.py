@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from brimful.decide.memory.intervals import KINDS, STEP_TIME, STEP_TIME_GROUPED, Evidence
 
 # An interval is the shortest stretch that holds this share of a bench's networks and one more, which lies outside: what is
-# predicted may be that one. Made of two thirds of timm's models, such intervals held 95 % of the runs of the others (docs/log.md).
+# predicted may be that one. Made of two thirds of timm's models, such intervals held 95 % of the runs of the others (log.md).
 SHARE_HELD = 0.95
 
 

@@ -92,7 +92,7 @@ def test_two_traces_predict_every_row_of_a_model_unless_the_order_changes_with_t
     assert [row.reserved_bytes for row in rows] == [(20 + 32) * MIB, (20 + 64) * MIB]
     assert {row.own_trace for row in rows} == {not same_order}
     assert taken[: len(timm_rows.SIZES)] == list(timm_rows.SIZES)
-    assert {row.kind for row in rows} == {"no workspaces"} or not same_order
+    assert {row.kind for row in rows} == {"convolutions of unknown workspaces"} or not same_order
 
 
 def test_evidence_is_written_for_kinds_with_rows_enough(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import pytest
 
 from brimful.decide.memory.intervals import (
     ASSUMED_ERROR,
+    UNKNOWN_WORKSPACES,
     Evidence,
     committed_evidence,
     growth,
@@ -74,13 +75,11 @@ def test_a_transformer_whose_patches_a_convolution_cuts_is_one_without_workspace
 def test_convolutions_of_unknown_workspaces_have_no_bench_and_the_wide_interval():
     layers = [("aten.convolution.default", 1000), ("aten.mm", 1000)] * 12
     kind = kind_of(of(*layers))
-    assert kind == "convolutions of unknown workspaces"
+    assert kind == UNKNOWN_WORKSPACES
     assert interval_for(kind).source is Source.ASSUMED and interval_for(kind).high > interval_for("no workspaces").high
 
 
-@pytest.mark.parametrize(
-    ("workspace", "kind"), [(0, "convolutions of unknown workspaces"), (17, "small workspaces"), (18, "workspaces")]
-)
+@pytest.mark.parametrize(("workspace", "kind"), [(0, UNKNOWN_WORKSPACES), (17, "small workspaces"), (18, "workspaces")])
 def test_networks_are_distinguished_by_the_largest_workspace_of_cudnn(workspace, kind):
     assert kind_of(of(("cudnn_forward", workspace), ("aten.convolution", 979))) == kind
     assert kind_of(of(("aten.convolution", 979), ("cudnn_backward_data", workspace), ("aten.mul", 21))) == kind

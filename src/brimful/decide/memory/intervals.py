@@ -27,7 +27,7 @@ GROWTH_PEAKS = 0.06
 GROWTH_EXTRAPOLATED = 0.02
 
 # Kinds of networks: of linear layers alone; all others by the largest workspace of cuDNN's convolutions. Convolutions for which
-# the laws know none are a kind of their own: hardly any of the measured networks without workspaces has more than a stem of them.
+# the laws know none are a kind of their own: hardly any measured network without workspaces has more of them than a stem.
 DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES = "dense", "no workspaces", "small workspaces", "workspaces"
 UNKNOWN_WORKSPACES = "convolutions of unknown workspaces"
 KINDS = (DENSE, NO_WORKSPACES, UNKNOWN_WORKSPACES, SMALL_WORKSPACES, WORKSPACES)

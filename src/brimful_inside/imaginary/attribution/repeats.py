@@ -2,12 +2,11 @@
 costs a look-up.
 
 Calls of a model are alike when they get tensors of the same shapes and the same other arguments at the same line of the script,
-start from as many live storages, run the same kernels and read no known value that is older than they; without gradients also ten whose numbers differ
-(a diffusion model's time). Then the next one gives tensors like the last
-one's, the clock gets the same kernels, and nothing else runs. What it would have taken and given back is not in the trace: the
-calls before it took and gave back the same. An optimizer step or another phase ends a stretch, and counting starts anew; so
-does whatever differs. With gradients a call goes with the backward pass that follows, which may only add to gradients that are
-there.
+start from as many live storages, run the same kernels and read no known value that was there before; without gradients also ten
+whose numbers differ (a diffusion model's time). Then the next one gives tensors like the last one's, the clock gets the same
+kernels, and nothing else runs. What it would have taken and given back is not in the trace: the calls before it took and gave
+back the same. An optimizer step or another phase ends a stretch, and counting starts anew; so does whatever differs. With
+gradients a call goes with the backward pass that follows, which may only add to gradients that are there.
 """
 
 from __future__ import annotations
