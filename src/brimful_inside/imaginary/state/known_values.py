@@ -23,7 +23,8 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 _MASKS = (torch.bool, torch.uint8)
 FEW = 16  # elements: of any shape and type
-MANY = 1 << 20  # elements: of whole numbers, of one dimension where the host sent them; some milliseconds at most
+MANY = 1 << 20  # elements: of one dimension and whole numbers; some milliseconds at most
+MANY_OF_SHAPES = 1 << 18  # of more dimensions: the positions of a batch, not the masks of long texts, which each layer may make
 SENT = 0  # the age of numbers that came from the host, or that a script wrote down
 
 _UNSET = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize_", "set_")
@@ -39,9 +40,9 @@ def is_small(tensor: Tensor, since: float = SENT) -> bool:
         return False
     if count <= FEW:
         return True
-    if count > MANY or tensor.is_floating_point() or tensor.is_complex():
+    if tensor.is_floating_point() or tensor.is_complex():
         return False
-    return tensor.dim() == 1 or since > SENT
+    return count <= MANY if tensor.dim() == 1 else count <= MANY_OF_SHAPES and since > SENT
 
 
 class follows:
