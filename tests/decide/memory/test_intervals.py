@@ -4,6 +4,7 @@ import pytest
 
 from brimful.decide.memory.intervals import (
     ASSUMED_ERROR,
+    NO_CONVOLUTIONS,
     UNKNOWN_WORKSPACES,
     Evidence,
     committed_evidence,
@@ -91,5 +92,10 @@ def test_networks_of_linear_layers_alone_are_dense():
         ("aten.addmm.default", 10), ("aten._log_softmax.default", 10), ("aten._log_softmax_backward_data.default", 10)
     )
     assert kind_of(classifier) == "dense", "its loss has a softmax, and that is no attention"
-    assert kind_of(of(("aten.bmm", 10), ("aten.relu", 10))) == "no workspaces"
-    assert kind_of(of(("aten.addmm", 10), ("aten._softmax.default", 10))) == "no workspaces"
+
+
+@pytest.mark.parametrize("attention", ["aten.bmm", "aten._softmax.default", "aten._scaled_dot_product_flash_attention"])
+def test_language_models_have_no_bench_and_the_wide_interval(attention):
+    kind = kind_of(of(("aten.addmm", 10), (attention, 10)))
+    assert kind == NO_CONVOLUTIONS
+    assert interval_for(kind).source is Source.ASSUMED and kind in interval_for(kind).basis

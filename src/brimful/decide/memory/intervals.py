@@ -27,10 +27,11 @@ GROWTH_PEAKS = 0.06
 GROWTH_EXTRAPOLATED = 0.02
 
 # Kinds of networks: of linear layers alone; all others by the largest workspace of cuDNN's convolutions. Convolutions for which
-# the laws know none are a kind of their own: hardly any measured network without workspaces has more of them than a stem.
+# the laws know none are a kind of their own, and so is attention without any (language models): no bench has measured either,
+# as nearly every measured network without workspaces has a stem of convolutions and no more.
 DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES = "dense", "no workspaces", "small workspaces", "workspaces"
-UNKNOWN_WORKSPACES = "convolutions of unknown workspaces"
-KINDS = (DENSE, NO_WORKSPACES, UNKNOWN_WORKSPACES, SMALL_WORKSPACES, WORKSPACES)
+UNKNOWN_WORKSPACES, NO_CONVOLUTIONS = "convolutions of unknown workspaces", "attention without convolutions"
+KINDS = (DENSE, NO_CONVOLUTIONS, NO_WORKSPACES, UNKNOWN_WORKSPACES, SMALL_WORKSPACES, WORKSPACES)
 SMALL = 0.0175  # of the most bytes alive at once
 STEM = 0.05  # of all that is allocated: results of convolutions, where these are more than a stem
 
@@ -91,6 +92,8 @@ def kind_of(program: Program) -> str:
     largest = max((size for name, size in zip(names, program.sizes, strict=True) if name.startswith("cudnn_")), default=0)
     if not largest:
         convolved = sum(size for name, size in zip(names, program.sizes, strict=True) if "convolution" in name)
+        if not convolved:
+            return NO_CONVOLUTIONS
         return UNKNOWN_WORKSPACES if convolved > STEM * sum(program.sizes) else NO_WORKSPACES
     return SMALL_WORKSPACES if largest < SMALL * program.peak_live_bytes(program.sizes) else WORKSPACES
 
