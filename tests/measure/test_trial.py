@@ -16,6 +16,7 @@ import pytest
 
 from brimful.errors import DiskFull, NoSuchCommand
 from brimful.measure import supervisor
+from brimful.measure import trial as module
 from brimful.measure.gpus import find_gpu
 from brimful.measure.trial import _a_rank_is_without_the_probe, config_of, environment, failure_text, run_trial
 from brimful.values import Command, Device, Outcome, Trial, TrialKind
@@ -165,6 +166,17 @@ def test_the_heartbeat_shows_where_the_script_is(tmp_path):
     seen = []
     run(tmp_path, REPORTS + "write('progress', phase='eval', steps=7, unix_s=time.time())\ntime.sleep(1.0)", watch=seen.append)
     assert any(one is not None and (one.phase, one.steps) == ("eval", 7) for one in seen)
+
+
+@pytest.mark.parametrize(
+    ("device", "limit", "share"), [("imaginary", None, 0.01), ("imaginary", 1 << 40, None), ("cpu", None, None)]
+)
+def test_host_memory_of_a_trace_without_a_limit_is_sampled_by_a_share_of_its_time(tmp_path, monkeypatch, device, limit, share):
+    seen = []
+    monkeypatch.setattr(module, "supervise", lambda *all_: seen.append(all_[-1]) or supervisor.supervise(*all_))
+    on = imaginary_device() if device == "imaginary" else CPU
+    launched(tmp_path, "true", device=on, host_limit_bytes=limit)
+    assert (seen[0].memory_time_share, seen[0].host_limit_bytes) == (share, limit)
 
 
 def test_the_child_gets_the_bootstrap_in_front_of_its_own_path_and_the_users_variables(tmp_path, monkeypatch):

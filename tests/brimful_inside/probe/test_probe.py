@@ -267,3 +267,10 @@ def test_what_follows_a_sampling_loop_is_seen_where_its_passes_are_looked_up(run
     report = run_trial(SAMPLES, argv=(how,), device="imaginary", card=CARD, trace=True).report
     assert (report["phases"]["eval"]["allocated_bytes"] > 64 << 20) == follows
     assert any("what follows was not seen" in note for note in report["notes"]) != follows
+
+
+@pytest.mark.parametrize("device", ["imaginary", "cpu"])
+def test_garbage_is_collected_as_ever_but_before_an_imaginary_card_is_used(run_trial, device):
+    script = "import gc, torch; print(gc.get_threshold()[0], gc.isenabled())"
+    card = CARD if device == "imaginary" else None
+    assert run_trial(script, device=device, card=card).stdout.split() == ["100000" if card else "700", "True"]
