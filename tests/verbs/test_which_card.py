@@ -54,6 +54,14 @@ def test_the_number_of_cards_multiplies_the_price_and_is_traced_apart():
     assert {trial.device.cards for trial in world.launched} == {1, 2}
 
 
+def test_ranks_that_are_not_started_have_cards_that_cost_as_much():
+    launcher = ("torchrun", "--nproc_per_node", "1", "train.py", "--batch-size", "8")
+    found = work(reporting(alike=ALL_ALIKE), predict, launcher, gpu="t4,l4", ranks=8).prediction
+    assert {one.cards for one in found.which} == {8}
+    one = asked(reporting(alike=ALL_ALIKE), "t4,l4")
+    assert lines(found)["l4"].price_per_h.value == 8 * lines(one)["l4"].price_per_h.value
+
+
 def test_where_the_command_fails_on_some_cards_their_lines_say_why():
     def fails(trial, size):
         return Outcome.CRASHED if trial.device.gpu.key == "t4" else None

@@ -123,7 +123,7 @@ def _shown(tracer: Tracer) -> dict[int, Traced]:
 
 def _line(tracer: Tracer, group: _Group, samples: int | None, per_hour: Mapping[str, Estimate]) -> CardAnswer:
     """A card by the traces of its group."""
-    gpu, count = tracer.device.gpu, tracer.device.cards
+    gpu, count = tracer.device.gpu, tracer.device.ranks or tracer.device.cards
     assert gpu is not None
     if group.problem:
         return CardAnswer(gpu, count, None, group.asked, problem=group.problem)
