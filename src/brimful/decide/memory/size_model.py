@@ -6,6 +6,7 @@ the peak at any size comes from replaying the program with the sizes computed an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -134,16 +135,26 @@ class SizeModel:
 
     def least_bytes_at(self, batch_size: int) -> int:
         """What is alive at one moment on a card: no allocator gets by with less."""
-        return sum(map(self.sizes_at(batch_size).__getitem__, self._largest_live_set))
+        batch_size = -(-batch_size // self.per)
+        plain, taken = self._held
+        bytes_of = workspaces.bytes_of
+        return sum(count * max(0, self.polynomials[index].at(batch_size)) for index, count in plain.items()) + sum(
+            count * bytes_of(name, [one.at(batch_size) for one in args]) for (name, args), count in taken.items()
+        )
 
     def replay_cards_at(self, batch_size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> list[Replayed]:
         """As `replay_at`, each card alone."""
         return replay_cards(self.program, self.sizes_at(batch_size), settings)
 
     @cached_property
-    def _largest_live_set(self) -> list[int]:
-        """Allocations that are alive at one moment on one card: that at which most bytes are, at a large batch size."""
-        return self.program.largest_live_set(self.sizes_at(LARGE * max(self.fitted_at)))
+    def _held(self) -> tuple[Counter[int], Counter[Workspace]]:
+        """What is alive at one moment on one card, that at which most bytes are at a large batch size: by place in
+        `polynomials`, and workspaces, how many allocations each."""
+        alive = self.program.largest_live_set(self.sizes_at(LARGE * max(self.fitted_at)))
+        return (
+            Counter(index for number in alive if (index := self.polynomial_of[number]) >= 0),
+            Counter(self.workspace_of[number] for number in alive if number in self.workspace_of),
+        )
 
     def difference_from(self, program: Program, batch_size: int) -> str | None:
         """The first row in which a trace taken at `batch_size` differs; None: the model gives it to the byte."""
