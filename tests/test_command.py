@@ -95,7 +95,7 @@ def test_words_without_placeholders_and_flags_pass_through_unchanged(words):
     [('brimful.setting("batch_size", 64)', True), ("setting( 'batch_size',64)", True), ("batch_size = 64", False)],
 )
 def test_a_script_that_asks_inside_is_recognised(text, asks):
-    assert commands.says_its_batch_size_inside(text) is asks
+    assert commands.says_inside(text, "batch_size") is asks
 
 
 def test_doubled_braces_are_the_scripts_own():

@@ -117,6 +117,30 @@ class CardAnswer:
 
 
 @dataclass(frozen=True)
+class Solved:
+    """The largest value of a setting that fits."""
+
+    name: str  # "max_length"
+    value: int  # that is answered for
+    largest: int | None  # that fits; None where memory stops following it
+    multiple_of: int = 1  # the command trains at multiples of this alone
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One combination of settings in a table of them."""
+
+    settings: dict[str, Setting]
+    verdict: str | None  # as of a prediction; None: the command fails there
+    peak: PeakEstimate | None
+    traced: bool  # at these very settings; else each allocation's size is extrapolated, and a further trace confirmed them
+    samples_per_s: Estimate | None = None
+    tokens_per_s: Estimate | None = None  # where one of the settings is the length of the samples
+    best: bool = False  # the fastest that fits; where none does, the one that takes least
+    problem: str = ""  # why the command fails there
+
+
+@dataclass(frozen=True)
 class Calibration:
     """What was measured of a real card on its machine (`doctor --calibrate`)."""
 

@@ -106,14 +106,15 @@ def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> C
     return Command(tuple(parts), found_flags=found, given=given)
 
 
-def opened(command: Command, name: str) -> Command:
-    """The command with a placeholder where a known flag has a whole number for `name`, if one has."""
+def opened(command: Command, name: str, whole: bool = True) -> Command:
+    """The command with a placeholder where a flag for `name` has a value, if one has: a known one, else that of this name.
+    `whole`: where the value is a whole number."""
     parts = list(command.argv)
     spot = _find(parts, name)
-    if spot is None or not spot[2].isdecimal():
+    if spot is None or name in placeholders(command) or (whole and not spot[2].isdecimal()):
         return command
     parts[spot[0]] = f"{spot[1]}{{{name}}}"
-    return replace(command, argv=tuple(parts))
+    return replace(command, argv=tuple(parts), given={**command.given, name: parse_setting(spot[2])})
 
 
 def _refuse_overridden(parts: list[str]) -> None:
@@ -154,7 +155,7 @@ def _find(parts: list[str], name: str) -> tuple[int, str, str, str] | None:
     """Where the value of setting `name` stands: index, what precedes it in that word, the value, the flag. The last wins."""
     hit = None
     for i, word in enumerate(parts):
-        for flag in _FLAGS[name]:
+        for flag in _FLAGS.get(name, _in_both_spellings(name)):
             following = parts[i + 1] if i + 1 < len(parts) else ""
             if word == flag and following and "{" not in following and _may_be(name, flag, following):
                 hit = (i + 1, "", parts[i + 1], flag)
@@ -169,7 +170,7 @@ def _find_key(parts: list[str], i: int, name: str) -> tuple[int, str, str, str] 
     key, equals, value = parts[i].partition("=")
     dotted = key.startswith("--") and "." in key
     last = key.lstrip("+-").split(".")[-1].replace("-", "_")
-    is_key = _KEY.fullmatch(key) and last in _KEYS[name] and (dotted or not key.startswith("-"))
+    is_key = _KEY.fullmatch(key) and last in _KEYS.get(name, {name}) and (dotted or not key.startswith("-"))
     if not is_key or (i > 0 and parts[i - 1] == "-c"):
         return None
     at, before = (i, key + "=") if equals else (i + 1, "")
@@ -320,9 +321,9 @@ def filled(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]
     )
 
 
-def says_its_batch_size_inside(text: str) -> bool:
-    """Whether a script's own text asks brimful for its batch size: ``brimful.setting("batch_size", 64)``."""
-    return re.search(r"\bsetting\(\s*[\"']batch_size[\"']", text) is not None
+def says_inside(text: str, name: str) -> bool:
+    """Whether a script's own text asks brimful for a setting: ``brimful.setting("batch_size", 64)``."""
+    return re.search(rf"\bsetting\(\s*[\"']{re.escape(name)}[\"']", text) is not None
 
 
 def no_place_for_a_batch_size(why: str = "") -> UsageError:

@@ -177,6 +177,11 @@ def format_share(share: float) -> str:
     return f"{per_cent:.0f} %" if abs(per_cent) >= 9.95 else f"{round(per_cent, 1):g} %"
 
 
+def noun_of(setting: str) -> str:
+    """What a setting is called in a sentence: "batch size", and any other by its own name."""
+    return "batch size" if setting == "batch_size" else setting
+
+
 def format_count(value: int) -> str:
     return f"{value:,}"
 

@@ -20,6 +20,7 @@ from brimful.basic_values import (
     Estimate,
     Execution,
     Gpu,
+    GridCell,
     Heartbeat,
     Limits,
     Machine,
@@ -30,6 +31,7 @@ from brimful.basic_values import (
     RunEnded,
     RunStarted,
     Setting,
+    Solved,
     Source,
     Trial,
     TrialKind,
@@ -152,6 +154,7 @@ class MemoryEstimate:
     ignores_batch_size: bool = False
     nothing_fits: bool = False  # not even the smallest batch size; False without a largest one: it was not searched for
     loader_cap: int | None = None  # the largest batch that the script's loader makes, where trials showed one
+    unknown: str = "batch_size"  # the setting that all sizes here are of
 
 
 @dataclass(frozen=True)
@@ -299,6 +302,8 @@ class Prediction:
     loading: Loading | None = None  # None: the script's loader could not be timed here
     epoch: Epoch | None = None  # None: nobody knows how many samples it has, or how long a step takes
     which: tuple[CardAnswer, ...] = ()  # where several cards were asked about: all of them, the cheapest epoch first
+    solved: Solved | None = None  # where another setting than the batch size was asked for
+    grid: tuple[GridCell, ...] = ()  # of a table: every combination; the rest is the answer for the `best` of them
     retries_per_step: float | None = None  # how often the allocator gives its cached memory back to go on; None: no trace
 
 

@@ -14,7 +14,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from brimful import __version__
 from brimful.cli import views
-from brimful.cli.options import CARD, COMMON, HERE, RUNNING, Card, Common, Here, Running, whole
+from brimful.cli.options import CARD, COMMON, HERE, RUNNING, Card, Common, Here, Running, axes, whole
 from brimful.errors import BrimfulError, DiskFull, Terminated, UsageError
 
 Words = Annotated[tuple[str, ...], Parameter(parse=False)]
@@ -31,7 +31,14 @@ app = App(
 
 @app.command(usage="Usage: brimful predict --gpu NAME [OPTIONS] -- COMMAND...")
 def predict(
-    *, card: Card = CARD, common: Common = COMMON, what_if: bool | None = None, samples: str | None = None, words: Words = ()
+    *,
+    card: Card = CARD,
+    common: Common = COMMON,
+    what_if: bool | None = None,
+    samples: str | None = None,
+    solve: str | None = None,
+    grid: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    words: Words = (),
 ) -> int:
     """Will it fit: memory by phase on a card that need not be here, and the largest batch size that fits.
 
@@ -42,12 +49,17 @@ def predict(
         it, brimful tries it where the requested batch size does not fit; --no-what-if never tries it.
     samples
         Training samples of an epoch, over all ranks, where only a part of the data is here: --samples 50030.
+    solve
+        Name the largest value of another setting that fits: --solve max_length, for a {max_length} or a flag --max-length.
+    grid
+        A table: --grid batch_size=1,2,4,8 shows memory and speed at each. Given twice, of every combination.
     """
     from brimful.verbs.predict import predict as verb
 
     with views.progress() as watcher:
         given = whole("--samples", samples, 1) if samples is not None else None
-        record = verb(words, **card.chosen(), **common.chosen(watcher), what_if=what_if, samples=given)
+        asked = {"what_if": what_if, "samples": given, "solve": solve, "grid": axes(grid)}
+        record = verb(words, **card.chosen(), **common.chosen(watcher), **asked)
     return views.show_prediction(record, common.json, common.details)
 
 

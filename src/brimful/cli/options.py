@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -156,6 +157,23 @@ def pair(text: str) -> tuple[str, Setting]:
     if name.endswith("batch_size"):
         return name, parse_batch_size(value)
     return name, parse_setting(value)
+
+
+def axes(texts: Sequence[str]) -> dict[str, tuple[Setting, ...]]:
+    """The sides of a table, each as name=value,value."""
+    found: dict[str, tuple[Setting, ...]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        parts = [part.strip() for part in values.split(",")]
+        if not equals or not name.isidentifier() or not all(parts):
+            raise UsageError(f"--grid {text}", "a side of a table is name=value,value", "for instance --grid batch_size=1,2,4")
+        if name in found:
+            raise UsageError(f"--grid {name} was given twice", "a setting is one side of the table", "give its values together")
+        found[name] = tuple(pair(f"{name}={part}")[1] for part in parts)
+        twice = next((part for part in found[name] if found[name].count(part) > 1), None)
+        if twice is not None:
+            raise UsageError(f"--grid {text} has {twice} twice", "each value is one line of the table", "leave one out")
+    return found
 
 
 CARD, COMMON, HERE, RUNNING = Card(), Common(), Here(), Running()  # of a command line that names no option

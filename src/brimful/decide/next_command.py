@@ -19,6 +19,8 @@ def after_prediction(
 
     `settings_at`: all settings of the command at a batch size (None: of the command as it stands).
     """
+    if prediction.solved is not None or prediction.grid:
+        return _after_a_table(command, prediction, settings_at)
     size, largest, speed = prediction.batch_size, prediction.largest_batch_size, prediction.speed
     words = shlex.join(fill(command, settings_at(size)))
     unfollowed = prediction.ignores_batch_size or prediction.limited_by == NOT_FOLLOWED
@@ -34,6 +36,21 @@ def after_prediction(
         return NextCommand(_line(command, settings_at(size), size), "the largest batch size that fits")
     why = f"the smallest batch size within {format_share(speed.tolerance)} of the best predicted speed"
     return NextCommand(_line(command, settings_at(knee), knee), why)
+
+
+def _after_a_table(
+    command: Command, prediction: Prediction, settings_at: Callable[[int | None], Mapping[str, Setting]]
+) -> NextCommand | None:
+    """The command with the value that was solved for, or with the best cell of a grid."""
+    solved, best = prediction.solved, next((cell.settings for cell in prediction.grid if cell.best), {})
+    if prediction.verdict != "fits":
+        return None
+    if solved is None:
+        settings, size = {**settings_at(None), **best}, best.get("batch_size")
+        line = _line(command, settings, size) if isinstance(size, int) else command_line(command, settings)
+        return NextCommand(line, "the fastest of the table that fits")
+    why = f"the largest {solved.name} that fits" if solved.largest is not None else f"{solved.name} does not change its memory"
+    return NextCommand(command_line(command, settings_at(solved.value)), why)
 
 
 def _line(command: Command, settings: Mapping[str, Setting], batch_size: int) -> str:

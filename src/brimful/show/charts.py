@@ -6,6 +6,7 @@ Import it late: altair takes most of a second. The style sheet turns each colour
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 from typing import Any
 
@@ -13,7 +14,7 @@ import altair
 import vl_convert
 
 from brimful.show.text import CATEGORIES, share_text
-from brimful.units import format_bytes
+from brimful.units import format_bytes, noun_of
 from brimful.values import Breakdown, Budget, Estimate, MemoryEstimate, Point, PredictedSpeed, Source, SpeedEstimate
 
 alt: Any = altair
@@ -64,7 +65,7 @@ def memory_chart(estimate: MemoryEstimate, budget: Budget | None, chosen: int | 
     `chosen`: the batch size of the plan or of the question; `name`: its label. Returns SVG text, the plot `width` pixels wide.
     """
     top, right = _memory_domain(estimate, budget, chosen)
-    curve = [_memory_row(p, "fit") for p in _within(estimate.curve, right)]
+    curve = [_memory_row(p, noun_of(estimate.unknown)) for p in _within(estimate.curve, right)]
     layers = []
     if any(row["low"] is not None for row in curve):
         layers.append(_layer(curve).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True).encode(y="low:Q", y2="high:Q"))
@@ -73,9 +74,10 @@ def memory_chart(estimate: MemoryEstimate, budget: Budget | None, chosen: int | 
     layers += _limit_lines(budget, top)
     layers += _memory_probes(estimate, right)
     layers += _memory_marks(estimate, budget, chosen, name if width < 400 else name + ", the largest")
-    x = alt.X("x:Q", title="batch size", scale=alt.Scale(domain=[0, right], nice=False), axis=alt.Axis(tickCount=width // 80))
+    scale = alt.Scale(domain=[0, right], nice=False)
+    x = alt.X("x:Q", title=noun_of(estimate.unknown), scale=scale, axis=alt.Axis(tickCount=width // 80))
     y = alt.Y("y:Q", title=f"peak {estimate.memory} memory, GiB", scale=alt.Scale(domain=[0, top], nice=False))
-    return _draw(_invisible(x, y), layers, width, f"Peak {estimate.memory} memory against batch size")
+    return _draw(_invisible(x, y), layers, width, f"Peak {estimate.memory} memory against {noun_of(estimate.unknown)}")
 
 
 def speed_chart(estimate: SpeedEstimate, baseline: tuple[int, Estimate] | None, width: int) -> str:
@@ -184,7 +186,7 @@ def _within(points: tuple[Point, ...], right: float) -> list[Point]:
     return inside + [p for p in points if p.batch_size > right][:1]
 
 
-def _memory_row(point: Point, label: str) -> dict[str, Any]:
+def _memory_row(point: Point, noun: str) -> dict[str, Any]:
     value = point.value
     span = ""
     if value.low is not None and value.high is not None:
@@ -194,8 +196,7 @@ def _memory_row(point: Point, label: str) -> dict[str, Any]:
         "value": value.value / GIB,
         "low": None if value.low is None else value.low / GIB,
         "high": None if value.high is None else value.high / GIB,
-        "label": label,
-        "tip": f"batch size {point.batch_size}: {format_bytes(int(value.value))}{span}, {value.source.value}",
+        "tip": f"{noun} {point.batch_size}: {format_bytes(int(value.value))}{span}, {value.source.value}",
     }
 
 
@@ -225,7 +226,7 @@ def _memory_probes(estimate: MemoryEstimate, right: float) -> list[Any]:
     layers = []
     probes = [p for p in estimate.probes if p.batch_size <= right]
     for measured in (True, False):
-        rows = [_memory_row(p, "") for p in probes if (p.value.source is Source.MEASURED) == measured]
+        rows = [_memory_row(p, noun_of(estimate.unknown)) for p in probes if (p.value.source is Source.MEASURED) == measured]
         if rows:
             layers.append(_points(rows, PALETTE["fit"], filled=measured))
     return layers
@@ -241,7 +242,12 @@ def _memory_marks(estimate: MemoryEstimate, budget: Budget | None, chosen: int |
             continue
         over = budget is not None and value > budget.bytes
         color = PALETTE["limit" if over else "chosen" if size == chosen else "ink"]
-        row = {"x": size, "value": value / GIB, "label": f"{size:,} {what}", "tip": f"{what}: batch size {size}"}
+        row = {
+            "x": size,
+            "value": value / GIB,
+            "label": f"{size:,} {what}",
+            "tip": f"{what}: {noun_of(estimate.unknown)} {size}",
+        }
         layers.append(_points([row], color, filled=True, size=70))
         layers += _label(row, color, 7, 14, "left")
     return layers
@@ -357,6 +363,8 @@ def _for_the_page(svg: str, summary: str) -> str:
     numbers = {name: f"clip-{own}-{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"clip\d+", svg)))}
     svg = re.sub(r"clip\d+", lambda found: numbers[found.group()], svg)
     svg = re.sub(
-        r"^<svg[^>]*?viewBox=\"([^\"]*)\">", rf'<svg viewBox="\1" width="{width}" role="img" aria-label="{summary}">', svg
+        r"^<svg[^>]*?viewBox=\"([^\"]*)\">",
+        lambda found: f'<svg viewBox="{found[1]}" width="{width}" role="img" aria-label="{html.escape(summary)}">',
+        svg,
     )
     return re.sub(r'(<path aria-label="([^"]*)" role="graphics-symbol"[^>]*?)/>', r"\1><title>\2</title></path>", svg)

@@ -16,6 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from brimful.errors import BrimfulError
+from brimful.show.grid_sections import grid_table
 from brimful.show.headline import headline
 from brimful.show.prediction_brief import LINES, brief_facts, fitted
 from brimful.show.run_sections import warnings_of
@@ -58,9 +59,9 @@ def _show_brief(console: Console, record: Record, prediction: Prediction, above:
     """A prediction in `LINES` lines with the `above` ones, the line that names the record among them: as many facts as there is
     room for, and the command to use next."""
     following = prediction.next_command
-    if prediction.which:
-        show_sections(console, [which_table(prediction.which)])
-        above = LINES  # the table is as long as the cards are many
+    if prediction.which or prediction.grid:
+        show_sections(console, [which_table(prediction.which) if prediction.which else grid_table(prediction)])
+        above = LINES  # the table is as long as the cards are many, or the values
     facts = brief_facts(prediction, warnings_of(record))
     room = LINES - 1 - above - (0 if following is None else 3)
     if room > 0:

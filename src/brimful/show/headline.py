@@ -13,9 +13,12 @@ from brimful.show.text import (
     limited_text,
     loading_text,
     not_counted_text,
+    question_of,
     reason,
     setting_text,
+    settings_text,
     speed_text,
+    subject_of,
 )
 from brimful.show.which_sections import which_sentence
 from brimful.units import counted
@@ -46,6 +49,8 @@ def headline(record: Record) -> Headline:
     if record.plan is not None:
         return of_plan(record.plan, record)
     if record.prediction is not None:
+        if record.prediction.grid:
+            return of_grid(record.prediction)
         one = of_prediction(record.prediction)
         return replace(one, sentence=which_sentence(record.prediction) + one.sentence)
     if record.audit is not None:
@@ -54,11 +59,11 @@ def headline(record: Record) -> Headline:
 
 
 def planned_batch_size(record: Record) -> int | None:
-    """The batch size of the plan, or of the prediction."""
+    """The batch size of the plan, or of the prediction; the value of another setting that it names."""
     if record.plan is not None:
         value = next((s.effective for s in record.plan.settings if s.name == "batch_size"), None)
         return value if isinstance(value, int) else None
-    return record.prediction.batch_size if record.prediction is not None else None
+    return question_of(record.prediction)[1] if record.prediction is not None else None
 
 
 def of_run(run: Run, torn: bool = False) -> Headline:
@@ -104,14 +109,15 @@ def _named(plan: Plan, size: str, objective: Objective) -> str:
 
 def of_prediction(prediction: Prediction) -> Headline:
     peak, card, budget = prediction.peak, cards_text(prediction), prediction.budget.bytes
+    noun, value, _ = question_of(prediction)
     if prediction.nothing_fits and peak is None:
-        return Headline("bad", f"No batch size fits {card}: not even the smallest stays within {bytes_text(budget)}.")
+        return Headline("bad", f"No {noun} fits {card}: not even the smallest stays within {bytes_text(budget)}.")
     if peak is not None and peak.reserved_bytes == 0:
         return Headline("note", f"The command put nothing on {card}: it trains on the host.")
     fits = prediction.verdict == "fits"
     tight = prediction.verdict == "tight"
     other = _not_in_force(prediction)
-    what = "The command" if prediction.batch_size is None else f"Batch size {prediction.batch_size:,}"
+    what = "The command" if value is None else subject_of(noun, value)
     what = f"{other}; that" if other else what
     sentence = f"{what} {'fits' if fits else 'is tight on' if tight else 'does not fit'} {card}"
     if peak is not None:
@@ -154,14 +160,38 @@ def _not_in_force(prediction: Prediction) -> str:
 
 
 def _largest_part(prediction: Prediction, fits: bool) -> str:
-    largest, limited_by = prediction.largest_batch_size, prediction.limited_by
-    if prediction.batch_size is None:
+    (noun, value, largest), limited_by = question_of(prediction), prediction.limited_by
+    if value is None:
         return ""
+    if largest is None and prediction.solved is not None:
+        return f", and so does any larger one that was tried: memory does not follow {noun} there"
     if largest is None:
         return "; not even the smallest fits" if prediction.nothing_fits and not fits else ""
-    if largest != prediction.batch_size:
+    if largest != value:
         return f"; the largest that fits is {largest:,}"
+    if prediction.solved is not None and prediction.solved.multiple_of > 1:
+        return f"; it is the largest multiple of {prediction.solved.multiple_of} that fits, and at others the script fails"
     return f"; it is the largest that {'fits' if limited_by in _WITHIN else f'ran, {limited_text(limited_by)}'}"
+
+
+def of_grid(prediction: Prediction) -> Headline:
+    """ "Of 16 combinations 11 fit NVIDIA L4; the fastest is batch_size 8, max_length 2,048: about 41,000 tokens/s …"."""
+    cells, card = prediction.grid, cards_text(prediction)
+    best = next(cell for cell in cells if cell.best)
+    fit = sum(cell.verdict == "fits" for cell in cells)
+    peak = f"predicted peak {bytes_text(best.peak.device_bytes if best.peak else None)}"
+    of = f"of {bytes_text(prediction.budget.bytes)} allowed"
+    if not fit:
+        least = "is tight" if best.verdict == "tight" else "takes least"
+        return Headline(
+            "bad",
+            f"None of {counted(len(cells), 'combination')} fits {card}: {settings_text(best.settings)} {least}, {peak} {of}.",
+        )
+    rate = best.tokens_per_s or best.samples_per_s
+    unit = "tokens/s" if best.tokens_per_s else "samples/s"
+    about = f"about {speed_text(rate.value)} {unit}, " if rate is not None else ""
+    name = f"the {'fastest' if rate is not None else 'best'} is {settings_text(best.settings)}"
+    return Headline("good", f"Of {counted(len(cells), 'combination')} {fit} fit {card}; {name}: {about}{peak} {of}.")
 
 
 def of_audit(audit: Audit) -> Headline:

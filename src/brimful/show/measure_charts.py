@@ -1,4 +1,4 @@
-"""Charts of measures over seeds: one for methods side by side, one for a measure against batch size.
+"""Charts of measures over seeds: one for methods side by side, one for a measure against batch size; and a heat map.
 
 Import it late: altair takes most of a second.
 """
@@ -14,6 +14,8 @@ from brimful.show.charts import HEIGHT, PALETTE, drawn
 
 alt: Any = altair
 _ROW = 24  # pixels a line
+_FIELD = 40  # pixels of a heat map's line
+_VERDICTS = ("chosen", "fit", "limit", "muted")  # fits, tight, does not fit, fails
 _COLOURS = (PALETTE["fit"], PALETTE["limit"])  # of the style sheet's legend marks "line" and "limit"
 
 
@@ -73,3 +75,28 @@ def size_chart(
     y = alt.Y("y:Q", title=title, scale=alt.Scale(type="log" if log else "linear", zero=False))
     axes = alt.Chart(alt.Data(values=[{"x": None, "y": None}])).mark_point(opacity=0).encode(x=x, y=y)
     return drawn(alt.layer(axes, *layers).properties(width=width, height=HEIGHT, background="transparent"), title)
+
+
+def heat_map(rows: Sequence[tuple[str, str, float, str, str, str]], down: str, across: str, width: int) -> str:
+    """(place down, place across, share of the budget, verdict, label, tip) in rows: each a field, the fuller the darker, in the
+    colour of its verdict. Returns SVG text."""
+    values = [
+        {"down": one, "across": other, "share": share, "verdict": verdict, "label": label, "tip": tip}
+        for one, other, share, verdict, label, tip in rows
+    ]
+    orders = [list(dict.fromkeys(row[side] for row in values)) for side in ("across", "down")]
+    axis = {"domain": False, "ticks": False, "grid": False}
+    base = alt.Chart(alt.Data(values=values)).encode(
+        x=alt.X("across:N", title=across or None, sort=orders[0], axis=alt.Axis(labelAngle=0, orient="top", **axis)),
+        y=alt.Y("down:N", title=down, sort=orders[1], axis=alt.Axis(**axis)),
+    )
+    scale = alt.Scale(domain=["fits", "tight", "does_not_fit", ""], range=[PALETTE[name] for name in _VERDICTS])
+    fields = base.mark_rect(aria=True, stroke=PALETTE["paper"], strokeWidth=2).encode(
+        color=alt.Color("verdict:N", scale=scale, legend=None),
+        opacity=alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0.12, 0.6]), legend=None),
+        description="tip:N",
+    )
+    labels = base.mark_text(color=PALETTE["ink"]).encode(text="label:N")
+    height = _FIELD * max(1, len(orders[1]))
+    chart = alt.layer(fields, labels).properties(width=width, height=height, background="transparent")
+    return drawn(chart, "Device peak of every combination")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from brimful.show.grid_sections import grid_sections
 from brimful.show.section import Column, CommandLine, Facts, Figure, Section, Sentences, Table
 from brimful.show.text import (
     ABSENT,
@@ -13,6 +14,7 @@ from brimful.show.text import (
     VERDICTS,
     Cell,
     approximation_text,
+    at_text,
     bytes_cell,
     bytes_interval_text,
     bytes_text,
@@ -22,6 +24,7 @@ from brimful.show.text import (
     loading_text,
     method_text,
     not_counted_text,
+    question_of,
     seconds_text,
     share_text,
     speed_cell,
@@ -66,6 +69,7 @@ _MODULE_LEAST = 0.05  # of a module: smaller categories are not named
 
 def prediction_sections(prediction: Prediction) -> list[Section]:
     found: list[Section] = [which_table(prediction.which)] if prediction.which else []
+    found += grid_sections(prediction) if prediction.grid else []
     if prediction.speed is not None:
         found.append(Sentences("", (speed_sentence(prediction.speed),)))
     found += _phases(prediction)
@@ -89,8 +93,7 @@ def _phases(prediction: Prediction) -> list[Section]:
         peaks.append(("the whole run", prediction.peak))
     rows = [_peak_row(name, peak, prediction.budget.bytes) for name, peak in peaks]
     rows += [(Cell(name), Cell("not seen", tone="warn"), *(Cell(""),) * 4) for name in prediction.not_seen]
-    size = prediction.in_force or prediction.batch_size
-    title = "Peaks by phase, predicted" + (f" at batch size {size:,}" if size is not None else "")
+    title = f"Peaks by phase, predicted{at_text(prediction)}"
     columns = tuple(map(Column, ("phase", "allocated", "reserved", "device", "95 % interval", "of the budget")))
     return [Table(title, columns, tuple(rows))] if rows else []
 
@@ -120,8 +123,9 @@ def _cards_name(members: list[CardPeak], total: int, several_ranks: bool) -> str
 
 
 def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
+    solved = f"largest {prediction.solved.name} that fits" if prediction.solved is not None else "largest that fits"
     rows = [
-        ("largest that fits", _largest(prediction)),
+        (solved, _largest(prediction)),
         ("budget", Cell(bytes_text(prediction.budget.bytes), note=prediction.budget.why)),
         ("CUDA context", bytes_cell(prediction.gpu.context_bytes)),
         ("how", Cell(method_text(prediction.method, prediction.exact))),
@@ -132,7 +136,8 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
         rows.append(("worst batch", Cell(prediction.worst_batch.what)))
     rows += [("approximated", Cell(approximation_text(*one))) for one in prediction.approximations.items()]
     rows += speed_rows(prediction.speed) if prediction.speed is not None else []
-    rows.append(("loading", Cell(loading_text(prediction.loading) if prediction.loading else _UNTIMED)))
+    if prediction.solved is None and not prediction.grid:  # with others no loader is timed
+        rows.append(("loading", Cell(loading_text(prediction.loading) if prediction.loading else _UNTIMED)))
     rows += _epoch_rows(prediction.epoch) if prediction.epoch is not None else []
     return (*rows, ("answered in", Cell(seconds_text(prediction.seconds), Source.MEASURED)))
 
@@ -149,11 +154,11 @@ def _seconds_cell(seconds: Estimate) -> Cell:
 
 
 def _largest(prediction: Prediction) -> Cell:
-    limited = limited_text(prediction.limited_by)
-    if prediction.largest_batch_size is None:
+    limited, (_, _, largest) = limited_text(prediction.limited_by), question_of(prediction)
+    if largest is None:
         unfollowed = prediction.limited_by == "not_followed"
         return Cell(f"none: {limited}" if unfollowed else "none" if prediction.nothing_fits else "not searched")
-    return Cell(count_text(prediction.largest_batch_size), Source.PREDICTED, note=limited)
+    return Cell(count_text(largest), Source.PREDICTED, note=limited)
 
 
 # --- where the memory goes, what would help ---------------------------------------------------------------------------
@@ -224,7 +229,7 @@ def moment_text(moment: Moment) -> str:
 
 def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
     """The changes one on top of the other, and those that do not help."""
-    size = "" if prediction.batch_size is None else f" at batch size {prediction.batch_size:,}"
+    size = at_text(replace(prediction, in_force=None))
     title = f"What would lower the peak{size}" if prediction.verdict == "fits" else f"What would make it fit{size}"
     others = tuple(f"{other.what}: {other.why}" for other in what_if.others)
     if not what_if.remedies or prediction.peak is None:
@@ -243,7 +248,7 @@ def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
     columns = ["each on top of those before", "device", "", "a step"]
     if any(one.largest_batch_size is not None for one in what_if.remedies):
         columns.append("largest that fits")
-        largest = [prediction.largest_batch_size, *(one.largest_batch_size for one in what_if.remedies)]
+        largest = [question_of(prediction)[2], *(one.largest_batch_size for one in what_if.remedies)]
         rows = [(*row, Cell(count_text(number))) for row, number in zip(rows, largest, strict=True)]
     hows = tuple(f"{one.what}: {one.how}" + (f" ({one.basis})" if one.basis else "") for one in what_if.remedies)
     return Table(title, tuple(map(Column, columns)), tuple(rows), (*hows, *others))

@@ -32,9 +32,10 @@ from brimful.show.text import (
     setting_text,
     share_text,
     speed_cell,
+    subject_of,
     when,
 )
-from brimful.units import counted
+from brimful.units import counted, noun_of
 from brimful.values import (
     Audit,
     Budget,
@@ -288,7 +289,7 @@ def _memory_figure(record: Record, memory: MemoryEstimate) -> Figure:
 
         return memory_chart(memory, budget, size, width, name)
 
-    points = _points(memory.probes, f"peak {memory.memory} memory", bytes_cell)
+    points = _points(memory.probes, f"peak {memory.memory} memory", bytes_cell, noun_of(memory.unknown))
     return Figure("Memory", draw, tuple(legend), memory_sentences(memory, budget), points, detail=True, wide=False)
 
 
@@ -299,14 +300,14 @@ def memory_sentences(memory: MemoryEstimate, budget: Budget | None) -> tuple[str
         pairs = f", {bytes_text(memory.quadratic_bytes)} for each pair of samples" if memory.quadratic_bytes else ""
         text.append(f"Fixed {bytes_text(memory.fixed_bytes)}, {bytes_text(memory.linear_bytes)} for each sample{pairs}.")
     if memory.ignores_batch_size:
-        text.append("The peak does not change with the batch size: the command seems to ignore it.")
+        text.append(f"The peak does not change with the {noun_of(memory.unknown)}: the command seems to ignore it.")
     smallest = min((*memory.probes, *memory.curve), key=lambda point: point.batch_size, default=None)
     if memory.largest_batch_size is not None:
         limited = limited_text(memory.limited_by)
         text.append(f"The largest that fits is {memory.largest_batch_size:,}{', ' + limited if limited else ''}.")
     elif memory.nothing_fits and smallest and budget and smallest.value.value > budget.bytes:
         needs = f"needs {bytes_text(smallest.value.value)} of {bytes_text(budget.bytes)} allowed"
-        text.append(f"Batch size {smallest.batch_size:,} already {needs}.")
+        text.append(f"{subject_of(noun_of(memory.unknown), smallest.batch_size)} already {needs}.")
     return tuple(text)
 
 
@@ -340,9 +341,11 @@ def _baseline(record: Record) -> tuple[int, Estimate] | None:
     return (asked, record.plan.baseline_samples_per_s) if isinstance(asked, int) and asked > 0 else None
 
 
-def _points(points: tuple[Point, ...], name: str, cell: Callable[[Estimate | None], Cell]) -> Table | None:
+def _points(
+    points: tuple[Point, ...], name: str, cell: Callable[[Estimate | None], Cell], noun: str = "batch size"
+) -> Table | None:
     rows = tuple((Cell(count_text(p.batch_size)), replace(cell(p.value), note=None)) for p in points)
-    return Table("", (Column("batch size"), Column(name)), rows) if rows else None
+    return Table("", (Column(noun), Column(name)), rows) if rows else None
 
 
 # --- where it ran -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from brimful.units import (
     format_duration,
     format_rate,
     format_share,
+    noun_of,
 )
 from brimful.values import (
     Epoch,
@@ -240,6 +241,29 @@ def epoch_text(epoch: Epoch) -> str:
     if epoch.evaluation_s is None:
         return f"{steps}; {time}"
     return f"{steps}; {time}, and {seconds_text(epoch.evaluation_s.value)} to evaluate {epoch.evaluated:,} (assumed)"
+
+
+def question_of(prediction: Prediction) -> tuple[str, int | None, int | None]:
+    """(The name of what was asked about, the value that is answered for, the largest that fits)."""
+    solved = prediction.solved
+    if solved is not None:
+        return noun_of(solved.name), solved.value, solved.largest
+    return noun_of("batch_size"), prediction.batch_size, prediction.largest_batch_size
+
+
+def subject_of(noun: str, value: int) -> str:
+    """How a sentence begins: "Batch size 64", "max_length 4,096"."""
+    return f"{'Batch size' if noun == noun_of('batch_size') else noun} {value:,}"
+
+
+def at_text(prediction: Prediction) -> str:
+    """ " at batch size 64", " at max_length 4,096", " at batch_size 8, max_length 512"; "" of the command as it stands."""
+    best = next((cell for cell in prediction.grid if cell.best), None)
+    if best is not None:
+        return f" at {settings_text(best.settings)}"
+    noun, value, _ = question_of(prediction)
+    value = prediction.in_force or value
+    return "" if value is None else f" at {noun} {value:,}"
 
 
 def cards_text(prediction: Prediction) -> str:

@@ -9,16 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from brimful.command import fill
-from brimful.decide.batch_size_place import set_at
+from brimful.command import fill, placeholders
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.fit import Card, Play, context_of, slack_of
-from brimful.decide.memory.intervals import interval_for, kind_of
-from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion, Traced, search_largest
+from brimful.decide.memory.intervals import WITH_WORKSPACES, interval_for, kind_of
+from brimful.decide.memory.known_traces import Traced
+from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion, search_largest
+from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
-from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
+from brimful.errors import CommandFailed, DoesNotFit
 from brimful.measure.traces import read_trace, read_traces
-from brimful.units import format_bytes
+from brimful.units import format_bytes, noun_of
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.locate import Located, locate
 from brimful.verbs.results import (
@@ -40,26 +41,33 @@ from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import CardTrace, Trace
 
 EXPECTED_TRACES = 3
+FIRST_VALUES = (FIRST_SIZE, 64, 256, 1024)  # of any other setting: images of 5 pixels are smaller than kernels
 GROUP = 8  # what batch sizes are multiples of, where a script takes no others
 
 
 @dataclass
 class Tracer:
-    """Traces the command at batch sizes, each once, and keeps what they showed."""
+    """Traces the command at batch sizes, or at values of another unknown, each once, and keeps what they showed."""
 
     session: Session
     command: Command
     device: Device
     budget: Budget
-    settings: Mapping[str, Setting]  # all but the batch size
+    settings: Mapping[str, Setting]  # all but the unknown
     time_loader: int | None = None  # the first trial that trains times the training loader, in batches of up to so many samples
     others: tuple[tuple[int, int], ...] = ()  # capabilities of other cards that its trials may speak for
+    unknown: str = BATCH_SIZE  # the setting that sizes are of
     traced_on: Device | None = None  # where trials run on another card, on which all is done in the same way
     begins_with: tuple[int, ...] = ()  # sizes that were traced for that one: its own search begins with them
     results: dict[int | None, TrialResult] = field(default_factory=dict)  # None: the command as it stands
+    _judged_by: int | None = None
     _kernels: dict[int | None, Sequence[Kernel]] = field(default_factory=dict)
     _fitted: dict[tuple, KernelModel | ScaledKernels | None] = field(default_factory=dict)
     _programs: dict[int | None, tuple[Program, ...]] = field(default_factory=dict)  # as traced
+
+    @property
+    def in_batches(self) -> bool:
+        return self.unknown == BATCH_SIZE
 
     def on(self, device: Device, budget: Budget) -> Tracer:
         """The same traces, read for another card that does all in the same way."""
@@ -116,21 +124,21 @@ class Tracer:
 
     def settings_at(self, batch_size: int | None) -> dict[str, Setting]:
         """All settings at a batch size, those that follow it included."""
-        if batch_size is None:
-            return dict(self.settings)
-        return dict(self.settings) | {"batch_size": batch_size} | following(self.command, self.settings, batch_size)
+        settings = dict(self.settings) if batch_size is None else {**self.settings, self.unknown: batch_size}
+        return settings | following(self.command, self.settings, settings.get(BATCH_SIZE))
 
     def traced(self, batch_size: int) -> Traced:
-        """What a trial shows to a search."""
+        """What a trial shows to a search. Of another unknown memory alone says whether the script follows it."""
         result = self.result(batch_size, searching=True)
+        completed = result.outcome is Outcome.COMPLETED
         return Traced(
             outcome=result.outcome,
             traces=tuple(card.trace for card in self.cards(batch_size)),
             program=joined_of(self, batch_size),
-            dataset_length=dataset_length(result),
-            failure=None if result.outcome is Outcome.COMPLETED else _script_error(self.session, result, batch_size),
-            samples_per_step=result.samples_per_step,
-            batch=largest_batch(result),
+            dataset_length=dataset_length(result) if self.in_batches else None,
+            failure=None if completed else _script_error(self.session, result, noun_of(self.unknown), batch_size),
+            samples_per_step=result.samples_per_step if self.in_batches else None,
+            batch=largest_batch(result) if self.in_batches else None,
         )
 
     def trace(self, batch_size: int | None) -> Trace | None:
@@ -178,7 +186,7 @@ class Tracer:
     def gpu(self) -> Gpu:
         """The card with the context that this program has on it, by the first trace."""
         assert self.device.gpu is not None
-        return with_its_context(self.device.gpu, next(iter(self.results.values())), self._first)
+        return with_its_context(self.device.gpu, self.results[self._basis], self._first)
 
     @cached_property
     def card(self) -> Card:
@@ -194,17 +202,39 @@ class Tracer:
             calibration=self.gpu.calibration,
         )
 
+    @property
+    def _basis(self) -> int | None:
+        """The first that trained, as far as one has, or what `judge_by` was told."""
+        return next(iter(self.completed() or self.results)) if self._judged_by is None else self._judged_by
+
     @cached_property
     def _first(self) -> Program:
-        size = next(iter(self.results))
-        programs = self.programs(size)
+        programs = self.programs(self._basis)
         if len(programs) < 2:
             return programs[0] if programs else NOTHING
-        trace = self.trace(size)
+        trace = self.trace(self._basis)
         return self.here(program_of(trace)) if trace is not None else NOTHING
 
+    def judge_by(self, size: int) -> bool:
+        """From here on the kind of network, by which the card's interval goes, is that at this size. Whether that changes it.
+
+        How much cuDNN's workspaces matter is judged by small batches: as a prediction of the command with this value does, a
+        further trial has one, where such workspaces are seen and the command takes a batch size.
+        """
+        before, judge, self._judged_by = self.card, self, size
+        for name in ("gpu", "card", "_first"):
+            self.__dict__.pop(name, None)
+        if not self.in_batches and BATCH_SIZE in placeholders(self.command) and kind_of(self._first) in WITH_WORKSPACES:
+            others = {name: value for name, value in self.settings_at(size).items() if name != BATCH_SIZE}
+            judge = Tracer(self.session, self.command, self.device, self.budget, others)
+            first_that_trains(judge, None)
+        self.gpu, self.card = judge.gpu, judge.card
+        return self.card != before
+
     def dataset_length(self) -> int | None:
-        """Samples that the training sampler gives in an epoch, as far as a trial has shown it."""
+        """Samples that the training sampler gives in an epoch, as far as a trial has shown it; no limit to another unknown."""
+        if not self.in_batches:
+            return None
         return next((length for result in self.results.values() if (length := dataset_length(result))), None)
 
     def effective(self, batch_size: int | None) -> int | None:
@@ -219,10 +249,12 @@ class Tracer:
             return size
         return cap if conclusion.estimate.ignores_batch_size else min(size, cap)
 
+    def completed(self) -> dict[int | None, TrialResult]:
+        return {size: result for size, result in self.results.items() if result.outcome is Outcome.COMPLETED}
+
     def representative(self) -> TrialResult:
         """The result that stands for all in what it noticed besides memory: the last that completed, else the last."""
-        completed = [s for s in self.results.values() if s.outcome is Outcome.COMPLETED]
-        return (completed or list(self.results.values()))[-1]
+        return list((self.completed() or self.results).values())[-1]
 
 
 def _capacity_bytes(device: Device) -> int:
@@ -237,28 +269,36 @@ def with_its_context(gpu: Gpu, result: TrialResult, program: Program) -> Gpu:
     return replace(gpu, context_bytes=context_of(gpu, uses_cudnn, communicators))
 
 
-def _script_error(session: Session, result: TrialResult, batch_size: int) -> str:
-    """What limits the batch size where the script failed: the end of its data, or its exception if there is one."""
+def _script_error(session: Session, result: TrialResult, noun: str, size: int) -> str:
+    """What limits the size where the script failed: the end of its data, or its exception if there is one."""
     if gave_no_batch(result):
-        return f"the data set, which gives no batch at batch size {batch_size:,}"
+        return f"the data set, which gives no batch at {noun} {size:,}"
     words = exception_of(result) if result.outcome is Outcome.CRASHED else None
-    return f"the script itself, which fails at batch size {batch_size:,}: {words or error_of(session, result).problem}"
+    return f"the script itself, which fails at {noun} {size:,}: {words or error_of(session, result).problem}"
 
 
 def search(tracer: Tracer, asked: int | None) -> MemoryConclusion:
-    """The largest batch size for the command, by few traces; it goes into the record.
+    """The largest size for the command, by few traces; it goes into the record.
 
     Raises the errors of a command that does not train.
     """
     first, multiple_of = first_that_trains(tracer, asked)
-    limits, begins_with = limits_of(tracer), tracer.begins_with
-    conclusion = run_search(search_largest(tracer.card, limits, first, multiple_of, begins_with), tracer.traced)
+
+    def searched() -> MemoryConclusion:
+        steps = search_largest(tracer.card, limits_of(tracer), first, multiple_of, tracer.begins_with, tracer.unknown)
+        return run_search(steps, tracer.traced)
+
+    conclusion = searched()
+    largest = conclusion.estimate.largest_batch_size
+    if not tracer.in_batches and largest is not None and largest in tracer.completed() and tracer.judge_by(largest):
+        conclusion = searched()  # what was traced is not traced again
     tracer.session.keep(conclusion.estimate)
     return conclusion
 
 
 def limits_of(tracer: Tracer) -> Limits:
-    return Limits(dataset_length=tracer.dataset_length(), max_batch_size=tracer.session.options.max_batch_size)
+    most = tracer.session.options.max_batch_size if tracer.in_batches else None
+    return Limits(dataset_length=tracer.dataset_length(), max_batch_size=most)
 
 
 def joined_of(tracer: Tracer, batch_size: int) -> Program | None:
@@ -283,6 +323,8 @@ def first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
     Scripts that want pairs, or groups of four or eight, fail at the usual first size; then multiples of eight are tried, or of
     the largest power of two below that in the requested size. Raises the first failure where that is not the reason.
     """
+    if not tracer.in_batches:
+        return _first_value(tracer)
     options = tracer.session.options
     start = _first_size(None, options.max_batch_size, tracer.device.cards)  # whatever was asked: the answer is then the same
     try:
@@ -304,10 +346,31 @@ def first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
     return start, over if start % over == 0 else 1
 
 
-def _trains(tracer: Tracer, batch_size: int) -> bool:
+def _first_value(tracer: Tracer) -> tuple[int, int]:
+    """As `first_that_trains`, of any other setting: a script may want more than a few, or multiples of a power of two."""
+    own = tracer.command.given.get(tracer.unknown)
+    values = FIRST_VALUES if not isinstance(own, int) or own in FIRST_VALUES else (*FIRST_VALUES, own)
+    first = next((value for value in values if _trains(tracer, value)), None)
+    if first is None:
+        tracer.result(values[0])  # raises the first failure
+    if first in (None, FIRST_SIZE) or _trains(tracer, first + 1):
+        return first or FIRST_SIZE, 1
+    unit = first
+    while unit % 2 == 0 and _trains(tracer, first + unit // 2):
+        unit //= 2
+    problem = f"the script trains at {tracer.unknown} {first} and fails at {first + 1}"
+    explanation = f"brimful tries multiples of {unit} alone; the largest that fits is one of them"
+    tracer.session.note(Diagnostic("multiples", problem, explanation, ""))
+    return first, unit
+
+
+def _trains(tracer: Tracer, size: int) -> bool:
+    """Raises what no other size can mend."""
     try:
-        tracer.result(batch_size)
-    except BrimfulError:
+        tracer.result(size)
+    except CommandFailed:
+        if size not in tracer.results or tracer.results[size].outcome is Outcome.TIMED_OUT:
+            raise
         return False
     return True
 
@@ -324,23 +387,10 @@ def nothing_fits(tracer: Tracer, conclusion: MemoryConclusion) -> DoesNotFit:
     smallest = min(conclusion.traced, default=1)
     result = tracer.results.get(smallest)
     peak = result.peak.device_bytes if result and result.peak else None
-    words = shlex.join(fill(tracer.command, tracer.settings_at(smallest)))
+    words, noun = shlex.join(fill(tracer.command, tracer.settings_at(smallest))), noun_of(tracer.unknown)
     needs = f"it needs {format_bytes(peak)}" if peak else "it does not fit"
     return DoesNotFit(
-        problem=f"no batch size fits: at batch size {smallest} {needs} of device memory",
+        problem=f"no {noun} fits: at {noun} {smallest} {needs} of device memory",
         explanation=f"the budget is {format_bytes(tracer.budget.bytes)} ({tracer.budget.why})",
         suggestion=f"what would make it fit: brimful predict, with the same options, -- {words}",
-    )
-
-
-def ignores_the_batch_size(command: Command) -> UsageError:
-    """The error where neither memory nor samples change with the batch size."""
-    flag, set_there = command.found_flags.get("batch_size"), command.places.get("batch_size")
-    place = f"the value behind {flag}" if flag else "{batch_size}"
-    if set_there is not None:
-        place = f"the number that is set where {set_at(set_there)}"
-    return UsageError(
-        problem="the script ignores the batch size: memory and samples a step are the same at every one",
-        explanation=f"{place} does not reach its DataLoader",
-        suggestion="look where the script takes its batch size from; `brimful audit` shows what the loader really gives",
     )

@@ -9,11 +9,14 @@ from functools import partial
 
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.next_command import after_prediction
+from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of
 from brimful.decide.speed.loading import loading_of
 from brimful.errors import UsageError
-from brimful.values import CardAnswer, CardPeak, Diagnostic, Prediction, Record, Setting
+from brimful.values import CardAnswer, CardPeak, Diagnostic, GridCell, Prediction, Record, Setting, Solved
+from brimful.verbs import imaginary
 from brimful.verbs.answers import asked_about, by_search, timed_batch
+from brimful.verbs.grid import grid_of
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.results import PHASES
 from brimful.verbs.session import Options
@@ -35,11 +38,15 @@ def predict(
     options: Options | None = None,
     what_if: bool | None = None,
     samples: int | None = None,
+    solve: str | None = None,
+    grid: Mapping[str, Sequence[Setting]] | None = None,
 ) -> Record:
     """Runs the command for a few steps on an imaginary card. Returns the record, whose `prediction` is the answer.
 
     `what_if`: whether to try what would save memory; None tries it where the requested batch size does not fit. `samples`: of
     an epoch, where only a part of the data is here. With ``{batch_size}`` left open it answers for the largest that fits.
+    `solve`: another setting to name the largest value of. `grid`: one or two settings with their values; each combination is a
+    cell of a table, and the fastest that fits is the answer.
     Raises UsageError without a card, NoSuchDevice for an unknown one, DoesNotFit when an open batch size fits at no value, and
     the errors of `verbs.results`.
     """
@@ -49,45 +56,73 @@ def predict(
             explanation="a prediction is for a card that need not be here",
             suggestion="name one: --gpu a100-40gb (see `brimful gpus`), or --gpu-memory 20GiB",
         )
-    began = start(argv, settings, options, "auto", gpu, gpu_memory, ranks, as_rank, takes_several=True)
+    sets = _sets(solve, grid, settings or {})
+    began = start(argv, settings, options, "auto", gpu, gpu_memory, ranks, as_rank, solve is None and not grid, sets)
+    began = began if solve is None else replace(began, asked=None)
     with began.session("predict") as session:
         noted: list[Diagnostic] = []
         which: tuple[CardAnswer, ...] = ()
-        if len(began.several) > 1:
+        cells: tuple[GridCell, ...] = ()
+        if grid:
+            tracer, answer, cells = grid_of(session, began, grid)
+        elif len(began.several) > 1:
             tracer, answer, which = which_card(session, began, samples, noted)
         else:
-            tracer = Tracer(session, began.command, began.device, began.budget, began.other_values(), timed_batch(began))
+            # Loading is timed in the first trial, which says nothing of samples of another length or size.
+            timed, others = timed_batch(began) if sets == (BATCH_SIZE,) else None, began.other_values()
+            tracer = Tracer(session, began.command, began.device, began.budget, others, timed, unknown=sets[0])
             answer = by_search(tracer, *asked_about(tracer, began, noted))
-        prediction = _prediction(tracer, answer, what_if, noted)
+        prediction = replace(_prediction(tracer, answer, what_if, noted), which=which, grid=cells)
         epoch = epoch_of(tracer.representative(), prediction.speed, prediction.loading, samples)
         following = after_prediction(tracer.command, prediction, began.asked is None, tracer.settings_at)
-        session.keep(replace(prediction, next_command=following, epoch=epoch, which=which))
+        session.keep(replace(prediction, next_command=following, epoch=epoch))
     return session.record()
+
+
+def _sets(solve: str | None, grid: Mapping[str, Sequence[Setting]] | None, given: Mapping[str, Setting]) -> tuple[str, ...]:
+    """The settings that trials are given: what is solved for, or those of the grid. Raises UsageError."""
+    if solve is not None and grid:
+        why = "one names the largest value, the other shows given ones"
+        raise UsageError(f"--solve {solve} together with --grid", why, "ask for one of them")
+    if grid and len(grid) > 2:
+        raise UsageError(
+            f"a grid of {len(grid)} settings: {', '.join(grid)}", "a table has two sides", "give --grid once or twice"
+        )
+    sets = tuple(grid) if grid else (solve or BATCH_SIZE,)
+    for name in sets if solve or grid else ():
+        if name in given:
+            why = f"brimful gives {name} its values by itself then"
+            raise UsageError(
+                f"--set {name}={given[name]} together with --{'grid' if grid else 'solve'} {name}", why, "leave one out"
+            )
+    return sets
 
 
 def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None, noted: Sequence[Diagnostic]) -> Prediction:
     """The prediction, of all its parts."""
     report, budget = tracer.representative().reports[0], tracer.budget
-    fits, traced = answer.verdict == "fits", answer.batch_size in tracer.results
+    fits, traced = answer.verdict == "fits", answer.size in tracer.results
     estimate = answer.conclusion.estimate if answer.conclusion else None
     warnings = [*warnings_of(tracer, answer), *noted]
     largest = _largest(tracer, answer, fits)
-    in_force = tracer.in_force(answer.conclusion, answer.batch_size)
+    in_force = tracer.in_force(answer.conclusion, answer.size)
     speed = speed_of(tracer, in_force, largest)
     if isinstance(speed, Diagnostic):
         warnings.append(speed)
     found = find(tracer, answer)
     tries_what_if = not fits if wants_what_if is None else wants_what_if
     step_s = None if isinstance(speed, Diagnostic) else speed.step_s
+    own = tracer.settings_at(answer.size).get(BATCH_SIZE)
     return Prediction(
         verdict=answer.verdict,
         retries_per_step=answer.retries_per_step,
-        batch_size=answer.batch_size,
+        batch_size=own if isinstance(own, int) else None,
         peak=answer.peak,
         phases=answer.phases,
         not_seen=tuple(name for name in PHASES if name not in answer.phases),
-        largest_batch_size=largest,
-        in_force=in_force if in_force != answer.batch_size else None,
+        largest_batch_size=largest if tracer.in_batches else None,
+        solved=_solved(tracer, answer, largest),
+        in_force=in_force if in_force != answer.size else None,
         ignores_batch_size=estimate is not None and estimate.ignores_batch_size,
         nothing_fits=estimate is not None and estimate.nothing_fits and largest is None,
         limited_by=estimate.limited_by if estimate else None,
@@ -109,12 +144,18 @@ def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None, note
     )
 
 
+def _solved(tracer: Tracer, answer: Answer, largest: int | None) -> Solved | None:
+    if tracer.in_batches or answer.conclusion is None or answer.size is None:
+        return None
+    return Solved(tracer.unknown, answer.size, largest, answer.conclusion.multiple_of)
+
+
 def _largest(tracer: Tracer, answer: Answer, fits: bool) -> int | None:
     """The largest batch size of the search, or the requested one where the search stopped below it and its own trace fits."""
     if answer.conclusion is None:
         return None
-    largest, most = answer.conclusion.estimate.largest_batch_size, tracer.session.options.max_batch_size
-    own = tracer.in_force(answer.conclusion, answer.batch_size)
+    largest, most = answer.conclusion.estimate.largest_batch_size, imaginary.limits_of(tracer).max_batch_size
+    own = tracer.in_force(answer.conclusion, answer.size)
     if largest is None and (
         answer.conclusion.estimate.ignores_batch_size or answer.conclusion.estimate.limited_by == NOT_FOLLOWED
     ):
@@ -127,13 +168,13 @@ def _largest(tracer: Tracer, answer: Answer, fits: bool) -> int | None:
 def _card_peaks(tracer: Tracer, answer: Answer) -> tuple[CardPeak, ...]:
     """The peak of every card of every rank; () where there is but one card."""
     card = tracer.card
-    if answer.batch_size in tracer.results:
-        labels, programs = tracer.cards(answer.batch_size), tracer.programs(answer.batch_size)
+    if answer.size in tracer.results:
+        labels, programs = tracer.cards(answer.size), tracer.programs(answer.size)
         played = [card.shown(partial(card.replay, one)) for one in programs] if len(labels) > 1 else []
     else:
         labels = next((found for size in tracer.results if (found := tracer.cards(size))), ())
         model = answer.conclusion.size_model if answer.conclusion else None
-        size = answer.batch_size
+        size = answer.size
         played = model.replay_cards_at(size, card.settings) if model is not None and size is not None else []
     if len(labels) < 2 or len(played) != len(labels):
         return ()

@@ -6,11 +6,12 @@ import re
 import statistics
 from collections.abc import Iterator
 
-from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, ProbeNotLoaded, TrialFailed, Unsupported
+from brimful.decide.batch_size_place import set_at
+from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, ProbeNotLoaded, TrialFailed, Unsupported, UsageError
 from brimful.measure.trial import failure_text
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_duration
-from brimful.values import Diagnostic, Outcome, TrialResult
+from brimful.values import Command, Diagnostic, Outcome, TrialResult
 from brimful.verbs.session import Session
 from brimful_inside.wire import LoaderSeen
 
@@ -228,3 +229,16 @@ def _last_line(text: str) -> str:
 def _settings_of(trial_result: TrialResult) -> str:
     shown = ", ".join(f"{name} {value}" for name, value in trial_result.trial.settings.items())
     return f" at {shown}" if shown else ""
+
+
+def ignores_the_batch_size(command: Command) -> UsageError:
+    """The error where neither memory nor samples change with the batch size."""
+    flag, set_there = command.found_flags.get("batch_size"), command.places.get("batch_size")
+    place = f"the value behind {flag}" if flag else "{batch_size}"
+    if set_there is not None:
+        place = f"the number that is set where {set_at(set_there)}"
+    return UsageError(
+        problem="the script ignores the batch size: memory and samples a step are the same at every one",
+        explanation=f"{place} does not reach its DataLoader",
+        suggestion="look where the script takes its batch size from; `brimful audit` shows what the loader really gives",
+    )

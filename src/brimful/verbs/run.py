@@ -37,7 +37,7 @@ from brimful.values import (
 )
 from brimful.verbs import devices, run_places, run_plan
 from brimful.verbs.session import Nobody, Options, Session, Watcher, opened
-from brimful.verbs.start import refuse_unreachable, takes_a_batch_size
+from brimful.verbs.start import refuse_unreachable, takes
 
 #: Each one is smaller than the one before, so that ten lead from any usual size to 1 (assumed).
 MAX_RESTARTS = 10
@@ -149,7 +149,7 @@ def run(
     resume_words = _resume_words(command, resume_with)
     chosen = run_plan.choose(command, plan, bool(given), device, options.home, strict)
     command = run_places.of_plan(command, chosen, options)
-    finds = BATCH_SIZE in given and wants in (AUTO, SCRIPT, LOADER) and not takes_a_batch_size(command)
+    finds = BATCH_SIZE in given and wants in (AUTO, SCRIPT, LOADER) and not takes(command)
     found_later = [BATCH_SIZE, EVAL_BATCH_SIZE] if finds else []
     refuse_unreachable(command, {name: value for name, value in given.items() if name not in (*found_later, *command.places)})
     rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
@@ -317,7 +317,7 @@ def next_settings(
             f"{where}: {message}. No smaller batch size would help: brimful.train made its micro-batches as small as they get"
         )
     failed = _size_of(attempt, rows, name)
-    if failed is None or (name == BATCH_SIZE and not takes_a_batch_size(command)):
+    if failed is None or (name == BATCH_SIZE and not takes(command)):
         return f"{where}; the command has no {{{BATCH_SIZE}}}, so that brimful cannot give it a smaller one"
     effective = None
     if name == BATCH_SIZE and ACCUMULATION in commands.placeholders(command):

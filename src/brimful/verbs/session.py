@@ -30,10 +30,13 @@ from brimful.values import (
     Outcome,
     Plan,
     Record,
+    Setting,
     Trial,
     TrialResult,
 )
 from brimful_inside import wire
+
+_NOT_OF_DATA = ("batch_size", "eval_batch_size", "accumulation", "num_workers", "lr")
 
 
 class Watcher(Protocol):
@@ -92,7 +95,8 @@ class Session:
         number, watcher = len(self.results) + 1, self.options.watcher
         watcher.trial_started(trial, number, expected_total)
         folder = self.writer.trial_folder(number)
-        carry_over.carry_over_files(self.results, self.folder, folder)
+        same_data = [one for one in self.results if _of_data(one.trial) == _of_data(trial)]
+        carry_over.carry_over_files(same_data, self.folder, folder)
         scans = carry_over.scan_files(self.results, self.folder)
         result = named(run_trial(trial, folder, self.folder, watcher.trial_progress, scans))
         self.results.append(result)
@@ -140,6 +144,11 @@ class Session:
 
     def record(self) -> Record:
         return replay(self.entries, self.folder)
+
+
+def _of_data(trial: Trial) -> dict[str, Setting]:
+    """The settings by which a script may prepare its data."""
+    return {name: value for name, value in trial.settings.items() if name not in _NOT_OF_DATA}
 
 
 @contextmanager

@@ -29,6 +29,7 @@ class Start:
     budget: Budget
     options: Options
     advice: Diagnostic | None  # where brimful replaced a bare `python`
+    sets: tuple[str, ...] = (BATCH_SIZE,)  # settings that the verb gives its trials
     several: tuple[tuple[Device, Budget], ...] = ()  # all cards that were asked about; `device` and `budget` are the first
 
     @contextmanager
@@ -63,12 +64,12 @@ class Start:
     def other_values(
         self, set_elsewhere: tuple[str, ...] = (BATCH_SIZE, EVAL_BATCH_SIZE), **defaults: Setting
     ) -> dict[str, Setting]:
-        """As `values`, for a search that sets the batch size, which an open evaluation batch follows (`following`)."""
-        defaults = {BATCH_SIZE: 1, EVAL_BATCH_SIZE: 1, ACCUMULATION: 1} | defaults  # a run starts with an accumulation of 1
-        elsewhere = set_elsewhere if self.finds_places else ()
+        """As `values`, without what the verb sets, and an open evaluation batch, which follows the batch size (`following`)."""
+        defaults = {**dict.fromkeys(self.sets, 1), EVAL_BATCH_SIZE: 1, ACCUMULATION: 1, **defaults}  # a run starts with 1 of it
+        elsewhere = set_elsewhere if self.finds_places and BATCH_SIZE in self.sets else ()
         values, is_open = self.values(elsewhere, **defaults), EVAL_BATCH_SIZE not in self.given
         return {
-            name: value for name, value in values.items() if name != BATCH_SIZE and not (is_open and name == EVAL_BATCH_SIZE)
+            name: value for name, value in values.items() if name not in self.sets and not (is_open and name == EVAL_BATCH_SIZE)
         }
 
 
@@ -82,11 +83,16 @@ def start(
     ranks: int | None,
     as_rank: int | None,
     takes_several: bool = False,
+    sets: tuple[str, ...] = (BATCH_SIZE,),
 ) -> Start:
-    """Raises UsageError for what cannot be meant, NoSuchDevice for an unknown card or a device that is not here."""
+    """`sets`: what the verb gives its trials, in place of what the command says; it has to have a place, but the batch size.
+
+    Raises UsageError for what cannot be meant, NoSuchDevice for an unknown card or a device that is not here."""
     options, given = options or Options(), dict(settings or {})
     wants = require_choice(options.batch_size_from)
     command, advice = devices.with_torch(commands.parse(tuple(argv), opens_batch_size=wants in (AUTO, FLAG)))
+    for name in sets:
+        command = _opened(command, name, given)
     batch_size = given.get(BATCH_SIZE, command.given.get(BATCH_SIZE))
     asked = None if batch_size is None else parse_batch_size(str(batch_size))
     cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
@@ -98,17 +104,31 @@ def start(
         chosen, accelerator = devices.choose(command, device, one)
         found.append((chosen, devices.budget_for(chosen, accelerator, options.budget)))
     chosen, budget = found[0]
-    return Start(command, given, asked, chosen, budget, options, advice, tuple(found))
+    return Start(command, given, asked, chosen, budget, options, advice, sets, tuple(found))
 
 
-def takes_a_batch_size(command: Command) -> bool:
-    """Whether a batch size can be given to the script: by a placeholder, a known flag, or brimful.setting inside."""
+def _opened(command: Command, name: str, given: Mapping[str, Setting]) -> Command:
+    """The command with a place for a setting that a verb gives its trials. Raises UsageError where there is none."""
+    command = command if name == BATCH_SIZE else commands.opened(command, name, whole=False)
+    if name == BATCH_SIZE or takes(command, name):
+        return command
+    raise UsageError(
+        problem=f"{name} was asked about, and the command has no {{{name}}} and no --{name.replace('_', '-')} with a value",
+        explanation="brimful has no place to set it",
+        suggestion=f"write {{{name}}} where the value goes, for instance: python train.py --my-flag {{{name}}}",
+    )
+
+
+def takes(command: Command, name: str = BATCH_SIZE) -> bool:
+    """Whether a setting can be given to the script: by a placeholder, a known flag, or brimful.setting inside."""
     opened = (*commands.placeholders(command), *command.places)
-    return BATCH_SIZE in opened or any(map(commands.says_its_batch_size_inside, _texts(command)))
+    return name in opened or any(commands.says_inside(text, name) for text in _texts(command))
 
 
-def following(command: Command, settings: Mapping[str, Setting], batch_size: int) -> dict[str, Setting]:
+def following(command: Command, settings: Mapping[str, Setting], batch_size: Setting | None) -> dict[str, Setting]:
     """What an open {eval_batch_size} is at a batch size: evaluation keeps no activations."""
+    if not isinstance(batch_size, int):
+        return {}
     is_open = EVAL_BATCH_SIZE in commands.placeholders(command) and EVAL_BATCH_SIZE not in settings
     return {EVAL_BATCH_SIZE: EVAL_TIMES * batch_size} if is_open else {}
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from brimful.decide.speed.predicted import MACHINE_RANKS, is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
-from brimful.values import Diagnostic, Outcome, PredictedSpeed, TrialResult
+from brimful.values import Diagnostic, PredictedSpeed, TrialResult
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.results import batches_per_step
 
@@ -20,7 +21,7 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     if rates_of(tracer.gpu) is None:
         suggestion = "name a card of the catalogue where there is one: --gpu (see `brimful gpus`)"
         return Diagnostic("no-clock", "only the memory of this card is known", "so no speed is predicted", suggestion)
-    done = {size: one for size, one in completed(tracer).items() if (size is None) == (batch_size is None)}
+    done = {size: one for size, one in tracer.completed().items() if (size is None) == (batch_size is None)}
     accumulates = has_a_fixed_total(done)
     if not accumulates:
         done = with_whole_steps(done)
@@ -29,7 +30,10 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     if kernels is None:
         return Diagnostic("no-clock", "no trial measured a step from its beginning to its end", "so no speed is predicted", "")
     samples, notes = samples_by_size(counted), _left_out(tracer.representative())
-    if accumulates:
+    if not tracer.in_batches:
+        usual = tracer.representative().samples_per_step
+        samples = (lambda size: usual) if usual else None
+    elif accumulates:
         notes.append(FIXED_TOTAL)
     elif samples is not None and batch_size is not None:
         first, last = kernels.fitted_at[0], kernels.fitted_at[-1]
@@ -38,14 +42,11 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
             notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
     ranks = tracer.representative().reports[0].world_size
     speed = predict_speed(
-        kernels, tracer.gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks, draws=not accumulates
-    )
+        kernels, tracer.gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks,
+        draws=not accumulates and tracer.in_batches,
+    )  # fmt: skip
     assert speed is not None
-    return speed
-
-
-def completed(tracer: Tracer) -> dict[int | None, TrialResult]:
-    return {size: result for size, result in tracer.results.items() if result.outcome is Outcome.COMPLETED}
+    return speed if tracer.in_batches else replace(speed, batch_size=None)
 
 
 def has_a_fixed_total(done: Mapping[int | None, TrialResult]) -> bool:

@@ -31,8 +31,9 @@ from brimful.values import (
 )
 from brimful.verbs import imaginary, tune_measured, tune_task
 from brimful.verbs.imaginary import Tracer
+from brimful.verbs.results import ignores_the_batch_size
 from brimful.verbs.session import Options
-from brimful.verbs.start import Start, start, takes_a_batch_size
+from brimful.verbs.start import Start, start, takes
 from brimful.verbs.step_speed import FIXED_TOTAL, speed_of
 from brimful.verbs.tune_plan import rate_advice
 
@@ -59,7 +60,7 @@ def tune(
     errors of `verbs.results` when it does not train.
     """
     began = start(argv, settings, options, device, gpu, gpu_memory, ranks, as_rank)
-    if not takes_a_batch_size(began.command) and not began.finds_places:
+    if not takes(began.command) and not began.finds_places:
         raise commands.no_place_for_a_batch_size()
     if host_policy not in POLICIES:
         raise UsageError(f"--host-policy {host_policy}", "there is no such policy", f"name one of {', '.join(POLICIES)}")
@@ -75,7 +76,7 @@ def tune(
         if on_imaginary:
             tracer = Tracer(session, began.command, began.device, began.budget, others)
             noted: list[Diagnostic] = []
-            asked = began.asked if takes_a_batch_size(began.command) else _without_a_flag(tracer, began, noted)
+            asked = began.asked if takes(began.command) else _without_a_flag(tracer, began, noted)
             try:
                 session.keep(_on_imaginary(tracer, goal, asked, noted))
             except (Interrupted, KeyboardInterrupt, TimeIsUp) as stop:
@@ -125,7 +126,7 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None, noted: Seq
     session = tracer.session
     conclusion = imaginary.search(tracer, asked)
     if conclusion.estimate.ignores_batch_size or conclusion.estimate.limited_by == NOT_FOLLOWED:
-        raise imaginary.ignores_the_batch_size(tracer.command)
+        raise ignores_the_batch_size(tracer.command)
     largest, limited_by = conclusion.estimate.largest_batch_size, conclusion.estimate.limited_by
     if largest is None:
         raise imaginary.nothing_fits(tracer, conclusion)

@@ -33,11 +33,18 @@ from brimful.units import format_bytes
 from brimful.values import Command, Limits, Outcome, Plan, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.devices import require_that_card
 from brimful.verbs.host_room import loader_plan
-from brimful.verbs.imaginary import ignores_the_batch_size
 from brimful.verbs.locate import locate
-from brimful.verbs.results import dataset_length, error_of, largest_batch, require_steps, require_steps_or_memory, trained
+from brimful.verbs.results import (
+    dataset_length,
+    error_of,
+    ignores_the_batch_size,
+    largest_batch,
+    require_steps,
+    require_steps_or_memory,
+    trained,
+)
 from brimful.verbs.session import Session
-from brimful.verbs.start import refuse_unreachable, takes_a_batch_size
+from brimful.verbs.start import refuse_unreachable, takes
 from brimful.verbs.tune_plan import plan_of
 from brimful.verbs.tune_task import Found, Task, ended_early
 
@@ -46,7 +53,7 @@ _SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
 
 def run(session: Session, task: Task) -> Plan:
     """Tunes `task`; estimates and plan go into the session's record. Raises DoesNotFit and the errors of `verbs.results`."""
-    if not takes_a_batch_size(task.start.command):
+    if not takes(task.start.command):
         task = _without_a_flag(session, task)
     task = _with_defaults(session, task)
     memory, limits = _search_memory(session, task)

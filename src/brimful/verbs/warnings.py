@@ -10,17 +10,17 @@ from brimful.decide.audit.findings import findings
 from brimful.decide.memory.fit import Verdict
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.decide.memory.search_traced import MemoryConclusion
-from brimful.units import format_bytes
-from brimful.values import Diagnostic, Outcome, PeakEstimate, TrialResult
-from brimful.verbs.imaginary import Tracer, ignores_the_batch_size, search_notes
-from brimful.verbs.results import loaders
+from brimful.units import format_bytes, noun_of
+from brimful.values import Diagnostic, PeakEstimate, TrialResult
+from brimful.verbs.imaginary import Tracer, search_notes
+from brimful.verbs.results import ignores_the_batch_size, loaders
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The peak of a command at a batch size, and the search it comes from."""
+    """The peak of a command at a size, and the search it comes from."""
 
-    batch_size: int | None  # None: the command as it stands
+    size: int | None  # the batch size, or what else was unknown; None: the command as it stands
     verdict: Verdict
     peak: PeakEstimate | None
     phases: dict[str, PeakEstimate]
@@ -42,7 +42,7 @@ def warnings_of(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
 
 
 def _about_the_batch_size(tracer: Tracer, answer: Answer, result: TrialResult) -> Iterator[Diagnostic]:
-    asked, length, peak = answer.batch_size, tracer.dataset_length(), answer.peak
+    asked, length, peak = answer.size if tracer.in_batches else None, tracer.dataset_length(), answer.peak
     if asked and length and asked > length:
         explanation = f"the script would train with batches of {length:,}, and the prediction is for that"
         if any(loader.drop_last for loader in loaders(result, "train")):
@@ -63,7 +63,7 @@ def _about_the_batch_size(tracer: Tracer, answer: Answer, result: TrialResult) -
             'move the model and its batches there: .to("cuda")',
         )
     cap = answer.conclusion.estimate.loader_cap if answer.conclusion else None
-    if answer.conclusion is None or not answer.conclusion.estimate.ignores_batch_size:
+    if tracer.in_batches and (answer.conclusion is None or not answer.conclusion.estimate.ignores_batch_size):
         yield from _hidden_cap(tracer, None if cap is not None and asked == cap else asked)
     if answer.conclusion and answer.conclusion.estimate.ignores_batch_size:
         error = ignores_the_batch_size(tracer.command)
@@ -72,7 +72,7 @@ def _about_the_batch_size(tracer: Tracer, answer: Answer, result: TrialResult) -
 
 def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
     """Where the loader gave less than a trial requested and the batch size in question is above that."""
-    completed = {size: one for size, one in tracer.results.items() if size and one.outcome is Outcome.COMPLETED}
+    completed = {size: one for size, one in tracer.completed().items() if size}
     size, result = max(completed.items(), default=(0, None))
     if result is None or not any(one.code == "hidden-cap" for one in findings(result, {"batch_size": size})):
         return
@@ -87,7 +87,7 @@ def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
 
 
 def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
-    peak, budget, asked = answer.peak, tracer.budget, answer.batch_size
+    peak, budget, asked = answer.peak, tracer.budget, answer.size
     if answer.retries_per_step and answer.verdict != "does_not_fit":
         yield Diagnostic(
             "gives-cache-back",
@@ -109,7 +109,7 @@ def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
     if asked and largest and asked < largest:
         yield Diagnostic(
             "a-larger-one-fits",
-            f"batch size {asked:,} does not fit, and {largest:,} does",
+            f"{noun_of(tracer.unknown)} {asked:,} does not fit, and {largest:,} does",
             "how allocations share segments changes from size to size, or the script goes another way there",
             f"{largest:,}, or a size well below this one",
         )
@@ -153,10 +153,10 @@ def _about_the_trial(result: TrialResult) -> Iterator[Diagnostic]:
 def _growth(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
     """What piles up from step to step or over an evaluation, by the completed trial whose batch size is nearest. What a whole
     evaluation keeps is much the same at every batch size."""
-    completed = {size: one for size, one in tracer.results.items() if one.outcome is Outcome.COMPLETED and one.reports}
+    completed = {size: one for size, one in tracer.completed().items() if one.reports}
     if not completed:
         return []
-    size = min(completed, key=lambda n: abs(math.log((n or 1) / (answer.batch_size or 1))))
+    size = min(completed, key=lambda n: abs(math.log((n or 1) / (answer.size or 1))))
     result, peak, evaluation = completed[size], answer.peak, answer.phases.get("eval")
     if result.peak is None or not result.peak.device_bytes:
         return []
@@ -168,5 +168,5 @@ def _growth(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
         tracer.budget.bytes if answer.verdict == "fits" else None,
         max(lengths, default=0) or None,
     )
-    other = f" (at a batch size of {size})" if size != answer.batch_size else ""
+    other = f" (at a {noun_of(tracer.unknown)} of {size})" if size != answer.size else ""
     return [replace(one, problem=one.problem + other) for one in found]

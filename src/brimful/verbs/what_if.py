@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from brimful.decide.memory import remedies
+from brimful.decide.memory.bracket import upper_limit
 from brimful.decide.memory.breakdown import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Annotated, Breakdowns, annotate, break_down
 from brimful.decide.memory.fit import ExtrapolatedPeaks
 from brimful.decide.memory.remedies import Memory, Resize
@@ -16,8 +17,8 @@ from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.predicted import LINKS_REACHED, efficiency_of, predict_speed
 from brimful.measure.traces import read_trace
 from brimful.values import Estimate, NoRemedy, Outcome, Remedy, Setting, Source, TrialResult, WhatIf
-from brimful.verbs.imaginary import Tracer
-from brimful.verbs.step_speed import completed, has_a_fixed_total, with_whole_steps
+from brimful.verbs.imaginary import Tracer, limits_of
+from brimful.verbs.step_speed import has_a_fixed_total, with_whole_steps
 from brimful.verbs.warnings import Answer
 from brimful_inside.simulator.allocator_settings import conf_in
 from brimful_inside.simulator.program import Program, program_of
@@ -56,7 +57,7 @@ def find(tracer: Tracer, answer: Answer) -> Found | None:
 def _origins(tracer: Tracer, answer: Answer) -> Iterator[tuple[Program, Sequence[int], Annotated, SizeModel | None]]:
     """Programs with their sizes at the answer's batch size, each of one card."""
     model = answer.conclusion.size_model if answer.conclusion is not None else None
-    batch_size = tracer.effective(answer.batch_size)
+    batch_size = tracer.effective(answer.size)
     if model is not None and batch_size is not None and batch_size >= min(model.fitted_at):
         sizes, start, cards = model.sizes_at(batch_size), 0, tracer.cards(model.fitted_at[0])
         for one, card in zip(cards, model.program.cards, strict=False):
@@ -118,9 +119,9 @@ class _Ladder:
     others: list[NoRemedy] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        asked = self.tracer.effective(self.answer.batch_size)
+        asked = self.tracer.effective(self.answer.size)
         memory = Memory(self.tracer.card, self.found.program, self.found.sizes, self.found.annotated)
-        done = completed(self.tracer)
+        done = self.tracer.completed()
         kernels = {} if has_a_fixed_total(done) else {size or 0: self.tracer.kernels(size) for size in with_whole_steps(done)}
         self.now = _State(memory, asked, kernels, self.step_s)
 
@@ -156,7 +157,7 @@ class _Ladder:
     def micro_batches(self) -> None:
         """The same batch in parts with the gradients summed: as few as make it fit, else the most that sizes are known for."""
         model, asked = self.found.model, self.now.batch_size
-        if model is None or asked is None or self.now.memory.phase != "train":
+        if model is None or asked is None or self.now.memory.phase != "train" or not self.tracer.in_batches:
             return
         largest = self.answer.conclusion.estimate.largest_batch_size if self.answer.conclusion else None
         parts, after = max(2, -(-asked // largest) if largest else 2), None
@@ -277,7 +278,7 @@ class _Ladder:
     def _trial(self, state: _State, batch_size: int | None) -> tuple[TrialResult, Trace | None]:
         """One trial of what was switched, on a card as large as it needs to be."""
         trial = next(iter(self.tracer.results.values())).trial
-        size: dict[str, Setting] = {} if batch_size is None else {"batch_size": batch_size}
+        size: dict[str, Setting] = {} if batch_size is None else {self.tracer.unknown: batch_size}
         if state.eval_batch_size is not None:
             size["eval_batch_size"] = state.eval_batch_size
         trial = replace(trial, settings={**trial.settings, **size}, capacity_bytes=None, what_ifs=state.what_ifs)
@@ -306,8 +307,7 @@ class _Ladder:
         model = fit_size_model({small: self.tracer.here(program_of(other)), asked: self.tracer.here(program_of(trace))})
         if model is None or not model.exact:
             return None
-        limits = [n for n in (self.tracer.dataset_length(), self.tracer.session.options.max_batch_size) if n is not None]
-        return ExtrapolatedPeaks(model, after.memory.card).largest(small, min(limits, default=None))
+        return ExtrapolatedPeaks(model, after.memory.card).largest(small, upper_limit(limits_of(self.tracer))[0])
 
 
 def _longer(step_s: Estimate | None, times: int, more_s: float) -> Estimate | None:

@@ -155,8 +155,8 @@ def _of_answer(
     """The line of a card that was asked alone."""
     conclusion = answer.conclusion
     largest = conclusion.estimate.largest_batch_size if conclusion is not None else None
-    found = replace(line, verdict=answer.verdict, batch_size=answer.batch_size, peak=answer.peak, largest_batch_size=largest)
-    return _priced(replace(found, traced=True), tracer, tracer.in_force(conclusion, answer.batch_size), samples, per_hour)
+    found = replace(line, verdict=answer.verdict, batch_size=answer.size, peak=answer.peak, largest_batch_size=largest)
+    return _priced(replace(found, traced=True), tracer, tracer.in_force(conclusion, answer.size), samples, per_hour)
 
 
 def _priced(

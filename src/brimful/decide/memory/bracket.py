@@ -8,6 +8,7 @@ from math import isqrt
 from typing import TypeVar
 
 from brimful.decide.memory.batches_given import Given, loader_cap
+from brimful.units import noun_of
 from brimful.values import Limits, Outcome
 
 # Trials beyond the usual number, to find where a script's errors begin. Seven halvings in octaves follow the usual three
@@ -48,6 +49,7 @@ class Bracket:
 
     limits: Limits  # in samples
     multiple_of: int = 1
+    unknown: str = "batch_size"  # what the sizes are of
     tried: list[int] = field(default_factory=list)  # in order
     fitting: set[int] = field(default_factory=set)
     too_large: set[int] = field(default_factory=set)  # ran out of memory, or peaked over the budget
@@ -58,6 +60,14 @@ class Bracket:
     def __post_init__(self) -> None:
         if self.upper is not None and self.upper < 1:
             raise ValueError("no batch size from 1 to {} ({})".format(*upper_limit(self.limits)))
+
+    @property
+    def in_batches(self) -> bool:
+        return self.unknown == "batch_size"
+
+    @property
+    def noun(self) -> str:
+        return noun_of(self.unknown)
 
     @property
     def upper(self) -> int | None:
@@ -103,7 +113,7 @@ class Bracket:
         self.limits = replace(self.limits, dataset_length=min(lengths, default=None))
 
     def add_script_error(self, size: int, words: str | None, outcome: Outcome) -> None:
-        self.script_errors[size] = words or f"the script itself, which fails at batch size {self.samples(size):,} ({outcome})"
+        self.script_errors[size] = words or f"the script itself, which fails at {self.noun} {self.samples(size):,} ({outcome})"
 
     def script_error_above(self, size: int | None) -> int | None:
         """The smallest size above `size` at which the script raised an error. Only trials show where that is."""
@@ -117,12 +127,20 @@ class Bracket:
             return None
         if low is None:
             return error - 1
-        return low if error - low <= max(1, low // CLOSE) else max(low + 1, isqrt(low * error))
+        crept = not self.in_batches and error > low + 1 and low - 1 in self.fitting  # the size above the answer ran as well
+        if error - low <= max(1, low // CLOSE) and not crept:
+            return low
+        middle = isqrt(low * error)
+        # Scripts limit lengths and the like to round numbers.
+        round_one = roundest(max(low + 1, 3 * middle // 4), min(error, 3 * middle // 2))
+        return max(low + 1, middle if self.in_batches else round_one)
 
     def untried_note(self) -> str | None:
         """What was not tried between the largest size that ran and the script's error; None where they are close."""
         low, error = self.low, self.script_error_above(self.low)
-        if low is None or error is None or self.largest_without_error == low:
+        if low is None or error is None or error == low + 1:
+            return None
+        if self.in_batches and self.largest_without_error == low:
             return None
         return (
             f"{self.samples(low):,} is the largest that ran and {self.samples(error):,} the smallest at which the script "
@@ -131,3 +149,11 @@ class Bracket:
 
     def samples(self, size: int) -> int:
         return size * self.multiple_of
+
+
+def roundest(first: int, end: int) -> int:
+    """The number from `first` up to `end`, without it, that the largest power of two divides: where things are padded to."""
+    power = 1
+    while (end - 1) // (2 * power) * 2 * power >= first:
+        power *= 2
+    return (end - 1) // power * power

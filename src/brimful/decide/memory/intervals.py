@@ -31,7 +31,8 @@ GROWTH_EXTRAPOLATED = 0.02
 # as nearly every measured network without workspaces has a stem of convolutions and no more.
 DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES = "dense", "no workspaces", "small workspaces", "workspaces"
 UNKNOWN_WORKSPACES, NO_CONVOLUTIONS = "convolutions of unknown workspaces", "attention without convolutions"
-KINDS = (DENSE, NO_CONVOLUTIONS, NO_WORKSPACES, UNKNOWN_WORKSPACES, SMALL_WORKSPACES, WORKSPACES)
+WITH_CONVOLUTIONS = (NO_WORKSPACES, UNKNOWN_WORKSPACES, SMALL_WORKSPACES, WORKSPACES)
+KINDS = (DENSE, NO_CONVOLUTIONS, *WITH_CONVOLUTIONS)
 SMALL = 0.0175  # of the most bytes alive at once
 STEM = 0.05  # of all that is allocated: results of convolutions, where these are more than a stem
 

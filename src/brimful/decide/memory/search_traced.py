@@ -7,13 +7,13 @@ as to a row by which no larger size has room. Else the traces nearest to the ans
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from math import isqrt
 
-from brimful.decide.memory.bracket import MORE_TRIALS, Bracket, upper_limit
-from brimful.decide.memory.fit import Card, ExtrapolatedPeaks, curve_sizes, largest_that
+from brimful.decide.memory.bracket import MORE_TRIALS, Bracket, roundest, upper_limit
+from brimful.decide.memory.fit import Card, curve_sizes, largest_that
 from brimful.decide.memory.intervals import GROWTH_EXTRAPOLATED, GROWTH_PEAKS, growth
+from brimful.decide.memory.known_traces import Known, Traced
 from brimful.decide.memory.peak_curve import fit_peaks
 from brimful.decide.memory.size_model import (
     SizeModel,
@@ -23,30 +23,15 @@ from brimful.decide.memory.size_model import (
     most_trusted,
     third_size,
 )
-from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import Limits, MemoryEstimate, Outcome, Point
-from brimful_inside.simulator.program import Program, joined, program_of
-from brimful_inside.simulator.replay import Replayed
-from brimful_inside.simulator.trace import Trace
 
 MAX_TRACES = 6
+MOST_TRACES = 16  # where the unknown is no batch size: no model may hold, and trials alone show where the edge is
 GROWTH_STEP = 8  # where peaks alone are known, a size is at most this many times the largest that was traced
 FIRST_SIZE = 5  # not 1 or 2, where scripts and kernels take other ways
+FAR = 500  # a setting up to which nothing changed changes nothing
 NOT_FOLLOWED = "not_followed"  # what limits a search that names no largest size, since larger ones were the same
 APART = 7  # of the first two: a prime, so that a rounding in the script shows as a broken slope
-
-
-@dataclass(frozen=True)
-class Traced:
-    """What a trial showed: a trace of each card, which may be cut off where the outcome is not COMPLETED."""
-
-    outcome: Outcome
-    traces: tuple[Trace, ...] = ()
-    dataset_length: int | None = None  # once it is known: no larger batch size is tried
-    failure: str | None = None  # of the script itself: its error and the batch size, as what limits the batch size
-    samples_per_step: int | None = None
-    batch: int | None = None  # the largest that the training loader of a process gave
-    program: Program | None = None  # of these traces, where it was made before
 
 
 @dataclass(frozen=True)
@@ -58,6 +43,7 @@ class MemoryConclusion:
     size_model: SizeModel | None  # None where no trace verified it
     failed: Outcome | None = None  # a trial failed for a reason other than memory
     notes: tuple[str, ...] = ()
+    multiple_of: int = 1  # what all sizes that were tried are multiples of
 
 
 @dataclass(frozen=True)
@@ -69,95 +55,32 @@ class Extrapolated:
     loader_cap: int | None
 
 
-@dataclass
-class _Known:
-    """The traces so far. Sizes are the bracket's."""
-
-    card: Card
-    bracket: Bracket
-    programs: dict[int, Program] = field(default_factory=dict)
-    played: dict[int, Replayed] = field(default_factory=dict)
-    full: set[int] = field(default_factory=set)  # ran out of device memory
-    steps: set[int | None] = field(default_factory=set)  # samples that went into a step, over all traces
-    predicted: dict[tuple, ExtrapolatedPeaks] = field(default_factory=dict)
-
-    def peaks_of(self, model: SizeModel) -> ExtrapolatedPeaks:
-        return self.predicted.setdefault(model.identity, ExtrapolatedPeaks(model, self.card))
-
-    def trace(self, size: int) -> Generator[int, Traced, None]:
-        """Trace this size, and keep what it showed."""
-        traced = yield self.bracket.samples(size)
-        self.learn(size, traced)
-
-    def learn(self, size: int, traced: Traced) -> None:
-        bracket = self.bracket
-        bracket.tried.append(size)
-        bracket.learn_dataset_length(traced.dataset_length)
-        whole = bool(traced.traces) and all(trace.whole for trace in traced.traces)
-        if traced.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
-            self.full.add(size)
-            bracket.too_large.add(size)
-        elif traced.outcome is not Outcome.COMPLETED or not whole:
-            outcome = Outcome.CRASHED if traced.outcome is Outcome.COMPLETED else traced.outcome
-            bracket.add_script_error(size, traced.failure, outcome)
-            if outcome not in SCRIPT_FAILED or not self.programs:
-                bracket.failed = outcome
-        else:
-            self.steps.add(traced.samples_per_step)
-            bracket.learn_given(size, traced.batch, traced.samples_per_step)
-            program = self.programs[size] = traced.program or joined([program_of(trace) for trace in traced.traces])
-            play = partial(self.card.replay, program)
-            self.played[size] = play(self.card.capacity_bytes)
-            (bracket.fitting if self.card.fits(play) else bracket.too_large).add(size)
-
-    @property
-    def unfollowed(self) -> int | None:
-        """The second largest size that was traced, where the largest takes exactly as much memory, while a smaller one takes
-        less, or where both accumulate the same batches to steps of their size: the script's memory does not follow the size.
-        None where it does, or where `Bracket.ignored` will tell."""
-        given = {size: self.bracket.given.get(self.bracket.samples(size)) for size in self.programs}
-        held = {size: sum(program.sizes) for size, program in sorted(self.programs.items())}
-        if len(held) < 2 or self.bracket.ignored or (self.bracket.low is not None and self.bracket.low == self.bracket.upper):
-            return None
-        *smaller, small, large = held
-        one, other = given[small], given[large]
-        if one is not None and other is not None:
-            peaks = [self.played[size].peak.allocated for size in (small, large)]
-            return small if one.batch == other.batch and one != other and peaks[0] == peaks[1] else None
-        return small if held[small] == held[large] and any(held[size] < held[small] for size in smaller) else None
-
-    @property
-    def frontier(self) -> list[int]:
-        """The two traced sizes nearest to the edge of what fits."""
-        sizes = sorted(self.programs)
-        below = [size for size in sizes if size in self.bracket.fitting]
-        above = [size for size in sizes if size not in self.bracket.fitting]
-        return sorted(below[-1:] + above[:1] if below and above else below[-2:] or above[:2])
-
-    def upper_if_grown(self, size: int, factor: float) -> float:
-        """The upper end of the device peak if all that the script holds at a traced size were `factor` times as much."""
-        played, card = self.played[size], self.card
-        return card.around(card.context_bytes + factor * played.peak.reserved)[1] if played.full is None else float("inf")
-
-
 def search_largest(
-    card: Card, limits: Limits, first_size: int = FIRST_SIZE, multiple_of: int = 1, begins_with: Sequence[int] = ()
+    card: Card,
+    limits: Limits,
+    first_size: int = FIRST_SIZE,
+    multiple_of: int = 1,
+    begins_with: Sequence[int] = (),
+    unknown: str = "batch_size",
 ) -> Generator[int, Traced, MemoryConclusion]:
-    """Yields batch sizes to trace, is sent what each showed, and returns the conclusion. `begins_with`: sizes whose traces are
-    there, in place of its own first ones.
+    """Yields batch sizes to trace, or values of another `unknown`, is sent what each showed, and returns the conclusion.
+    `begins_with`: sizes whose traces are there, in place of its own first ones.
 
     A size is never yielded twice, obeys `limits`, is a multiple of `multiple_of`, and above the first two is predicted to fit.
+    Of another unknown the operations may change with the value, or sizes move in steps: where no model is confirmed, the value
+    above the answer is traced as well, to see that it does not fit.
+
     An error of the script where smaller sizes ran bounds the search; any other failure that has nothing to do with memory ends
     it. Raises ValueError where the limits leave no batch size.
     """
-    known = _Known(card, Bracket(limits, multiple_of))
+    known = Known(card, Bracket(limits, multiple_of, unknown))
     bracket = known.bracket
     for size in begins_with:
         yield from known.trace(size // multiple_of)
     if not begins_with:
         yield from _first_traces(known, max(1, first_size // multiple_of))
     while bracket.failed is None and known.programs and not bracket.ignored and not known.unfollowed:
-        most = MAX_TRACES + (MORE_TRIALS if bracket.script_errors else 0)
+        most = (MAX_TRACES if bracket.in_batches else MOST_TRACES) + (MORE_TRIALS if bracket.script_errors else 0)
         size = _next_size(known) if len(bracket.tried) < most else None
         if size is None:
             break
@@ -167,12 +90,12 @@ def search_largest(
 
 def first_traces(card: Card, limits: Limits, first_size: int, multiple_of: int) -> Generator[int, Traced, None]:
     """The small traces that `search_largest` begins with."""
-    yield from _first_traces(_Known(card, Bracket(limits, multiple_of)), max(1, first_size // multiple_of))
+    yield from _first_traces(Known(card, Bracket(limits, multiple_of)), max(1, first_size // multiple_of))
 
 
 def extrapolate(card: Card, limits: Limits, shown: Mapping[int, Traced], multiple_of: int = 1) -> Extrapolated:
     """What `search_largest` would ask next, after traces at these batch sizes, taken on a card that does all as this one."""
-    known = _Known(card, Bracket(limits, multiple_of))
+    known = Known(card, Bracket(limits, multiple_of))
     for size, traced in sorted(shown.items()):
         known.learn(size // multiple_of, traced)
     model = most_trusted(known.programs, known.frontier) if known.programs else None
@@ -188,7 +111,7 @@ def extrapolate(card: Card, limits: Limits, shown: Mapping[int, Traced], multipl
     )
 
 
-def _first_traces(known: _Known, first_size: int) -> Generator[int, Traced, None]:
+def _first_traces(known: Known, first_size: int) -> Generator[int, Traced, None]:
     """Two traces at small sizes, a third where they call for it; smaller ones where those are too large already."""
     bracket = known.bracket
     size = bracket.within(first_size)
@@ -210,7 +133,7 @@ def _first_traces(known: _Known, first_size: int) -> Generator[int, Traced, None
             yield from known.trace(third)
 
 
-def _second_size(known: _Known, first: int) -> int | None:
+def _second_size(known: Known, first: int) -> int | None:
     """A size above the first one that fits even if all memory grows with the batch; else a size below it."""
     wanted = min([first + APART, *(size - 1 for size in known.full)])
     if known.bracket.upper is not None:
@@ -222,7 +145,7 @@ def _second_size(known: _Known, first: int) -> int | None:
     return below if below < first else None
 
 
-def _next_size(known: _Known) -> int | None:
+def _next_size(known: Known) -> int | None:
     """The next batch size to trace; None when the search is over."""
     bracket, model = known.bracket, most_trusted(known.programs, known.frontier)
     candidate = _candidate(known, model)
@@ -230,13 +153,17 @@ def _next_size(known: _Known) -> int | None:
         return None if 1 in bracket.tried or (model is not None and model.verified) else 1
     if candidate not in bracket.tried or (candidate == bracket.upper and candidate in bracket.fitting):
         return candidate if candidate not in bracket.tried else None  # the trace of the upper limit is the proof
+    if not bracket.in_batches:
+        above, error = (bracket.low or 0) + 1, bracket.script_error_above(bracket.low)
+        proven = model is not None and known.trusts(model) and error is None
+        return None if proven or above in bracket.tried else above
     if model is not None and model.size_model.exact and not model.verified and not _proves_the_limit(known, candidate):
         smaller = range(candidate - 1, 0, -1)  # below the answer, since it must be safe
         return next((size for size in smaller if size not in bracket.tried), None)
     return None
 
 
-def _proves_the_limit(known: _Known, size: int) -> bool:
+def _proves_the_limit(known: Known, size: int) -> bool:
     """Whether models of smaller sizes, as far as the trace at this one confirms them, have no room for any larger one."""
     bracket = known.bracket
     if size != bracket.low or size == bracket.upper or bracket.script_errors:
@@ -252,22 +179,29 @@ def _proves_the_limit(known: _Known, size: int) -> bool:
     return False
 
 
-def _candidate(known: _Known, model: TrustedModel | None) -> int | None:
+def _candidate(known: Known, model: TrustedModel | None) -> int | None:
     """The largest size predicted to fit, by the model or by the peaks; None if none does."""
     most, by_memory = known.bracket.largest_without_error, _candidate_by_memory(known, model)
     return by_memory if most is None or by_memory is None else min(by_memory, most)
 
 
-def _candidate_by_memory(known: _Known, model: TrustedModel | None) -> int | None:
+def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None:
     """As `_candidate`, whether or not the script itself would fail there."""
     bracket = known.bracket
     low, high, upper = bracket.low, bracket.high, bracket.largest_to_try
+    if not bracket.in_batches and low is not None:
+        if high is None and model is not None and known.all_alike(model):
+            return GROWTH_STEP * low if low < FAR else low
+        # Whatever shape the peaks have: every other trial halves the bracket.
+        halves = len(bracket.tried) > MAX_TRACES and len(bracket.tried) % 2
+        if high is not None and high > low + 1 and halves and not (model is not None and known.trusts(model)):
+            return roundest(low + max(1, (high - low) // 8), high - (high - low) // 8)
     expected = high is not None and (model is None or not model.verified or known.peaks_of(model.size_model).fits(high))
     if low is not None and upper is not None and high in known.full and expected:
         upper = min(upper, max(low + 1, isqrt(low * high)))  # the prediction was wrong once: half way, in octaves
     if upper is not None and upper <= (low or 0):
         return low
-    if model is None:
+    if model is None or not (known.trusts(model) or _is_whole(model.size_model)):
         found = _candidate_by_peaks(known, low or 1, upper)
     elif model.size_model.constant:
         # Any size is as good as any other: without a limit, name none that was not traced.
@@ -278,7 +212,12 @@ def _candidate_by_memory(known: _Known, model: TrustedModel | None) -> int | Non
     return found if low is None or found is not None else low
 
 
-def _candidate_by_peaks(known: _Known, lowest: int, upper: int | None) -> int | None:
+def _is_whole(model: SizeModel) -> bool:
+    """Whether nothing speaks against a model that was fitted at two or three values."""
+    return model.exact and not model.superlinear and not model.constant
+
+
+def _candidate_by_peaks(known: Known, lowest: int, upper: int | None) -> int | None:
     card, fitting = known.card, known.bracket.fitting
     needed = {size: float(card.upper(played)) for size, played in known.played.items() if played.full is None}
     # What gives its cached memory back within the budget may take more where there is more.
@@ -286,20 +225,24 @@ def _candidate_by_peaks(known: _Known, lowest: int, upper: int | None) -> int | 
     if not points:
         return None
     near = [point for point in points if point[0] in known.frontier] if len(points) > 3 else points
+    widens = GROWTH_PEAKS
+    if not known.bracket.in_batches:  # what does not fit is a proof as well
+        edge = known.bracket.low or known.bracket.high or 1
+        near, widens = sorted(points, key=lambda point: abs(point[0] - edge))[:3], 0.0
     fit = fit_peaks(near)
     seen_to = max(size for size, _ in points)
 
     def fits(size: int) -> bool:
-        return fit.at(size) * (1 + growth(size, seen_to, GROWTH_PEAKS)) <= known.card.budget_bytes
+        return fit.at(size) * (1 + growth(size, seen_to, widens)) <= known.card.budget_bytes
 
     most = GROWTH_STEP * seen_to  # peaks of small sizes can be flat (they share one segment) and promise anything
     return largest_that(fits, lowest, most if upper is None else min(upper, most))
 
 
-def _conclude(known: _Known) -> MemoryConclusion:
+def _conclude(known: Known) -> MemoryConclusion:
     bracket, card = known.bracket, known.card
     trusted = most_trusted(known.programs, known.frontier) if known.programs else None
-    verified = trusted is not None and trusted.verified and bracket.failed is None
+    verified = trusted is not None and trusted.verified and known.trusts(trusted) and bracket.failed is None
     proven = not verified and bracket.failed is None and bracket.low is not None and _proves_the_limit(known, bracket.low)
     largest = bracket.low
     # Only a verified model may name a size that was not traced, and none knows where a script raises an error.
@@ -308,7 +251,7 @@ def _conclude(known: _Known) -> MemoryConclusion:
         largest = candidate if candidate is not None else largest
     model = trusted.size_model if trusted is not None else None
     in_samples = model and replace(model, per=bracket.multiple_of, fitted_at=tuple(map(bracket.samples, model.fitted_at)))
-    constant = model is not None and model.constant and len(known.programs) > 1
+    constant = trusted is not None and known.all_alike(trusted) and len(known.programs) > 1
     if bracket.ignored or known.unfollowed:
         largest = None
     limit = NOT_FOLLOWED if known.unfollowed else None
@@ -326,6 +269,7 @@ def _conclude(known: _Known) -> MemoryConclusion:
         limited_by=limit or _limited_by(known, trusted, largest, constant),
         ignores_batch_size=bracket.ignored or (constant and limit is None and len(known.steps) == 1),
         loader_cap=bracket.limits.loader_cap,
+        unknown=bracket.unknown,
     )
     return MemoryConclusion(
         estimate,
@@ -333,10 +277,11 @@ def _conclude(known: _Known) -> MemoryConclusion:
         in_samples if verified else None,
         bracket.failed,
         tuple(_notes(known, trusted, proven or (largest is not None and largest == bracket.upper))),
+        bracket.multiple_of,
     )
 
 
-def _limited_by(known: _Known, model: TrustedModel | None, largest: int | None, constant: bool) -> str | None:
+def _limited_by(known: Known, model: TrustedModel | None, largest: int | None, constant: bool) -> str | None:
     bracket = known.bracket
     if largest is not None and largest == bracket.upper:
         return upper_limit(bracket.limits)[1]
@@ -348,13 +293,14 @@ def _limited_by(known: _Known, model: TrustedModel | None, largest: int | None, 
     return None if constant and largest else "budget"
 
 
-def _curve(known: _Known, largest: int | None) -> tuple[Point, ...]:
+def _curve(known: Known, largest: int | None) -> tuple[Point, ...]:
     """Predicted peaks for a picture: at each size by the model that holds at the nearest traced size."""
     bracket, sizes = known.bracket, sorted(known.programs)
     models = [most_trusted(known.programs, frontier) for frontier in (known.frontier, sizes[:2]) if frontier]
     found = [model for model in models if model is not None]
+    lowest = 1 if bracket.in_batches else sizes[0] if sizes else 1  # below that scripts may fail
     points, rows = [], max((len(model.size_model.program.events) for model in found), default=0)
-    for size in curve_sizes(largest, 1, bracket.upper, rows) if found else []:
+    for size in curve_sizes(largest, lowest, bracket.upper, rows) if found else []:
         model = min(found, key=lambda m, size=size: min(abs(size - seen) for seen in m.reproduced))
         played = known.played.get(size) or known.peaks_of(model.size_model).at(size)
         widened = 0.0 if model.verified else growth(size, sizes[-1], GROWTH_EXTRAPOLATED)
@@ -362,31 +308,39 @@ def _curve(known: _Known, largest: int | None) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _notes(known: _Known, model: TrustedModel | None, proven: bool) -> list[str]:
+def _notes(known: Known, model: TrustedModel | None, proven: bool) -> list[str]:
     notes: list[str] = []
-    if model is None and len(known.programs) > 1:
+    low, high, noun = known.bracket.low, known.bracket.high, known.bracket.noun
+    if not known.bracket.in_batches:
+        if low is not None and high is not None and high > low + 1 and not (model is not None and model.verified):
+            low, high = known.bracket.samples(low), known.bracket.samples(high)
+            notes.append(f"{noun} {low:,} fits and {high:,} does not: no trials were left for values in between")
+    elif model is None and len(known.programs) > 1:
         where = known.programs[min(known.programs)].difference(known.programs[max(known.programs)])
-        notes.append(f"the order of allocations depends on the batch size ({where}), so trials searched for the answer")
+        notes.append(f"the order of allocations depends on the {noun} ({where}), so trials searched for the answer")
     elif model is not None and not model.verified and len(known.programs) > 1 and not proven:
         notes.append(f"no trace confirmed the extrapolated sizes: {_difference(known, model)}")
     notes += filter(None, [known.bracket.untried_note(), _unfollowed_note(known)])
-    notes += [f"batch size {known.bracket.samples(size)} ran out of memory" for size in sorted(known.full)]
+    notes += [
+        f"{noun} {known.bracket.samples(size)} ran out of memory" for size in sorted(known.full) if known.bracket.in_batches
+    ]
     return notes
 
 
-def _unfollowed_note(known: _Known) -> str | None:
+def _unfollowed_note(known: Known) -> str | None:
     small, samples = known.unfollowed, known.bracket.samples
     if small is None:
         return None
+    named = "batch sizes" if known.bracket.in_batches else known.bracket.noun
     return (
-        f"batch sizes {samples(small):,} and {samples(max(known.programs)):,} take exactly as much memory: "
+        f"{named} {samples(small):,} and {samples(max(known.programs)):,} take exactly as much memory: "
         "the script does not follow the size there, so that none is called the largest"
     )
 
 
-def _difference(known: _Known, model: TrustedModel) -> str:
+def _difference(known: Known, model: TrustedModel) -> str:
     for size in sorted(known.programs):
         where = model.size_model.difference_from(known.programs[size], size)
         if where is not None:
-            return f"at batch size {known.bracket.samples(size)}, {where}"
+            return f"at {known.bracket.noun} {known.bracket.samples(size)}, {where}"
     return "no trace was left to confirm them" if model.size_model.exact else "the script rounds sizes"

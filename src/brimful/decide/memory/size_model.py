@@ -110,7 +110,7 @@ class SizeModel:
         values = [max(0, one.at(batch_size)) for one in self.polynomials]
         sizes = [values[index] for index in self.polynomial_of]
         for (name, args), numbers in self._by_workspace.items():
-            nbytes = workspaces.bytes_of(name, [one.at(batch_size) for one in args])
+            nbytes = max(0, workspaces.bytes_of(name, [one.at(batch_size) for one in args]))
             for number in numbers:
                 sizes[number] = nbytes
         return sizes

@@ -1,0 +1,112 @@
+"""What the traces of a search have shown so far."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from functools import partial
+
+from brimful.decide.memory.bracket import Bracket
+from brimful.decide.memory.fit import Card, ExtrapolatedPeaks
+from brimful.decide.memory.size_model import SizeModel, TrustedModel
+from brimful.outcomes import SCRIPT_FAILED
+from brimful.values import Outcome
+from brimful_inside.simulator.program import Program, joined, program_of
+from brimful_inside.simulator.replay import Replayed
+from brimful_inside.simulator.trace import Trace
+
+APART_IN_STEPS = 4  # values that are nearer may be padded to the same
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a trial showed: a trace of each card, which may be cut off where the outcome is not COMPLETED."""
+
+    outcome: Outcome
+    traces: tuple[Trace, ...] = ()
+    dataset_length: int | None = None  # once it is known: no larger batch size is tried
+    failure: str | None = None  # of the script itself: its error and the batch size, as what limits the batch size
+    samples_per_step: int | None = None
+    batch: int | None = None  # the largest that the training loader of a process gave
+    program: Program | None = None  # of these traces, where it was made before
+
+
+@dataclass
+class Known:
+    """The traces so far. Sizes are the bracket's."""
+
+    card: Card
+    bracket: Bracket
+    programs: dict[int, Program] = field(default_factory=dict)
+    played: dict[int, Replayed] = field(default_factory=dict)
+    full: set[int] = field(default_factory=set)  # ran out of device memory
+    steps: set[int | None] = field(default_factory=set)  # samples that went into a step, over all traces
+    predicted: dict[tuple, ExtrapolatedPeaks] = field(default_factory=dict)
+
+    def peaks_of(self, model: SizeModel) -> ExtrapolatedPeaks:
+        return self.predicted.setdefault(model.identity, ExtrapolatedPeaks(model, self.card))
+
+    def trace(self, size: int) -> Generator[int, Traced, None]:
+        """Trace this size, and keep what it showed."""
+        traced = yield self.bracket.samples(size)
+        self.learn(size, traced)
+
+    def learn(self, size: int, traced: Traced) -> None:
+        bracket = self.bracket
+        bracket.tried.append(size)
+        bracket.learn_dataset_length(traced.dataset_length)
+        whole = bool(traced.traces) and all(trace.whole for trace in traced.traces)
+        if traced.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
+            self.full.add(size)
+            bracket.too_large.add(size)
+        elif traced.outcome is not Outcome.COMPLETED or not whole:
+            outcome = Outcome.CRASHED if traced.outcome is Outcome.COMPLETED else traced.outcome
+            bracket.add_script_error(size, traced.failure, outcome)
+            if outcome not in SCRIPT_FAILED or not self.programs:
+                bracket.failed = outcome
+        else:
+            self.steps.add(traced.samples_per_step)
+            bracket.learn_given(size, traced.batch, traced.samples_per_step)
+            program = self.programs[size] = traced.program or joined([program_of(trace) for trace in traced.traces])
+            play = partial(self.card.replay, program)
+            self.played[size] = play(self.card.capacity_bytes)
+            (bracket.fitting if self.card.fits(play) else bracket.too_large).add(size)
+
+    @property
+    def unfollowed(self) -> int | None:
+        """The second largest size that was traced, where the largest takes exactly as much memory, while a smaller one takes
+        less, or where both accumulate the same batches to steps of their size: the script's memory does not follow the size.
+        None where it does, or where `Bracket.ignored` will tell."""
+        given = {size: self.bracket.given.get(self.bracket.samples(size)) for size in self.programs}
+        held = {size: sum(program.sizes) for size, program in sorted(self.programs.items())}
+        if len(held) < 2 or self.bracket.ignored or (self.bracket.low is not None and self.bracket.low == self.bracket.upper):
+            return None
+        *smaller, small, large = held
+        one, other = given[small], given[large]
+        if one is not None and other is not None:
+            peaks = [self.played[size].peak.allocated for size in (small, large)]
+            return small if one.batch == other.batch and one != other and peaks[0] == peaks[1] else None
+        if not self.bracket.in_batches and large < APART_IN_STEPS * small:
+            return None
+        return small if held[small] == held[large] and any(held[size] < held[small] for size in smaller) else None
+
+    @property
+    def frontier(self) -> list[int]:
+        """The two traced sizes nearest to the edge of what fits."""
+        sizes = sorted(self.programs)
+        below = [size for size in sizes if size in self.bracket.fitting]
+        above = [size for size in sizes if size not in self.bracket.fitting]
+        return sorted(below[-1:] + above[:1] if below and above else below[-2:] or above[:2])
+
+    def all_alike(self, model: TrustedModel) -> bool:
+        """Whether all that was traced takes the same memory; values of another unknown may only be padded to the same."""
+        return model.size_model.constant and (self.bracket.in_batches or len(model.reproduced) == len(self.programs))
+
+    def trusts(self, model: TrustedModel) -> bool:
+        """Whether the model says what sizes take that were not traced."""
+        return self.bracket.in_batches or (model.verified and (not model.size_model.constant or self.all_alike(model)))
+
+    def upper_if_grown(self, size: int, factor: float) -> float:
+        """The upper end of the device peak if all that the script holds at a traced size were `factor` times as much."""
+        played, card = self.played[size], self.card
+        return card.around(card.context_bytes + factor * played.peak.reserved)[1] if played.full is None else float("inf")

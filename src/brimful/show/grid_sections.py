@@ -1,0 +1,76 @@
+"""A grid of settings: the table of its cells, and a heat map for the page."""
+
+from __future__ import annotations
+
+from brimful.show.section import Column, Figure, Section, Table
+from brimful.show.text import ABSENT, VERDICTS, Cell, bytes_text, setting_text, settings_text, speed_text
+from brimful.values import GridCell, Prediction
+
+_TONES = {"fits": "good", "tight": "warn", "does_not_fit": "bad", None: "bad"}
+_TRACED = "Cells were traced at these very settings; * is extrapolated from traces of others, which a further one confirmed."
+
+
+def grid_sections(prediction: Prediction) -> list[Section]:
+    return [grid_table(prediction), *_heat_map(prediction)]
+
+
+def grid_table(prediction: Prediction) -> Table:
+    """Of two settings the one with fewer values goes across."""
+    down, across = _sides(prediction.grid)
+    cells = {(cell.settings[down], cell.settings.get(across)): cell for cell in prediction.grid}
+    columns = list(dict.fromkeys(place[1] for place in cells))
+    rows = tuple(
+        (Cell(setting_text(one), tone="strong"), *(_shown(cells[one, other]) for other in columns))
+        for one in dict.fromkeys(place[0] for place in cells)
+    )
+    names = [setting_text(one) if across else "peak, speed" for one in columns]
+    first = f"{down} \\ {across}" if across else down
+    problems = tuple(f"{settings_text(cell.settings)}: {cell.problem}" for cell in prediction.grid if cell.problem)
+    traced = (_TRACED,) if not all(cell.traced for cell in prediction.grid) else ("Every cell was traced.",)
+    how = f"The device peak, and {_unit(prediction.grid)} a second; all is predicted."
+    heads = (Column(first, whole=True), *(Column(name, right=True, whole=True) for name in names))
+    return Table("Memory and speed", heads, rows, (how, *traced, *dict.fromkeys(problems)))
+
+
+def _sides(grid: tuple[GridCell, ...]) -> tuple[str, str]:
+    names = list(grid[0].settings)
+    counts = {name: len({cell.settings[name] for cell in grid}) for name in names}
+    down = max(names, key=lambda name: counts[name])
+    return down, next((name for name in names if name != down), "")
+
+
+def _unit(grid: tuple[GridCell, ...]) -> str:
+    return "tokens" if any(cell.tokens_per_s for cell in grid) else "samples"
+
+
+def _shown(cell: GridCell) -> Cell:
+    if cell.peak is None:
+        return Cell("fails", tone="bad")
+    rate = cell.tokens_per_s or cell.samples_per_s
+    says = VERDICTS[cell.verdict or ""] if cell.verdict != "fits" else ABSENT.text if rate is None else speed_text(rate.value)
+    mark = "" if cell.traced else "*"
+    return Cell(f"{bytes_text(cell.peak.device_bytes)}, {says}{mark}", tone="strong" if cell.best else _TONES[cell.verdict])
+
+
+def _heat_map(prediction: Prediction) -> list[Section]:
+    down, across = _sides(prediction.grid)
+    budget = prediction.budget.bytes
+    rows = []
+    for cell in prediction.grid:
+        share = cell.peak.device_bytes / budget if cell.peak is not None else 1.0
+        place = setting_text(cell.settings.get(across)) if across else ""
+        text = bytes_text(cell.peak.device_bytes) if cell.peak is not None else "fails"
+        says = f"{settings_text(cell.settings)}: {_shown(cell).text}, {'traced' if cell.traced else 'extrapolated'}"
+        rows.append((setting_text(cell.settings[down]), place, min(1.0, share), cell.verdict or "", text, says))
+
+    def draw(width: int) -> str:
+        from brimful.show.measure_charts import heat_map
+
+        return heat_map(rows, down, across, width)
+
+    legend = (
+        ("swatch fits", "fits, the fuller the darker"),
+        ("swatch tight", "tight"),
+        ("swatch does-not-fit", "does not fit"),
+    )
+    return [Figure("Device peak, predicted", draw, legend, wide=False)]

@@ -1,0 +1,164 @@
+"""A table over one or two settings. Along one of them, with whole numbers, the two smallest values are traced; they extrapolate
+each allocation's size, the largest that fits then is traced and must come out to the byte, and the others are read from that.
+Where it does not, and where there are no numbers, every cell is traced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
+
+from brimful.decide.memory.search_traced import FIRST_SIZE
+from brimful.decide.memory.size_model import SizeModel, fit_size_model
+from brimful.decide.run.settings import BATCH_SIZE
+from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
+from brimful.values import Diagnostic, Estimate, GridCell, Setting
+from brimful.verbs.answers import answer_at, asked_about, play_of_trial
+from brimful.verbs.imaginary import Tracer, joined_of
+from brimful.verbs.results import loaders
+from brimful.verbs.session import Session
+from brimful.verbs.start import Start
+from brimful.verbs.step_speed import speed_of
+from brimful.verbs.warnings import Answer
+
+Grid = Mapping[str, Sequence[Setting]]
+_FEWEST = 4  # values of which some can be left to extrapolation: two or three to fit, one to confirm
+_LENGTH = re.compile(r"(^|_)(len|length|seq|seqlen|sequence|context|ctx|block|tokens|bptt)(_|$)")
+_RANKS = {"fits": 3, "tight": 2, "does_not_fit": 1, None: 0}
+
+
+@dataclass
+class _Row:
+    """The cells along one setting, `fixed` being that of the other. A size is the value, or all that the data set has."""
+
+    tracer: Tracer
+    names: tuple[str, ...]
+    fixed: dict[str, Setting]
+    values: Sequence[int | None]  # (None,): a single cell, whose settings are all fixed
+    model: SizeModel | None = None  # that a trace confirmed
+    errors: dict[int | None, BrimfulError] = field(default_factory=dict)  # by size, where the command fails
+
+    def settings(self, value: int | None) -> dict[str, Setting]:
+        return {name: self.fixed.get(name, value or 0) for name in self.names}
+
+    def size(self, value: int | None) -> int | None:
+        return self.tracer.effective(value)
+
+    def trace(self, size: int | None) -> None:
+        try:
+            play_of_trial(self.tracer, size)
+        except (CommandFailed, DoesNotFit) as error:
+            if size not in self.tracer.results:
+                raise  # there is no such command
+            self.errors[size] = error
+
+
+def grid_of(session: Session, began: Start, grid: Grid) -> tuple[Tracer, Answer, tuple[GridCell, ...]]:
+    """(The tracer of the best cell, its answer, all cells). Raises the first error where the command trains in no cell."""
+    numbers = [name for name, values in grid.items() if all(type(value) is int for value in values)]
+    along = BATCH_SIZE if BATCH_SIZE in grid else max(numbers, key=lambda name: len(grid[name]), default=None)
+    others = [name for name in grid if name != along]
+    rows: list[_Row] = []
+    command = began.command
+    for chosen in product(*(grid[name] for name in others)):
+        fixed = dict(zip(others, chosen, strict=True))
+        settings = {**began.other_values(), **fixed}
+        tracer = Tracer(session, command, began.device, began.budget, settings, unknown=along or BATCH_SIZE)
+        if along == BATCH_SIZE:
+            _require_a_place(tracer, began)
+            command = tracer.command
+        rows.append(
+            _Row(tracer, tuple(grid), fixed, [value for value in grid.get(along or "", ()) if isinstance(value, int)] or [None])
+        )
+        _fill(rows[-1])
+        if len(rows) == 1 and not tracer.completed():
+            raise next(iter(rows[0].errors.values()))
+    for row in rows:
+        done = [size for size in row.tracer.completed() if size is not None]
+        if done:  # as a prediction of that cell alone would
+            row.tracer.judge_by(min(done, key=lambda size: abs(size - FIRST_SIZE)) if along == BATCH_SIZE else max(done))
+    length = next((name for name in grid if _LENGTH.search(name) and all(_is_length(row, name) for row in rows)), None)
+    cells = [(_cell(row, value, length), row, value) for row in rows for value in row.values]
+    best = max(range(len(cells)), key=lambda number: _rank(cells[number][0]))
+    _, row, value = cells[best]
+    row.trace(row.size(value))
+    answer = answer_at(row.tracer, row.size(value), row.tracer.play(row.size(value)))
+    cells[best] = (replace(_cell(row, value, length), best=True), row, value)
+    by_settings = {frozenset(cell.settings.items()): cell for cell, _, _ in cells}
+    in_order = (frozenset(zip(grid, chosen, strict=True)) for chosen in product(*grid.values()))
+    return row.tracer, answer, tuple(by_settings[settings] for settings in in_order)
+
+
+def _require_a_place(tracer: Tracer, began: Start) -> None:
+    noted: list[Diagnostic] = []
+    if not asked_about(tracer, replace(began, asked=None), noted)[0]:
+        raise UsageError(noted[0].problem, "brimful cannot give it the values of the grid", noted[0].suggestion)
+
+
+def _fill(row: _Row) -> None:
+    """Traces what is not left to a confirmed model."""
+    tracer = row.tracer
+    row.trace(min(row.values, key=lambda value: value or 0))  # which shows how long the data set is
+    sizes = sorted({row.size(value) for value in row.values}, key=lambda size: size or 0)
+    model, begun = None, []
+    for count in (2, 3) if len(sizes) >= _FEWEST else ():
+        begun = [size for size in sizes[:count] if size is not None]
+        for size in begun:
+            row.trace(size)
+        programs = {size: program for size in begun if size not in row.errors and (program := joined_of(tracer, size))}
+        model = fit_size_model(programs) if len(programs) == count else None
+        if model is None or not model.superlinear:
+            break
+    rest = [size for size in sizes if size is not None and size not in begun]
+    if model is not None and model.exact and not model.superlinear and rest:
+        fitting = [size for size in rest if tracer.card.fits(partial(model.replay_at, size, tracer.card.settings))]
+        check = max(fitting, default=rest[0])
+        row.trace(check)
+        program = None if check in row.errors else joined_of(tracer, check)
+        if program is not None and model.difference_from(program, check) is None:
+            row.model = model
+            return
+    for size in sizes:
+        row.trace(size)
+
+
+def _cell(row: _Row, value: int | None, length: str | None) -> GridCell:
+    tracer, size, settings = row.tracer, row.size(value), row.settings(value)
+    if size in row.errors:
+        return GridCell(settings, None, None, True, problem=row.errors[size].problem)
+    play = tracer.play(size) if size in tracer.results else None
+    traced, card = play is not None, tracer.card
+    if play is None:
+        assert row.model is not None and size is not None
+        play = partial(row.model.replay_at, size, card.settings)
+    speed = speed_of(tracer, size, None)
+    rate = None if isinstance(speed, Diagnostic) else speed.samples_per_s
+    each = settings.get(length or "")
+    tokens = _times(rate, each) if rate is not None and isinstance(each, int) else None
+    return GridCell(settings, card.verdict(play), card.peak(play), traced, rate, tokens)
+
+
+def _times(rate: Estimate, each: int) -> Estimate:
+    low, high = (None if end is None else end * each for end in (rate.low, rate.high))
+    return replace(rate, value=rate.value * each, low=low, high=high)
+
+
+def _is_length(row: _Row, name: str) -> bool:
+    """Whether all batches that trials met are rows of as many numbers as this setting says."""
+    seen = [
+        (size, loader.batches[0].shapes[:1])
+        for size, result in row.tracer.completed().items()
+        for loader in loaders(result, "train")
+        if loader.batches
+    ]
+    return bool(seen) and all(len(shapes) == 1 and shapes[0][1:] == [row.settings(size).get(name)] for size, shapes in seen)
+
+
+def _rank(cell: GridCell) -> tuple[float, float]:
+    """What fits comes first, by its speed; else what takes least."""
+    rate = cell.tokens_per_s or cell.samples_per_s
+    if cell.verdict in ("fits", "tight"):
+        return _RANKS[cell.verdict], rate.value if rate is not None else 0.0
+    return _RANKS[cell.verdict], -cell.peak.device_bytes if cell.peak is not None else 0.0
