@@ -12,7 +12,7 @@ from functools import cached_property
 from brimful.command import fill, placeholders
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.fit import Card, Play, context_of, slack_of
-from brimful.decide.memory.intervals import WITH_WORKSPACES, interval_for, kind_of
+from brimful.decide.memory.intervals import WITH_CONVOLUTIONS, interval_for, kind_of
 from brimful.decide.memory.known_traces import Traced
 from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion, search_largest
 from brimful.decide.run.settings import BATCH_SIZE
@@ -219,12 +219,12 @@ class Tracer:
         """From here on the kind of network, by which the card's interval goes, is that at this size. Whether that changes it.
 
         How much cuDNN's workspaces matter is judged by small batches: as a prediction of the command with this value does, a
-        further trial has one, where such workspaces are seen and the command takes a batch size.
+        further trial has one, where there are convolutions and the command takes a batch size.
         """
         before, judge, self._judged_by = self.card, self, size
         for name in ("gpu", "card", "_first"):
             self.__dict__.pop(name, None)
-        if not self.in_batches and BATCH_SIZE in placeholders(self.command) and kind_of(self._first) in WITH_WORKSPACES:
+        if not self.in_batches and BATCH_SIZE in placeholders(self.command) and kind_of(self._first) in WITH_CONVOLUTIONS:
             others = {name: value for name, value in self.settings_at(size).items() if name != BATCH_SIZE}
             judge = Tracer(self.session, self.command, self.device, self.budget, others)
             first_that_trains(judge, None)
