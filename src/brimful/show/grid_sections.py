@@ -28,7 +28,7 @@ def grid_table(prediction: Prediction) -> Table:
     problems = tuple(f"{settings_text(cell.settings)}: {cell.problem}" for cell in prediction.grid if cell.problem)
     traced = (_TRACED,) if not all(cell.traced for cell in prediction.grid) else ("Every cell was traced.",)
     how = f"The device peak, and {_unit(prediction.grid)} a second; all is predicted."
-    heads = (Column(first, whole=True), *(Column(name, right=True, whole=True) for name in names))
+    heads = (Column(first), *(Column(name, right=True) for name in names))
     return Table("Memory and speed", heads, rows, (how, *traced, *dict.fromkeys(problems)))
 
 
@@ -49,7 +49,7 @@ def _shown(cell: GridCell) -> Cell:
     rate = cell.tokens_per_s or cell.samples_per_s
     says = VERDICTS[cell.verdict or ""] if cell.verdict != "fits" else ABSENT.text if rate is None else speed_text(rate.value)
     mark = "" if cell.traced else "*"
-    return Cell(f"{bytes_text(cell.peak.device_bytes)}, {says}{mark}", tone="strong" if cell.best else _TONES[cell.verdict])
+    return Cell(f"{bytes_text(cell.peak.device_bytes)}{mark}\n{says}", tone="strong" if cell.best else _TONES[cell.verdict])
 
 
 def _heat_map(prediction: Prediction) -> list[Section]:
@@ -60,7 +60,8 @@ def _heat_map(prediction: Prediction) -> list[Section]:
         share = cell.peak.device_bytes / budget if cell.peak is not None else 1.0
         place = setting_text(cell.settings.get(across)) if across else ""
         text = bytes_text(cell.peak.device_bytes) if cell.peak is not None else "fails"
-        says = f"{settings_text(cell.settings)}: {_shown(cell).text}, {'traced' if cell.traced else 'extrapolated'}"
+        shown, how = _shown(cell).text.replace("\n", ", "), "traced" if cell.traced else "extrapolated"
+        says = f"{settings_text(cell.settings)}: {shown}, {how}"
         rows.append((setting_text(cell.settings[down]), place, min(1.0, share), cell.verdict or "", text, says))
 
     def draw(width: int) -> str:
