@@ -53,6 +53,14 @@ def test_a_verdict_and_the_largest_batch_size_obey_one_rule_of_fitting(world, as
         assert "batch-exceeds-dataset" in codes(found)
 
 
+def test_a_size_that_was_promised_and_does_not_fit_sends_the_search_half_way_back():
+    """Sizes change at 40, and the three small traces know nothing of it."""
+    world = World(fixed=MIB, linear=7 * MIB, quadratic=4096, kink_at=40, kink_bytes=MIB, dataset=None)
+    largest = predicted(world).largest_batch_size
+    assert predicted(world, str(largest)).verdict == "fits" and predicted(world, str(largest + 10)).verdict != "fits"
+    assert predicted(world, "21").largest_batch_size == largest
+
+
 def timed(world):
     """The same world, whose first trial that is asked to times its loader."""
 

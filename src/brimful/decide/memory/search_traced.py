@@ -196,9 +196,10 @@ def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None
         halves = len(bracket.tried) > MAX_TRACES and len(bracket.tried) % 2
         if high is not None and high > low + 1 and halves and not (model is not None and known.trusts(model)):
             return roundest(low + max(1, (high - low) // 8), high - (high - low) // 8)
-    expected = high is not None and (model is None or not model.verified or known.peaks_of(model.size_model).fits(high))
-    if low is not None and upper is not None and high in known.full and expected:
-        upper = min(upper, max(low + 1, isqrt(low * high)))  # the prediction was wrong once: half way, in octaves
+    if low is not None and upper is not None and high is not None:
+        promised = model is not None and known.peaks_of(model.size_model).fits(high)
+        if promised or (high in known.full and (model is None or not model.verified)):
+            upper = min(upper, max(low + 1, isqrt(low * high)))  # the prediction was wrong once: half way, in octaves
     if upper is not None and upper <= (low or 0):
         return low
     if model is None or not (known.trusts(model) or _is_whole(model.size_model)):
