@@ -125,6 +125,12 @@ def error_of(session: Session, trial_result: TrialResult) -> BrimfulError:
             suggestion="look at the system's log, and try a smaller batch size",
             traceback=text,
         )
+    if gave_no_batch(trial_result) or trial_result.outcome in (Outcome.NO_STEP, Outcome.COMPLETED):
+        return _without_a_step(trial_result, text)
+    return _crashed(trial_result, text, logs)
+
+
+def _without_a_step(trial_result: TrialResult, text: str) -> TrialFailed:
     if gave_no_batch(trial_result):
         return TrialFailed(
             problem="the loader of the training gave no batch",
@@ -132,16 +138,14 @@ def error_of(session: Session, trial_result: TrialResult) -> BrimfulError:
             suggestion="try a smaller batch size, or give the script more data",
             traceback=text,
         )
-    if trial_result.outcome in (Outcome.NO_STEP, Outcome.COMPLETED):
-        return TrialFailed(
-            problem="the command ended without an error and no optimizer took a step",
-            explanation="brimful found no training in it"
-            + (f" ({'; '.join(trial_result.notes)})" if trial_result.notes else ""),
-            suggestion="if the script resumes a finished training from a checkpoint, start it without; "
-            "if it trains by other means than torch.optim, brimful cannot see its steps" + _too_few_batches(trial_result),
-            traceback=text,
-        )
-    return _crashed(trial_result, text, logs)
+    noted = f" ({'; '.join(trial_result.notes)})" if trial_result.notes else ""
+    return TrialFailed(
+        problem="the command ended without an error and no optimizer took a step",
+        explanation="brimful found no training in it" + noted,
+        suggestion="if the script resumes a finished training from a checkpoint, start it without; "
+        "if it trains by other means than torch.optim, brimful cannot see its steps" + _too_few_batches(trial_result),
+        traceback=text,
+    )
 
 
 def gave_no_batch(trial_result: TrialResult) -> bool:
