@@ -94,7 +94,9 @@ def test_a_plan_claims_no_trial_and_no_speed_that_it_lacks() -> None:
 
 
 def test_a_prediction_of_the_largest_says_that_it_is_the_largest() -> None:
-    assert of_prediction(prediction(batch_size=4096)).sentence.endswith("; it is the largest that fits.")
+    assert of_prediction(prediction(batch_size=4096)).sentence.endswith(
+        "; it is the largest that fits, limited by the length of the dataset."
+    )
     unknown = prediction(batch_size=None, largest_batch_size=None, peak=None, verdict="does_not_fit")
     assert "fits" not in of_prediction(unknown).sentence
     nothing = replace(unknown, nothing_fits=True)

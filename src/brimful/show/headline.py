@@ -167,11 +167,12 @@ def _largest_part(prediction: Prediction, fits: bool) -> str:
         return f", and so does any larger one that was tried: memory does not follow {noun} there"
     if largest is None:
         return "; not even the smallest fits" if prediction.nothing_fits and not fits else ""
+    by = "" if limited_by in (None, "budget") else f", {limited_text(limited_by)}"
     if largest != value:
-        return f"; the largest that fits is {largest:,}"
+        return f"; the largest that fits is {largest:,}{by}"
     if prediction.solved is not None and prediction.solved.multiple_of > 1:
         return f"; it is the largest multiple of {prediction.solved.multiple_of} that fits, and at others the script fails"
-    return f"; it is the largest that {'fits' if limited_by in _WITHIN else f'ran, {limited_text(limited_by)}'}"
+    return f"; it is the largest that {'fits' if limited_by in _WITHIN else 'ran'}{by}"
 
 
 def of_grid(prediction: Prediction) -> Headline:
