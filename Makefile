@@ -75,9 +75,8 @@ bench-timm: $(TIMM_VENV)/.set-up ## Predict measured image models, in an environ
 	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-timm DATA=<folder with timm_a100_40gb.csv>" >&2; exit 2; }
 	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.timm_rows "$(DATA)" $(if $(MODELS),--models $(MODELS) --peers $(MODELS))
 
-bench-llm: $(STAMP) ## Predict measured fine-tunings of language models: make bench-llm DATA=<folder with llm_rows.csv> (ONLY="words" for some rows)
-	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-llm DATA=<folder with llm_rows.csv>" >&2; exit 2; }
-	$(PY) -m bench.llm_rows "$(DATA)" $(if $(ONLY),--only $(ONLY))
+bench-llm: $(STAMP) ## Predict measured fine-tunings of language models: make bench-llm DATA=<folder with llm_rows.csv> (ONLY="words" for some rows; without DATA a public ladder of QLoRA alone, which needs bitsandbytes)
+	$(PY) -m bench.llm_rows $(if $(DATA),"$(DATA)") $(if $(ONLY),--only $(ONLY))
 
 bench-scripts: $(STAMP) ## Predict every program of bench/scripts and write docs/programs.md (in TIMM_VENV too where it exists: make venv-cuda; ONLY="names")
 	$(PY) -m bench.run_scripts --python CPU=$(abspath $(PY)) \

@@ -4,16 +4,19 @@
 
 Models are built from their public configurations alone; no weight is downloaded, drawn or read. The recipes are those of
 public benches: `trainer` (fms-acceleration: Transformers' Trainer on packed tokens, under FSDP where there are more ranks),
-`encoder` (torch-preflight), `adapters` (fitcheck) and `chunked` (litgpt).
+`encoder` (torch-preflight), `adapters` and `quantized` (fitcheck) and `chunked` (litgpt).
 """
 
 import contextlib
+import functools
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import torch
 from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Trainer, TrainingArguments
 
 STEPS = 5
@@ -88,6 +91,25 @@ class Packed(torch.utils.data.Dataset):
         return {"input_ids": tokens, "labels": tokens}  # without a mask, as packed data sets come
 
 
+def checkpoint_around_fsdp():
+    """As Transformers 4.48 did: a model checkpoints its call of a layer, which FSDP has wrapped by then. Now a layer does so
+    with its own forward pass, within FSDP's wrapping. The old way keeps two more hidden states a layer up to the end of the
+    backward pass: FSDP's hook on the input of a layer without trained weights (register_multi_grad_hook) holds it, a leaf
+    there, and its gradient."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    plain = torch.nn.Module.__call__
+
+    def checkpointed(self, *args, **words):
+        if not (isinstance(self.module, GradientCheckpointingLayer) and self.training):
+            return plain(self, *args, **words)
+        self.module.gradient_checkpointing = False
+        return checkpoint(functools.partial(plain, self, **words), *args, use_reentrant=True)
+
+    FullyShardedDataParallel.__call__ = checkpointed
+
+
 def trainer(of):
     """fms-acceleration, scripts/benchmarks: torch 2.4.1, Transformers 4.48.1, PEFT 0.13.2, TRL 0.13.0, flash-attn 2.7.3."""
     model = build(of, torch.bfloat16)
@@ -95,6 +117,8 @@ def trainer(of):
         model = with_adapters(model, 16, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], 0.1, True)
         model.enable_input_require_grads()
     sharded = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if sharded:
+        checkpoint_around_fsdp()
     arguments = TrainingArguments(
         output_dir="out", per_device_train_batch_size=of["batch"], max_steps=20, optim="adamw_torch", adam_epsilon=1e-4,
         weight_decay=0.01, warmup_steps=10, logging_steps=10, save_strategy="no", report_to="none", bf16=False,
@@ -133,10 +157,27 @@ def encoder(of):
 
 
 def adapters(of):
-    """fitcheck, scripts/measure.py: LoRA of rank 32; with "sdpa" it repeats heads and allows the efficient kernel alone."""
+    """fitcheck, scripts/measure.py: LoRA of rank 32 on a base in float16."""
+    _as_fitcheck(of, build(of, torch.float16).cuda())
+
+
+def quantized(of):
+    """The same on a base in nf4, loaded as checkpoints are (bench/scripts/qlora.py), with PEFT 0.19, which kept the cache."""
+    from peft import prepare_model_for_kbit_training
+    from scripts import qlora
+
+    words = CONFIGS[of["model"]]
+    short = {"hidden": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads"}
+    short |= {"kv_heads": "num_key_value_heads", "intermediate": "intermediate_size", "vocabulary": "vocab_size"}
+    rest = {"length": of["length"], "bits": 4, "double_quant": False, "compute": "float16", "attention": of["attention"]}
+    base = qlora.base_model(SimpleNamespace(**{name: words[long] for name, long in short.items()}, **rest))
+    _as_fitcheck(of, prepare_model_for_kbit_training(base, auto_clear_cache=False))
+
+
+def _as_fitcheck(of, model):
+    """With "sdpa" it repeats heads and allows the efficient kernel alone."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    model = build(of, torch.float16).cuda()
     model = with_adapters(model, 32, 64, ["q_proj", "k_proj", "v_proj", "o_proj"], 0.0, True)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.enable_input_require_grads()
@@ -185,4 +226,5 @@ def _chunked_loss(logits, tokens, chunk=128):
 
 if __name__ == "__main__":
     row = json.loads(sys.argv[1])
-    {"trainer": trainer, "encoder": encoder, "adapters": adapters, "chunked": chunked}[row["recipe"]](row)
+    recipes = {"trainer": trainer, "encoder": encoder, "adapters": adapters, "quantized": quantized, "chunked": chunked}
+    recipes[row["recipe"]](row)

@@ -1,9 +1,11 @@
 """Predictions against measurements: language models that others fine-tuned on one or two cards and weighed.
 
-    python -m bench.llm_rows <folder with llm_rows.csv> [--only SmolLM2 ...]
+    python -m bench.llm_rows [<folder with llm_rows.csv>] [--only SmolLM2 ...]
 
 Each row becomes one `brimful predict` of bench/finetune_llm.py as it stands: the model from its public configuration,
-the training as its source describes it. Nothing is fitted. No GPU is needed, but transformers, accelerate and peft are.
+the training as its source describes it. Nothing is fitted. No GPU is needed, but transformers, accelerate and peft are;
+rows of quantized models (bench/qlora_t4.csv, predicted without a folder too) need bitsandbytes (125 MB), and are left out
+without it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +32,45 @@ from bench.run_scripts import environment
 HERE = Path(__file__).parent
 SCRIPT = HERE / "finetune_llm.py"
 CSV = "llm_rows.csv"
+OWN = HERE / "qlora_t4.csv"
+QUANTIZED = "qlora"  # of a row's method
 MIB = 1 << 20
 TIME_LIMIT_S = 1800
 RECIPES = {"fms-acceleration": "trainer", "torch-preflight": "encoder", "fitcheck": "adapters", "litgpt": "chunked"}
 KINDS = {
     "trainer": "Mistral-7B, full and LoRA, Transformers' Trainer", "encoder": "BERT and DistilBERT, fp16 autocast",
-    "adapters": "TinyLlama and SmolLM2, LoRA", "chunked": "phi-1.5 and Llama-2-7B, LoRA, litgpt",
+    "adapters": "TinyLlama and SmolLM2, LoRA", "quantized": "TinyLlama, QLoRA (nf4)",
+    "chunked": "phi-1.5 and Llama-2-7B, LoRA, litgpt",
 }  # fmt: skip
 LIBRARYS_CHOICE = "as the library chooses"
-VERSIONS = ("brimful", "torch", "transformers", "accelerate", "peft")
+VERSIONS = ("brimful", "torch", "transformers", "accelerate", "peft", "bitsandbytes")
 FIGURES = ("allocated", "reserved", "device", "step")
 
 
-def read_rows(folder: Path, only: Sequence[str] = ()) -> list[dict[str, str]]:
+def read_rows(folder: Path | None, only: Sequence[str] = ()) -> list[dict[str, str]]:
     """The measured rows, or those whose source, model or method holds one of the words. Exits with a sentence where none is."""
-    path = folder / CSV
-    if not path.is_file():
+    path = folder and folder / CSV
+    if path and not path.is_file():
         sys.exit(f"There is no {path}: give the folder that holds the measured rows.")
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = []
+    for file in filter(None, (path, OWN)):
+        with open(file, newline="", encoding="utf-8") as text:
+            rows += csv.DictReader(text)
     kept = [row for row in rows if not only or any(word in name_of(row) for word in only)]
     return kept or sys.exit(f"None of the {len(rows)} rows holds one of: {' '.join(only)}")
+
+
+def runnable(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Without the rows of quantized models where bitsandbytes is not installed; says so."""
+    kept = [row for row in rows if row["method"] != QUANTIZED]
+    if len(kept) == len(rows) or find_spec("bitsandbytes"):
+        return rows
+    print(f"{len(rows) - len(kept)} rows of quantized models are left out: they need bitsandbytes (pip install bitsandbytes).")
+    return kept
+
+
+def recipe_of(row: dict[str, str]) -> str:
+    return "quantized" if row["method"] == QUANTIZED else RECIPES[row["source"]]
 
 
 def name_of(row: dict[str, str]) -> str:
@@ -62,7 +83,7 @@ def name_of(row: dict[str, str]) -> str:
 def kind_of(row: dict[str, str]) -> str:
     """What a line of the short table speaks of: the source's programs, on so many cards."""
     sharded = f", FSDP over {row['cards']}" if row["cards"] != "1" else ""
-    return f"{KINDS[RECIPES[row['source']]]}{sharded}, {row['gpu'].upper()}"
+    return f"{KINDS[recipe_of(row)]}{sharded}, {row['gpu'].upper()}"
 
 
 def measured(row: dict[str, str]) -> dict[str, float | None]:
@@ -76,7 +97,7 @@ def command_of(row: dict[str, str]) -> list[str]:
     """The script as its source ran it. No flag for the batch size: it is predicted as it stands."""
     attention = None if row["attention"] == LIBRARYS_CHOICE else row["attention"]
     of = {
-        "recipe": RECIPES[row["source"]], "model": row["model"], "method": row["method"], "attention": attention,
+        "recipe": recipe_of(row), "model": row["model"], "method": row["method"], "attention": attention,
         "batch": int(row["batch_per_card"]), "length": int(row["sequence"]),
     }  # fmt: skip
     return [sys.executable, str(SCRIPT), json.dumps(of)]
@@ -210,7 +231,7 @@ def write(lines: list[dict[str, Any]], out: Path) -> Path:
         "bench": "llm_rows",
         "what": "memory and step time of fine-tuning language models, predicted on imaginary cards, against measured rows",
         "date": today.isoformat(),
-        "versions": {name: version(name) for name in VERSIONS} | {"python": platform.python_version()},
+        "versions": {name: version(name) for name in VERSIONS if find_spec(name)} | {"python": platform.python_version()},
         "summary": summary(lines),
         "by_kind": by_kind(lines),
         "rows": lines,
@@ -223,19 +244,19 @@ def write(lines: list[dict[str, Any]], out: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help=f"the folder with {CSV}")
+    parser.add_argument("data", type=Path, nargs="?", help=f"the folder with {CSV}; without one, the rows of {OWN.name} alone")
     parser.add_argument("--only", nargs="+", default=(), metavar="WORD", help="the rows whose name holds one of the words")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     args = parser.parse_args()
 
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     lines = []
-    for row in read_rows(args.data, args.only):
+    for row in runnable(read_rows(args.data, args.only)):
         lines.append(line_of(row))
         print(table(lines[-1:])[-1], flush=True)
     print_summary(summary(lines))
     print("", *short_table(by_kind(lines)), sep="\n")
-    if not args.only:
+    if args.data and not args.only:
         print(f"written to {write(lines, args.out)}")
 
 

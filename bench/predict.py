@@ -2,8 +2,8 @@
 
     python -m bench.predict <folder with mlp_a100_40gb.csv> [--rows 60] [--seed 0]
 
-Each row becomes a run of the ordinary CUDA script bench/scripts/mlp.py on the imaginary card: a real trial, as
-`brimful predict` makes them. The measurements hold a CUDA context that depends on the driver, so one constant is fitted:
+Each row becomes a run of the ordinary CUDA script bench/scripts/mlp.py on the imaginary card, in this process
+(bench/traced.py). The measurements hold a CUDA context that depends on the driver, so one constant is fitted:
 on one half of the rows, judged on the other.
 """
 
@@ -17,17 +17,17 @@ import platform
 import random
 import statistics
 import sys
-import tempfile
 import time
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
 from bench import accuracy, peers
+from bench.traced import traced
 from brimful.decide.memory.intervals import interval_for
-from brimful.measure.gpus import find_gpu, loaded_at_once
-from brimful.measure.trial import failure_text, run_trial
-from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
+from brimful.decide.memory.size_model import fit_size_model
+from brimful.measure.gpus import find_gpu, loaded_at_once, to_card
+from brimful_inside.wire import Card
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "scripts" / "mlp.py"
@@ -45,40 +45,31 @@ def read_rows(folder: Path, count: int, seed: int) -> list[dict[str, str]]:
     return random.Random(seed).sample(rows, min(count, len(rows)))
 
 
-def trial_of(row: dict[str, str], device: Device) -> Trial:
-    shape = ("input_size", "output_size", "depth", "architecture")
-    flags = [part for name in shape for part in (f"--{name.replace('_', '-')}", row[name])]
-    argv = (sys.executable, str(SCRIPT), *flags, "--batch-size", "{batch_size}")
-    return Trial(Command(argv), {"batch_size": int(row["batch_size"])}, device, TrialKind.TRACE)
+def flags_of(row: dict[str, str]) -> list[str]:
+    """The script's words for a row."""
+    names = ("input_size", "output_size", "depth", "architecture", "batch_size")
+    return [part for name in names for part in (f"--{name.replace('_', '-')}", row[name])]
 
 
-def predicted(row: dict[str, str], device: Device, folder: Path) -> TrialResult:
-    """The trial's sample. Exits with the script's own words if the trial did not come to its end."""
-    sample = run_trial(trial_of(row, device), folder, folder)
-    if sample.outcome is not Outcome.COMPLETED or sample.peak is None or sample.peak.reserved_bytes is None:
-        sys.exit(f"{row}: {sample.outcome}\n{failure_text(sample, folder)}")
-    return sample
-
-
-def predict_all(rows: list[dict[str, str]], device: Device) -> list[dict[str, object]]:
+def predict_all(rows: list[dict[str, str]], card: Card) -> list[dict[str, object]]:
     """One line a row: its settings, what was measured and predicted (bytes), and how long that took."""
     lines = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for number, row in enumerate(rows):
-            begun = time.perf_counter()
-            peak = predicted(row, device, Path(scratch) / str(number)).peak
-            assert peak is not None
-            lines.append(
-                {
-                    **row,
-                    "device_peak_mib": int(row["device_peak_mib"]),
-                    "allocated_bytes": peak.allocated_bytes,
-                    "reserved_bytes": peak.reserved_bytes,
-                    "seconds": round(time.perf_counter() - begun, 2),
-                }
-            )
-            left = int(row["device_peak_mib"]) - (peak.reserved_bytes or 0) / MIB
-            print(f"{number + 1}/{len(rows)}: {' '.join(row.values())} -> context {left:.0f} MiB", file=sys.stderr, flush=True)
+    for number, row in enumerate(rows):
+        begun = time.perf_counter()
+        fitted = fit_size_model({int(row["batch_size"]): traced(SCRIPT, flags_of(row), card)})
+        assert fitted is not None, "of one trace there is always one"
+        peak = fitted.replay_at(int(row["batch_size"])).peak
+        lines.append(
+            {
+                **row,
+                "device_peak_mib": int(row["device_peak_mib"]),
+                "allocated_bytes": peak.allocated,
+                "reserved_bytes": peak.reserved,
+                "seconds": round(time.perf_counter() - begun, 2),
+            }
+        )
+        left = int(row["device_peak_mib"]) - peak.reserved / MIB
+        print(f"{number + 1}/{len(rows)}: {' '.join(row.values())} -> context {left:.0f} MiB", file=sys.stderr, flush=True)
     return lines
 
 
@@ -156,7 +147,7 @@ def main() -> None:
     args = parser.parse_args()
 
     gpu = loaded_at_once(find_gpu(args.gpu))  # as the rows show: their machine had a driver that loads all kernels together
-    lines = predict_all(read_rows(args.data, args.rows, args.seed), Device("imaginary", f"{gpu.key} (imaginary)", gpu))
+    lines = predict_all(read_rows(args.data, args.rows, args.seed), to_card(gpu))
     today = datetime.date.today()
     result = {
         "bench": "predict",

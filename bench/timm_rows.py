@@ -15,18 +15,15 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
-import gc
-import io
 import json
 import platform
 import random
-import runpy
 import statistics
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -34,12 +31,12 @@ from typing import Any
 
 from bench import accuracy, peers
 from bench.timm_figures import Row, figures, judge, print_table, seen_models, write_evidence
+from bench.traced import traced
 from brimful.decide.memory.fit import context_of
 from brimful.decide.memory.intervals import kind_of
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.measure.gpus import find_gpu, loaded_at_once, to_card
-from brimful_inside.simulator.program import Program, program_of
-from brimful_inside.simulator.trace import decode
+from brimful_inside.simulator.program import Program
 from brimful_inside.wire import Card
 
 HERE = Path(__file__).parent
@@ -49,8 +46,6 @@ EVIDENCE = HERE.parent / "src" / "brimful" / "decide" / "evidence"
 MIB = 1 << 20
 SIZES = (4, 11)  # the batch sizes that are traced, as a search for the largest one takes them
 STEPS = 3  # the second has weights and momentum, the third the segments that it left
-# What the rows were measured with is not known; GPUMemNet grew from September 2024 to May 2025 (PyTorch 2.5 to 2.7).
-TORCH_OF_THE_ROWS = 206  # cuBLAS's workspaces are kept, as until 2.14 (simulator/workspaces.py)
 
 
 def read_measured(folder: Path, count: int | None, seed: int) -> dict[str, dict[int, int]]:
@@ -86,27 +81,8 @@ def nothing_drawn() -> Iterator[None]:
 
 def trace(model: str, batch_size: int, card: Card) -> Program:
     """The program of the script's allocations, on a card without limit."""
-    import torch
-
-    from brimful_inside import imaginary
-    from brimful_inside.imaginary.operators.cublas import Workspaces
-
-    argv, file = sys.argv, io.StringIO()
-    sys.argv = [str(SCRIPT), "--model", model, "--batch-size", str(batch_size), "--steps", str(STEPS)]
-    benchmark = torch.backends.cudnn.benchmark
-    tf32 = torch.backends.cuda.matmul.allow_tf32
-    gpu = imaginary.enter(card, None, file)
-    gpu.workspaces = Workspaces(gpu, TORCH_OF_THE_ROWS)
-    try:
-        with redirect_stdout(io.StringIO()), nothing_drawn():
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-    finally:
-        gpu.leave()
-        sys.argv = argv
-        torch.backends.cudnn.benchmark = benchmark
-        torch.backends.cuda.matmul.allow_tf32 = tf32
-    gc.collect()
-    return program_of(decode(file.getvalue().splitlines()))
+    with nothing_drawn():
+        return traced(SCRIPT, ["--model", model, "--batch-size", str(batch_size), "--steps", str(STEPS)], card)
 
 
 def predict(model: str, measured: dict[int, int], take: Callable[[str, int], Program]) -> list[Row]:

@@ -19,7 +19,9 @@ ROWS = (
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "own.csv").write_text(",".join(COLUMNS) + "\n")
+    monkeypatch.setattr(llm_rows, "OWN", tmp_path / "own.csv")
     (tmp_path / llm_rows.CSV).write_text("\n".join((",".join(COLUMNS), *ROWS)) + "\n")
     return tmp_path
 
@@ -85,9 +87,21 @@ def test_the_short_table_has_one_line_a_kind_with_its_losses(folder):
 
 
 def test_every_source_has_a_recipe_and_a_kind():
-    assert set(llm_rows.KINDS) == set(llm_rows.RECIPES.values())
+    assert set(llm_rows.KINDS) == {*llm_rows.RECIPES.values(), "quantized"}
     text = llm_rows.SCRIPT.read_text()
-    assert all(f"def {recipe}(of)" in text for recipe in llm_rows.RECIPES.values())
+    assert all(f"def {recipe}(of)" in text for recipe in llm_rows.KINDS)
+
+
+def test_the_rows_of_quantized_models_need_no_folder_and_are_left_out_in_a_sentence_without_bitsandbytes(monkeypatch, capsys):
+    rows = llm_rows.read_rows(None)
+    assert [row["batch_per_card"] for row in rows] == ["1", "2", "4", "8", "12"]
+    assert {json.loads(llm_rows.command_of(row)[-1])["recipe"] for row in rows} == {"quantized"}
+    assert "QLoRA" in llm_rows.kind_of(rows[0])
+    monkeypatch.setattr(llm_rows, "find_spec", lambda name: None)
+    assert llm_rows.runnable(rows) == []
+    assert "5 rows of quantized models are left out: they need bitsandbytes" in capsys.readouterr().out
+    monkeypatch.setattr(llm_rows, "find_spec", lambda name: name)
+    assert llm_rows.runnable(rows) == rows
 
 
 @pytest.mark.heavy

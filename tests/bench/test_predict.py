@@ -10,7 +10,8 @@ import pytest
 from bench import predict
 from bench.scripts.mlp import widths
 from brimful.decide.memory.intervals import interval_for, read_evidence
-from brimful.values import Device, TrialKind
+from brimful.measure.gpus import find_gpu, to_card
+from brimful_inside.simulator import workspaces
 
 MIB = 1 << 20
 ROW = {"input_size": "100", "output_size": "10", "depth": "2", "architecture": "uniform"}
@@ -40,11 +41,18 @@ def test_the_evidence_is_what_predictions_read():
     assert interval.low <= 0.0 <= interval.high < 0.01
 
 
-def test_a_row_becomes_a_trial_of_the_ordinary_script():
-    trial = predict.trial_of(ROW, Device("imaginary", "a card"))
-    assert trial.kind is TrialKind.TRACE and trial.settings == {"batch_size": 64}
-    words = "--input-size 100 --output-size 10 --depth 2 --architecture uniform --batch-size {batch_size}"
-    assert trial.command.argv[2:] == tuple(words.split())
+def test_a_row_becomes_the_words_of_the_ordinary_script():
+    words = "--input-size 100 --output-size 10 --depth 2 --architecture uniform --batch-size 64"
+    assert predict.flags_of(ROW) == words.split()
+
+
+@pytest.mark.parametrize("release", [213, 215])
+def test_a_row_is_predicted_alike_whichever_torch_traces_it(release: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(workspaces, "torch_release", lambda version: release)
+    (line,) = predict.predict_all([ROW], to_card(find_gpu("a100-40gb")))
+    kept = 2 * workspaces.cublas_bytes((8, 0), 206, {})
+    assert line["allocated_bytes"] > kept, "a workspace of the script's thread and one of the autograd engine's"
+    assert line["allocated_bytes"] < kept + 2 * MIB
 
 
 def test_the_same_seed_draws_the_same_rows(tmp_path: Path):

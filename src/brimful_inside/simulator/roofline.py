@@ -71,6 +71,11 @@ class Efficiency(NamedTuple):
     direct: float = 0.07  # of single precision's peak, in grouped convolutions that tensor cores do not serve
     cuda_cores: float = 0.90  # assumed: single precision products of cuBLAS reach 85 to 95 % where they are large
     attention: float = 0.60  # of the peak in fused attention (Dao, FlashAttention-2, arXiv 2307.08691: 50 to 73 % on an A100)
+    # The same before capability 8.0, forward and backward: PyTorch has CUTLASS's memory-efficient kernel there, in small tiles
+    # for 64 KiB of shared memory. On a T4, by Nsight Compute (github.com/ssiu/flash-attention-turing), kernels that reach 63 to
+    # 66 % of the peak forward are 2.07 to 2.19 times as fast; two backward, of four and of three products, reach 49 and 45 %
+    # and are together 1.35 times as fast as its five.
+    attention_before_8: Tuple[float, float] = (0.30, 0.25)
     kernel_s: float = 2.5e-6  # assumed: from the start of a kernel that does nothing to the start of the next one
     script_s: float = 25e-6  # host time of an operation that Python calls, with its module's and autograd's bookkeeping
     engine_s: float = 15e-6  # the same of one that the autograd engine calls
@@ -122,10 +127,16 @@ def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) 
     elif kernel.shape:
         compute = max(1, kernel.launches) * product_time(kernel.shape, kind, rates, efficiency)
     elif kernel.flops:
-        share = efficiency.attention if kind in TENSOR_CORES else efficiency.cuda_cores
-        compute = kernel.flops / (rates.peak(kind) * share)
+        compute = kernel.flops / (rates.peak(kind) * _attention_share(kernel, rates, efficiency))
     work, bound = (compute, COMPUTE) if compute > memory else (memory, BANDWIDTH)
     return Timed(start + work, bound if work > start else LAUNCHES, start)
+
+
+def _attention_share(kernel: Kernel, rates: Rates, efficiency: Efficiency) -> float:
+    """What fused attention, whose kernels have no shape, reaches of the peak."""
+    if kernel.kind not in TENSOR_CORES:
+        return efficiency.cuda_cores
+    return efficiency.attention if rates.capability >= (8, 0) else efficiency.attention_before_8["backward" in kernel.op]
 
 
 def is_grouped(kernel: Kernel) -> bool:

@@ -25,6 +25,7 @@ from brimful_inside.simulator.roofline import (
 )  # fmt: skip  # isort: skip
 
 A100 = Rates(1555e9, 19.5e12, 156e12, 312e12, 312e12, 108, (8, 0))
+T4 = Rates(320e9, 4.3e12, None, 34.3e12, None, 40, (7, 5))
 RTX3090 = Rates(936e9, 35.6e12, 35.6e12, 71e12, 71e12, 82, (8, 6))
 
 
@@ -50,6 +51,14 @@ def test_a_large_product_is_bound_by_arithmetic_and_reaches_the_fitted_share_of_
     assert timed.bound == COMPUTE
     reached = 2 * 8192**3 / timed.seconds / A100.peak("bf16")
     assert 0.85 * DEFAULT.tensor_cores < reached <= DEFAULT.tensor_cores
+
+
+@pytest.mark.parametrize(("rates", "forward", "backward"), [(A100, 0.60, 0.60), (T4, 0.30, 0.25)])
+def test_fused_attention_reaches_less_of_the_peak_before_ampere_and_least_backward(rates: Rates, forward, backward):
+    for op, share in (("aten._scaled_dot_product_efficient_attention", forward), ("aten.any_attention_backward", backward)):
+        timed = kernel_time(Kernel(op, "fp16", 10**13, 1 << 20), rates)
+        assert timed.bound == COMPUTE
+        assert timed.seconds == pytest.approx(10**13 / (share * rates.peak("fp16")), rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,12 @@ def _waits(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Class
     return [("link", 0, 8, 1, ()), ("sync", 0, 0, 0, ())]
 
 
+def _softmax_backward(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+    """Gradient times output first, as a tensor of its own; then a kernel that reads that and the output (cuda/SoftMax.cu)."""
+    grad, output = args[:2]
+    return [("memory", 0, 3 * _nbytes(grad) + 2 * _nbytes(output) + total(out), 2, ())]
+
+
 # --- lists of tensors ---------------------------------------------------------------------------------------------------
 
 # cuda/MultiTensorApply.cuh: chunks of so many elements; a launch takes so many tensors (by the number of lists) and chunks.
@@ -337,6 +343,7 @@ COSTS: Dict[str, Cost] = {
     **dict.fromkeys(("copy_", "_to_copy", "copy"), _copies),
     **dict.fromkeys(("_local_scalar_dense", "equal"), _waits),
     **dict.fromkeys(("sort", "argsort", "msort", "unique", "_unique2", "unique_consecutive"), _sort),
+    "_softmax_backward_data": _softmax_backward,
     "topk": _passes(4, 5),
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), _passes(2, 3)),
     "nll_loss2d_backward": _passes(1, 2, 1),

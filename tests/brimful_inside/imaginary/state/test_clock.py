@@ -109,6 +109,16 @@ def test_fused_attention_writes_nothing_square_and_the_causal_one_does_half(gpu)
     assert [k.flops for k in backward if "attention" in k.op] == [whole[0].flops, whole[0].flops * 5 // 2]
 
 
+def test_the_gradient_of_a_softmax_is_multiplied_by_the_output_in_a_kernel_of_its_own(gpu):
+    scores = torch.randn(8, 64, 64, device="cuda", dtype=torch.float16, requires_grad=True)
+    weights = torch.softmax(scores, -1, dtype=torch.float32)
+    kernels = ran(gpu, lambda: weights.backward(torch.ones_like(weights)))
+    (kernel,) = [kernel for kernel in kernels if "softmax" in kernel.op]
+    whole = 8 * 64 * 64 * 4
+    assert kernel.launches == 2
+    assert kernel.bytes == (whole + whole + whole) + (whole + whole + whole // 2)
+
+
 def test_views_and_room_start_no_kernel(gpu):
     a = torch.randn(8, 8, device="cuda")
     assert ran(gpu, lambda: (a.t().reshape(64).view(2, 32)[0].expand(4, 32), torch.empty_like(a), a.detach())) != []
