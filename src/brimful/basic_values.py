@@ -241,6 +241,12 @@ class Execution:
     process_tree_host_bytes: int | None = None  # peak resident memory of all its processes together, sampled from outside
     notes: tuple[str, ...] = ()
 
+    @property
+    def host_bytes(self) -> int | None:
+        """Peak resident memory of all its processes together: sampling can miss what the worst rank says of itself."""
+        own = self.peak.host_bytes if self.peak else None
+        return max((known for known in (own, self.process_tree_host_bytes) if known is not None), default=None)
+
 
 class TrialKind(StrEnum):
     """What a trial is for. Memory and time are measured apart where measuring one disturbs the other (on a CPU)."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from brimful.show.run_sections import command_of, phases_table, run_sections, trial_sections, worst_memory
+from brimful.show.run_sections import command_of, phases_table, run_sections, trial_sections
 from brimful.show.section import Column, Quote, Table
+from brimful.show.text import worst_memory
 from brimful.values import Attempt, Outcome, PhasePeak, PlannedSetting, Run, Source, TrialKind
 from tests.show import product
 from tests.verbs.world import GIB, MIB
@@ -44,6 +45,15 @@ def test_a_run_on_a_cpu_shows_what_all_its_processes_held_together() -> None:
     on_host = replace(one, process_tree_host_bytes=3 * MIB, peak=PhasePeak(None, None, None, MIB))
     assert worst_memory(on_host) == ("host", 3 * MIB)
     assert worst_memory(replace(one, peak=PhasePeak(MIB, MIB, GIB, None))) == ("device", GIB)
+
+
+def test_a_trial_on_a_cpu_shows_what_the_plan_compares_with_the_budget() -> None:
+    record = product.tune_on_cpu()
+    with_workers = [replace(one, process_tree_host_bytes=7 * GIB) for one in record.trials]
+    table = trial_sections(replace(record, trials=with_workers))[0]
+    assert isinstance(table, Table)
+    at = [column.name for column in table.columns].index("peak host")
+    assert {row[at].text for row in table.rows} == {"7.00 GiB"}, "loader workers and ranks hold memory too"
 
 
 def test_trials_say_why_they_failed_and_what_they_ran_with() -> None:

@@ -17,7 +17,7 @@ from rich.text import Text
 from brimful.outcomes import OUTCOMES
 from brimful.show.console import make_console
 from brimful.show.run_sections import kind_text
-from brimful.show.text import bytes_text, count_text, memory_of, seconds_text, settings_text, share_text, speed_text
+from brimful.show.text import bytes_text, count_text, seconds_text, settings_text, share_text, speed_text, worst_memory
 from brimful.units import counted
 from brimful.values import Attempt, Heartbeat, Outcome, PlannedSetting, Trial, TrialResult
 from brimful_inside import wire
@@ -236,7 +236,7 @@ def trial_line(number: int, result: TrialResult) -> str:
     """ "trial 4: memory at batch_size 512 on cpu: completed, peak 11.5 GiB host, 19.6 s"."""
     parts = [OUTCOMES[result.outcome].text]
     # A trial on an imaginary card knows its reserved memory; the context is added once all trials are known.
-    seen = memory_of(result.peak, "reserved" if result.trial.device.kind == "imaginary" else None)
+    seen = worst_memory(result, "reserved" if result.trial.device.kind == "imaginary" else None)
     if seen is not None and result.outcome is Outcome.COMPLETED:
         parts.append(f"peak {bytes_text(seen[1])} {seen[0]}")
     if result.samples_per_s is not None:

@@ -20,6 +20,7 @@ from brimful.show.text import (
     settings_text,
     share_text,
     speed_text,
+    worst_memory,
 )
 from brimful.values import (
     Attempt,
@@ -112,7 +113,7 @@ def trial_sections(record: Record) -> list[Section]:
     memory = record.opened.budget.memory if record.opened.budget else None
     if record.opened.device is not None and record.opened.device.kind == "imaginary":
         memory = "reserved"  # what is not the allocator's, the context, is known once all trials are
-    kinds = [seen[0] for result in record.trials if (seen := memory_of(result.peak, memory))]
+    kinds = [seen[0] for result in record.trials if (seen := worst_memory(result, memory))]
     kind = kinds[0] if kinds else None
     notes: list[tuple[int, str]] = []
     for number, result in enumerate(record.trials, 1):
@@ -141,8 +142,8 @@ def _trial_row(number: int, result: TrialResult, memory: str | None, kind: str |
 
 
 def _trial_peak(result: TrialResult, memory: str | None, kind: str | None) -> Cell:
-    """The worst rank's peak, and which memory it is where the others show another."""
-    seen = memory_of(result.peak, memory)
+    """Its peak, and which memory it is where the others show another."""
+    seen = worst_memory(result, memory)
     if seen is None or result.peak is None:
         return ABSENT
     kept = seen[0] == "host" and not result.peak.host_is_true
@@ -229,14 +230,6 @@ def _attempt_row(attempt: Attempt, values: dict[str, Setting], changed: list[str
         ABSENT if peak is None else Cell(bytes_text(peak[1])),
         Cell(seconds_text(attempt.duration_s)),
     )
-
-
-def worst_memory(attempt: Attempt) -> tuple[str, int] | None:
-    """The device's peak; on a CPU what all processes held together."""
-    seen = memory_of(attempt.peak)
-    if (seen is None or seen[0] == "host") and attempt.process_tree_host_bytes is not None:
-        return "host", max(attempt.process_tree_host_bytes, seen[1] if seen else 0)
-    return seen
 
 
 def command_of(attempt: Attempt) -> str:

@@ -26,7 +26,6 @@ from brimful.show.text import (
     bytes_text,
     count_text,
     limited_text,
-    memory_of,
     method_text,
     seconds_text,
     setting_text,
@@ -34,6 +33,7 @@ from brimful.show.text import (
     speed_cell,
     subject_of,
     when,
+    worst_memory,
 )
 from brimful.units import counted, noun_of
 from brimful.values import (
@@ -213,8 +213,8 @@ def _peak_row(
 ) -> list[tuple[Cell, ...]]:
     """Two peaks of the same memory, or nothing."""
     memory = record.opened.budget.memory if record.opened.budget else None
-    before = memory_of(old.peak, memory) if old else None
-    after = memory_of(new.peak, memory) if new else None
+    before = worst_memory(old, memory) if old else None
+    after = worst_memory(new, memory) if new else None
     value = after[1] if after else planned.value if planned and planned.source is Source.MEASURED else None
     if old is None or before is None or value is None or (after and after[0] != before[0]):
         return []

@@ -177,6 +177,12 @@ def memory_of(peak: PhasePeak | None, memory: str | None = None) -> tuple[str, i
     return None
 
 
+def worst_memory(execution: Execution, memory: str | None = None) -> tuple[str, int] | None:
+    """`memory_of` its worst rank; of host memory what all its processes held together."""
+    seen, host = memory_of(execution.peak, memory), execution.host_bytes
+    return ("host", host) if host is not None and (seen is None or seen[0] == "host") else seen
+
+
 def approximation_text(name: str, count: int) -> str:
     why = _APPROXIMATIONS.get(name, "an upper bound of a shape that only data can determine")
     return f"{name}, {count:,} ×: {why}"

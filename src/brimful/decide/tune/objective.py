@@ -21,8 +21,7 @@ def peak_bytes(sample: TrialResult, memory: str) -> int | None:
     """The measured peak of "device" memory (worst rank) or "host" memory (all processes together); None where not known."""
     if memory == "device":
         return sample.peak.device_bytes if sample.peak else None
-    own = sample.peak.host_bytes if sample.peak else None
-    return max((known for known in (own, sample.process_tree_host_bytes) if known is not None), default=None)
+    return sample.host_bytes
 
 
 def fits_budget(sample: TrialResult, budget: Budget) -> bool:
