@@ -1,4 +1,4 @@
-"""Where recipes keep what they made of their data, and the lock under which one process makes it."""
+"""Where recipes keep what they made of their data, the lock under which one process makes it, and files that are whole."""
 
 from __future__ import annotations
 
@@ -58,6 +58,20 @@ def made_once(path: Path, work: str, find: Callable[[Say], T | None], make: Call
                     raise (full if DiskFull.caused(error) else unwritable(path.parent, error)) from error
                 found = find(say)
     return found
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """On the disk when this returns, and under its name only once it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def unwritable(folder: Path, error: OSError) -> UsageError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from brimful.errors import UsageError
+from brimful.recipes.cache import write_whole
 from brimful.recipes.common import is_first, say
 from brimful.train.config import CheckpointConfig, Config
 from brimful_inside.script import keeps_writes_out
@@ -17,13 +18,8 @@ T = TypeVar("T")
 
 def write_facts(out: Path, file_name: str, facts: Any) -> None:
     """By the first rank. `facts` is a dataclass of JSON values."""
-    if not is_first():
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    partial = out / f"{file_name}.partial"
-    content = json.dumps(dataclasses.asdict(facts), indent=1, ensure_ascii=False)
-    partial.write_text(content + "\n", encoding="utf-8")
-    partial.replace(out / file_name)
+    if is_first():
+        write_whole(out / file_name, json.dumps(dataclasses.asdict(facts), indent=1, ensure_ascii=False) + "\n")
 
 
 def read_facts(path: Path, file_name: str, kind: type[T]) -> T | None:

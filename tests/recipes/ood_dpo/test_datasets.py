@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from brimful.errors import UsageError
 from brimful.recipes.ood_dpo.datasets import Dataset, classes, load_dataset
-from brimful.recipes.ood_dpo.domains import describe_with_scaffold
+from brimful.recipes.ood_dpo.domains import describe
 from brimful.recipes.ood_dpo.settings import DatasetOptions
 from tests.recipes.ood_dpo.conftest import (
     RINGS,
@@ -61,7 +61,7 @@ def test_each_molecule_is_in_one_split_and_each_domain_on_one_side(
 ):
     rows = [[molecule(ring, tail), 5.0 + n, f"assay {tail % 5}"] for n, (ring, tail) in enumerate(shape)]
     path = write_csv(tmp_path_factory.mktemp("made") / "made.csv", ["smiles", "y", "assay_id"], rows)
-    described = {row[0]: describe_with_scaffold(row[0]) for row in rows}
+    described = {row[0]: describe(row[0], scaffold=True) for row in rows}
     of = {
         "scaffold": lambda row: described[row[0]].scaffold,
         "size": lambda row: str(described[row[0]].heavy_atoms),

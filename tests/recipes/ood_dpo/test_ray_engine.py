@@ -56,7 +56,7 @@ def test_the_tasks_of_a_node_that_dies_start_on_the_other(tmp_path: Path, monkey
 
         killer = threading.Thread(target=kill)
         killer.start()
-        ray_engine.run_on_ray(plan, bench, ())
+        ray_engine.run(plan, bench, ())
         killer.join()
     finally:
         ray.shutdown()

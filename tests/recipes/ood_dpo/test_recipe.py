@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from brimful.recipes.ood_dpo import files
 from brimful.recipes.ood_dpo.datasets import Dataset, Molecules
+from brimful.recipes.ood_dpo.experiments import MEASURES
 from brimful.recipes.ood_dpo.features import EncodingStats, Features
 from brimful.recipes.ood_dpo.head import make_head
 from brimful.recipes.ood_dpo.loss import head_loss
@@ -168,7 +169,7 @@ def test_the_files_have_what_their_names_promise(tmp_path):
     }
     scores = {label: np.array([float(row["score"]) for row in rows if row["true_label"] == label]) for label in "01"}
     results = json.loads((tmp_path / "ood_evaluation_results.json").read_text())
-    assert metrics(scores["0"], scores["1"]) == pytest.approx({name: results[name] for name in files.MEASURES})
+    assert metrics(scores["0"], scores["1"]) == pytest.approx({name: results[name] for name in MEASURES})
     assert results["positive_class"] == "out of distribution" and results["validation"]["id_count"] == 40
     # The chains of both classes overlap by three lengths of seven: what the number of atoms tells is known by hand.
     lengths = {
@@ -187,7 +188,7 @@ def test_the_files_have_what_their_names_promise(tmp_path):
     head = make_head(HeadOptions(), 0)
     head.load_state_dict(load_file(tmp_path / "head.safetensors"))
     assert np.array_equal(energies(head.eval(), there.arrays["ood_test"], torch.device("cpu")), trained.energies["test_ood"])
-    assert not list(tmp_path.glob(".*.writing"))
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_a_cached_encoding_has_no_peak_in_the_statistics(tmp_path):

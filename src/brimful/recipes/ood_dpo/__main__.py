@@ -11,8 +11,7 @@ from cyclopts import App, Parameter, validators
 from brimful import __version__
 from brimful.recipes.common import Presets, run
 from brimful.recipes.ood_dpo.experiments import StudyOptions, SweepOptions
-from brimful.recipes.ood_dpo.presets import AGGRESSIVE, FAST, ORIGINAL
-from brimful.recipes.ood_dpo.settings import OUT, DatasetOptions, EncoderOptions, HeadOptions
+from brimful.recipes.ood_dpo.settings import AGGRESSIVE, FAST, ORIGINAL, OUT, DatasetOptions, EncoderOptions, HeadOptions
 from brimful.train.config import Config
 
 presets = Presets(FAST, ORIGINAL, AGGRESSIVE)

@@ -11,6 +11,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from brimful.errors import UsageError
 from brimful.measure.host import cores
 from brimful.recipes.cache import Say
 from brimful.recipes.common import say as to_standard_error
-from brimful.recipes.ood_dpo.domains import Description, describe, describe_with_scaffold
+from brimful.recipes.ood_dpo.domains import Description, describe
 from brimful.recipes.ood_dpo.settings import DatasetOptions
 from brimful.recipes.ood_dpo.sources import SPLITS, Row, read_rows
 from brimful.recipes.workers import Workers
@@ -116,8 +117,7 @@ def _check_labels(rows: Sequence[Row], options: DatasetOptions) -> None:
 def _described(rows: Sequence[Row], options: DatasetOptions, say: Say) -> list[Molecule]:
     domain = options.domain or ("scaffold" if any(row.domain is None for row in rows) else None)
     with Workers(cores()) as workers:
-        work = describe_with_scaffold if domain == "scaffold" else describe
-        found = list(workers.map(work, [row.smiles for row in rows]))
+        found = list(workers.map(partial(describe, scaffold=domain == "scaffold"), [row.smiles for row in rows]))
     molecules, invalid = [], []
     for row, description in zip(rows, found, strict=True):
         if description is None:

@@ -22,21 +22,13 @@ class Description:
     scaffold: str = ""
 
 
-def describe(smiles: str) -> Description | None:
-    """None: RDKit reads no molecule there, or one without atoms."""
-    molecule = Chem.MolFromSmiles(smiles)
-    if molecule is None or not molecule.GetNumAtoms():
-        return None
-    return Description(Chem.MolToSmiles(molecule), molecule.GetNumHeavyAtoms(), molecule.GetRingInfo().NumRings())
-
-
-def describe_with_scaffold(smiles: str) -> Description | None:
-    """Scaffolds take as long as all the rest: only where they are the domains."""
+def describe(smiles: str, scaffold: bool = False) -> Description | None:
+    """None: RDKit reads no molecule there, or one without atoms. `scaffold`: takes as long as all the rest."""
     molecule = Chem.MolFromSmiles(smiles)
     if molecule is None or not molecule.GetNumAtoms():
         return None
     size, rings = molecule.GetNumHeavyAtoms(), molecule.GetRingInfo().NumRings()
-    return Description(Chem.MolToSmiles(molecule), size, rings, MurckoScaffoldSmiles(mol=molecule))
+    return Description(Chem.MolToSmiles(molecule), size, rings, MurckoScaffoldSmiles(mol=molecule) if scaffold else "")
 
 
 def descriptors(smiles: Sequence[str]) -> np.ndarray:

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from brimful.errors import UsageError
-from brimful.recipes.ood_dpo.head import make_head
+from brimful.recipes.ood_dpo.head import energies, make_head
 from brimful.recipes.ood_dpo.loss import head_loss
 from brimful.recipes.ood_dpo.metrics import metrics
 from brimful.recipes.ood_dpo.pairs import PairData, pair_data
@@ -34,8 +34,6 @@ from brimful.train.config import Config
 from brimful.train.data.epoch_sampler import EpochSampler
 from brimful.train.optim.optimizers import set_lr
 from brimful.train.optim.schedules import Schedule
-
-FORWARD_ROWS = 8192  # assumed: rows that an evaluation sends through a head at once, 16 MiB of features
 
 # Settings of the engine that would change a training, or what is asked of it, and that an ensemble has not.
 _AT_THEIR_DEFAULTS = (
@@ -283,15 +281,6 @@ class Ensemble:
                 self.parameters[rest].data = value
             else:
                 self.buffers[rest] = value
-
-
-def energies(head: nn.Module, rows: np.ndarray, device: torch.device) -> np.ndarray:
-    """Of features (n, width), without dropout: float32 (n,)."""
-    head.eval()
-    with torch.no_grad():
-        starts = range(0, len(rows), FORWARD_ROWS)
-        parts = [head(torch.from_numpy(rows[at : at + FORWARD_ROWS]).to(device)).cpu() for at in starts]
-    return torch.cat(parts).float().numpy()
 
 
 def clip_each(parameters: Iterable[torch.Tensor], most: float) -> None:

@@ -25,7 +25,7 @@ from brimful.units import counted
 SHARE = 0.5  # of the free memory, for an ensemble. Assumed: what was left out of the sum below is less than the other half
 
 
-def run_ensembles(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
+def run(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
     settings, results = bench.settings, bench.settings.results
     set_host_allocator("keep", settings.device.type)
     folder = settings.out / "ensembles"

@@ -7,7 +7,6 @@ that is killed goes on with those that have none.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,6 +16,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter, validators
 
 from brimful.errors import UsageError, nearest
+from brimful.recipes.cache import write_whole
 
 HEADS = ("dpo", "bce", "mse", "hinge")
 BASELINES = ("msp", "odin", "energy", "mahalanobis", "knn", "lof", "mc_dropout", "conformal")
@@ -151,11 +151,7 @@ class Results:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Whole, or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def chosen_methods(names: Sequence[str]) -> tuple[str, ...]:
@@ -204,10 +200,7 @@ _OF_RESULTS = ("validation_auroc", "samples", "updates", "seconds", "engine", "e
 
 def write_table(frame: Frame, folder: Path) -> None:
     """results.parquet and dataset_metrics.json, each whole or not there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"results.parquet.{os.getpid()}.partial"
-    frame.to_parquet(partial, index=False)
-    partial.replace(folder / "results.parquet")
+    write_whole(folder / "results.parquet", frame.to_parquet(index=False))
     write_json(folder / "dataset_metrics.json", dataset_metrics(frame))
 
 

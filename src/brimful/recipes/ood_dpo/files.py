@@ -17,7 +17,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,10 @@ import torch
 from safetensors.torch import save
 
 from brimful.errors import DiskFull
+from brimful.recipes.cache import write_whole
+from brimful.recipes.ood_dpo.experiments import MEASURES
 from brimful.train.reporting.progress_log import finite_or_none
 
-MEASURES = ("auroc", "aupr", "fpr95")
 DYNAMICS = ("misranked_ratio", "boundary_ratio", "avg_margin")
 
 
@@ -82,7 +82,7 @@ def write_dataset_metrics(out: Path, dataset: str, seeds: Sequence[int], tests: 
 
 
 def _write_json(path: Path, content: Any) -> None:
-    _write(path, (json.dumps(finite_or_none(content), indent=1, ensure_ascii=False, default=str) + "\n").encode())
+    _write(path, json.dumps(finite_or_none(content), indent=1, ensure_ascii=False, default=str) + "\n")
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -90,21 +90,14 @@ def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(rows)
-    _write(path, text.getvalue().encode())
+    _write(path, text.getvalue())
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: str | bytes) -> None:
     """Raises DiskFull, and OSError where the folder cannot be written otherwise."""
-    aside = path.with_name(f".{path.name}.writing")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        write_whole(path, content)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         if DiskFull.caused(error):
             raise DiskFull(
                 str(path), "the checkpoints; the same command goes on from them", suggestion="Free some space."

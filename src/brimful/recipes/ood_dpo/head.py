@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from brimful.recipes.ood_dpo.settings import HeadOptions
+from brimful.recipes.pieces import in_pieces
 
 FEATURES = 512
+FORWARD_ROWS = 8192  # assumed: rows that an evaluation sends through a head at once, 16 MiB of features
 
 
 class EnergyHead(nn.Module):
@@ -33,6 +36,15 @@ def make_head(options: HeadOptions, seed: int, features: int = FEATURES) -> Ener
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return EnergyHead(features, options.hidden, options.dropout, seed)
+
+
+@torch.no_grad()
+def energies(head: nn.Module, features: np.ndarray, device: torch.device, at_once: int = FORWARD_ROWS) -> np.ndarray:
+    """(n, 512) -> (n,) float32, without dropout. DoesNotFit where memory is missing for a single molecule."""
+    head.eval()
+    rows = torch.from_numpy(np.ascontiguousarray(features))
+    pieces = in_pieces(range(len(rows)), lambda some: head(rows[some.start : some.stop].to(device)).cpu(), at_once, device)  # type: ignore[attr-defined]
+    return torch.cat(list(pieces)).numpy()
 
 
 class SeededDropout(nn.Module):

@@ -40,7 +40,7 @@ class Needs:
     device_bytes: int = 0
 
 
-def run_local(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
+def run(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
     """All methods of a data set, encoder and seed in one process, one after the other."""
     jobs = deque(jobs_of(left, bench))
     if not jobs:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from brimful.recipes.ood_dpo.experiments import HEADS, MEASURES, TRIVIAL, Point
@@ -23,14 +21,6 @@ FOOTER = (
     "trivial: logistic regression on heavy atoms and rings. Where it comes near the others, the shift is one of size, "
     "and their figures say little about what they have learned.",
 )
-
-
-def write(page: str, path: Path) -> None:
-    """Whole, or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(path)
 
 
 def sweep_page(frame: Frame) -> str:

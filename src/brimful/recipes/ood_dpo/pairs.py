@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from brimful.errors import UsageError
+from brimful.recipes.ood_dpo.sources import SPLITS
 
-SPLITS = ("train", "iid_val", "iid_test", "ood_val", "ood_test")
 _AT_LEAST = 1 / 3  # of the molecules of ood_val in each half. Assumed: below that, halves by molecule measure more
 
 

@@ -25,7 +25,7 @@ from brimful.units import counted, format_bytes
 TRIES = 10  # of a task whose node or process died
 
 
-def run_on_ray(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
+def run(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
     jobs = jobs_of(left, bench)
     if not jobs:
         return

@@ -18,13 +18,13 @@ from brimful.recipes.facts import check_resumable, trained_weights, write_facts
 from brimful.recipes.ood_dpo import baselines, files
 from brimful.recipes.ood_dpo.datasets import Dataset, classes, load_dataset
 from brimful.recipes.ood_dpo.ensemble import Member, member
+from brimful.recipes.ood_dpo.experiments import MEASURES
 from brimful.recipes.ood_dpo.features import EncodingStats, Features, features_of
-from brimful.recipes.ood_dpo.head import EnergyHead, make_head
+from brimful.recipes.ood_dpo.head import EnergyHead, energies, make_head
 from brimful.recipes.ood_dpo.loss import DECOMPOSE, head_loss
 from brimful.recipes.ood_dpo.metrics import metrics, summary
 from brimful.recipes.ood_dpo.pairs import PairData, pair_data
 from brimful.recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions
-from brimful.recipes.pieces import in_pieces
 from brimful.train.checking import Effective
 from brimful.train.config import Config
 from brimful.train.data.arrays import Arrays
@@ -145,7 +145,7 @@ def train(
 
 
 def _means(measured: Sequence[Mapping[str, Any]]) -> str:
-    return " · ".join(f"{name} {np.mean([one[name] for one in measured]):.4f}" for name in files.MEASURES)
+    return " · ".join(f"{name} {np.mean([one[name] for one in measured]):.4f}" for name in MEASURES)
 
 
 def train_seed(config: Config, loaded: Loaded, encoder: EncoderOptions, head: HeadOptions) -> Trained:
@@ -180,7 +180,7 @@ def train_head(pairs: PairData, head: HeadOptions, config: Config, peaks: Peaks 
     if not keeps_writes_out():
         model.load_state_dict(trained_weights(config.out))
     device = device_for(config.device)
-    model.to(device).eval()
+    model.to(device)
     at_once = config.batch.eval_batch or 3 * config.batch.micro_batch
     parts = ("validation_id", "validation_ood", "test_id", "test_ood")
     return Trained(model, result, {name: energies(model, getattr(pairs, name), device, at_once) for name in parts})
@@ -267,14 +267,6 @@ def _ranked(low: np.ndarray, high: np.ndarray) -> tuple[float, float, float]:
     above = len(low) - np.searchsorted(low, high, side="right")
     near = np.searchsorted(low, high + NEAR, side="left") - np.searchsorted(low, high - NEAR, side="right")
     return above.sum() / pairs, near.sum() / pairs, float(high.mean() - low.mean())
-
-
-@torch.no_grad()
-def energies(head: nn.Module, features: np.ndarray, device: torch.device, at_once: int = 4096) -> np.ndarray:
-    """(n, 512) -> (n,) float32. DoesNotFit where memory is missing for a single molecule."""
-    rows = torch.from_numpy(np.ascontiguousarray(features))
-    pieces = in_pieces(range(len(rows)), lambda some: head(rows[some.start : some.stop].to(device)).cpu(), at_once, device)  # type: ignore[attr-defined]
-    return torch.cat(list(pieces)).numpy()
 
 
 def phases(encoding: EncodingStats, device: str) -> Peaks:

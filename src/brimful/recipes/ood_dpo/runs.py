@@ -16,9 +16,9 @@ from brimful.errors import BrimfulError, UsageError
 from brimful.recipes.common import say
 from brimful.recipes.ood_dpo import baselines
 from brimful.recipes.ood_dpo.datasets import Dataset, load_dataset
-from brimful.recipes.ood_dpo.ensemble import energies
 from brimful.recipes.ood_dpo.experiments import HEADS, Experiment, Result, Results, SweepOptions, experiments
 from brimful.recipes.ood_dpo.features import features_of
+from brimful.recipes.ood_dpo.head import energies
 from brimful.recipes.ood_dpo.metrics import metrics
 from brimful.recipes.ood_dpo.recipe import Loaded, train_head
 from brimful.recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions

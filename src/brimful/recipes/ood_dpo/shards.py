@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from brimful.errors import UsageError
-from brimful.recipes.cache import Say
+from brimful.recipes.cache import Say, write_whole
 
 SHARD = 1024  # molecules: 2 MB, and what a kill loses at most
 DIGEST = 16  # bytes of a SMILES's digest
@@ -68,24 +67,15 @@ class Shards:
         """`features` (n, width) of `smiles`. On the disk when this returns."""
         tensors = {"smiles": _digests(smiles), "features": np.ascontiguousarray(features), "failed": _digests(failed)}
         content = save(tensors, metadata={"key": self.key})
-        path = self.folder / f"{_checksum(content)}.safetensors"
-        partial = self.folder / f"{path.name}.{os.getpid()}.partial"
-        try:
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_whole(self.folder / f"{_checksum(content)}.safetensors", content)
 
     def remove(self, smiles: Sequence[str]) -> None:
         """The shards that hold any of these molecules. Only under the lock."""
         wanted = {_digest(one) for one in smiles}
         for path in self._paths():
             with contextlib.suppress(FileNotFoundError):
-                tensors = self._mapped(path)
-                if tensors is None or wanted & {*_rows(tensors["smiles"]), *_rows(tensors["failed"])}:
+                shard = self._opened(path)
+                if shard is None or wanted & {*_rows(shard, "smiles"), *_rows(shard, "failed")}:
                     path.unlink()
 
     def tidy(self) -> None:
@@ -97,32 +87,29 @@ class Shards:
         return sorted(self.folder.glob("*.safetensors"))
 
     def _take(self, path: Path, places: dict[bytes, int], found: Found, say: Say) -> None:
-        tensors = self._mapped(path)
-        if tensors is not None:
-            rows = [(places[one], row) for row, one in enumerate(_rows(tensors["smiles"])) if one in places]
-            failed = [places[one] for one in _rows(tensors["failed"]) if one in places]
+        shard = self._opened(path)
+        if shard is not None:
+            rows = [(places[one], row) for row, one in enumerate(_rows(shard, "smiles")) if one in places]
+            failed = [places[one] for one in _rows(shard, "failed") if one in places]
             if not rows and not failed:
                 return
-        if tensors is None or not _is_whole(path):
+        if shard is None or not _is_whole(path):
             say(f"{path} is damaged: its molecules are encoded again.")
             path.unlink(missing_ok=True)
             return
         if rows:
             into, of = map(list, zip(*rows, strict=True))
-            found.features[into], found.state[into] = tensors["features"][of], ENCODED
+            found.features[into], found.state[into] = shard.get_tensor("features")[of], ENCODED
         found.state[failed] = FAILED
 
-    def _mapped(self, path: Path) -> dict[str, np.ndarray] | None:
+    def _opened(self, path: Path) -> Any:
         """Mapped into memory: what is not read costs nothing. None where that cannot be: it is damaged."""
         try:
-            content = np.memmap(path, mode="r")
-            start = 8 + int.from_bytes(content[:8].tobytes(), "little")  # safetensors: a length, a header in JSON, the bytes
-            header = json.loads(content[8:start].tobytes())
-            key = header.pop("__metadata__")["key"]
-            tensors = {name: _tensor(content, start, one) for name, one in header.items()}
-            if {name: (one.ndim, one.shape[1]) for name, one in tensors.items()} != self._shapes:
-                raise ValueError("other tensors")
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):  # all that a header may give
+            shard = safe_open(path, "np")
+            key = shard.metadata()["key"]
+        except (SafetensorError, KeyError, TypeError):  # all that a header may give
+            return None
+        if {*shard.keys()} != {"smiles", "features", "failed"}:
             return None
         if key != self.key and _is_whole(path):
             raise UsageError(
@@ -130,16 +117,7 @@ class Shards:
                 "Somebody copied or renamed a folder of the cache.",
                 "Remove the folder, or choose another --cache.",
             )
-        return tensors if key == self.key else None
-
-    @property
-    def _shapes(self) -> dict[str, tuple[int, int]]:
-        return {"smiles": (2, DIGEST), "failed": (2, DIGEST), "features": (2, self.width)}
-
-
-def _tensor(content: np.ndarray, start: int, header: dict[str, Any]) -> np.ndarray:
-    kind, count = {"F32": np.float32, "U8": np.uint8}[header["dtype"]], int(np.prod(header["shape"]))
-    return np.frombuffer(content, kind, count, start + header["data_offsets"][0]).reshape(header["shape"])
+        return shard if key == self.key else None
 
 
 def _is_whole(path: Path) -> bool:
@@ -154,8 +132,8 @@ def _digests(smiles: Sequence[str]) -> np.ndarray:
     return np.frombuffer(b"".join(map(_digest, smiles)), np.uint8).reshape(-1, DIGEST)
 
 
-def _rows(digests: np.ndarray) -> Iterator[bytes]:
-    content = digests.tobytes()
+def _rows(shard: Any, name: str) -> Iterator[bytes]:
+    content = shard.get_tensor(name).tobytes()
     return (content[start : start + DIGEST] for start in range(0, len(content), DIGEST))
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import torch
 
+from brimful.recipes.cache import write_whole
 from brimful.recipes.common import say
 from brimful.recipes.host_allocator import set_host_allocator
 from brimful.recipes.ood_dpo import page
@@ -86,7 +87,7 @@ def study_batch_size(settings: Settings, options: StudyOptions) -> int:
     out: Path = settings.out
     facts = {"dataset": name, "encoder": encoder, "pairs": pairs, "device": str(settings.device)}
     write_json(out / "batch_size.json", {**facts, "points": [asdict(point) for point in points]})
-    page.write(page.study_page(points, **facts), out / "batch_size.html")
+    write_whole(out / "batch_size.html", page.study_page(points, **facts))
     say(f"The page: {out / 'batch_size.html'}")
     return 0
 

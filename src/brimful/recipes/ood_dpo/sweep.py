@@ -6,18 +6,21 @@ Whatever happens to the sweep, an experiment that has its file of results is don
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import importlib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from brimful.errors import UsageError
-from brimful.recipes.cache import lock
+from brimful.recipes.cache import lock, write_whole
 from brimful.recipes.common import say
 from brimful.recipes.facts import read_facts, write_facts
 from brimful.recipes.ood_dpo import page
 from brimful.recipes.ood_dpo.ensemble import check_settings
 from brimful.recipes.ood_dpo.experiments import HEADS, Experiment, progress, table, write_table
 from brimful.recipes.ood_dpo.runs import Bench, Settings, work
+from brimful.train.checkpoints.training_state import flat
 
 FILE_NAME = "sweep.json"
 
@@ -53,7 +56,8 @@ def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
         left = results.left(plan)
         say(f"{len(plan) - len(left):,} of {len(plan):,} experiments are done, {len(left):,} left.")
         if left:
-            _engine(settings.sweep.engine)(left, bench, words)
+            engine = importlib.import_module(f"brimful.recipes.ood_dpo.{settings.sweep.engine}_engine")
+            engine.run(left, bench, words)
         return finish(plan, settings)
 
 
@@ -66,24 +70,15 @@ def _check(settings: Settings) -> None:
     )
     before = read_facts(settings.out / FILE_NAME, FILE_NAME, Facts) if (settings.out / FILE_NAME).is_file() else None
     if before is not None and before != facts:
-        had, has = (_flat(dataclasses.asdict(one)) for one in (before, facts))
-        differs = [
-            f"{key.replace('_', ' ')} {had.get(key)} and not {value}" for key, value in has.items() if had.get(key) != value
-        ]
+        had, has = (flat(dataclasses.asdict(one)) for one in (before, facts))
+        names = {key: re.sub("[._]", " ", key) for key in has if had.get(key) != has[key]}
+        differs = [f"{name} {had.get(key)} and not {has[key]}" for key, name in names.items()]
         raise UsageError(
             f"{settings.out} holds results of another sweep: it has {', '.join(differs)}.",
             "They cannot stand in one table.",
             "Choose another folder with --out.",
         )
     write_facts(settings.out, FILE_NAME, facts)
-
-
-def _flat(content: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Values of nested dictionaries by all their names."""
-    made: dict[str, Any] = {}
-    for key, value in content.items():
-        made |= _flat(value, f"{before}{key} ") if isinstance(value, dict) else {before + key: value}
-    return made
 
 
 _LEARNING = ("epochs", "max_steps", "batch", "optimizer", "schedule", "precision", "clip_norm", "patience_samples")
@@ -93,21 +88,7 @@ def finish(plan: Sequence[Experiment], settings: Settings) -> int:
     """The tables and the page. 1 where an experiment failed."""
     frame = table(plan, settings.results)
     write_table(frame, settings.out)
-    page.write(page.sweep_page(frame), settings.out / "page.html")
+    write_whole(settings.out / "page.html", page.sweep_page(frame))
     say(progress(plan, settings.results))
     say(f"The page: {settings.out / 'page.html'}")
     return 1 if (frame.state == "failed").any() else 0
-
-
-def _engine(name: str) -> Callable[[list[Experiment], Bench, Sequence[str]], None]:
-    if name == "local":
-        from brimful.recipes.ood_dpo.local_engine import run_local
-
-        return run_local
-    if name == "ray":
-        from brimful.recipes.ood_dpo.ray_engine import run_on_ray
-
-        return run_on_ray
-    from brimful.recipes.ood_dpo.ensemble_engine import run_ensembles
-
-    return run_ensembles

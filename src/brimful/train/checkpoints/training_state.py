@@ -61,7 +61,7 @@ def check_data(saved: Mapping[str, Any], samples: int, where: str) -> None:
 
 def changed_settings(saved: Mapping[str, Any], config: Config) -> Iterator[str]:
     """A sentence for each setting that is not what the checkpoint was made with."""
-    before, now = _flat(saved), _flat(config.as_json())
+    before, now = flat(saved), flat(config.as_json())
     for name in now:
         if name.split(".")[0] in UNREPORTED or name not in before or before[name] == now[name]:
             continue
@@ -73,11 +73,9 @@ def changed_settings(saved: Mapping[str, Any], config: Config) -> Iterator[str]:
         yield sentence
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested settings by their dotted names."""
+    made: dict[str, Any] = {}
     for name, value in settings.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
-    return flat
+        made |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return made
