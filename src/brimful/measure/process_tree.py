@@ -1,4 +1,4 @@
-"""The processes of one command: finds them, samples their memory, and ends them.
+"""The processes of one command: finds them, samples their memory, and ends them; and how much of the cores others take.
 
 A process group is not enough: torchrun and others start sessions of their own. All processes of a trial share the environment
 variable that names its config; it is inherited, and can be read from outside.
@@ -15,6 +15,8 @@ from collections.abc import Iterator
 import psutil
 
 from brimful_inside.wire import TRIAL_CONFIG_VARIABLE
+
+_SHORTEST_S = 1.0  # of a time of which a share of the cores is known: the kernel counts in ticks of 10 ms
 
 
 class ProcessTree:
@@ -141,3 +143,46 @@ def _proportional_bytes(process: psutil.Process) -> int:
         return getattr(process.memory_full_info(), "pss", 0) or _resident_bytes(process)
     except psutil.Error:
         return _resident_bytes(process)
+
+
+class OtherLoad:
+    """How much of the cores other processes take, from its making on, the hypervisor's stolen time included.
+
+    Poll it now and then: what a process used after the last poll before its end counts as others'.
+    """
+
+    def __init__(self, tree: ProcessTree):
+        self._tree = tree
+        self._began_s, self._busy_s, self._own_s = time.monotonic(), _busy_s(), _own_s()
+
+    def poll(self) -> None:
+        self._tree.processor_s()
+
+    def share(self) -> float | None:
+        """Of the time of all cores that the command may use; None where that was too short to say."""
+        seconds = time.monotonic() - self._began_s
+        if seconds < _SHORTEST_S:
+            return None
+        own_s = self._tree.processor_s() + _own_s() - self._own_s
+        return min(1.0, max(0.0, (_busy_s() - self._busy_s - own_s) / (seconds * len(_cores()))))
+
+
+def _busy_s() -> float:
+    """Of all cores that this process may use, since the machine was started."""
+    times = psutil.cpu_times(percpu=True)
+    counted = [times[core] for core in _cores() if core < len(times)]
+    # Waiting for a disk is not being busy; guests' time is in the user's already.
+    idle = sum(getattr(one, name, 0.0) for one in counted for name in ("idle", "iowait", "guest", "guest_nice"))
+    return sum(map(sum, counted)) - idle
+
+
+def _cores() -> list[int]:
+    try:
+        return sorted(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        return list(range(os.cpu_count() or 1))
+
+
+def _own_s() -> float:
+    """Of brimful itself."""
+    return time.process_time()

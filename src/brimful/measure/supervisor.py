@@ -22,9 +22,8 @@ from brimful import codec
 from brimful.errors import DiskFull, NoSuchCommand
 from brimful.measure import host
 from brimful.measure.gather import role_of
-from brimful.measure.other_load import OtherLoad
 from brimful.measure.output import OutputFiles
-from brimful.measure.process_tree import MemorySampler, ProcessTree
+from brimful.measure.process_tree import MemorySampler, OtherLoad, ProcessTree
 from brimful.measure.signal_forwarding import SignalForwarding, send_to_group
 from brimful.values import Device
 from brimful_inside import wire

@@ -77,17 +77,14 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
     batching, warnings = plan_batches_on(host, config, ranks.size, train_samples, eval_samples)
     why = "as asked" if config.device != "auto" else "what PyTorch found here"
     rows = [Effective("device", config.device, str(device), why), *batching.rows]
-    if config.batch.max_tokens is not None:
-        sized = getattr(task.eval_data, "sizes", None) is not None if task.eval_data is not None else None
-        rows += token_rows(config.batch.max_tokens, sized)
+    rows += token_rows(config.batch.max_tokens, task.eval_data)
     if config.memory_budget is not None:
         rows.append(limit_memory(config.memory_budget, device))
 
     module = _placed(task, device, ranks, log)
     precision = Precision(config.precision, device)
-    rows.append(precision.row)
     overlapped, model_rows = _prepared(module, task, config, device, ranks)
-    rows += model_rows
+    rows += [precision.row, *model_rows]
     optimizer, optimizer_rows = make_optimizer(
         module, config.optimizer, effective_batch=batching.effective, scaling=config.scaling, device=device
     )
@@ -101,8 +98,7 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
     schedule = _schedule(config, sampler, batching, optimizer)
     rows += schedule.rows()
 
-    split = Split(batching.micro_batch, batching.micro_batch, by_size=sampler.max_tokens is not None)
-    at_once = SamplesAtOnce(task, split, ranks, log.say, restart)
+    at_once = SamplesAtOnce(task, _split(batching.micro_batch, sampler), ranks, log.say, restart)
     evaluation = None
     if task.eval_data is not None:
         host = host.less(pipeline.plan.host_bytes, pipeline.plan.shm_bytes)
@@ -114,8 +110,8 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
         warnings += more + tuple(one for one in data.plan.warnings if one not in warnings)
         rows += [replace(row, name=f"eval {row.name}") for row in data.rows if data.plan.workers]
         sharded = config.parallel == "fsdp2" and ranks.size > 1
-        eval_split = Split(batching.eval_batch, batching.eval_batch, by_size=data.sampler.max_tokens is not None)
-        eval_at_once = SamplesAtOnce(task, eval_split, ranks, log.say, restart if sharded else None, "evaluation")
+        eval_split, eval_restart = _split(batching.eval_batch, data.sampler), restart if sharded else None
+        eval_at_once = SamplesAtOnce(task, eval_split, ranks, log.say, eval_restart, "evaluation")
         evaluation = Evaluation(task, module, precision, ranks, data, eval_at_once, device=device, sharded=sharded)
     if config.data.strict:
         refuse(warnings)
@@ -123,6 +119,10 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
         module, module if overlapped is None else overlapped.model, overlapped, optimizer, precision, schedule, batching,
         at_once, sampler, pipeline, evaluation, rows, warnings,
     )  # fmt: skip
+
+
+def _split(batch: int, sampler: EpochSampler) -> Split:
+    return Split(batch, batch, by_size=sampler.max_tokens is not None)
 
 
 def _prepared(

@@ -204,7 +204,7 @@ class Tracer:
 
     @property
     def _basis(self) -> int | None:
-        """The first that trained, as far as one has, or what `judge_by` was told."""
+        """The first that trained, as far as one has, or the size given to `judge_by`."""
         return next(iter(self.completed() or self.results)) if self._judged_by is None else self._judged_by
 
     @cached_property

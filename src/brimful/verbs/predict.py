@@ -10,8 +10,7 @@ from functools import partial
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.next_command import after_prediction
 from brimful.decide.run.settings import BATCH_SIZE
-from brimful.decide.speed.epoch import epoch_of
-from brimful.decide.speed.loading import loading_of
+from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.errors import UsageError
 from brimful.values import CardAnswer, CardPeak, Diagnostic, GridCell, Prediction, Record, Setting, Solved
 from brimful.verbs import imaginary

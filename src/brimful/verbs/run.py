@@ -35,7 +35,7 @@ from brimful.values import (
     RunStarted,
     Setting,
 )
-from brimful.verbs import devices, run_places, run_plan
+from brimful.verbs import devices, run_plan
 from brimful.verbs.session import Nobody, Options, Session, Watcher, opened
 from brimful.verbs.start import refuse_unreachable, takes
 
@@ -148,7 +148,7 @@ def run(
     given = dict(settings or {})
     resume_words = _resume_words(command, resume_with)
     chosen = run_plan.choose(command, plan, bool(given), device, options.home, strict)
-    command = run_places.of_plan(command, chosen, options)
+    command = run_plan.with_places(command, chosen, options)
     finds = BATCH_SIZE in given and wants in (AUTO, SCRIPT, LOADER) and not takes(command)
     found_later = [BATCH_SIZE, EVAL_BATCH_SIZE] if finds else []
     refuse_unreachable(command, {name: value for name, value in given.items() if name not in (*found_later, *command.places)})
@@ -162,7 +162,7 @@ def run(
     environment, kept = run_settings.environment_of(chosen.plan, os.environ)
     with opened("run", command, chosen.device, options) as session, SignalForwarding(grace_s) as signals:
         if found_later:
-            command = run_places.found(session, command, chosen, given)
+            command = run_plan.place_found(session, command, chosen, given)
             rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
         going = _Going(session, watching, command, chosen, started, rows, environment)
         going.begin(advice, kept)

@@ -7,17 +7,22 @@ names, places to write to, epochs) may differ, so that one plan serves many runs
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from brimful import command as commands
+from brimful.decide.batch_size_place import AUTO, LOADER, SCRIPT
+from brimful.decide.run.settings import BATCH_SIZE, WORKERS
 from brimful.errors import NoSuchDevice, PlanMismatch, RecordUnreadable, UsageError
 from brimful.measure import host, sources
 from brimful.record import list_records, read_record
 from brimful.units import format_bytes
-from brimful.values import Command, Device, Plan, Record
+from brimful.values import Command, Device, Plan, Record, Setting, Trial, TrialKind
 from brimful.verbs import devices
+from brimful.verbs.locate import locate
+from brimful.verbs.results import require_steps
+from brimful.verbs.session import Options, Session
 
 _NONE = "none"
 _MOST_READ = 50  # records, the newest first: reading one takes a millisecond or so (assumed)
@@ -210,3 +215,37 @@ def _mismatch(record: Record, problem: str) -> PlanMismatch:
         explanation="what fits and what is fast were found for that device",
         suggestion="run it there, tune the command here, or give its settings yourself: --set batch_size=...",
     )
+
+
+# --- where batch size and workers of a script without flags are set
+
+
+def with_places(command: Command, chosen: Chosen, options: Options) -> Command:
+    """The command with the places of its plan, whose files are as they were (`run_plan`). A flag for workers stands open where
+    the plan changed their number."""
+    if chosen.plan is None:
+        return command
+    if any(row.name == WORKERS and row.requested != row.effective for row in chosen.plan.settings):
+        command = commands.opened(command, WORKERS)
+    opened = commands.placeholders(command)
+    if options.batch_size_from not in (AUTO, SCRIPT, LOADER):
+        return command
+    return replace(command, places={name: place for name, place in chosen.plan.places.items() if name not in opened})
+
+
+def place_found(session: Session, command: Command, chosen: Chosen, given: Mapping[str, Setting]) -> Command:
+    """The command with the place that short trials find. Raises UsageError where there is none, and what keeps them from
+    training."""
+
+    def trial(changed: Command, batch_size: int | None) -> Trial:
+        settings = dict(given) if batch_size is not None else {k: v for k, v in given.items() if k != BATCH_SIZE}
+        return Trial(
+            changed, settings | ({BATCH_SIZE: batch_size} if batch_size else {}), chosen.device, TrialKind.AUDIT, steps=1
+        )
+
+    wants = session.options.batch_size_from
+    located = locate(session, command, trial, int(given[BATCH_SIZE]), wants, given)
+    if located.place is None:
+        require_steps(session, located.results[None])
+        raise commands.no_place_for_a_batch_size(located.why)
+    return located.command

@@ -5,6 +5,7 @@ On a CPU memory and time have trials of their own, for what makes resident memor
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
@@ -13,7 +14,7 @@ from dataclasses import replace
 
 from brimful import command as commands
 from brimful.decide.batch_size_place import main_loader, with_place, workers_place_in
-from brimful.decide.loading import LoaderPlan, refuse, workers_to_try
+from brimful.decide.loading import Asked, Host, LoaderPlan, Need, plan_loader, refuse, workers_to_try
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.search_measured import (
     FIRST_SIZE,
@@ -28,11 +29,11 @@ from brimful.decide.tune.objective import fits_budget, peak_bytes
 from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
 from brimful.decide.tune.search import Search
 from brimful.errors import BrimfulError, DoesNotFit, Interrupted, TimeIsUp, TrialFailed
+from brimful.measure import host
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_bytes
 from brimful.values import Command, Limits, Outcome, Plan, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.devices import require_that_card
-from brimful.verbs.host_room import loader_plan
 from brimful.verbs.locate import locate
 from brimful.verbs.results import (
     dataset_length,
@@ -288,3 +289,20 @@ def _memory_unknown(task: Task, trial_result: TrialResult) -> TrialFailed:
         explanation=f"without it nobody can say which batch size fits{notes}",
         suggestion="`brimful audit` shows its speed; --gpu NAME predicts memory for a card of the catalogue",
     )
+
+
+_NUMBER_BYTES = 8  # assumed: batches are seen by their shapes, and no type has more
+
+
+def loader_plan(trial: TrialResult, batch_size: int, workers: Setting | None, policy: str) -> LoaderPlan:
+    """For the training loader of a trial at a batch size; `workers`: given by the user. A worker's own bytes are assumed."""
+    report = trial.reports[0]
+    here = Host(
+        host.free_bytes(), host.cores(), host.shm_free_bytes(), max(1, report.world_size),
+        cards=max(1, report.world_size) if report.device != "cpu" else 0,
+    )  # fmt: skip
+    loader = main_loader(trial)
+    seen = [batch for batch in (loader.batches if loader is not None else ()) if batch.samples]
+    each = max((sum(map(math.prod, batch.shapes)) * _NUMBER_BYTES / (batch.samples or 1) for batch in seen), default=0.0)
+    need = Need(each, batch_size, 1, (loader.length if loader is not None else None) or 1000)
+    return plan_loader(here, need, Asked(workers=int(workers) if workers is not None else None), policy)

@@ -14,8 +14,7 @@ from functools import partial
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.fit import Play
 from brimful.decide.memory.search_traced import Extrapolated, Traced, extrapolate, first_traces
-from brimful.decide.speed.epoch import epoch_of
-from brimful.decide.speed.loading import loading_of
+from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.errors import BrimfulError, Interrupted
 from brimful.measure.gpus.prices import prices
 from brimful.values import Budget, CardAnswer, Device, Diagnostic, Estimate, Gpu, Source

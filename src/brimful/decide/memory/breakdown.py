@@ -259,7 +259,7 @@ def _blocks(live: LiveBlocks, visit: Visit, annotated: Annotated) -> tuple[tuple
 
 
 def _breakdown(visits: Sequence[Visit], live: LiveBlocks, annotated: Annotated, context_bytes: int) -> Breakdown:
-    """Of some stays in phases together."""
+    """Of several visits to phases together."""
     highest = max(visits, key=lambda visit: visit.allocated)
     largest = max(visits, key=lambda visit: visit.reserved)
     allocations, blocks = annotated.allocations, _blocks(live, highest, annotated)

@@ -27,7 +27,7 @@ GROWTH_PEAKS = 0.06
 GROWTH_EXTRAPOLATED = 0.02
 
 # Kinds of networks: of linear layers alone; all others by the largest workspace of cuDNN's convolutions. Convolutions for which
-# the laws know none are a kind of their own, and so is attention without any (language models): no bench has measured either,
+# our tables have none are a kind of their own, and so is attention without any (language models): no bench has measured either,
 # as nearly every measured network without workspaces has a stem of convolutions and no more.
 DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES = "dense", "no workspaces", "small workspaces", "workspaces"
 UNKNOWN_WORKSPACES, NO_CONVOLUTIONS = "convolutions of unknown workspaces", "attention without convolutions"

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from brimful.decide.batch_size_place import main_loader
 from brimful.decide.speed.predicted import samples_by_size
 from brimful.values import Estimate, Outcome, Source, TrialResult, TriedSize
 
@@ -110,7 +111,7 @@ def _epoch(trials: Sequence[TrialResult]) -> _Epoch:
 def _of_an_epoch(trial: TrialResult) -> tuple[int | None, float | None]:
     """(updates, samples over all ranks) of an epoch, as the loader of the first rank shows them."""
     report = trial.reports[0]
-    loader = max((one for one in report.loaders if one.role == "train"), key=lambda one: one.batches_seen, default=None)
+    loader = main_loader(trial)
     if loader is None:
         return None, None
     total = loader.sampler_samples * report.world_size if loader.sampler_samples is not None else loader.dataset_length

@@ -115,14 +115,16 @@ def _eval_batch(config: BatchingConfig, micro: int, samples: int | None) -> tupl
     return wanted, why
 
 
-def token_rows(max_tokens: int, eval_has_sizes: bool | None) -> Iterator[Effective]:
-    """`eval_has_sizes`: None where there is no evaluation data."""
+def token_rows(max_tokens: int | None, eval_data: object) -> Iterator[Effective]:
+    """`eval_data`: None where there is none; its samples may have `sizes`."""
+    if max_tokens is None:
+        return
     why = "samples × longest of a micro-batch; it may have fewer samples than asked"
     yield Effective("max_tokens", max_tokens, max_tokens, why)
-    if eval_has_sizes:
+    if getattr(eval_data, "sizes", None) is not None:
         why = f"{EVAL_TIMES_MICRO} × max_tokens: evaluation keeps no activations"
         yield Effective("eval max_tokens", None, EVAL_TIMES_MICRO * max_tokens, why)
-    elif eval_has_sizes is False:
+    elif eval_data is not None:
         why = "the evaluation data has no `sizes`: its batches are held to eval_batch alone"
         yield Effective("eval max_tokens", None, None, why)
 
