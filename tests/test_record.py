@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def sample(number=1):
 
 def written(home, *entries, record_id="20261120-054501-tune-captcha"):
     """The folder of a record with these entries."""
-    with record.RecordWriter.create(home, opened(record_id)) as writer:
+    with closing(record.RecordWriter.create(home, opened(record_id))) as writer:
         for entry in entries:
             writer.append(entry)
     return writer.folder

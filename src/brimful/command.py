@@ -300,19 +300,6 @@ def _text(value: Setting) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def with_settings(command: Command, settings: Mapping[str, Setting]) -> Command:
-    """The command with these placeholders filled for good; a setting it has no place for is a UsageError."""
-    opened = placeholders(command)
-    for name in settings:
-        if name not in opened:
-            raise UsageError(
-                problem=f"--set {name}=… was given and the command has no {{{name}}}",
-                explanation="the setting would reach nothing",
-                suggestion=f"write {{{name}}} where the value goes, for instance --{name.replace('_', '-')} {{{name}}}",
-            )
-    return replace(command, argv=filled(command, settings), given={**command.given, **settings})
-
-
 def filled(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
     """The argv, still a template, with these placeholders filled."""
     return tuple(

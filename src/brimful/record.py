@@ -86,12 +86,6 @@ class RecordWriter:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def __enter__(self) -> RecordWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def record_home(home: Path | str | None = None) -> Path:
     """Where records live: `home` if given, else BRIMFUL_HOME, else ``.brimful`` in the working folder."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_what_cannot_be_meant_is_a_usage_error(typed, tmp_path, words, expected)
 
 def test_a_plan_that_does_not_belong_ends_with_6_and_what_to_do(typed, tmp_path):
     opened = Opened(SCHEMA, "20261121-120000-tune-x", "tune", (), parse(("other",)), Device("cpu", "cpu"), None, 1.0)
-    with RecordWriter.create(tmp_path / "home", opened) as writer:
+    with closing(RecordWriter.create(tmp_path / "home", opened)) as writer:
         rows = (PlannedSetting("batch_size", 64, 512, "the fastest", Source.MEASURED),)
         writer.append(Plan(Objective.FASTEST, rows, {}, "", True, 3, 0))
     code, out, err = typed(*RUN, "--json", "--plan", "20261121", "--", "train")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 
 import pytest
 
@@ -55,7 +56,7 @@ def tuned(
         SCHEMA, record_id, verb, (), parse(words), device, machine, time.time(), budget,
         working_folder=os.getcwd() if folder is None else folder,
     )  # fmt: skip
-    with RecordWriter.create(home, opened) as writer:
+    with closing(RecordWriter.create(home, opened)) as writer:
         if plan:
             rows = (PlannedSetting("batch_size", 64, size, "the fastest", Source.MEASURED),)
             writer.append(Plan(Objective.FASTEST, rows, {}, "", True, 3, 0, sources=sources or {}))

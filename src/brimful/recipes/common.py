@@ -55,7 +55,8 @@ class Presets:
         flags = {argument.name.removeprefix("--"): argument for argument in arguments}
         if "preset" not in flags:
             return
-        given = {name: " ".join(map(_value, argument.tokens)) for name, argument in flags.items() if argument.tokens}
+        tokens = {name: argument.tokens for name, argument in flags.items() if argument.tokens}
+        given = {name: " ".join(str(one.value or one.implicit_value) for one in some) for name, some in tokens.items()}
         preset = self.find(given.pop("preset", self.default), given.get("device", "auto"))
         freed = _freed(given, preset)
         self.rows = [Effective(name, None, None, why) for name, why in freed.items()]
@@ -89,10 +90,6 @@ class Presets:
 
             device = device_for(device).type
         return self.presets[name] if device == "cpu" else card
-
-
-def _value(token: Token) -> str:
-    return str(token.value or token.implicit_value)
 
 
 def _freed(given: Mapping[str, str], preset: Preset) -> dict[str, str]:

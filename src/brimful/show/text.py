@@ -11,7 +11,6 @@ from brimful.units import (
     counted,
     format_bytes,
     format_bytes_interval,
-    format_count,
     format_duration,
     format_rate,
     format_share,
@@ -103,7 +102,7 @@ def count_text(value: float | None) -> str:
     """Whole numbers with thousands separators; others to three significant digits."""
     if value is None:
         return ABSENT_TEXT
-    return format_count(int(value)) if float(value).is_integer() else f"{value:,.3g}"
+    return f"{int(value):,}" if float(value).is_integer() else f"{value:,.3g}"
 
 
 def speed_text(value: float | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import default_collate
 
@@ -29,7 +30,7 @@ from brimful.train.reporting.peak_memory import limit_memory
 from brimful.train.reporting.progress_log import Log
 from brimful.train.step.batching import Batching, Split, token_rows
 from brimful.train.step.oom import SamplesAtOnce
-from brimful.train.step.parallel import OVERLAP_AFTER, Overlapped, shard
+from brimful.train.step.parallel import OVERLAP_AFTER, overlapping, shard
 from brimful.train.task import Task
 from brimful.values import Diagnostic
 from brimful_inside.script import is_imaginary
@@ -41,7 +42,7 @@ class Parts:
 
     module: nn.Module
     model: nn.Module
-    overlapped: Overlapped | None
+    overlapped: DistributedDataParallel | None
     optimizer: Optimizer
     precision: Precision
     schedule: Schedule
@@ -116,7 +117,7 @@ def build_parts(task: Task, config: Config, device: torch.device, ranks: Ranks, 
     if config.data.strict:
         refuse(warnings)
     return Parts(
-        module, module if overlapped is None else overlapped.model, overlapped, optimizer, precision, schedule, batching,
+        module, module if overlapped is None else overlapped, overlapped, optimizer, precision, schedule, batching,
         at_once, sampler, pipeline, evaluation, rows, warnings,
     )  # fmt: skip
 
@@ -127,7 +128,7 @@ def _split(batch: int, sampler: EpochSampler) -> Split:
 
 def _prepared(
     module: nn.Module, task: Task, config: Config, device: torch.device, ranks: Ranks
-) -> tuple[Overlapped | None, list[Effective]]:
+) -> tuple[DistributedDataParallel | None, list[Effective]]:
     """The network as the settings want it, in place: checkpointed, compiled, sharded; or wrapped for `overlap`."""
     shapes_alike = getattr(task.train_data, "sizes", None) is None
     rows = apply_model_options(module, config, device, shapes_alike=shapes_alike, ranks=ranks.size)
@@ -135,7 +136,7 @@ def _prepared(
     if config.parallel == "fsdp2":
         rows.append(shard(module, ranks))
     elif config.overlap and ranks.size > 1:
-        overlapped = Overlapped(module, device)
+        overlapped = overlapping(module, device)
     return overlapped, [*rows, _overlap_row(config, ranks)]
 
 

@@ -135,9 +135,14 @@ def following(command: Command, settings: Mapping[str, Setting], batch_size: Set
 
 def refuse_unreachable(command: Command, given: Mapping[str, Setting]) -> None:
     """Raises UsageError for a given setting that has no placeholder, unless a script may read it (brimful.setting)."""
-    texts = _texts(command)
-    if texts and not any("brimful" in text for text in texts):
-        commands.with_settings(command, given)
+    texts, opened = _texts(command), commands.placeholders(command)
+    name = next((name for name in given if name not in opened), None)
+    if name is not None and texts and not any("brimful" in text for text in texts):
+        raise UsageError(
+            problem=f"--set {name}=… was given and the command has no {{{name}}}",
+            explanation="the setting would reach nothing",
+            suggestion=f"write {{{name}}} where the value goes, for instance --{name.replace('_', '-')} {{{name}}}",
+        )
 
 
 def _texts(command: Command) -> list[str]:

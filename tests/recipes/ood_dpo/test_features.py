@@ -22,7 +22,7 @@ from brimful.errors import DoesNotFit, UsageError
 from brimful.recipes.ood_dpo import features as features_module
 from brimful.recipes.ood_dpo import shards as shards_module
 from brimful.recipes.ood_dpo.datasets import Dataset, load_dataset
-from brimful.recipes.ood_dpo.encoders.morgan import fingerprint
+from brimful.recipes.ood_dpo.encoders.morgan import Morgan
 from brimful.recipes.ood_dpo.features import Features, encode, features_of
 from brimful.recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
 from brimful.recipes.ood_dpo.shards import ENCODED, FAILED, MISSING, Shards
@@ -48,7 +48,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def right(features: Features, dataset: Dataset) -> bool:
-    wanted = {name: np.stack([fingerprint(one) for one in split.smiles]) for name, split in dataset.splits.items()}
+    wanted = {name: np.stack([Morgan("").prepare(one) for one in split.smiles]) for name, split in dataset.splits.items()}
     return all(np.array_equal(features.arrays[name], wanted[name]) for name in SPLITS)
 
 

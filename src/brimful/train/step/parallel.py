@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -26,19 +25,14 @@ from brimful.train.distributed.ranks import Ranks
 OVERLAP_AFTER = 300  # assumed: updates without out-of-memory, after which sizes that vary have been met
 
 
-class Overlapped:
+def overlapping(module: nn.Module, device: torch.device) -> DistributedDataParallel:
     """A model whose gradients can be summed over ranks within a backward pass. Its parameters all get a gradient then."""
-
-    def __init__(self, module: nn.Module, device: torch.device):
-        ids = [device.index] if device.type != "cpu" else None
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # newer PyTorch has another name for it, older has this one alone
-            self.model = DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
-        self.model.register_comm_hook(None, _sum)
-
-    def locally(self) -> AbstractContextManager[None]:
-        """Gradients stay on this rank."""
-        return self.model.no_sync()
+    ids = [device.index] if device.type != "cpu" else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # newer PyTorch has another name for it, older has this one alone
+        model = DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
+    model.register_comm_hook(None, _sum)
+    return model
 
 
 def _sum(state, bucket):  # DDP compares annotations with types, and here they are strings

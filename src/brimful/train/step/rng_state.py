@@ -87,9 +87,10 @@ class Randomness:
         can come without a change. (Only who sets a state by hand, over the very same memory, could slip one in: a checkpoint
         uses `take`.)
         """
-        if not self._python_memory.is_as_it_was(_python_generator()) or self._python is None:
+        python, numpy = getattr(random.getstate, "__self__", None), np.random.get_bit_generator()  # type: ignore[attr-defined]  # of NumPy 1.24
+        if not self._python_memory.is_as_it_was(python) or self._python is None:
             self._python = random.getstate()
-        if not self._numpy_memory.is_as_it_was(_numpy_generator()) or self._numpy is None or self._numpy["has_gauss"]:
+        if not self._numpy_memory.is_as_it_was(numpy) or self._numpy is None or self._numpy["has_gauss"]:
             self._numpy = np.random.get_state(legacy=False)  # type: ignore[assignment]
         return self._with(self._python, self._numpy)
 
@@ -127,17 +128,9 @@ class _Memory:
 # A Mersenne Twister has 624 words and a place in them.
 
 
-def _numpy_generator() -> Any:
-    return np.random.get_bit_generator()  # type: ignore[attr-defined]  # NumPy 1.24; its stubs leave it out
-
-
 def _numpy_words(generator: Any) -> memoryview | None:
     """None where it is no Mersenne Twister."""
     return _view(generator.ctypes.state_address) if type(generator) is np.random.MT19937 else None
-
-
-def _python_generator() -> Any:
-    return getattr(random.getstate, "__self__", None)
 
 
 def _python_words(generator: Any) -> memoryview | None:

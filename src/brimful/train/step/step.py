@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from brimful.errors import UsageError
 from brimful.train.data.pipeline import StepData
@@ -28,13 +29,7 @@ from brimful.train.step.gradients import GradientSum, clip, local
 from brimful.train.step.non_finite import Facts, Finite, LossSums
 from brimful.train.step.oom import Missing, Pieces, SamplesAtOnce, attempt, free_what_is_cached, no_room_after_backward
 from brimful.train.step.optimizer_update import Update
-from brimful.train.step.parallel import (  # fmt: skip
-    OVERLAP_AFTER,
-    Overlapped,
-    incomplete_in_overlap,
-    no_overlap_sentence,
-    without_gradient,
-)
+from brimful.train.step.parallel import OVERLAP_AFTER, incomplete_in_overlap, no_overlap_sentence, without_gradient
 from brimful.train.step.rng_state import Randomness, RandomState
 from brimful.train.task import Sum, Task
 
@@ -89,7 +84,7 @@ class Stepper:
         on_nan: str,
         say: Callable[[str], None],
         replays_graphs: bool = False,
-        overlapped: Overlapped | None = None,
+        overlapped: DistributedDataParallel | None = None,
         sharded: bool = False,
     ):
         self.task, self.at_once = task, at_once
@@ -192,7 +187,7 @@ class Stepper:
         """Around a forward and backward: whether gradients stay on this rank."""
         stay = self._overlapped is not None and not (last and self._overlaps)
         self.at_once.communicates = not stay
-        return self._overlapped.locally() if self._overlapped is not None and stay else _NOTHING
+        return self._overlapped.no_sync() if self._overlapped is not None and stay else _NOTHING
 
     def _objective(self, batch: object, samples: int, reference: int) -> tuple[torch.Tensor | Sum, torch.Tensor]:
         """The loss, and what goes backward, so that the sum over all micro-batches of all ranks is the mean."""

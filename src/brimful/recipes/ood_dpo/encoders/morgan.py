@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import rdkit
@@ -26,20 +25,16 @@ class Morgan:
     width: int = WIDTH
     budget: float = 65_536.0
 
-    def prepare(self, smiles: str) -> Any:
-        return fingerprint(smiles)
+    def prepare(self, smiles: str) -> np.ndarray | None:
+        """(512,) uint8, 0 or 1."""
+        molecule = Chem.MolFromSmiles(smiles)
+        return None if molecule is None or not molecule.GetNumAtoms() else GENERATOR.GetFingerprintAsNumPy(molecule)
 
     def cost(self, prepared: np.ndarray) -> float:
         return 1.0
 
     def encode(self, prepared: Sequence[np.ndarray]) -> np.ndarray:
         return np.stack(prepared).astype(np.float32)
-
-
-def fingerprint(smiles: str) -> np.ndarray | None:
-    """(512,) uint8, 0 or 1."""
-    molecule = Chem.MolFromSmiles(smiles)
-    return None if molecule is None or not molecule.GetNumAtoms() else GENERATOR.GetFingerprintAsNumPy(molecule)
 
 
 def morgan(options: EncoderOptions, device: str) -> Morgan:
