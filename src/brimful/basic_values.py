@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from brimful_inside.wire import Failure, PhasePeak, Place, Report
@@ -29,6 +30,11 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     note: str | None = None  # what it rests on: a bench's file, a datasheet's address, "4 repeats"
+
+    def with_all(self, change: Callable[[float], float]) -> Estimate:
+        """The value and both ends of the interval, each changed alike."""
+        low, high = (None if end is None else change(end) for end in (self.low, self.high))
+        return replace(self, value=change(self.value), low=low, high=high)
 
 
 @dataclass(frozen=True)

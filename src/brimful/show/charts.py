@@ -77,7 +77,7 @@ def memory_chart(estimate: MemoryEstimate, budget: Budget | None, chosen: int | 
     scale = alt.Scale(domain=[0, right], nice=False)
     x = alt.X("x:Q", title=noun_of(estimate.unknown), scale=scale, axis=alt.Axis(tickCount=width // 80))
     y = alt.Y("y:Q", title=f"peak {estimate.memory} memory, GiB", scale=alt.Scale(domain=[0, top], nice=False))
-    return _draw(_invisible(x, y), layers, width, f"Peak {estimate.memory} memory against {noun_of(estimate.unknown)}")
+    return layered(shared_axes(x, y), layers, width, f"Peak {estimate.memory} memory against {noun_of(estimate.unknown)}")
 
 
 def speed_chart(estimate: SpeedEstimate, baseline: tuple[int, Estimate] | None, width: int) -> str:
@@ -97,7 +97,7 @@ def speed_chart(estimate: SpeedEstimate, baseline: tuple[int, Estimate] | None, 
         layers.append(_layer(rows).mark_rule(color=PALETTE["fit"], strokeWidth=1.5).encode(y="low:Q", y2="high:Q"))
     layers.append(_points(rows, PALETTE["fit"], filled=all(p.value.source is Source.MEASURED for p in estimate.points)))
     layers += _speed_marks(estimate, rows, baseline)
-    return _draw(axes, layers, width, "Samples per second against batch size")
+    return layered(axes, layers, width, "Samples per second against batch size")
 
 
 def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int) -> str:
@@ -116,7 +116,7 @@ def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int
     layers.append(_layer(rows).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
     layers.append(_points(rows, PALETTE["fit"], filled=False, size=24))
     layers += _predicted_marks(speed, largest)
-    return _draw(axes, layers, width, "Predicted samples per second against batch size")
+    return layered(axes, layers, width, "Predicted samples per second against batch size")
 
 
 def _predicted_marks(speed: PredictedSpeed, largest: int | None) -> list[Any]:
@@ -143,10 +143,10 @@ def _speed_axes(sizes: list[int], labelled: list[int], title: str, top: float) -
     """Batch sizes on a logarithmic axis, a speed on the other."""
     scale = alt.Scale(type="log", base=2, domain=[min(sizes) / 1.25, max(sizes) * 1.6], nice=False)
     x = alt.X("x:Q", title="batch size", scale=scale, axis=alt.Axis(values=labelled, format=",d"))
-    return _invisible(x, alt.Y("y:Q", title=title, scale=alt.Scale(domain=[0, top], nice=False)))
+    return shared_axes(x, alt.Y("y:Q", title=title, scale=alt.Scale(domain=[0, top], nice=False)))
 
 
-def _invisible(x: Any, y: Any) -> Any:
+def shared_axes(x: Any, y: Any) -> Any:
     """The layer that owns the axes and scales; the others share them."""
     return alt.Chart(alt.Data(values=[{"x": None, "y": None}])).mark_point(opacity=0).encode(x=x, y=y)
 
@@ -338,7 +338,7 @@ def _rows(name: str, breakdown: Breakdown) -> list[dict[str, Any]]:
     ]
 
 
-def _draw(axes: Any, layers: list[Any], width: int, summary: str) -> str:
+def layered(axes: Any, layers: list[Any], width: int, summary: str) -> str:
     return drawn(alt.layer(axes, *layers).properties(width=width, height=HEIGHT, background="transparent"), summary)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import altair
 
-from brimful.show.charts import HEIGHT, PALETTE, drawn
+from brimful.show.charts import PALETTE, drawn, layered, shared_axes
 
 alt: Any = altair
 _ROW = 24  # pixels a line
@@ -73,8 +73,7 @@ def size_chart(
         axis=alt.Axis(values=sizes[:: 1 + len(sizes) * 46 // width], format=",d"),
     )
     y = alt.Y("y:Q", title=title, scale=alt.Scale(type="log" if log else "linear", zero=False))
-    axes = alt.Chart(alt.Data(values=[{"x": None, "y": None}])).mark_point(opacity=0).encode(x=x, y=y)
-    return drawn(alt.layer(axes, *layers).properties(width=width, height=HEIGHT, background="transparent"), title)
+    return layered(shared_axes(x, y), layers, width, title)
 
 
 def heat_map(rows: Sequence[tuple[str, str, float, str, str, str]], down: str, across: str, width: int) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from brimful.show.grid_sections import grid_sections
 from brimful.show.section import Column, CommandLine, Facts, Figure, Section, Sentences, Table
 from brimful.show.text import (
     ABSENT,
-    ABSENT_TEXT,
     CATEGORIES,
     VERDICTS,
     Cell,
@@ -25,6 +24,7 @@ from brimful.show.text import (
     method_text,
     not_counted_text,
     question_of,
+    seconds_cell,
     seconds_text,
     share_text,
     speed_cell,
@@ -38,6 +38,7 @@ from brimful.values import (
     Estimate,
     Moment,
     PeakEstimate,
+    Point,
     PredictedSpeed,
     Prediction,
     Remedy,
@@ -143,14 +144,8 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
 
 
 def _epoch_rows(epoch: Epoch) -> list[tuple[str, Cell]]:
-    rows = [("an epoch", Cell(epoch_text(epoch))), ("time of its training", _seconds_cell(epoch.train_s))]
-    return rows + ([] if epoch.evaluation_s is None else [("time of its evaluation", _seconds_cell(epoch.evaluation_s))])
-
-
-def _seconds_cell(seconds: Estimate) -> Cell:
-    low, high = seconds_text(seconds.low), seconds_text(seconds.high)
-    interval = None if ABSENT_TEXT in (low, high) or low == high else f"{low} to {high}"
-    return Cell(seconds_text(seconds.value), seconds.source, interval, seconds.note)
+    rows = [("an epoch", Cell(epoch_text(epoch))), ("time of its training", seconds_cell(epoch.train_s))]
+    return rows + ([] if epoch.evaluation_s is None else [("time of its evaluation", seconds_cell(epoch.evaluation_s))])
 
 
 def _largest(prediction: Prediction) -> Cell:
@@ -283,13 +278,13 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
     rows = []
     if speed.samples_per_s is not None:
         rows.append((f"speed{at}", replace(speed_cell(speed.samples_per_s), note=None)))
-    rows.append((f"time of a step{at}", replace(_seconds_cell(speed.step_s), note=None)))
+    rows.append((f"time of a step{at}", replace(seconds_cell(speed.step_s), note=None)))
     knee, ends = _knee(speed), speed.knee_interval
     if knee:
         interval = "{:,} to {:,}".format(*ends) if ends is not None and ends[0] != ends[1] else None
         rows.append(("knee", Cell(knee, Source.PREDICTED, interval, _KNEE)))
     if speed.exchange is not None:
-        rows.append(("between cards", _seconds_cell(speed.exchange)))
+        rows.append(("between cards", seconds_cell(speed.exchange)))
     bounds = sorted(((share, name) for name, share in speed.bound_by.items() if share >= _LEAST), reverse=True)
     named = ", ".join(f"{BOUNDS.get(name, name)} {share_text(share)}" for share, name in bounds)
     rows.append(("bound by", Cell(named, Source.PREDICTED)))
@@ -314,12 +309,19 @@ def speed_figure(prediction: Prediction) -> list[Section]:
     if speed is None or len(speed.curve) < 2:
         return []
     legend = (("line", "predicted"), ("band", "95 % interval of the level"), ("near", "as fast, within the tolerance"))
-    rows = tuple((Cell(count_text(p.batch_size)), replace(speed_cell(p.value), note=None)) for p in speed.curve)
-    points = Table("", (Column("batch size"), Column("samples per second")), rows)
 
     def draw(width: int) -> str:
         from brimful.show.charts import predicted_speed_chart
 
         return predicted_speed_chart(speed, prediction.largest_batch_size, width)
 
+    points = points_table(speed.curve, "samples per second", speed_cell)
     return [Figure("Speed, predicted", draw, legend, (), points, detail=True, wide=False)]
+
+
+def points_table(
+    points: tuple[Point, ...], name: str, cell: Callable[[Estimate | None], Cell], noun: str = "batch size"
+) -> Table | None:
+    """What a chart's points are, for those who cannot see it."""
+    rows = tuple((Cell(count_text(p.batch_size)), replace(cell(p.value), note=None)) for p in points)
+    return Table("", (Column(noun), Column(name)), rows) if rows else None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import card_facts, machine_facts
-from brimful.show.prediction_sections import prediction_sections, speed_figure
+from brimful.show.prediction_sections import points_table, prediction_sections, speed_figure
 from brimful.show.run_sections import (
     by_weight,
     phases_table,
@@ -43,7 +43,6 @@ from brimful.values import (
     MemoryEstimate,
     Outcome,
     Plan,
-    Point,
     Record,
     Setting,
     Source,
@@ -289,7 +288,7 @@ def _memory_figure(record: Record, memory: MemoryEstimate) -> Figure:
 
         return memory_chart(memory, budget, size, width, name)
 
-    points = _points(memory.probes, f"peak {memory.memory} memory", bytes_cell, noun_of(memory.unknown))
+    points = points_table(memory.probes, f"peak {memory.memory} memory", bytes_cell, noun_of(memory.unknown))
     return Figure("Memory", draw, tuple(legend), memory_sentences(memory, budget), points, detail=True, wide=False)
 
 
@@ -323,7 +322,7 @@ def _speed_figure(record: Record, speed: SpeedEstimate) -> Figure:
     legend = [("dot" if source is Source.MEASURED else "dot hollow", source.value + interval)]
     legend.append(("near", "as fast, within the tolerance"))
     legend += [("dot before", "your own settings, measured")] if before else []
-    points = _points(speed.points, "samples per second", speed_cell)
+    points = points_table(speed.points, "samples per second", speed_cell)
 
     def draw(width: int) -> str:
         from brimful.show.charts import speed_chart
@@ -339,13 +338,6 @@ def _baseline(record: Record) -> tuple[int, Estimate] | None:
         return None
     asked = next((s.requested for s in record.plan.settings if s.name == "batch_size"), None)
     return (asked, record.plan.baseline_samples_per_s) if isinstance(asked, int) and asked > 0 else None
-
-
-def _points(
-    points: tuple[Point, ...], name: str, cell: Callable[[Estimate | None], Cell], noun: str = "batch size"
-) -> Table | None:
-    rows = tuple((Cell(count_text(p.batch_size)), replace(cell(p.value), note=None)) for p in points)
-    return Table("", (Column(noun), Column(name)), rows) if rows else None
 
 
 # --- where it ran -----------------------------------------------------------------------------------------------------

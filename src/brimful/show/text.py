@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from brimful.units import (
@@ -157,11 +157,17 @@ def bytes_cell(value: Estimate | None) -> Cell:
 
 
 def speed_cell(value: Estimate | None) -> Cell:
-    if value is None:
-        return ABSENT
-    low, high = speed_text(value.low), speed_text(value.high)
+    return ABSENT if value is None else _with_interval(format_rate(value.value), value, speed_text)
+
+
+def seconds_cell(value: Estimate) -> Cell:
+    return _with_interval(seconds_text(value.value), value, seconds_text)
+
+
+def _with_interval(text: str, value: Estimate, end: Callable[[float | None], str]) -> Cell:
+    low, high = end(value.low), end(value.high)
     interval = None if ABSENT_TEXT in (low, high) or low == high else f"{low} to {high}"
-    return Cell(format_rate(value.value), value.source, interval, value.note)
+    return Cell(text, value.source, interval, value.note)
 
 
 def memory_of(peak: PhasePeak | None, memory: str | None = None) -> tuple[str, int] | None:

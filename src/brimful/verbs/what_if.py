@@ -311,10 +311,7 @@ class _Ladder:
 
 
 def _longer(step_s: Estimate | None, times: int, more_s: float) -> Estimate | None:
-    if step_s is None:
-        return None
-    low, high = (None if one is None else one * times + more_s for one in (step_s.low, step_s.high))
-    return replace(step_s, value=step_s.value * times + more_s, low=low, high=high)
+    return None if step_s is None else step_s.with_all(lambda seconds: seconds * times + more_s)
 
 
 def _failure(trial_result: TrialResult) -> str:

@@ -182,8 +182,7 @@ def _priced(
 
 def _price_of(price: Estimate, seconds: Estimate) -> Estimate:
     """Of so many seconds; its interval is that of the seconds."""
-    low, high = (None if end is None else price.value * end / _HOUR_S for end in (seconds.low, seconds.high))
-    return Estimate(price.value * seconds.value / _HOUR_S, Source.ASSUMED, low, high, price.note)
+    return replace(seconds.with_all(lambda time: price.value * time / _HOUR_S), source=Source.ASSUMED, note=price.note)
 
 
 def _order(line: CardAnswer) -> tuple[float, ...]:

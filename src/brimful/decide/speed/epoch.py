@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from brimful.values import Epoch, Estimate, Loading, PredictedSpeed, Source, TrialResult
 from brimful_inside.wire import LoaderSeen
@@ -74,15 +75,11 @@ def loading_of(results: Iterable[TrialResult], speed: PredictedSpeed | None) -> 
         return None
     one_worker = _measured(loader.rates["1"])
     all_workers = _measured(loader.rates.get(str(loader.workers), one_worker.value))
-    card = None if speed is None or speed.samples_per_s is None else _of_a_rank(speed.samples_per_s, speed.ranks)
+    rate = None if speed is None else speed.samples_per_s
+    card = None if speed is None or rate is None else replace(rate.with_all(lambda samples: samples / speed.ranks), note=None)
     needed = None if card is None else max(1, math.ceil(card.value / one_worker.value))
     binds = card is not None and all_workers.value < card.value
     return Loading(loader.workers, one_worker, all_workers, card, needed, binds)
-
-
-def _of_a_rank(speed: Estimate, ranks: int) -> Estimate:
-    low, high = (None if end is None else end / ranks for end in (speed.low, speed.high))
-    return Estimate(speed.value / ranks, Source.PREDICTED, low, high)
 
 
 def _measured(samples_per_s: float) -> Estimate:
