@@ -36,7 +36,7 @@ from brimful.values import (
     Setting,
 )
 from brimful.verbs import devices, run_plan
-from brimful.verbs.session import Options, Session, Watcher, opened
+from brimful.verbs.session import Nobody, Options, Session, Watcher, opened
 from brimful.verbs.start import refuse_unreachable, takes
 
 #: Each one is smaller than the one before, so that ten lead from any usual size to 1 (assumed).
@@ -46,18 +46,22 @@ MAX_RESTARTS = 10
 class RunWatcher(Watcher, Protocol):
     """Who watches a run, and gets its command's output."""
 
-    terminals: Mapping[str, int]
-
+    @property
+    def terminals(self) -> Mapping[str, int]: ...
     def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None: ...
     def output(self, stream: str, data: bytes) -> None: ...
     def heartbeat(self, seen: Heartbeat) -> None: ...
     def attempt_ended(self, attempt: Attempt) -> None: ...
 
 
-class Passes(RunWatcher):
+class Passes(Nobody):
     """Passes the command's output on, and adds nothing."""
 
     terminals: Mapping[str, int] = {}
+
+    def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None: ...
+    def heartbeat(self, seen: Heartbeat) -> None: ...
+    def attempt_ended(self, attempt: Attempt) -> None: ...
 
     def output(self, stream: str, data: bytes) -> None:
         target = getattr(sys, stream)
