@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Type
 WIRE_VERSION = 2
 TRIAL_CONFIG_VARIABLE = "BRIMFUL_TRIAL_CONFIG"
 EVAL_BATCHES = 2
+CANNOT_RUN = "the imaginary GPU cannot run"  # how the error begins that names the call and its place in the script
 SCANS_FILE = "scans-%s.jsonl"  # in a trial's folder, by process: its scans of the data sets, for later trials
 ALONE_VARIABLE = "BRIMFUL_ALONE"  # set for one rank of many that is started without the others
 

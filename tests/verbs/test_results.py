@@ -8,19 +8,21 @@ import pytest
 from world import reporting, work
 
 from brimful import audit
-from brimful.errors import CommandFailed
+from brimful.errors import BrimfulError
 from brimful.values import Failure, Outcome
 
 ON_A_CARD, ON_THE_CPU = {"gpu_memory": "4GiB"}, {"device": "cpu"}
 
 
-def error(where, name="RuntimeError", message="shapes differ", approximations=None, **more) -> CommandFailed:
+def error(
+    where, name="RuntimeError", message="shapes differ", approximations=None, outcome=Outcome.CRASHED, **more
+) -> BrimfulError:
     """What `audit` raises where its trial failed so."""
     failure = Failure("crashed", name, message, "Traceback", "train.py:7 in main", "train", 0, False, **more)
     world = reporting(
-        lambda seen: replace(seen, outcome=Outcome.CRASHED, failure=failure, exit_code=1), approximations=approximations or {}
+        lambda seen: replace(seen, outcome=outcome, failure=failure, exit_code=1), approximations=approximations or {}
     )
-    with pytest.raises(CommandFailed) as raised:
+    with pytest.raises(BrimfulError) as raised:
         work(world, audit, ("my-train", "--batch-size", "64"), **where)
     return raised.value
 
@@ -45,6 +47,14 @@ def test_the_error_names_whose_it_is(raised_by, problem, suggestion):
 def test_an_error_without_words_is_named_with_its_place():
     assert "at batch_size 64: AssertionError (train.py:7 in main)" in error(ON_A_CARD, "AssertionError", "").problem
     assert "SystemExit" not in error(ON_A_CARD, "SystemExit", "").problem
+
+
+def test_what_the_imaginary_card_cannot_run_is_said_once_with_its_place():
+    said = "the imaginary GPU cannot run torch.foo at train.py:7 in main: it is not modelled"
+    unsupported = {"outcome": Outcome.UNSUPPORTED, "name": "Unsupported"}
+    assert error(ON_A_CARD, message=f"{said}\nmore", **unsupported).problem == said
+    other = error(ON_A_CARD, message="fbgemm needs a real card", **unsupported).problem
+    assert other == "the imaginary GPU does not have what the script called at train.py:7 in main: fbgemm needs a real card"
 
 
 def test_an_operation_of_the_card_is_blamed_where_shapes_were_upper_bounds():

@@ -13,7 +13,7 @@ from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_duration
 from brimful.values import Command, Diagnostic, Outcome, TrialResult
 from brimful.verbs.session import Session
-from brimful_inside.wire import LoaderSeen
+from brimful_inside.wire import CANNOT_RUN, LoaderSeen
 
 PHASES = ("train", "eval")
 #: Whose error it is: who raised it, and what to do, where it is not the script's.
@@ -170,7 +170,7 @@ def _too_few_batches(trial_result: TrialResult) -> str:
 def _what_is_lacking(trial_result: TrialResult, text: str) -> str:
     """The call and its place in the user's code, in one sentence."""
     failure = trial_result.failure
-    if failure is not None and failure.type.endswith("imaginary.errors.Unsupported"):
+    if failure is not None and failure.message.startswith(CANNOT_RUN):
         return failure.message.splitlines()[0]  # says both
     where = f" at {failure.where}" if failure and failure.where else ""
     return f"the imaginary GPU does not have what the script called{where}: {failure.message if failure else _last_line(text)}"
@@ -179,9 +179,7 @@ def _what_is_lacking(trial_result: TrialResult, text: str) -> str:
 def _crashed(trial_result: TrialResult, text: str, logs: str) -> CommandFailed:
     unknown = _UNKNOWN_FLAG.search(text)
     code = "" if trial_result.exit_code is None else f" with exit code {trial_result.exit_code}"
-    flag = trial_result.trial.command.found_flags.get(
-        "batch_size"
-    )  # of the flags that were found the only one that is written to
+    flag = trial_result.trial.command.found_flags.get("batch_size")  # of those that were found only this one is written to
     if unknown and flag is not None:
         suggestion = f"the script does not know one of its flags; brimful wrote only the value behind {flag}"
     elif unknown:

@@ -10,7 +10,7 @@ import torch
 
 import brimful_inside
 from brimful_inside.simulator.allocator import CardFull
-from brimful_inside.wire import Card
+from brimful_inside.wire import CANNOT_RUN, Card
 
 OURS = os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))
 TORCH = os.path.dirname(os.path.abspath(torch.__file__))
@@ -23,7 +23,7 @@ class Unsupported(NotImplementedError):
         self.call = call
         self.where = where_in_user_code()
         place = " at %s" % self.where if self.where else ""
-        super().__init__("the imaginary GPU cannot run %s%s: %s" % (call, place, why))
+        super().__init__("%s %s%s: %s" % (CANNOT_RUN, call, place, why))
 
 
 def where_in_user_code() -> Optional[str]:
