@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from brimful.decide.loaders_seen import main_loader
 from brimful.errors import UsageError
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Command, Diagnostic, Outcome, Place, Report, TrialResult
@@ -23,12 +24,6 @@ def require_choice(text: str | None) -> str:
         explanation = "the batch size is set by a flag, in the script's text, where the loader is made, or not at all"
         raise UsageError(f"--batch-size-from {text}", explanation, f"name one of {', '.join(CHOICES)}")
     return text or AUTO
-
-
-def main_loader(result: TrialResult, role: str = "train") -> LoaderSeen | None:
-    """The first rank's loader that gave most batches."""
-    found = [one for report in result.reports[:1] for one in report.loaders if one.role == role and one.batches_seen]
-    return max(found, key=lambda one: one.batches_seen, default=None)
 
 
 def places_in(result: TrialResult, wants: str = AUTO) -> tuple[Place, ...]:

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from brimful import command as commands
 from brimful.decide.audit.findings import findings
+from brimful.decide.loaders_seen import batches_per_step, loaders
 from brimful.measure.traces import read_trace
 from brimful.values import Audit, Effective, PhasePeak, Record, Setting, Source, Trial, TrialKind, TrialResult
 from brimful.verbs import devices
 from brimful.verbs.imaginary import with_its_context
-from brimful.verbs.results import PHASES, batches_per_step, loaders, require_steps
+from brimful.verbs.results import PHASES, require_steps
 from brimful.verbs.session import Options, Session
 from brimful.verbs.start import start
 from brimful_inside.simulator.program import program_of

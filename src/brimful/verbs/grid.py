@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 
+from brimful.decide.loaders_seen import loaders
 from brimful.decide.memory.search_traced import FIRST_SIZE
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.decide.run.settings import BATCH_SIZE
@@ -17,7 +18,6 @@ from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
 from brimful.values import Diagnostic, Estimate, GridCell, Setting
 from brimful.verbs.answers import answer_at, asked_about, play_of_trial
 from brimful.verbs.imaginary import Tracer, joined_of
-from brimful.verbs.results import loaders
 from brimful.verbs.session import Session
 from brimful.verbs.start import Start
 from brimful.verbs.step_speed import speed_of

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from brimful.command import fill, placeholders
+from brimful.decide.loaders_seen import dataset_length, largest_batch
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.fit import Card, Play, context_of, slack_of
 from brimful.decide.memory.intervals import WITH_CONVOLUTIONS, interval_for, kind_of
@@ -23,11 +24,9 @@ from brimful.units import format_bytes, noun_of
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.locate import Located, locate
 from brimful.verbs.results import (
-    dataset_length,
     error_of,
     exception_of,
     gave_no_batch,
-    largest_batch,
     require_steps,
     require_steps_or_memory,
     trained,

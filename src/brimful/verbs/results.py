@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import statistics
-from collections.abc import Iterator
 
 from brimful.decide.batch_size_place import set_at
+from brimful.decide.loaders_seen import main_loader
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, ProbeNotLoaded, TrialFailed, Unsupported, UsageError
 from brimful.measure.trial import failure_text
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_duration
 from brimful.values import Command, Diagnostic, Outcome, TrialResult
 from brimful.verbs.session import Session
-from brimful_inside.wire import CANNOT_RUN, LoaderSeen
+from brimful_inside.wire import CANNOT_RUN
 
 PHASES = ("train", "eval")
 #: Whose error it is: who raised it, and what to do, where it is not the script's.
@@ -37,30 +36,6 @@ _WANTS_A_CARD = re.compile(r"\b(CUDA|GPUs?|NVIDIA)\b", re.IGNORECASE)
 _UNKNOWN_FLAG = re.compile(
     r"unrecognized arguments|no such option|unexpected argument|unknown (?:flag|option)|Could not override"
 )
-
-
-def loaders(trial_result: TrialResult, role: str) -> Iterator[LoaderSeen]:
-    """The first rank's loaders of a role, "train" or "eval"."""
-    return (loader for report in trial_result.reports[:1] for loader in report.loaders if loader.role == role)
-
-
-def dataset_length(trial_result: TrialResult) -> int | None:
-    """Samples that the training sampler gives in an epoch; None if no trial showed it."""
-    return next((loader.sampler_samples or loader.dataset_length for loader in loaders(trial_result, "train")), None)
-
-
-def largest_batch(trial_result: TrialResult) -> int | None:
-    """Samples of the largest batch that a training loader of the first rank gave; None without one."""
-    given = (batch.samples for loader in loaders(trial_result, "train") for batch in loader.batches if batch.samples)
-    return max(given, default=None)
-
-
-def batches_per_step(trial_result: TrialResult) -> float | None:
-    """Batches that went into the median measured step of the first rank; None without a step."""
-    for report in trial_result.reports[:1]:
-        counts = report.micro_batches_per_step[report.warmup_steps :] or report.micro_batches_per_step
-        return statistics.median(counts) if counts else None
-    return None
 
 
 def require_steps(session: Session, trial_result: TrialResult) -> TrialResult:
@@ -157,10 +132,9 @@ def gave_no_batch(trial_result: TrialResult) -> bool:
 
 def _too_few_batches(trial_result: TrialResult) -> str:
     """A hint at accumulation, where the trial showed batches and no step; "" where it showed none."""
-    loaders = [one for report in trial_result.reports for one in report.loaders if one.role == "train" and one.batches_seen]
-    if not loaders:
+    most = main_loader(trial_result)
+    if most is None:
         return ""
-    most = max(loaders, key=lambda one: one.batches_seen)
     return (
         "; if it accumulates gradients, the accumulation may need more batches than an epoch has: "
         f"the trial met {most.batches_seen:,} batches, and {most.iterations:,} iterations of the loader"

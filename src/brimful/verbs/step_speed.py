@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from brimful.decide.loaders_seen import batches_per_step
 from brimful.decide.speed.predicted import MACHINE_RANKS, is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
 from brimful.values import Diagnostic, PredictedSpeed, TrialResult
 from brimful.verbs.imaginary import Tracer
-from brimful.verbs.results import batches_per_step
 
 FIXED_TOTAL = "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed total"
 

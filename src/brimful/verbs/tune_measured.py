@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from brimful import command as commands
-from brimful.decide.batch_size_place import main_loader, with_place, workers_place_in
+from brimful.decide.batch_size_place import with_place, workers_place_in
+from brimful.decide.loaders_seen import dataset_length, largest_batch, main_loader
 from brimful.decide.loading import Asked, Host, LoaderPlan, Need, plan_loader, refuse, workers_to_try
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.search_measured import (
@@ -36,10 +37,8 @@ from brimful.values import Command, Limits, Outcome, Plan, Setting, Trial, Trial
 from brimful.verbs.devices import require_that_card
 from brimful.verbs.locate import locate
 from brimful.verbs.results import (
-    dataset_length,
     error_of,
     ignores_the_batch_size,
-    largest_batch,
     require_steps,
     require_steps_or_memory,
     trained,

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from brimful.decide.audit.findings import findings
+from brimful.decide.loaders_seen import largest_batch, loaders, samples_of
 from brimful.decide.memory.fit import Verdict
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.units import format_bytes, noun_of
 from brimful.values import Diagnostic, PeakEstimate, TrialResult
 from brimful.verbs.imaginary import Tracer, search_notes
-from brimful.verbs.results import ignores_the_batch_size, loaders
+from brimful.verbs.results import ignores_the_batch_size
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
     size, result = max(completed.items(), default=(0, None))
     if result is None or not any(one.code == "hidden-cap" for one in findings(result, {"batch_size": size})):
         return
-    given = max((batch.samples or 0 for loader in loaders(result, "train") for batch in loader.batches), default=0)
+    given = largest_batch(result) or 0
     if given and (asked is None or asked > given):
         yield Diagnostic(
             "hidden-cap",
@@ -160,7 +161,7 @@ def _growth(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
     result, peak, evaluation = completed[size], answer.peak, answer.phases.get("eval")
     if result.peak is None or not result.peak.device_bytes:
         return []
-    lengths = [loader.sampler_samples or loader.dataset_length or 0 for loader in loaders(result, "eval")]
+    lengths = [samples_of(loader) or 0 for loader in loaders(result, "eval")]
     found = memory_that_grows(
         result.reports[0].growth,
         result.peak.device_bytes,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from brimful.decide.audit import batches, loading, training
 from brimful.decide.audit.seen import Seen, Texts
+from brimful.decide.loaders_seen import main_loader
 from brimful.values import Budget, Diagnostic, Machine, Setting, TrialResult
 
 _FINDERS: tuple[Callable[[Seen], Texts], ...] = (
@@ -45,6 +46,5 @@ def findings(
     iterated = [one for one in report.loaders if one.batches_seen > 0]
     loaders = tuple(one for one in iterated if one.role == "train")
     evaluations = tuple(one for one in iterated if one.role == "eval")
-    loader = max(loaders, key=lambda one: one.batches_seen, default=None)
-    seen = Seen(sample, report, requested, evaluations, loaders, loader, budget, machine)
+    seen = Seen(sample, report, requested, evaluations, loaders, main_loader(sample), budget, machine)
     return tuple(Diagnostic(code, *texts) for code, find in zip(CODES, _FINDERS, strict=True) if (texts := find(seen)))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from brimful.decide.loaders_seen import batches_per_step
 from brimful.values import Budget, Machine, Report, Setting, TrialResult
 from brimful_inside.wire import LoaderSeen
 
@@ -52,5 +52,5 @@ class Seen:
 
     @property
     def batches_per_step(self) -> int | None:
-        counts = self.report.micro_batches_per_step[self.report.warmup_steps :] or self.report.micro_batches_per_step
-        return round(statistics.median(counts)) if counts else None
+        count = batches_per_step(self.sample)
+        return None if count is None else round(count)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
+from brimful.decide.loaders_seen import dataset_length, loaders, samples_of
 from brimful.values import Epoch, Estimate, Loading, PredictedSpeed, Source, TrialResult
-from brimful_inside.wire import LoaderSeen
 
 # Samplers that draw every sample once at most. What others draw (with weights, with replacement) nobody knows beforehand.
 _ONCE = ("SequentialSampler", "RandomSampler", "SubsetRandomSampler", "DistributedSampler")
@@ -20,8 +20,7 @@ def epoch_of(
     result: TrialResult, speed: PredictedSpeed | None, loading: Loading | None, samples: int | None = None
 ) -> Epoch | None:
     """None where nobody knows how many samples an epoch or a step has. `samples`: of an epoch, as the user gives them."""
-    loader = next(_loaders(result, "train"), None)
-    here = None if loader is None else _samples(loader)
+    loader, here = next(loaders(result, "train"), None), dataset_length(result)
     own = None if here is None else here * result.reports[0].world_size
     total = samples or own
     if total is None or loader is None or speed is None or speed.samples_per_s is None or not speed.step_s.value:
@@ -29,7 +28,7 @@ def epoch_of(
     per_step = speed.samples_per_s.value * speed.step_s.value
     share = total / per_step + 1e-9
     steps = max(1, math.floor(share) if loader.drop_last else math.ceil(share - 2e-9))
-    evaluated = sum(_samples(one) or 0 for one in _loaders(result, "eval"))
+    evaluated = sum(samples_of(one) or 0 for one in loaders(result, "eval"))
     return Epoch(
         steps=steps,
         samples_per_step=round(per_step),
@@ -57,14 +56,6 @@ def _seconds(samples: float, speed: PredictedSpeed, loading: Loading | None, sha
     basis = None if share == 1.0 else _EVALUATION_BASIS
     source = Source.PREDICTED if share == 1.0 else Source.ASSUMED
     return Estimate(seconds(speed.samples_per_s.value) or loaded, source, *ends, basis)
-
-
-def _loaders(result: TrialResult, role: str) -> Iterator[LoaderSeen]:
-    return (one for one in result.reports[0].loaders if one.role == role)
-
-
-def _samples(loader: LoaderSeen) -> int | None:
-    return loader.sampler_samples or loader.dataset_length
 
 
 def loading_of(results: Iterable[TrialResult], speed: PredictedSpeed | None) -> Loading | None:

@@ -6,11 +6,10 @@ Figures of a trial at that very size are measured; all others follow from the tr
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from brimful.decide.batch_size_place import main_loader
+from brimful.decide.loaders_seen import batches_per_step, main_loader
 from brimful.decide.speed.predicted import samples_by_size
 from brimful.values import Estimate, Outcome, Source, TrialResult, TriedSize
 
@@ -115,6 +114,5 @@ def _of_an_epoch(trial: TrialResult) -> tuple[int | None, float | None]:
     if loader is None:
         return None, None
     total = loader.sampler_samples * report.world_size if loader.sampler_samples is not None else loader.dataset_length
-    counts = report.micro_batches_per_step[report.warmup_steps :] or report.micro_batches_per_step
-    batches = statistics.median(counts) if counts else None
+    batches = batches_per_step(trial)
     return (math.ceil(loader.length / batches) if loader.length and batches else None), total

@@ -1,0 +1,44 @@
+"""What the loaders of a trial's first rank gave: it stands for all ranks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+from brimful.values import TrialResult
+from brimful_inside.wire import LoaderSeen
+
+
+def loaders(result: TrialResult, role: str) -> Iterator[LoaderSeen]:
+    """`role`: "train" or "eval"."""
+    return (loader for report in result.reports[:1] for loader in report.loaders if loader.role == role)
+
+
+def main_loader(result: TrialResult, role: str = "train") -> LoaderSeen | None:
+    """The one that gave most batches."""
+    found = (loader for loader in loaders(result, role) if loader.batches_seen)
+    return max(found, key=lambda loader: loader.batches_seen, default=None)
+
+
+def samples_of(loader: LoaderSeen) -> int | None:
+    """Samples that its sampler gives in an epoch, in this rank."""
+    return loader.sampler_samples or loader.dataset_length
+
+
+def dataset_length(result: TrialResult) -> int | None:
+    """Samples that the training sampler gives in an epoch; None if no trial showed it."""
+    return next(map(samples_of, loaders(result, "train")), None)
+
+
+def largest_batch(result: TrialResult) -> int | None:
+    """Samples of the largest batch that a training loader gave; None without one."""
+    given = (batch.samples for loader in loaders(result, "train") for batch in loader.batches if batch.samples)
+    return max(given, default=None)
+
+
+def batches_per_step(result: TrialResult) -> float | None:
+    """Batches that went into the median measured step; None without a step."""
+    for report in result.reports[:1]:
+        counts = report.micro_batches_per_step[report.warmup_steps :] or report.micro_batches_per_step
+        return statistics.median(counts) if counts else None
+    return None
