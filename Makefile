@@ -115,7 +115,7 @@ bench-cost: $(STAMP) ## What a prediction costs beyond the script itself, in sec
 bench-checkpoints: $(STAMP) ## What saving and loading a checkpoint costs, against torch.save and torch.load (3 minutes, 4 GB of disk)
 	$(PY) -m bench.checkpoint_cost
 
-bench-captcha: $(STAMP) ## Captchas read to 90 % on a reduced task: the recipe against the example script and its own large-batch preset (25 minutes)
+bench-captcha: $(STAMP) ## Captchas read to 90 % on a reduced task: the recipe against the example script and its own large-batch preset (12 minutes on 2 quiet cores)
 	$(PY) -m bench.captcha
 
 RECIPE_CHATLM ?= examples/chatlm/out

@@ -10,7 +10,7 @@ From Python, what the command line does (each returns a `Record`):
     brimful.predict   will it fit a card, how much memory in which phase, the largest batch size that fits
     brimful.audit     what a command really does
     brimful.tune      the settings that train fastest within memory, each one run before it is named
-    brimful.run       trains under a plan; out of memory means going on with the next smaller batch size
+    brimful.run       trains with the settings that tune chose; after an out-of-memory error, with a smaller batch size
 
 Importing this package imports no torch: the names above are loaded when they are first used.
 """

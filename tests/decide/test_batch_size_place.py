@@ -96,7 +96,7 @@ def test_the_sentence_has_file_and_line_and_what_does_not_follow():
     )
     assert said.explanation == "what the script computes from it follows; 128 also stands at model.py:12, and stays there"
     said = batch_size_place.found(LOADER, "the model follows it as well")
-    assert said.problem == "batch_size: no flag; set where data.py:51 makes the training DataLoader with 128"
+    assert said.problem == "batch_size: no flag in the command; set where data.py:51 makes the training DataLoader with 128"
     assert "as the model follows it as well" in said.explanation and "does not follow" in said.explanation
 
 

@@ -18,7 +18,7 @@ from brimful.cli.options import CARD, COMMON, HERE, RUNNING, Card, Common, Here,
 from brimful.errors import BrimfulError, DiskFull, Terminated, UsageError
 
 Words = Annotated[tuple[str, ...], Parameter(parse=False)]
-Json = Annotated[bool, Parameter(name="--json", negative="")]
+Json = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
 
 app = App(
     name="brimful",
@@ -40,7 +40,7 @@ def predict(
     grid: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     words: Words = (),
 ) -> int:
-    """Will it fit: memory by phase on a card that need not be here, and the largest batch size that fits.
+    """Will it fit a card that you need not have: memory by phase, speed, and the largest batch size that fits.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def tune(
     common: Common = COMMON,
     objective: str | None = None,
     host_policy: str = "measured",
-    strict: Annotated[bool, Parameter(negative="")] = False,
+    strict: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     page: bool = True,
     words: Words = (),
 ) -> int:
@@ -90,15 +90,15 @@ def tune(
     Parameters
     ----------
     objective
-        fastest (the default), largest or fit. On an imaginary card brimful predicts the fastest, and largest is the default
-        where only the card's memory is known.
+        fastest (the default), largest (the largest batch size that fits) or fit (the largest up to the requested one). With
+        --gpu brimful predicts which is fastest; with --gpu-memory, which says nothing of speed, the default is largest.
     host_policy
         How many loader workers there is room for: measured (bytes of workers and batches, under 60 % of the memory that is
         free here) or ladder (fixed, under 8 and 13 GiB free).
     strict
         Refuse a number of workers that the host has no room for; without it, brimful keeps it with a warning.
     page
-        Write the page (report.html in the record).
+        Write report.html into the record's folder.
     """
     from brimful.verbs.tune import tune as verb
 
@@ -117,7 +117,7 @@ def tune(
 
 @app.command(name="run", usage="Usage: brimful run [--plan RECORD] [OPTIONS] -- COMMAND...")
 def run_command(*, running: Running = RUNNING, words: Words = ()) -> int:
-    """Train under a plan: out of memory means going on with the next smaller batch size, not a lost night."""
+    """Train with the settings that tune chose; after an out-of-memory error, start again with a smaller batch size."""
     from brimful.verbs.run import run as verb
 
     running.refuse_imaginary_cards()
@@ -130,7 +130,7 @@ def run_command(*, running: Running = RUNNING, words: Words = ()) -> int:
 def report(
     record: str | None = None, /, *, out: Path | None = None, format: str = "html", home: Path | None = None, json: Json = False
 ) -> int:
-    """A record as a page to look at.
+    """A record as a page: HTML, Markdown or text.
 
     Parameters
     ----------
@@ -140,6 +140,10 @@ def report(
         Where to write it; else report.html in the record's folder.
     format
         html (one self-contained page), md (tables to paste) or text.
+    home
+        Where records are kept; else BRIMFUL_HOME, else .brimful here.
+    json
+        One JSON object with the paths of the record and of the page.
     """
     return views.show_report(record, out, format, home, json)
 
@@ -152,12 +156,14 @@ def gpus(*, prices: Path | None = None, json: Json = False) -> int:
     ----------
     prices
         A file of your own prices (TOML: l4 = 0.71, in US dollars an hour), kept for later predictions.
+    json
+        One JSON object on standard output, with the source of each number.
     """
     return views.show_gpus(json, prices)
 
 
 @app.command
-def doctor(*, calibrate: Annotated[bool, Parameter(negative="")] = False, json: Json = False) -> int:
+def doctor(*, calibrate: Annotated[bool, Parameter(negative="", show_default=False)] = False, json: Json = False) -> int:
     """What this machine is, and what stands in the way of good measurements.
 
     Parameters
@@ -165,6 +171,8 @@ def doctor(*, calibrate: Annotated[bool, Parameter(negative="")] = False, json: 
     calibrate
         Measure the CUDA card of this machine: its context, what cuDNN adds, its rates. Later predictions for that card use
         them.
+    json
+        One JSON object on standard output.
     """
     return views.show_doctor(json, calibrate)
 

@@ -26,7 +26,7 @@ class Common:
     """What every verb that runs trials takes."""
 
     set_: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], group=TRIALS, negative="", show_default=False)] = ()
-    """Give a placeholder its value: --set lr=3e-4. May be repeated."""
+    """Give a setting its value: --set lr=3e-4 for {lr}. May be repeated."""
     budget: Annotated[str | None, Parameter(group=TRIALS)] = None
     """Memory that may be used: a share of what is free (90%) or bytes (20GiB). Default: 90%; all of an imaginary card."""
     max_batch_size: Annotated[str | None, Parameter(group=TRIALS)] = None
@@ -44,7 +44,7 @@ class Common:
     json: Annotated[bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)] = False
     """One JSON object on standard output; progress goes to standard error."""
     details: Annotated[bool, Parameter(negative="", show_default=False, group=OUTPUT)] = False
-    """Show everything that is known: where the memory goes, how each number was found, every trial."""
+    """Print everything: where the memory goes, how each number was found, every trial."""
 
     def chosen(self, watcher: Watcher) -> dict[str, Any]:
         """The settings and options as the verbs take them."""
@@ -71,9 +71,9 @@ class Card:
     gpu_memory: Annotated[str | None, Parameter(group=WHERE)] = None
     """An imaginary card of your own with this much memory, for instance 20GiB; 20GiB:3 are three of them."""
     ranks: Annotated[int | None, Parameter(group=WHERE)] = None
-    """Start one rank of so many, without the others; collectives act on shapes."""
+    """Of a training over so many ranks, start one alone, on imaginary cards: --ranks 64."""
     as_rank: Annotated[int | None, Parameter(group=WHERE)] = None
-    """Which one of --ranks; 0 without it."""
+    """Which of --ranks to start; 0 without it."""
 
     def chosen(self) -> dict[str, Any]:
         """The cards as the verbs take them."""
@@ -97,11 +97,11 @@ class Running:
     plan: Annotated[str | None, Parameter(group=RUN)] = None
     """A record of `brimful tune`, `latest` (the newest of this command) or `none`. Without it and without --set: the newest of
     this command that is for this machine, if there is one."""
-    strict: Annotated[bool, Parameter(group=RUN, negative="")] = False
+    strict: Annotated[bool, Parameter(group=RUN, negative="", show_default=False)] = False
     """Refuse a plan that was tuned with another seed, output folder, run name or number of epochs; without it, brimful lists
     such differences and follows the plan."""
     set_: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], group=RUN, negative="", show_default=False)] = ()
-    """Give a placeholder its value, over the plan's: --set batch_size=64. May be repeated."""
+    """Give a setting its value, in place of the plan's: --set batch_size=64. May be repeated."""
     max_restarts: Annotated[str, Parameter(group=RUN)] = "10"
     """How often it may start again with a smaller batch size after it ran out of memory."""
     resume_with: Annotated[str | None, Parameter(group=RUN, allow_leading_hyphen=True)] = None

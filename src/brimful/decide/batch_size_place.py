@@ -122,7 +122,7 @@ def found(place: Place, why_not: str | None = None) -> Diagnostic:
         )
         return Diagnostic(
             "batch-size-place",
-            f"batch_size: no flag; set where {place.loader} makes the training DataLoader with {place.number:,}",
+            f"batch_size: no flag in the command; set where {place.loader} makes the training DataLoader with {place.number:,}",
             explanation if why_not is None else f"not in the script's text, as {why_not}; {explanation}",
             "--batch-size-from none leaves the script as it is",
         )
@@ -134,7 +134,7 @@ def found(place: Place, why_not: str | None = None) -> Diagnostic:
         stays = f"; {place.number:,} also stands at {', '.join(others[:_NAMED])}{more}, and stays there"
     return Diagnostic(
         "batch-size-place",
-        f"batch_size: no flag; set where {here} has {place.number:,} (`{place.text}`), with which {makes}",
+        f"batch_size: no flag in the command; set where {here} has {place.number:,} (`{place.text}`), with which {makes}",
         f"what the script computes from it follows{stays}",
         "--batch-size-from loader sets it at the loader alone, none leaves the script as it is",
     )

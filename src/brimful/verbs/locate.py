@@ -88,6 +88,6 @@ def _with_evaluation(
         why = "its evaluation loader was not seen, or takes the training loader's number"
         session.note(Diagnostic("eval-batch-size-place", problem, why, ""))
         return command
-    problem = f"{EVAL_BATCH_SIZE}: no flag; set where {decide.set_at(place)}"
+    problem = f"{EVAL_BATCH_SIZE}: no flag in the command; set where {decide.set_at(place)}"
     session.note(Diagnostic("eval-batch-size-place", problem, "", ""))
     return decide.with_place(command, EVAL_BATCH_SIZE, place)
