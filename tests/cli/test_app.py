@@ -44,6 +44,30 @@ def test_what_is_no_batch_size_is_quoted_and_nothing_is_run(typed, tmp_path, wor
 
 
 @pytest.mark.parametrize(
+    ("sides", "says"),
+    [
+        (["batch_size="], "--grid batch_size=: a value is missing"),
+        (["batch_size=1,,2"], "a value is missing"),
+        (["a,b"], "a side of a table is name=value,value"),
+        (["batch-size=1,2"], "a side of a table is name=value,value"),
+        (["batch_size=0,1"], "The batch size '0' is too small."),
+        (["batch_size=-4,1"], "The batch size '-4' is too small."),
+        (["batch_size=a,b"], "The batch size 'a' is not a number."),
+        (["batch_size=1,2", "batch_size=4"], "--grid batch_size was given twice"),
+        (["batch_size=1,2,1"], "has 1 twice"),
+        (["depth=1,2"], "depth was asked about, and the command has no {depth}"),
+        (["batch_size=1", "lr=1,2", "depth=3"], "a grid of 3 settings"),
+        (["batch_size=" + ",".join(map(str, range(1, 402)))], "a grid of 401 combinations"),
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_reported_and_nothing_is_run(typed, tmp_path, sides, says):
+    words = [word for side in sides for word in ("--grid", side)]
+    code, _, err = typed("predict", "--gpu", "a100-40gb", *words, *TRAIN, "{batch_size}")
+    assert code == 2 and says in err.replace("\n", " ")
+    assert not list(tmp_path.glob("home/*/trial-*"))
+
+
+@pytest.mark.parametrize(
     ("budget", "expected"),
     [
         ("0%", "no share"),

@@ -21,7 +21,7 @@ from unittest.mock import patch
 from brimful import audit, predict, tune
 from brimful.errors import BrimfulError
 from brimful.record import latest, read_record
-from brimful.values import Machine, Outcome, Record, Trial, TrialKind, TrialResult
+from brimful.values import Estimate, GridCell, Machine, Outcome, Record, Source, Trial, TrialKind, TrialResult
 from brimful.verbs.run import Passes, run
 from brimful.verbs.session import Options
 from brimful_inside.simulator.roofline import Kernel
@@ -258,6 +258,25 @@ def run_cut_off() -> Record:
     return replace(record, run=replace(record.run, attempts=record.run.attempts[:1], ended=None), closed=None)
 
 
+@cache
+def predict_grid() -> Record:
+    """A table of two settings with every kind of cell."""
+    one = predict_fits()
+    assert one.prediction is not None and one.prediction.peak is not None
+    peak, budget = one.prediction.peak, one.prediction.budget.bytes
+    cells = []
+    for size in (1, 2, 4, 8):
+        for length in (512, 1024, 2048, 4096):
+            settings, device = {"batch_size": size, "max_length": length}, budget * size * length // 8_600
+            verdict = "fits" if device < 0.9 * budget else "tight" if device < budget else "does_not_fit"
+            traced, best = size in (1, 2, 8), settings == {"batch_size": 4, "max_length": 1024}
+            rate, own = Estimate(326_000.0 / length, Source.PREDICTED), replace(peak, device_bytes=device)
+            tokens = replace(rate, value=length * rate.value)
+            cells.append(GridCell(settings, verdict, own, traced or best, rate, tokens, best))
+    cells[-1] = replace(cells[-1], verdict=None, peak=None, problem="the script raised an error")
+    return replace(one, prediction=replace(one.prediction, grid=tuple(cells)))
+
+
 # --- hostile strings --------------------------------------------------------------------------------------------------
 
 HOSTILE = "<script>alert('x')</script>\"'&"
@@ -293,6 +312,7 @@ ALL: dict[str, Callable[[], Record]] = {
     "predict-fits": predict_fits,
     "predict-out-of-memory": predict_oom,
     "predict-as-given": predict_as_given,
+    "predict-grid": predict_grid,
     "audit": audit_record,
     "audit-clean": clean_audit_record,
     "tune-cpu": tune_on_cpu,

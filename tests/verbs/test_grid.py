@@ -140,3 +140,18 @@ def test_the_speed_is_in_tokens_where_one_side_is_the_length_of_the_samples(extr
         assert "tokens/s" in headline(record).sentence
     else:
         assert one.tokens_per_s is None and "samples/s" in headline(record).sentence
+
+
+def test_a_setting_that_changes_neither_memory_nor_time_is_named_and_one_that_does_is_not():
+    command = (*COMMAND, "--num-workers", "{num_workers}")
+    sides = {"num_workers": (0, 2, 4), "max_length": (512, 1024)}
+    found = tabled(Table(clocked=True), sides, command, settings={"batch_size": 2}).prediction
+    (warning,) = [one for one in found.warnings if one.code == "changes-nothing"]
+    assert warning.problem == "num_workers changes nothing: memory and time are the same at 0, 2 and 4"
+    assert not [one for one in tabled(Table()).prediction.warnings if one.code == "changes-nothing"]
+
+
+@pytest.mark.parametrize("values", [(), tuple(range(1, 402))])
+def test_a_table_of_no_cells_or_of_hundreds_is_refused(values):
+    with pytest.raises(UsageError, match=f"a grid of {len(values)} combinations"):
+        tabled(Table(), {"batch_size": values})

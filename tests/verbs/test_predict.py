@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from world import GIB, MIB, WORLDS, World, reporting, work
 
@@ -51,6 +51,66 @@ def test_a_verdict_and_the_largest_batch_size_obey_one_rule_of_fitting(world, as
         assert (left_open.verdict, left_open.batch_size) == ("fits", largest)
     if world.dataset is not None and asked > world.dataset:
         assert "batch-exceeds-dataset" in codes(found)
+
+
+@dataclass
+class Bent(World):
+    """Beyond `kink_at` there are further operations, and the script rounds the batch up to multiples of `rounds_to`."""
+
+    rounds_to: int = 1
+
+    def rows(self, size):
+        return super().rows(-(-size // self.rounds_to) * self.rounds_to)
+
+
+BENT = st.builds(
+    Bent,
+    fixed=st.integers(1 * MIB, 700 * MIB),
+    linear=st.sampled_from([64 * 1024, MIB, 7 * MIB, 31 * MIB]),
+    quadratic=st.sampled_from([0, 4096, 200_000]),
+    kink_at=st.integers(1, 600),
+    kink_bytes=st.sampled_from([64 * 1024, MIB, 20 * MIB]),
+    rounds_to=st.sampled_from([1, 1, 2, 3, 8]),
+    dataset=st.just(None),
+)
+
+
+@settings(SLOW, max_examples=10)
+@example(Bent(MIB, 7 * MIB, 4096, 40, MIB, dataset=None), "100%", 5000)
+@given(BENT, st.sampled_from(["100%", "97%", "90%", "50%"]), st.integers(1, 5000))
+def test_where_memory_bends_the_largest_size_is_the_same_however_it_was_asked(world, budget, anywhere):
+    def asked(size):
+        words = ("my-train", "--batch-size", str(size))
+        return work(replace(world, launched=[]), predict, words, budget=budget, gpu_memory="4GiB")
+
+    try:
+        largest = asked("{batch_size}").prediction.largest_batch_size
+    except DoesNotFit:
+        assert asked(1).prediction.verdict != "fits"
+        return
+    sizes = {max(1, largest - 1), largest + 1, largest + 2, anywhere}
+    answers = {size: asked(size).prediction for size in sizes}
+    assert {size: one.largest_batch_size for size, one in answers.items()} == dict.fromkeys(sizes, largest)
+    assert {size: one.verdict == "fits" for size, one in answers.items()} == {size: size <= largest for size in sizes}
+
+
+@dataclass
+class Lucky(World):
+    """Above 200 samples the script holds 2 GiB more, but not at 300."""
+
+    def rows(self, size):
+        rows = super().rows(size)
+        return [*rows[:2], Malloc(5, 2 * GIB, "aten.cat"), *rows[2:]] if size > 200 and size != 300 else rows
+
+
+def test_where_a_larger_size_fits_again_the_answer_to_it_says_that_smaller_ones_do_not():
+    world = Lucky(linear=8 * MIB, dataset=None)
+    left_open, within, beyond = (predicted(world, size) for size in ("{batch_size}", "250", "300"))
+    assert (left_open.largest_batch_size, within.largest_batch_size, within.verdict) == (200, 200, "does_not_fit")
+    assert (beyond.verdict, beyond.largest_batch_size) == ("fits", 300)
+    (warning,) = [one for one in beyond.warnings if one.code == "a-smaller-one-does-not-fit"]
+    assert warning.problem == "batch size 300 fits, and 201 does not"
+    assert "a-smaller-one-does-not-fit" not in codes(left_open) | codes(within)
 
 
 def test_a_size_that_was_promised_and_does_not_fit_sends_the_search_half_way_back():
@@ -182,15 +242,17 @@ def test_without_a_card_there_is_nothing_to_predict_for():
         work(World(), predict)
 
 
-def test_a_script_that_takes_pairs_alone_is_searched_among_even_sizes():
-    world = World(outcome_of=lambda trial, size: Outcome.CRASHED if size % 2 else None, linear=20 * MIB)
-    record = work(world, predict, gpu_memory="4GiB")
+@pytest.mark.parametrize(("unit", "asked"), [(2, "{batch_size}"), (2, "12"), (4, "4"), (4, "{batch_size}"), (8, "24")])
+def test_a_script_that_takes_groups_alone_is_searched_among_their_multiples_whatever_was_asked(unit, asked):
+    world = World(outcome_of=lambda trial, size: Outcome.CRASHED if size % unit else None, linear=20 * MIB)
+    record = work(world, predict, ("my-train", "--batch-size", asked), gpu_memory="4GiB")
     found = record.prediction
-    assert found.largest_batch_size and found.largest_batch_size % 8 == 0 and found.exact
-    assert not any(int(trial.settings["batch_size"]) % 2 for trial in world.launched[1:])
-    upper = found.peak.device_interval_bytes[1]
-    assert upper <= found.budget.bytes < upper + 2 * 8 * world.linear
-    assert world.peak(int(found.largest_batch_size)) <= found.budget.bytes
+    largest = found.largest_batch_size
+    assert found.exact and largest % unit == 0
+    failed = [size for trial in world.launched if (size := int(trial.settings["batch_size"])) % unit]
+    assert len(failed) <= 2
+    for size, fits in ((largest, True), (largest + unit, False)):
+        assert (predicted(World(linear=20 * MIB), str(size)).verdict == "fits") is fits
     assert "multiples" in {note.code for note in record.notes}
 
 

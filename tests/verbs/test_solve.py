@@ -103,6 +103,13 @@ def test_the_value_that_is_named_fits_and_the_next_one_does_not(world):
     assert len({trial.settings["max_length"] for trial in world.launched}) <= 24
 
 
+def test_a_value_is_named_only_if_it_was_traced_though_a_model_agrees_with_some_traces_by_chance():
+    world = Shaped(fixed=1144497, linear=7 * MIB, step=32, least=40)
+    found = solved(world).prediction
+    assert found.solved.value in {trial.settings["max_length"] for trial in world.launched}
+    assert verdict_at(world, found.solved.value) == "fits" != verdict_at(world, found.solved.value + 1)
+
+
 @pytest.mark.parametrize("quadratic", [0, 4096])
 def test_sizes_that_are_whole_take_no_more_trials_than_batch_sizes_do(quadratic):
     world = Shaped(quadratic=quadratic)

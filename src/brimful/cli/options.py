@@ -165,8 +165,10 @@ def axes(texts: Sequence[str]) -> dict[str, tuple[Setting, ...]]:
     for text in texts:
         name, equals, values = text.partition("=")
         parts = [part.strip() for part in values.split(",")]
-        if not equals or not name.isidentifier() or not all(parts):
+        if not equals or not name.isidentifier():
             raise UsageError(f"--grid {text}", "a side of a table is name=value,value", "for instance --grid batch_size=1,2,4")
+        if not all(parts):
+            raise UsageError(f"--grid {text}: a value is missing", "values stand between commas", f"as in --grid {name}=1,2,4")
         if name in found:
             raise UsageError(f"--grid {name} was given twice", "a setting is one side of the table", "give its values together")
         found[name] = tuple(pair(f"{name}={part}")[1] for part in parts)

@@ -5,7 +5,7 @@ Where it does not, and where there are no numbers, every cell is traced."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -15,7 +15,7 @@ from brimful.decide.memory.search_traced import FIRST_SIZE
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
-from brimful.values import Diagnostic, Estimate, GridCell, Setting
+from brimful.values import Diagnostic, Estimate, GridCell, PeakEstimate, Setting
 from brimful.verbs.answers import answer_at, asked_about, play_of_trial
 from brimful.verbs.imaginary import Tracer, joined_of
 from brimful.verbs.session import Session
@@ -24,6 +24,7 @@ from brimful.verbs.step_speed import speed_of
 from brimful.verbs.warnings import Answer
 
 Grid = Mapping[str, Sequence[Setting]]
+MOST_CELLS = 400  # of a table: 20 by 20
 _FEWEST = 4  # values of which some can be left to extrapolation: two or three to fit, one to confirm
 _LENGTH = re.compile(r"(^|_)(len|length|seq|seqlen|sequence|context|ctx|block|tokens|bptt)(_|$)")
 _RANKS = {"fits": 3, "tight": 2, "does_not_fit": 1, None: 0}
@@ -89,6 +90,23 @@ def grid_of(session: Session, began: Start, grid: Grid) -> tuple[Tracer, Answer,
     by_settings = {frozenset(cell.settings.items()): cell for cell, _, _ in cells}
     in_order = (frozenset(zip(grid, chosen, strict=True)) for chosen in product(*grid.values()))
     return row.tracer, answer, tuple(by_settings[settings] for settings in in_order)
+
+
+def without_effect(cells: Sequence[GridCell]) -> Iterator[Diagnostic]:
+    """A warning for each setting whose values all take the same memory and time, whatever the other one is."""
+    for name in cells[0].settings:
+        seen: dict[tuple[Setting, ...], set[tuple[PeakEstimate | None, Estimate | None]]] = {}
+        for cell in cells:
+            others = tuple(value for other, value in cell.settings.items() if other != name)
+            seen.setdefault(others, set()).add((cell.peak, cell.samples_per_s))
+        values = list(dict.fromkeys(str(cell.settings[name]) for cell in cells))
+        if len(values) > 1 and all(len(found) == 1 for found in seen.values()) and any(cell.peak for cell in cells):
+            yield Diagnostic(
+                "changes-nothing",
+                f"{name} changes nothing: memory and time are the same at {', '.join(values[:-1])} and {values[-1]}",
+                f"{{{name}}} reaches nothing that is on the card, or the script limits it",
+                "look where the script reads it, or leave it out of the table",
+            )
 
 
 def _require_a_place(tracer: Tracer, began: Start) -> None:

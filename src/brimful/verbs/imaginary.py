@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -319,8 +318,8 @@ def _first_size(asked: int | None, max_batch_size: int | None, cards: int) -> in
 def first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
     """(A small batch size that was traced, the size whose multiples to search.)
 
-    Scripts that want pairs, or groups of four or eight, fail at the usual first size; then multiples of eight are tried, or of
-    the largest power of two below that in the requested size. Raises the first failure where that is not the reason.
+    Scripts that want pairs, or groups of four or eight, fail at the usual first size; then brimful tries a group of eight, and
+    multiples alone where that trains. Raises the first failure where that is not the reason.
     """
     if not tracer.in_batches:
         return _first_value(tracer)
@@ -332,15 +331,11 @@ def first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
         ran = start in tracer.results  # else there is no such command
         if not ran or tracer.results[start].outcome is Outcome.TIMED_OUT:
             raise
+        if start % GROUP and (options.max_batch_size or GROUP) >= GROUP and _trains(tracer, GROUP):
+            return GROUP, _multiples(tracer, GROUP, start)
         if asked is not None and asked < start and _trains(tracer, asked):
             return asked, 1
-        group = math.gcd(asked or GROUP, GROUP)
-        if start % group == 0 or group > (options.max_batch_size or group) or not _trains(tracer, group):
-            raise
-        problem = f"the script fails at batch size {start} and trains at {group}"
-        explanation = f"brimful tries multiples of {group} alone; the largest that fits is one of them"
-        tracer.session.note(Diagnostic("multiples", problem, explanation, ""))
-        return group, group
+        raise
     over = max((report.split_over for report in result.reports), default=1)  # cards of a process
     return start, over if start % over == 0 else 1
 
@@ -354,13 +349,18 @@ def _first_value(tracer: Tracer) -> tuple[int, int]:
         tracer.result(values[0])  # raises the first failure
     if first in (None, FIRST_SIZE) or _trains(tracer, first + 1):
         return first or FIRST_SIZE, 1
+    return first, _multiples(tracer, first, first + 1)
+
+
+def _multiples(tracer: Tracer, first: int, failed: int) -> int:
+    """What sizes have to be multiples of, where `first` trains and the size `failed` does not; it is noted."""
     unit = first
-    while unit % 2 == 0 and _trains(tracer, first + unit // 2):
+    while unit > 2 and unit % 2 == 0 and _trains(tracer, first + unit // 2):
         unit //= 2
-    problem = f"the script trains at {tracer.unknown} {first} and fails at {first + 1}"
+    problem = f"the script trains at {noun_of(tracer.unknown)} {first} and fails at {failed}"
     explanation = f"brimful tries multiples of {unit} alone; the largest that fits is one of them"
     tracer.session.note(Diagnostic("multiples", problem, explanation, ""))
-    return first, unit
+    return unit
 
 
 def _trains(tracer: Tracer, size: int) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.next_command import after_prediction
@@ -15,7 +16,7 @@ from brimful.errors import UsageError
 from brimful.values import CardAnswer, CardPeak, Diagnostic, GridCell, Prediction, Record, Setting, Solved
 from brimful.verbs import imaginary
 from brimful.verbs.answers import asked_about, by_search, timed_batch
-from brimful.verbs.grid import grid_of
+from brimful.verbs.grid import MOST_CELLS, grid_of, without_effect
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.results import PHASES
 from brimful.verbs.session import Options
@@ -64,6 +65,7 @@ def predict(
         cells: tuple[GridCell, ...] = ()
         if grid:
             tracer, answer, cells = grid_of(session, began, grid)
+            noted += without_effect(cells)
         elif len(began.several) > 1:
             tracer, answer, which = which_card(session, began, samples, noted)
         else:
@@ -87,6 +89,10 @@ def _sets(solve: str | None, grid: Mapping[str, Sequence[Setting]] | None, given
         raise UsageError(
             f"a grid of {len(grid)} settings: {', '.join(grid)}", "a table has two sides", "give --grid once or twice"
         )
+    cells = prod(map(len, (grid or {}).values()))
+    if grid and not 1 <= cells <= MOST_CELLS:
+        what = "each takes a trial or two" if cells else "a side of a table needs values"
+        raise UsageError(f"a grid of {cells:,} combinations", what, f"give fewer values: at most {MOST_CELLS} combinations")
     sets = tuple(grid) if grid else (solve or BATCH_SIZE,)
     for name in sets if solve or grid else ():
         if name in given:

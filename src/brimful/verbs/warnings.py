@@ -16,6 +16,8 @@ from brimful.values import Diagnostic, PeakEstimate, TrialResult
 from brimful.verbs.imaginary import Tracer, search_notes
 from brimful.verbs.results import ignores_the_batch_size
 
+_NOT_MONOTONE = "how allocations share segments changes from size to size, or the script goes another way there"
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -96,6 +98,16 @@ def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
             "it goes on, and each time the card waits for some milliseconds (assumed): steps are slower than predicted",
             "a smaller batch size, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )
+    largest = answer.conclusion.estimate.largest_batch_size if answer.conclusion else None
+    in_force = tracer.in_force(answer.conclusion, asked) if tracer.in_batches else asked
+    limited_by = answer.conclusion.estimate.limited_by if answer.conclusion else None
+    if answer.verdict == "fits" and in_force and largest and in_force > largest and limited_by == "budget":
+        yield Diagnostic(
+            "a-smaller-one-does-not-fit",
+            f"{noun_of(tracer.unknown)} {in_force:,} fits, and {largest + 1:,} does not",
+            _NOT_MONOTONE,
+            f"{largest:,}, or exactly {in_force:,}",
+        )
     if peak is None or answer.verdict == "fits":
         return
     if peak.device_bytes <= budget.total_bytes:
@@ -106,12 +118,11 @@ def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
             "it may run, and may not",
             "allow a larger share: --budget 100%",
         )
-    largest = answer.conclusion.estimate.largest_batch_size if answer.conclusion else None
     if asked and largest and asked < largest:
         yield Diagnostic(
             "a-larger-one-fits",
             f"{noun_of(tracer.unknown)} {asked:,} does not fit, and {largest:,} does",
-            "how allocations share segments changes from size to size, or the script goes another way there",
+            _NOT_MONOTONE,
             f"{largest:,}, or a size well below this one",
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brimful.decide.memory.bracket import MORE_TRIALS, Bracket, upper_limit
-from brimful.decide.memory.search_traced import MAX_TRACES, Traced, search_largest
+from brimful.decide.memory.bracket import Bracket, upper_limit
+from brimful.decide.memory.search_traced import MOST_TRACES, Traced, search_largest
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
 from tests.decide.programs import GIB, MIB, Script, affine, card, drive, fits, network
@@ -32,7 +32,7 @@ def test_sizes_below_the_one_at_which_the_script_fails_are_tried(last):
     error = min(size for size in asked if size > last)
     assert estimate.limited_by == f"the script, which fails at {error}"
     assert found.failed is None, "it is a limit, and not the end of the search"
-    assert len(asked) <= MAX_TRACES + MORE_TRIALS
+    assert len(asked) <= MOST_TRACES
     gap = any("no trials were left" in note and f"{error:,}" in note for note in found.notes)
     assert gap == (error - largest > max(1, largest // 20)), "what was not tried in between is noted, and only then"
 

@@ -11,9 +11,6 @@ from brimful.decide.memory.batches_given import Given, loader_cap
 from brimful.units import noun_of
 from brimful.values import Limits, Outcome
 
-# Trials beyond the usual number, to find where a script's errors begin. Seven halvings in octaves follow the usual three
-# traces: from a size of 12 and an error at two millions they end within a tenth, ln(2e6 / 12) / 2**7 = 0.09.
-MORE_TRIALS = 4
 CLOSE = 20  # assumed: a twentieth of the batch size is not worth another trial
 
 

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from math import ceil
 from typing import Literal
 
 from brimful.decide.memory.intervals import RelativeInterval
@@ -177,10 +178,30 @@ class ExtrapolatedPeaks:
         return self._fits[batch_size]
 
     def largest(self, lower: int, upper: int | None) -> int | None:
-        """As `largest_that`, with the more tests the shorter the program."""
+        """As `largest_that`, with the more tests the shorter the program.
+
+        Where it would test every size within reach, they are tested from above, from the first whose live bytes have room: one
+        replay to the end, where a bisection takes several.
+        """
         rows = max(1, len(self.model.program.events))
         tests = max(FEWEST_TESTS, min(MOST_TESTS, TESTED_ROWS // rows))
-        return largest_that(self.fits, lower, upper, tests)
+        last = self._last_with_room(lower, upper)
+        first = max(lower, ceil(last / REACH))
+        within_reach = range(last, first - 1, -1) if last - first <= _near(first, tests) else ()
+        found = next((size for size in within_reach if self.fits(size)), None)
+        return found if found is not None else largest_that(self.fits, lower, upper, tests)
+
+    def _last_with_room(self, lower: int, upper: int | None) -> int:
+        """The largest size from `lower` on whose live bytes do not fill the card."""
+        end = ENDLESS if upper is None else upper
+
+        def is_too_much(size: int) -> bool:
+            return self.model.least_bytes_at(size) > self.card.sure_bytes
+
+        bound = 2 * lower
+        while bound < end and not is_too_much(bound):
+            bound *= 2
+        return bisect_left(range(min(bound, end) + 1), True, lower, key=is_too_much) - 1
 
 
 def largest_that(fits: Callable[[int], bool], lower: int, upper: int | None, tests: int = MOST_TESTS) -> int | None:
@@ -217,8 +238,13 @@ def _above(edge: int, upper: int | None, tests: int) -> list[int]:
     """Sizes above an edge that may fit all the same, the largest first."""
     parts = tests // 4
     spread = {edge + round(edge * (REACH - 1) * part / parts) for part in range(1, parts + 1)}
-    near = set(range(edge + 1, edge + min(tests - parts, max(WINDOW, edge // 10)) + 1))
+    near = set(range(edge + 1, edge + _near(edge, tests) + 1))
     return sorted((size for size in near | spread if size > edge and (upper is None or size <= upper)), reverse=True)
+
+
+def _near(edge: int, tests: int) -> int:
+    """How many sizes above an edge are tested one by one."""
+    return min(tests - tests // 4, max(WINDOW, edge // 10))
 
 
 def curve_sizes(largest: int | None, lower: int, upper: int | None, rows: int = 0) -> list[int]:

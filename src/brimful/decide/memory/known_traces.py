@@ -106,6 +106,15 @@ class Known:
         """Whether the model says what sizes take that were not traced."""
         return self.bracket.in_batches or (model.verified and (not model.size_model.constant or self.all_alike(model)))
 
+    def is_sure(self, model: TrustedModel | None) -> bool:
+        """Whether a trace confirmed it, and none above the largest that fits speaks against it."""
+        sure = model is not None and model.verified and self.trusts(model)
+        return sure and not self.promises(model, self.bracket.high)
+
+    def promises(self, model: TrustedModel | None, size: int | None) -> bool:
+        """Whether it says that a size fits."""
+        return model is not None and size is not None and self.peaks_of(model.size_model).fits(size)
+
     def upper_if_grown(self, size: int, factor: float) -> float:
         """The upper end of the device peak if all that the script holds at a traced size were `factor` times as much."""
         played, card = self.played[size], self.card

@@ -1,16 +1,18 @@
 """The search for the largest batch size on an imaginary card: a generator of batch sizes to trace, without input or output.
 
 Two small traces extrapolate each allocation's size, and the third, at the answer, must come out to the byte, or at least as far
-as to a row by which no larger size has room. Else the traces nearest to the answer, or peaks alone, give the next size.
+as to a row by which no larger size has room. Else the traces nearest to the answer, or peaks alone, give the next size, until
+the size above one that fits was traced and does not: so the answer does not depend on which size the user asked about.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import isqrt
 
-from brimful.decide.memory.bracket import MORE_TRIALS, Bracket, roundest, upper_limit
+from brimful.decide.memory.bracket import Bracket, roundest, upper_limit
 from brimful.decide.memory.fit import Card, curve_sizes, largest_that
 from brimful.decide.memory.intervals import GROWTH_EXTRAPOLATED, GROWTH_PEAKS, growth
 from brimful.decide.memory.known_traces import Known, Traced
@@ -25,8 +27,8 @@ from brimful.decide.memory.size_model import (
 )
 from brimful.values import Limits, MemoryEstimate, Outcome, Point
 
-MAX_TRACES = 6
-MOST_TRACES = 16  # where the unknown is no batch size: no model may hold, and trials alone show where the edge is
+MAX_TRACES = 6  # by which a model is confirmed as a rule
+MOST_TRACES = 16  # where none is: trials alone show where the edge is
 GROWTH_STEP = 8  # where peaks alone are known, a size is at most this many times the largest that was traced
 FIRST_SIZE = 5  # not 1 or 2, where scripts and kernels take other ways
 FAR = 500  # a setting up to which nothing changed changes nothing
@@ -67,8 +69,8 @@ def search_largest(
     `begins_with`: sizes whose traces are there, in place of its own first ones.
 
     A size is never yielded twice, obeys `limits`, is a multiple of `multiple_of`, and above the first two is predicted to fit.
-    Of another unknown the operations may change with the value, or sizes move in steps: where no model is confirmed, the value
-    above the answer is traced as well, to see that it does not fit.
+    Operations may change with the size, or sizes move in steps: where no model is confirmed, the size above the answer is
+    traced as well, to see that it does not fit.
 
     An error of the script where smaller sizes ran bounds the search; any other failure that has nothing to do with memory ends
     it. Raises ValueError where the limits leave no batch size.
@@ -80,8 +82,7 @@ def search_largest(
     if not begins_with:
         yield from _first_traces(known, max(1, first_size // multiple_of))
     while bracket.failed is None and known.programs and not bracket.ignored and not known.unfollowed:
-        most = (MAX_TRACES if bracket.in_batches else MOST_TRACES) + (MORE_TRIALS if bracket.script_errors else 0)
-        size = _next_size(known) if len(bracket.tried) < most else None
+        size = _next_size(known) if len(bracket.tried) < MOST_TRACES else None
         if size is None:
             break
         yield from known.trace(size)
@@ -151,16 +152,24 @@ def _next_size(known: Known) -> int | None:
     candidate = _candidate(known, model)
     if candidate is None:
         return None if 1 in bracket.tried or (model is not None and model.verified) else 1
-    if candidate not in bracket.tried or (candidate == bracket.upper and candidate in bracket.fitting):
-        return candidate if candidate not in bracket.tried else None  # the trace of the upper limit is the proof
+    if candidate not in bracket.tried:
+        return candidate
+    if _is_proven(known, model, candidate):
+        return None
+    confirms = bracket.in_batches and model is not None and model.size_model.exact and len(bracket.tried) < MAX_TRACES
+    below = range(candidate - 1, 0, -1) if confirms else ()
+    return next((size for size in chain(below, [(bracket.low or 0) + 1]) if size not in bracket.tried), None)
+
+
+def _is_proven(known: Known, model: TrustedModel | None, size: int) -> bool:
+    """Whether a size that was traced is the largest: it is the limit itself, or a model that a trace confirmed says so."""
+    bracket, error = known.bracket, known.bracket.script_error_above(known.bracket.low)
+    if size == bracket.upper and size in bracket.fitting:
+        return True
     if not bracket.in_batches:
-        above, error = (bracket.low or 0) + 1, bracket.script_error_above(bracket.low)
-        proven = model is not None and known.trusts(model) and error is None
-        return None if proven or above in bracket.tried else above
-    if model is not None and model.size_model.exact and not model.verified and not _proves_the_limit(known, candidate):
-        smaller = range(candidate - 1, 0, -1)  # below the answer, since it must be safe
-        return next((size for size in smaller if size not in bracket.tried), None)
-    return None
+        return known.is_sure(model) and error is None
+    near = error is not None and bracket.largest_without_error == bracket.low
+    return near or known.is_sure(model) or _proves_the_limit(known, size)
 
 
 def _proves_the_limit(known: Known, size: int) -> bool:
@@ -189,17 +198,15 @@ def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None
     """As `_candidate`, whether or not the script itself would fail there."""
     bracket = known.bracket
     low, high, upper = bracket.low, bracket.high, bracket.largest_to_try
-    if not bracket.in_batches and low is not None:
-        if high is None and model is not None and known.all_alike(model):
-            return GROWTH_STEP * low if low < FAR else low
-        # Whatever shape the peaks have: every other trial halves the bracket.
-        halves = len(bracket.tried) > MAX_TRACES and len(bracket.tried) % 2
-        if high is not None and high > low + 1 and halves and not (model is not None and known.trusts(model)):
-            return roundest(low + max(1, (high - low) // 8), high - (high - low) // 8)
-    if low is not None and upper is not None and high is not None:
-        promised = model is not None and known.peaks_of(model.size_model).fits(high)
-        if promised or (high in known.full and (model is None or not model.verified)):
-            upper = min(upper, max(low + 1, isqrt(low * high)))  # the prediction was wrong once: half way, in octaves
+    if not bracket.in_batches and low is not None and high is None and model is not None and known.all_alike(model):
+        return GROWTH_STEP * low if low < FAR else low
+    # Whatever shape the peaks have: every other trial halves the bracket.
+    halves = len(bracket.tried) > MAX_TRACES and len(bracket.tried) % 2
+    if low is not None and high is not None and high > low + 1 and halves and not known.is_sure(model):
+        return roundest(low + max(1, (high - low) // 8), high - (high - low) // 8)
+    wrong = known.promises(model, high) or (high in known.full and (model is None or not model.verified))
+    if low is not None and upper is not None and high is not None and wrong:  # half way then, in octaves
+        upper = min(upper, max(low + 1, isqrt(low * high)))
     if upper is not None and upper <= (low or 0):
         return low
     if model is None or not (known.trusts(model) or _is_whole(model.size_model)):
@@ -243,13 +250,10 @@ def _candidate_by_peaks(known: Known, lowest: int, upper: int | None) -> int | N
 def _conclude(known: Known) -> MemoryConclusion:
     bracket, card = known.bracket, known.card
     trusted = most_trusted(known.programs, known.frontier) if known.programs else None
-    verified = trusted is not None and trusted.verified and known.trusts(trusted) and bracket.failed is None
-    proven = not verified and bracket.failed is None and bracket.low is not None and _proves_the_limit(known, bracket.low)
     largest = bracket.low
-    # Only a verified model may name a size that was not traced, and none knows where a script raises an error.
-    if verified and bracket.script_error_above(largest) is None:
-        candidate = _candidate(known, trusted)
-        largest = candidate if candidate is not None else largest
+    # A model whose answer no trial was left for is none: by chance it may give some traces and not others.
+    verified = known.is_sure(trusted) and bracket.failed is None and _candidate(known, trusted) == largest
+    proven = not verified and bracket.failed is None and largest is not None and _proves_the_limit(known, largest)
     model = trusted.size_model if trusted is not None else None
     in_samples = model and replace(model, per=bracket.multiple_of, fitted_at=tuple(map(bracket.samples, model.fitted_at)))
     constant = trusted is not None and known.all_alike(trusted) and len(known.programs) > 1
@@ -277,7 +281,7 @@ def _conclude(known: Known) -> MemoryConclusion:
         tuple(map(bracket.samples, bracket.tried)),
         in_samples if verified else None,
         bracket.failed,
-        tuple(_notes(known, trusted, proven or (largest is not None and largest == bracket.upper))),
+        tuple(_notes(known, trusted, verified or proven or (largest is not None and largest == bracket.upper))),
         bracket.multiple_of,
     )
 
@@ -309,18 +313,18 @@ def _curve(known: Known, largest: int | None) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _notes(known: Known, model: TrustedModel | None, proven: bool) -> list[str]:
+def _notes(known: Known, model: TrustedModel | None, sure: bool) -> list[str]:
     notes: list[str] = []
     low, high, noun = known.bracket.low, known.bracket.high, known.bracket.noun
-    if not known.bracket.in_batches:
-        if low is not None and high is not None and high > low + 1 and not (model is not None and model.verified):
-            low, high = known.bracket.samples(low), known.bracket.samples(high)
-            notes.append(f"{noun} {low:,} fits and {high:,} does not: no trials were left for values in between")
-    elif model is None and len(known.programs) > 1:
-        where = known.programs[min(known.programs)].difference(known.programs[max(known.programs)])
-        notes.append(f"the order of allocations depends on the {noun} ({where}), so trials searched for the answer")
-    elif model is not None and not model.verified and len(known.programs) > 1 and not proven:
-        notes.append(f"no trace confirmed the extrapolated sizes: {_difference(known, model)}")
+    if low is not None and high is not None and high > low + 1 and not sure:
+        low, high = known.bracket.samples(low), known.bracket.samples(high)
+        notes.append(f"{noun} {low:,} fits and {high:,} does not: no trials were left for those in between")
+    if known.bracket.in_batches and len(known.programs) > 1:
+        if model is None:
+            where = known.programs[min(known.programs)].difference(known.programs[max(known.programs)])
+            notes.append(f"the order of allocations depends on the {noun} ({where}), so trials searched for the answer")
+        elif not sure:
+            notes.append(f"no trace confirmed the extrapolated sizes: {_difference(known, model)}")
     notes += filter(None, [known.bracket.untried_note(), _unfollowed_note(known)])
     notes += [
         f"{noun} {known.bracket.samples(size)} ran out of memory" for size in sorted(known.full) if known.bracket.in_batches
