@@ -8,6 +8,7 @@ import re
 from brimful.show.console import make_console, show_record
 from brimful.show.html import render_page
 from brimful.show.markdown import render_markdown
+from brimful.show.measure_charts import Field, heat_map
 from tests.show import product
 
 
@@ -32,3 +33,14 @@ def test_markdown_has_the_table_and_the_page_a_heat_map_with_a_field_for_each_ce
     fields = re.findall(r"<title>(batch_size[^<]*)</title>", page)
     assert len(fields) == 2 * 16, "for a wide window and a narrow one"
     assert any("batch_size 4, max_length 2,048" in field and "extrapolated" in field for field in fields)
+
+
+def test_a_heat_map_turns_names_and_leaves_out_labels_where_the_fields_are_narrower_and_frames_one() -> None:
+    fields = [Field(str(d), f"{1000 * a:,}", 0.5, "fits", "16.6", "", d == a == 3) for d in range(8) for a in range(1, 9)]
+    wide, narrow = (heat_map(fields, "batch_size", "max_length", width) for width in (450, 160))
+    assert wide.count(">16.6<") == 64 and "rotate(315)" not in wide
+    assert ">16.6<" not in narrow and "rotate(315)" in narrow
+    for drawn in (wide, narrow):
+        assert len(re.findall(r'stroke="#24272c" stroke-width="1.5"', drawn)) == 1
+    several = render_page(product.predict_grid())
+    assert ">16.9<" in several and "Device peak in GiB" in several

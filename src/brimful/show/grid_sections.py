@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brimful.show.section import Column, Figure, Section, Table
 from brimful.show.text import ABSENT, VERDICTS, Cell, bytes_text, setting_text, settings_text, speed_text
+from brimful.units import GIB
 from brimful.values import GridCell, Prediction
 
 _TONES = {"fits": "good", "tight": "warn", "does_not_fit": "bad", None: "bad"}
@@ -54,24 +55,26 @@ def _shown(cell: GridCell) -> Cell:
 
 def _heat_map(prediction: Prediction) -> list[Section]:
     down, across = _sides(prediction.grid)
-    budget = prediction.budget.bytes
-    rows = []
-    for cell in prediction.grid:
-        share = cell.peak.device_bytes / budget if cell.peak is not None else 1.0
-        place = setting_text(cell.settings.get(across)) if across else ""
-        text = bytes_text(cell.peak.device_bytes) if cell.peak is not None else "fails"
-        shown, how = _shown(cell).text.replace("\n", ", "), "traced" if cell.traced else "extrapolated"
-        says = f"{settings_text(cell.settings)}: {shown}, {how}"
-        rows.append((setting_text(cell.settings[down]), place, min(1.0, share), cell.verdict or "", text, says))
 
     def draw(width: int) -> str:
-        from brimful.show.measure_charts import heat_map
+        from brimful.show.measure_charts import Field, heat_map
 
-        return heat_map(rows, down, across, width)
+        def field(cell: GridCell) -> Field:
+            device = cell.peak.device_bytes if cell.peak is not None else prediction.budget.bytes
+            label = "fails" if cell.peak is None else f"{device / GIB:.3g}" if device < 999 * GIB else f"{device / GIB:,.0f}"
+            places = setting_text(cell.settings[down]), setting_text(cell.settings[across]) if across else ""
+            shown, how = _shown(cell).text.replace("\n", ", "), "traced" if cell.traced else "extrapolated"
+            tip = f"{settings_text(cell.settings)}: {shown}, {how}"
+            share = min(1.0, device / prediction.budget.bytes)
+            return Field(*places, share, cell.verdict or "", label, tip, cell.best)
+
+        return heat_map([field(cell) for cell in prediction.grid], down, across, width)
 
     legend = (
-        ("swatch fits", "fits, the fuller the darker"),
+        ("swatch fits", "fits, the fuller the stronger"),
         ("swatch tight", "tight"),
         ("swatch does-not-fit", "does not fit"),
+        ("swatch framed", "the cell that this page answers for"),
+        *((("swatch fails", "fails"),) if any(cell.peak is None for cell in prediction.grid) else ()),
     )
-    return [Figure("Device peak, predicted", draw, legend, wide=False)]
+    return [Figure("Device peak in GiB, predicted", draw, legend, wide=False)]
