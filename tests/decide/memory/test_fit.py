@@ -23,13 +23,30 @@ from brimful_inside.simulator.allocator_settings import settings_from
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import Peaks, Replayed
 from brimful_inside.simulator.trace import Free, Malloc, Trace
-from tests.decide.programs import GIB, MIB, card, fits, network
+from tests.decide.programs import GIB, MIB, Script, affine, card, fits, network
 
 
 def fitted(script):
     model = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
     assert model is not None
     return model
+
+
+@given(seed=st.integers(0, 10**6), mib=st.integers(50, 3000), upper=st.one_of(st.none(), st.integers(1, 400)))
+@settings(max_examples=40, deadline=None)
+def test_testing_every_size_from_above_names_what_a_bisection_names(seed, mib, upper):
+    peaks = ExtrapolatedPeaks(fitted(network(seed, layers=5)), card(mib * MIB, context=0))
+    bisected = ExtrapolatedPeaks(peaks.model, peaks.card)
+    found = peaks.largest(1, upper)
+    assert found == largest_that(bisected.fits, 1, upper)
+    assert sum(peaks._fits.values()) <= sum(bisected._fits.values()), "what fits is what a replay to the end costs"
+
+
+def test_where_live_bytes_say_nearly_all_one_replay_to_the_end_is_enough():
+    script = Script([("malloc", "w", affine(20 * MIB, 0)), ("malloc", "a", affine(0, 4_000_000)), ("free", "a"), ("free", "w")])
+    peaks = ExtrapolatedPeaks(fitted(script), card(GIB))
+    assert peaks.largest(1, None) == largest_that(ExtrapolatedPeaks(peaks.model, peaks.card).fits, 1, None)
+    assert sum(peaks._fits.values()) == 1
 
 
 @given(edge=st.integers(1, 5000), upper=st.one_of(st.none(), st.integers(1, 6000)))
