@@ -2,7 +2,7 @@
 
     python finetune_llm.py '{"recipe": "adapters", "model": "SmolLM2-135M", "attention": "eager", "batch": 2, "length": 512}'
 
-Models are built from their public configurations alone; no weight is downloaded, drawn or read. The recipes are those of
+Models are built from their public configurations alone; no weight is downloaded or read. The recipes are those of
 public benches: `trainer` (fms-acceleration: Transformers' Trainer on packed tokens, under FSDP where there are more ranks),
 `encoder` (torch-preflight), `adapters` and `quantized` (fitcheck) and `chunked` (litgpt).
 """
@@ -27,10 +27,6 @@ CONFIGS = {
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096,
         "max_position_embeddings": 32768, "rms_norm_eps": 1e-5,
     },
-    "meta-llama/Llama-2-7b-hf": {
-        **LLAMA, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
-        "num_key_value_heads": 32, "max_position_embeddings": 4096,
-    },
     "TinyLlama-1.1B": {
         **LLAMA, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
         "num_key_value_heads": 4, "max_position_embeddings": 2048,
@@ -39,15 +35,9 @@ CONFIGS = {
         **LLAMA, "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
         "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "tie_word_embeddings": True,
     },
-    "phi-1.5": {
-        "model_type": "phi", "vocab_size": 51200, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 24,
-        "num_attention_heads": 32, "partial_rotary_factor": 0.5, "max_position_embeddings": 2048,
-        "hidden_act": "gelu",  # as litgpt computes it, in one kernel
-    },
     "distilbert-base-uncased": {"model_type": "distilbert"},  # the classes' own defaults
     "bert-base-uncased": {"model_type": "bert"},
 }  # fmt: skip
-CONFIGS["Llama-2-7b-hf"] = CONFIGS["meta-llama/Llama-2-7b-hf"]
 
 
 def build(of, dtype):
@@ -55,8 +45,8 @@ def build(of, dtype):
     words = dict(CONFIGS[of["model"]])
     config = AutoConfig.for_model(words.pop("model_type"), **words, use_cache=False)
     attention = of.get("attention")
-    if attention == "flash":  # of flash-attn in the Trainer's runs, in PyTorch's own copy in litgpt's
-        attention = "flash_attention_2" if of["recipe"] == "trainer" else "sdpa"
+    if attention == "flash":
+        attention = "flash_attention_2"
     kind = AutoModel if config.model_type in ("bert", "distilbert") else AutoModelForCausalLM
     with torch.device("meta"):
         model = kind.from_config(config, dtype=dtype, **({"attn_implementation": attention} if attention else {}))
@@ -203,25 +193,32 @@ def _with_repeated_heads(attention):
 
 
 def chunked(of):
-    """litgpt, finetune/lora.py: adapters in bfloat16 on query and value, the head and the loss in chunks of 128 tokens."""
-    model = build(of, torch.bfloat16)
-    model = with_adapters(model, 8, 16, ["q_proj", "v_proj"], 0.05, False).cuda()
-    loop(of, model, _logits_in_chunks, _chunked_loss)
+    """litgpt, finetune/lora.py: its model and loss, adapters on query and value, the head in chunks of 128 tokens. Fabric's
+    bf16-true gives logits out in float32."""
+    import lightning
+    from litgpt.lora import GPT, Config, mark_only_lora_as_trainable
+    from litgpt.utils import chunked_cross_entropy
 
+    adapters = {"lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.05, "lora_query": True, "lora_value": True}
+    fabric = lightning.Fabric(devices=1, precision="bf16-true")
+    with fabric.init_module():
+        model = GPT(Config.from_name({"phi-1.5": "phi-1_5"}.get(of["model"], of["model"]), **adapters))
+    mark_only_lora_as_trainable(model)
+    model = fabric.setup_module(model)
+    model.max_seq_length = of["length"]
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-4, weight_decay=0.02)
+    optimizer = fabric.setup_optimizers(optimizer)
+    tokens = fabric.to_device(torch.randint(0, 32000, (of["batch"], of["length"])))
 
-def _logits_in_chunks(model, tokens, chunk=128):
-    base = model.get_base_model()
-    return [base.lm_head(part) for part in base.model(input_ids=tokens).last_hidden_state.split(chunk, dim=1)]
+    def step():
+        logits = model(tokens, lm_head_chunk_size=128)
+        logits[-1] = logits[-1][..., :-1, :]
+        fabric.backward(chunked_cross_entropy(logits, tokens[..., 1:]))
+        optimizer.step()
+        optimizer.zero_grad()
 
-
-def _chunked_loss(logits, tokens, chunk=128):
-    logits[-1] = logits[-1][:, :-1]
-    labels = tokens[:, 1:].split(chunk, dim=1)
-    losses = [
-        cross_entropy(part.reshape(-1, part.size(-1)), label.reshape(-1), reduction="none")
-        for part, label in zip(logits, labels, strict=True)
-    ]
-    return torch.cat(losses).mean()
+    for _ in range(STEPS):
+        step()
 
 
 if __name__ == "__main__":

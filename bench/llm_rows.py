@@ -4,8 +4,8 @@
 
 Each row becomes one `brimful predict` of bench/finetune_llm.py as it stands: the model from its public configuration,
 the training as its source describes it. Nothing is fitted. No GPU is needed, but transformers, accelerate and peft are;
-rows of quantized models (bench/qlora_t4.csv, predicted without a folder too) need bitsandbytes (125 MB), and are left out
-without it.
+rows of quantized models (bench/qlora_t4.csv, predicted without a folder too) need bitsandbytes (125 MB), those of litgpt
+litgpt (35 MB with Lightning): without it they are left out.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ KINDS = {
     "adapters": "TinyLlama and SmolLM2, LoRA", "quantized": "TinyLlama, QLoRA (nf4)",
     "chunked": "phi-1.5 and Llama-2-7B, LoRA, litgpt",
 }  # fmt: skip
+NEEDS = {"quantized": "bitsandbytes", "chunked": "litgpt"}  # what make setup does not install
+# Tokens of the longest sample by litgpt's page (tutorials/resource-tables.md), where rows have another model's.
+LONGEST = {"phi-1.5": "1044", "Llama-2-7b-hf": "1304"}
 LIBRARYS_CHOICE = "as the library chooses"
-VERSIONS = ("brimful", "torch", "transformers", "accelerate", "peft", "bitsandbytes")
+VERSIONS = ("brimful", "torch", "transformers", "accelerate", "peft", "bitsandbytes", "litgpt")
 FIGURES = ("allocated", "reserved", "device", "step")
 
 
@@ -56,17 +59,21 @@ def read_rows(folder: Path | None, only: Sequence[str] = ()) -> list[dict[str, s
     for file in filter(None, (path, OWN)):
         with open(file, newline="", encoding="utf-8") as text:
             rows += csv.DictReader(text)
+    for row in rows:
+        if row["source"] == "litgpt":
+            row["sequence"] = LONGEST.get(row["model"], row["sequence"])
     kept = [row for row in rows if not only or any(word in name_of(row) for word in only)]
     return kept or sys.exit(f"None of the {len(rows)} rows holds one of: {' '.join(only)}")
 
 
 def runnable(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Without the rows of quantized models where bitsandbytes is not installed; says so."""
-    kept = [row for row in rows if row["method"] != QUANTIZED]
-    if len(kept) == len(rows) or find_spec("bitsandbytes"):
-        return rows
-    print(f"{len(rows) - len(kept)} rows of quantized models are left out: they need bitsandbytes (pip install bitsandbytes).")
-    return kept
+    """Without the rows whose library is not installed; says so."""
+    for recipe, library in NEEDS.items():
+        kept = [row for row in rows if recipe_of(row) != recipe]
+        if len(kept) < len(rows) and not find_spec(library):
+            print(f"{len(rows) - len(kept)} rows are left out: {KINDS[recipe]}. They need {library} (pip install --no-deps {library}).")
+            rows = kept
+    return rows
 
 
 def recipe_of(row: dict[str, str]) -> str:

@@ -56,6 +56,13 @@ def test_rows_are_chosen_by_words_of_their_names_and_none_at_all_is_said(folder)
         llm_rows.read_rows(folder / "elsewhere")
 
 
+def test_litgpts_rows_have_the_length_that_its_page_names(folder):
+    row = "litgpt,a100-40gb,1,Llama-2-7b-hf,lora,bf16-true,2,1044,flash,no,29070000000,,,,assumed"
+    (folder / llm_rows.CSV).write_text("\n".join((",".join(COLUMNS), row)) + "\n")
+    (found,) = llm_rows.read_rows(folder)
+    assert json.loads(llm_rows.command_of(found)[-1])["length"] == 1304
+
+
 def test_errors_are_of_the_rows_that_have_both_numbers_and_an_interval_that_misses_is_counted():
     lines = [
         line({"device": 100.0, "allocated": 50.0}, {"device": 110.0, "allocated": 50.0, "device_interval": [90, 120]}),
@@ -87,7 +94,7 @@ def test_the_short_table_has_one_line_a_kind_with_its_losses(folder):
 
 
 def test_every_source_has_a_recipe_and_a_kind():
-    assert set(llm_rows.KINDS) == {*llm_rows.RECIPES.values(), "quantized"}
+    assert set(llm_rows.KINDS) == {*llm_rows.RECIPES.values(), "quantized"} > set(llm_rows.NEEDS)
     text = llm_rows.SCRIPT.read_text()
     assert all(f"def {recipe}(of)" in text for recipe in llm_rows.KINDS)
 
@@ -99,7 +106,7 @@ def test_the_rows_of_quantized_models_need_no_folder_and_are_left_out_in_a_sente
     assert "QLoRA" in llm_rows.kind_of(rows[0])
     monkeypatch.setattr(llm_rows, "find_spec", lambda name: None)
     assert llm_rows.runnable(rows) == []
-    assert "5 rows of quantized models are left out: they need bitsandbytes" in capsys.readouterr().out
+    assert "5 rows are left out: TinyLlama, QLoRA (nf4). They need bitsandbytes" in capsys.readouterr().out
     monkeypatch.setattr(llm_rows, "find_spec", lambda name: name)
     assert llm_rows.runnable(rows) == rows
 
