@@ -4,8 +4,8 @@
 
 Each row becomes one `brimful predict` of bench/finetune_llm.py as it stands: the model from its public configuration,
 the training as its source describes it. Nothing is fitted. No GPU is needed, but transformers, accelerate and peft are;
-rows of quantized models (bench/qlora_t4.csv, predicted without a folder too) need bitsandbytes (125 MB), those of litgpt
-litgpt (35 MB with Lightning): without it they are left out.
+rows of quantized models (bench/qlora_t4.csv, predicted without a folder too) need bitsandbytes (125 MB), litgpt's rows litgpt:
+without it they are left out. `--no-deps`, since litgpt wants an older huggingface-hub than Transformers does.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def runnable(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     for recipe, library in NEEDS.items():
         kept = [row for row in rows if recipe_of(row) != recipe]
         if len(kept) < len(rows) and not find_spec(library):
-            print(f"{len(rows) - len(kept)} rows are left out: {KINDS[recipe]}. They need {library} (pip install --no-deps {library}).")
+            left = f"{len(rows) - len(kept)} rows are left out: {KINDS[recipe]}"
+            print(f"{left}. They need {library} (pip install --no-deps {library}).")
             rows = kept
     return rows
 

@@ -156,7 +156,7 @@ def main() -> None:
         "gpu": gpu.key,
         "date": today.isoformat(),
         "seed": args.seed,
-        "versions": {"brimful": version("brimful"), "torch": version("torch"), "python": platform.python_version()},
+        "versions": {"torch": version("torch"), "python": platform.python_version()},
         **judge(lines, args.seed, round(gpu.context_bytes.value)),
         "rows": lines,
     }
