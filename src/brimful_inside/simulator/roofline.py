@@ -74,7 +74,7 @@ class Efficiency(NamedTuple):
     # The same before capability 8.0, forward and backward: PyTorch has CUTLASS's memory-efficient kernel there, in small tiles
     # for 64 KiB of shared memory. On a T4, by Nsight Compute (github.com/ssiu/flash-attention-turing), kernels that reach 63 to
     # 66 % of the peak forward are 2.07 to 2.19 times as fast; two backward, of four and of three products, reach 49 and 45 %
-    # and are together 1.35 times as fast as its five.
+    # and are together 1.35 times as fast as its five. Volta and GeForce cards are assumed to reach as much.
     attention_before_8: Tuple[float, float] = (0.30, 0.25)
     kernel_s: float = 2.5e-6  # assumed: from the start of a kernel that does nothing to the start of the next one
     script_s: float = 25e-6  # host time of an operation that Python calls, with its module's and autograd's bookkeeping
