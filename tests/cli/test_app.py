@@ -232,6 +232,11 @@ def test_report_writes_a_page_text_and_markdown_of_the_latest_record(typed, tmp_
     code, out, _ = typed("report", "--format", "md", "--json")
     assert code == 0
     assert Path(json.loads(out)["page"]).suffix == ".md"
+    code, out, _ = typed("report", "--format", "text", "--json")
+    assert code == 0 and "pythn" in Path(json.loads(out)["page"]).read_text()
+    text = tmp_path / "record.txt"
+    assert typed("report", "--format", "text", "--out", str(text))[1].strip() == str(text)
+    assert "pythn" in text.read_text()
     code, _, err = typed("report", "--format", "pdf")
     assert code == 2 and "html, md or text" in err
     code, _, err = typed("report", "--out", str(tmp_path / "no" / "such" / "page.html"))

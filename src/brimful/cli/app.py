@@ -137,7 +137,7 @@ def report(
     record
         A record's id or folder; the latest if none is given.
     out
-        Where to write it; else report.html in the record's folder.
+        Where to write it; else report.html in the record's folder, and text to standard output.
     format
         html (one self-contained page), md (tables to paste) or text.
     home

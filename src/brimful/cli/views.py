@@ -91,7 +91,7 @@ def _show(record: Record, full: bool, value: Any, **more: Any) -> None:
 
 def show_report(name: str | None, out: Path | None, format: str, home: Path | None, json: bool) -> int:
     record = read_record(name or _latest(home), home)
-    if format == "text":
+    if format == "text" and out is None and not json:
         console.show_record(console.make_console(), record)
         return 0
     written = write(record, format, out)
@@ -116,6 +116,8 @@ def write(record: Record, format: str, out: Path | None) -> Path:
         from brimful.show.html import render_page as render
     elif format == "md":
         from brimful.show.markdown import render_markdown as render
+    elif format == "text":
+        from brimful.show.console import render_text as render
     else:
         raise UsageError(
             problem=f"--format {format}", explanation="a report is html, md or text", suggestion="give one of them"

@@ -5,6 +5,7 @@ Prints every string from outside as plain text (never as rich's markup), and nev
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterable
 from typing import TextIO
@@ -53,6 +54,13 @@ def show_record(console: Console, record: Record, full: bool = True) -> None:
         return
     shown = [section for section in (*cut_off(record), *sections(record)) if full or not section.detail]
     show_sections(console, sorted(shown, key=lambda section: isinstance(section, CommandLine)))
+
+
+def render_text(record: Record) -> str:
+    """All of a record as plain text, 80 characters wide."""
+    stream = io.StringIO()
+    show_record(make_console(stream, width=80, is_terminal=False), record)
+    return stream.getvalue()
 
 
 def _show_brief(console: Console, record: Record, prediction: Prediction, above: int) -> None:
