@@ -71,7 +71,9 @@ def test_on_an_imaginary_card_what_is_named_was_run_and_obeys_every_limit(world,
         assert 1.1 * (world.peak(1) + card.context_bytes.high) > 0.9 * card.total_bytes.value, "one sample would have fitted"
         return
     check(world, record, record.opened.budget.bytes, most)
-    assert record.plan.trials <= 7, "six traces, and one that confirms"
+    assert record.plan.trials <= (7 if world.kink_at is None else 17), (
+        "six traces, sixteen where memory bends, and one that confirms"
+    )
 
 
 def test_these_checks_catch_a_plan_that_was_never_run():

@@ -86,7 +86,7 @@ class Known:
         if one is not None and other is not None:
             peaks = [self.played[size].peak.allocated for size in (small, large)]
             return small if one.batch == other.batch and one != other and peaks[0] == peaks[1] else None
-        if not self.bracket.in_batches and large < APART_IN_STEPS * small:
+        if large < APART_IN_STEPS * small:
             return None
         return small if held[small] == held[large] and any(held[size] < held[small] for size in smaller) else None
 
@@ -99,12 +99,12 @@ class Known:
         return sorted(below[-1:] + above[:1] if below and above else below[-2:] or above[:2])
 
     def all_alike(self, model: TrustedModel) -> bool:
-        """Whether all that was traced takes the same memory; values of another unknown may only be padded to the same."""
-        return model.size_model.constant and (self.bracket.in_batches or len(model.reproduced) == len(self.programs))
+        """Whether all that was traced takes the same memory; sizes near each other may only be padded to the same."""
+        return model.size_model.constant and len(model.reproduced) == len(self.programs)
 
     def trusts(self, model: TrustedModel) -> bool:
         """Whether the model says what sizes take that were not traced."""
-        return self.bracket.in_batches or (model.verified and (not model.size_model.constant or self.all_alike(model)))
+        return (self.bracket.in_batches or model.verified) and (not model.size_model.constant or self.all_alike(model))
 
     def is_sure(self, model: TrustedModel | None) -> bool:
         """Whether a trace confirmed it, and none above the largest that fits speaks against it."""
