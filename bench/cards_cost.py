@@ -92,6 +92,7 @@ def keep(turns: list[Turn], folder: Path, rounds: int) -> Path:
         "ratios": figures(turns), "turns": [asdict(turn) for turn in turns],
     }  # fmt: skip
     path = folder / f"cards_cost-{re.sub(r'[^a-z0-9]+', '-', cpu_name().lower()).strip('-')}-{today:%Y-%m}.json"
+    folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return path
 
