@@ -50,12 +50,7 @@ def predict(
     Raises UsageError without a card, NoSuchDevice for an unknown one, DoesNotFit when an open batch size fits at no value, and
     the errors of `verbs.results`.
     """
-    if not gpu and not gpu_memory and ranks is None and as_rank is None:
-        raise UsageError(
-            problem="no card was named",
-            explanation="a prediction is for a card that need not be here",
-            suggestion="name one: --gpu a100-40gb (see `brimful gpus`), or --gpu-memory 20GiB",
-        )
+    _require_card(gpu, gpu_memory, ranks, as_rank)
     sets = _sets(solve, grid, settings or {})
     began = start(argv, settings, options, "auto", gpu, gpu_memory, ranks, as_rank, solve is None and not grid, sets)
     began = began if solve is None else replace(began, asked=None)
@@ -78,6 +73,15 @@ def predict(
         following = after_prediction(tracer.command, prediction, began.asked is None, tracer.settings_at)
         session.keep(replace(prediction, next_command=following, epoch=epoch))
     return session.record()
+
+
+def _require_card(gpu: str | None, gpu_memory: str | None, ranks: int | None, as_rank: int | None) -> None:
+    if not gpu and not gpu_memory and ranks is None and as_rank is None:
+        raise UsageError(
+            problem="no card was named",
+            explanation="a prediction is for a card that need not be here",
+            suggestion="name one: --gpu a100-40gb (see `brimful gpus`), or --gpu-memory 20GiB",
+        )
 
 
 def _sets(solve: str | None, grid: Mapping[str, Sequence[Setting]] | None, given: Mapping[str, Setting]) -> tuple[str, ...]:
