@@ -154,13 +154,8 @@ def _cell(row: _Row, value: int | None, length: str | None) -> GridCell:
     speed = speed_of(tracer, size, None)
     rate = None if isinstance(speed, Diagnostic) else speed.samples_per_s
     each = settings.get(length or "")
-    tokens = _times(rate, each) if rate is not None and isinstance(each, int) else None
+    tokens = rate.with_all(lambda value: value * each) if rate is not None and isinstance(each, int) else None
     return GridCell(settings, card.verdict(play), card.peak(play), traced, rate, tokens)
-
-
-def _times(rate: Estimate, each: int) -> Estimate:
-    low, high = (None if end is None else end * each for end in (rate.low, rate.high))
-    return replace(rate, value=rate.value * each, low=low, high=high)
 
 
 def _is_length(row: _Row, name: str) -> bool:
