@@ -104,12 +104,15 @@ def extrapolate(card: Card, limits: Limits, shown: Mapping[int, Traced], multipl
     largest = None
     if not known.bracket.ignored and not known.unfollowed:
         largest = _candidate(known, model) if size_model is not None and size_model.exact else known.bracket.low
-    in_samples = size_model and replace(
-        size_model, per=multiple_of, fitted_at=tuple(map(known.bracket.samples, size_model.fitted_at))
-    )
+    in_samples = _in_samples(known.bracket, size_model)
     return Extrapolated(
         None if largest is None else known.bracket.samples(largest), in_samples, known.bracket.limits.loader_cap
     )
+
+
+def _in_samples(bracket: Bracket, model: SizeModel | None) -> SizeModel | None:
+    """The bracket counts multiples of what the command trains at; others count samples."""
+    return model and replace(model, per=bracket.multiple_of, fitted_at=tuple(map(bracket.samples, model.fitted_at)))
 
 
 def _first_traces(known: Known, first_size: int) -> Generator[int, Traced, None]:
@@ -255,7 +258,6 @@ def _conclude(known: Known) -> MemoryConclusion:
     verified = known.is_sure(trusted) and bracket.failed is None and _candidate(known, trusted) == largest
     proven = not verified and bracket.failed is None and largest is not None and _proves_the_limit(known, largest)
     model = trusted.size_model if trusted is not None else None
-    in_samples = model and replace(model, per=bracket.multiple_of, fitted_at=tuple(map(bracket.samples, model.fitted_at)))
     constant = trusted is not None and known.all_alike(trusted) and len(known.programs) > 1
     if bracket.ignored or known.unfollowed:
         largest = None
@@ -279,7 +281,7 @@ def _conclude(known: Known) -> MemoryConclusion:
     return MemoryConclusion(
         estimate,
         tuple(map(bracket.samples, bracket.tried)),
-        in_samples if verified else None,
+        _in_samples(bracket, model) if verified else None,
         bracket.failed,
         tuple(_notes(known, trusted, verified or proven or (largest is not None and largest == bracket.upper))),
         bracket.multiple_of,
