@@ -113,6 +113,7 @@ class CardAnswer:
     batch_size: int | None  # that was asked, else the largest that fits
     peak: PeakEstimate | None = None  # at that batch size
     largest_batch_size: int | None = None
+    solved: int | None = None  # the largest value of another setting, where that was asked
     traced: bool = False  # a trace at the answer confirmed it; else its sizes are extrapolated from smaller traces alone
     samples_per_s: Estimate | None = None  # over all its cards
     epoch_s: Estimate | None = None  # of its training, by the card alone

@@ -10,7 +10,7 @@ from brimful.show.console import make_console, show_record
 from brimful.show.headline import headline
 from brimful.show.html import render_page
 from brimful.show.which_sections import dollars_text, which_sentence
-from brimful.values import CardAnswer, Estimate, Source
+from brimful.values import CardAnswer, Estimate, Solved, Source
 from tests.show import product
 
 
@@ -39,6 +39,19 @@ def test_the_headline_names_the_cheapest_that_fits_and_says_that_its_price_is_as
     )
     none = record(line("l4", verdict="does_not_fit"), line("t4", verdict="tight"))
     assert which_sentence(none.prediction) == "Of 2 cards none fits for sure. "
+
+
+def test_of_another_setting_the_table_and_the_headline_name_the_largest_value():
+    found = record(line("a100-80gb", largest_batch_size=None, solved=9_412), line("l4", largest_batch_size=None, solved=2_048))
+    assert found.prediction is not None
+    found = replace(found, prediction=replace(found.prediction, solved=Solved("max_length", 9_412, 9_412)))
+    assert headline(found).sentence.startswith(
+        "Of 2 cards 2 fit; NVIDIA A100 80GB has the largest max_length. max_length 9,412"
+    )
+    stream = io.StringIO()
+    show_record(make_console(stream, width=80), found, full=False)
+    shown = stream.getvalue()
+    assert "9,412" in shown and "2,048" in shown and "Largest: the max_length that fits." in shown
 
 
 def test_the_short_screen_has_a_line_a_card_within_80_columns_and_the_next_command():

@@ -185,7 +185,7 @@ def test_the_open_batch_size_and_solving_for_it_are_one_question():
         ({"solve": "rank"}, "rank was asked about, and the command has no {rank} and no --rank"),
         ({"solve": "max_length", "grid": {"batch_size": (1, 2)}}, "--solve max_length together with --grid"),
         ({"solve": "max_length", "settings": {"max_length": 7}}, "--set max_length=7 together with --solve"),
-        ({"solve": "max_length", "gpu": "l4,t4", "gpu_memory": None}, "names 2 cards"),
+        ({"grid": {"max_length": (1, 2)}, "gpu": "l4,t4", "gpu_memory": None}, "--grid for 2 cards"),
         ({"grid": {"a": (1,), "b": (2,), "c": (3,)}}, "a grid of 3 settings"),
         ({"grid": {"rank": (1, 2)}}, "rank was asked about"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from test_solve import Shaped
 from world import GIB, MIB, World, reporting, work
 
 from brimful import predict
@@ -90,3 +91,41 @@ def test_verbs_of_one_card_refuse_several():
     for verb in (tune, audit):
         with pytest.raises(UsageError, match="names 4 cards"):
             work(World(), verb, gpu=FOUR)
+
+
+CAPS = ("my-train", "--batch-size", "8", "--max-length", "{max_length}")
+
+
+def solved(world, gpu=FOUR, **more):
+    return work(world, predict, CAPS, gpu=gpu, solve="max_length", **more).prediction
+
+
+SHAPES = [{"linear": 3 * MIB}, {"quadratic": 4096}, {"step": 128}, {"layers": True, "linear": 150 * MIB}]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_of_another_setting_each_line_has_the_largest_value_that_its_card_answers_alone(shape):
+    world = reporting(alike=ALL_ALIKE, world=Shaped(fixed=3 * GIB, **shape))
+    found = solved(world)
+    values = {one.gpu.key: one.solved for one in found.which}
+    assert values == {key: solved(Shaped(fixed=3 * GIB, **shape), key).solved.value for key in FOUR.split(",")}
+    assert list(values.values()) == sorted(values.values(), reverse=True) and found.solved.value == found.which[0].solved
+    assert {one.largest_batch_size for one in found.which} == {None} and {one.batch_size for one in found.which} == {8}
+
+
+def test_traces_that_confirm_how_memory_grows_speak_for_all_cards():
+    world = reporting(alike=ALL_ALIKE, world=Shaped(quadratic=4096))
+    alone = Shaped(quadratic=4096)
+    assert len(solved(world).which) == 4 and solved(alone, "h100").solved
+    assert [trial.settings for trial in world.launched] == [trial.settings for trial in alone.launched]
+
+
+def test_a_card_that_no_value_fits_has_a_line_that_says_so():
+    found = solved(reporting(alike=ALL_ALIKE, world=Shaped(fixed=30 * GIB)))
+    assert [(one.gpu.key, one.verdict) for one in found.which][:2] == [("h100", "fits"), ("a100-40gb", "fits")]
+    assert {lines(found)[key].verdict for key in ("l4", "t4")} == {"does_not_fit"}
+
+
+def test_a_setting_that_changes_nothing_is_an_error_for_several_cards_too():
+    with pytest.raises(UsageError, match="max_length changes nothing"):
+        solved(reporting(alike=ALL_ALIKE))

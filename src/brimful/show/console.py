@@ -68,7 +68,7 @@ def _show_brief(console: Console, record: Record, prediction: Prediction, above:
     room for, and the command to use next."""
     following = prediction.next_command
     if prediction.which or prediction.grid:
-        show_sections(console, [which_table(prediction.which) if prediction.which else grid_table(prediction)])
+        show_sections(console, [which_table(prediction) if prediction.which else grid_table(prediction)])
         above = LINES  # the table is as long as the cards are many, or the values
     facts = brief_facts(prediction, warnings_of(record))
     room = LINES - 1 - above - (0 if following is None else 3)

@@ -69,7 +69,7 @@ _MODULE_LEAST = 0.05  # of a module: smaller categories are not named
 
 
 def prediction_sections(prediction: Prediction) -> list[Section]:
-    found: list[Section] = [which_table(prediction.which)] if prediction.which else []
+    found: list[Section] = [which_table(prediction)] if prediction.which else []
     found += grid_sections(prediction) if prediction.grid else []
     if prediction.speed is not None:
         found.append(Sentences("", (speed_sentence(prediction.speed),)))

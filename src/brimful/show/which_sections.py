@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brimful.show.section import Column, Table
-from brimful.show.text import ABSENT, Cell, count_text, seconds_text, speed_text
+from brimful.show.text import ABSENT, Cell, count_text, question_of, seconds_text, speed_text
 from brimful.units import counted
 from brimful.values import CardAnswer, Prediction
 
@@ -11,14 +11,17 @@ _FITS = {"fits": Cell("yes", tone="good"), "tight": Cell("tight", tone="warn"), 
 _FAILS = Cell("fails", tone="bad")
 _HOW = "GiB: the device peak. All is predicted, an epoch's training too; prices are assumed, in US dollars (`brimful gpus`)."
 _TRACED = "Traces at small sizes speak for cards that do all in the same way; only the first line was traced at its own answer."
+_SOLVED = "Largest: the %s that fits. Traces of the largest card speak for others where they confirm how memory grows."
 _LOADING = "*: this machine loads its samples more slowly than that; the time is the card's alone."
 
 
-def which_table(which: tuple[CardAnswer, ...]) -> Table:
+def which_table(prediction: Prediction) -> Table:
+    which = prediction.which
     names = ("fits", "GiB", "largest", "samples/s", "epoch", "$/h", "$/epoch")
     columns = (Column("card", whole=True), *(Column(name, right=True, whole=True) for name in names))
     problems = tuple(dict.fromkeys(f"{one.gpu.key}: {one.problem}" for one in which if one.problem))
-    notes = (_HOW, _TRACED, *((_LOADING,) if any(one.slow_loading for one in which) else ()), *problems)
+    traced = _TRACED if prediction.solved is None else _SOLVED % prediction.solved.name
+    notes = (_HOW, traced, *((_LOADING,) if any(one.slow_loading for one in which) else ()), *problems)
     return Table("Which card", columns, tuple(map(_row, which)), notes)
 
 
@@ -29,7 +32,7 @@ def _row(one: CardAnswer) -> tuple[Cell, ...]:
         Cell(name, tone="strong"),
         _FITS.get(one.verdict or "", _FAILS),
         ABSENT if one.peak is None else Cell(f"{one.peak.device_bytes / (1 << 30):.3g}"),
-        Cell(count_text(one.largest_batch_size)),
+        Cell(count_text(one.largest_batch_size if one.solved is None else one.solved)),
         ABSENT if one.samples_per_s is None else Cell(speed_text(one.samples_per_s.value)),
         epoch,
         ABSENT if one.price_per_h is None else Cell(f"{one.price_per_h.value:.2f}"),
@@ -52,6 +55,8 @@ def which_sentence(prediction: Prediction) -> str:
         return f"Of {counted(len(which), 'card')} none fits for sure. "
     best = which[0]
     name = best.gpu.name if best.cards == 1 else f"{best.cards} x {best.gpu.name}"
+    if best.solved is not None:
+        return f"Of {counted(len(which), 'card')} {len(fitting)} fit; {name} has the largest {question_of(prediction)[0]}. "
     ranks = "the cheapest" if best.price_per_h is not None else "the fastest" if best.samples_per_s is not None else "the first"
     about = ""
     if best.epoch_s is not None:

@@ -69,7 +69,7 @@ class Tracer:
 
     def on(self, device: Device, budget: Budget) -> Tracer:
         """The same traces, read for another card that does all in the same way."""
-        begins_with = tuple(sorted(size for size in self.results if size is not None))
+        begins_with = tuple(sorted(size for size in self.results if size is not None)) if self.in_batches else ()
         return replace(self, device=device, budget=budget, traced_on=self.traced_on or self.device, begins_with=begins_with)
 
     @property

@@ -45,14 +45,17 @@ def predict(
 
     `what_if`: whether to try what would save memory; None tries it where the requested batch size does not fit. `samples`: of
     an epoch, where only a part of the data is here. With ``{batch_size}`` left open it answers for the largest that fits.
-    `solve`: another setting to name the largest value of. `grid`: one or two settings with their values; each combination is a
-    cell of a table, and the fastest that fits is the answer.
+    `solve`: another setting to name the largest value of, on each of the cards. `grid`: one or two settings with their values;
+    each combination is a cell of a table, and the fastest that fits is the answer.
     Raises UsageError without a card, NoSuchDevice for an unknown one, DoesNotFit when an open batch size fits at no value, and
     the errors of `verbs.results`.
     """
     _require_card(gpu, gpu_memory, ranks, as_rank)
     sets = _sets(solve, grid, settings or {})
-    began = start(argv, settings, options, "auto", gpu, gpu_memory, ranks, as_rank, solve is None and not grid, sets)
+    began = start(argv, settings, options, "auto", gpu, gpu_memory, ranks, as_rank, takes_several=True, sets=sets)
+    if grid and len(began.several) > 1:
+        problem, suggestion = f"--grid for {len(began.several)} cards", "name one card, or compare cards without --grid"
+        raise UsageError(problem, "a table of settings is of one card", suggestion)
     began = began if solve is None else replace(began, asked=None)
     with began.session("predict") as session:
         noted: list[Diagnostic] = []

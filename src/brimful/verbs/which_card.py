@@ -3,6 +3,9 @@
 A trial on one card says for which other capabilities all would have been done in the same way: attention, precision, whatever
 the script asks. Those cards share its traces, each with its own workspaces, memory and rates. Only the answer of the cheapest
 card is traced once more, as it would be alone.
+
+Where the largest value of another setting is asked for, the largest card of a group is searched to the end. Its traces speak
+for the others where they confirm a model of sizes; else each is searched by itself.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from functools import partial
 
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.fit import Play
-from brimful.decide.memory.search_traced import Extrapolated, Traced, extrapolate, first_traces
+from brimful.decide.memory.search_traced import Extrapolated, Traced, extrapolate, first_traces, search_largest
+from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
-from brimful.errors import BrimfulError, Interrupted
+from brimful.errors import BrimfulError, DoesNotFit, Interrupted
 from brimful.measure.gpus.prices import prices
 from brimful.values import Budget, CardAnswer, Device, Diagnostic, Estimate, Gpu, Source
 from brimful.verbs import imaginary
@@ -77,7 +81,8 @@ def _groups(session: Session, began: Start, noted: list[Diagnostic]) -> Iterator
         same = [one for one in left if one[0].cards == device.cards]
         own = _gpu(device).capability
         others = tuple(sorted({_gpu(one).capability for one, _ in same} - {own}))
-        tracer = Tracer(session, command, device, budget, began.other_values(), timed_batch(began), others)
+        timed = timed_batch(began) if began.sets == (BATCH_SIZE,) else None
+        tracer = Tracer(session, command, device, budget, began.other_values(), timed, others, unknown=began.sets[0])
         group = _Group(tracer, [])
         try:
             question = question or asked_about(tracer, began, noted)
@@ -102,7 +107,10 @@ def _trace(group: _Group) -> None:
         return
     first, group.multiple_of = imaginary.first_that_trains(tracer, group.asked)
     limits = imaginary.limits_of(tracer)
-    run_search(first_traces(tracer.card, limits, first, group.multiple_of), tracer.traced)
+    if tracer.in_batches:
+        run_search(first_traces(tracer.card, limits, first, group.multiple_of), tracer.traced)
+    else:
+        run_search(search_largest(tracer.card, limits, first, group.multiple_of, unknown=tracer.unknown), tracer.traced)
     group.shown = _shown(tracer)
     model = extrapolate(tracer.card, limits, group.shown, group.multiple_of).size_model
     if group.asked is not None and (model is None or not model.exact or group.asked < min(model.fitted_at)):
@@ -129,14 +137,34 @@ def _line(tracer: Tracer, group: _Group, samples: int | None, per_hour: Mapping[
     size, found, play = None, Extrapolated(None, None, None), tracer.play(None) if group.shown is None else None
     if group.shown is not None:
         own = {at: replace(one, program=imaginary.joined_of(tracer, at)) for at, one in group.shown.items()}
-        found = extrapolate(tracer.card, imaginary.limits_of(tracer), own, group.multiple_of)
+        found = extrapolate(tracer.card, imaginary.limits_of(tracer), own, group.multiple_of, tracer.unknown)
+        if found.largest_batch_size is None and not tracer.in_batches:
+            return _searched(tracer, group, samples, per_hour)
         size = group.asked or found.largest_batch_size
         play = _play(tracer, found, size)
     verdict = "does_not_fit" if play is None else tracer.card.verdict(play)
     peak = None if play is None else tracer.card.peak(play)
-    line = CardAnswer(tracer.gpu, count, verdict, size, peak, found.largest_batch_size)
+    line = CardAnswer(tracer.gpu, count, verdict, peak=peak, **_sizes(tracer, size, found.largest_batch_size))
     caps = [one for one in (size, tracer.dataset_length(), found.loader_cap) if one is not None]
     return _priced(line, tracer, min(caps) if size is not None else None, samples, per_hour)
+
+
+def _searched(tracer: Tracer, group: _Group, samples: int | None, per_hour: Mapping[str, Estimate]) -> CardAnswer:
+    """A card that is searched by itself."""
+    line = CardAnswer(tracer.gpu, tracer.device.ranks or tracer.device.cards, "does_not_fit", None)
+    try:
+        answer = by_search(tracer, group.has_a_place, group.asked)
+    except DoesNotFit:
+        return _priced(line, tracer, None, samples, per_hour)
+    return _of_answer(line, answer, tracer, samples, per_hour)
+
+
+def _sizes(tracer: Tracer, size: int | None, largest: int | None) -> dict[str, int | None]:
+    """What a line answers for: the batch size asked or the largest, else the command's own with the largest other value."""
+    if tracer.in_batches:
+        return {"batch_size": size, "largest_batch_size": largest}
+    own = tracer.settings_at(size).get(BATCH_SIZE)
+    return {"batch_size": own if isinstance(own, int) else None, "solved": largest}
 
 
 def _play(tracer: Tracer, found: Extrapolated, size: int | None) -> Play | None:
@@ -154,7 +182,7 @@ def _of_answer(
     """The line of a card that was asked alone."""
     conclusion = answer.conclusion
     largest = conclusion.estimate.largest_batch_size if conclusion is not None else None
-    found = replace(line, verdict=answer.verdict, batch_size=answer.size, peak=answer.peak, largest_batch_size=largest)
+    found = replace(line, verdict=answer.verdict, peak=answer.peak, **_sizes(tracer, answer.size, largest))
     return _priced(replace(found, traced=True), tracer, tracer.in_force(conclusion, answer.size), samples, per_hour)
 
 
@@ -164,7 +192,7 @@ def _priced(
     """With its speed at a batch size, the time of an epoch by the card alone, and what that costs."""
     hour = per_hour.get(line.gpu.key)
     price = None if hour is None else replace(hour, value=hour.value * line.cards)
-    speed = None if line.batch_size is None and tracer.results.keys() != {None} else speed_of(tracer, batch_size, None)
+    speed = None if batch_size is None and tracer.results.keys() != {None} else speed_of(tracer, batch_size, None)
     if speed is None or isinstance(speed, Diagnostic):
         return replace(line, price_per_h=price)
     epoch = epoch_of(tracer.representative(), speed, None, samples)
@@ -186,11 +214,12 @@ def _price_of(price: Estimate, seconds: Estimate) -> Estimate:
 
 
 def _order(line: CardAnswer) -> tuple[float, ...]:
-    """What fits comes first, by the price of an epoch, or of a sample; without prices the fastest."""
+    """What fits comes first, by the price of an epoch, or of a sample; without prices the fastest. Where another setting was
+    asked for, by its largest value."""
     rate = line.samples_per_s.value if line.samples_per_s is not None else 0.0
     price = line.price_per_h.value if line.price_per_h is not None else None
     cost = price / rate if price is not None and rate else float("inf")
-    return _RANKS[line.verdict], cost, -rate, line.gpu.total_bytes.value * line.cards
+    return _RANKS[line.verdict], -(line.solved or 0), cost, -rate, line.gpu.total_bytes.value * line.cards
 
 
 def _gpu(device: Device) -> Gpu:

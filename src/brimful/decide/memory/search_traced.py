@@ -94,15 +94,19 @@ def first_traces(card: Card, limits: Limits, first_size: int, multiple_of: int) 
     yield from _first_traces(Known(card, Bracket(limits, multiple_of)), max(1, first_size // multiple_of))
 
 
-def extrapolate(card: Card, limits: Limits, shown: Mapping[int, Traced], multiple_of: int = 1) -> Extrapolated:
-    """What `search_largest` would ask next, after traces at these batch sizes, taken on a card that does all as this one."""
-    known = Known(card, Bracket(limits, multiple_of))
+def extrapolate(
+    card: Card, limits: Limits, shown: Mapping[int, Traced], multiple_of: int = 1, unknown: str = "batch_size"
+) -> Extrapolated:
+    """What `search_largest` would ask next, after traces at these batch sizes, taken on a card that does all as this one.
+    Of another unknown it says something only where a trace confirmed a model, for there sizes often move in steps."""
+    known = Known(card, Bracket(limits, multiple_of, unknown))
     for size, traced in sorted(shown.items()):
         known.learn(size // multiple_of, traced)
     model = most_trusted(known.programs, known.frontier) if known.programs else None
     size_model = model.size_model if model is not None else None
     largest = None
-    if not known.bracket.ignored and not known.unfollowed:
+    says = known.bracket.in_batches or known.is_sure(model)
+    if says and not known.bracket.ignored and not known.unfollowed:
         largest = _candidate(known, model) if size_model is not None and size_model.exact else known.bracket.low
     in_samples = _in_samples(known.bracket, size_model)
     return Extrapolated(
