@@ -144,7 +144,7 @@ def _line(tracer: Tracer, group: _Group, samples: int | None, per_hour: Mapping[
         play = _play(tracer, found, size)
     verdict = "does_not_fit" if play is None else tracer.card.verdict(play)
     peak = None if play is None else tracer.card.peak(play)
-    line = CardAnswer(tracer.gpu, count, verdict, peak=peak, **_sizes(tracer, size, found.largest_batch_size))
+    line = _with_sizes(CardAnswer(tracer.gpu, count, verdict, size, peak), tracer, size, found.largest_batch_size)
     caps = [one for one in (size, tracer.dataset_length(), found.loader_cap) if one is not None]
     return _priced(line, tracer, min(caps) if size is not None else None, samples, per_hour)
 
@@ -159,12 +159,12 @@ def _searched(tracer: Tracer, group: _Group, samples: int | None, per_hour: Mapp
     return _of_answer(line, answer, tracer, samples, per_hour)
 
 
-def _sizes(tracer: Tracer, size: int | None, largest: int | None) -> dict[str, int | None]:
+def _with_sizes(line: CardAnswer, tracer: Tracer, size: int | None, largest: int | None) -> CardAnswer:
     """What a line answers for: the batch size asked or the largest, else the command's own with the largest other value."""
     if tracer.in_batches:
-        return {"batch_size": size, "largest_batch_size": largest}
+        return replace(line, batch_size=size, largest_batch_size=largest)
     own = tracer.settings_at(size).get(BATCH_SIZE)
-    return {"batch_size": own if isinstance(own, int) else None, "solved": largest}
+    return replace(line, batch_size=own if isinstance(own, int) else None, solved=largest)
 
 
 def _play(tracer: Tracer, found: Extrapolated, size: int | None) -> Play | None:
@@ -182,7 +182,7 @@ def _of_answer(
     """The line of a card that was asked alone."""
     conclusion = answer.conclusion
     largest = conclusion.estimate.largest_batch_size if conclusion is not None else None
-    found = replace(line, verdict=answer.verdict, peak=answer.peak, **_sizes(tracer, answer.size, largest))
+    found = _with_sizes(replace(line, verdict=answer.verdict, peak=answer.peak), tracer, answer.size, largest)
     return _priced(replace(found, traced=True), tracer, tracer.in_force(conclusion, answer.size), samples, per_hour)
 
 
