@@ -38,7 +38,7 @@ MIB = 1 << 20
 TIME_LIMIT_S = 1800
 RECIPES = {"fms-acceleration": "trainer", "torch-preflight": "encoder", "fitcheck": "adapters", "litgpt": "chunked"}
 KINDS = {
-    "trainer": "Mistral-7B, full and LoRA, Transformers' Trainer", "encoder": "BERT and DistilBERT, fp16 autocast",
+    "trainer": "Mistral-7B, full and LoRA, Transformers' Trainer", "encoder": "BERT and DistilBERT, bfloat16 autocast",
     "adapters": "TinyLlama and SmolLM2, LoRA", "quantized": "TinyLlama, QLoRA (nf4)",
     "chunked": "phi-1.5 and Llama-2-7B, LoRA, litgpt",
 }  # fmt: skip
