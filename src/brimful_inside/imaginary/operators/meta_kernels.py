@@ -1,7 +1,8 @@
-"""Shapes of frequent operations whose meta kernel in PyTorch is slow Python: a tenth of a millisecond to several.
+"""Shapes of operations that CUDA answers otherwise than PyTorch's meta kernels; and of those whose meta kernel is slow Python
+(a tenth of a millisecond to several) and whose results cannot be remembered by their arguments (`remembered.py`): in place, on
+lists of tensors, and what generation calls with sizes that grow with each token.
 
-Some are answered in every case that CUDA has, others (`_PLAIN`) in their plain case alone: contiguous, nothing unusual. All the
-rest goes to PyTorch's own meta kernels.
+Those that are there for speed alone are answered in their plain case: contiguous, nothing unusual.
 """
 
 from __future__ import annotations
@@ -32,11 +33,6 @@ def _like(at: int) -> Handler:
 
 def _empty(shape: Any, dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=META)
-
-
-def _factory(default: Optional[torch.dtype], at: int = 0) -> Handler:
-    """torch.randn and the like: the size is argument number `at`."""
-    return lambda gpu, func, args, kwargs: _empty(args[at], kwargs.get("dtype") or default or torch.get_default_dtype())
 
 
 def _statistics_dtype(tensor: Tensor) -> torch.dtype:
@@ -82,11 +78,6 @@ def _native_dropout(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
     return like(tensor), like(tensor, torch.bool)
 
 
-def _unary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    tensor = args[0]
-    return like(tensor) if tensor.is_floating_point() and not kwargs else func(*args, **kwargs)
-
-
 def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """Arithmetic of floating point numbers where nothing is laid out in an unusual way; PyTorch decides on all else."""
     first, second = args[:2]
@@ -107,16 +98,8 @@ def _in_place(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
     return first if fits and first.is_floating_point() and is_meta(first) else func(*args, **kwargs)
 
 
-def _addmm(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    bias, first, second = args
-    plain = first.dim() == second.dim() == 2 and first.shape[1] == second.shape[0] and bias.shape == second.shape[1:]
-    if not plain or not bias.dtype == first.dtype == second.dtype:
-        return func(*args, **kwargs)  # raises in PyTorch's words, or broadcasts
-    return _empty((first.shape[0], second.shape[1]), first.dtype)
-
-
 def _reduction(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """sum and mean of floating point numbers, over all dimensions or some."""
+    """sum and mean of floating point numbers, over all dimensions or some. PyTorch's own brings sympy."""
     tensor = args[0]
     dtype = kwargs.get("dtype") or tensor.dtype
     if not tensor.is_floating_point():
@@ -138,17 +121,6 @@ def _each(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> 
     if not all(tensor.is_floating_point() and is_meta(tensor) for tensor in args[0]):
         return func(*args, **kwargs)
     return [like(tensor) for tensor in args[0]]
-
-
-def _like_options(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """empty_like, zeros_like, ones_like, clone of a plain tensor."""
-    layout = kwargs.get("memory_format")
-    device = kwargs.get("device")
-    if layout not in (None, torch.preserve_format, torch.contiguous_format) or not args[0].is_contiguous():
-        return func(*args, **kwargs)
-    if device is not None and device.type != "meta":
-        return func(*args, **kwargs)
-    return like(args[0], kwargs.get("dtype"))
 
 
 # --- the plain case alone -----------------------------------------------------------------------------------------------
@@ -174,34 +146,6 @@ def _or_pytorch(shaped: Shaped) -> Callable:
         return func(*args, **kwargs)
 
     return handler
-
-
-def _plain_like(at: int, *also: int) -> Shaped:
-    """Of the shape and dtype of argument `at`, which the arguments `also` share (gradients and their inputs)."""
-
-    def shaped(*args: Any) -> Optional[Tensor]:
-        tensor = args[at]
-        if not _is_plain(tensor):
-            return None
-        for other in [args[place] for place in also]:
-            if not _is_plain(other) or other.shape != tensor.shape or other.dtype != tensor.dtype:
-                return None
-        return _empty(tensor.shape, tensor.dtype)
-
-    return shaped
-
-
-_like_first = _plain_like(0)
-
-
-def _softmax(tensor: Any, dim: int, to_float: bool) -> Optional[Tensor]:
-    if not _is_plain(tensor) or not -tensor.dim() <= dim < tensor.dim():
-        return None
-    return _empty(tensor.shape, torch.float32 if to_float else tensor.dtype)
-
-
-def _softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) -> Optional[Tensor]:
-    return _empty(grad.shape, dtype) if _is_plain(grad, output) and grad.shape == output.shape else None
 
 
 def _compare(first: Any, second: Any) -> Optional[Tensor]:
@@ -231,61 +175,14 @@ def _cat(tensors: Any, dim: int = 0) -> Optional[Tensor]:
     return _empty((*first.shape[:dim], sum(t.shape[dim] for t in tensors), *first.shape[dim + 1 :]), first.dtype)
 
 
-def _stack(tensors: Any, dim: int = 0) -> Optional[Tensor]:
-    first = tensors[0]
-    if dim or not _is_plain(*tensors) or any(t.shape != first.shape or t.dtype != first.dtype for t in tensors):
-        return None
-    return _empty((len(tensors), *first.shape), first.dtype)
-
-
-def _group_norm(tensor: Any, weight: Any, bias: Any, batch: int, channels: int, pixels: int, groups: int, eps: float) -> Any:
-    if not _is_plain(tensor) or tensor.numel() != batch * channels * pixels or channels % groups:
-        return None
-    return _empty(tensor.shape, tensor.dtype), *(_empty((batch, groups), tensor.dtype) for _ in range(2))
-
-
-def _group_norm_backward(grad: Any, tensor: Any, mean: Any, deviation: Any, weight: Any, *rest: Any) -> Any:
-    _, channels, _, _, mask = rest
-    wanted = tensor if weight is None else weight
-    if not _is_plain(grad, tensor, wanted) or not grad.dtype == tensor.dtype == wanted.dtype:
-        return None
-    return tuple(
-        _empty(shape, tensor.dtype) if made else None for made, shape in zip(mask, (tensor.shape, (channels,), (channels,)))
-    )
-
-
-def _bilinear(tensor: Any, size: Any, align: bool, *scales: Any) -> Optional[Tensor]:
-    if not _is_plain(tensor) or tensor.dim() != 4 or min(*size, *tensor.shape) < 1:
-        return None
-    return _empty((*tensor.shape[:2], *size), tensor.dtype)
-
-
-def _vector_norm(tensor: Any, order: Any = 2, dims: Any = None, keeps: bool = False, *_: Any) -> Optional[Tensor]:
-    return _empty((), tensor.dtype) if _is_plain(tensor) and dims is None and not keeps else None
-
-
 _PLAIN: Dict[str, Shaped] = {
-    **dict.fromkeys(("hardtanh", "elu", "leaky_relu", "softplus", "clamp", "clamp_min", "clamp_max", "sgn"), _like_first),
-    **dict.fromkeys(("softshrink", "hardshrink", "celu"), _like_first),
-    **dict.fromkeys(("hardtanh_backward", "leaky_relu_backward", "softplus_backward", "hardswish_backward"), _plain_like(0, 1)),
-    **dict.fromkeys(("sigmoid_backward", "hardsigmoid_backward", "tanh_backward", "log_sigmoid_backward"), _plain_like(0, 1)),
-    "elu_backward": _plain_like(0, 5),
     **dict.fromkeys(
         ("clamp_", "clamp_min_", "clamp_max_", "leaky_relu_", "elu_", "hardtanh_"),
         lambda first, *_: first if _is_plain(first) else None,
     ),
-    **dict.fromkeys(("tril", "triu"), lambda first, *_: _like_first(first) if first.dim() > 1 else None),
-    "rsub.Scalar": lambda first, number, *_: _like_first(first) if type(number) in (int, float) else None,
-    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
-    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
     **{"%s.%s" % (name, kind): _compare for name in ("eq", "ne", "gt", "ge", "lt", "le") for kind in ("Scalar", "Tensor")},
     "where.self": _where,
     "cat": _cat,
-    "stack": _stack,
-    "native_group_norm": _group_norm,
-    "native_group_norm_backward": _group_norm_backward,
-    "upsample_bilinear2d": _bilinear,
-    "linalg_vector_norm": _vector_norm,
 }
 
 
@@ -304,10 +201,6 @@ def _flash_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
 
 
 _LISTS_OF_THEIR_OWN = ("_foreach_copy_", "_foreach_norm", "_foreach_max", "_foreach_powsum", "_foreach_pow")
-_UNARY = (
-    *("relu", "sigmoid", "tanh", "silu", "exp", "sqrt", "rsqrt", "neg", "abs", "log", "erf", "sin", "cos", "reciprocal"),
-    *("hardswish", "hardsigmoid", "mish", "log_sigmoid"),
-)
 _BINARY = ("add", "sub", "mul", "div")
 _OF_DEFAULT: Dict[str, Handler] = {
     "native_batch_norm": _batch_norm,
@@ -317,9 +210,6 @@ _OF_DEFAULT: Dict[str, Handler] = {
     "native_dropout": _native_dropout,
     **dict.fromkeys(("native_dropout_backward", "threshold_backward", "gelu", "gelu_backward", "silu_backward"), _like(0)),
     "_sample_dirichlet": _like(0),
-    "addmm": _addmm,
-    **dict.fromkeys(("randn", "rand"), _factory(None)),
-    **dict.fromkeys(("empty_like", "zeros_like", "ones_like", "rand_like", "randn_like", "clone"), _like_options),
     **dict.fromkeys(("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_"), itself),
     "_scaled_dot_product_flash_attention": _flash,
     "_scaled_dot_product_flash_attention_backward": _flash_backward,
@@ -334,11 +224,8 @@ def handlers() -> Dict[Any, Callable]:
     for packet, overloads, handler in (
         (aten.sum, ("default", "dim_IntList"), _reduction),
         (aten.mean, ("default", "dim"), _reduction),
-        (aten.randint, ("default",), _factory(torch.int64, 1)),
-        (aten.randint, ("low",), _factory(torch.int64, 2)),
         (aten.random_, ("default", "from", "to"), itself),
         (aten.bernoulli_, ("float", "Tensor"), itself),
-        *((getattr(aten, name), ("default",), _unary) for name in _UNARY),
         *((getattr(aten, name), ("Tensor", "Scalar"), _binary) for name in _BINARY),
         *((getattr(aten, name + "_"), ("Tensor", "Scalar"), _in_place) for name in _BINARY),
     ):
