@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import torch
 from torch import nn
 
@@ -22,7 +20,7 @@ class Buffers:
     def __init__(self, module: nn.Module, always: bool = False):
         owners = [(owner, name) for owner in module.modules() for name in owner._buffers]  # some may be None now, and not later
         self._slots = [
-            _Slot(owner._buffers, name, always, isinstance(owner, nn.modules.batchnorm._NormBase)) for owner, name in owners
+            _Slot(owner._buffers, name, always or isinstance(owner, nn.modules.batchnorm._NormBase)) for owner, name in owners
         ]
         self._steps = 0
 
@@ -31,10 +29,10 @@ class Buffers:
         if self._steps == 2 and not is_imaginary():  # whose buffers have no values to compare
             for slot in self._slots:
                 slot.find_change_without_version()
-        on_device = [slot.pair() for slot in self._slots if slot.may_have_changed() and not slot.copied_on_the_host()]
-        if on_device:
+        pairs = [slot.pair() for slot in self._slots if slot.may_have_changed()]
+        if pairs:
             with torch.no_grad():
-                torch._foreach_copy_([copy for copy, _ in on_device], [tensor for _, tensor in on_device])
+                torch._foreach_copy_([copy for copy, _ in pairs], [tensor for _, tensor in pairs])
 
     def put_back(self) -> None:
         pairs = [slot.pair() for slot in self._slots if slot.tensor is not None]
@@ -48,11 +46,10 @@ class Buffers:
 class _Slot:
     """A buffer's place in its module, what was in it at the start of the step, and a copy of that."""
 
-    __slots__ = ("_always", "_copy", "_holder", "_is_statistic", "_name", "_version", "_views", "tensor")
+    __slots__ = ("_always", "_copy", "_holder", "_name", "_version", "tensor")
 
-    def __init__(self, holder: dict[str, torch.Tensor | None], name: str, always: bool, is_statistic: bool):
-        self._holder, self._name = holder, name
-        self._always, self._is_statistic = always or is_statistic, is_statistic
+    def __init__(self, holder: dict[str, torch.Tensor | None], name: str, always: bool):
+        self._holder, self._name, self._always = holder, name, always
         self.tensor = holder[name]
         self._version = -1
         self._make_room()
@@ -72,17 +69,6 @@ class _Slot:
             self._make_room()  # a table that grew
         return True
 
-    def copied_on_the_host(self) -> bool:
-        """Statistics are small: what NumPy copies in 0.1 us takes PyTorch's copy_ 0.4 us, and 2 and 4 where a step lies between
-        (measured)."""
-        if self._views is None or self.tensor is None:
-            return False
-        copy, there, tensor, place = self._views
-        if tensor is not self.tensor or place != tensor.data_ptr():
-            return False
-        copy[...] = there
-        return True
-
     def pair(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The copy, and what it is a copy of."""
         assert self._copy is not None and self.tensor is not None
@@ -100,13 +86,7 @@ class _Slot:
             self._always = True
 
     def _make_room(self) -> None:
-        tensor = self.tensor
-        self._copy = copy = None if tensor is None else torch.empty_like(tensor)
-        self._views = None
-        # PyTorch lets nobody resize what NumPy has a view of: a table of the script's own may have to grow.
-        if self._is_statistic and tensor is not None and copy is not None and tensor.device.type == "cpu":
-            with contextlib.suppress(TypeError, RuntimeError):  # bfloat16, sparse, a subclass: not NumPy's
-                self._views = copy.numpy(), tensor.numpy(), tensor, tensor.data_ptr()
+        self._copy = None if self.tensor is None else torch.empty_like(self.tensor)
 
 
 def running_statistics(module: nn.Module) -> list[torch.Tensor]:

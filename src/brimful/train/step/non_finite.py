@@ -38,54 +38,25 @@ class Facts(NamedTuple):
 
 
 class LossSums:
-    """Made once and used again for each update: a step has few operations of its own.
+    """The sum and the count of an update, made once and used again for each: a step has few operations of its own.
 
-    `both` holds the sum and the count once they are `complete`, float64 (float32 where the device has no other), for a
-    reduction over ranks. Until then they are on the device, or plain numbers where that is the host: the same doubles.
+    `both` holds them on the device, float64 (float32 where the device has no other), for a reduction over ranks.
     """
 
     def __init__(self, device: torch.device):
         self.both = torch.zeros(2, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
-        self._total, self.count = self.both.unbind()
-        self._memory = self.both.numpy() if device.type == "cpu" else None
-        self._sum, self._samples = 0.0, 0.0  # what is not in `both` yet
-
-    @property
-    def total(self) -> torch.Tensor | float:
-        """Of what is complete."""
-        return self._total if self._memory is None else float(self._memory[0])
+        self.total, self.count = self.both.unbind()
 
     def clear(self) -> None:
-        self._sum, self._samples = 0.0, 0.0
-        if self._memory is None:
-            self.both.zero_()
-        else:
-            self._memory[:] = 0.0
+        self.both.zero_()
 
     def add_mean(self, loss: torch.Tensor, samples: int) -> None:
-        self._samples += samples
-        if self._memory is None:
-            self._total.add_(loss.detach(), alpha=samples)
-        else:
-            self._sum += loss.item() * samples
+        self.total.add_(loss.detach(), alpha=samples)
+        self.count += samples
 
     def add_sum(self, loss: Sum) -> None:
-        if self._memory is None:
-            self._total += loss.total.detach() if isinstance(loss.total, torch.Tensor) else loss.total
-            self.count += loss.count.detach() if isinstance(loss.count, torch.Tensor) else loss.count
-        else:
-            self._sum += loss.total.item() if isinstance(loss.total, torch.Tensor) else loss.total
-            self._samples += loss.count.item() if isinstance(loss.count, torch.Tensor) else loss.count
-
-    def complete(self) -> torch.Tensor:
-        """`both`, once all of the update is in it."""
-        if self._memory is not None:
-            self._memory[0] += self._sum
-            self._memory[1] += self._samples
-        elif self._samples:
-            self.count += self._samples
-        self._sum, self._samples = 0.0, 0.0
-        return self.both
+        self.total += loss.total.detach() if isinstance(loss.total, torch.Tensor) else loss.total
+        self.count += loss.count.detach() if isinstance(loss.count, torch.Tensor) else loss.count
 
 
 class Finite:
@@ -103,7 +74,7 @@ class Finite:
             self._flag = torch.zeros((), dtype=torch.bool, pin_memory=True)
             self._arrived = getattr(torch, device.type).Event()
 
-    def allows(self, loss: torch.Tensor | float, norm: torch.Tensor | None, facts: Facts) -> bool:
+    def allows(self, loss: torch.Tensor, norm: torch.Tensor | None, facts: Facts) -> bool:
         """Whether the update is to be made. Raises TrainingDiverged under "stop"."""
         if self._at_once:
             if math.isfinite(float(loss)) and (norm is None or math.isfinite(norm.item())):
@@ -112,7 +83,7 @@ class Finite:
                 return False
             raise facts.error("The loss became NaN or infinite" if not math.isfinite(float(loss)) else "The gradients did")
         self.settle()
-        values = torch.as_tensor(loss) if norm is None else loss + norm
+        values = loss if norm is None else loss + norm
         self._flag.copy_(~torch.isfinite(values), non_blocking=True)
         self._arrived.record()
         self._pending = facts

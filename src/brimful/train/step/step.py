@@ -115,7 +115,7 @@ class Stepper:
         while todo:
             pieces = todo.popleft()
             self._overlaps = self._may_overlap(data)
-            state = self._randomness.take_again()
+            state = self._randomness.take()
             self._buffers.take()
             votes = self._ranks.meet(self._own_part(data, pieces, state, asks()))
             self._adopt(votes)
@@ -261,7 +261,7 @@ class Stepper:
 
     def _finish(self, data: StepData, votes: list[Vote], lr_at: Callable[[int], float]) -> Done:
         samples = sum(vote.samples for vote in votes)
-        sums = self._twice(self._sums.complete)
+        sums = self._sums.both
         if self._sharded or self._overlaps:
             if self._ranks.size > 1:
                 torch.distributed.all_reduce(sums)
@@ -294,7 +294,7 @@ class Stepper:
         signal = max(vote.signal for vote in votes)
         return Done(sums, samples, lr, signal, bool(votes[0].save))
 
-    def _loss(self) -> torch.Tensor | float:
+    def _loss(self) -> torch.Tensor:
         """NaN as well where a Sum counted nothing at all: its mean, and the gradients divided by that count, are NaN."""
         return self._sums.total / self._sums.count if self._by_count else self._sums.total
 
