@@ -2,22 +2,19 @@
 
     <folder>/train-0_50000x60x160_4of36-1a2b3c4d.npy             the array, when it is whole
     <folder>/train-0_50000x60x160_4of36-1a2b3c4d.npy.partial     while it is drawn
-    <folder>/train-0_50000x60x160_4of36-1a2b3c4d.npy.progress    which parts of that are drawn, with their checksums
     <folder>/train-0_50000x60x160_4of36-1a2b3c4d.npy.lock        held by the one process that draws
 
-The name's last part is a digest of all that decides the pixels. A process that is killed loses its lock and the part at hand;
-the next one goes on from the parts whose checksums hold. Labels are not kept: they follow from the seed (`images.texts`).
+The name's last part is a digest of all that decides the pixels. Labels are not kept: they follow from the seed
+(`images.texts`).
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
+import math
 import os
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TextIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -76,53 +73,26 @@ def _whole(path: Path, key: Key, say: Say) -> np.ndarray | None:
 
 
 def _draw(path: Path, key: Key, processes: int, say: Say) -> None:
-    """Draws what is missing, part by part, and gives the file its name once it is whole and on the disk."""
-    partial, noted = Path(f"{path}.partial"), Path(f"{path}.progress")
-    pixels = key.look.height * key.look.width
+    """Draws all images into a file aside, which gets its name once it is whole and on the disk."""
+    partial, size = Path(f"{path}.partial"), math.prod(key.shape)
     try:
-        with open(os.open(partial, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file, open(noted, "a+", encoding="ascii") as notes:
-            disk, taken = os.fstatvfs(file.fileno()), os.fstat(file.fileno()).st_blocks * 512  # blocks of 512 bytes: stat(2)
+        with partial.open("wb") as file:
+            disk = os.fstatvfs(file.fileno())
+            if size > disk.f_bavail * disk.f_frsize:  # now, and not after minutes of drawing
+                raise DiskFull(
+                    str(path),
+                    "nothing of this data",
+                    f"The {key.count:,} images take {format_bytes(size)}, and the disk of {path.parent} has less free.",
+                    "Free some space, ask for fewer images with --samples, or choose a folder on another disk with --cache.",
+                )
             npy.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": key.shape})
-            begin = file.tell()
-            size = begin + key.count * pixels
-            if size - taken > disk.f_bavail * disk.f_frsize:  # now, and not after minutes of drawing
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            file.truncate(size)
-            done = _done(file, notes, begin, pixels, key.count)
-            missing = [start for start in range(0, key.count, PART) if start not in done]
-            for start, images in draw_parts(key, missing, PART, processes, say):
-                file.seek(begin + start * pixels)
+            for images in draw_parts(key, PART, processes, say):
                 file.write(images)
-                file.flush()
-                os.fsync(file.fileno())
-                notes.write(f"{start} {zlib.crc32(images)}\n")
-                notes.flush()
+            file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
-        noted.unlink()
-    except OSError as error:
-        if DiskFull.caused(error):
-            raise DiskFull(
-                str(path),
-                f"what was drawn so far, in {partial.name}; the next run goes on from there",
-                f"The disk is full: the {key.count:,} images take {format_bytes(key.count * pixels)} in {path.parent}.",
-                "Free some space, ask for fewer images with --samples, or choose a folder on another disk with --cache.",
-            ) from error
-        raise
-
-
-def _done(file: BinaryIO, notes: TextIO, begin: int, pixels: int, count: int) -> set[int]:
-    """Starts of the parts that an earlier process drew: noted, and with the checksum that was noted."""
-    notes.seek(0)
-    done: set[int] = set()
-    for line in notes.read().splitlines():
-        words = line.split()
-        if len(words) == 2 and all(word.isdecimal() for word in words):
-            start, checksum = map(int, words)
-            file.seek(begin + start * pixels)
-            if start < count and zlib.crc32(file.read(min(PART, count - start) * pixels)) == checksum:
-                done.add(start)
-    return done
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def images_of(options: ImageOptions, say: Say) -> tuple[Captchas, Captchas]:

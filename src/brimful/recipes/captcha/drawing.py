@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from brimful.recipes.captcha.images import Key, Painter, texts
@@ -15,29 +15,23 @@ SAY_EVERY_S = 5.0
 _painter: Painter | None = None
 
 
-def draw_parts(
-    key: Key, starts: Sequence[int], part: int, processes: int, say: Callable[[str], None]
-) -> Iterator[tuple[int, bytes]]:
-    """(start, pixels) of each part of `part` images that begins at one of `starts`, in order."""
-    if not starts:
-        return
+def draw_parts(key: Key, part: int, processes: int, say: Callable[[str], None]) -> Iterator[bytes]:
+    """The pixels of all images in order, `part` images at a time."""
     Painter(key.look)  # what is missing (package, font) is reported here, once
     shown = texts(key.seed, key.count, key.look)
-    jobs = {start: shown[start : start + part] for start in starts}
-    total = sum(map(len, jobs.values()))
+    jobs = [(start, shown[start : start + part]) for start in range(0, key.count, part)]
     processes = max(1, min(processes, len(jobs)))
-    before = f", {key.count - total:,} of them drawn before" if total < key.count else ""
-    say(f"Drawing {counted(key.count, 'image')}{before}: once, in {counted(processes, 'process', 'processes')}.")
+    say(f"Drawing {counted(key.count, 'image')}: once, in {counted(processes, 'process', 'processes')}.")
     begun = shown_at = time.monotonic()
     done = 0
     with Workers(processes) as pool:
-        for start, pixels in zip(jobs, pool.map(partial(draw_part, key), jobs.items(), chunk=1, alone=2), strict=True):
-            yield start, pixels
-            done += len(jobs[start])
+        for (_, drawn), pixels in zip(jobs, pool.map(partial(draw_part, key), jobs, chunk=1, alone=2), strict=True):
+            yield pixels
+            done += len(drawn)
             now = time.monotonic()
-            if now >= shown_at + SAY_EVERY_S and done < total:
+            if now >= shown_at + SAY_EVERY_S and done < key.count:
                 shown_at = now
-                say(f"  {done:,} of {total:,} images drawn, {(now - begun) / done * (total - done):.0f} s left")
+                say(f"  {done:,} of {key.count:,} images drawn, {(now - begun) / done * (key.count - done):.0f} s left")
 
 
 def draw_part(key: Key, job: tuple[int, list[str]]) -> bytes:
