@@ -78,7 +78,7 @@ def test_the_short_form_begins_like_the_full_one_and_leaves_out_the_details() ->
     assert short.split("\n\n")[0] == full.split("\n\n")[0]
     assert len(short.splitlines()) < 20 < len(full.splitlines())
     assert "Where the memory goes" in full and "Where the memory goes" not in short
-    assert "no-batch-size" in draw(SCREENS["predict-as-given"]), "warnings are never details"
+    assert "the command has no {batch_size}" in draw(SCREENS["predict-as-given"]), "warnings are never details"
 
 
 @pytest.mark.parametrize("name", ["predict-fits", "predict-out-of-memory", "predict-as-given"])
@@ -86,16 +86,17 @@ def test_a_prediction_has_at_most_15_lines_with_that_of_the_record_however_much_
     record = product.ALL[name]()
     assert record.prediction is not None
     long = " ".join(["many words"] * 30)
-    warnings = (Diagnostic("hidden-cap", long, long, long), *(Diagnostic(f"warning-{n}", long, "", "") for n in range(9)))
+    warnings = (Diagnostic("hidden-cap", long, long, long), *(Diagnostic(f"warning-{n}", f"{n} {long}", "", "") for n in range(9)))
     crowded = replace(record, prediction=replace(record.prediction, warnings=(*record.prediction.warnings, *warnings)))
     shown = draw(lambda c: screens.show_record(c, crowded, full=False))
     assert len(shown.splitlines()) <= 14
     assert draw(SCREENS[name]).splitlines()[-1] == shown.splitlines()[-1], "the command to use next stays"
     more = " ".join(shown.split("more")[-1].split("--details")[0].split())
-    assert "warning-8" in more, "what is left out is named"
+    assert "warning" in more and " notes" in more, "what is left out is counted"
+    assert "warning-8" not in shown, "codes are for programs"
     assert "\nmemory " in shown, "numbers before warnings"
     details = draw(lambda c: screens.show_record(c, crowded))
-    assert all(f"warning-{n}: {long[:20]}" in details for n in range(9)) and "Next (" in details
+    assert all(f"\n{n} {long[:20]}" in details for n in range(9)) and "Next (" in details
 
 
 def test_a_plan_ends_with_the_command_to_paste_on_one_line_however_narrow_the_terminal() -> None:

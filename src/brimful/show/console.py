@@ -124,7 +124,7 @@ def _drawn(section: Section) -> ConsoleRenderable:
             parts: list[ConsoleRenderable] = []
             for one in section.found:
                 parts += [Text("")] if parts else []
-                parts.append(Text(f"{one.code}: ", style="yellow").append(one.problem, style="bold"))
+                parts.append(Text(one.problem, style="bold yellow"))
                 parts += [Padding(Text(text), (0, 0, 0, 2), expand=False) for text in (one.explanation, one.suggestion) if text]
             return Group(*parts)
         case CommandLine():

@@ -44,7 +44,7 @@ def _drawn(section: Section) -> str:
             lines = []
             for one in section.found:
                 rest = " ".join(escape(part) for part in (one.explanation, one.suggestion) if part)
-                lines.append(f"- **{escape(one.code)}**: {escape(one.problem)}" + (f"  \n  {rest}" if rest else ""))
+                lines.append(f"- **{escape(one.problem)}**" + (f"  \n  {rest}" if rest else ""))
             return "\n".join(lines)
         case CommandLine():
             return "\n\n".join((code_block(section.line, "sh"), *map(escape, section.notes)))

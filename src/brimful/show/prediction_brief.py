@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from brimful.show.prediction_sections import card_groups, speed_sentence
@@ -11,14 +12,14 @@ from brimful.show.text import VERDICTS, Cell, bytes_text, epoch_text, loading_te
 from brimful.values import Diagnostic, Prediction, Remedy
 
 LINES = 15
-_MORE = "more"
+_MORE, _WARNING, _NOTE = "more", "warning", "note"
 _NUMBERS = ("memory", "speed", "would help", "loading", "epoch")
 
 
 def brief_facts(prediction: Prediction, warnings: tuple[Diagnostic, ...]) -> Facts:
     """What changes the meaning of the numbers, the numbers, then all other warnings: the more important, the earlier."""
     first, rest = by_weight(warnings)
-    rows = [(one.code, Cell(one.problem, tone="warn", note=one.suggestion or None)) for one in first]
+    rows = [(_WARNING, Cell(one.problem, tone="warn", note=one.suggestion or None)) for one in first]
     if memory := _memory(prediction):
         rows.append(("memory", Cell(memory)))
     if prediction.speed is not None:
@@ -31,17 +32,18 @@ def brief_facts(prediction: Prediction, warnings: tuple[Diagnostic, ...]) -> Fac
         rows.append(("epoch", Cell(epoch_text(prediction.epoch))))
     if prediction.worst_batch is not None and prediction.worst_batch.varies:
         rows.append(("worst batch", Cell(prediction.worst_batch.what)))
-    rows += [(one.code, Cell(one.problem)) for one in rest]
+    rows += [(_NOTE, Cell(one.problem)) for one in rest]
     return Facts("", tuple(rows))
 
 
 def fitted(facts: Facts, fits: Callable[[Facts], bool]) -> Facts:
-    """As many rows as there is room for, the numbers before the warnings, and the names of the others in one row."""
+    """As many rows as there is room for, the numbers before the warnings, and the others by name in one row."""
     kept: list[tuple[str, Cell]] = []
 
     def with_more(kept: list[tuple[str, Cell]]) -> Facts:
-        left = ", ".join(dict.fromkeys(row[0] for row in facts.rows if row not in kept))
-        more = ((_MORE, Cell(f"{left}: --details")),) if left else ()
+        left = Counter(row[0] for row in facts.rows if row not in kept)
+        named = ", ".join(name if count == 1 else f"{count} {name}s" for name, count in left.items())
+        more = ((_MORE, Cell(f"{named}: --details")),) if left else ()
         return Facts("", tuple(row for row in facts.rows if row in kept) + more)
 
     for row in sorted(facts.rows, key=lambda row: row[0] not in _NUMBERS):
