@@ -302,10 +302,8 @@ class RunStarted:
 
     source: str  # of its settings: "plan", "settings" (given with --set) or "command" (as it stands)
     why: str  # in a sentence: which plan, or why none
-    plan_record: str | None  # the folder of the plan's record
     max_restarts: int
     resume_words: tuple[str, ...]  # what stands for {resume} from the second attempt on; () where the command has none
-    grace_s: float  # how long the command may take to end after a signal
     host_limit_bytes: int | None = None  # an attempt is ended as out of host memory when its processes are seen to hold more
 
 

@@ -77,7 +77,6 @@ class Breakdown:
     parts: dict[str, int]  # bytes by category (docs/quantities.md), in the order in which they are shown; those at 0 too
     modules: tuple[ModuleShare, ...]  # the ten that hold most
     alike: tuple[Alike, ...]  # the groups that hold most, of two modules or more
-    outside_bytes: int  # of what is live, what belongs to no module
     moment: Moment
     grown: Moment | None = None  # where the allocator took its last segment; None: at the same moment
 
@@ -221,7 +220,6 @@ class PredictedSpeed:
     batch_size: int | None  # None: of the command as it stands
     step_s: Estimate
     samples_per_s: Estimate | None  # None where nobody knows how many samples are in a step
-    share_of_best: float | None  # of the fastest size that fits; None without a curve
     curve: tuple[Point, ...]  # samples per second, up to the largest batch size that fits
     best_batch_size: int | None
     knee_batch_size: int | None  # the smallest within the tolerance of the best

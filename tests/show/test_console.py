@@ -86,7 +86,8 @@ def test_a_prediction_has_at_most_15_lines_with_that_of_the_record_however_much_
     record = product.ALL[name]()
     assert record.prediction is not None
     long = " ".join(["many words"] * 30)
-    warnings = (Diagnostic("hidden-cap", long, long, long), *(Diagnostic(f"warning-{n}", f"{n} {long}", "", "") for n in range(9)))
+    others = (Diagnostic(f"warning-{n}", f"{n} {long}", "", "") for n in range(9))
+    warnings = (Diagnostic("hidden-cap", long, long, long), *others)
     crowded = replace(record, prediction=replace(record.prediction, warnings=(*record.prediction.warnings, *warnings)))
     shown = draw(lambda c: screens.show_record(c, crowded, full=False))
     assert len(shown.splitlines()) <= 14

@@ -224,7 +224,7 @@ ATTEMPT = Attempt(
 
 
 def after(attempt: Attempt):
-    started = RunStarted("command", "the command as it stands", None, 10, (), 90.0)
+    started = RunStarted("command", "the command as it stands", 10, ())
     return next_settings(attempt, Command(("python", "train.py", "{batch_size}")), ROWS, started, Known(), attempt)
 
 

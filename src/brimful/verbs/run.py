@@ -158,7 +158,7 @@ def run(
     except UsageError as error:
         raise UsageError(error.problem, f"{error.explanation}; brimful would run {chosen.why}", error.suggestion) from None
     limit = parse_bytes(host_limit) if host_limit is not None else None
-    started = RunStarted(chosen.source, chosen.why, chosen.folder, max_restarts, resume_words, grace_s, limit)
+    started = RunStarted(chosen.source, chosen.why, max_restarts, resume_words, limit)
     environment, kept = run_settings.environment_of(chosen.plan, os.environ)
     with opened("run", command, chosen.device, options) as session, SignalForwarding(grace_s) as signals:
         if found_later:

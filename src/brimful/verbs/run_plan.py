@@ -43,10 +43,6 @@ class Chosen:
         return self.record.plan if self.record else None
 
     @property
-    def folder(self) -> str | None:
-        return self.record.folder if self.record else None
-
-    @property
     def name(self) -> str:
         return self.record.opened.record_id if self.record else ""
 

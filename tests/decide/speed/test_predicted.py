@@ -60,7 +60,6 @@ def test_speed_rises_to_a_knee_that_is_the_smallest_size_within_the_tolerance_of
     assert found.knee_batch_size == min(size for size, rate in rates.items() if rate >= best * (1 - TOLERANCE))
     assert rates[1] < 0.1 * best and 100 < found.knee_batch_size < 4096
     assert found.knee_interval[0] <= found.knee_batch_size <= found.knee_interval[1]
-    assert found.share_of_best == pytest.approx(rates[64] / best)
 
 
 def test_a_step_of_small_kernels_is_bound_by_launches_and_a_large_one_is_not():
@@ -179,7 +178,7 @@ def test_where_nothing_is_known_of_other_sizes_nothing_is_drawn():
     assert speed(WIDE, 12).curve
     undrawn = speed(WIDE, 12, draws=False)
     assert undrawn.samples_per_s is not None
-    assert (undrawn.curve, undrawn.knee_batch_size, undrawn.share_of_best) == ((), None, None)
+    assert (undrawn.curve, undrawn.knee_batch_size) == ((), None)
 
 
 def test_evidence_of_the_card_itself_is_taken_as_it_is_and_widened_for_another():

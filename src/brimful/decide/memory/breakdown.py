@@ -284,7 +284,6 @@ def _breakdown(visits: Sequence[Visit], live: LiveBlocks, annotated: Annotated, 
         parts=parts,
         modules=tuple(shares[:TOP_MODULES]),
         alike=_alike(shares),
-        outside_bytes=highest.allocated - sum(share.bytes for share in shares),
         moment=moment,
         grown=grown if grown != moment else None,
     )

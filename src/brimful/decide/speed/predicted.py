@@ -168,12 +168,10 @@ def predict_speed(
     if draws and largest is not None and batch_size is not None and samples_at is not None and len(model.fitted_at) > 1:
         curve = _curve(clock, largest, batch_size, samples_at, interval)
     own = None if samples_at is None else _rate(samples_at(at), estimate)
-    top = max((point.value.value for point in curve.points), default=None)
     return PredictedSpeed(
         batch_size=batch_size,
         step_s=estimate,
         samples_per_s=own,
-        share_of_best=own.value / top if own is not None and top else None,
         curve=curve.points,
         best_batch_size=curve.best,
         knee_batch_size=curve.knees[1] if curve.knees else None,
