@@ -22,7 +22,7 @@ _RAISED_BY = {
     "card": (
         "an operation on the imaginary card raised an error",
         "on a real card it may run: shapes that depend on values are what they are there, and upper bounds here "
-        "({approximations}); see docs/imaginary.md",
+        "({approximations})",
     ),
     "sandbox": (
         "a file call failed in the layer that keeps the writes of a trial out of your folders",
@@ -82,7 +82,7 @@ def error_of(session: Session, trial_result: TrialResult) -> BrimfulError:
         return Unsupported(
             problem=_what_is_lacking(trial_result, text),
             explanation="this script cannot be predicted without a card",
-            suggestion="see the limits in docs/imaginary.md; on a machine with a card, tune and audit work without prediction",
+            suggestion="on a machine with a card, tune and audit measure it; here brimful can predict the script without that call",
             traceback=text,
         )
     if trial_result.outcome is Outcome.TIMED_OUT:
@@ -173,7 +173,7 @@ def _crashed(trial_result: TrialResult, text: str, logs: str) -> CommandFailed:
     elif device == "imaginary" and not caught and trial_result.failure and trial_result.failure.type in _BY_VALUES:
         suggestion = (
             "if it runs on a real card: values read from an imaginary one are 0 where nobody can know them "
-            "(docs/imaginary.md); else run the command without brimful, which changes nothing in it but the settings"
+            "(a loss, what a mask adds up to); else run the command without brimful, which changes nothing in it but the settings"
         )
     return CommandFailed(f"{who}{code}{_settings_of(trial_result)}: {error}", logs, suggestion, text)
 
