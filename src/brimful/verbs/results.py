@@ -82,7 +82,7 @@ def error_of(session: Session, trial_result: TrialResult) -> BrimfulError:
         return Unsupported(
             problem=_what_is_lacking(trial_result, text),
             explanation="this script cannot be predicted without a card",
-            suggestion="on a machine with a card, tune and audit measure it; here brimful can predict the script without that call",
+            suggestion="on a machine with a card, tune and audit measure it; here brimful predicts it without that call",
             traceback=text,
         )
     if trial_result.outcome is Outcome.TIMED_OUT:
@@ -172,8 +172,8 @@ def _crashed(trial_result: TrialResult, text: str, logs: str) -> CommandFailed:
         suggestion = "no card is here, and the script asks for one: name an imaginary one, --gpu a100-40gb (see `brimful gpus`)"
     elif device == "imaginary" and not caught and trial_result.failure and trial_result.failure.type in _BY_VALUES:
         suggestion = (
-            "if it runs on a real card: values read from an imaginary one are 0 where nobody can know them "
-            "(a loss, what a mask adds up to); else run the command without brimful, which changes nothing in it but the settings"
+            "if it runs on a real card: values read from an imaginary one are 0 where nobody can know them (a loss, what a "
+            "mask adds up to); else run the command without brimful, which changes nothing in it but the settings"
         )
     return CommandFailed(f"{who}{code}{_settings_of(trial_result)}: {error}", logs, suggestion, text)
 
