@@ -60,6 +60,16 @@ class Shaped(World):
         return [*made, Phase("eval"), Malloc(9, MIB, "aten.mm"), Free(9)]
 
 
+@dataclass
+class Aligned(Shaped):
+    """An operation more where the value is no multiple of 8, as attention pads its mask: two kinds of programs."""
+
+    def rows(self, size: int) -> list[Row]:
+        made = super().rows(size)
+        padding = [Malloc(30, self.fixed // 3 + 4096 * self.value, "aten.constant_pad_nd"), Free(30)] if self.value % 8 else []
+        return [*made[:2], *padding, *made[2:]]
+
+
 def solved(world, name="max_length", command=COMMAND, **more):
     return work(world, predict, command, gpu_memory="4GiB", solve=name, **more)
 
@@ -223,3 +233,11 @@ def test_what_the_script_prepared_for_another_length_is_not_handed_on(monkeypatc
     handed.clear()
     work(World(), predict, gpu_memory="4GiB")
     assert len(handed[-1]) == len(handed) - 1, "batch sizes share it"
+
+
+@pytest.mark.parametrize("linear", [64 * 1024, MIB, 3 * MIB])
+def test_the_largest_value_has_the_peak_of_its_own_trace_where_the_proof_is_of_another_kind_of_program(linear):
+    found = solved(Aligned(fixed=100 * MIB, linear=linear)).prediction
+    value = found.solved.value
+    alone = work(Aligned(fixed=100 * MIB, linear=linear), predict, COMMAND, gpu_memory="4GiB", settings={"max_length": value})
+    assert alone.prediction.verdict == "fits" and alone.prediction.peak.device_bytes == found.peak.device_bytes

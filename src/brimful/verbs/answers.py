@@ -87,7 +87,7 @@ def answer_at(tracer: Tracer, size: int | None, play: Play | None, conclusion: M
 
 
 def _play_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) -> Play | None:
-    """The replay at a batch size: by a verified model, by its own trace, or by one without a limit where the card is full.
+    """The replay at a batch size: by its own trace, by a verified model, or by one without a limit where the card is full.
 
     A model that was fitted near the edge, beyond a kink, says nothing of smaller sizes on its other side; and none knows where
     the script raises an error, so that a size above all that ran is traced.
@@ -95,7 +95,12 @@ def _play_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) -> P
     ran = [size for size in tracer.completed() if size is not None]
     failed = any(one.outcome in SCRIPT_FAILED for one in tracer.results.values())
     model = conclusion.size_model
-    if model is not None and batch_size >= min(model.fitted_at) and not (failed and batch_size > max(ran, default=0)):
+    if (
+        batch_size not in ran
+        and model is not None
+        and batch_size >= min(model.fitted_at)
+        and not (failed and batch_size > max(ran, default=0))
+    ):
         return partial(model.replay_at, batch_size, tracer.card.settings)
     return play_of_trial(tracer, batch_size)
 

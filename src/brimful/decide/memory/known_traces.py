@@ -107,8 +107,9 @@ class Known:
         return (self.bracket.in_batches or model.verified) and (not model.size_model.constant or self.all_alike(model))
 
     def is_sure(self, model: TrustedModel | None) -> bool:
-        """Whether a trace confirmed it, and none above the largest that fits speaks against it."""
-        sure = model is not None and model.verified and self.trusts(model)
+        """Whether a trace confirmed it, that of the largest that fits as well, and none above that speaks against it."""
+        low = self.bracket.low
+        sure = model is not None and model.verified and self.trusts(model) and (low is None or low in model.reproduced)
         return sure and not self.promises(model, self.bracket.high)
 
     def promises(self, model: TrustedModel | None, size: int | None) -> bool:
