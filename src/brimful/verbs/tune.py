@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from brimful import command as commands
 from brimful.decide.loading import EVAL_TIMES, POLICIES
@@ -138,53 +139,47 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None, noted: Seq
     if choice.speed is not None:
         speed = choice.speed
         session.keep(SpeedEstimate(speed.curve, speed.best_batch_size, speed.knee_batch_size, None, speed.tolerance))
-    size = choice.batch_size
+    warnings = (
+        *noted,
+        *imaginary.search_notes(conclusion),
+        *choice.warnings,
+        *rate_advice(tracer.representative(), asked, choice.batch_size),
+    )
+    return _plan(
+        tracer, goal, asked, choice.batch_size, choice.why, confirmed,
+        speed=choice.samples_per_s, warnings=warnings, sizes=_sizes(tracer, conclusion, choice, asked),
+    )  # fmt: skip
+
+
+def _plan(
+    tracer: Tracer, goal: Objective, asked: int | None, size: int, why: str, peak: PeakEstimate | None, **more: Any
+) -> Plan:
+    """The plan for a batch size; `peak`: of a trace at it that fits, None where there is none."""
     return make_plan(
         goal,
         tracer.command,
         tracer.settings_at(size),
-        session.results,
-        {"batch_size": choice.why, **_FOLLOWS},
+        tracer.session.results,
+        {"batch_size": why, **_FOLLOWS},
         requested={"batch_size": asked} if asked else None,
-        verified=confirmed is not None,
+        verified=peak is not None,
         source=Source.PREDICTED,
-        peak=_estimate(confirmed),
-        speed=choice.samples_per_s,
-        warnings=[
-            *noted,
-            *imaginary.search_notes(conclusion),
-            *choice.warnings,
-            *rate_advice(tracer.representative(), asked, size),
-        ],
-        sizes=_sizes(tracer, conclusion, choice, asked),
+        peak=_estimate(peak),
+        **more,
     )
 
 
 def _largest_so_far(tracer: Tracer, goal: Objective, asked: int | None, stop: BaseException) -> Plan:
     """A partial plan: the requested size, or the largest, of those that were traced and fit. Raises `stop` where none does."""
     done = [size for size, one in tracer.results.items() if size is not None and one.outcome is Outcome.COMPLETED]
-    plays = {size: tracer.play(size) for size in done}
-    fitting = [size for size, play in plays.items() if play is not None and tracer.card.fits(play)]
-    if not fitting:
+    plays = {size: play for size in done if (play := tracer.play(size)) is not None and tracer.card.fits(play)}
+    if not plays:
         raise stop
-    size = asked if asked in fitting else max(fitting)
-    partial, play = tune_task.ended_early(tracer.session, stop), plays[size]
-    return make_plan(
-        goal,
-        tracer.command,
-        tracer.settings_at(size),
-        tracer.session.results,
-        {
-            "batch_size": "the requested size fits" if size == asked else "the largest traced so far that fits",
-            **_FOLLOWS,
-        },
-        requested={"batch_size": asked} if asked else None,
-        verified=True,
-        source=Source.PREDICTED,
-        peak=_estimate(tracer.card.peak(play)) if play is not None else None,
-        partial=partial,
-        warnings=tune_task.partial_advice(partial, f"batch size {size:,}, which was traced and fits"),
-    )
+    size = asked if asked in plays else max(plays)
+    why = "the requested size fits" if size == asked else "the largest traced so far that fits"
+    ended = tune_task.ended_early(tracer.session, stop)
+    warnings = tune_task.partial_advice(ended, f"batch size {size:,}, which was traced and fits")
+    return _plan(tracer, goal, asked, size, why, tracer.card.peak(plays[size]), partial=ended, warnings=warnings)
 
 
 def _sizes(tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked: int | None) -> tuple[TriedSize, ...]:

@@ -1,7 +1,7 @@
 """Memory by phase: each phase's peak is its own, reset at its start and read at its end.
 
-On a card: what PyTorch's allocator had allocated and reserved. On a CPU: the process's own resident memory, whose high-water
-mark Linux resets on request (proc_pid_clear_refs(5), value 5); elsewhere it is sampled.
+On a card: what PyTorch's allocator had allocated and reserved. On a CPU: the process's own resident memory, by the kernel's
+high-water mark; where that cannot be reset, a phase's peak is the peak up to its end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -19,6 +18,7 @@ from brimful.errors import DoesNotFit
 from brimful.train.checking import Effective
 from brimful.units import format_bytes, parse_budget
 from brimful_inside import script
+from brimful_inside.probe.memory.host_memory import high_water_mark_bytes, reset_high_water_mark
 
 TRAIN, EVAL = "train", "eval"
 
@@ -101,28 +101,14 @@ class _CardMeter:
 class _HostMeter:
     """This process's resident memory, without its workers'."""
 
-    def __init__(self) -> None:
-        self._sampled = 0
-        self._resets = True  # False: the peak is the largest of the samples
-
     def reset(self) -> None:
-        self._sampled = 0
-        try:
-            Path("/proc/self/clear_refs").write_text("5")
-        except OSError:
-            self._resets = False
+        reset_high_water_mark()
 
     def peak(self) -> Peak:
-        return Peak(host_bytes=max(self.now_bytes(), self._sampled, self._mark() if self._resets else 0))
+        return Peak(host_bytes=high_water_mark_bytes())
 
     def now_bytes(self) -> int:
-        now = psutil.Process().memory_info().rss
-        self._sampled = max(self._sampled, now)
-        return now
-
-    def _mark(self) -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+        return psutil.Process().memory_info().rss
 
 
 def limit_memory(budget: str, device: torch.device) -> Effective:

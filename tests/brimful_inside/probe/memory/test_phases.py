@@ -119,4 +119,4 @@ def test_peaks_do_not_depend_on_what_ran_before(stretches):
 def test_where_the_kernel_names_no_high_water_mark_the_peak_of_the_whole_process_counts(monkeypatch, tmp_path):
     (tmp_path / "status").write_bytes(b"Name:\tpython\nVmRSS:\t1 kB\n")
     monkeypatch.setattr("builtins.open", lambda *_, real=open, **more: real(tmp_path / "status", "rb", **more))
-    assert host_memory.HostMeter.peak_bytes(None) > 10 << 20
+    assert host_memory.high_water_mark_bytes() > 10 << 20
