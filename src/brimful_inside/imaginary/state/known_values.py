@@ -4,7 +4,8 @@ positions, flags), and of what is made of known ones alone.
 They decide about shapes and about which way a script takes: with zeros ``x[:, : lengths.max()]`` would be empty. Masks and
 token numbers that the host sends are not kept, since they differ from batch to batch. What the card makes of shapes alone
 (``arange`` and what follows from it) is the same for each batch, and kept in any shape: Transformers leaves the causal mask out
-where such positions show that nothing is packed. Of a mask a bound may be known instead: a detector that
+where such positions show that nothing is packed. Where all rows of a batch are alike, one of them stands for all, so that what
+is known does not depend on how many there are. Of a mask a bound may be known instead: a detector that
 samples 512 of 2000 proposals writes ones at 512 places of a mask of zeros. A bound belongs to a storage, and so holds for every
 view; whatever changes the storage in another way ends it. Whole numbers that are picked by unknown places (``batch[perm]``: the
 graph of each node that is left) are taken to be spread evenly over those there are.
@@ -25,6 +26,7 @@ _MASKS = (torch.bool, torch.uint8)
 FEW = 16  # elements: of any shape and type
 MANY = 1 << 20  # elements: of one dimension and whole numbers; some milliseconds at most
 MANY_OF_SHAPES = 1 << 18  # of more dimensions: the positions of a batch, not the masks of long texts, which each layer may make
+MANY_IN_A_ROW = 1 << 16
 SENT = 0  # the age of numbers that came from the host, or that a script wrote down
 
 _UNSET = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize_", "set_")
@@ -33,15 +35,17 @@ _DECIDED_BY = {"bitwise_and": 0, "logical_and": 0, "bitwise_or": 1, "logical_or"
 _OF_A_SHAPE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")  # values do not matter
 
 
-def is_small(tensor: Tensor, since: float = SENT) -> bool:
-    """Whether values of such a tensor are kept. `since`: the age of the numbers that they are made of."""
-    count = tensor.numel()
+def is_small(tensor: Tensor, since: float = SENT, count: Optional[int] = None) -> bool:
+    """Whether values of such a tensor are kept. `since`: the age of the numbers that they are made of. `count`: how many of
+    them stand for all."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         return False
-    if count <= FEW:
+    if tensor.numel() <= FEW:
         return True
     if tensor.is_floating_point() or tensor.is_complex():
         return False
+    if count is None:
+        count = tensor.numel()
     return count <= MANY if tensor.dim() == 1 else count <= MANY_OF_SHAPES and since > SENT
 
 
@@ -87,20 +91,39 @@ class Known:
         entry = self._entry(tensor)
         if entry is None or entry.values is None:
             return None
+        offset, stride = tensor.storage_offset(), tensor.stride()
+        if entry.values_period:
+            period, rest = divmod(entry.values_period, tensor.element_size())  # rest: bytes read as a larger type
+            period = 1 if rest else period
+            across = sum((count - 1) * step for count, step in zip(tensor.shape, stride) if step % period)
+            if tensor.numel() and not rest and offset % period + across < period:
+                offset, stride = offset % period, tuple(step if step % period else 0 for step in stride)
+            else:  # a view in which rows are no rows any more
+                self._spread(tensor)
+                if entry.values is None:
+                    return None
         self._since = min(self._since, entry.values_since)
         shared = torch.empty(0, dtype=tensor.dtype, device="cpu")
-        return shared.set_(entry.values, tensor.storage_offset(), tensor.shape, tensor.stride())
+        return shared.set_(entry.values, offset, tensor.shape, stride)
 
     def keep(self, tensor: Tensor, numbers: Tensor, since: float = SENT) -> None:
-        """`tensor` of the card has these numbers, where it is small and has its storage for itself."""
+        """`tensor` of the card has these numbers, where they are few and it has its storage for itself. Of rows that are
+        shown to be alike by a stride of 0, one is kept."""
         entry = self._entry(tensor)
-        if entry is None or tensor.shape != numbers.shape or tensor.dtype != numbers.dtype or not is_small(tensor, since):
+        if entry is None or tensor.shape != numbers.shape or tensor.dtype != numbers.dtype:
             return
         if entry.nbytes != tensor.numel() * tensor.element_size():
             return
-        entry.values_since = min(entry.id, since)
-        mine = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-        entry.values = mine.copy_(numbers).untyped_storage()
+        row = numbers
+        while tensor.is_contiguous() and row.numel() and row.dim() and row.stride(0) == 0:
+            row = row[0]
+        if not is_small(tensor, since, row.numel()):
+            return
+        alike = row is not numbers and numbers.numel() > FEW
+        kept, stride = (row, row.contiguous().stride()) if alike else (numbers, tensor.stride())
+        mine = torch.empty_strided(kept.shape, stride, dtype=tensor.dtype, device="cpu")
+        entry.values, entry.values_since = mine.copy_(kept).untyped_storage(), min(entry.id, since)
+        entry.values_period = kept.numel() * kept.element_size() if alike else 0
 
     def forget(self, tensor: Tensor) -> None:
         entry = self._entry(tensor)
@@ -113,20 +136,33 @@ class Known:
     def follow(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], out: Any) -> None:
         """An operation was done on the card: what it made is known where all that it was made of is."""
         written = [tensor for number in how.written for tensor in _tensors(args[number : number + 1]) if is_meta(tensor)]
-        if how.makes and all(is_small(made, math.inf) for made in _tensors((out,))):
+        for tensor in written:
+            self._spread(tensor)
+        outs = list(_tensors((out,)))
+        if how.makes and all(is_small(made, math.inf, 0) for made in outs):
             self._since = math.inf
-            numbers = self._done_on_host(func, how, args, kwargs)
+            numbers = self._done_on_host(func, how, args, kwargs, outs)
             if numbers is _UNKNOWN and how.picks:
                 numbers = self._picked(args[0], out)
             if numbers is not _UNKNOWN:
                 since = self._since
                 if not written or how.decided_by is not None:
-                    for made, number in zip(_tensors((out,)), _tensors((numbers,))):
+                    for made, number in zip(outs, _tensors((numbers,))):
                         if is_meta(made):
                             self.keep(made, number, since)
                 written = [tensor for tensor in written if not self._grows_old(tensor, since)]
         for tensor in written:
             self.forget(tensor)
+
+    def _spread(self, tensor: Tensor) -> None:
+        """Where one row stands for all, each has its own now; or none is known, where they are too many."""
+        entry = self._entry(tensor)
+        if entry is None or entry.values is None or not entry.values_period:
+            return
+        row = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(entry.values)
+        count = entry.nbytes // tensor.element_size()
+        entry.values = row.repeat(count // len(row)).untyped_storage() if count <= MANY_OF_SHAPES else None
+        entry.values_period = 0
 
     def _grows_old(self, tensor: Tensor, since: float) -> bool:
         """Numbers of that age were written to `tensor`. Returns whether it is known as before."""
@@ -135,14 +171,17 @@ class Known:
             entry.values_since = min(entry.values_since, since)
         return is_small(tensor, since)
 
-    def _done_on_host(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    def _done_on_host(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor]) -> Any:
         """What `func` gives on the known numbers; _UNKNOWN where one is not known. In place it changes the numbers kept."""
-        if how.overwrites and args and is_meta(args[0]) and self._values(args[0]) is None:
+        if how.overwrites and args and is_small(args[0], math.inf) and is_meta(args[0]) and self._values(args[0]) is None:
             self.keep(args[0], torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu"), math.inf)
         try:
             plain = tuple(self._on_host(arg, how) for arg in args)
             named = {name: self._on_host(arg, how) for name, arg in kwargs.items() if name != "pin_memory"}
-            return func(*plain, **named)
+            numbers = _UNKNOWN if how.written else _by_rows(func, plain, named, outs)
+            needed = outs if how.of_a_shape else [*outs, *_tensors(plain)]
+            few = all(is_small(tensor, math.inf) for tensor in needed)
+            return func(*plain, **named) if numbers is _UNKNOWN and few else numbers
         except _NotKnown:
             return _UNKNOWN if how.decided_by is None else self._decided(how.decided_by, args)
         except Exception:  # no kernel for it on the host, or a value it refuses: a card would not be asked here
@@ -174,17 +213,54 @@ class Known:
             if values is not None and bool((values == by).all()):
                 shape = torch.broadcast_shapes(*(other.shape for other in args[:2] if isinstance(other, Tensor)))
                 dtype = torch.result_type(*args[:2]) if by == 0 else torch.bool
-                return torch.full(shape, by, dtype=dtype, device="cpu")
+                return torch.full((), by, dtype=dtype, device="cpu").expand(shape)
         return _UNKNOWN
 
     def _on_host(self, arg: Any, how: follows) -> Any:
         if isinstance(arg, Tensor):
             if how.of_a_shape:
-                return torch.zeros(arg.shape if is_small(arg, math.inf) else (), dtype=arg.dtype, device="cpu")
+                return torch.zeros((), dtype=arg.dtype, device="cpu").expand(arg.shape)
             return self._numbers(arg)
         if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], Tensor):
             return [self._on_host(item, how) for item in arg]
         return torch.device("cpu") if isinstance(arg, torch.device) else arg
+
+
+def _by_rows(func: Any, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor]) -> Any:
+    """What `func` gives on operands whose rows are alike, found out on two rows and on three: if the rows of the results are
+    alike then, those of any batch are. _UNKNOWN where they are not."""
+    operands = list(_tensors(args))
+    most = max((tensor.dim() for tensor in (*operands, *outs)), default=0)
+    batched = [tensor for tensor in operands if tensor.dim() == most > 0 and len(tensor) > 1]
+    lengths = {len(tensor) for tensor in batched or outs if tensor.dim() == most > 0}
+    shapes = [arg for arg in args if isinstance(arg, (list, tuple)) and arg and arg[0] in lengths]
+    if len(lengths) != 1 or max(lengths) <= 3 or any(tensor.stride(0) for tensor in batched) or not (batched or shapes):
+        return _UNKNOWN
+    if any(made.dim() and made.numel() > len(made) * MANY_IN_A_ROW for made in (*outs, *batched)):
+        return _UNKNOWN
+
+    def of_rows(arg: Any, count: int) -> Any:
+        if isinstance(arg, Tensor):
+            return arg[:count] if arg.dim() == most > 0 else arg
+        if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], Tensor):
+            return [of_rows(item, count) for item in arg]
+        return [count, *arg[1:]] if any(arg is shape for shape in shapes) else arg
+
+    try:
+        two, three = (list(_tensors((func(*(of_rows(arg, count) for arg in args), **kwargs),))) for count in (2, 3))
+    except Exception:  # the row of another number, say
+        return _UNKNOWN
+    found = []
+    for made, one, other in zip(outs, two, three):
+        if one.dim() and len(one) == 2 and len(other) == 3 and made.shape[1:] == one.shape[1:]:
+            one = one[:1].expand(made.shape)
+            alike = torch.equal(other, one[:3])
+        else:
+            alike = made.shape == one.shape and torch.equal(one, other)
+        if not alike:
+            return _UNKNOWN
+        found.append(one)
+    return found if len(found) == len(outs) else _UNKNOWN
 
 
 class _NotKnown(Exception):

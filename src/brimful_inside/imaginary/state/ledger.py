@@ -40,6 +40,7 @@ class _Storage(weakref.ref):
         "stream",
         "used_by",
         "values",
+        "values_period",
         "values_since",
     )
 
@@ -90,7 +91,7 @@ class Ledger:
         entry = _Storage(storage, self._on_freed)
         entry.key, entry.ledger, entry.nbytes = storage._cdata, self, nbytes
         entry.known_true, entry.most = False, None  # what is known of its elements (device.py, known_values.py)
-        entry.values, entry.values_since = None, 0.0  # its numbers, and their age (known_values.py)
+        entry.values, entry.values_period, entry.values_since = None, 0, 0.0  # its numbers (known_values.py)
         entry.stream, entry.used_by = self._stream(), None
         entry.id, entry.address = self.reserve(nbytes, op) if nbytes else (0, 0)
         self.storages[entry.key] = entry

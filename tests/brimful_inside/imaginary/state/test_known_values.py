@@ -5,6 +5,8 @@ A mask that a script wrote at places it named has no more ones than these.
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -22,6 +24,7 @@ def test_what_is_made_on_the_card_of_numbers_is_known(gpu):
     assert torch.arange(5, device="cuda")[-1].item() == 4
     assert torch.empty(2, device="cuda").fill_(3).tolist() == [3.0, 3.0]
     weights = torch.randn(4, 4, device="cuda")
+    assert torch.randn(40, 40, device="cuda").new_ones(2).sum().item() == 2
     assert weights.new_tensor([6]).item() == 6 and weights.new_ones(2).sum().item() == 2
 
 
@@ -94,6 +97,68 @@ def test_positions_that_follow_from_shapes_alone_are_known_in_any_shape(gpu):
     assert (ones == 1).all()
     ones[3, 5:] = 0
     assert not (ones == 1).all() and ones.sum().item() == 285
+
+
+@pytest.mark.parametrize("batch", [3, 1024, 50_000])
+def test_positions_are_known_for_a_batch_of_any_size(gpu, batch):
+    positions = torch.arange(300, device="cuda").unsqueeze(0)
+    assert not packed(positions.expand(batch, -1)) and not packed(positions.repeat(batch, 1))
+    assert packed((positions % 100).expand(batch, -1) + torch.zeros_like(positions))
+    ones = torch.ones((batch, 300), dtype=torch.int64, device="cuda")
+    assert (ones[:, 5:] == 1).all() and not ones.ne(1).any() and ones[:, 0][-1].item() == 1
+
+
+CHANGES = {
+    "add": lambda x, y: x + y,
+    "compare": lambda x, y: x[:, :-1] < y[:, 1:],
+    "cumsum over rows": lambda x, y: x.cumsum(0),
+    "cumsum in a row": lambda x, y: x.cumsum(1),
+    "last column": lambda x, y: x[:, -1].clone(),
+    "row of the batch": lambda x, y: y + x[0],
+    "cat of columns": lambda x, y: torch.cat([x, y], 1),
+    "cat of rows": lambda x, y: torch.cat([x, y]),
+    "transposed": lambda x, y: x.t() + y.t(),
+    "all": lambda x, y: (x >= 0).all(),
+    "sum": lambda x, y: x.sum(),
+    "sum over rows": lambda x, y: x.sum(0),
+    "largest of each row": lambda x, y: x.max(1)[1],
+    "flipped": lambda x, y: x.flip(0),
+    "one row is another": lambda x, y: rewritten(x.clone(), 2, slice(None)),
+    "written through a view": lambda x, y: rewritten(x.clone(), 1, slice(3, 5)),
+    "rows by number": lambda x, y: x[torch.arange(3, device=x.device)] + y[3:4],
+    "like": lambda x, y: torch.ones_like(x) + y,
+    "repeated": lambda x, y: x[:1].repeat(len(x), 2),
+    "as bytes": lambda x, y: (x + 1).view(torch.int8),
+    "through other shapes": lambda x, y: (x + 1).view(-1, 10) - 1,
+}
+
+
+def rewritten(x, row, columns):
+    x[row, columns] = 9
+    return x
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_known_of_a_batch_whose_rows_are_alike_is_what_a_card_has(gpu, name):
+    some_rows = ("sum", "sum over rows", "cumsum over rows", "one row is another", "written through a view", "cat of rows")
+    may_be_unknown = (
+        *some_rows,
+        "transposed",
+        "row of the batch",
+        "flipped",
+        "rows by number",
+        "through other shapes",
+        "as bytes",
+    )
+
+    def made(batch, length, device):
+        row = torch.arange(length, device=device)
+        return CHANGES[name](row.unsqueeze(0).expand(batch, -1) + 3, (row * 2 % 7).repeat(batch, 1))
+
+    for batch, length in product((4, 10, 400, 5000), (5, 40, 400)):
+        known, true = gpu.known.values(made(batch, length, "cuda")), made(batch, length, "cpu")
+        assert known is None or torch.equal(known, true)
+        assert known is not None or (2 * batch * length > 1 << 18 and name in may_be_unknown)
 
 
 def test_numbers_of_the_host_decide_nothing_in_two_dimensions_by_whatever_way_they_came(gpu):
