@@ -335,8 +335,8 @@ def test_all_of_an_imaginary_card_is_the_budget_since_what_is_uncertain_is_in_th
     assert 0.9 * 4 * GIB < found.peak.device_interval_bytes[1] <= 4 * GIB or found.retries_per_step
 
 
-def warned(growth):
-    found = predicted(reporting(growth=growth), "64")
+def warned(growth, size="64"):
+    found = predicted(reporting(growth=growth), size)
     assert found.verdict == "fits"
     return [warning for warning in found.warnings if warning.code == "memory-grows"]
 
@@ -348,7 +348,8 @@ def test_an_evaluation_that_keeps_its_outputs_is_warned_of_and_found_not_to_fit_
 
 
 def test_steps_that_leave_memory_are_warned_of_and_numbers_are_not():
-    (warning,) = warned({"train": 34 * MIB})
+    assert warned({"train": 34 * MIB})[0].problem == "each step leaves 34.0 MiB more on the card"
+    (warning,) = warned({"train": 34 * MIB}, "6")
     assert warning.problem.startswith("each step leaves 34.0 MiB more on the card (at a batch size of "), "one that was traced"
     assert warned({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 125}) == []
     assert warned({}) == []

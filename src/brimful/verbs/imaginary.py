@@ -283,7 +283,8 @@ def search(tracer: Tracer, asked: int | None) -> MemoryConclusion:
     first, multiple_of = first_that_trains(tracer, asked)
 
     def searched() -> MemoryConclusion:
-        steps = search_largest(tracer.card, limits_of(tracer), first, multiple_of, tracer.begins_with, tracer.unknown)
+        begins_with, unknown = tracer.begins_with, tracer.unknown
+        steps = search_largest(tracer.card, limits_of(tracer), first, multiple_of, begins_with, unknown, asked)
         return run_search(steps, tracer.traced)
 
     conclusion = searched()

@@ -108,7 +108,7 @@ def _trace(group: _Group) -> None:
     first, group.multiple_of = imaginary.first_that_trains(tracer, group.asked)
     limits = imaginary.limits_of(tracer)
     if tracer.in_batches:
-        run_search(first_traces(tracer.card, limits, first, group.multiple_of), tracer.traced)
+        run_search(first_traces(tracer.card, limits, first, group.multiple_of, group.asked), tracer.traced)
     else:
         run_search(search_largest(tracer.card, limits, first, group.multiple_of, unknown=tracer.unknown), tracer.traced)
     group.shown = _shown(tracer)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.decide.memory.search_traced import Traced, search_largest
+from brimful.decide.memory.search_traced import FIRST_SIZE, NEAREST, Traced, search_largest
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
 from tests.decide.programs import CONTEXT, GIB, MIB, Script, affine, card, drive, fits, network
@@ -49,6 +49,27 @@ def test_the_largest_size_is_the_same_wherever_the_search_began(seed, budget, sh
     largest = usual.estimate.largest_batch_size
     assert begun.estimate.largest_batch_size == largest
     assert largest is None or fits(chosen, script.trace(largest))
+
+
+@given(seed=st.integers(0, 10**6), budget=st.integers(2, 40), bends_at=st.integers(1, 3000), asked=st.integers(1, 5000))
+@settings(max_examples=25, deadline=None)
+def test_the_size_in_question_is_traced_early_and_the_largest_is_the_same(seed, budget, bends_at, asked):
+    script = with_more(network(seed, layers=5), lambda b: 3_000_000 * min(b, bends_at))
+    chosen = card(budget * GIB, high=0.03, capacity=budget * GIB - CONTEXT)
+    about_it, sizes = drive(search_largest(chosen, Limits(), asked=asked), script.trace)
+    usual, _ = drive(search_largest(chosen, Limits()), script.trace)
+    largest = usual.estimate.largest_batch_size
+    assert about_it.estimate.largest_batch_size == largest
+    assert len(sizes) < 2 or sizes[1] == asked or not FIRST_SIZE + NEAREST <= asked <= largest // 2
+
+
+def test_the_size_in_question_says_nothing_of_others_where_it_does_not_fit():
+    """A large temporary is made from 30 to 39 samples: 39 does not fit, and 100 does."""
+    script = with_more(Script(network(3, layers=5).actions), lambda b: 2 * GIB * (30 <= b < 40))
+    chosen = card(2 * GIB)
+    found, sizes = drive(search_largest(chosen, Limits(), asked=39), script.trace)
+    usual, _ = drive(search_largest(chosen, Limits()), script.trace)
+    assert sizes[:3] == [5, 39, 12] and found.estimate.largest_batch_size == usual.estimate.largest_batch_size > 40
 
 
 @pytest.mark.parametrize("kink", [8, 20, 100, 300, 3000])

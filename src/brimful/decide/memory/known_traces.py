@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from brimful.decide.memory.bracket import Bracket
-from brimful.decide.memory.fit import Card, ExtrapolatedPeaks
+from brimful.decide.memory.fit import Card, ExtrapolatedPeaks, Play
 from brimful.decide.memory.size_model import SizeModel, TrustedModel
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import Outcome
@@ -42,24 +42,29 @@ class Known:
     full: set[int] = field(default_factory=set)  # ran out of device memory
     steps: set[int | None] = field(default_factory=set)  # samples that went into a step, over all traces
     predicted: dict[tuple, ExtrapolatedPeaks] = field(default_factory=dict)
+    aside: dict[int, Traced] = field(default_factory=dict)  # traced, and not learned: see `trace`
 
     def peaks_of(self, model: SizeModel) -> ExtrapolatedPeaks:
         return self.predicted.setdefault(model.identity, ExtrapolatedPeaks(model, self.card))
 
-    def trace(self, size: int) -> Generator[int, Traced, None]:
-        """Trace this size, and keep what it showed."""
-        traced = yield self.bracket.samples(size)
-        self.learn(size, traced)
+    def trace(self, size: int, only_if_it_fits: bool = False) -> Generator[int, Traced, None]:
+        """Trace this size, and keep what it showed. `only_if_it_fits`: what does not is laid aside until somebody traces it."""
+        traced = self.aside.pop(size, None)
+        if traced is None:
+            traced = yield self.bracket.samples(size)
+        if not only_if_it_fits or (_is_whole(traced) and self.card.fits(self._play(_program_of(traced)))):
+            self.learn(size, traced)
+        else:
+            self.aside[size] = traced
 
     def learn(self, size: int, traced: Traced) -> None:
         bracket = self.bracket
         bracket.tried.append(size)
         bracket.learn_dataset_length(traced.dataset_length)
-        whole = bool(traced.traces) and all(trace.whole for trace in traced.traces)
         if traced.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
             self.full.add(size)
             bracket.too_large.add(size)
-        elif traced.outcome is not Outcome.COMPLETED or not whole:
+        elif not _is_whole(traced):
             outcome = Outcome.CRASHED if traced.outcome is Outcome.COMPLETED else traced.outcome
             bracket.add_script_error(size, traced.failure, outcome)
             if outcome not in SCRIPT_FAILED or not self.programs:
@@ -67,10 +72,13 @@ class Known:
         else:
             self.steps.add(traced.samples_per_step)
             bracket.learn_given(size, traced.batch, traced.samples_per_step)
-            program = self.programs[size] = traced.program or joined([program_of(trace) for trace in traced.traces])
-            play = partial(self.card.replay, program)
+            program = self.programs[size] = _program_of(traced)
+            play = self._play(program)
             self.played[size] = play(self.card.capacity_bytes)
             (bracket.fitting if self.card.fits(play) else bracket.too_large).add(size)
+
+    def _play(self, program: Program) -> Play:
+        return partial(self.card.replay, program)
 
     @property
     def unfollowed(self) -> int | None:
@@ -120,3 +128,11 @@ class Known:
         """The upper end of the device peak if all that the script holds at a traced size were `factor` times as much."""
         played, card = self.played[size], self.card
         return card.around(card.context_bytes + factor * played.peak.reserved)[1] if played.full is None else float("inf")
+
+
+def _is_whole(traced: Traced) -> bool:
+    return traced.outcome is Outcome.COMPLETED and bool(traced.traces) and all(trace.whole for trace in traced.traces)
+
+
+def _program_of(traced: Traced) -> Program:
+    return traced.program or joined([program_of(trace) for trace in traced.traces])

@@ -34,6 +34,7 @@ FIRST_SIZE = 5  # not 1 or 2, where scripts and kernels take other ways
 FAR = 500  # a setting up to which nothing changed changes nothing
 NOT_FOLLOWED = "not_followed"  # what limits a search that names no largest size, since larger ones were the same
 APART = 7  # of the first two: a prime, so that a rounding in the script shows as a broken slope
+NEAREST = 3  # of the two where the second is the one that was asked about
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,11 @@ def search_largest(
     multiple_of: int = 1,
     begins_with: Sequence[int] = (),
     unknown: str = "batch_size",
+    asked: int | None = None,
 ) -> Generator[int, Traced, MemoryConclusion]:
     """Yields batch sizes to trace, or values of another `unknown`, is sent what each showed, and returns the conclusion.
-    `begins_with`: sizes whose traces are there, in place of its own first ones.
+    `begins_with`: sizes whose traces are there, in place of its own first ones. `asked`: the size in question, of which a trace
+    is wanted anyway; it is the second of them where it can be.
 
     A size is never yielded twice, obeys `limits`, is a multiple of `multiple_of`, and above the first two is predicted to fit.
     Operations may change with the size, or sizes move in steps: where no model is confirmed, the size above the answer is
@@ -80,7 +83,7 @@ def search_largest(
     for size in begins_with:
         yield from known.trace(size // multiple_of)
     if not begins_with:
-        yield from _first_traces(known, max(1, first_size // multiple_of))
+        yield from _first_traces(known, first_size, asked)
     while bracket.failed is None and known.programs and not bracket.ignored and not known.unfollowed:
         size = _next_size(known) if len(bracket.tried) < MOST_TRACES else None
         if size is None:
@@ -89,9 +92,11 @@ def search_largest(
     return _conclude(known)
 
 
-def first_traces(card: Card, limits: Limits, first_size: int, multiple_of: int) -> Generator[int, Traced, None]:
+def first_traces(
+    card: Card, limits: Limits, first_size: int, multiple_of: int, asked: int | None = None
+) -> Generator[int, Traced, None]:
     """The small traces that `search_largest` begins with."""
-    yield from _first_traces(Known(card, Bracket(limits, multiple_of)), max(1, first_size // multiple_of))
+    yield from _first_traces(Known(card, Bracket(limits, multiple_of)), first_size, asked)
 
 
 def extrapolate(
@@ -119,17 +124,19 @@ def _in_samples(bracket: Bracket, model: SizeModel | None) -> SizeModel | None:
     return model and replace(model, per=bracket.multiple_of, fitted_at=tuple(map(bracket.samples, model.fitted_at)))
 
 
-def _first_traces(known: Known, first_size: int) -> Generator[int, Traced, None]:
+def _first_traces(known: Known, first_size: int, asked: int | None) -> Generator[int, Traced, None]:
     """Two traces at small sizes, a third where they call for it; smaller ones where those are too large already."""
     bracket = known.bracket
-    size = bracket.within(first_size)
+    size = bracket.within(max(1, first_size // bracket.multiple_of))
     yield from known.trace(size)
     while size in known.full and size > 1 and len(bracket.tried) < MAX_TRACES:
         size = max(1, size // 4)
         yield from known.trace(size)
     if not known.programs:
         return
-    second = _second_size(known, size)
+    if asked is not None and _may_be_second(known, size, asked):
+        yield from known.trace(asked // bracket.multiple_of, only_if_it_fits=True)
+    second = _second_size(known, size) if len(known.programs) == 1 else None
     if second is not None and len(bracket.tried) < MAX_TRACES:
         yield from known.trace(second)
     if bracket.failed is None and len(known.programs) == 2 and not bracket.ignored and not known.unfollowed:
@@ -139,6 +146,12 @@ def _first_traces(known: Known, first_size: int) -> Generator[int, Traced, None]
         # Even if all memory grew with the square of the batch since the largest size that was traced.
         if known.upper_if_grown(largest, (third / largest) ** 2) <= known.card.budget_bytes:
             yield from known.trace(third)
+
+
+def _may_be_second(known: Known, first: int, asked: int) -> bool:
+    size, rest = divmod(asked, known.bracket.multiple_of)
+    far = size >= first + NEAREST and size == known.bracket.within(size)
+    return far and not rest and not known.full and known.upper_if_grown(first, size / first) <= known.card.budget_bytes
 
 
 def _second_size(known: Known, first: int) -> int | None:
