@@ -349,7 +349,7 @@ def test_an_evaluation_that_keeps_its_outputs_is_warned_of_and_found_not_to_fit_
 
 def test_steps_that_leave_memory_are_warned_of_and_numbers_are_not():
     assert warned({"train": 34 * MIB})[0].problem == "each step leaves 34.0 MiB more on the card"
-    (warning,) = warned({"train": 34 * MIB}, "6")
+    (warning,) = warned({"train": 34 * MIB}, "2000")
     assert warning.problem.startswith("each step leaves 34.0 MiB more on the card (at a batch size of "), "one that was traced"
     assert warned({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 125}) == []
     assert warned({}) == []

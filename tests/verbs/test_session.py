@@ -61,7 +61,7 @@ def test_each_trial_gets_what_those_before_it_saw_of_the_samples(tmp_path):
 
     for _ in range(2):  # the second record has nothing of the first
         got: list[list[str]] = []
-        work(Scans(), predict, ("my-train", "--batch-size", "8"), gpu_memory="4GiB", home=tmp_path)
+        work(Scans(), predict, ("my-train", "--batch-size", "4"), gpu_memory="4GiB", home=tmp_path)
         first, third = "trial-001/scans-5.jsonl", "trial-003/scans-5.jsonl"
         assert len(got) > 3 and got == [[], [first], [first], *[[first, third]] * (len(got) - 3)]
 
@@ -132,7 +132,7 @@ def whole_record(tmp_path_factory):
 
 
 def test_a_record_of_a_newer_brimful_is_refused_as_such(tmp_path):
-    work(World(), predict, ("my-train", "--batch-size", "8"), gpu_memory="4GiB", home=tmp_path)
+    work(World(), predict, ("my-train", "--batch-size", "4"), gpu_memory="4GiB", home=tmp_path)
     path = latest(tmp_path) / "record.jsonl"
     path.write_text(path.read_text().replace(f'"schema":{SCHEMA}', '"schema":99'))
     with pytest.raises(OtherSchema):
@@ -140,7 +140,7 @@ def test_a_record_of_a_newer_brimful_is_refused_as_such(tmp_path):
 
 
 def test_a_verb_returns_what_its_record_holds(tmp_path):
-    record = work(World(), predict, ("my-train", "--batch-size", "8"), gpu_memory="4GiB", home=tmp_path)
+    record = work(World(), predict, ("my-train", "--batch-size", "4"), gpu_memory="4GiB", home=tmp_path)
     assert kept(tmp_path).prediction == record.prediction
     assert record.opened.command.argv[-1] == "{batch_size}"
     assert record.opened.command.found_flags == {"batch_size": "--batch-size"}
