@@ -79,7 +79,7 @@ def what_would_help(tracer: Tracer, answer: Answer, found: Found, step_s: Estima
     `step_s`: as it is. `searches`: the largest batch size after a change is worked out as well, by one more trace a change.
     """
     ladder = _Ladder(tracer, answer, found, step_s, searches)
-    free = (ladder.expandable_segments, ladder.smaller_evaluation)
+    free = (ladder.expandable_segments, ladder.fused_optimizer, ladder.smaller_evaluation)
     of_the_script = (ladder.mixed_precision, ladder.chunked_loss, ladder.gradient_checkpointing, ladder.eight_bit_states)
     if answer.verdict == "fits":
         changes = (*free, *of_the_script)
@@ -142,6 +142,15 @@ class _Ladder:
         after = replace(self.now, memory=replace(self.now.memory, card=card))
         self._take("expandable-segments", "expandable segments", how, Source.PREDICTED, after)
 
+    def fused_optimizer(self) -> None:
+        known = self._optimizers(remedies.FUSED_OPTIMIZERS)
+        if known and any(map(remedies.is_of_the_step, self.now.memory.annotated.allocations)):
+            how = f'fused=True in {known[0]}, optim="{known[0].lower()}_torch_fused" of Transformers\' Trainer'
+            self._estimate("fused-optimizer", "a fused optimizer", how, "without the step's temporaries", remedies.fused)
+
+    def _optimizers(self, of: Sequence[str]) -> list[str]:
+        return [one.name for one in self.tracer.representative().reports[0].optimizers if one.name in of]
+
     def smaller_evaluation(self) -> None:
         """Where evaluation sets the peak: half its batch, run where the command has a place for it, else estimated."""
         if self.now.memory.phase != "eval":
@@ -191,8 +200,7 @@ class _Ladder:
             self._estimate("chunked-loss", "the loss in chunks", how, basis, resize)
 
     def eight_bit_states(self) -> None:
-        names = [optimizer.name for optimizer in self.tracer.representative().reports[0].optimizers]
-        known = [name for name in names if name in remedies.EIGHT_BIT_OPTIMIZERS]
+        known = self._optimizers(remedies.EIGHT_BIT_OPTIMIZERS)
         if known:
             how = f"bitsandbytes.optim.{known[0]}8bit in place of {known[0]}"
             basis = "arithmetic on the bytes of the states, 1 byte an element and 4 for each 2048 (arXiv 2110.02861)"
@@ -219,7 +227,7 @@ class _Ladder:
             after = self._resized(self.now, remedies.sharded(cards), more_s)
             after = replace(after, memory=replace(after.memory, more_bytes=after.memory.more_bytes + whole))
             if after.memory.card.verdict(after.memory.play) == "fits" or cards == _CARDS[-1]:
-                basis = f"a {cards}th of parameters, gradients and states, and two blocks whole; the exchange hidden by nothing"
+                basis = f"1/{cards} of parameters, gradients and states, and two blocks whole; the exchange hidden by nothing"
                 how = "torch.distributed.fsdp.fully_shard on each block and on the model"
                 self._take("fsdp", f"FSDP over {cards} cards", how, Source.ESTIMATE, after, basis)
                 return

@@ -54,9 +54,20 @@ def test_eight_bit_states_take_a_byte_an_element_and_a_scale_for_each_block(item
     assert again.bytes_of("optimizer_state") <= 3 * remedies.NOTHING
 
 
+def test_what_a_step_takes_for_all_parameters_goes_with_an_optimizer_that_takes_none_and_is_shared_by_cards():
+    step = [Site(7, "", "a.py:1 in f", "optimizer", ""), At(7), Malloc(90, 400 * MIB, "aten._foreach_sqrt"), Free(90)]
+    one = memory(Phase("train"), *one_step(1, 10), *step, Step(1))
+    assert one.play(None).peak.allocated >= 400 * MIB
+    for resize in (remedies.fused, remedies.eight_bit, remedies.offloaded):
+        assert one.resized(resize).play(None).peak.allocated < 400 * MIB
+    assert max(one.resized(remedies.sharded(4)).sizes) == 100 * MIB
+    elsewhere = memory(Phase("train"), *one_step(1, 10), step[0]._replace(during="backward"), *step[1:], Step(1))
+    assert max(elsewhere.resized(remedies.fused).sizes) == 400 * MIB, "a backward pass keeps its own"
+
+
 def test_states_of_one_byte_stay_as_they_are():
     one = adam_states(itemsize=1)
-    assert list(one.resized(remedies.eight_bit).sizes) == list(one.sizes)
+    assert one.resized(remedies.eight_bit).bytes_of("optimizer_state") == one.bytes_of("optimizer_state")
 
 
 def steps() -> Memory:

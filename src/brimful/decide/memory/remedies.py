@@ -25,7 +25,7 @@ from brimful.decide.memory.breakdown import (
 from brimful.decide.memory.fit import Card
 from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.replay import FIRST_PHASE, Peaks, Replayed
-from brimful_inside.simulator.trace import RECOMPUTATION
+from brimful_inside.simulator.trace import OPTIMIZER, RECOMPUTATION
 
 WORTH_SHARE = 0.01  # of the peak: less is no remedy
 CHUNKS = 8  # of a loss (assumed: what is left is an eighth, and the products stay large)
@@ -36,6 +36,7 @@ NOTHING = 512  # bytes, the allocator's smallest block
 # paper's (arXiv 2110.02861).
 EIGHT_BIT_FROM = 4096
 EIGHT_BIT_BLOCK = 2048
+FUSED_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")  # of PyTorch
 EIGHT_BIT_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "LAMB", "Lion")
 
 #: (an allocation, its phase, its bytes) -> its bytes after a change
@@ -133,10 +134,19 @@ def halved_evaluation(allocation: Allocation, phase: str, size: int) -> int:
     return size // 2 if phase == "eval" and made else size
 
 
+def is_of_the_step(allocation: Allocation) -> bool:
+    """What an optimizer takes to update all parameters together (PyTorch's foreach): one kernel a parameter takes nothing."""
+    return allocation.category == TEMPORARIES and allocation.site.during == OPTIMIZER
+
+
+def fused(allocation: Allocation, phase: str, size: int) -> int:
+    return 0 if is_of_the_step(allocation) else size
+
+
 def eight_bit(allocation: Allocation, phase: str, size: int) -> int:
-    """A state in one byte an element, with a scale for each block."""
+    """A state in one byte an element, with a scale for each block; its kernels update in place."""
     if allocation.category != OPTIMIZER_STATE or allocation.itemsize < 2:
-        return size
+        return fused(allocation, phase, size)
     elements = size // allocation.itemsize
     if elements < EIGHT_BIT_FROM:
         return size
@@ -144,15 +154,16 @@ def eight_bit(allocation: Allocation, phase: str, size: int) -> int:
 
 
 def offloaded(allocation: Allocation, phase: str, size: int) -> int:
-    """States in the host's memory."""
-    return 0 if allocation.category == OPTIMIZER_STATE else size
+    """States, and the step with them, in the host's memory."""
+    return 0 if allocation.category == OPTIMIZER_STATE else fused(allocation, phase, size)
 
 
 def sharded(cards: int) -> Resize:
-    """Parameters, gradients and states in as many parts as there are cards."""
+    """Parameters, gradients and states, and what the step makes of them, in as many parts as there are cards."""
 
     def resize(allocation: Allocation, phase: str, size: int) -> int:
-        return -(-size // cards) if allocation.category in (PARAMETERS, GRADIENTS, OPTIMIZER_STATE) else size
+        shared = allocation.category in (PARAMETERS, GRADIENTS, OPTIMIZER_STATE) or is_of_the_step(allocation)
+        return -(-size // cards) if shared else size
 
     return resize
 
