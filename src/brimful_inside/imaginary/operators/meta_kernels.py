@@ -18,7 +18,6 @@ from brimful_inside.simulator.workspaces import torch_release
 Tensor = torch.Tensor
 aten = torch.ops.aten
 Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
-Shaped = Callable[..., Optional[Any]]
 FLASH_KEEPS_TWO_SINCE = 209  # releases that keep seed and offset as one tensor of two numbers
 
 
@@ -70,14 +69,6 @@ def _layer_norm_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict
     return (_empty(tensor.shape, tensor.dtype) if mask[0] else None, *grads)
 
 
-def _native_dropout(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
-    """cuda/Dropout.cu: the mask takes one byte an element."""
-    tensor, train = args[0], args[2]
-    if train is False:
-        return func(*args, **kwargs)
-    return like(tensor), like(tensor, torch.bool)
-
-
 def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """Arithmetic of floating point numbers where nothing is laid out in an unusual way; PyTorch decides on all else."""
     first, second = args[:2]
@@ -123,67 +114,29 @@ def _each(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> 
     return [like(tensor) for tensor in args[0]]
 
 
-# --- the plain case alone -----------------------------------------------------------------------------------------------
-
-
-def _is_plain(*tensors: Any) -> bool:
-    """Contiguous tensors of the card that hold floating point numbers."""
-    return _are_floating(*tensors) and all(t.is_contiguous() for t in tensors)
+def _unchanged(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """Activations and limits in place."""
+    return args[0] if _are_floating(args[0]) and not kwargs else func(*args, **kwargs)
 
 
 def _are_floating(*tensors: Any) -> bool:
     return all(isinstance(t, Tensor) and is_meta(t) and t.is_floating_point() for t in tensors)
 
 
-def _or_pytorch(shaped: Shaped) -> Callable:
-    """`shaped` gives the result of a plain call and None for any other, which goes to PyTorch's meta kernel."""
-
-    def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-        if not kwargs:
-            out = shaped(*args)
-            if out is not None:
-                return out
-        return func(*args, **kwargs)
-
-    return handler
-
-
-def _compare(first: Any, second: Any) -> Optional[Tensor]:
-    if isinstance(second, Tensor) and not (is_meta(second) and second.is_contiguous() and first.shape == second.shape):
-        return None
-    return _empty(first.shape, torch.bool) if is_meta(first) and first.is_contiguous() else None
-
-
-def _where(condition: Any, first: Any, second: Any) -> Optional[Tensor]:
-    if not _is_plain(first, second) or not is_meta(condition) or not condition.is_contiguous() or first.dtype != second.dtype:
-        return None
-    return _empty(broadcast(condition.shape, first.shape, second.shape), first.dtype)
-
-
-def _cat(tensors: Any, dim: int = 0) -> Optional[Tensor]:
+def _cat(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    tensors, dim = args[0], args[1] if len(args) > 1 else 0
     first = tensors[0]
     count = first.dim()
     # Of images and volumes the strides decide whether the result is channels last; of all else it is contiguous.
-    sound = _is_plain if count in (4, 5) else _are_floating
-    if not count or not -count <= dim < count or not sound(*tensors):
-        return None
+    sound = _are_floating(*tensors) and (count not in (4, 5) or all(tensor.is_contiguous() for tensor in tensors))
+    if kwargs or not sound or not -count <= dim < count:
+        return func(*args, **kwargs)
     dim %= count
     rest = first.shape[:dim] + first.shape[dim + 1 :]
     for other in tensors[1:]:
         if other.dim() != count or other.dtype != first.dtype or other.shape[:dim] + other.shape[dim + 1 :] != rest:
-            return None
+            return func(*args, **kwargs)
     return _empty((*first.shape[:dim], sum(t.shape[dim] for t in tensors), *first.shape[dim + 1 :]), first.dtype)
-
-
-_PLAIN: Dict[str, Shaped] = {
-    **dict.fromkeys(
-        ("clamp_", "clamp_min_", "clamp_max_", "leaky_relu_", "elu_", "hardtanh_"),
-        lambda first, *_: first if _is_plain(first) else None,
-    ),
-    **{"%s.%s" % (name, kind): _compare for name in ("eq", "ne", "gt", "ge", "lt", "le") for kind in ("Scalar", "Tensor")},
-    "where.self": _where,
-    "cat": _cat,
-}
 
 
 def _flash(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
@@ -207,9 +160,10 @@ _OF_DEFAULT: Dict[str, Handler] = {
     "native_batch_norm_backward": _batch_norm_backward,
     "native_layer_norm": _layer_norm,
     "native_layer_norm_backward": _layer_norm_backward,
-    "native_dropout": _native_dropout,
     **dict.fromkeys(("native_dropout_backward", "threshold_backward", "gelu", "gelu_backward", "silu_backward"), _like(0)),
     "_sample_dirichlet": _like(0),
+    "cat": _cat,
+    **dict.fromkeys(("clamp_", "clamp_min_", "clamp_max_", "leaky_relu_", "elu_", "hardtanh_"), _unchanged),
     **dict.fromkeys(("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_"), itself),
     "_scaled_dot_product_flash_attention": _flash,
     "_scaled_dot_product_flash_attention_backward": _flash_backward,
@@ -218,9 +172,6 @@ _OF_DEFAULT: Dict[str, Handler] = {
 
 def handlers() -> Dict[Any, Callable]:
     table: Dict[Any, Callable] = {getattr(aten, name).default: handler for name, handler in _OF_DEFAULT.items()}
-    for name, shaped in _PLAIN.items():
-        packet, _, overload = name.partition(".")
-        table[getattr(getattr(aten, packet), overload or "default")] = _or_pytorch(shaped)
     for packet, overloads, handler in (
         (aten.sum, ("default", "dim_IntList"), _reduction),
         (aten.mean, ("default", "dim"), _reduction),
