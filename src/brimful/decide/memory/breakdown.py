@@ -224,7 +224,6 @@ class Breakdowns:
 
     whole: Breakdown
     phases: dict[str, Breakdown]
-    live: tuple[tuple[Allocation, int], ...]  # what is live at the whole run's moment, with its bytes
 
 
 def break_down(
@@ -249,20 +248,15 @@ def break_down(
         return None
     phases = dict.fromkeys(visit.phase for visit in visits)
     made = {name: _breakdown([v for v in visits if v.phase == name], live, annotated, context_bytes) for name in phases}
-    highest = max(visits, key=lambda visit: visit.allocated)
-    return Breakdowns(_breakdown(visits, live, annotated, context_bytes), made, _blocks(live, highest, annotated))
-
-
-def _blocks(live: LiveBlocks, visit: Visit, annotated: Annotated) -> tuple[tuple[Allocation, int], ...]:
-    """What is live when a visit has most, with its bytes."""
-    return tuple((annotated.allocations[number], size) for number, size in live.at(visit.allocated_at).items())
+    return Breakdowns(_breakdown(visits, live, annotated, context_bytes), made)
 
 
 def _breakdown(visits: Sequence[Visit], live: LiveBlocks, annotated: Annotated, context_bytes: int) -> Breakdown:
     """Of several visits to phases together."""
     highest = max(visits, key=lambda visit: visit.allocated)
     largest = max(visits, key=lambda visit: visit.reserved)
-    allocations, blocks = annotated.allocations, _blocks(live, highest, annotated)
+    allocations = annotated.allocations
+    blocks = [(allocations[number], size) for number, size in live.at(highest.allocated_at).items()]
     parts = dict.fromkeys(CATEGORIES, 0)
     for allocation, size in blocks:
         parts[allocation.category] += size

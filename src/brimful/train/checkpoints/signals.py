@@ -15,12 +15,11 @@ class Stop:
 
     A second SIGINT raises KeyboardInterrupt, for those who do not want to wait; a second SIGTERM changes nothing, since
     clusters repeat it. Leaving the block restores the handlers that were there. Signals reach a process's main thread alone:
-    in any other thread nothing is caught, and `is_caught` is False.
+    in any other thread nothing is caught.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self.is_caught = False
         self._interrupts = 0
         self._before: dict[int, Any] = {}
 
@@ -28,7 +27,6 @@ class Stop:
         if threading.current_thread() is threading.main_thread():
             for number in _CAUGHT:
                 self._before[number] = signal.signal(number, self._note)
-            self.is_caught = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -36,7 +34,6 @@ class Stop:
             # None is a handler that was not installed from Python, which Python cannot put back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before.clear()
-        self.is_caught = False
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT:
