@@ -46,7 +46,7 @@ def test_of_another_setting_the_table_and_the_headline_name_the_largest_value():
     assert found.prediction is not None
     found = replace(found, prediction=replace(found.prediction, solved=Solved("max_length", 9_412, 9_412)))
     assert headline(found).sentence.startswith(
-        "Of 2 cards 2 fit; NVIDIA A100 80GB has the largest max_length. max_length 9,412"
+        "Of 2 cards 2 fit; NVIDIA A100-SXM4-80GB has the largest max_length. max_length 9,412"
     )
     stream = io.StringIO()
     show_record(make_console(stream, width=80), found, full=False)
