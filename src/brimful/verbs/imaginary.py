@@ -262,7 +262,7 @@ def _capacity_bytes(device: Device) -> int:
 
 def with_its_context(gpu: Gpu, result: TrialResult, program: Program) -> Gpu:
     """The card with the context that a trial's program has on it: with cuDNN's for convolutions, and NCCL's for its groups."""
-    uses_cudnn = any("conv" in event[1] for event in program.allocations)
+    uses_cudnn = any("conv" in name for name in program.operations)
     communicators = max((report.communicators for report in result.reports), key=len, default=[])
     return replace(gpu, context_bytes=context_of(gpu, uses_cudnn, communicators))
 

@@ -41,6 +41,11 @@ class CardFull(Exception):
         self.reserved = reserved
         self.private = private  # free blocks of private pools: PyTorch counts them with what is allocated
 
+    def of(self, capacity: int) -> CardFull:
+        """The same on a card of another size."""
+        free = capacity - self.reserved
+        return CardFull(self.requested, self.segment, free, capacity, self.allocated, self.reserved, self.private)
+
 
 def rounded_size(nbytes: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> int:
     """The bytes of a block that serves a request of `nbytes` (round_size)."""

@@ -29,12 +29,17 @@ class DeviceMemory:
         self.allowed_bytes: Optional[int] = None  # the share of the card that a memory fraction leaves
         self.oversize = NO_LIMIT  # blocks of so many bytes are counted by themselves
         self.reserved = self.peak_reserved = 0
+        self.least_refused = NO_LIMIT  # the least that would have been reserved where there was no room for it
         self.num_allocs = self.num_frees = 0
         self._statistics = statistics
         self._next_address = FIRST_ADDRESS
 
     def has_room(self, nbytes: int) -> bool:
-        return self.capacity_bytes is None or self.reserved + nbytes <= self.capacity_bytes
+        wanted = self.reserved + nbytes
+        if self.capacity_bytes is None or wanted <= self.capacity_bytes:
+            return True
+        self.least_refused = min(self.least_refused, wanted)
+        return False
 
     def new_addresses(self, nbytes: int) -> int:
         """Where a new segment lies. Addresses are not used twice, and segments never touch."""

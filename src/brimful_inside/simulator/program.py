@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from brimful_inside.simulator import workspaces
 from brimful_inside.simulator.trace import KIND_OF, Free, Malloc, Ready, Retire, Trace
@@ -60,7 +60,7 @@ class Program:
     def of_sizes(self, sizes: Tuple[int, ...], args: Tuple[Tuple[int, ...], ...]) -> Program:
         """The same events with other sizes: what follows from events alone is shared."""
         other = Program(self.events, sizes, args)
-        of_events = ("digest", "allocations", "changes_settings", "replays")
+        of_events = ("digest", "allocations", "changes_settings", "operations", "replays")
         vars(other).update({name: getattr(self, name) for name in of_events})
         return other
 
@@ -74,6 +74,11 @@ class Program:
     def allocations(self) -> Tuple[Event, ...]:
         """The event of each allocation."""
         return tuple(event for event in self.events if event[0] == "malloc")
+
+    @cached_property
+    def operations(self) -> FrozenSet[str]:
+        """The names of what allocates."""
+        return frozenset(str(event[1]) for event in self.allocations)
 
     @cached_property
     def _on_cards(self) -> Dict[Tuple[int, ...], Program]:

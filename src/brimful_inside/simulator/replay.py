@@ -6,6 +6,7 @@ from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequenc
 
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
+from brimful_inside.simulator.pools import NO_LIMIT
 from brimful_inside.simulator.program import Event, Program
 
 FIRST_PHASE = "start"  # what comes before the first phase row
@@ -109,16 +110,18 @@ def replay_cards(
 def _known_or_replayed(
     card: Program, sizes: Tuple[int, ...], settings: AllocatorSettings, capacity_bytes: Optional[int]
 ) -> Replayed:
-    """Of the same sizes a replay that was never short of room is the same wherever there is as much, if no share of the room
-    is set."""
+    """Of the same sizes a replay is the same in every room that grants and refuses the same requests, if no share of the room
+    is set. An expandable segment's addresses depend on the room, so that of those nothing may have been refused."""
     known = card.replays.setdefault((hash(sizes), sum(sizes), settings), [])
     shares = settings.memory_fraction is None and not card.changes_settings
-    for room, found in known:
-        enough = capacity_bytes is None or found.peak.reserved <= capacity_bytes
-        if room == capacity_bytes or (shares and enough and found.full is None and not found.retries):
-            return found
-    found = replay(card, sizes, CachingAllocator(capacity_bytes, settings, detailed=False))
-    known.append((capacity_bytes, found))
+    room = NO_LIMIT - 1 if capacity_bytes is None else capacity_bytes
+    for own, refused, found in known:
+        decides = found.peak.reserved <= room < refused and (refused == NO_LIMIT or not settings.expandable_segments)
+        if own == room or (shares and decides):
+            return found if own == room or found.full is None else found._replace(full=found.full.of(room))
+    allocator = CachingAllocator(capacity_bytes, settings, detailed=False)
+    found = replay(card, sizes, allocator)
+    known.append((room, allocator.memory.least_refused, found))
     return found
 
 

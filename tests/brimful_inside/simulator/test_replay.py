@@ -168,7 +168,9 @@ def test_each_card_of_a_joined_program_shows_what_it_shows_alone(seeds, capacity
 def test_what_was_replayed_before_in_other_rooms_changes_no_replay(seed, configuration, kinds):
     rng = random.Random(seed)
     program, of = random_program(rng, 120, kinds), settings_from(configuration)
-    for room in rng.choices([None, *(rng.randrange(400 * MIB) for _ in range(4))], k=8):
+    middle = rng.randrange(400 * MIB)
+    near = [max(0, middle + rng.randrange(-30 * MIB, 30 * MIB)) for _ in range(6)]
+    for room in rng.choices([None, middle, *near, *(rng.randrange(400 * MIB) for _ in range(3))], k=14):
         (found,) = replay_cards(program, program.sizes, of, room)
         assert comparable(found) == comparable(replay(program, program.sizes, CachingAllocator(room, of, detailed=False)))
 
@@ -181,6 +183,20 @@ def test_a_replay_that_had_room_is_known_wherever_there_is_as_much(monkeypatch):
     (there,) = replay_cards(program.of_sizes(program.sizes, program.args), program.sizes, capacity_bytes=whole.peak.reserved)
     assert there is whole and not calls
     replay_cards(program, program.sizes, capacity_bytes=whole.peak.reserved - 1)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("other", [100 * MIB, 60 * MIB - 1])
+def test_a_replay_that_was_short_of_room_is_known_in_every_room_that_refuses_it_the_same(other, monkeypatch):
+    rows = [("malloc", 1, 40 * MIB, "mm"), ("free", 1), ("malloc", 2, 60 * MIB, "mm"), ("malloc", 3, 100 * MIB, "mm")]
+    one, calls = program(*rows), []
+    (short,) = replay_cards(one, one.sizes, capacity_bytes=90 * MIB)
+    assert (short.retries, short.full is None, short.peak.reserved) == (2, False, 60 * MIB)
+    monkeypatch.setattr(module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2)))
+    for room in (60 * MIB, 99 * MIB, 100 * MIB - 1):  # with 100 MiB the first two segments would be there together
+        (found,) = replay_cards(one, one.sizes, capacity_bytes=room)
+        assert found.peak == short.peak and found.full.capacity == room and not calls
+    replay_cards(one, one.sizes, capacity_bytes=other)
     assert len(calls) == 1
 
 

@@ -87,9 +87,11 @@ def kind_of(program: Program) -> str:
 
     The model of cuDNN's workspaces is the least certain: what counts is the largest, as a share of the most bytes alive.
     """
-    names = [str(event[1]) for event in program.events if event[0] == "malloc"]
-    if not any(word in name for name in names for word in ("conv", "attention", "bmm", "._softmax", "_safe_softmax")):
+    if not _any_of(program, "conv", "attention", "bmm", "._softmax", "_safe_softmax"):
         return DENSE
+    if not _any_of(program, "convolution", "cudnn_"):
+        return NO_CONVOLUTIONS
+    names = [str(event[1]) for event in program.allocations]
     largest = max((size for name, size in zip(names, program.sizes, strict=True) if name.startswith("cudnn_")), default=0)
     if not largest:
         convolved = sum(size for name, size in zip(names, program.sizes, strict=True) if "convolution" in name)
@@ -97,6 +99,10 @@ def kind_of(program: Program) -> str:
             return NO_CONVOLUTIONS
         return UNKNOWN_WORKSPACES if convolved > STEM * sum(program.sizes) else NO_WORKSPACES
     return SMALL_WORKSPACES if largest < SMALL * program.peak_live_bytes(program.sizes) else WORKSPACES
+
+
+def _any_of(program: Program, *words: str) -> bool:
+    return any(word in name for name in program.operations for word in words)
 
 
 def growth(batch_size: float, seen_to: float, per_doubling: float) -> float:

@@ -81,17 +81,17 @@ class SizeModel:
     fitted_at: tuple[int, ...]  # batch sizes
     per: int = 1  # the sizes are of the batch's share of so many cards of a process; of an uneven batch that of the first
 
-    @property
+    @cached_property
     def exact(self) -> bool:
         """No polynomial had to be rounded."""
         return all(one.exact for one in self._all_polynomials())
 
-    @property
+    @cached_property
     def constant(self) -> bool:
         """Nothing depends on the batch size."""
         return all(one.linear == 0 == one.quadratic for one in self._all_polynomials())
 
-    @property
+    @cached_property
     def superlinear(self) -> bool:
         """Some allocation grows faster than the batch: a line through two points starts below nothing."""
         return any(one.constant < 0 < one.linear for one in self._all_polynomials())
