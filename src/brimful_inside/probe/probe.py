@@ -129,6 +129,9 @@ class Probe:
     @guarded
     def before_pass(self, loader: Any) -> Any:
         """A pass over a loader is about to begin. Returns the iterator to use in place of the loader's own, or None."""
+        same = self.loaders.same_batch(loader) if self.ending.measured and not self.phases.named else None
+        if same is not None:
+            return same
         return None if self.worst is None else self.worst.before_pass(loader)
 
     @guarded
@@ -179,6 +182,8 @@ class Probe:
         self.loaders.gave(one, iterator, batch, waited_s)
         role = self._role_now(one)
         if role == TRAIN:
+            if self.ending.measured and self.config.cut and self.config.device == "imaginary":
+                self.loaders.keep(one, iterator, batch)
             self._batch_since_step = True
             self._to_train()
         elif role == EVAL:

@@ -14,6 +14,7 @@ from brimful_inside.imaginary.state.tensors import FROM_DATA, META, C, TensorBas
 
 Tensor = torch.Tensor
 Lists = List[List[Optional[Tensor]]]
+_NUMBERS = frozenset((int, float, bool, complex))
 Groups = Dict[Tuple[torch.device, torch.dtype], Tuple[Lists, List[int]]]
 
 
@@ -98,7 +99,8 @@ def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 def _read(gpu: ImaginaryGpu, data: Any) -> Any:
     """Lists of numbers, with those that lie on the card read from it."""
     if isinstance(data, (list, tuple)):
-        return [_read(gpu, item) for item in data]
+        # A loader may make a tensor of each text: only a list that holds more than numbers is gone through in Python.
+        return data if _NUMBERS.issuperset(map(type, data)) else [_read(gpu, item) for item in data]
     return gpu.value_of(data) if isinstance(data, Tensor) and data.dim() == 0 and is_meta(data) else data
 
 

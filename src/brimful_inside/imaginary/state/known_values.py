@@ -28,6 +28,7 @@ MANY = 1 << 20  # elements: of one dimension and whole numbers; some millisecond
 MANY_OF_SHAPES = 1 << 18  # of more dimensions: the positions of a batch, not the masks of long texts, which each layer may make
 MANY_IN_A_ROW = 1 << 16
 SENT = 0  # the age of numbers that came from the host, or that a script wrote down
+UNWRITTEN = math.inf  # the age of what nobody wrote to since it was made (torch.empty)
 
 _UNSET = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize_", "set_")
 _OVERWRITES = ("fill_", "zero_", "copy_")
@@ -52,7 +53,7 @@ def is_small(tensor: Tensor, since: float = SENT, count: Optional[int] = None) -
 class follows:
     """How an operation is followed; found out once for each."""
 
-    __slots__ = ("decided_by", "makes", "of_a_shape", "overwrites", "picks", "written")
+    __slots__ = ("decided_by", "makes", "of_a_shape", "overwrites", "picks", "unset", "written")
 
     def __init__(self, func: Any):
         schema = func._schema
@@ -62,7 +63,8 @@ class follows:
         is_view = not self.written and any(info is not None for info in infos)
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         own = schema.name.startswith("aten::")  # what others' kernels do to values is not known
-        self.makes = own and not is_view and not is_random and short not in _UNSET
+        self.unset = short in _UNSET
+        self.makes = own and not is_view and not is_random and not self.unset
         self.decided_by = _DECIDED_BY.get(short.rstrip("_"))
         self.overwrites = short in _OVERWRITES
         self.of_a_shape = short in _OF_A_SHAPE
@@ -128,7 +130,16 @@ class Known:
     def forget(self, tensor: Tensor) -> None:
         entry = self._entry(tensor)
         if entry is not None:
-            entry.values = None
+            entry.values, entry.values_since = None, SENT
+
+    def _begin(self, tensor: Tensor) -> None:
+        """A part of something is written. Where nobody wrote to it since it was made, its other numbers may be any: zeros."""
+        entry = self._entry(tensor)
+        if entry is None or entry.values is not None or entry.values_since != UNWRITTEN or tensor.is_floating_point():
+            return
+        if entry.nbytes <= MANY_OF_SHAPES * tensor.element_size():
+            entry.values_since = entry.id
+            entry.values = torch.zeros(entry.nbytes, dtype=torch.uint8, device="cpu").untyped_storage()
 
     def _entry(self, tensor: Tensor) -> Any:
         return self._storages.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
@@ -153,6 +164,9 @@ class Known:
                 written = [tensor for tensor in written if not self._grows_old(tensor, since)]
         for tensor in written:
             self.forget(tensor)
+        if how.unset and not how.written:
+            for entry in filter(None, map(self._entry, _tensors((out,)))):
+                entry.values_since = UNWRITTEN
 
     def _spread(self, tensor: Tensor) -> None:
         """Where one row stands for all, each has its own now; or none is known, where they are too many."""
@@ -175,6 +189,7 @@ class Known:
         """What `func` gives on the known numbers; _UNKNOWN where one is not known. In place it changes the numbers kept."""
         if how.overwrites and args and is_small(args[0], math.inf) and is_meta(args[0]) and self._values(args[0]) is None:
             self.keep(args[0], torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu"), math.inf)
+            self._begin(args[0])
         try:
             plain = tuple(self._on_host(arg, how) for arg in args)
             named = {name: self._on_host(arg, how) for name, arg in kwargs.items() if name != "pin_memory"}

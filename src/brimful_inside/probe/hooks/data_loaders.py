@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import time
@@ -18,6 +19,7 @@ from brimful_inside.wire import BatchSeen, LoaderSeen
 
 MAX_LOADERS = 64
 KEPT_BATCHES = 64
+KEPT_BYTES = 256 << 20  # of a batch that later passes give again
 # What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has drawn and not returned yet.
 ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
 
@@ -138,6 +140,17 @@ class Loaders:
             new.draws = guarded(draws_of)(loader, self._imaginary)
         return new
 
+    def same_batch(self, loader: Any) -> Any:
+        """A pass over a training loader with workers that gives what the pass before gave; None where that is not known."""
+        known = self._known(loader)
+        return None if known.kept is None or known.role != TRAIN else SameBatch(loader, *known.kept)
+
+    def keep(self, one: Pass, iterator: Any, batch: Any) -> None:
+        """For `same_batch`. A spawned worker imports the script and its libraries anew, at each pass."""
+        if isinstance(iterator, torch_dataloader._MultiProcessingDataLoaderIter) and one.loader.kept is None:
+            if sum(part.nbytes for part in batch_tensors.tensors_of(batch)) <= KEPT_BYTES:
+                one.loader.kept = copy.deepcopy(batch), one.loader.samples_of_latest
+
     def trained_most(self) -> Optional[Loader]:
         """The training loader that gave most batches, if it is there still."""
         trained = [known for known in self._all if known.role == TRAIN and known.loader() is not None]
@@ -153,11 +166,12 @@ class Loaders:
         one.given += 1
         loader = one.loader
         loader.batches_seen += 1
+        loader.samples_of_latest = samples
         loader.samples_seen = None if samples is None or loader.samples_seen is None else loader.samples_seen + samples
         loader.wait_s += waited_s
         if (one.role or loader.role) != EVAL:
             self._waited_s += waited_s
-        if len(loader.first) < KEPT_BATCHES:
+        if len(loader.first) < KEPT_BATCHES and not isinstance(iterator, SameBatch):
             checksum = batch_tensors.checksum_of(batch) if self._audits else None
             loader.first.append(BatchSeen(samples, batch_tensors.shapes_of(batch), checksum))
         self.consumption.given(one, samples)
@@ -191,6 +205,21 @@ class Loaders:
 
     def read(self, seconds: Callable[[List[Any]], List[float]] = lambda marks: []) -> List[LoaderSeen]:
         return [known.read(self._imaginary, seconds) for known in self._all[:MAX_LOADERS]]
+
+
+class SameBatch(torch_dataloader._BaseDataLoaderIter):  # type: ignore[name-defined]
+    """A pass that gives one batch, without workers."""
+
+    def __init__(self, loader: Any, batch: Any, samples: Optional[int]):
+        self._dataset_kind = loader._dataset_kind
+        self._num_yielded, self._sampler_iter = 0, iter(())
+        self._profile_name = "enumerate(DataLoader)#brimful.__next__"
+        self._IterableDataset_len_called = None
+        self._batch = batch
+        self.__dict__[INDICES] = deque([range(samples or 0)])
+
+    def _next_data(self) -> Any:
+        return copy.deepcopy(self._batch)
 
 
 class _Ended(StopIteration):

@@ -42,6 +42,7 @@ _INSTEAD_OF_DEEPSPEED = (
 _LIBRARIES = tuple(
     os.path.normcase(path) + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts")) if path
 )
+_QUOTED_PATH = re.compile(r"'(/[^']+)'")
 _OURS = os.path.normcase(os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))) + os.sep
 
 
@@ -121,6 +122,7 @@ def raised_by(error: BaseException) -> str:
     if isinstance(error, OSError):
         overlay = getattr(current_context(), "overlay", None)
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
+        names = names or _QUOTED_PATH.findall(_message(error))  # of a library in C++
         return "sandbox" if overlay is not None and any(overlay.is_why(error, name) for name in names) else "script"
     return "card" if "imaginary" in ours and not is_users(files[-1]) else "script"
 

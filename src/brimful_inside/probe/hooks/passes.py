@@ -30,6 +30,8 @@ class Loader:
         self.epoch = 0  # of a subclass that has a generator as `__iter__`: how often that was asked for
         self.batches_seen = 0
         self.samples_seen: Optional[int] = 0
+        self.samples_of_latest: Optional[int] = None  # batch
+        self.kept: Any = None  # (batch, samples) that later passes give again
         self.wait_s = 0.0
         self.first: List[BatchSeen] = []
         self.rates: Dict[int, float] = {}  # number of workers -> samples per second

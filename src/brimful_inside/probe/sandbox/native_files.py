@@ -73,7 +73,12 @@ CALLS: Dict[str, List[Call]] = {
         Call("write_video", "filename", 0, True),
         Call("read_image", "path", 0, False),
     ],
-    "pyarrow.parquet": [Call("ParquetWriter.__init__", "where", 1, True), Call("read_table", "source", 0, False)],
+    "pyarrow": [Call("memory_map", "path", 0, True, True, has_mode=True)],
+    "pyarrow.parquet": [
+        Call("ParquetWriter.__init__", "where", 1, True),
+        Call("ParquetFile.__init__", "source", 1, False),
+        Call("read_table", "source", 0, False),
+    ],
     "pyarrow.feather": [Call("write_feather", "dest", 1, True), Call("read_feather", "source", 0, False)],
 }
 

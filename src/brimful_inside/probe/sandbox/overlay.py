@@ -223,9 +223,11 @@ class Overlay:
         return sorted(self._loaded.intersection(self.written))
 
     def is_why(self, error: OSError, path: str) -> bool:
-        """Whether a call failed because of the layer: `path` is a place in it, or is not found and there all the same."""
+        """Whether a call failed because of the layer: `path` is a place in it, or is not found and there all the same, as the
+        user's file or as one that the trial wrote."""
         absolute = os.path.abspath(path)
-        return self.lies_in_layer(absolute) or (isinstance(error, FileNotFoundError) and _exists(absolute))
+        there = _exists(absolute) or _exists(self.upper(absolute))
+        return self.lies_in_layer(absolute) or (isinstance(error, FileNotFoundError) and there)
 
 
 def _below(folder: str) -> str:

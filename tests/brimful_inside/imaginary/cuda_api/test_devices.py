@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from brimful_inside.imaginary.cuda_api.devices import _split
+from brimful_inside.imaginary.cuda_api.devices import _read, _split
 from brimful_inside.simulator.trace import Malloc
 from tests.brimful_inside.imaginary.conftest import rows
 
@@ -128,3 +128,11 @@ def test_one_group_of_two_cards_becomes_one_for_each_with_what_belongs_together(
     assert places == [5, 7] and other == [6]
     assert zero[0] == [first[0], first[2]] and [len(t) for t in zero[1]] == [3, 4] and zero[2] == []
     assert one[0] == [first[1]] and one[1] == [None]
+
+
+def test_a_list_of_numbers_is_not_gone_through_and_one_with_tensors_of_the_card_is(gpu):
+    numbers = [1, 2.5, True] * 100
+    assert _read(gpu, numbers) is numbers
+    counted = torch.tensor([3], device="cuda")[0]
+    assert _read(gpu, [numbers, (counted, 4)]) == [numbers, [3, 4]]
+    assert torch.tensor([[1, 2], [counted, 4]]).tolist() == [[1, 2], [3, 4]]

@@ -28,6 +28,18 @@ def test_what_is_made_on_the_card_of_numbers_is_known(gpu):
     assert weights.new_tensor([6]).item() == 6 and weights.new_ones(2).sum().item() == 2
 
 
+def test_numbers_that_are_written_one_after_another_to_what_was_made_empty_are_known(gpu):
+    lengths = torch.zeros(1, dtype=torch.int64, device="cuda").new(3)  # as beam search has it
+    for at, length in enumerate((5, 257, 9)):
+        lengths[at] = length
+    assert lengths.max().item() == 257 and lengths[0].item() == 5 and torch.ones(300)[: lengths[2]].shape == (9,)
+    lengths[1] = torch.randn(3, device="cuda").argmax()
+    assert lengths.max().item() == 0, "a part of it is not known any more"
+    lengths[0] = 7
+    assert lengths.max().item() == 0, "nor does a later number make up for it"
+    assert torch.empty(2, dtype=torch.int64, device="cuda").random_(5, 9).fill_(3).sum().item() == 6
+
+
 def test_a_counter_counts_and_a_share_of_it_is_no_division_by_zero(gpu):
     seen, right = torch.zeros((), dtype=torch.int64, device="cuda"), torch.zeros((), device="cuda")
     for _ in range(3):

@@ -6,6 +6,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 from brimful_inside.probe.hooks.data_loaders import Consumption
 from brimful_inside.probe.hooks.passes import EVAL, TRAIN, Loader, Pass, samples_in
+from tests.brimful_inside.helper import CARD
 
 LOADER = DataLoader(TensorDataset(torch.zeros(10)), batch_size=4)
 
@@ -245,3 +246,39 @@ def test_a_loader_that_is_none_but_uses_torchs_iterators_is_seen(run_trial):
 def test_a_subclass_that_fails_by_itself_still_fails(run_trial):
     seen = run_trial(ENDLESS.replace("for _ in range(len(self)):", "for _ in iter([next(iter(()))]):"))
     assert seen.failures[0]["type"] == "RuntimeError" and "StopIteration" in seen.failures[0]["message"]
+
+
+WORKERS = """
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return (torch.ones(4) for _ in range(40))
+
+def begins(number):
+    print("a worker begins", flush=True)
+
+loader = DataLoader(Stream(), batch_size=4, num_workers=1, worker_init_fn=begins)
+model = torch.nn.Linear(4, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for epoch in range(12):
+    for x in loader:
+        x += 1
+        assert x.shape == (4, 4) and x.max() == 2, "a batch that the script changed was given again"
+        optimizer.zero_grad(); model(x.cuda()).sum().backward(); optimizer.step()
+"""
+
+
+def test_once_a_trial_has_its_steps_later_passes_give_a_batch_again_and_start_no_workers(run_trial):
+    seen = run_trial(WORKERS, device="imaginary", card=CARD)
+    assert seen.exit_code == 0 and not seen.failures, seen.stderr
+    assert seen.stdout.count("a worker begins") == 2, "twelve passes: of all batches, and of one"
+    (loader,) = seen.report["loaders"]
+    assert (loader["iterations"], loader["batches_seen"], loader["samples_seen"]) == (12, 15, 60)
+    assert len(loader["batches"]) == 5, "what is given again says nothing of what repeats"
+
+
+def test_a_real_devices_loader_starts_its_workers_at_each_pass(run_trial):
+    seen = run_trial(WORKERS.replace(".cuda()", ""))
+    assert seen.stdout.count("a worker begins") == 12

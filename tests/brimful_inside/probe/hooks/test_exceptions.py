@@ -3,6 +3,7 @@ import os
 import sys
 import sysconfig
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -199,6 +200,15 @@ def test_a_file_that_is_there_and_was_not_found_is_the_sandboxs_error(tmp_path, 
     for path, who in ((there, "sandbox"), (tmp_path / "missing", "script"), (overlay.root + "/work/out", "sandbox")):
         assert raised_by(FileNotFoundError(2, "No such file", str(path))) == who
     assert raised_by(PermissionError(13, "Permission denied", str(there))) == "script"
+
+
+def test_a_file_that_the_trial_wrote_and_a_library_did_not_find_is_the_sandboxs_error(tmp_path, monkeypatch):
+    overlay = Overlay(str(tmp_path / "trial"))
+    written = tmp_path / "cache.arrow"
+    Path(overlay.to_write(str(written), keeps_content=False)).touch()
+    monkeypatch.setattr(exceptions, "current_context", lambda: types.SimpleNamespace(overlay=overlay))
+    for path, who in ((written, "sandbox"), (tmp_path / "missing", "script")):
+        assert raised_by(FileNotFoundError(f"[Errno 2] Failed to open local file '{path}'. Detail: [errno 2]")) == who
 
 
 def test_an_entry_point_of_a_package_is_no_users_file():
