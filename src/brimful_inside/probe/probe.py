@@ -129,10 +129,12 @@ class Probe:
     @guarded
     def before_pass(self, loader: Any) -> Any:
         """A pass over a loader is about to begin. Returns the iterator to use in place of the loader's own, or None."""
-        same = self.loaders.same_batch(loader) if self.ending.measured and not self.phases.named else None
-        if same is not None:
-            return same
         return None if self.worst is None else self.worst.before_pass(loader)
+
+    @guarded
+    def same_batch(self, loader: Any) -> Any:
+        """An iterator that gives a batch of before again, once a trial has its steps; None where none is kept."""
+        return self.loaders.same_batch(loader) if self.ending.measured and not self.phases.named else None
 
     @guarded
     def stops(self, one: Pass) -> bool:

@@ -245,7 +245,8 @@ def patch_loaders(probe_of_rank: Callable[[], Any]) -> None:
 
 def _get_iterator(probe_of_rank: Callable[[], Any], original: Any, loader: Any) -> Any:
     probe = None if OWN in vars(loader) else probe_of_rank()
-    own = probe.before_pass(loader) if probe is not None else None
+    own = probe.same_batch(loader) if probe is not None else None
+    own = probe.before_pass(loader) if probe is not None and own is None else own
     if own is None:
         return original(loader)
     _begin_pass(probe, loader, own)
@@ -273,11 +274,27 @@ def _begin_pass(probe: Any, loader: Any, iterator: Any) -> None:
 
 
 def _init_subclass(cls: Any, **kwargs: Any) -> None:
-    """A generator that a subclass has in place of `__iter__` ends where brimful ended the iterator that it draws from."""
+    """A generator that a subclass has in place of `__iter__` ends where brimful ended the iterator that it draws from. Iterators
+    that it makes by itself (litdata) start workers as torch's do."""
     super(torch_dataloader.DataLoader, cls).__init_subclass__(**kwargs)
     own = cls.__dict__.get("__iter__")
     if inspect.isgeneratorfunction(own):
         cls.__iter__ = _ending(own)
+    if "_get_iterator" in cls.__dict__:
+        cls._get_iterator = _starting_no_workers(cls.__dict__["_get_iterator"])
+
+
+def _starting_no_workers(makes: Any) -> Any:
+    @functools.wraps(makes)
+    def _get_iterator(loader: Any) -> Any:
+        probe = current_probe()
+        same = probe.same_batch(loader) if probe is not None else None
+        if same is None:
+            return makes(loader)
+        _begin_pass(probe, loader, same)
+        return same
+
+    return _get_iterator
 
 
 def _ending(generates: Any) -> Any:

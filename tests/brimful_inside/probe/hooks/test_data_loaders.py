@@ -270,8 +270,17 @@ for epoch in range(12):
 """
 
 
-def test_once_a_trial_has_its_steps_later_passes_give_a_batch_again_and_start_no_workers(run_trial):
-    seen = run_trial(WORKERS, device="imaginary", card=CARD)
+OWN_ITERATORS = """
+class Streaming(DataLoader):
+    def _get_iterator(self):
+        return torch.utils.data.dataloader._MultiProcessingDataLoaderIter(self)
+
+loader = Streaming("""
+
+
+@pytest.mark.parametrize("makes", ["loader = DataLoader(", OWN_ITERATORS], ids=["torch's", "a subclass with its own iterators"])
+def test_once_a_trial_has_its_steps_later_passes_give_a_batch_again_and_start_no_workers(run_trial, makes):
+    seen = run_trial(WORKERS.replace("loader = DataLoader(", makes), device="imaginary", card=CARD)
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     assert seen.stdout.count("a worker begins") == 2, "twelve passes: of all batches, and of one"
     (loader,) = seen.report["loaders"]
