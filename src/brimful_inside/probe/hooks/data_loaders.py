@@ -147,9 +147,10 @@ class Loaders:
 
     def keep(self, one: Pass, iterator: Any, batch: Any) -> None:
         """For `same_batch`. A spawned worker imports the script and its libraries anew, at each pass."""
-        if isinstance(iterator, torch_dataloader._MultiProcessingDataLoaderIter) and one.loader.kept is None:
-            if sum(part.nbytes for part in batch_tensors.tensors_of(batch)) <= KEPT_BYTES:
-                one.loader.kept = copy.deepcopy(batch), one.loader.samples_of_latest
+        with_workers = isinstance(iterator, torch_dataloader._MultiProcessingDataLoaderIter)
+        small = sum(part.nbytes for part in batch_tensors.tensors_of(batch)) <= KEPT_BYTES
+        if with_workers and small and one.loader.kept is None:
+            one.loader.kept = copy.deepcopy(batch), one.loader.samples_of_latest
 
     def trained_most(self) -> Optional[Loader]:
         """The training loader that gave most batches, if it is there still."""
@@ -274,8 +275,8 @@ def _begin_pass(probe: Any, loader: Any, iterator: Any) -> None:
 
 
 def _init_subclass(cls: Any, **kwargs: Any) -> None:
-    """A generator that a subclass has in place of `__iter__` ends where brimful ended the iterator that it draws from. Iterators
-    that it makes by itself (litdata) start workers as torch's do."""
+    """A generator that a subclass has in place of `__iter__` ends where brimful ended the iterator that it draws from.
+    Iterators that it makes by itself (litdata) start workers as torch's do."""
     super(torch_dataloader.DataLoader, cls).__init_subclass__(**kwargs)
     own = cls.__dict__.get("__iter__")
     if inspect.isgeneratorfunction(own):

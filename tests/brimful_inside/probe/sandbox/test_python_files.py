@@ -123,6 +123,24 @@ def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, wo
     assert (work / "best.pt").read_text() == "old" and trial.report["wrote"] == [str(work / "best.pt")]
 
 
+def test_what_a_trial_wrote_is_mapped_into_memory_from_its_layer(run_trial, work):
+    """As datasets has it with a `cache_dir` beside the script: Python writes a table that pyarrow's C++ reads."""
+    pytest.importorskip("pyarrow")
+    script = """
+        import pyarrow
+        table = pyarrow.table({"x": [1, 2, 3]})
+        with open("cache.arrow", "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+        with pyarrow.memory_map("cache.arrow") as mapped:
+            print(pyarrow.ipc.open_stream(mapped).read_all().num_rows)
+        with pyarrow.memory_map("data.txt", "r+") as mapped:
+            mapped.write(b"new!")
+        """
+    trial = run_trial(script, keep_out=True, cut=False, cwd=work)
+    assert trial.stdout == "3\n", trial.stderr
+    assert (work / "data.txt").read_text() == "data" and not (work / "cache.arrow").exists()
+
+
 IN_A_FOLDER_OF_ITS_OWN = """
 import os, pathlib, subprocess, sys
 home = os.getcwd()
