@@ -142,7 +142,11 @@ class Probe:
         self._end_step_by_hand()
         role, ends = None if self.phases.named else self._role_now(one), False
         if role == EVAL:
-            ends = self.ending.stops_evaluation(one.given, self.steps.count, self.device.operations() - one.operations)
+            operations = self.device.operations() - one.operations
+            ends = self.ending.stops_evaluation(one.given, self.steps.count, operations)
+            one.ahead = one.ahead or (one.given == 1 and not operations)
+            if one.ahead and self.ending.is_over_long_evaluation(one.given, operations):
+                self._leave_evaluation("its first batch, of %d operations on the card" % operations)
             if self.config.audits:
                 one.marks.append(self.times.mark())
         elif role == TRAIN:
@@ -184,7 +188,7 @@ class Probe:
         self.loaders.gave(one, iterator, batch, waited_s)
         role = self._role_now(one)
         if role == TRAIN:
-            if self.ending.measured and self.config.cut and self.config.device == "imaginary":
+            if self.config.cut and self.config.device == "imaginary":
                 self.loaders.keep(one, iterator, batch)
             self._batch_since_step = True
             self._to_train()
@@ -231,10 +235,10 @@ class Probe:
         self._train()
 
     def _evaluation_repeats(self) -> None:
-        self.context.note(
-            "the evaluation was ended after %d forward passes in a row that took no more memory: what follows was not seen"
-            % MAX_SAME_PASSES
-        )
+        self._leave_evaluation("%d forward passes in a row that took no more memory" % MAX_SAME_PASSES)
+
+    def _leave_evaluation(self, after: str) -> None:
+        self.context.note("the evaluation was ended after %s: what follows was not seen" % after)
         exit.leave(self)
 
     def _was_training(self, one: Pass) -> None:

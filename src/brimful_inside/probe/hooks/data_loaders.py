@@ -141,15 +141,15 @@ class Loaders:
         return new
 
     def same_batch(self, loader: Any) -> Any:
-        """A pass over a training loader with workers that gives what the pass before gave; None where that is not known."""
+        """A pass over a training loader with workers that gives what one before gave; None where that is not known."""
         known = self._known(loader)
         return None if known.kept is None or known.role != TRAIN else SameBatch(loader, *known.kept)
 
     def keep(self, one: Pass, iterator: Any, batch: Any) -> None:
         """For `same_batch`. A spawned worker imports the script and its libraries anew, at each pass."""
-        with_workers = isinstance(iterator, torch_dataloader._MultiProcessingDataLoaderIter)
-        small = sum(part.nbytes for part in batch_tensors.tensors_of(batch)) <= KEPT_BYTES
-        if with_workers and small and one.loader.kept is None:
+        if one.loader.kept is not None or not isinstance(iterator, torch_dataloader._MultiProcessingDataLoaderIter):
+            return
+        if sum(part.nbytes for part in batch_tensors.tensors_of(batch)) <= KEPT_BYTES:
             one.loader.kept = copy.deepcopy(batch), one.loader.samples_of_latest
 
     def trained_most(self) -> Optional[Loader]:

@@ -101,3 +101,8 @@ class EarlyStop:
         first step it may be an encoding whose results are needed."""
         most = 1 if operations >= MANY_OPERATIONS else self._config.eval_batches
         return self._config.cut and steps > 0 and given >= most
+
+    def is_over_long_evaluation(self, given: int, operations: int) -> bool:
+        """Whether the trial ends here, in an evaluation that drew a batch ahead (accelerate) and so would work on a second one
+        for as long as on its first."""
+        return self._config.cut and self.measured and given > 1 and operations >= MANY_OPERATIONS

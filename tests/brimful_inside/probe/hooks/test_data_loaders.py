@@ -282,12 +282,50 @@ loader = Streaming("""
 def test_once_a_trial_has_its_steps_later_passes_give_a_batch_again_and_start_no_workers(run_trial, makes):
     seen = run_trial(WORKERS.replace("loader = DataLoader(", makes), device="imaginary", card=CARD)
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
-    assert seen.stdout.count("a worker begins") == 2, "twelve passes: of all batches, and of one"
+    assert seen.stdout.count("a worker begins") == 1, "of twelve passes the first"
     (loader,) = seen.report["loaders"]
     assert (loader["iterations"], loader["batches_seen"], loader["samples_seen"]) == (12, 15, 60)
-    assert len(loader["batches"]) == 5, "what is given again says nothing of what repeats"
+    assert len(loader["batches"]) == 4, "what is given again says nothing of what repeats"
 
 
 def test_a_real_devices_loader_starts_its_workers_at_each_pass(run_trial):
     seen = run_trial(WORKERS.replace(".cuda()", ""))
     assert seen.stdout.count("a worker begins") == 12
+
+
+LONG_EVALUATION = """
+import torch
+from torch.utils.data import DataLoader
+
+def ahead(loader):
+    batches = iter(loader)
+    current = next(batches)
+    for following in batches:
+        yield current
+        current = following
+    yield current
+
+model = torch.nn.Linear(4, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+train, val = DataLoader(torch.ones(64, 4), 8), DataLoader(torch.ones(64, 4), 8)
+for epoch in range(3):
+    for x in train:
+        optimizer.zero_grad(); model(x.cuda()).sum().backward(); optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        for x in ahead(val):
+            print("evaluates", flush=True)
+            y = model(x.cuda())
+            for _ in range(50_000):
+                y.add_(1)
+    print("goes on", flush=True)
+    model.train()
+"""
+
+
+@pytest.mark.parametrize(("draws", "goes_on"), [("ahead(val)", False), ("val", True)], ids=["ahead", "one by one"])
+def test_of_an_evaluation_that_takes_long_one_batch_is_seen_also_where_one_is_drawn_ahead(run_trial, draws, goes_on):
+    seen = run_trial(LONG_EVALUATION.replace("ahead(val)", draws), device="imaginary", card=CARD)
+    assert seen.exit_code == 0 and not seen.failures, seen.stderr
+    assert seen.stdout.split("\n")[:-1] == ["evaluates"] + ["goes on"] * goes_on
+    assert "eval" in seen.report["phases"] and any("its first batch" in note for note in seen.report["notes"]) is not goes_on
