@@ -45,9 +45,9 @@ RESULTS = Path(__file__).parent / "results"
 OWN = Path(__file__).parent / "cost"
 WATCH = OWN / "watch"
 LIMIT_S, LIMIT_BYTES = 4.0, 1 << 30
-# Two of a billion parameters, two that repeat much, and programs of each kind; many of the table's do the same in other words.
+# Two of a billion parameters, two that repeat much, one that starts workers at each epoch, and programs of each kind; many of the table's do the same in other words.
 CHOSEN = (
-    "billion", "billion --empty", "accumulating", "answering",
+    "billion", "billion --empty", "accumulating", "answering", "streaming",
     "mlp", "lstm_lm", "checkpointed_transformer", "trainer_gpt2", "accelerate_images",
     "lightning_unet", "peft_lora", "dcgan", "contrastive", "vit_ema", "unet_segmentation", "ddpm_unet",
 )  # fmt: skip
@@ -217,7 +217,7 @@ def scripts() -> dict[str, tuple[list[str], str]]:
     """(script with its arguments, card) by name: the programs of bench/cost, and those of bench/scripts that run here."""
     found = {
         " ".join([name, *more]): ([str(OWN / f"{name}.py"), "--batch-size", "4", *more], "a100-80gb")
-        for name, *more in (("billion",), ("billion", "--empty"), ("accumulating",))
+        for name, *more in (("billion",), ("billion", "--empty"), ("accumulating",), ("streaming",))
     }
     if importlib.util.find_spec("transformers") is not None:
         found["answering"] = ([str(OWN / "answering.py"), "--batch-size", "4"], "a100-80gb")
