@@ -45,7 +45,8 @@ RESULTS = Path(__file__).parent / "results"
 OWN = Path(__file__).parent / "cost"
 WATCH = OWN / "watch"
 LIMIT_S, LIMIT_BYTES = 4.0, 1 << 30
-# Two of a billion parameters, two that repeat much, one that starts workers at each epoch, and programs of each kind; many of the table's do the same in other words.
+# Two of a billion parameters, two that repeat much, one that starts workers at each epoch, and programs of each kind;
+# many of the table's do the same in other words.
 CHOSEN = (
     "billion", "billion --empty", "accumulating", "answering", "streaming",
     "mlp", "lstm_lm", "checkpointed_transformer", "trainer_gpt2", "accelerate_images",
