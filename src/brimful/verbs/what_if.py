@@ -10,7 +10,7 @@ from itertools import product
 from brimful.decide.memory import remedies
 from brimful.decide.memory.bracket import upper_limit
 from brimful.decide.memory.breakdown import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Annotated, Breakdowns, annotate, break_down
-from brimful.decide.memory.fit import ExtrapolatedPeaks
+from brimful.decide.memory.fit import ExtrapolatedPeaks, nccl_bytes
 from brimful.decide.memory.remedies import Memory, Resize
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.decide.speed.kernels import fit_kernels
@@ -225,9 +225,11 @@ class _Ladder:
             moved = 3 * self.now.memory.bytes_of(PARAMETERS) * (cards - 1) / cards  # gathered twice, and the gradients
             more_s = moved * self.now.parts / (peer * LINKS_REACHED[1])
             after = self._resized(self.now, remedies.sharded(cards), more_s)
-            after = replace(after, memory=replace(after.memory, more_bytes=after.memory.more_bytes + whole))
+            more = after.memory.more_bytes + whole + nccl_bytes([cards])
+            after = replace(after, memory=replace(after.memory, more_bytes=more))
             if after.memory.card.verdict(after.memory.play) == "fits" or cards == _CARDS[-1]:
-                basis = f"1/{cards} of parameters, gradients and states, and two blocks whole; the exchange hidden by nothing"
+                parts = f"1/{cards} of parameters, gradients and states, some blocks whole, NCCL's buffers"
+                basis = f"{parts}; the exchange hidden by nothing"
                 how = "torch.distributed.fsdp.fully_shard on each block and on the model"
                 self._take("fsdp", f"FSDP over {cards} cards", how, Source.ESTIMATE, after, basis)
                 return

@@ -44,13 +44,17 @@ def context_of(gpu: Gpu, uses_cudnn: bool, communicators: Sequence[int] = ()) ->
     base = gpu.context_bytes
     if uses_cudnn and gpu.cudnn_bytes is not None:
         base = _together(base, gpu.cudnn_bytes)
-    nccl = sum(NCCL_OF_TWO if ranks == 2 else NCCL_OF_MORE for ranks in communicators if ranks > 1)
+    nccl = nccl_bytes(communicators)
     if not nccl:
         return base
     low = (base.value if base.low is None else base.low) + NCCL_LOW * nccl
     high = (base.value if base.high is None else base.high) + NCCL_HIGH * nccl
     note = f"{base.note or 'the CUDA context'}; with NCCL's buffers, assumed ({_NCCL_SOURCE})"
     return replace(base, value=base.value + nccl, source=Source.ASSUMED, low=low, high=high, note=note)
+
+
+def nccl_bytes(communicators: Sequence[int]) -> int:
+    return sum(NCCL_OF_TWO if ranks == 2 else NCCL_OF_MORE for ranks in communicators if ranks > 1)
 
 
 def _together(base: Estimate, more: Estimate) -> Estimate:

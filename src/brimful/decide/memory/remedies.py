@@ -169,7 +169,8 @@ def sharded(cards: int) -> Resize:
 
 
 def gathered_bytes(memory: Memory) -> int:
-    """What FSDP has whole at once: two blocks (the next one is gathered while one computes), and what is in no block.
+    """What FSDP has whole at once: one block computes, the next one is gathered and copied to its parameters, the gradients of
+    one are whole and copied for the exchange; and what is in no block with its gradients.
 
     A block is what the first number in a module's path stands for: all of `layers.3`.
     """
@@ -179,7 +180,8 @@ def gathered_bytes(memory: Memory) -> int:
             block = re.match(r"(?:[^.]+\.)*?\d+(?=\.|$)", allocation.module)
             blocks[block.group() if block else ""] += size
     outside = blocks.pop("", 0)
-    return outside + sum(sorted(blocks.values())[-2:])
+    largest = sorted(blocks.values(), reverse=True)
+    return 2 * outside + sum(largest[:3]) + sum(largest[:2])
 
 
 def chunked_loss(memory: Memory) -> Resize | None:
