@@ -22,7 +22,7 @@ from brimful_inside.probe.loading_speed import rates_of
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
 from brimful_inside.probe.process import exit
-from brimful_inside.probe.process.early_stop import MAX_SAME_PASSES, EarlyStop
+from brimful_inside.probe.process.early_stop import FEW_OPERATIONS, MAX_SAME_PASSES, EarlyStop
 from brimful_inside.probe.timing import RunCounter, StepTimes, clock_for
 from brimful_inside.wire import Progress, RunCounters
 
@@ -144,7 +144,7 @@ class Probe:
         if role == EVAL:
             operations = self.device.operations() - one.operations
             ends = self.ending.stops_evaluation(one.given, self.steps.count, operations)
-            one.ahead = one.ahead or (one.given == 1 and not operations)
+            one.ahead = one.ahead or (one.given == 1 and operations <= FEW_OPERATIONS)
             if one.ahead and self.ending.is_over_long_evaluation(one.given, operations):
                 self._leave_evaluation("its first batch, of %d operations on the card" % operations)
             if self.config.audits:

@@ -77,7 +77,7 @@ class Pass:
         self.role: Optional[str] = None
         self.given = 0  # batches
         self.operations = 0  # on an imaginary card, before the first of them
-        self.ahead = False  # the second batch was asked for before anything was done with the first
+        self.ahead = False  # the second batch was asked for when the first had been sent to the card at most
         self.ended = False
         self.marks: List[Any] = []
         loader.passes += 1

@@ -14,6 +14,7 @@ MAX_STEPS, MAX_STEPS_S = 200, 10.0  # of a script without a DataLoader, while no
 # The same on an imaginary card, where a trace must be as long at every batch size, whatever the clock says.
 MAX_EPOCHS_TRACED, MAX_STEPS_TRACED = 16, 20
 MANY_OPERATIONS = 50_000  # of one batch: generated token by token, or sampled; a second one would show the same peak
+FEW_OPERATIONS = 200  # that send a batch to the card
 MAX_PASSES_TRACED = 80  # backward passes of such steps: of those that accumulate many there are fewer
 # Forward passes of one module after another that take no more memory than those before, in an evaluation on an imaginary card.
 MAX_SAME_PASSES = 100

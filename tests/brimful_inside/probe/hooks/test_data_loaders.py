@@ -300,10 +300,10 @@ from torch.utils.data import DataLoader
 def ahead(loader):
     batches = iter(loader)
     current = next(batches)
-    for following in batches:
-        yield current
-        current = following
-    yield current
+    while current is not None:
+        sent = current.cuda()
+        current = next(batches, None)
+        yield sent
 
 model = torch.nn.Linear(4, 2).cuda()
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
