@@ -113,15 +113,18 @@ def extrapolate(
     says = known.bracket.in_batches or known.is_sure(model)
     if says and not known.bracket.ignored and not known.unfollowed:
         largest = _candidate(known, model) if size_model is not None and size_model.exact else known.bracket.low
-    in_samples = _in_samples(known.bracket, size_model)
-    return Extrapolated(
-        None if largest is None else known.bracket.samples(largest), in_samples, known.bracket.limits.loader_cap
-    )
+    named = None if largest is None else known.bracket.samples(largest)
+    return Extrapolated(named, _in_samples(known, model), known.bracket.limits.loader_cap)
 
 
-def _in_samples(bracket: Bracket, model: SizeModel | None) -> SizeModel | None:
-    """The bracket counts multiples of what the command trains at; others count samples."""
-    return model and replace(model, per=bracket.multiple_of, fitted_at=tuple(map(bracket.samples, model.fitted_at)))
+def _in_samples(known: Known, model: TrustedModel | None) -> SizeModel | None:
+    """With sizes in samples, where the bracket counts multiples; it holds from the first of the traced sizes on that it gives
+    without a gap."""
+    if model is None:
+        return None
+    other = max((size for size in known.programs if size < max(model.reproduced) and size not in model.reproduced), default=0)
+    held = sorted(known.bracket.samples(size) for size in model.reproduced if size > other)
+    return replace(model.size_model, per=known.bracket.multiple_of, fitted_at=tuple(held))
 
 
 def _first_traces(known: Known, first_size: int, asked: int | None) -> Generator[int, Traced, None]:
@@ -274,7 +277,6 @@ def _conclude(known: Known) -> MemoryConclusion:
     # A model whose answer no trial was left for is none: by chance it may give some traces and not others.
     verified = known.is_sure(trusted) and bracket.failed is None and _candidate(known, trusted) == largest
     proven = not verified and bracket.failed is None and largest is not None and _proves_the_limit(known, largest)
-    model = trusted.size_model if trusted is not None else None
     constant = trusted is not None and known.all_alike(trusted) and len(known.programs) > 1
     if bracket.ignored or known.unfollowed:
         largest = None
@@ -298,7 +300,7 @@ def _conclude(known: Known) -> MemoryConclusion:
     return MemoryConclusion(
         estimate,
         tuple(map(bracket.samples, bracket.tried)),
-        _in_samples(bracket, model) if verified else None,
+        _in_samples(known, trusted) if verified else None,
         bracket.failed,
         tuple(_notes(known, trusted, verified or proven or (largest is not None and largest == bracket.upper))),
         bracket.multiple_of,

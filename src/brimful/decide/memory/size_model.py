@@ -78,7 +78,7 @@ class SizeModel:
     polynomials: tuple[Polynomial, ...]  # the different ones
     polynomial_of: tuple[int, ...]  # of each allocation, as a place in `polynomials`; -1: it is one of `workspace_of`
     workspace_of: dict[int, Workspace]  # by the numbers of their allocations
-    fitted_at: tuple[int, ...]  # batch sizes
+    fitted_at: tuple[int, ...]  # batch sizes; of a search's answer all that were traced and that it gives to the byte
     per: int = 1  # the sizes are of the batch's share of so many cards of a process; of an uneven batch that of the first
 
     @cached_property
