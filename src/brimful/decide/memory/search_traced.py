@@ -15,7 +15,7 @@ from math import isqrt
 from brimful.decide.memory.bracket import Bracket, roundest, upper_limit
 from brimful.decide.memory.fit import Card, curve_sizes, largest_that
 from brimful.decide.memory.intervals import GROWTH_EXTRAPOLATED, GROWTH_PEAKS, growth
-from brimful.decide.memory.known_traces import Known, Traced
+from brimful.decide.memory.known_traces import APART_IN_STEPS, Known, Traced
 from brimful.decide.memory.peak_curve import fit_peaks
 from brimful.decide.memory.size_model import (
     SizeModel,
@@ -221,8 +221,12 @@ def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None
     """As `_candidate`, whether or not the script itself would fail there."""
     bracket = known.bracket
     low, high, upper = bracket.low, bracket.high, bracket.largest_to_try
-    if not bracket.in_batches and low is not None and high is None and model is not None and known.all_alike(model):
-        return GROWTH_STEP * low if low < FAR else low
+    if low is not None and high is None and model is not None and known.all_alike(model):
+        near = low < APART_IN_STEPS * min(known.programs)  # they may only be padded to the same
+        if (near and upper is None) if bracket.in_batches else low < FAR:
+            return GROWTH_STEP * low
+        if not bracket.in_batches:
+            return low
     # Whatever shape the peaks have: every other trial halves the bracket.
     halves = len(bracket.tried) > MAX_TRACES and len(bracket.tried) % 2
     if low is not None and high is not None and high > low + 1 and halves and not known.is_sure(model):
