@@ -89,6 +89,10 @@ class Overlay:
                     return False
         return True
 
+    def holds_what_passes(self, absolute: str) -> bool:
+        """Whether a folder by this name would hold one that passes: a cache is made with the folders above it."""
+        return any(folder.startswith(_below(absolute)) for folder in self._passing)
+
     def made_by_tempfile(self, absolute: str) -> None:
         for folder in self._temporary:
             if absolute.startswith(folder):

@@ -167,7 +167,9 @@ def _new(overlay: Overlay, absolute: str, path: Any) -> str:
 
 
 def _mkdir(overlay: Overlay, original: Any, absolute: str, path: Any, *mode: Any, **kwargs: Any) -> None:
-    original(_new(overlay, absolute, path), *mode, **kwargs)
+    if overlay.holds_what_passes(absolute) and not overlay.is_visible(absolute):
+        return original(path, *mode, **kwargs)
+    return original(_new(overlay, absolute, path), *mode, **kwargs)
 
 
 def _unlink(overlay: Overlay, original: Any, absolute: str, path: Any) -> None:

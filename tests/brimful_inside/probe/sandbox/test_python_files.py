@@ -187,6 +187,30 @@ print("done")
 """
 
 
+CACHES = """
+import os, pathlib
+home = pathlib.Path.home()
+(home / ".cache" / "huggingface" / "hub").mkdir(parents=True)
+(home / ".cache" / "huggingface" / "hub" / "model").write_text("weights")
+(home / ".cache" / "mine").mkdir(); (home / ".cache" / "mine" / "a").write_text("a")
+assert (home / ".cache" / "huggingface" / "hub" / "model").read_text() == "weights"
+assert sorted(os.listdir(home / ".cache")) == ["huggingface", "mine"] and (home / ".cache" / "mine" / "a").read_text() == "a"
+import shutil; shutil.rmtree(home / ".cache"); assert not (home / ".cache").exists()
+"""
+
+
+def test_a_home_without_any_cache_gets_that_of_the_downloads_and_nothing_else(run_trial, tmp_path, monkeypatch):
+    for variable in ("HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "script.py").write_text(CACHES)
+    trial = run_trial(["script.py"], keep_out=True, cut=False, cwd=tmp_path, env={"HOME": str(home)})
+    assert trial.exit_code == 0, trial.stderr
+    above = [".cache", ".cache/huggingface", ".cache/huggingface/hub"]
+    assert list(contents(home)) == [*above, ".cache/huggingface/hub/model"]
+
+
 def test_tokenizers_that_rust_writes_lie_in_the_trials_folder(run_trial, tmp_path):
     pytest.importorskip("tokenizers")
     out = tmp_path / "work" / "out"
