@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Type
 
 WIRE_VERSION = 2
 TRIAL_CONFIG_VARIABLE = "BRIMFUL_TRIAL_CONFIG"
+SHARED_IMPORTS_VARIABLE = "BRIMFUL_SHARED_IMPORTS"  # the descriptor of a socket: this process is forked for each trial
 EVAL_BATCHES = 2
 CANNOT_RUN = "the imaginary GPU cannot run"  # how the error begins that names the call and its place in the script
 SCANS_FILE = "scans-%s.jsonl"  # in a trial's folder, by process: its scans of the data sets, for later trials

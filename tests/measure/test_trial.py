@@ -173,7 +173,7 @@ def test_the_heartbeat_shows_where_the_script_is(tmp_path):
 )
 def test_host_memory_of_a_trace_without_a_limit_is_sampled_by_a_share_of_its_time(tmp_path, monkeypatch, device, limit, share):
     seen = []
-    monkeypatch.setattr(module, "supervise", lambda *all_: seen.append(all_[-1]) or supervisor.supervise(*all_))
+    monkeypatch.setattr(module, "supervise", lambda *all_, **more: seen.append(all_[-1]) or supervisor.supervise(*all_, **more))
     on = imaginary_device() if device == "imaginary" else CPU
     launched(tmp_path, "true", device=on, host_limit_bytes=limit)
     assert (seen[0].memory_time_share, seen[0].host_limit_bytes) == (share, limit)

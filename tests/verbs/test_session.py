@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -52,7 +53,7 @@ def test_whatever_ends_a_verb_closes_its_record(tmp_path, error, code):
 
 def test_each_trial_gets_what_those_before_it_saw_of_the_samples(tmp_path):
     class Scans(World):
-        def launch(self, trial, folder, record_folder, heartbeat=None, scans=()):
+        def launch(self, trial, folder, record_folder, heartbeat=None, scans=(), imports=None):
             got.append([str(path.relative_to(record_folder)) for path in scans])
             sample = super().launch(trial, folder, record_folder, heartbeat)
             if len(got) in (1, 3):
@@ -159,3 +160,42 @@ def test_the_user_is_shown_which_flag_was_taken_for_the_batch_size(tmp_path, val
     with opened("audit", parse(("my-train", "--bs", value)), None, Options(home=tmp_path, watcher=Listener())):
         pass
     assert messages == shown
+
+
+class Forking(World):
+    """A world whose trials fail in processes that were forked with their imports."""
+
+    def __init__(self, fails_alone: bool = False):
+        super().__init__()
+        self.fails_alone, self.forked = fails_alone, []
+
+    def launch(self, trial, folder, record_folder, heartbeat=None, scans=(), imports=None):
+        shares = imports is not None and imports._used
+        self.forked.append(shares)
+        if shares:
+            imports.is_doubtful = not imports._is_trusted
+        result = super().launch(trial, folder, record_folder, heartbeat)
+        first_or_forked = len(self.forked) <= 2 if self.fails_alone else shares
+        return replace(result, outcome=Outcome.CRASHED) if first_or_forked else result
+
+
+def test_where_only_the_forked_process_of_a_trial_fails_all_start_as_ever(tmp_path):
+    world = Forking()
+    work(world, predict, ("my-train", "--batch-size", "4"), gpu_memory="4GiB", home=tmp_path)
+    assert world.forked[:2] == [True, False] and not any(world.forked[1:])
+    record = kept(tmp_path)
+    assert len(record.trials) == len(world.forked) - 1
+    assert all(one.outcome is Outcome.COMPLETED for one in record.trials)
+
+
+def test_a_script_that_fails_by_itself_is_run_without_shared_imports_once(tmp_path):
+    world = Forking(fails_alone=True)
+    work(world, predict, ("my-train", "--batch-size", "4"), gpu_memory="4GiB", home=tmp_path)
+    assert world.forked[:2] == [True, False] and all(world.forked[2:])
+    assert kept(tmp_path).trials[0].outcome is Outcome.CRASHED
+
+
+def test_the_one_trial_of_an_audit_has_nobody_to_share_imports_with(tmp_path):
+    world = Forking()
+    work(world, audit, ("my-train", "--batch-size", "4"), gpu="t4", home=tmp_path)
+    assert world.forked == [False]

@@ -79,7 +79,7 @@ class World:
             rows += [Free(20 + step), Free(10 + step), Step(step + 1)]
         return [*rows, Phase("eval"), Malloc(90, self.eval_bytes, "aten.mm"), Free(90)]
 
-    def launch(self, trial: Trial, folder: Path, record_folder: Path, heartbeat=None, scans=()) -> TrialResult:
+    def launch(self, trial: Trial, folder: Path, record_folder: Path, heartbeat=None, scans=(), imports=None) -> TrialResult:
         self.launched.append(trial)
         folder.mkdir(parents=True)
         size = self.batch(trial)
@@ -192,7 +192,7 @@ def disk_full_at(world: World, number: int) -> World:
     """The same world, where the disk is full when the `number`-th trial begins."""
     before = world.launch
 
-    def launch(trial: Trial, folder: Path, record_folder: Path, heartbeat=None, scans=()) -> TrialResult:
+    def launch(trial: Trial, folder: Path, record_folder: Path, heartbeat=None, scans=(), imports=None) -> TrialResult:
         if len(world.launched) + 1 == number:
             raise DiskFull(str(folder), kept="the trials before this one")
         return before(trial, folder, record_folder, heartbeat)

@@ -20,10 +20,12 @@ _SHORTEST_S = 1.0  # of a time of which a share of the cores is known: the kerne
 
 
 class ProcessTree:
-    """All processes that carry the config at `config_path`, started by the process `root_pid`."""
+    """All processes that carry the config at `config_path`, started by the process `root_pid`; `forked_from`: another one, no
+    member, with which they share memory."""
 
-    def __init__(self, root_pid: int, config_path: str):
+    def __init__(self, root_pid: int, config_path: str, forked_from: int | None = None):
         self._root_pid = root_pid
+        self._forked_from = forked_from
         self._config_path = config_path
         self._known: dict[int, psutil.Process] = {}
         self._processor_s: dict[int, float] = {}  # by process, as it was last seen
@@ -50,12 +52,15 @@ class ProcessTree:
             yield from root.children(recursive=True)
         for process in psutil.process_iter() if thorough else ():
             with contextlib.suppress(psutil.Error, OSError):
-                if process.pid != os.getpid() and process.environ().get(TRIAL_CONFIG_VARIABLE) == self._config_path:
+                # A process that was forked with its imports shows the environment that it was forked with.
+                in_session = os.getsid(process.pid) == self._root_pid
+                if in_session or (process.pid != os.getpid() and _config_of(process) == self._config_path):
                     yield process
 
     def host_bytes(self) -> int:
         """Resident memory of all members; pages that several share (forked loader workers) count once."""
-        return sum(map(_proportional_bytes, self.members()))
+        shared = _bytes_of(self._forked_from) if self._forked_from is not None else 0
+        return sum(map(_proportional_bytes, self.members())) + shared
 
     def resident_bytes(self) -> int:
         """Resident memory of the members known so far, pages that several share counted by each: quick, and too much."""
@@ -143,6 +148,17 @@ def _proportional_bytes(process: psutil.Process) -> int:
         return getattr(process.memory_full_info(), "pss", 0) or _resident_bytes(process)
     except psutil.Error:
         return _resident_bytes(process)
+
+
+def _bytes_of(pid: int) -> int:
+    try:
+        return _proportional_bytes(psutil.Process(pid))
+    except psutil.Error:
+        return 0
+
+
+def _config_of(process: psutil.Process) -> str | None:
+    return process.environ().get(TRIAL_CONFIG_VARIABLE)
 
 
 class OtherLoad:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 import brimful_inside
 from brimful import codec
@@ -70,6 +71,18 @@ class Ending:
     others_share: float | None = None  # of the cores' time meanwhile, taken by other processes; None: too short to say
 
 
+class Process(Protocol):
+    """The command's first process."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self) -> int | None: ...
+
+
+Start = Callable[[], Process | None]
+
+
 def require_startable(program: str) -> None:
     """Raises NoSuchCommand."""
     if shutil.which(program) is None:
@@ -114,19 +127,25 @@ def supervise(
     output: OutputFiles,
     watch: Watch,
     signals: SignalForwarding | None = None,
+    start: Start | None = None,
 ) -> Ending:
-    """Runs the command in a session of its own to its end, or to a limit. Raises NoSuchCommand."""
+    """Runs the command in a session of its own to its end, or to a limit. `start` gives its process where that is there
+    already. Raises NoSuchCommand."""
     kills_before = host.oom_kills()
-    process = _start(argv, environment, output)
+    process = (start() if start is not None else None) or start_process(argv, environment, output)
     return _Supervisor(process, config_path, output, watch, signals).to_the_end(kills_before)
 
 
-def _start(argv: Sequence[str], environment: Mapping[str, str], output: OutputFiles) -> subprocess.Popen[bytes]:
+def start_process(
+    argv: Sequence[str], environment: Mapping[str, str], output: OutputFiles, descriptors: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """In a session of its own; it inherits these `descriptors`. Raises NoSuchCommand."""
     try:
         ends = output.child_streams
         process = subprocess.Popen(
-            argv, stdin=ends.get("stdin"), stdout=ends["stdout"], stderr=ends["stderr"], env=environment, start_new_session=True
-        )
+            argv, stdin=ends.get("stdin"), stdout=ends["stdout"], stderr=ends["stderr"], env=environment,
+            start_new_session=True, pass_fds=descriptors,
+        )  # fmt: skip
     except OSError as error:
         raise NoSuchCommand(
             problem=f"{argv[0]!r} could not be started: {error.strerror}",
@@ -140,7 +159,7 @@ def _start(argv: Sequence[str], environment: Mapping[str, str], output: OutputFi
 class _Supervisor:
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
+        process: Process,
         config_path: Path,
         output: OutputFiles,
         watch: Watch,
@@ -150,7 +169,7 @@ class _Supervisor:
         self._output, self._watch = output, watch
         self._hold_interrupts = _interrupts_held if signals is None else contextlib.nullcontext
         self._signals = signals or SignalForwarding()  # a trial's receives none
-        self._tree = ProcessTree(process.pid, str(config_path))
+        self._tree = ProcessTree(process.pid, str(config_path), getattr(process, "forked_from", None))
         self._sampler = MemorySampler(self._tree, watch.host_limit_bytes, watch.memory_every_s, watch.memory_time_share)
         self._poll_s = POLL_S if watch.host_limit_bytes is None else POLL_UNDER_LIMIT_S
         self._began_s = self._next_heartbeat_s = time.monotonic()

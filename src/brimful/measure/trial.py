@@ -5,6 +5,7 @@ The child needs torch alone: brimful may live in another environment (pipx). Not
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from brimful.measure import gather, outcome, single_rank
 from brimful.measure.gpus import to_card
 from brimful.measure.heartbeat import trial_progress
 from brimful.measure.output import OutputFiles, tail
+from brimful.measure.shared_imports import SharedImports
 from brimful.measure.supervisor import Ending, Watch, environment_with_probe, require_startable, supervise, write_config
 from brimful.values import Outcome, Trial, TrialKind, TrialResult
 from brimful_inside import wire
@@ -32,16 +34,27 @@ OnProgress = Callable[[wire.Progress | None], None]
 
 
 def run_trial(
-    trial: Trial, folder: Path, record_folder: Path, on_progress: OnProgress = lambda _: None, scans: Sequence[Path] = ()
+    trial: Trial,
+    folder: Path,
+    record_folder: Path,
+    on_progress: OnProgress = lambda _: None,
+    scans: Sequence[Path] = (),
+    imports: SharedImports | None = None,
 ) -> TrialResult:
     """Runs `trial` with its files in `folder` (made here); paths in the result are relative to the record.
 
-    `scans`: files of earlier trials of the same command (`measure.carry_over`). Ctrl-C gives a result with the outcome
+    `scans`: files of earlier trials of the same command (`measure.carry_over`). `imports`: for the process of a trial on an
+    imaginary card, where time is not measured. Ctrl-C gives a result with the outcome
     `interrupted`. Raises NoSuchCommand, UsageError for an open placeholder, DiskFull when nothing can be written.
     """
     argv, of_launcher = _words(trial)
     require_startable(argv[0])
-    config_path = write_config(config_of(trial, folder.resolve(), scans), _KEPT)
+    config = config_of(trial, folder.resolve(), scans)
+    config_path = write_config(config, _KEPT)
+    variables = {**environment(trial, config_path), **of_launcher}
+    start = None
+    if imports is not None and trial.device.kind == "imaginary":
+        start = functools.partial(imports.fork, config, argv, variables)
     of_a_trace = trial.device.kind == "imaginary" and trial.host_limit_bytes is None
     every_s, share = (_HOST_OF_A_TRACE_EVERY_S, _HOST_OF_A_TRACE_SHARE) if of_a_trace else (_HOST_EVERY_S, None)
 
@@ -51,7 +64,7 @@ def run_trial(
 
     watch = Watch(heartbeat, every_s, every_s, share, trial.host_limit_bytes, trial.time_limit_s)
     with OutputFiles(folder) as output:
-        ending = supervise(argv, {**environment(trial, config_path), **of_launcher}, config_path, output, watch)
+        ending = supervise(argv, variables, config_path, output, watch, start=start)
     _require_room(folder)
     return _result(trial, folder, record_folder, ending)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from brimful.codec import SCHEMA, Entry
 from brimful.decide.batch_size_place import AUTO
 from brimful.errors import BrimfulError, DiskFull, Interrupted, TimeIsUp
 from brimful.measure import carry_over, host, sources
+from brimful.measure.shared_imports import SharedImports
 from brimful.measure.trial import run_trial
 from brimful.record import RecordWriter, new_record_id, record_home, replay
 from brimful.units import counted, format_duration
@@ -80,6 +82,7 @@ class Session:
         self.entries: list[Entry] = [writer.opened]
         self.started = time.monotonic()
         self.limits_the_whole = False  # --time-limit is of all trials together
+        self.imports = SharedImports(self.folder / "imports")
         self.exit_code = 0  # of a verb that ends without an error
         self.outlives_a_full_disk = False  # what goes on matters more than its record
 
@@ -94,11 +97,7 @@ class Session:
         trial, was_last = self._in_time(trial)
         number, watcher = len(self.results) + 1, self.options.watcher
         watcher.trial_started(trial, number, expected_total)
-        folder = self.writer.trial_folder(number)
-        same_data = [one for one in self.results if _of_data(one.trial) == _of_data(trial)]
-        carry_over.carry_over_files(same_data, self.folder, folder)
-        scans = carry_over.scan_files(self.results, self.folder)
-        result = named(run_trial(trial, folder, self.folder, watcher.trial_progress, scans))
+        result = named(self._one_result(trial, number, None) if expected_total == 1 else self._result(trial, number))
         self.results.append(result)
         self.keep(result)
         watcher.trial_ended(result)
@@ -107,6 +106,29 @@ class Session:
         if result.outcome is Outcome.TIMED_OUT and was_last:
             raise self._time_is_up()
         return result
+
+    def _result(self, trial: Trial, number: int) -> TrialResult:
+        """Where the first process that was forked with its imports fails, one that was not shows whether that is the reason."""
+        result = self._one_result(trial, number, self.imports)
+        if not self.imports.is_doubtful:
+            return result
+        if result.outcome in (Outcome.CRASHED, Outcome.NO_STEP, Outcome.KILLED, Outcome.UNSUPPORTED):
+            shutil.rmtree(self.writer.trial_folder(number))
+            again = self._one_result(trial, number, None)
+            (self.imports.trust if again.outcome is result.outcome else self.imports.stop_using)()
+            return again
+        if result.outcome is Outcome.TIMED_OUT:
+            self.imports.stop_using()
+        elif result.outcome is not Outcome.INTERRUPTED:
+            self.imports.trust()
+        return result
+
+    def _one_result(self, trial: Trial, number: int, imports: SharedImports | None) -> TrialResult:
+        folder = self.writer.trial_folder(number)
+        same_data = [one for one in self.results if _of_data(one.trial) == _of_data(trial)]
+        carry_over.carry_over_files(same_data, self.folder, folder)
+        scans = carry_over.scan_files(self.results, self.folder)
+        return run_trial(trial, folder, self.folder, self.options.watcher.trial_progress, scans, imports)
 
     def _in_time(self, trial: Trial) -> tuple[Trial, bool]:
         """The trial with its time limit, and whether that is what is left of all trials' time."""
@@ -195,6 +217,7 @@ def opened(
             if not session.outlives_a_full_disk:
                 raise
     finally:
+        session.imports.close()
         session.writer.close()
 
 

@@ -30,6 +30,7 @@ class ProcessContext:
         self.role = role
         self.probe: Any = None
         self.overlay: Any = None  # of the sandbox, where there is one
+        self.only_imports = False  # it is forked for each trial, and runs none itself (process/shared_imports.py)
         self.forked = False  # a forked child that has not shown itself to be a rank
         self.notes: List[str] = []
         self._writer: Optional[Writer] = None
@@ -65,6 +66,11 @@ class ProcessContext:
         self._writer = self.probe = None
         self.forked, self.role, self.notes = True, "worker", []
         self.report_process()
+
+    def begin(self, config: TrialConfig) -> None:
+        """In a process that was forked for a trial, before its script starts."""
+        self.config, self.role, self._writer = config, "rank", None
+        self.only_imports = self.forked = False
 
 
 _current: Optional[ProcessContext] = None
@@ -144,7 +150,7 @@ def role_of(argv: List[str]) -> str:
     rest = argv[1:]
     if "--multiprocessing-fork" in rest or any("multiprocessing.resource_tracker" in a or "forkserver" in a for a in rest):
         return "worker"
-    module, program = _module_and_program(rest)
+    module, program = module_and_program(rest)
     if module in LAUNCHER_MODULES or os.path.basename(program) in LAUNCHER_PROGRAMS:
         return "launcher"
     return "worker" if any("torch/_inductor/compile_worker" in a.replace(os.sep, "/") for a in rest) else "rank"
@@ -152,10 +158,10 @@ def role_of(argv: List[str]) -> str:
 
 def script_of(argv: List[str]) -> str:
     """The script in a process's argv, or "" for ``-m`` and ``-c``."""
-    return _module_and_program(argv[1:])[1]
+    return module_and_program(argv[1:])[1]
 
 
-def _module_and_program(rest: List[str]) -> Tuple[str, str]:
+def module_and_program(rest: List[str]) -> Tuple[str, str]:
     """What follows ``-m``, and the first argument that is no option of the interpreter: one of them, the other is ""."""
     words = iter(rest)
     for word in words:

@@ -8,7 +8,7 @@ import gc
 import os
 import signal
 import sys
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 from brimful_inside.probe.context import (
     ProcessContext,
@@ -22,7 +22,8 @@ from brimful_inside.probe.context import (
     set_context,
 )
 from brimful_inside.probe.hooks.import_hooks import import_hooks
-from brimful_inside.wire import TRIAL_CONFIG_VARIABLE, TorchImported, read_config
+from brimful_inside.probe.process.shared_imports import serve, take_over, take_streams
+from brimful_inside.wire import SHARED_IMPORTS_VARIABLE, TRIAL_CONFIG_VARIABLE, TorchImported, read_config
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 # Before the card is used, when no cycle holds memory of it: while TRL is imported Python's own 700, 10, 10 collect 1,492 times
@@ -37,6 +38,9 @@ def start() -> None:
     set_context(context)
     context.report_process()
     _end_with_parent(config.parent_pid, signal.SIGKILL if config.cut else signal.SIGTERM)
+    context.only_imports = SHARED_IMPORTS_VARIABLE in os.environ
+    if context.role != "rank" and context.only_imports:
+        os._exit(0)
     if context.role == "launcher":
         return  # it does not train, and writes only its own logs; the bootstrap enters each of its children
     if config.keep_out:
@@ -47,10 +51,6 @@ def start() -> None:
         from brimful_inside.probe.memory.host_memory import give_freed_memory_back
 
         give_freed_memory_back(context)
-    if config.find_places or config.places:
-        from brimful_inside.probe.batch_size import enter_user_code
-
-        enter_user_code(config)
     os.register_at_fork(after_in_child=context.after_fork)
     if config.device == "imaginary":
         gc.set_threshold(*_COLLECTIONS)
@@ -58,6 +58,32 @@ def start() -> None:
     import_hooks.load_quietly("torch", freeze=config.device == "imaginary")
     import_hooks.load_quietly("torch._dynamo")  # by the first optimizer
     import_hooks.when_imported("torch", functools.partial(_install, context))
+    if context.only_imports:
+        _begin_forked_trial(context, serve(context))
+    if context.config.find_places or context.config.places:
+        from brimful_inside.probe.batch_size import enter_user_code
+
+        enter_user_code(context.config)
+
+
+def _begin_forked_trial(context: ProcessContext, request: Dict[str, Any]) -> None:
+    """In a process that was forked with its imports: what the hooks hold of the trial becomes that of this one."""
+    take_over(request)
+    config = read_config(os.environ[TRIAL_CONFIG_VARIABLE])
+    context.begin(config)
+    if context.overlay is not None:
+        from brimful_inside.probe.sandbox.native_files import move_layer
+
+        move_layer(context)
+    context.report_process()
+    _end_with_parent(os.getppid(), signal.SIGKILL)
+    take_streams(config.folder)
+    if "torch" in sys.modules:
+        from brimful_inside.probe.batch_size import enter_loaders
+
+        _report_torch(context, sys.modules["torch"])
+        enter_loaders(config)
+        context.probe = _new_probe(context)
 
 
 def _end_with_parent(parent_pid: Optional[int], number: int) -> None:
@@ -83,11 +109,12 @@ def _install(context: ProcessContext, torch: Any) -> None:
     from brimful_inside.probe.hooks.forward_backward import patch_backward, patch_compile
     from brimful_inside.probe.hooks.frameworks import patch_frameworks
     from brimful_inside.probe.hooks.optimizer_steps import patch_graphs
+    from brimful_inside.probe.memory.device_memory import meter_for
     from brimful_inside.probe.process.exit import patch_spawn
     from brimful_inside.probe.worst_case.worst_batches import patch_samplers
 
-    context.emit(TorchImported(torch_version=str(torch.__version__)))
-    probe = _new_probe(context)
+    _report_torch(context, torch)
+    meter_for(context)
     _watch_optimizers()
     patch(torch.amp.GradScaler, "step", _scaler_step)
     patch(torch.nn.Module, "eval", _eval)
@@ -106,8 +133,13 @@ def _install(context: ProcessContext, torch: Any) -> None:
         from brimful_inside.probe.hooks.audited import patch_for_audits
 
         patch_for_audits()
-    context.probe = probe  # last: an error before this is written to a file, as there is no report to note it in
+    if not context.only_imports:
+        context.probe = _new_probe(context)  # last: an error before this goes to a file, as there is no report to note it in
     atexit.register(_at_exit)
+
+
+def _report_torch(context: ProcessContext, torch: Any) -> None:
+    context.emit(TorchImported(torch_version=str(torch.__version__)))
 
 
 def _new_probe(context: ProcessContext) -> Any:

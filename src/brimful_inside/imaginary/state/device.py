@@ -159,9 +159,9 @@ class ImaginaryGpu:
             ledger.forget()
 
     def forked(self) -> None:
-        """This is a child process, for which PyTorch refuses the cards."""
-        if self.is_open:
-            self.in_bad_fork = self.touched
+        """This is a child process, for which PyTorch refuses the cards where the parent has used them."""
+        if self.is_open and self.touched:
+            self.in_bad_fork = True
             self._forget()
 
     def phase(self, name: str) -> None:

@@ -271,8 +271,7 @@ def _enter_imaginary(context: ProcessContext) -> ImaginaryMeter:
         return file
 
     count = visible_cards(config.cards, os.environ)
-    trace = None if not config.trace else open_trace(0) if count == 1 else open_trace
-    gpu = enter(config.card, config.capacity_bytes, trace, config.what_if, count)
+    gpu = enter(config.card, config.capacity_bytes, open_trace if config.trace else None, config.what_if, count)
     for modules, meet in ((TRITON_LAUNCHERS, pass_over), (COMPILED_PARTS, without_compiled_part)):
         for module in modules:
             import_hooks.when_imported(module, functools.partial(meet, gpu))

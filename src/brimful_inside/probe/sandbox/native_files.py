@@ -100,6 +100,12 @@ def keep_writes_out(context: ProcessContext) -> None:
     import_hooks.when_imported("tensorboard.compat", lambda module: setattr(module, "notf", True))
 
 
+def move_layer(context: ProcessContext) -> None:
+    """What is written from here on lies in the folder of this trial."""
+    _switch_off_trackers(context.config.folder)
+    context.overlay.lie_in(context.config.folder)
+
+
 def _switch_off_trackers(folder: str) -> None:
     """By environment, so that child processes obey as well. MLflow has no switch: it writes to the trial's folder. No byte code
     is written beside the user's modules either."""

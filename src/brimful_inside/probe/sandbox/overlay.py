@@ -35,13 +35,17 @@ class Overlay:
     """The layer of one trial. `protects` says which paths it covers; every other path is left as it is."""
 
     def __init__(self, folder: str):
+        self.lie_in(folder)
+        self._temporary = tuple({_below(os.path.realpath(p)) for p in (tempfile.gettempdir(), "/tmp", "/var/tmp")})
+        self._work = tuple({_below(os.path.abspath(p)) for p in (self.working_folder(), *_script_folder())})
+        self._made_by_tempfile: Set[str] = set()
+
+    def lie_in(self, folder: str) -> None:
+        """The layer is that of the trial in `folder`, as it stands there."""
         self.folder = os.path.realpath(folder)
         self.root = os.path.join(self.folder, "kept_out")
         self._gone = os.path.join(self.root, ".gone")
         self._passing = _passing_folders(self.folder)
-        self._temporary = tuple({_below(os.path.realpath(p)) for p in (tempfile.gettempdir(), "/tmp", "/var/tmp")})
-        self._work = tuple({_below(os.path.abspath(p)) for p in (self.working_folder(), *_script_folder())})
-        self._made_by_tempfile: Set[str] = set()
         self.written: List[str] = []  # what the script wanted to write, as it named it, in this process
         self._loaded: Set[str] = set()
         self._is_used = False

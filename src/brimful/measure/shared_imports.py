@@ -1,0 +1,187 @@
+"""Imports for all trials of a command: one process runs those with which the script begins, and is forked for each trial.
+
+Imports are most of what a short trial costs. A trial whose command cannot be started so is started as ever: one that is not
+Python, a launcher's, one whose libraries start threads while they are imported (`brimful_inside.probe.process.shared_imports`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from brimful.measure.carry_over import KEPT_OUT
+from brimful.measure.output import OutputFiles
+from brimful.measure.supervisor import start_process, write_config
+from brimful_inside import wire
+
+_IMPORTS_S = 300.0  # more than any library takes on a busy machine (assumed)
+_END_S = 2.0
+_WITH_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # of Python's own options
+
+
+class ForkedProcess:
+    """One trial's process, a child of the one that imported: what `subprocess.Popen` is to others."""
+
+    def __init__(self, pid: int, forked_from: int, messages: _Messages):
+        self.pid, self.forked_from = pid, forked_from
+        self._messages = messages
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        return self.wait(0.0)
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Its exit code, negative for a signal; None where it has not ended by then."""
+        if self._code is None:
+            try:
+                said = self._messages.next(timeout_s)
+            except OSError:  # the process that imported is gone, and it ends with that one
+                said = {"exit_code": -9}
+            self._code = None if said is None else said["exit_code"]
+        return self._code
+
+
+class _Messages:
+    """Lines of JSON over a socket."""
+
+    def __init__(self, end: socket.socket):
+        self._end = end
+        self._received = b""
+
+    def send(self, said: Mapping[str, Any]) -> None:
+        self._end.sendall(json.dumps(said).encode() + b"\n")
+
+    def next(self, timeout_s: float | None) -> dict[str, Any] | None:
+        """The next message; None where none came in that time. Raises OSError where the other end is gone."""
+        while b"\n" not in self._received:
+            if not select.select([self._end], [], [], timeout_s)[0]:
+                return None
+            came = self._end.recv(1 << 16)
+            if not came:
+                raise ConnectionError
+            self._received += came
+        line, self._received = self._received.split(b"\n", 1)
+        return json.loads(line)
+
+    def close(self) -> None:
+        self._end.close()
+
+
+class SharedImports:
+    """Starts the trials of one session. Call `close` at its end."""
+
+    def __init__(self, folder: Path):
+        """`folder`: for its own files, made and removed here."""
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._messages: _Messages | None = None
+        self._for: Any = None  # what must be the same for a trial to be forked from the process that is there
+        self._replaces = 0
+        self._used = sys.platform == "linux"
+        self._is_trusted = False
+        self.is_doubtful = False  # the latest trial was forked, and none has shown yet that it goes as well as another
+
+    def fork(self, config: wire.TrialConfig, argv: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
+        """A process for this trial, its streams in files of its folder; None where it is to be started as ever."""
+        head = words_to_script(argv) if self._used else None
+        if head is None:
+            return None
+        common = {name: value for name, value in environment.items() if name != wire.TRIAL_CONFIG_VARIABLE}
+        own = _without_what_varies(config, str(self._folder))
+        try:
+            if self._for != (tuple(argv[:head]), common, own):
+                self.close()
+                self._start(argv, common, own)
+                self._for, self._replaces = (tuple(argv[:head]), common, own), len(argv) - head
+            return self._forked(config, argv[head:], environment)
+        except OSError:  # none is there any more, or none could be started
+            self.stop_using()
+            return None
+
+    def _start(self, argv: Sequence[str], environment: Mapping[str, str], own: wire.TrialConfig) -> None:
+        """Raises OSError, ConnectionError included, where no trial can be forked from it."""
+        path = write_config(own, "the trials before this one")
+        ours, theirs = socket.socketpair()
+        self._messages = _Messages(ours)
+        with theirs, OutputFiles(self._folder) as output:
+            added = {wire.TRIAL_CONFIG_VARIABLE: str(path), wire.SHARED_IMPORTS_VARIABLE: str(theirs.fileno())}
+            self._process = start_process(argv, {**environment, **added}, output, (theirs.fileno(),))
+        said = self._messages.next(_IMPORTS_S)
+        if said is None or not said["ready"]:
+            raise TimeoutError
+
+    def _forked(self, config: wire.TrialConfig, arguments: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess:
+        assert self._process is not None and self._messages is not None
+        folder = Path(config.folder)
+        if (self._folder / KEPT_OUT).exists():  # what the imports wrote
+            shutil.copytree(self._folder / KEPT_OUT, folder / KEPT_OUT, symlinks=True, dirs_exist_ok=True)
+        asked = {"replaces": self._replaces, "arguments": list(arguments), "environment": dict(environment)}
+        self._messages.send(asked)
+        said = self._messages.next(None)
+        assert said is not None
+        self.is_doubtful = not self._is_trusted
+        return ForkedProcess(said["pid"], self._process.pid, self._messages)
+
+    def trust(self) -> None:
+        """A forked trial went as another would."""
+        self._is_trusted, self.is_doubtful = True, False
+
+    def stop_using(self) -> None:
+        """From here on each trial is started as ever."""
+        self._used = self.is_doubtful = False
+        self.close()
+
+    def close(self) -> None:
+        if self._messages is not None:
+            self._messages.close()  # at which the process ends
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+            self._process.kill()
+            self._process.wait()
+        self._process = self._messages = self._for = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def words_to_script(argv: Sequence[str]) -> int | None:
+    """How many words of a command come before the arguments of its Python script; None where it is not the start of one."""
+    program = shutil.which(argv[0]) or argv[0]
+    if not os.path.basename(program).startswith("python"):
+        return 1 if _is_python_script(program) else None
+    words = iter(range(1, len(argv)))
+    for at in words:
+        if argv[at] == "-m":
+            return at + 2
+        if argv[at] in ("-c", "-"):
+            return None
+        if argv[at] in _WITH_A_VALUE:
+            next(words, None)
+        elif not argv[at].startswith("-"):
+            return at + 1
+    return None
+
+
+def _is_python_script(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(200)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"python" in first
+
+
+def _without_what_varies(config: wire.TrialConfig, folder: str) -> wire.TrialConfig:
+    """The trial config for the process that imports: what each trial has of its own is as in no trial."""
+    plain = wire.TrialConfig(folder, config.device)
+    own = ("steps", "warmup_steps", "eval_batches", "worst_batch", "scans", "settings", "time_loader", "find_places", "places")
+    return replace(config, folder=folder, **{name: getattr(plain, name) for name in own})

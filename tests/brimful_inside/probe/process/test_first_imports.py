@@ -1,0 +1,73 @@
+"""Which of a script's imports may be run before it."""
+
+import ast
+import sys
+import textwrap
+
+import pytest
+
+from brimful_inside.probe.process.first_imports import _Imports, import_libraries
+
+SCRIPT = '''
+"""What it does."""
+from __future__ import annotations
+import json, os.path as path
+from collections import (
+    deque,
+    OrderedDict as Ordered,
+)
+import beside
+STEPS = 3
+def train(): ...
+class Model: ...
+import xml.dom
+os.environ["A"] = "1"
+import wave
+'''
+
+
+@pytest.fixture
+def imports(tmp_path):
+    def written(script, argv=None, **modules):
+        for name, text in {"script": script, **modules}.items():
+            place = tmp_path / (name.replace("__", "/") + ".py")
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(textwrap.dedent(text))
+        found = _Imports(argv or ["python", str(tmp_path / "script.py")])
+        return [ast.unparse(statement) for statement in found.of_script()]
+
+    return written
+
+
+def test_imports_of_libraries_come_up_to_the_first_statement_that_does_something(imports):
+    beside = "import csv\nfrom . import nothing"
+    first = ["import json", "import os.path as path", "from collections import deque, OrderedDict as Ordered"]
+    assert imports(SCRIPT, beside=beside) == [*first, "import csv", "import xml.dom"]
+
+
+def test_what_a_module_of_the_users_own_does_ends_them_too(imports):
+    assert imports("import beside, wave", beside="import csv\nprint()\nimport json") == ["import csv"]
+    assert imports("from pack.one import a", pack__one="from .two import b", pack__two="import csv") == ["import csv"]
+
+
+def test_a_users_module_that_has_the_name_of_a_library_is_the_users(imports):
+    assert imports("import wave, csv", wave="import no_such_library") == ["import csv"]
+
+
+@pytest.mark.parametrize("statement", ["if a: ...", "a.b = 1", "a[0] = 1", "a()", "@a\ndef b(): ...", "x = a()", "raise a"])
+def test_any_statement_that_may_change_something_ends_them(imports, statement):
+    assert imports(f"import csv\n{statement}\nimport json") == ["import csv"]
+
+
+def test_a_module_that_is_run_is_read_as_the_script_is(imports, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert imports("import csv", ["python", "-m", "script", "--lr", "1"]) == ["import csv"]
+    assert "import sys" in imports("", ["python", "-m", "json.tool"])
+    assert imports("", ["python", "-c", "import csv"]) == []
+
+
+def test_an_import_that_fails_is_left_to_the_script(tmp_path):
+    (tmp_path / "script.py").write_text("import json.nothing_so\nimport wave")
+    sys.modules.pop("wave", None)
+    import_libraries(["python", str(tmp_path / "script.py")])
+    assert "wave" not in sys.modules
