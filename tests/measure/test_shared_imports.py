@@ -130,8 +130,12 @@ def test_trials_on_a_real_device_start_as_ever(commands):
     assert seen["imported"] == seen["pid"]
 
 
-def test_a_library_that_starts_a_thread_is_imported_by_each_trial(commands, tmp_path):
-    text = "\nimport threading, time\nthreading.Thread(target=time.sleep, args=(5,), daemon=True).start()"
+STARTS_A_THREAD = "\nimport threading, time\nthreading.Thread(target=time.sleep, args=(5,), daemon=True).start()"
+ASKS_THE_CARD = "\nimport torch\nNAME = torch.cuda.get_device_name()"
+
+
+@pytest.mark.parametrize("text", [STARTS_A_THREAD, ASKS_THE_CARD])
+def test_a_library_that_starts_a_thread_or_asks_for_the_card_is_imported_by_each_trial(commands, tmp_path, text):
     (tmp_path / "site-packages" / "heavy_library.py").write_text(LIBRARY + text)
     for _ in range(2):
         seen = commands.run(8)[1]

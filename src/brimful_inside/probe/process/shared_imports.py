@@ -31,8 +31,8 @@ def serve(context: ProcessContext) -> Dict[str, Any]:
         lines.flush()
 
     import_libraries(own_argv())
-    # A thread that a library started would be missing in a forked process, and what is on a card cannot be shared.
-    ready = threading.active_count() == 1 and not _uses_a_card(context)
+    # A thread that a library started would be missing in a forked process.
+    ready = threading.active_count() == 1 and not _uses_a_card()
     tell(ready=ready)
     gc.freeze()  # a collection would write to each of the objects, and so copy the memory of all
     notes = context.notes
@@ -51,12 +51,10 @@ def serve(context: ProcessContext) -> Dict[str, Any]:
     os._exit(0)
 
 
-def _uses_a_card(context: ProcessContext) -> bool:
-    if "torch" not in sys.modules:
-        return False
-    from brimful_inside.probe.memory.device_memory import meter_for
-
-    return meter_for(context).operations() > 0
+def _uses_a_card() -> bool:
+    """PyTorch lets no forked process use a card that its parent has used, or asked for what it is."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized()
 
 
 def take_over(request: Dict[str, Any]) -> None:
