@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,7 +45,16 @@ def real_cgroup(limit: int) -> Iterator[Path | None]:
         else:
             yield folder
     finally:
-        folder.rmdir()
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """The kernel calls it busy for a moment after its last process has ended."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            return folder.rmdir()
+        time.sleep(0.05)
+    return folder.rmdir()
 
 
 def enter(folder: Path) -> None:
