@@ -25,6 +25,7 @@ from brimful.measure.supervisor import start_process, write_config
 from brimful_inside import wire
 
 _IMPORTS_S = 300.0  # more than any library takes on a busy machine (assumed)
+_FORK_S = 60.0
 _END_S = 2.0
 _WITH_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # of Python's own options
 
@@ -98,11 +99,12 @@ class SharedImports:
             return None
         common = {name: value for name, value in environment.items() if name != wire.TRIAL_CONFIG_VARIABLE}
         own = _without_what_varies(config, str(self._folder))
+        wanted = (tuple(argv[:head]), common, own)
         try:
-            if self._for != (tuple(argv[:head]), common, own):
+            if self._for != wanted:
                 self.close()
                 self._start(argv, common, own)
-                self._for, self._replaces = (tuple(argv[:head]), common, own), len(argv) - head
+                self._for, self._replaces = wanted, len(argv) - head
             return self._forked(config, argv[head:], environment)
         except OSError:  # none is there any more, or none could be started
             self.stop_using()
@@ -127,8 +129,9 @@ class SharedImports:
             shutil.copytree(self._folder / KEPT_OUT, folder / KEPT_OUT, symlinks=True, dirs_exist_ok=True)
         asked = {"replaces": self._replaces, "arguments": list(arguments), "environment": dict(environment)}
         self._messages.send(asked)
-        said = self._messages.next(None)
-        assert said is not None
+        said = self._messages.next(_FORK_S)
+        if said is None:
+            raise TimeoutError
         self.is_doubtful = not self._is_trusted
         return ForkedProcess(said["pid"], self._process.pid, self._messages)
 

@@ -19,6 +19,7 @@ from brimful.errors import BrimfulError, DiskFull, Interrupted, TimeIsUp
 from brimful.measure import carry_over, host, sources
 from brimful.measure.shared_imports import SharedImports
 from brimful.measure.trial import run_trial
+from brimful.outcomes import OUT_OF_MEMORY
 from brimful.record import RecordWriter, new_record_id, record_home, replay
 from brimful.units import counted, format_duration
 from brimful.values import (
@@ -110,17 +111,16 @@ class Session:
     def _result(self, trial: Trial, number: int) -> TrialResult:
         """Where the first process that was forked with its imports fails, one that was not shows whether that is the reason."""
         result = self._one_result(trial, number, self.imports)
-        if not self.imports.is_doubtful:
+        if not self.imports.is_doubtful or result.outcome is Outcome.INTERRUPTED:
             return result
-        if result.outcome in (Outcome.CRASHED, Outcome.NO_STEP, Outcome.KILLED, Outcome.UNSUPPORTED):
-            shutil.rmtree(self.writer.trial_folder(number))
-            again = self._one_result(trial, number, None)
-            (self.imports.trust if again.outcome is result.outcome else self.imports.stop_using)()
-            return again
-        if result.outcome is Outcome.TIMED_OUT:
-            self.imports.stop_using()
-        elif result.outcome is not Outcome.INTERRUPTED:
+        if result.outcome is Outcome.COMPLETED or result.outcome in OUT_OF_MEMORY:
             self.imports.trust()
+        elif result.outcome is Outcome.TIMED_OUT:
+            self.imports.stop_using()
+        else:
+            shutil.rmtree(self.writer.trial_folder(number))
+            failed, result = result, self._one_result(trial, number, None)
+            (self.imports.trust if failed.outcome is result.outcome else self.imports.stop_using)()
         return result
 
     def _one_result(self, trial: Trial, number: int, imports: SharedImports | None) -> TrialResult:
