@@ -108,7 +108,7 @@ bench-clock: $(TIMM_VENV)/.set-up ## Predict step times that others measured, in
 golden: $(STAMP) ## Write what brimful says of a fixed set of programs to bench/results/golden.json; git diff shows what changed (ONLY="names" for some, CHECK=--check to compare alone)
 	$(PY) -m bench.golden $(CHECK) $(if $(ONLY),--only $(ONLY)) --timm-python $(abspath $(TIMM_VENV)/bin/python)
 
-bench-cost: $(STAMP) ## What a prediction costs beyond the script itself, in seconds and host memory
+bench-cost: $(STAMP) ## What a prediction costs, as a multiple of the script itself, and in host memory
 	$(PY) -m bench.prediction_cost
 	$(PY) -m bench.cards_cost
 

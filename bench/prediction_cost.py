@@ -1,17 +1,15 @@
-"""What a prediction costs: seconds and host memory beyond what the script itself takes before it touches the card.
+"""What a prediction costs, as a multiple of what the script itself takes before it touches the card, and in host memory.
 
     python -m bench.prediction_cost [--only mlp billion] [--out bench/results]
 
 Each script goes through `brimful predict` as a user calls it, its largest batch size included, in a process of its own. The
 script's own share is measured apart: the same script, ended at the moment when it first asks anything of the card, so after its
-imports and what data it loads before that. A prediction runs it several times, and that share is taken off as many times; so
-are its imports and the batches it loads after that moment, which each trial records (`cost/watch`). Both sides take turns for
-some rounds, and the least of each counts: what else runs on a machine only adds to it. Of host memory it is the other way
-round: the most of the predictions, less the least of the script.
+imports and what data it loads before that. Imports and data that it puts off until then count as the prediction's.
 
-Processor seconds, which need no quiet machine, and the clock's, which do; and the most memory that brimful and all its
-processes held at once, less the most that the script's own share held. Two limits are checked: 4 s of processor time in the
-median, and 1 GiB for a model of a billion parameters that is made on the card.
+Both sides take turns, and what is told is the median of each round's ratio of processor seconds: what else runs on a machine
+meets both alike. Of host memory it is the most that a prediction's processes held at once less the least of the script alone;
+what processes share counts for each of them. Two limits are checked: the median ratio over the scripts, and 1 GiB for a model
+of a billion parameters that is made on the card.
 """
 
 from __future__ import annotations
@@ -43,8 +41,7 @@ from bench.scripts_table import PROGRAMS
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 OWN = Path(__file__).parent / "cost"
-WATCH = OWN / "watch"
-LIMIT_S, LIMIT_BYTES = 4.0, 1 << 30
+LIMIT_RATIO, LIMIT_BYTES = 4.0, 1 << 30
 # Two of a billion parameters, two that repeat much, one that starts workers at each epoch, and programs of each kind;
 # many of the table's do the same in other words.
 CHOSEN = (
@@ -86,28 +83,26 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Cost:
-    """One script's prediction, and its own share of it (`own_*`, of one run until it asks for the card)."""
+    """One script's prediction, and its own share (`own_*`, of a run until it asks for the card); of each round."""
 
     name: str
-    traces: int
-    processor_s: float
-    wall_s: float
-    peak_bytes: int
-    own_processor_s: float
-    own_wall_s: float
-    own_peak_bytes: int
-    later_own_s: float  # processor seconds of its imports and data after that, in all trials together
+    trials: int
+    processor_s: list[float]
+    wall_s: list[float]
+    peak_bytes: list[int]
+    own_processor_s: list[float]
+    own_peak_bytes: list[int]
     largest_batch_size: int | None
     error: str | None = None
 
     @property
-    def beyond_s(self) -> float:
-        """Processor seconds beyond the script's own."""
-        return self.processor_s - self.traces * self.own_processor_s - self.later_own_s
+    def ratio(self) -> float:
+        """Processor seconds of the whole prediction to the script's own: the median of the rounds."""
+        return statistics.median(whole / own for whole, own in zip(self.processor_s, self.own_processor_s, strict=True))
 
     @property
     def over_bytes(self) -> int:
-        return self.peak_bytes - self.own_peak_bytes
+        return max(self.peak_bytes) - min(self.own_peak_bytes)
 
 
 def weigh(words: list[str], environment: dict[str, str], folder: str, limit_s: float = TIME_LIMIT_S) -> Weighed:
@@ -167,12 +162,6 @@ def environment(home: str) -> dict[str, str]:
     return {**kept, "BRIMFUL_HOME": home, "PYTHONPATH": source, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def watched(variables: dict[str, str], shares: str) -> dict[str, str]:
-    """With what records each trial's later imports and loading, in files of the folder `shares`."""
-    path = os.pathsep.join([str(WATCH), variables["PYTHONPATH"]])
-    return {**variables, "PYTHONPATH": path, "BRIMFUL_BENCH_SHARES": shares}
-
-
 def _without_brimful(own: Weighed) -> float:
     """Processor seconds of a run until the card was asked for, without those that brimful took to be there."""
     first = own.out.partition("\n")[0]
@@ -183,32 +172,27 @@ def cost_of(name: str, command: list[str], gpu: str, rounds: int = 3) -> Cost:
     """`command` is the script and its arguments, its batch size given."""
     own, wholes = [], []
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as shares:
+        with tempfile.TemporaryDirectory() as home:
             variables = environment(home)
             own.append(_weigh_apart([sys.executable, "-c", UNTIL_THE_CARD, *command], variables))
             words = [sys.executable, "-m", "brimful", "predict", "--gpu", gpu, "--json", "--", sys.executable, *command]
-            weighed = _weigh_apart(words, watched(variables, shares))
-            later = sum(float(path.read_text()) for path in Path(shares).iterdir())
-            wholes.append((weighed, len(list(Path(home).rglob("trial_config.json"))), later))
-    least = min(own, key=_without_brimful)
-    whole, traces, later = min(wholes, key=lambda one: one[0].processor_s)
+            wholes.append(_weigh_apart(words, variables))
+            trials = len(list(Path(home).rglob("trial_config.json")))
     failed = next((one.err.strip().splitlines()[-1:] for one in own if one.code), None)
     try:
-        answer = json.loads(whole.out)
+        answer = json.loads(wholes[-1].out)
     except ValueError:
-        answer, failed = {}, failed or whole.err.strip().splitlines()[-1:]
+        answer, failed = {}, failed or wholes[-1].err.strip().splitlines()[-1:]
     if "error" in answer:
         failed = [answer["error"].get("problem", "")]
     return Cost(
         name,
-        traces,
-        whole.processor_s,
-        whole.wall_s,
-        max(one.peak_bytes for one, _, _ in wholes),
-        _without_brimful(least),
-        least.wall_s,
-        min(one.peak_bytes for one in own),
-        later,
+        trials,
+        [one.processor_s for one in wholes],
+        [one.wall_s for one in wholes],
+        [one.peak_bytes for one in wholes],
+        [_without_brimful(one) for one in own],
+        [one.peak_bytes for one in own],
         answer.get("largest_batch_size"),
         " ".join(failed) if failed is not None else None,
     )
@@ -236,24 +220,23 @@ def summary(costs: list[Cost]) -> dict[str, Any]:
     large = [cost.over_bytes for cost in done if cost.name.startswith("billion")]
     return {
         "scripts": len(done),
-        "median_beyond_s": statistics.median(cost.beyond_s for cost in done) if done else None,
+        "median_ratio": statistics.median(cost.ratio for cost in done) if done else None,
         "billion_over_bytes": max(large) if large else None,
     }
 
 
 def holds(figures: dict[str, Any]) -> bool:
     """Whether what was measured is within the limits."""
-    seconds, over = figures["median_beyond_s"], figures["billion_over_bytes"]
-    return (seconds is None or seconds <= LIMIT_S) and (over is None or over <= LIMIT_BYTES)
+    ratio, over = figures["median_ratio"], figures["billion_over_bytes"]
+    return (ratio is None or ratio <= LIMIT_RATIO) and (over is None or over <= LIMIT_BYTES)
 
 
 def table(costs: list[Cost]) -> list[str]:
-    lines = [f"{'script':28}{'traces':>7}{'own s':>8}{'later s':>9}{'beyond s':>10}{'wall s':>8}{'own MiB':>9}{'over MiB':>10}"]
+    lines = [f"{'script':28}{'trials':>7}{'s':>8}{'own s':>8}{'ratio':>7}{'wall s':>8}{'own MiB':>9}{'over MiB':>10}"]
     for cost in costs:
-        numbers = (
-            f"{cost.traces:>7}{cost.own_processor_s:>8.2f}{cost.later_own_s:>9.2f}{cost.beyond_s:>10.2f}{cost.wall_s:>8.1f}"
-        )
-        memory = f"{cost.own_peak_bytes / MIB:>9.0f}{cost.over_bytes / MIB:>10.0f}"
+        seconds, own, wall = (statistics.median(each) for each in (cost.processor_s, cost.own_processor_s, cost.wall_s))
+        numbers = f"{cost.trials:>7}{seconds:>8.2f}{own:>8.2f}{cost.ratio:>7.2f}{wall:>8.1f}"
+        memory = f"{min(cost.own_peak_bytes) / MIB:>9.0f}{cost.over_bytes / MIB:>10.0f}"
         lines.append(f"{cost.name:28}{numbers}{memory}" + (f"  {cost.error[:60]}" if cost.error else ""))
     return lines
 
@@ -263,8 +246,8 @@ def keep(costs: list[Cost], folder: Path, rounds: int) -> Path:
     today = datetime.date.today()
     result = {
         "bench": "prediction_cost",
-        "what": "processor seconds and host memory of predictions beyond what the script takes until it asks for the card, and "
-        "beyond its later imports and loading; the least of some rounds",
+        "what": "processor seconds of predictions to those of the script until it asks for the card, median ratio of rounds by "
+        "turns; host memory beyond it, what processes share counted for each",
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],
@@ -272,9 +255,9 @@ def keep(costs: list[Cost], folder: Path, rounds: int) -> Path:
         "torch": version("torch"),
         "date": today.isoformat(),
         "rounds": rounds,
-        "limits": {"median_beyond_s": LIMIT_S, "billion_over_bytes": LIMIT_BYTES},
+        "limits": {"median_ratio": LIMIT_RATIO, "billion_over_bytes": LIMIT_BYTES},
         "figures": summary(costs),
-        "rows": [{**asdict(cost), "beyond_s": cost.beyond_s, "over_bytes": cost.over_bytes} for cost in costs],
+        "rows": [{**asdict(cost), "ratio": cost.ratio, "over_bytes": cost.over_bytes} for cost in costs],
     }
     name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
     path = folder / f"prediction_cost-{name}-{today:%Y-%m}.json"
