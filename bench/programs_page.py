@@ -24,9 +24,9 @@ CUDA build.
 
 *Peak* is the predicted device memory at the batch size shown, with its interval; *largest* the predicted largest batch size
 that fits the card, and what limits it (both as of the latest date, of the first build where that is the same). *Seconds* are
-measured processor time of the whole prediction, with all its trials, each in one thread; *beyond imports* is that without the
-script's own imports, which every trial pays: what stays is the script's data, and brimful. They are noisy: two cores shared
-with other work can take twice the seconds that they take alone, and rows of different dates saw different loads.
+measured processor time of the whole prediction, with all its trials and the script's own imports, each process in one thread.
+They are noisy: two cores shared with other work can take twice the seconds that they take alone, and rows of different dates
+saw different loads.
 [imaginary.md](imaginary.md) says what cannot be run.
 """
 
@@ -43,7 +43,7 @@ def page(result: dict[str, Any]) -> str:
     labels = list(result["builds"])
     head = ["program", "exercises", "card", "batch", "peak (predicted)", "largest (predicted)"]
     for label in labels:
-        head += [f"{label}: seconds", f"{label}: beyond imports", f"{label}: date"]
+        head += [f"{label}: seconds", f"{label}: date"]
     lines = [_HEAD, *_builds(result), "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for program in PROGRAMS:
         seen = {label: rows.get((program.key, label)) for label in labels}
@@ -67,7 +67,7 @@ def _cells(program: Program, seen: dict[str, Any]) -> list[str]:
     cells = [f"[{program.key}](../bench/scripts/{program.script})", program.shows, program.gpu, str(program.batch_size)]
     cells += [_peak(figures), _largest(figures)] if figures else ["", ""]
     for row in seen.values():
-        cells += [*_seconds(row), row["date"] if row else "–"]
+        cells += [_seconds(row), row["date"] if row else "–"]
     return cells
 
 
@@ -91,28 +91,23 @@ def _largest(row: dict[str, Any]) -> str:
     )
 
 
-def _seconds(row: dict[str, Any] | None) -> list[str]:
+def _seconds(row: dict[str, Any] | None) -> str:
     if row is None:
-        return ["–", "–"]
+        return "–"
     if "missing" in row:
-        return [f"without {', '.join(row['missing'])}", "–"]
+        return f"without {', '.join(row['missing'])}"
     if "error" in row:
-        return ["not done in time" if row["exit_code"] is None else f"stopped (exit {row['exit_code']})", "–"]
-    return [f"{row['seconds']:.0f} ({row['traces']} trials)", f"{max(0.0, row['beyond_imports_s']):.1f}"]
+        return "not done in time" if row["exit_code"] is None else f"stopped (exit {row['exit_code']})"
+    return f"{row['seconds']:.0f} ({row['traces']} trials)"
 
 
 def _footer(result: dict[str, Any]) -> list[str]:
     lines = []
     for label in result["builds"]:
-        ran = [row for row in result["rows"] if row["build"] == label and "seconds" in row]
-        if ran:
-            whole, beyond = (statistics.median(row[name] for row in ran) for name in ("seconds", "beyond_imports_s"))
-            lines.append(
-                f"{label}: {len(ran)} programs; median of a whole prediction {whole:.0f} s, "
-                f"beyond imports {beyond:.1f} s, of one trial beyond imports "
-                f"{statistics.median(r['beyond_imports_s'] / r['traces'] for r in ran):.1f} s (measured)."
-            )
-            lines.append("")
+        seconds = [row["seconds"] for row in result["rows"] if row["build"] == label and "seconds" in row]
+        if seconds:
+            median = statistics.median(seconds)
+            lines += [f"{label}: {len(seconds)} programs; median of a whole prediction {median:.0f} s (measured).", ""]
     return lines
 
 
@@ -123,7 +118,7 @@ Written by `make bench-strangers`. Each is a command line of a package on PyPI, 
 documentation shows ([bench/strangers](../bench/strangers)), with small data that the bench makes, in an environment with the
 versions below.
 None is changed for brimful. *Finding* is what `brimful audit` says first; *seconds* are measured processor time of the whole
-`predict` and `audit`, with all trials and the program's own imports in each; peaks are predicted. A row is as of its run:
+`predict` and `audit`, with all their trials and the program's own imports; peaks are predicted. A row is as of its run:
 those of one date may come from several states of the code.
 """
 

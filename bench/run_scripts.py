@@ -7,7 +7,6 @@ bench/results/programs.json (a later run replaces the rows it made anew), and do
 from __future__ import annotations
 
 import argparse
-import ast
 import datetime
 import json
 import os
@@ -55,22 +54,11 @@ def predicted(program: Program, python: str) -> dict[str, Any]:
         )
         seconds = processor_seconds() - before
         traces = len(list(Path(folder, "records").rglob("trial_config.json")))
-        imports = sum(wire.read_text().count("torch_imported") for wire in Path(folder, "records").rglob("wire-*.jsonl"))
     try:
         answer = json.loads(done.stdout.replace(folder, "."))  # a folder of this machine says nothing to anybody
     except ValueError:
         answer = {"error": {"problem": done.stderr.strip().splitlines()[-1:] or "no words"}}
-    return {"exit_code": done.returncode, "seconds": seconds, "traces": traces, "imports": imports, "answer": answer}
-
-
-def import_seconds(program: Program, python: str) -> float:
-    """Processor seconds of the script's own imports in a fresh process."""
-    tree = ast.parse((SCRIPTS / program.script).read_text())
-    lines = [ast.unparse(node) for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    source = "\n".join(line for line in lines if "__future__" not in line)
-    before = processor_seconds()
-    subprocess.run([python, "-c", source], capture_output=True, check=True, cwd=SCRIPTS, timeout=TIME_LIMIT_S)
-    return processor_seconds() - before
+    return {"exit_code": done.returncode, "seconds": seconds, "traces": traces, "answer": answer}
 
 
 def versions(python: str, modules: list[str]) -> dict[str, str]:
@@ -112,7 +100,6 @@ def row_of(program: Program, label: str, python: str) -> dict[str, Any]:
         **row,
         "exit_code": seen["exit_code"],
         "seconds": round(seen["seconds"], 1),
-        "beyond_imports_s": round(seen["seconds"] - seen["imports"] * import_seconds(program, python), 1),
         "traces": seen["traces"],
         "peak": answer["peak"],
         "phases": {name: peak["reserved_bytes"] for name, peak in answer["phases"].items()},
