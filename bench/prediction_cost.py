@@ -41,7 +41,7 @@ from bench.scripts_table import PROGRAMS
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 OWN = Path(__file__).parent / "cost"
-LIMIT_RATIO, LIMIT_BYTES = 4.0, 1 << 30
+LIMIT_RATIO, LIMIT_BYTES = 7.0, 1 << 30
 # Two of a billion parameters, two that repeat much, one that starts workers at each epoch, and programs of each kind;
 # many of the table's do the same in other words.
 CHOSEN = (
