@@ -1,6 +1,7 @@
 """The imports with which a script begins, as far as they are of libraries: up to its first statement that does anything else.
 
-What follows such a statement may hang on it (an environment variable, a path), and is left to the script itself.
+What follows such a statement may hang on it, and is left to the script itself. Constants that it puts into the environment are
+put there for the imports after it too, and warnings are filtered: the script will do both again, to the same end.
 """
 
 from __future__ import annotations
@@ -10,18 +11,21 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from typing import Iterator, List, Optional, Set
+from itertools import chain
+from typing import Any, Dict, Iterator, List, Optional, Set
 
 from brimful_inside.probe.context import module_and_program
 
+_AGAIN = ("os.environ.setdefault", "os.environ.update", "warnings.filterwarnings", "warnings.simplefilter")
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def import_libraries(argv: List[str]) -> None:
     """Runs these imports. The first that raises an error ends them: the script will raise it again."""
+    names: Dict[str, Any] = {"__name__": "brimful_imports"}
     try:
         for statement in _Imports(argv).of_script():
-            exec(compile(ast.Module([statement], []), "<imports>", "exec"), {"__name__": "brimful_imports"})
+            exec(compile(ast.Module([statement], []), "<imports>", "exec"), names)
     except (Exception, SystemExit):
         pass
 
@@ -41,7 +45,7 @@ class _Imports:
             yield from self._of_file(file, self._module.rpartition(".")[0]) if file else ()
 
     def _of_file(self, file: str, package: str) -> Iterator[ast.stmt]:
-        """Statements that import libraries, those of the user's own modules in their place."""
+        """Statements to run, those of the user's own modules in the place of their import."""
         if file in self._read:
             return
         self._read.add(file)
@@ -55,6 +59,8 @@ class _Imports:
                 name = ".".join(filter(None, [_above(package, statement.level), statement.module or ""]))
                 whole = ast.copy_location(ast.ImportFrom(name, statement.names, 0), statement)
                 yield from self._of_import(name, whole)
+            elif _may_be_done_again(statement):
+                yield statement
             elif not _does_nothing(statement):
                 self._over = True
             if self._over:
@@ -82,11 +88,26 @@ def _above(package: str, level: int) -> str:
 
 
 def _does_nothing(statement: ast.stmt) -> bool:
-    """Whether it defines something, or gives a name to a constant."""
+    """Whether it defines something, gives a name to a constant, or tries no more than these and imports."""
+    if isinstance(statement, ast.Try):
+        parts = [*statement.body, *statement.orelse, *statement.finalbody, *chain(*(h.body for h in statement.handlers))]
+        return all(isinstance(part, (ast.Import, ast.ImportFrom, ast.Pass)) or _does_nothing(part) for part in parts)
     if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)):
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         return isinstance(statement.value, ast.Constant) and all(isinstance(target, ast.Name) for target in targets)
     return isinstance(statement, _DEFINITIONS) and not statement.decorator_list
+
+
+def _may_be_done_again(statement: ast.stmt) -> bool:
+    """Whether it puts constants into the environment, or filters warnings."""
+    if isinstance(statement, ast.Assign):
+        places = [ast.unparse(target.value) for target in statement.targets if isinstance(target, ast.Subscript)]
+        return places == ["os.environ"] and isinstance(statement.value, ast.Constant)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in _AGAIN:
+        return False
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return all(isinstance(value, (ast.Constant, ast.Name, ast.Attribute)) for value in given)
 
 
 def _is_library(name: str) -> bool:

@@ -1,6 +1,7 @@
 """Which of a script's imports may be run before it."""
 
 import ast
+import os
 import sys
 import textwrap
 
@@ -20,8 +21,12 @@ import beside
 STEPS = 3
 def train(): ...
 class Model: ...
+try:
+    import wandb
+except ImportError:
+    wandb = None
 import xml.dom
-os.environ["A"] = "1"
+print(STEPS)
 import wave
 '''
 
@@ -54,9 +59,35 @@ def test_a_users_module_that_has_the_name_of_a_library_is_the_users(imports):
     assert imports("import wave, csv", wave="import no_such_library") == ["import csv"]
 
 
-@pytest.mark.parametrize("statement", ["if a: ...", "a.b = 1", "a[0] = 1", "a()", "@a\ndef b(): ...", "x = a()", "raise a"])
+@pytest.mark.parametrize(
+    "statement", ["if a: ...", "a.b = 1", "a[0] = 1", "a()", "@a\ndef b(): ...", "x = a()", "raise a", "try: a()\nexcept: pass"]
+)
 def test_any_statement_that_may_change_something_ends_them(imports, statement):
     assert imports(f"import csv\n{statement}\nimport json") == ["import csv"]
+
+
+AGAIN = """
+import os, warnings
+os.environ["A"] = "1"
+os.environ.setdefault("B", "2")
+warnings.filterwarnings("ignore", category=UserWarning)
+import csv
+os.environ["A"] = str(os.getpid())
+import json
+"""
+
+
+def test_what_the_script_puts_into_the_environment_is_there_for_the_imports_after_it(imports, tmp_path, monkeypatch):
+    assert imports(AGAIN)[2:] == [
+        "os.environ['A'] = '1'",
+        "os.environ.setdefault('B', '2')",
+        "warnings.filterwarnings('ignore', category=UserWarning)",
+        "import csv",
+    ]
+    for name in "AB":
+        monkeypatch.setenv(name, "0")
+    import_libraries(["python", str(tmp_path / "script.py")])
+    assert (os.environ["A"], os.environ["B"]) == ("1", "0")
 
 
 def test_a_module_that_is_run_is_read_as_the_script_is(imports, tmp_path, monkeypatch):
