@@ -126,3 +126,9 @@ def step_kernels(batch: int, layers: int = 3, extra: bool = False) -> list[Kerne
 
 def fits(chosen: Card, traced: Trace) -> bool:
     return chosen.fits(partial(chosen.replay, traced))
+
+
+def true_largest(chosen: Card, trace_of: Callable[[int], Trace], around: int, upper: int | None = None, window: int = 150):
+    """By trying every size nearby, each by a trace of its own."""
+    sizes = [b for b in range(max(1, around - window), around + window) if upper is None or b <= upper]
+    return max((b for b in sizes if fits(chosen, trace_of(b))), default=None)

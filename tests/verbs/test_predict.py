@@ -79,6 +79,7 @@ BENT = st.builds(
 @example(Bent(MIB, 7 * MIB, 4096, 40, MIB, dataset=None), "100%", 5000)
 @example(Bent(MIB, 65536, 0, 1, 65536, dataset=None, rounds_to=8), "100%", 40_000)  # sizes side by side take the same
 @example(Bent(700 * MIB, 65536, 0, 1, 65536, dataset=None, rounds_to=8), "50%", 1)  # all sizes that may be tried first do
+@example(Bent(MIB, 65536, 0, 2, 65536, dataset=None, rounds_to=2), "100%", 8)  # what the search tries there is odd
 @given(BENT, st.sampled_from(["100%", "97%", "90%", "50%"]), st.integers(1, 5000))
 def test_where_memory_bends_the_largest_size_is_the_same_however_it_was_asked(world, budget, anywhere):
     def asked(size):

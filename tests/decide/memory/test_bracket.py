@@ -144,3 +144,16 @@ def test_limits_are_kept_in_whole_groups():
     assert split(Limits(max_batch_size=100))[0].estimate.largest_batch_size == 99
     assert split(length=50)[0].estimate.largest_batch_size == 48
     assert all(split(first=first)[1][0] == first for first in (3, 6, 12))
+
+
+def bracket_of(tried: list[int], largest: int) -> Bracket:
+    fitting = {size for size in tried if size <= largest}
+    return Bracket(Limits(), tried=tried, fitting=fitting, too_large=set(tried) - fitting)
+
+
+@pytest.mark.parametrize(
+    ("tried", "step"),
+    [([5, 67], 0), ([5, 67, 68], 2), ([5, 67, 68, 70], 4), ([5, 67, 68, 70, 74], 8), ([5, 67, 68, 90], 0), ([67, 68, 200], 0)],
+)
+def test_the_step_doubles_while_sizes_fit_next_to_one_that_was_taken_for_the_largest(tried, step):
+    assert bracket_of(tried, largest=100).step == step

@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 from brimful.decide.memory.search_traced import Traced, search_largest
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
-from tests.decide.programs import CONTEXT, GIB, MIB, Script, affine, card, drive, fits, network
-
-
-def true_largest(chosen, trace_of, around, upper=None, window=150):
-    """By trying every size nearby, each by a trace of its own."""
-    sizes = [b for b in range(max(1, around - window), around + window) if upper is None or b <= upper]
-    return max((b for b in sizes if fits(chosen, trace_of(b))), default=None)
+from tests.decide.programs import CONTEXT, GIB, MIB, Script, affine, card, drive, fits, network, true_largest
 
 
 def with_more(script: Script, *sizes) -> Script:

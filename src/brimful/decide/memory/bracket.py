@@ -96,6 +96,18 @@ class Bracket:
             self.limits = replace(self.limits, loader_cap=loader_cap(self.given, self.limits.dataset_length))
 
     @property
+    def step(self) -> int:
+        """How far above `low` to go at least: not at all as a rule, and twice as far each time where sizes fit of which the
+        first was next to one that was taken for the largest."""
+        step, low = 0, 0
+        for size in self.tried:
+            if size > low:
+                crept = size in self.fitting and low > 0 and size - low <= max(1, step)
+                step = 2 * max(1, step) if crept else 0
+                low = size if size in self.fitting else low
+        return step
+
+    @property
     def ignored(self) -> bool:
         """Whether the loader followed none of the sizes that were tried: they are one size."""
         cap = self.limits.loader_cap

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -117,8 +117,15 @@ class Known:
     def is_sure(self, model: TrustedModel | None) -> bool:
         """Whether a trace confirmed it, that of the largest that fits as well, and none above that speaks against it."""
         low = self.bracket.low
+        if model is not None and self.may_round_up(model.reproduced):
+            return False
         sure = model is not None and model.verified and self.trusts(model) and (low is None or low in model.reproduced)
         return sure and not self.promises(model, self.bracket.high)
+
+    def may_round_up(self, sizes: Iterable[int]) -> bool:
+        """Whether these are no evidence that the size above the last takes more: where a script rounds up to pairs, it takes
+        as much, which sizes that are all odd do not show."""
+        return self.bracket.in_batches and all(size % 2 for size in sizes)
 
     def promises(self, model: TrustedModel | None, size: int | None) -> bool:
         """Whether it says that a size fits."""

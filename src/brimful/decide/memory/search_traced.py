@@ -2,7 +2,8 @@
 
 Two small traces extrapolate each allocation's size, and the third, at the answer, must come out to the byte, or at least as far
 as to a row by which no larger size has room. Else the traces nearest to the answer, or peaks alone, give the next size, until
-the size above one that fits was traced and does not: so the answer does not depend on which size the user asked about.
+the size above one that fits was traced and does not: so the answer does not depend on which size the user asked about. Where
+sizes fit that were taken not to, steps double.
 """
 
 from __future__ import annotations
@@ -181,7 +182,9 @@ def _next_size(known: Known) -> int | None:
         return None
     confirms = bracket.in_batches and model is not None and model.size_model.exact and len(bracket.tried) < MAX_TRACES
     below = range(candidate - 1, 0, -1) if confirms else ()
-    return next((size for size in chain(below, [(bracket.low or 0) + 1]) if size not in bracket.tried), None)
+    pairs = confirms and model is not None and known.may_round_up([*model.reproduced, candidate])
+    above = [candidate + 1] if pairs and candidate != bracket.upper else []
+    return next((size for size in chain(above, below, [(bracket.low or 0) + 1]) if size not in bracket.tried), None)
 
 
 def _is_proven(known: Known, model: TrustedModel | None, size: int) -> bool:
@@ -202,6 +205,8 @@ def _proves_the_limit(known: Known, size: int) -> bool:
         return False
     below = [smaller for smaller in sorted(known.programs) if smaller < size]
     for count in range(2, min(3, len(below)) + 1):
+        if known.may_round_up([*below[:count], size]):
+            continue
         model = fit_size_model({smaller: known.programs[smaller] for smaller in below[:count]})
         prefix = common_prefix(model, known.programs[size], size) if model is not None else None
         if prefix is None or not prefix.exact or prefix.constant:
@@ -244,7 +249,11 @@ def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None
     else:
         # From the largest traced size that fits upwards, for a model may hold near the edge alone.
         found = known.peaks_of(model.size_model).largest(low or 1, upper)
-    return found if low is None or found is not None else low
+    if low is None or found is None:
+        return found or low
+    if high is None and not known.is_sure(model):
+        found = max(found, low + bracket.step)
+    return found if upper is None else min(found, upper)
 
 
 def _is_whole(model: SizeModel) -> bool:
@@ -344,6 +353,8 @@ def _notes(known: Known, model: TrustedModel | None, sure: bool) -> list[str]:
     if low is not None and high is not None and high > low + 1 and not sure:
         low, high = known.bracket.samples(low), known.bracket.samples(high)
         notes.append(f"{noun} {low:,} fits and {high:,} does not: no trials were left for those in between")
+    elif high is None and len(known.bracket.tried) >= MOST_TRACES and not sure:
+        notes.append(f"{noun} {known.bracket.samples(low or 0):,} fits: no trials were left for larger ones")
     if known.bracket.in_batches and len(known.programs) > 1:
         if model is None:
             where = known.programs[min(known.programs)].difference(known.programs[max(known.programs)])
