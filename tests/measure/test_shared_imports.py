@@ -140,7 +140,7 @@ def test_a_library_that_starts_a_thread_or_asks_for_the_card_is_imported_by_each
     for _ in range(2):
         seen = commands.run(8)[1]
         assert seen["imported"] == seen["pid"]
-    assert not commands.imports.is_doubtful
+    assert not commands.imports.forked
 
 
 def test_what_a_forked_trial_leaves_behind_is_ended(commands, tmp_path):
@@ -178,6 +178,8 @@ def test_where_the_process_that_imported_is_killed_its_trial_ends_and_the_next_s
         (["python", "-"], None),
         (["bash", "train.sh"], None),
         (["no-such-program"], None),
+        (["python", "-I", "train.py"], None),
+        (["python", "-uE", "train.py"], None),
     ],
 )
 def test_only_a_python_script_can_be_forked(words, count):
@@ -185,7 +187,7 @@ def test_only_a_python_script_can_be_forked(words, count):
 
 
 def test_a_program_that_is_a_python_script_can_be_forked(tmp_path):
-    for first, count in (("#!/usr/bin/env python3", 1), ("#!/bin/sh", None)):
+    for first, count in (("#!/usr/bin/env python3", 1), ("#!/bin/sh", None), ("#!/usr/bin/env -S uv run python", None)):
         (tmp_path / "program").write_text(f"{first}\nimport sys\n")
         (tmp_path / "program").chmod(0o755)
         assert words_to_script([str(tmp_path / "program"), "train"]) == count

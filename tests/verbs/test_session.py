@@ -172,8 +172,8 @@ class Forking(World):
     def launch(self, trial, folder, record_folder, heartbeat=None, scans=(), imports=None):
         shares = imports is not None and imports._used
         self.forked.append(shares)
-        if shares:
-            imports.is_doubtful = not imports._is_trusted
+        if imports is not None:
+            imports.forked = shares
         result = super().launch(trial, folder, record_folder, heartbeat)
         first_or_forked = len(self.forked) <= 2 if self.fails_alone else shares
         return replace(result, outcome=Outcome.CRASHED) if first_or_forked else result

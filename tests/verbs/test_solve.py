@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
 from world import MIB, World, work
@@ -96,6 +96,7 @@ SHAPES = st.builds(
 
 
 @SLOW
+@example(Shaped(fixed=90209358, linear=31 * MIB, quadratic=200_000, step=8, layers=False, unit=1, least=1, most=512))
 @given(SHAPES)
 def test_the_value_that_is_named_fits_and_the_next_one_does_not(world):
     if world.layers:

@@ -26,7 +26,8 @@ class ProcessTree:
     def __init__(self, root_pid: int, config_path: str, forked_from: int | None = None):
         self._root_pid = root_pid
         self._forked_from = forked_from
-        self._config_path = config_path
+        # A forked process shows the environment of the one that it was forked from.
+        self._config_paths = {config_path, *filter(None, [_config_of(forked_from)] if forked_from is not None else [])}
         self._known: dict[int, psutil.Process] = {}
         self._processor_s: dict[int, float] = {}  # by process, as it was last seen
 
@@ -52,9 +53,8 @@ class ProcessTree:
             yield from root.children(recursive=True)
         for process in psutil.process_iter() if thorough else ():
             with contextlib.suppress(psutil.Error, OSError):
-                # A process that was forked with its imports shows the environment that it was forked with.
-                in_session = os.getsid(process.pid) == self._root_pid
-                if in_session or (process.pid != os.getpid() and _config_of(process) == self._config_path):
+                others = process.pid not in (os.getpid(), self._forked_from)
+                if others and process.environ().get(TRIAL_CONFIG_VARIABLE) in self._config_paths:
                     yield process
 
     def host_bytes(self) -> int:
@@ -157,8 +157,11 @@ def _bytes_of(pid: int) -> int:
         return 0
 
 
-def _config_of(process: psutil.Process) -> str | None:
-    return process.environ().get(TRIAL_CONFIG_VARIABLE)
+def _config_of(pid: int) -> str | None:
+    try:
+        return psutil.Process(pid).environ().get(TRIAL_CONFIG_VARIABLE)
+    except (psutil.Error, OSError):
+        return None
 
 
 class OtherLoad:

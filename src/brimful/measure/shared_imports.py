@@ -11,6 +11,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -89,59 +90,58 @@ class SharedImports:
         self._for: Any = None  # what must be the same for a trial to be forked from the process that is there
         self._replaces = 0
         self._used = sys.platform == "linux"
-        self._is_trusted = False
-        self.is_doubtful = False  # the latest trial was forked, and none has shown yet that it goes as well as another
+        self.forked = False  # the latest trial
 
-    def fork(self, config: wire.TrialConfig, argv: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess | None:
-        """A process for this trial, its streams in files of its folder; None where it is to be started as ever."""
+    def fork(
+        self, config: wire.TrialConfig, argv: Sequence[str], environment: Mapping[str, str], limit_s: float
+    ) -> ForkedProcess | None:
+        """A process for this trial, its streams in files of its folder; None where it is to be started as ever. Imports may
+        take `limit_s`."""
+        self.forked = False
         head = words_to_script(argv) if self._used else None
         if head is None:
             return None
         common = {name: value for name, value in environment.items() if name != wire.TRIAL_CONFIG_VARIABLE}
         own = _without_what_varies(config, str(self._folder))
-        wanted = (tuple(argv[:head]), common, own)
+        wanted = (tuple(argv[:head]), common, own, os.getcwd())
         try:
             if self._for != wanted:
                 self.close()
-                self._start(argv, common, own)
+                self._start(argv, common, own, min(_IMPORTS_S, limit_s))
                 self._for, self._replaces = wanted, len(argv) - head
-            return self._forked(config, argv[head:], environment)
+            return self._forked(config, argv[head:])
         except OSError:  # none is there any more, or none could be started
             self.stop_using()
             return None
 
-    def _start(self, argv: Sequence[str], environment: Mapping[str, str], own: wire.TrialConfig) -> None:
+    def _start(self, argv: Sequence[str], environment: Mapping[str, str], config: wire.TrialConfig, limit_s: float) -> None:
         """Raises OSError, ConnectionError included, where no trial can be forked from it."""
-        path = write_config(own, "the trials before this one")
+        path = write_config(config, "the trials before this one")
         ours, theirs = socket.socketpair()
         self._messages = _Messages(ours)
         with theirs, OutputFiles(self._folder) as output:
             added = {wire.TRIAL_CONFIG_VARIABLE: str(path), wire.SHARED_IMPORTS_VARIABLE: str(theirs.fileno())}
             self._process = start_process(argv, {**environment, **added}, output, (theirs.fileno(),))
-        said = self._messages.next(_IMPORTS_S)
+        said = self._messages.next(limit_s)
         if said is None or not said["ready"]:
             raise TimeoutError
 
-    def _forked(self, config: wire.TrialConfig, arguments: Sequence[str], environment: Mapping[str, str]) -> ForkedProcess:
+    def _forked(self, config: wire.TrialConfig, arguments: Sequence[str]) -> ForkedProcess:
         assert self._process is not None and self._messages is not None
         folder = Path(config.folder)
         if (self._folder / KEPT_OUT).exists():  # what the imports wrote
             shutil.copytree(self._folder / KEPT_OUT, folder / KEPT_OUT, symlinks=True, dirs_exist_ok=True)
-        asked = {"replaces": self._replaces, "arguments": list(arguments), "environment": dict(environment)}
-        self._messages.send(asked)
+        path = str(folder / "trial_config.json")
+        self._messages.send({"config": path, "replaces": self._replaces, "arguments": list(arguments)})
         said = self._messages.next(_FORK_S)
         if said is None:
             raise TimeoutError
-        self.is_doubtful = not self._is_trusted
+        self.forked = True
         return ForkedProcess(said["pid"], self._process.pid, self._messages)
-
-    def trust(self) -> None:
-        """A forked trial went as another would."""
-        self._is_trusted, self.is_doubtful = True, False
 
     def stop_using(self) -> None:
         """From here on each trial is started as ever."""
-        self._used = self.is_doubtful = False
+        self._used = False
         self.close()
 
     def close(self) -> None:
@@ -150,7 +150,8 @@ class SharedImports:
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_S)
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # and what the imports have started
             self._process.wait()
         self._process = self._messages = self._for = None
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -169,6 +170,8 @@ def words_to_script(argv: Sequence[str]) -> int | None:
             return None
         if argv[at] in _WITH_A_VALUE:
             next(words, None)
+        elif argv[at].startswith("-") and set("IES") & set(argv[at]):
+            return None  # no probe can be loaded
         elif not argv[at].startswith("-"):
             return at + 1
     return None
@@ -180,11 +183,23 @@ def _is_python_script(path: str) -> bool:
             first = file.readline(200)
     except OSError:
         return False
-    return first.startswith(b"#!") and b"python" in first
+    words = [os.path.basename(word) for word in first[2:].decode(errors="replace").split()]
+    program = words[1:] if words[:1] == ["env"] else words
+    return first.startswith(b"#!") and program[:1] != [] and program[0].startswith("python")
 
 
 def _without_what_varies(config: wire.TrialConfig, folder: str) -> wire.TrialConfig:
     """The trial config for the process that imports: what each trial has of its own is as in no trial."""
     plain = wire.TrialConfig(folder, config.device)
-    own = ("steps", "warmup_steps", "eval_batches", "worst_batch", "scans", "settings", "time_loader", "find_places", "places")
-    return replace(config, folder=folder, **{name: getattr(plain, name) for name in own})
+    varies = (
+        "steps",
+        "warmup_steps",
+        "eval_batches",
+        "worst_batch",
+        "scans",
+        "settings",
+        "time_loader",
+        "find_places",
+        "places",
+    )
+    return replace(config, folder=folder, **{name: getattr(plain, name) for name in varies})

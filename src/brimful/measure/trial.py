@@ -54,7 +54,7 @@ def run_trial(
     variables = {**environment(trial, config_path), **of_launcher}
     start = None
     if imports is not None and trial.device.kind == "imaginary":
-        start = functools.partial(imports.fork, config, argv, variables)
+        start = functools.partial(imports.fork, config, argv, variables, trial.time_limit_s)
     of_a_trace = trial.device.kind == "imaginary" and trial.host_limit_bytes is None
     every_s, share = (_HOST_OF_A_TRACE_EVERY_S, _HOST_OF_A_TRACE_SHARE) if of_a_trace else (_HOST_EVERY_S, None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -84,6 +83,7 @@ class Session:
         self.started = time.monotonic()
         self.limits_the_whole = False  # --time-limit is of all trials together
         self.imports = SharedImports(self.folder / "imports")
+        self.failed_by_themselves: set[Outcome] = set()  # outcomes of trials that were not forked, as of others that were
         self.exit_code = 0  # of a verb that ends without an error
         self.outlives_a_full_disk = False  # what goes on matters more than its record
 
@@ -109,19 +109,21 @@ class Session:
         return result
 
     def _result(self, trial: Trial, number: int) -> TrialResult:
-        """Where the first process that was forked with its imports fails, one that was not shows whether that is the reason."""
+        """Where a process that was forked with its imports fails as none has by itself, one that was not forked shows whether
+        that is the reason. What the first one left stays beside it."""
         result = self._one_result(trial, number, self.imports)
-        if not self.imports.is_doubtful or result.outcome is Outcome.INTERRUPTED:
+        fine = result.outcome in (Outcome.COMPLETED, Outcome.INTERRUPTED, *OUT_OF_MEMORY, *self.failed_by_themselves)
+        hangs = result.outcome is Outcome.TIMED_OUT and not any(report.steps for report in result.reports)
+        if not self.imports.forked or fine or (result.outcome is Outcome.TIMED_OUT and not hangs):
             return result
-        if result.outcome is Outcome.COMPLETED or result.outcome in OUT_OF_MEMORY:
-            self.imports.trust()
-        elif result.outcome is Outcome.TIMED_OUT:
-            self.imports.stop_using()
+        folder = self.writer.trial_folder(number)
+        folder.rename(folder.with_name(f"{folder.name}-forked"))
+        again = self._one_result(self._in_time(trial)[0], number, None)
+        if again.outcome is result.outcome:
+            self.failed_by_themselves.add(again.outcome)
         else:
-            shutil.rmtree(self.writer.trial_folder(number))
-            failed, result = result, self._one_result(trial, number, None)
-            (self.imports.trust if failed.outcome is result.outcome else self.imports.stop_using)()
-        return result
+            self.imports.stop_using()
+        return again
 
     def _one_result(self, trial: Trial, number: int, imports: SharedImports | None) -> TrialResult:
         folder = self.writer.trial_folder(number)

@@ -56,4 +56,6 @@ if os.environ.get("BRIMFUL_TRIAL_CONFIG"):
         _start_probe()
     except Exception:
         _write_error(os.environ["BRIMFUL_TRIAL_CONFIG"])
+        if os.environ.get("BRIMFUL_SHARED_IMPORTS"):
+            os._exit(1)  # it is not there to run the script
 _run_hidden_sitecustomize()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +15,7 @@ from brimful_inside.simulator.program import Program, joined, program_of
 from brimful_inside.simulator.replay import Replayed
 from brimful_inside.simulator.trace import Trace
 
+_STEPS = 2, 4, 8, 16, 32, 64  # that scripts round up to
 APART_IN_STEPS = 4  # values that are nearer may be padded to the same
 
 
@@ -122,10 +123,10 @@ class Known:
         sure = model is not None and model.verified and self.trusts(model) and (low is None or low in model.reproduced)
         return sure and not self.promises(model, self.bracket.high)
 
-    def may_round_up(self, sizes: Iterable[int]) -> bool:
-        """Whether these are no evidence that the size above the last takes more: where a script rounds up to pairs, it takes
-        as much, which sizes that are all odd do not show."""
-        return self.bracket.in_batches and all(size % 2 for size in sizes)
+    def may_round_up(self, sizes: Collection[int]) -> bool:
+        """Whether these are no evidence that the size above the last takes more: where a script rounds up to pairs or to eight
+        it takes as much, which sizes that are all odd, or all four above a multiple of eight, do not show."""
+        return any(min(sizes) % step and len({size % step for size in sizes}) == 1 for step in _STEPS)
 
     def promises(self, model: TrustedModel | None, size: int | None) -> bool:
         """Whether it says that a size fits."""

@@ -11,23 +11,28 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import sysconfig
 from itertools import chain
 from typing import Any, Dict, Iterator, List, Optional, Set
 
 from brimful_inside.probe.context import module_and_program
 
-_AGAIN = ("os.environ.setdefault", "os.environ.update", "warnings.filterwarnings", "warnings.simplefilter")
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_REPEATABLE = ("os.environ.setdefault", "os.environ.update", "warnings.filterwarnings", "warnings.simplefilter")
+_STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 
 
-def import_libraries(argv: List[str]) -> None:
-    """Runs these imports. The first that raises an error ends them: the script will raise it again."""
+def import_libraries(argv: List[str]) -> bool:
+    """Runs these imports. The first that raises an error ends them: the script will raise it again. False where a library
+    imported a name that the script would find in its own folder."""
+    before = set(sys.modules)
     names: Dict[str, Any] = {"__name__": "brimful_imports"}
+    imports = _Imports(argv)
     try:
-        for statement in _Imports(argv).of_script():
+        for statement in imports.of_script():
             exec(compile(ast.Module([statement], []), "<imports>", "exec"), names)
     except (Exception, SystemExit):
         pass
+    return not any(imports.is_users(name) for name in set(sys.modules) - before if "." not in name)
 
 
 class _Imports:
@@ -40,9 +45,19 @@ class _Imports:
     def of_script(self) -> Iterator[ast.stmt]:
         if self._script:
             yield from self._of_file(self._script, "")
+        elif self._module and self.is_users(self._module):
+            yield from self._of_users(self._module)
+            main = os.path.join(self._folder, *self._module.split("."), "__main__.py")
+            yield from self._of_file(main, self._module) if os.path.isfile(main) and not self._over else ()
         elif self._module:
-            file = self._users_file(self._module) or _file_of_library(self._module)
-            yield from self._of_file(file, self._module.rpartition(".")[0]) if file else ()
+            file = _file_of_library(self._module)
+            is_package = os.path.basename(file or "") == "__main__.py"
+            yield from self._of_file(file, self._module if is_package else self._module.rpartition(".")[0]) if file else ()
+
+    def is_users(self, name: str) -> bool:
+        """Whether Python would find it beside the script."""
+        top = os.path.join(self._folder, name.partition(".")[0])
+        return os.path.isdir(top) or os.path.isfile(top + ".py")
 
     def _of_file(self, file: str, package: str) -> Iterator[ast.stmt]:
         """Statements to run, those of the user's own modules in the place of their import."""
@@ -54,32 +69,54 @@ class _Imports:
         for statement in body:
             if isinstance(statement, ast.Import):
                 for alias in statement.names:
-                    yield from self._of_import(alias.name, ast.copy_location(ast.Import([alias]), statement))
+                    yield from self._of_import(alias.name, [], ast.copy_location(ast.Import([alias]), statement))
             elif isinstance(statement, ast.ImportFrom):
                 name = ".".join(filter(None, [_above(package, statement.level), statement.module or ""]))
                 whole = ast.copy_location(ast.ImportFrom(name, statement.names, 0), statement)
-                yield from self._of_import(name, whole)
-            elif _may_be_done_again(statement):
+                yield from self._of_import(name, [alias.name for alias in statement.names], whole)
+            elif self._tries_libraries(statement) or _is_repeatable(statement):
                 yield statement
-            elif not _does_nothing(statement):
+            elif not _defines(statement):
                 self._over = True
             if self._over:
                 return
 
-    def _of_import(self, name: str, statement: ast.stmt) -> Iterator[ast.stmt]:
+    def _of_import(self, name: str, parts: List[str], statement: ast.stmt) -> Iterator[ast.stmt]:
         if self._over:  # in the module that was imported before
             return
-        file = self._users_file(name)
-        if file is not None:
-            yield from self._of_file(file, name if os.path.basename(file) == "__init__.py" else name.rpartition(".")[0])
+        if self.is_users(name):
+            yield from self._of_users(name)
+            for part in parts:
+                yield from self._of_users(name + "." + part)
         elif _is_library(name):
             yield statement
+        else:
+            self._over = name != "__future__"
 
-    def _users_file(self, name: str) -> Optional[str]:
-        """Of a module beside the script, which Python would find first."""
-        place = os.path.join(self._folder, *name.split("."))
-        files = (os.path.join(place, "__init__.py"), place + ".py")
-        return next((file for file in files if os.path.isfile(file)), None)
+    def _of_users(self, name: str) -> Iterator[ast.stmt]:
+        """Of a module of the user's own, and of the packages above it."""
+        words = name.split(".")
+        for count in range(1, len(words) + 1):
+            place = os.path.join(self._folder, *words[:count])
+            package = ".".join(words[:count])
+            for file, within in ((os.path.join(place, "__init__.py"), package), (place + ".py", package.rpartition(".")[0])):
+                if os.path.isfile(file) and not self._over:
+                    yield from self._of_file(file, within)
+
+    def _tries_libraries(self, statement: ast.stmt) -> bool:
+        """Whether it tries imports that are not the user's, and no more."""
+        if not isinstance(statement, ast.Try):
+            return False
+        parts = [*statement.body, *statement.orelse, *statement.finalbody, *chain(*(h.body for h in statement.handlers))]
+        names: List[str] = []
+        for part in parts:
+            if isinstance(part, ast.Import):
+                names += [alias.name for alias in part.names]
+            elif isinstance(part, ast.ImportFrom) and part.level == 0:
+                names.append(part.module or "")
+            elif not isinstance(part, ast.Pass) and not _defines(part):
+                return False
+        return not any(map(self.is_users, names))
 
 
 def _above(package: str, level: int) -> str:
@@ -87,37 +124,46 @@ def _above(package: str, level: int) -> str:
     return "" if level == 0 else ".".join(package.split(".")[: len(package.split(".")) - level + 1])
 
 
-def _does_nothing(statement: ast.stmt) -> bool:
-    """Whether it defines something, gives a name to a constant, or tries no more than these and imports."""
-    if isinstance(statement, ast.Try):
-        parts = [*statement.body, *statement.orelse, *statement.finalbody, *chain(*(h.body for h in statement.handlers))]
-        return all(isinstance(part, (ast.Import, ast.ImportFrom, ast.Pass)) or _does_nothing(part) for part in parts)
+def _defines(statement: ast.stmt) -> bool:
+    """Whether it defines a function or class, or names a constant, and calls nothing."""
     if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)):
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         return isinstance(statement.value, ast.Constant) and all(isinstance(target, ast.Name) for target in targets)
-    return isinstance(statement, _DEFINITIONS) and not statement.decorator_list
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        defaults = [*statement.args.defaults, *filter(None, statement.args.kw_defaults)]
+        return not statement.decorator_list and all(map(_is_plain, defaults))
+    if isinstance(statement, ast.ClassDef):
+        plain = not statement.decorator_list and not statement.keywords and all(map(_is_plain, statement.bases))
+        return plain and all(isinstance(part, ast.Pass) or _defines(part) for part in statement.body)
+    return False
 
 
-def _may_be_done_again(statement: ast.stmt) -> bool:
+def _is_plain(value: ast.expr) -> bool:
+    return isinstance(value, (ast.Constant, ast.Name, ast.Attribute))
+
+
+def _is_repeatable(statement: ast.stmt) -> bool:
     """Whether it puts constants into the environment, or filters warnings."""
     if isinstance(statement, ast.Assign):
         places = [ast.unparse(target.value) for target in statement.targets if isinstance(target, ast.Subscript)]
         return places == ["os.environ"] and isinstance(statement.value, ast.Constant)
     call = statement.value if isinstance(statement, ast.Expr) else None
-    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in _AGAIN:
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in _REPEATABLE:
         return False
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return all(isinstance(value, (ast.Constant, ast.Name, ast.Attribute)) for value in given)
+    return all(map(_is_plain, [*call.args, *(keyword.value for keyword in call.keywords)]))
 
 
 def _is_library(name: str) -> bool:
     """Whether it lies in this Python's library or among the packages installed beside it."""
     top = name.partition(".")[0]
-    if top in sys.builtin_module_names or top in getattr(sys, "stdlib_module_names", ()):
-        return top != "__future__"
+    if top in ("", "__future__"):
+        return False
+    if top in sys.builtin_module_names:
+        return True
     spec = importlib.machinery.PathFinder.find_spec(top)
     origin = (spec.origin or next(iter(spec.submodule_search_locations or ()), "")) if spec is not None else ""
-    return bool({"site-packages", "dist-packages"} & set(origin.split(os.sep)))
+    installed = bool({"site-packages", "dist-packages"} & set(origin.split(os.sep)))
+    return installed or top in sys.modules or os.path.realpath(origin).startswith(_STANDARD)
 
 
 def _file_of_library(module: str) -> Optional[str]:

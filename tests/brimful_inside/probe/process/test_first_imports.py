@@ -29,13 +29,14 @@ import xml.dom
 print(STEPS)
 import wave
 '''
+TRIED = "try:\n    import wandb\nexcept ImportError:\n    wandb = None"
 
 
 @pytest.fixture
 def imports(tmp_path):
     def written(script, argv=None, **modules):
         for name, text in {"script": script, **modules}.items():
-            place = tmp_path / (name.replace("__", "/") + ".py")
+            place = tmp_path / (name.replace("__", "/").replace("TOP", "__init__") + ".py")
             place.parent.mkdir(exist_ok=True)
             place.write_text(textwrap.dedent(text))
         found = _Imports(argv or ["python", str(tmp_path / "script.py")])
@@ -47,7 +48,7 @@ def imports(tmp_path):
 def test_imports_of_libraries_come_up_to_the_first_statement_that_does_something(imports):
     beside = "import csv\nfrom . import nothing"
     first = ["import json", "import os.path as path", "from collections import deque, OrderedDict as Ordered"]
-    assert imports(SCRIPT, beside=beside) == [*first, "import csv", "import xml.dom"]
+    assert imports(SCRIPT, beside=beside) == [*first, "import csv", TRIED, "import xml.dom"]
 
 
 def test_what_a_module_of_the_users_own_does_ends_them_too(imports):
@@ -56,7 +57,43 @@ def test_what_a_module_of_the_users_own_does_ends_them_too(imports):
 
 
 def test_a_users_module_that_has_the_name_of_a_library_is_the_users(imports):
-    assert imports("import wave, csv", wave="import no_such_library") == ["import csv"]
+    assert imports("import wave, csv", wave="import json") == ["import json", "import csv"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import no_such_library",
+        "class A: a()",
+        "class A(b()): ...",
+        "def a(b=c()): ...",
+        "try: import beside\nexcept ImportError: ...",
+    ],
+)
+def test_what_may_do_more_than_it_says_ends_them(imports, statement):
+    assert imports(f"import csv\n{statement}\nimport json", beside="") == ["import csv"]
+
+
+def test_a_users_package_is_read_from_its_top(imports):
+    files = {"pack__TOP": "import csv", "pack__data": "import json", "pack__other": "import wave"}
+    assert imports("from pack.data import x", **files) == ["import csv", "import json"]
+    assert imports("from pack import other", **files) == ["import csv", "import wave"]
+    files["pack__TOP"] = "import csv\nsetup()"
+    assert imports("from pack.data import x\nimport string", **files) == ["import csv"]
+
+
+def test_a_library_that_imports_a_name_of_the_users_own_shares_nothing(tmp_path, monkeypatch):
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "a_library.py").write_text("import a_helper")
+    (installed / "a_helper.py").write_text("")
+    (tmp_path / "script.py").write_text("import a_library")
+    monkeypatch.syspath_prepend(str(installed))
+    for users, shares in (("other.py", True), ("a_helper.py", False)):
+        for name in ("a_library", "a_helper"):
+            sys.modules.pop(name, None)
+        (tmp_path / users).write_text("")
+        assert import_libraries(["python", str(tmp_path / "script.py")]) == shares
 
 
 @pytest.mark.parametrize(
