@@ -24,11 +24,11 @@ from brimful.measure.carry_over import KEPT_OUT
 from brimful.measure.output import OutputFiles
 from brimful.measure.supervisor import start_process, write_config
 from brimful_inside import wire
+from brimful_inside.probe.context import OPTIONS_WITH_A_VALUE
 
 _IMPORTS_S = 300.0  # more than any library takes on a busy machine (assumed)
 _FORK_S = 60.0
 _END_S = 2.0
-_WITH_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # of Python's own options
 
 
 class ForkedProcess:
@@ -168,7 +168,7 @@ def words_to_script(argv: Sequence[str]) -> int | None:
             return at + 2
         if argv[at] in ("-c", "-"):
             return None
-        if argv[at] in _WITH_A_VALUE:
+        if argv[at] in OPTIONS_WITH_A_VALUE:
             next(words, None)
         elif argv[at].startswith("-") and set("IES") & set(argv[at]):
             return None  # no probe can be loaded

@@ -83,7 +83,7 @@ class Session:
         self.started = time.monotonic()
         self.limits_the_whole = False  # --time-limit is of all trials together
         self.imports = SharedImports(self.folder / "imports")
-        self.failed_by_themselves: set[Outcome] = set()  # outcomes of trials that were not forked, as of others that were
+        self.failed_unforked: set[Outcome] = set()  # how trials failed with a fork and without one
         self.exit_code = 0  # of a verb that ends without an error
         self.outlives_a_full_disk = False  # what goes on matters more than its record
 
@@ -109,10 +109,10 @@ class Session:
         return result
 
     def _result(self, trial: Trial, number: int) -> TrialResult:
-        """Where a process that was forked with its imports fails as none has by itself, one that was not forked shows whether
-        that is the reason. What the first one left stays beside it."""
+        """Where a process that was forked with its imports fails as no unforked one has, an unforked one shows whether the fork
+        is the reason. The files of the forked one stay beside it."""
         result = self._one_result(trial, number, self.imports)
-        fine = result.outcome in (Outcome.COMPLETED, Outcome.INTERRUPTED, *OUT_OF_MEMORY, *self.failed_by_themselves)
+        fine = result.outcome in (Outcome.COMPLETED, Outcome.INTERRUPTED, *OUT_OF_MEMORY, *self.failed_unforked)
         hangs = result.outcome is Outcome.TIMED_OUT and not any(report.steps for report in result.reports)
         if not self.imports.forked or fine or (result.outcome is Outcome.TIMED_OUT and not hangs):
             return result
@@ -120,7 +120,7 @@ class Session:
         folder.rename(folder.with_name(f"{folder.name}-forked"))
         again = self._one_result(self._in_time(trial)[0], number, None)
         if again.outcome is result.outcome:
-            self.failed_by_themselves.add(again.outcome)
+            self.failed_unforked.add(again.outcome)
         else:
             self.imports.stop_using()
         return again

@@ -13,6 +13,7 @@ from brimful_inside.wire import ProcessStarted, TrialConfig, Writer
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MAX_NOTES = 64
+OPTIONS_WITH_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")  # of Python's own
 # Modules and programs that start training processes and do not train themselves.
 LAUNCHER_MODULES = (
     *("torch.distributed.run", "torch.distributed.launch", "lightning.fabric.cli"),
@@ -169,7 +170,7 @@ def module_and_program(rest: List[str]) -> Tuple[str, str]:
             return next(words, ""), ""
         if word == "-c":
             return "", ""
-        if word in ("-W", "-X", "--check-hash-based-pycs"):
+        if word in OPTIONS_WITH_A_VALUE:
             next(words, "")
         elif not word.startswith("-"):
             return "", word

@@ -55,9 +55,10 @@ class _Imports:
             yield from self._of_file(file, self._module if is_package else self._module.rpartition(".")[0]) if file else ()
 
     def is_users(self, name: str) -> bool:
-        """Whether Python would find it beside the script."""
+        """Whether Python would find it beside the script. An installed package comes before a folder of data of its name."""
         top = os.path.join(self._folder, name.partition(".")[0])
-        return os.path.isdir(top) or os.path.isfile(top + ".py")
+        is_module = os.path.isfile(top + ".py") or os.path.isfile(os.path.join(top, "__init__.py"))
+        return is_module or (os.path.isdir(top) and not _is_library(name))
 
     def _of_file(self, file: str, package: str) -> Iterator[ast.stmt]:
         """Statements to run, those of the user's own modules in the place of their import."""

@@ -1,7 +1,7 @@
 """Imports for all trials of a command: one process runs the imports with which the script begins, and is forked for each trial.
 
 It is started as the command would be, and takes requests before Python comes to the script itself; a forked process gets the
-arguments, the environment and the trial config of its trial, and goes on to the script (`brimful.measure.shared_imports`).
+arguments and the trial config of its trial, and goes on to the script (`brimful.measure.shared_imports`).
 """
 
 from __future__ import annotations

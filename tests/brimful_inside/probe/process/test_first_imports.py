@@ -89,6 +89,7 @@ def test_a_library_that_imports_a_name_of_the_users_own_shares_nothing(tmp_path,
     (installed / "a_helper.py").write_text("")
     (tmp_path / "script.py").write_text("import a_library")
     monkeypatch.syspath_prepend(str(installed))
+    (tmp_path / "a_helper").mkdir()  # of data: Python takes the installed package
     for users, shares in (("other.py", True), ("a_helper.py", False)):
         for name in ("a_library", "a_helper"):
             sys.modules.pop(name, None)
