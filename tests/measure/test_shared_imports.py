@@ -55,6 +55,29 @@ for epoch in range(2):
 """
 
 
+ASKS = """
+import json
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+model = nn.Sequential(nn.Linear(256, 256), nn.LayerNorm(256)).cuda().half()
+begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(6):
+    begin.record()
+    x = model(torch.randn(512, 256).cuda().half()).view(4, 8, 128, 32)
+    F.scaled_dot_product_attention(x, x, x, is_causal=True).float().square().mean().backward()
+    optimizer.step()
+    end.record()
+asked = torch.cuda.get_device_properties(0)
+print(json.dumps({
+    "properties": repr(asked), "capability": torch.cuda.get_device_capability(), "bf16": torch.cuda.is_bf16_supported(),
+    "memory": torch.cuda.mem_get_info(), "arch": torch.cuda.get_arch_list(), "ms": begin.elapsed_time(end),
+}), flush=True)
+"""
+
+
 class Commands:
     """A script beside a library, as trials of one session run it."""
 
@@ -115,6 +138,22 @@ def test_a_forked_trial_writes_the_trace_of_one_that_is_not(commands, tmp_path):
     with_workers = commands.run(16, "trains.py", environment={"WORKERS": "1"})[0]
     assert with_workers.outcome is Outcome.COMPLETED
     assert (tmp_path / "record" / with_workers.folder / "trace-0.jsonl").read_bytes() == traces[1]
+
+
+def test_trials_on_different_cards_share_their_imports_and_each_sees_its_own(commands, tmp_path):
+    (tmp_path / "asks.py").write_text(ASKS)
+    imported, seen = set(), {}
+    for name, imports in (("t4", True), ("h100", True), ("t4", True), ("t4", False), ("h100", False)):
+        device = Device("imaginary", f"{name} (imaginary)", find_gpu(name))
+        result, answers = commands.run(1, "asks.py", imports=imports, device=device)
+        assert result.outcome is Outcome.COMPLETED and commands.imports.forked
+        imported |= {commands.imports._process.pid}
+        own = tmp_path / "record" / result.folder / result.reports[0].trace_file
+        seen.setdefault(name, []).append((answers, result.reports[0].context_bytes, own.read_bytes()))
+    assert len(imported) == 1
+    for ways in seen.values():
+        assert all(way == ways[-1] for way in ways)
+    assert all(a != b for a, b in zip(seen["t4"][0], seen["h100"][0], strict=True))
 
 
 def test_a_forked_trial_ends_with_the_exit_code_or_signal_of_its_own(commands, tmp_path):

@@ -103,7 +103,7 @@ class SharedImports:
             return None
         common = {name: value for name, value in environment.items() if name != wire.TRIAL_CONFIG_VARIABLE}
         own = _without_what_varies(config, str(self._folder))
-        wanted = (tuple(argv[:head]), common, own, os.getcwd())
+        wanted = (tuple(argv[:head]), common, replace(own, card=None), os.getcwd())
         try:
             if self._for != wanted:
                 self.close()
@@ -189,9 +189,11 @@ def _is_python_script(path: str) -> bool:
 
 
 def _without_what_varies(config: wire.TrialConfig, folder: str) -> wire.TrialConfig:
-    """The trial config for the process that imports: what each trial has of its own is as in no trial."""
+    """The trial config for the process that imports: what each trial has of its own is as in no trial, but for the card, which
+    may be replaced while it is not used."""
     plain = wire.TrialConfig(folder, config.device)
     varies = (
+        "capacity_bytes",
         "steps",
         "warmup_steps",
         "eval_batches",

@@ -5,8 +5,8 @@ Tensors on a card are meta tensors: they have shapes and dtypes and no data. To 
 
 from __future__ import annotations
 
-from brimful_inside.imaginary.install import enter
+from brimful_inside.imaginary.install import enter, insert
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported
 
-__all__ = ["ImaginaryGpu", "Unsupported", "enter"]
+__all__ = ["ImaginaryGpu", "Unsupported", "enter", "insert"]

@@ -54,12 +54,22 @@ def enter(
     return gpu
 
 
-def _equip(gpu: ImaginaryGpu) -> None:
-    """The state gets its handlers, and what those keep in it."""
+def insert(gpu: ImaginaryGpu, card: Card, capacity_bytes: Optional[int] = None) -> None:
+    """The process has cards like `card` from here on, in place of those that it entered with and has not used."""
+    gpu.insert(card, capacity_bytes)
+    _choose_for_card(gpu)
+
+
+def _choose_for_card(gpu: ImaginaryGpu) -> None:
     gpu.machine = Machine.of(gpu.card)
     gpu.classes = Classes(gpu.machine)
-    gpu.workspaces, gpu.plans, gpu.casts = Workspaces(gpu), Plans(gpu), Casts()
-    gpu.remembered = Remembered()
+    gpu.workspaces = Workspaces(gpu)
+
+
+def _equip(gpu: ImaginaryGpu) -> None:
+    """The state gets its handlers, and what those keep in it."""
+    _choose_for_card(gpu)
+    gpu.plans, gpu.casts, gpu.remembered = Plans(gpu), Casts(), Remembered()
     operations = {**tables.operation_handlers(), **dispatch_mode.handlers()}
     gpu.operation_handlers = autograd_in_place.accumulating_in_place(operations)
     gpu.function_handlers = handlers_under_autocast({**devices.handlers(), **tables.function_handlers()})

@@ -80,8 +80,11 @@ def _begin_forked_trial(context: ProcessContext, request: Dict[str, Any]) -> Non
     take_streams(config.folder)
     if "torch" in sys.modules:
         from brimful_inside.probe.batch_size import enter_loaders
+        from brimful_inside.probe.memory.device_memory import meter_for
 
         _report_torch(context, sys.modules["torch"])
+        meter: Any = meter_for(context)
+        meter.insert(config.card, config.capacity_bytes)
         enter_loaders(config)
         context.probe = _new_probe(context)
 

@@ -100,6 +100,11 @@ class CachingAllocator:
         self._total_bytes = total_bytes if total_bytes is not None else capacity_bytes
         self._apply(settings)
 
+    def insert(self, capacity_bytes: Optional[int], total_bytes: int) -> None:
+        """The card is another one from now on. Not once it was used."""
+        self.memory.capacity_bytes, self._total_bytes = capacity_bytes, total_bytes
+        self._apply(self.settings)
+
     reserved = property(lambda self: self.memory.reserved, doc="Segments held, in use or cached.")
     peak_reserved = property(lambda self: self.memory.peak_reserved)
 

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from brimful_inside.imaginary.attribution.categories import Categories
 from brimful_inside.imaginary.attribution.modules import NOWHERE, ModuleCalls, Place
 from brimful_inside.imaginary.attribution.repeats import Repeats
-from brimful_inside.imaginary.attribution.what_if import WHAT_IFS, patch_what_if
+from brimful_inside.imaginary.attribution.what_if import WHAT_IFS, lower_precision, patch_what_if
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import OURS, TORCH
 from brimful_inside.imaginary.state.patches import Patches
@@ -54,7 +54,7 @@ class Annotations:
         for ledger in self._gpu.ledgers:
             ledger.call_sites = self.call_sites
         for name in self._what_if:
-            patch_what_if(name, self._gpu.card.capability, self.calls, self.uses, patches)
+            patch_what_if(name, lambda: self._gpu.machine.choose(lower_precision), self.calls, self.uses, patches)
         if "autocast" not in self._what_if:
             self._watch_autocast(patches)
 

@@ -25,10 +25,10 @@ Call = Callable[..., Any]
 Uses = Callable[[str], None]  # writes what is used into the trace
 
 
-def patch_what_if(name: str, capability: Any, calls: ModuleCalls, uses: Uses, patches: Patches) -> None:
-    """Switches `name` on, one of WHAT_IFS, on a card of `capability`."""
+def patch_what_if(name: str, dtype: Callable[[], torch.dtype], calls: ModuleCalls, uses: Uses, patches: Patches) -> None:
+    """Switches `name` on, one of WHAT_IFS; `dtype`: that of autocast on the card."""
     if name == "autocast":
-        Autocast(calls, lower_precision(capability), patches)
+        Autocast(calls, dtype, patches)
     else:
         Checkpointing(calls, uses)
 
@@ -41,7 +41,7 @@ def lower_precision(capability: Any) -> torch.dtype:
 class Autocast:
     """As a script would write it: model and loss under autocast, the backward pass outside. Not where it is on already."""
 
-    def __init__(self, calls: ModuleCalls, dtype: torch.dtype, patches: Patches):
+    def __init__(self, calls: ModuleCalls, dtype: Callable[[], torch.dtype], patches: Patches):
         self._calls = calls
         self._dtype = dtype
         self._open = threading.local()
@@ -54,7 +54,7 @@ class Autocast:
 
     def _outermost(self, module: Module, begins: bool) -> None:
         if begins and torch.is_grad_enabled() and not torch.is_autocast_enabled("cuda"):
-            self._open.context = torch.autocast("cuda", dtype=self._dtype)
+            self._open.context = torch.autocast("cuda", dtype=self._dtype())
             self._open.context.__enter__()
             self._open.depth = _autocast_depth()
 
@@ -79,11 +79,11 @@ class Autocast:
         """Where no backward pass follows, the outermost call alone is wrapped; its results come in float32, as Accelerate's."""
         if len(self._calls.thread.stack) > 1 or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
             return call(module, *args, **kwargs)
-        with torch.autocast("cuda", dtype=self._dtype):
+        with torch.autocast("cuda", dtype=self._dtype()):
             return tree_map(self._in_float32, call(module, *args, **kwargs))
 
     def _in_float32(self, value: Any) -> Any:
-        return value.float() if isinstance(value, torch.Tensor) and value.dtype == self._dtype else value
+        return value.float() if isinstance(value, torch.Tensor) and value.dtype == self._dtype() else value
 
 
 def _autocast_depth() -> int:

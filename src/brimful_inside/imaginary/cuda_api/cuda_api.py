@@ -106,15 +106,17 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
     for name in ("device_count", "_device_count_nvml"):
         patches.set(cuda, name, lambda: gpu.count)
     patches.set(cuda, "is_available", lambda: True)
-    properties = _DeviceProperties(gpu)
 
     def get_device_properties(device: Any) -> _DeviceProperties:
         gpu.index_of(device)  # raises where there is no such card
-        return properties
+        return _DeviceProperties(gpu)
+
+    def get_device_capability(device: Any = None) -> Any:
+        properties = cuda.get_device_properties(device)
+        return AskedCapability(gpu.machine) if gpu.machine.alike else (properties.major, properties.minor)
 
     patches.set(cuda, "_get_device_properties", get_device_properties)
-    if gpu.machine.alike:
-        patches.set(cuda, "get_device_capability", lambda device=None: AskedCapability(gpu.machine))
+    patches.set(cuda, "get_device_capability", get_device_capability)
     for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):  # an idle card's
         patches.set_existing(cuda, name, lambda device=None: 0)
     patches.set_existing(cuda, "device_memory_used", lambda device=None: _used_bytes(*gpu.memory_info(device)))
@@ -172,7 +174,7 @@ def _constants(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         **dict.fromkeys(("_cuda_set_sync_debug_mode", "_cuda_set_cudnn_benchmark_limit"), None),
         **dict.fromkeys(("_accelerator_getAccelerator", "_get_accelerator"), torch.device("cuda")),
         **dict.fromkeys(("_cuda_getCurrentBlasHandle", "_cuda_getCurrentSolverHandle"), 1),
-        "_cuda_getArchFlags": "sm_%d%d" % tuple(gpu.card.capability),
+        "_cuda_getArchFlags": "sm_70 sm_75 sm_80 sm_86 sm_87 sm_89 sm_90 sm_100 sm_120",  # a build for every card
         "_cuda_canDeviceAccessPeer": False,
         "_cuda_getCompiledVersion": 12080,
         "_cuda_get_sync_debug_mode": 0,
@@ -181,7 +183,7 @@ def _constants(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     return {
         **{name: _answering(answer) for name, answer in answers.items()},
         "_cuda_isInBadFork": lambda: gpu.in_bad_fork,
-        "_cuda_clearCublasWorkspaces": gpu.workspaces.clear,
+        "_cuda_clearCublasWorkspaces": lambda: gpu.workspaces.clear(),
     }
 
 

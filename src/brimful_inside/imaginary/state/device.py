@@ -134,11 +134,22 @@ class ImaginaryGpu:
 
     def _new_ledger(self, index: int, capacity_bytes: Optional[int], trace: OpenTrace) -> Ledger:
         allocator = CachingAllocator(capacity_bytes, settings_in(os.environ), self.card.total_bytes)
-        file: Any = LateTrace(partial(trace, index)) if callable(trace) else trace
-        if file is not None:
-            header = {"trace_version": TRACE_VERSION, "card": self.card.name, "capability": list(self.card.capability)}
-            file.write(json.dumps({**header, "torch": torch.__version__}) + "\n")
+        file: Any = LateTrace(partial(trace, index), self._header) if callable(trace) else trace
+        if file is not None and file is trace:
+            file.write(self._header())
         return Ledger(allocator, self.card, file, partial(self.streams.of, index), index, self.storages)
+
+    def _header(self) -> str:
+        header = {"trace_version": TRACE_VERSION, "card": self.card.name, "capability": list(self.card.capability)}
+        return json.dumps({**header, "torch": torch.__version__}) + "\n"
+
+    def insert(self, card: Card, capacity_bytes: Optional[int]) -> None:
+        """The cards become ones like `card`. Not once they were used."""
+        self.card = card
+        self.clocks = [Clock(card) for _ in range(self.count)]
+        for ledger in self.ledgers:
+            ledger.card = card
+            ledger.allocator.insert(capacity_bytes, card.total_bytes)
 
     # --- the life of the cards ---------------------------------------------------------------------------------------------
 

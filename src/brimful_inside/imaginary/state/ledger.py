@@ -309,8 +309,8 @@ class Ledger:
 class LateTrace:
     """Takes lines as a file does, and opens the file with the first allocation: a card that is never used leaves none."""
 
-    def __init__(self, open_file: Callable[[], TextIO]):
-        self._open_file = open_file
+    def __init__(self, open_file: Callable[[], TextIO], header: Callable[[], str]):
+        self._open_file, self._header = open_file, header
         self._early: List[str] = []
         self._file: Optional[TextIO] = None
 
@@ -320,7 +320,7 @@ class LateTrace:
         self._early.append(line)
         if line.startswith('["malloc"'):
             self._file = self._open_file()
-            self._file.write("".join(self._early))
+            self._file.write(self._header() + "".join(self._early))
         return len(line)
 
     def flush(self) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from brimful_inside.probe.context import ProcessContext, environment_number, guarded
 from brimful_inside.probe.hooks.import_hooks import import_hooks
-from brimful_inside.wire import CardSeen, PhasePeak
+from brimful_inside.wire import Card, CardSeen, PhasePeak
 
 Peaks = Tuple[Optional[int], Optional[int], Optional[int]]  # allocated, reserved, device; bytes
 Tree = Dict[str, Any]
@@ -79,6 +79,13 @@ class ImaginaryMeter(DeviceMeter):
         self._highest: Dict[int, Tuple[int, int]] = {}  # (allocated, reserved) of each card until the last phase began
         self.context_bytes: int = context_bytes
         self.on_out_of_memory = gpu.on_out_of_memory
+
+    def insert(self, card: Card, capacity_bytes: Optional[int]) -> None:
+        """This card in place of the one that the process entered with and has not used."""
+        from brimful_inside.imaginary import insert
+
+        insert(self._gpu, card, capacity_bytes)
+        self.context_bytes = card.context_bytes
 
     def start(self, phase: str) -> None:
         for index in range(1, self._gpu.count):
