@@ -111,13 +111,12 @@ def _known_or_replayed(
     card: Program, sizes: Tuple[int, ...], settings: AllocatorSettings, capacity_bytes: Optional[int]
 ) -> Replayed:
     """Of the same sizes a replay is the same in every room that grants and refuses the same requests, if no share of the room
-    is set. An expandable segment's addresses depend on the room, so that of those nothing may have been refused."""
+    is set and no segment is expandable: how many addresses one has, and so when the next one begins, depends on the room."""
     known = card.replays.setdefault((hash(sizes), sum(sizes), settings), [])
-    shares = settings.memory_fraction is None and not card.changes_settings
+    shares = settings.memory_fraction is None and not settings.expandable_segments and not card.changes_settings
     room = NO_LIMIT - 1 if capacity_bytes is None else capacity_bytes
     for own, refused, found in known:
-        decides = found.peak.reserved <= room < refused and (refused == NO_LIMIT or not settings.expandable_segments)
-        if own == room or (shares and decides):
+        if own == room or (shares and found.peak.reserved <= room < refused):
             return found if own == room or found.full is None else found._replace(full=found.full.of(room))
     allocator = CachingAllocator(capacity_bytes, settings, detailed=False)
     found = replay(card, sizes, allocator)

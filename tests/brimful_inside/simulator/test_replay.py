@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from brimful_inside.simulator import replay as module
@@ -164,6 +164,7 @@ def test_each_card_of_a_joined_program_shows_what_it_shows_alone(seeds, capacity
 
 
 @given(seed=st.integers(0, 10**9), configuration=st.sampled_from(CONFIGURATIONS), kinds=st.sampled_from([PLAIN, ANY]))
+@example(seed=115957, configuration="expandable_segments:True", kinds=PLAIN)
 @settings(max_examples=60, deadline=None)
 def test_what_was_replayed_before_in_other_rooms_changes_no_replay(seed, configuration, kinds):
     rng = random.Random(seed)
