@@ -165,6 +165,16 @@ def test_activations_can_be_kept_on_the_host(gpu):
     assert torch.empty(3, pin_memory=True).is_pinned()
 
 
+def test_a_tensor_of_the_card_may_give_the_shape_of_pinned_memory(gpu):
+    """As optimizers that keep their states on the host make their copies."""
+    weight = nn.Parameter(torch.randn(30, 20, device="cuda"))
+    before = torch.cuda.memory_allocated()
+    copy = torch.empty_like(weight, device="cpu", pin_memory=True)
+    assert copy.is_pinned() and copy.device.type == "cpu" and copy.shape == weight.shape
+    assert torch.cuda.memory_allocated() == before
+    weight.data.copy_(copy, non_blocking=True)
+
+
 def test_the_default_type_may_be_the_cards(gpu):
     try:
         torch.set_default_tensor_type("torch.cuda.FloatTensor")

@@ -122,6 +122,8 @@ class Operations(TorchDispatchMode):
                 self.gpu.touch()
                 with self.gpu.streams.on(self.gpu.index_of(device)):
                     return self.__torch_dispatch__(func, types, args, {**kwargs, "device": META})
+            if kwargs.get("pin_memory"):  # a tensor of the host, also where one of the card gives its shape (empty_like)
+                return self.gpu.pinned.pin(self.__torch_dispatch__(func, types, args, {**kwargs, "pin_memory": False}))
         with torch._C.DisableTorchFunction():
             if _fake_mode(_FAKE) is not None:  # FakeTensorMode works out shapes
                 return args[0] if self.handlers.get(func) is itself else func(*args, **kwargs)
@@ -136,8 +138,6 @@ class Operations(TorchDispatchMode):
                     return parts
             on_card = self._on_card(args, kwargs, facts)
             if not on_card or not self.gpu.is_open:  # a thread may outlive the card
-                if kwargs.get("pin_memory"):
-                    return self.gpu.pinned.pin(func(*args, **{**kwargs, "pin_memory": False}))
                 return func(*args, **kwargs)
             return self._run(func, facts, args, kwargs)
 
@@ -307,7 +307,7 @@ def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
         gpu.host_waits()
     if device is not None and device.type != "meta" and is_meta(args[0]):
         return gpu.read(args[0], kwargs.get("dtype"))
-    if not is_meta(args[0]) and not kwargs.get("pin_memory"):
+    if not is_meta(args[0]):
         return func(*args, **{**kwargs, "non_blocking": False})
     return func(*args, **kwargs)
 
