@@ -9,11 +9,13 @@ from world import COMMAND, GIB, MIB, World, work
 
 from brimful import predict
 from brimful.decide.memory.size_model import fit_size_model
+from brimful.decide.speed.updates import HOST_BYTES_PER_S
 from brimful.values import Outcome, Source
 from brimful.verbs.warnings import Answer
 from brimful.verbs.what_if import find
 from brimful_inside.simulator.program import joined, program_of
-from brimful_inside.simulator.trace import CardTrace, Uses
+from brimful_inside.simulator.roofline import BY_OPTIMIZER, MEMORY, Kernel
+from brimful_inside.simulator.trace import CardTrace, Free, Malloc, Tag, Uses
 from tests.decide.programs import card, network
 
 ASKED = ("my-train", "--batch-size", "100")
@@ -131,6 +133,38 @@ def test_a_command_as_it_stands_has_what_ifs_too():
     found = run(there, ("my-train", "--epochs", "3"))
     assert found.batch_size is None and found.verdict == "does_not_fit"
     assert {trial.what_ifs for trial in there.launched} >= {(), ("autocast",)}
+
+
+class Timed(World):
+    """A quarter of a second a sample, and an update by Adam over lists that takes a second on the card below."""
+
+    def rows(self, size):
+        *before, phase, first, last = super().rows(size)
+        state, gradient = Malloc(2, 4 * GIB, "aten.zeros_like"), Malloc(60, 2 * GIB, "aten.mm")
+        tagged = [state, Tag(2, "optimizer_state", "h", "Net", 4), gradient, Tag(60, "gradient", "h", "Net", 4), Free(60)]
+        second = int(0.8 * 448e9)  # bytes that an RTX 3070 moves in it
+        kernels = [Kernel("aten.mul", MEMORY, 0, size * second // 4)]
+        kernels += [Kernel("aten._foreach_add_", MEMORY, 0, second // 8, engine=BY_OPTIMIZER)] * 8
+        return [*before, *tagged, phase, first, last, *kernels]
+
+
+def test_after_each_change_stands_the_time_of_its_own_update():
+    found = run(Timed(fixed=GIB), ("my-train", "--batch-size", "4"), memory=None, gpu="rtx3070", budget="3GiB")
+    assert found.speed.step_s.value == pytest.approx(1 + 4 / 4, rel=0.01)
+    step_s = {one.code: one.step_s.value for one in found.what_if.remedies}
+    moved = 3 * 2 * GIB + 2 * GIB * (1 + 4 / 256)  # gradients in 4 bytes an element, states in one
+    assert step_s["optimizer-8bit"] == pytest.approx(4 / 4 + moved / (0.8 * 448e9), rel=0.01)
+    on_the_host = (3 * 2 + 2 * 4) * GIB / HOST_BYTES_PER_S
+    assert step_s["offload"] == pytest.approx(4 / 4 + on_the_host, rel=0.01), "the states in full again"
+
+
+def test_micro_batches_make_one_update_a_step():
+    found = run(Timed(fixed=GIB, linear=100 * MIB), gpu="rtx3070", memory=None)
+    (one,) = (one for one in found.what_if.remedies if one.code.startswith("accumulation"))
+    parts = int(one.code.split("-")[1])
+    each = -(-100 // parts)
+    sums = (parts - 1) * 3 * 2 * GIB / (0.8 * 448e9)
+    assert one.step_s.value == pytest.approx(1 + parts * each / 4 + sums, rel=0.01)
 
 
 @pytest.mark.parametrize(

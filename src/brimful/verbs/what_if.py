@@ -13,8 +13,10 @@ from brimful.decide.memory.breakdown import GRADIENTS, OPTIMIZER_STATE, PARAMETE
 from brimful.decide.memory.fit import ExtrapolatedPeaks, nccl_bytes
 from brimful.decide.memory.remedies import Memory, Resize
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
+from brimful.decide.speed import updates
 from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.predicted import LINKS_REACHED, efficiency_of, predict_speed
+from brimful.decide.speed.updates import Reworked
 from brimful.measure.traces import read_trace
 from brimful.values import Estimate, NoRemedy, Outcome, Remedy, Setting, Source, TrialResult, WhatIf
 from brimful.verbs.imaginary import Tracer, limits_of
@@ -104,6 +106,8 @@ class _State:
     what_ifs: tuple[str, ...] = ()
     eval_batch_size: int | None = None
     resizes: tuple[Resize, ...] = ()
+    reworked: tuple[Reworked, ...] = ()  # what the changes make of a step's kernels
+    more_s: float = 0.0  # of a step, beside its kernels
 
 
 @dataclass
@@ -124,6 +128,7 @@ class _Ladder:
         done = self.tracer.completed()
         kernels = {} if has_a_fixed_total(done) else {size or 0: self.tracer.kernels(size) for size in with_whole_steps(done)}
         self.now = _State(memory, asked, kernels, self.step_s)
+        self.states_bytes = memory.bytes_of(OPTIMIZER_STATE)
 
     @property
     def verdict(self) -> str:
@@ -146,7 +151,11 @@ class _Ladder:
         known = self._optimizers(remedies.FUSED_OPTIMIZERS)
         if known and any(map(remedies.is_of_the_step, self.now.memory.annotated.allocations)):
             how = f'fused=True in {known[0]}, optim="{known[0].lower()}_torch_fused" of Transformers\' Trainer'
-            self._estimate("fused-optimizer", "a fused optimizer", how, "without the step's temporaries", remedies.fused)
+            after = self._resized(remedies.fused, updates.updated_by(self._update_bytes(self.now.memory), 1))
+            self._take("fused-optimizer", "a fused optimizer", how, Source.ESTIMATE, after, "without the step's temporaries")
+
+    def _update_bytes(self, memory: Memory) -> int:
+        return updates.update_bytes(memory.bytes_of(GRADIENTS), memory.bytes_of(OPTIMIZER_STATE))
 
     def _optimizers(self, of: Sequence[str]) -> list[str]:
         return [one.name for one in self.tracer.representative().reports[0].optimizers if one.name in of]
@@ -161,7 +170,8 @@ class _Ladder:
             self._run(code, what, f"an evaluation batch of {size // 2}", after)
         else:
             how = "an evaluation loader with a batch size of its own, half of this or less"
-            self._estimate(code, what, how, "what the evaluation makes halved", remedies.halved_evaluation)
+            after = self._resized(remedies.halved_evaluation)
+            self._take(code, what, how, Source.ESTIMATE, after, "what the evaluation makes halved")
 
     def micro_batches(self) -> None:
         """The same batch in parts with the gradients summed: as few as make it fit, else the most that sizes are known for."""
@@ -182,7 +192,6 @@ class _Ladder:
         each = f"optimizer.step() after every {parts} of them, the loss divided by {parts}"
         how = f"batches of {size}, {each}: the same effective batch"
         basis = f"sizes extrapolated to batch size {size}, with all gradients alive"
-        after = replace(after, step_s=self._step_s(after))
         self._take(f"accumulation-{parts}", f"{parts} micro-batches of {size}", how, Source.ESTIMATE, after, basis)
 
     def mixed_precision(self) -> None:
@@ -197,40 +206,52 @@ class _Ladder:
         resize = remedies.chunked_loss(self.now.memory)
         if resize is not None:
             basis = f"allocations of the logits' size in {remedies.CHUNKS} parts"
-            self._estimate("chunked-loss", "the loss in chunks", how, basis, resize)
+            self._take("chunked-loss", "the loss in chunks", how, Source.ESTIMATE, self._resized(resize), basis)
 
     def eight_bit_states(self) -> None:
         known = self._optimizers(remedies.EIGHT_BIT_OPTIMIZERS)
         if known:
             how = f"bitsandbytes.optim.{known[0]}8bit in place of {known[0]}"
-            basis = "arithmetic on the bytes of the states, 1 byte an element and 4 for each 2048 (arXiv 2110.02861)"
-            self._estimate("optimizer-8bit", "8-bit optimizer states", how, basis, remedies.eight_bit)
+            basis = f"arithmetic on the bytes of the states, 1 byte an element and 4 for each {remedies.EIGHT_BIT_BLOCK}"
+            after = self._resized(remedies.eight_bit)
+            each = self.now.memory.count_of(GRADIENTS)  # it updates one tensor after the other
+            update = updates.updated_by(self._update_bytes(after.memory), max(1, each))
+            after = replace(after, reworked=(*after.reworked, update))
+            self._take("optimizer-8bit", "8-bit optimizer states", how, Source.ESTIMATE, after, basis)
 
     def offloaded_states(self) -> None:
-        """Gradients go to the host and parameters come back, once a step."""
-        moved = self.now.memory.bytes_of(GRADIENTS) + self.now.memory.bytes_of(PARAMETERS)
-        if not self.now.memory.bytes_of(OPTIMIZER_STATE):
+        """Gradients go to the host, which updates its states, all of them in full, and parameters come back, once a step."""
+        known = self._optimizers(remedies.FUSED_OPTIMIZERS)
+        if not self.states_bytes:
             return
-        more_s = moved / efficiency_of(self.tracer.gpu).link_bytes_per_s
-        how = "an optimizer that keeps its states on the host (torchao's CPUOffloadOptimizer, DeepSpeed's offload)"
-        basis = "the states' bytes; the time without the host's own arithmetic"
-        self._estimate("offload", "optimizer states on the host", how, basis, remedies.offloaded, more_s)
+        gradients = self.now.memory.bytes_of(GRADIENTS)
+        more_s = updates.on_the_host_s(gradients, self.states_bytes, efficiency_of(self.tracer.gpu))
+        name = known[0] if known else "AdamW"
+        how = (
+            f"torchao.optim.CPUOffloadOptimizer(model.parameters(), torch.optim.{name}, ...) in place of the optimizer "
+            "(it takes no gradient clipping and no scheduler), or DeepSpeed's offload"
+        )
+        basis = f"the states' bytes; on a host that moves {updates.HOST_BYTES_PER_S / 1e9:.0f} GB/s (assumed)"
+        after = self._resized(remedies.offloaded, updates.without_update, more_s)
+        self._take("offload", "optimizer states on the host", how, Source.ESTIMATE, after, basis)
 
     def sharded(self) -> None:
         """As few cards as make it fit, else the most."""
         if (self.tracer.device.ranks or 1) > 1 or self.tracer.representative().reports[0].world_size > 1:
             return
         whole, peer = remedies.gathered_bytes(self.now.memory), efficiency_of(self.tracer.gpu).peer_bytes_per_s
+        exchanged = 2 * self.now.memory.bytes_of(PARAMETERS) + self.now.memory.bytes_of(GRADIENTS)  # gathered twice
         for cards in _CARDS:
-            moved = 3 * self.now.memory.bytes_of(PARAMETERS) * (cards - 1) / cards  # gathered twice, and the gradients
-            more_s = moved * self.now.parts / (peer * LINKS_REACHED[1])
-            after = self._resized(self.now, remedies.sharded(cards), more_s)
+            more_s = exchanged * (cards - 1) / cards * self.now.parts / (peer * LINKS_REACHED[1])
+            after = self._resized(remedies.sharded(cards), updates.shared_by(cards), more_s)
             more = after.memory.more_bytes + whole + nccl_bytes([cards])
             after = replace(after, memory=replace(after.memory, more_bytes=more))
             if after.memory.card.verdict(after.memory.play) == "fits" or cards == _CARDS[-1]:
                 parts = f"1/{cards} of parameters, gradients and states, some blocks whole, NCCL's buffers"
                 basis = f"{parts}; the exchange hidden by nothing"
+                offloads = any(one.code == "offload" for one in self.remedies)
                 how = "torch.distributed.fsdp.fully_shard on each block and on the model"
+                how += ", with its CPUOffloadPolicy in place of the optimizer's" if offloads else ""
                 self._take("fsdp", f"FSDP over {cards} cards", how, Source.ESTIMATE, after, basis)
                 return
 
@@ -252,17 +273,21 @@ class _Ladder:
         program = self.tracer.here(program_of(trace))
         memory = replace(self.now.memory, program=program, sizes=program.sizes, annotated=annotate(trace))
         after = replace(wanted, memory=memory, kernels={wanted.batch_size or 0: trace.runs})
-        after = replace(self._with(memory, after), step_s=self._step_s(after))
+        after = self._with(memory, after)
         taken = self._take(code, what, how, Source.ESTIMATE if after.resizes or after.parts > 1 else Source.PREDICTED, after)
         if taken and self.searches:
             self.remedies[-1] = replace(self.remedies[-1], largest_batch_size=self._largest(after, trace))
 
-    def _estimate(self, code: str, what: str, how: str, basis: str, resize: Resize, more_s: float = 0.0) -> None:
-        self._take(code, what, how, Source.ESTIMATE, self._resized(self.now, resize, more_s), basis)
-
-    def _resized(self, state: _State, resize: Resize, more_s: float) -> _State:
-        state = replace(state, resizes=(*state.resizes, resize), step_s=_longer(state.step_s, 1, more_s))
-        return replace(state, memory=state.memory.resized(resize))
+    def _resized(self, resize: Resize, rework: Reworked | None = None, more_s: float = 0.0) -> _State:
+        """After a change that arithmetic tells of."""
+        now = self.now
+        return replace(
+            now,
+            memory=now.memory.resized(resize),
+            resizes=(*now.resizes, resize),
+            reworked=(*now.reworked, rework) if rework else now.reworked,
+            more_s=now.more_s + more_s,
+        )
 
     def _with(self, memory: Memory, state: _State) -> _State:
         """`state` with the memory of another program, and with what was estimated so far."""
@@ -278,7 +303,7 @@ class _Ladder:
             higher = remedies.is_worth_it(after_bytes, before_bytes)
             self._no(code, what, f"the {kind} peak is {'higher' if higher else 'no lower'}")
             return False
-        self.now = after
+        self.now = after = replace(after, step_s=self._step_s(after))
         self.remedies.append(Remedy(code, what, how, source, after_bytes, self.verdict, after.step_s, basis=basis))
         return True
 
@@ -296,12 +321,23 @@ class _Ladder:
         return trial_result, read_trace(trial_result, self.tracer.session.folder)
 
     def _step_s(self, state: _State) -> Estimate | None:
-        """Of as many micro-batches as make a step."""
-        kernels = fit_kernels(state.kernels)
+        """Of as many micro-batches as make a step, and one update."""
+        step_s = self._with_kernels(state, state.reworked)
+        if step_s is not None and state.parts > 1:
+            of_all = updates.summing(state.memory.bytes_of(GRADIENTS), state.memory.count_of(GRADIENTS))
+            micro_s = self._with_kernels(state, (of_all,))
+            step_s = micro_s and updates.summed(step_s, micro_s, state.parts)
+        return step_s and step_s.with_all(lambda seconds: seconds + state.more_s)
+
+    def _with_kernels(self, state: _State, reworked: Sequence[Reworked]) -> Estimate | None:
+        steps = state.kernels
+        for rework in reworked:
+            steps = {size: rework(kernels) for size, kernels in steps.items()}
+        kernels = fit_kernels(steps)
         if kernels is None or self.step_s is None:
             return None
         speed = predict_speed(kernels, self.tracer.gpu, state.batch_size, None, None)
-        return _longer(speed.step_s, state.parts, 0.0) if speed is not None else None
+        return speed.step_s if speed is not None else None
 
     def _largest(self, after: _State, trace: Trace) -> int | None:
         """The largest batch size that would fit, extrapolated from this trace and one at a smaller size; None if that fails."""
@@ -318,10 +354,6 @@ class _Ladder:
         if model is None or not model.exact:
             return None
         return ExtrapolatedPeaks(model, after.memory.card).largest(small, upper_limit(limits_of(self.tracer))[0])
-
-
-def _longer(step_s: Estimate | None, times: int, more_s: float) -> Estimate | None:
-    return None if step_s is None else step_s.with_all(lambda seconds: seconds * times + more_s)
 
 
 def _failure(trial_result: TrialResult) -> str:

@@ -19,7 +19,9 @@ SYNC = "sync"  # the host waits for the card
 
 # What bounds a kernel.
 COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER, LINKS = "compute", "bandwidth", "launches", "transfer", "links"
-BY_GRAPH = 2  # `Kernel.engine` of what a replayed CUDA graph runs: the host dispatches the graph alone
+# `Kernel.engine` of what the autograd engine dispatches, a replayed CUDA graph runs (the host dispatches the graph alone), and
+# an optimizer's step.
+BY_AUTOGRAD, BY_GRAPH, BY_OPTIMIZER = 1, 2, 3
 BOUNDS = (COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER, LINKS)
 
 
@@ -31,7 +33,7 @@ class Kernel(NamedTuple):
     flops: int  # a multiplication and an addition are two
     bytes: int  # read and written
     launches: int = 1  # kernels
-    engine: int = 0  # 1: dispatched by the autograd engine, 0: by the script, 2: by a CUDA graph
+    engine: int = 0  # who dispatches it: 0 the script, else one of the three above
     shape: Tuple[int, ...] = ()  # of a product, of each launch: (batch, m, n, k); () for all else
 
 
@@ -214,7 +216,7 @@ class Queue:
             self.synchronize()
             return
         if kernel.engine != BY_GRAPH:
-            self.host += efficiency.engine_s if kernel.engine else efficiency.script_s
+            self.host += efficiency.engine_s if kernel.engine == BY_AUTOGRAD else efficiency.script_s
             self.host += max(0, kernel.launches - 1) * efficiency.launch_s
         if kernel.kind == COLLECTIVE:
             self.links = max(self.links, self.device, self.host) + seconds

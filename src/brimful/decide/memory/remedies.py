@@ -32,10 +32,10 @@ CHUNKS = 8  # of a loss (assumed: what is left is an eighth, and the products st
 CHUNKED_FROM = 0.02  # of the peak: logits of less are not worth it
 NOTHING = 512  # bytes, the allocator's smallest block
 
-# bitsandbytes quantizes states of 4096 elements and more, in blocks with a scale of 4 bytes each; 2048 elements a block is the
-# paper's (arXiv 2110.02861).
+# bitsandbytes quantizes states of 4096 elements and more, in blocks of 256 with a scale of 4 bytes each (optim/optimizer.py of
+# 0.50.2; torchao has as many).
 EIGHT_BIT_FROM = 4096
-EIGHT_BIT_BLOCK = 2048
+EIGHT_BIT_BLOCK = 256
 FUSED_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")  # of PyTorch
 EIGHT_BIT_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "LAMB", "Lion")
 
@@ -86,8 +86,15 @@ class Memory:
 
     def bytes_of(self, category: str) -> int:
         """The most that is alive of it at once."""
+        return self._most(category, self.sizes)
+
+    def count_of(self, category: str) -> int:
+        """The most tensors of it that are alive at once."""
+        return self._most(category, [1] * len(self.sizes))
+
+    def _most(self, category: str, of_each: Sequence[int]) -> int:
         allocations = self.annotated.allocations
-        counted = [size if one.category == category else 0 for one, size in zip(allocations, self.sizes, strict=True)]
+        counted = [amount if one.category == category else 0 for one, amount in zip(allocations, of_each, strict=True)]
         alive = most = number = 0
         for event in self.program.events:
             if event[0] == "malloc":

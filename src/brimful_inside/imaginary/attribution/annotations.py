@@ -19,6 +19,7 @@ from brimful_inside.imaginary.attribution.categories import Categories
 from brimful_inside.imaginary.attribution.modules import NOWHERE, ModuleCalls, Place
 from brimful_inside.imaginary.attribution.repeats import Repeats
 from brimful_inside.imaginary.attribution.what_if import WHAT_IFS, lower_precision, patch_what_if
+from brimful_inside.imaginary.state.clock import Clock
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import OURS, TORCH
 from brimful_inside.imaginary.state.patches import Patches
@@ -42,7 +43,7 @@ class Annotations:
         self._what_if = what_if
         self._used: set = set()
         self.calls = ModuleCalls()
-        self.call_sites = CallSites(self.calls)
+        self.call_sites = CallSites(self.calls, gpu.clocks)
         self.categories = Categories(gpu.ledgers, self.calls)
         self.repeats = Repeats(gpu, self.calls, self.call_sites.line)
 
@@ -80,8 +81,9 @@ class Annotations:
 class CallSites:
     """Numbers the places that allocate."""
 
-    def __init__(self, calls: ModuleCalls) -> None:
+    def __init__(self, calls: ModuleCalls, clocks: Sequence[Clock] = ()) -> None:
         self.calls = calls
+        self._clocks = clocks
         self.known: List[Site] = []  # by number
         self._numbers: Dict[Tuple[Place, str, int, int], int] = {}
         self._kinds: Dict[int, int] = {}  # by the id of a code object: to hash one takes longer than all the rest
@@ -151,10 +153,15 @@ class CallSites:
         return line
 
     def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._in_step += 1
+        self._steps_inside(self._in_step + 1)
 
     def _step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._in_step = 0  # an exception may have left a step without this hook
+        self._steps_inside(0)  # an exception may have left a step without this hook
+
+    def _steps_inside(self, count: int) -> None:
+        self._in_step = count
+        for clock in self._clocks:
+            clock.updates = count > 0
 
 
 def _kind_of(file: str) -> int:

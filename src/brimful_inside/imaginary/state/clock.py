@@ -11,7 +11,7 @@ from typing import Dict, Iterable, List, Optional, Tuple
 import torch
 
 from brimful_inside.simulator import roofline
-from brimful_inside.simulator.roofline import BY_GRAPH, MEMORY, SYNC, Kernel, Queue, Rates
+from brimful_inside.simulator.roofline import BY_AUTOGRAD, BY_GRAPH, BY_OPTIMIZER, MEMORY, SYNC, Kernel, Queue, Rates
 from brimful_inside.wire import Card
 
 TRAIN = "train"  # the phase whose steps are timed
@@ -49,12 +49,13 @@ class Clock:
         self._queue: Optional[Queue] = None  # from the first event on
         self._read = 0  # rows that are in the queue
         self._times: Dict[Row, float] = {}
+        self.updates = False  # an optimizer's step is under way
 
     def ran(self, op: str, kernels: Iterable[Part]) -> None:
         """An operation ran on the card, with these kernels."""
         if len(self._rows) > self._most:
             self._drop()
-        engine = 0 if _graph_task() == -1 else 1
+        engine = BY_AUTOGRAD if _graph_task() != -1 else BY_OPTIMIZER if self.updates else 0
         for kind, flops, nbytes, launches, shape in kernels:
             self._rows.append((op, kind, flops, nbytes, launches, engine, shape))
 

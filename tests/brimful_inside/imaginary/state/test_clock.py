@@ -12,7 +12,7 @@ from torch import nn
 from brimful_inside import imaginary
 from brimful_inside.imaginary.operators import flops
 from brimful_inside.imaginary.state import clock
-from brimful_inside.simulator.roofline import Kernel
+from brimful_inside.simulator.roofline import BY_AUTOGRAD, BY_OPTIMIZER, Kernel
 from brimful_inside.simulator.trace import decode
 from brimful_inside.wire import Card
 from tests.brimful_inside.imaginary.conftest import GIB, card
@@ -170,7 +170,24 @@ def test_the_engine_dispatches_the_backward_pass(gpu):
     model, data = nn.Linear(8, 8).to("cuda"), torch.randn(4, 8, device="cuda")
     kernels = ran(gpu, lambda: model(data).sum().backward())
     assert {k.engine for k in kernels if "addmm" in k.op} == {0}
-    assert {k.engine for k in kernels if k.op == "aten.mm.default"} == {1}
+    assert {k.engine for k in kernels if k.op == "aten.mm.default"} == {BY_AUTOGRAD}
+
+
+def test_what_an_optimizers_step_runs_is_told_from_the_rest(gpu):
+    model, data = nn.Linear(8, 8).to("cuda"), torch.randn(4, 8, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+    def step():
+        model(data).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        torch.zeros(3, device="cuda")
+
+    step()  # makes the states
+    kernels = ran(gpu, step)
+    of_the_step = {k.op for k in kernels if k.engine == BY_OPTIMIZER}
+    assert "aten._foreach_sqrt.default" in of_the_step and all("_foreach" in op for op in of_the_step)
+    assert {k.engine for k in kernels if "norm" in k.op or "zeros" in k.op} == {0}
 
 
 def test_a_recurrent_network_has_one_product_for_what_comes_in_and_one_a_time_step(gpu):
