@@ -303,6 +303,7 @@ class Prediction:
     solved: Solved | None = None  # where another setting than the batch size was asked for
     grid: tuple[GridCell, ...] = ()  # of a table: every combination; the rest is the answer for the `best` of them
     retries_per_step: float | None = None  # how often the allocator gives its cached memory back to go on; None: no trace
+    giving_back_s: Estimate | None = None  # the time of a step that this takes, beside that of `speed`
 
 
 @dataclass(frozen=True)

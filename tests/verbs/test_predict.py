@@ -15,7 +15,8 @@ from brimful import predict
 from brimful.errors import CommandFailed, DoesNotFit, TrialFailed, UsageError
 from brimful.show.headline import of_prediction
 from brimful.show.text import limited_text
-from brimful.values import Outcome
+from brimful.units import format_duration
+from brimful.values import Outcome, Source
 from brimful_inside.simulator.trace import Free, Malloc
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -166,6 +167,9 @@ def test_a_size_fits_that_goes_on_with_its_cached_memory_given_back_and_the_time
     assert found.verdict == "fits" and found.retries_per_step == 0.5
     (warning,) = [warning for warning in found.warnings if warning.code == "gives-cache-back"]
     assert "0.5 times a step" in warning.problem
+    longer = found.giving_back_s
+    assert longer.source is Source.ASSUMED and 0 < longer.low < longer.value < longer.high < 0.1
+    assert f"takes some {format_duration(longer.value)} (" in warning.explanation and "assumed" in warning.explanation
     assert not predicted(world, "20").retries_per_step
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from brimful import command as commands
 from brimful.decide.batch_size_place import AUTO
-from brimful.decide.memory.fit import Play
+from brimful.decide.memory.fit import Play, giving_back_s
 from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.errors import UsageError
 from brimful.outcomes import SCRIPT_FAILED
@@ -82,8 +82,8 @@ def answer_at(tracer: Tracer, size: int | None, play: Play | None, conclusion: M
     card = tracer.card
     played, verdict = card.shown(play), card.verdict(play)
     phases = {name: card.estimate(peaks, verdict == "fits") for name, peaks in played.phases.items()}
-    retries = played.retries / max(1, played.steps)
-    return Answer(size, verdict, card.estimate(played.peak, verdict == "fits"), phases, retries, conclusion)
+    retries, peak = played.retries / max(1, played.steps), card.estimate(played.peak, verdict == "fits")
+    return Answer(size, verdict, peak, phases, retries, giving_back_s(played), conclusion)
 
 
 def _play_at(tracer: Tracer, conclusion: MemoryConclusion, batch_size: int) -> Play | None:

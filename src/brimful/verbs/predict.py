@@ -128,6 +128,7 @@ def _prediction(tracer: Tracer, answer: Answer, wants_what_if: bool | None, note
     return Prediction(
         verdict=answer.verdict,
         retries_per_step=answer.retries_per_step,
+        giving_back_s=answer.giving_back_s,
         batch_size=own if isinstance(own, int) else None,
         peak=answer.peak,
         phases=answer.phases,

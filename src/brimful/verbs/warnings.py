@@ -11,8 +11,8 @@ from brimful.decide.loaders_seen import largest_batch, loaders, samples_of
 from brimful.decide.memory.fit import Verdict
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.decide.memory.search_traced import MemoryConclusion
-from brimful.units import format_bytes, noun_of
-from brimful.values import Diagnostic, PeakEstimate, TrialResult
+from brimful.units import format_bytes, format_duration, noun_of
+from brimful.values import Diagnostic, Estimate, PeakEstimate, TrialResult
 from brimful.verbs.imaginary import Tracer, search_notes
 from brimful.verbs.results import ignores_the_batch_size
 
@@ -28,6 +28,7 @@ class Answer:
     peak: PeakEstimate | None
     phases: dict[str, PeakEstimate]
     retries_per_step: float | None = None  # how often cached memory is given back to go on
+    giving_back_s: Estimate | None = None  # the time of a step that this takes
     conclusion: MemoryConclusion | None = None  # None: nothing was searched
 
 
@@ -91,11 +92,14 @@ def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
 
 def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
     peak, budget, asked = answer.peak, tracer.budget, answer.size
-    if answer.retries_per_step and answer.verdict != "does_not_fit":
+    longer = answer.giving_back_s
+    if answer.retries_per_step and longer is not None and answer.verdict != "does_not_fit":
+        ends = " to ".join(format_duration(end) for end in (longer.low, longer.high) if end is not None)
+        value = f"{format_duration(longer.value)} ({ends}, {longer.source.value})"
         yield Diagnostic(
             "gives-cache-back",
             f"the allocator runs out of memory and gives its cached memory back {answer.retries_per_step:.2g} times a step",
-            "it goes on, and each time the card waits for some milliseconds (assumed): steps are slower than predicted",
+            f"it goes on, and a step takes some {value} longer than predicted",
             "a smaller batch size, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )
     largest = answer.conclusion.estimate.largest_batch_size if answer.conclusion else None
