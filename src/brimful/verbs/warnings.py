@@ -90,6 +90,10 @@ def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
         )
 
 
+def _times(count: float) -> str:
+    return "once" if count == 1 else f"{count:.2g} times"
+
+
 def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
     peak, budget, asked = answer.peak, tracer.budget, answer.size
     longer = answer.giving_back_s
@@ -98,7 +102,7 @@ def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
         value = f"{format_duration(longer.value)} ({ends}, {longer.source.value})"
         yield Diagnostic(
             "gives-cache-back",
-            f"the allocator runs out of memory and gives its cached memory back {answer.retries_per_step:.2g} times a step",
+            f"the allocator runs out of memory and gives its cached memory back {_times(answer.retries_per_step)} a step",
             f"it goes on, and a step takes some {value} longer than predicted",
             "a smaller batch size, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )
