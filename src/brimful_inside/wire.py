@@ -90,6 +90,7 @@ class ProcessStarted:
     role: str  # "launcher" (torchrun, accelerate launch, a shell's python), "rank" or "worker" (of a DataLoader, a pool)
     rank: int
     argv: List[str]
+    launched_with: Optional[Dict[str, str]] = None  # the variables that a launcher, the command's first process, added for it
     version: int = WIRE_VERSION
 
 

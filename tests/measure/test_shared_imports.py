@@ -86,7 +86,7 @@ class Commands:
 
     def run(self, value, script="script.py", imports=True, watch=lambda _: None, **more):
         self.count += 1
-        command = Command((sys.executable, str(self.folder / script), "{batch_size}"))
+        command = Command((*more.pop("launch", (sys.executable,)), str(self.folder / script), "{batch_size}"))
         device = more.pop("device", Device("imaginary", "t4 (imaginary)", find_gpu("t4")))
         trial = Trial(command, {"batch_size": value}, device, TrialKind.TRACE, **more)
         place = self.folder / "record" / f"trial-{self.count}"
@@ -154,6 +154,46 @@ def test_trials_on_different_cards_share_their_imports_and_each_sees_its_own(com
     for ways in seen.values():
         assert all(way == ways[-1] for way in ways)
     assert all(a != b for a, b in zip(seen["t4"][0], seen["h100"][0], strict=True))
+
+
+LAUNCHED = (
+    """
+import json, os, sys
+from accelerate import Accelerator
+print(json.dumps({"argv": sys.argv, "mixed": Accelerator().mixed_precision, "parent": os.getppid(), "folder": os.getcwd()}))
+"""
+    + TRAINING
+)
+
+
+def test_the_rank_of_a_launcher_is_forked_without_it_from_the_second_trial_on(commands, tmp_path):
+    (tmp_path / "launched.py").write_text(LAUNCHED)
+    launch = (sys.executable, "-m", "accelerate.commands.launch", "--mixed_precision", "fp16")
+    seen, traces = [], []
+    for size, imports, words in (
+        (8, True, ()), (16, True, ()), (16, False, ()), (16, True, ("--num_cpu_threads_per_process", "1")),
+    ):  # fmt: skip
+        result, _ = commands.run(size, "launched.py", imports=imports, launch=(*launch, *words))
+        assert result.outcome is Outcome.COMPLETED, result.failure
+        output = (tmp_path / "record" / result.folder / "stdout.txt").read_text()
+        seen.append((json.loads(output.splitlines()[0]), imports and commands.imports.forked))
+        traces.append((tmp_path / "record" / result.folder / result.reports[0].trace_file).read_bytes())
+    assert [forked for _, forked in seen] == [False, True, False, False], "the last has other words before the script"
+    assert traces[1] == traces[2] != traces[0]
+    assert seen[1][0]["argv"] == seen[2][0]["argv"] and {one["mixed"] for one, _ in seen} == {"fp16"}
+    assert seen[0][0]["argv"][1:] == ["8"]
+
+
+def test_what_starts_several_ranks_or_is_no_launcher_is_not_started_without_it(commands, tmp_path):
+    (tmp_path / "rank.py").write_text("import sys; print(sys.argv[1])")
+    (tmp_path / "starts.py").write_text("import subprocess, sys; subprocess.run([sys.executable, 'rank.py', sys.argv[1]])")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
+    for launch, script in (((*torchrun, "2"), "rank.py"), ((*torchrun, "1"), "rank.py"), ((sys.executable,), "starts.py")):
+        for size in (1, 2):
+            commands.run(size, script, launch=launch)
+            assert commands.imports._launched is None
+            if launch[0:-1] == torchrun:
+                assert not commands.imports.forked
 
 
 def test_a_forked_trial_ends_with_the_exit_code_or_signal_of_its_own(commands, tmp_path):

@@ -1,7 +1,8 @@
 """Imports for all trials of a command: one process runs those with which the script begins, and is forked for each trial.
 
 Imports are most of what a short trial costs. A trial whose command cannot be started so is started as ever: one that is not
-Python, a launcher's, one whose libraries start threads while they are imported (`brimful_inside.probe.process.shared_imports`).
+Python, one whose libraries start threads while they are imported (`brimful_inside.probe.process.shared_imports`). Of a launcher
+that starts one rank, trials after the first start that rank without it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from brimful import codec
 from brimful.measure.carry_over import KEPT_OUT
 from brimful.measure.output import OutputFiles
 from brimful.measure.supervisor import start_process, write_config
 from brimful_inside import wire
-from brimful_inside.probe.context import OPTIONS_WITH_A_VALUE
+from brimful_inside.probe.context import OPTIONS_WITH_A_VALUE, role_of
 
 _IMPORTS_S = 300.0  # more than any library takes on a busy machine (assumed)
 _FORK_S = 60.0
@@ -89,6 +92,7 @@ class SharedImports:
         self._messages: _Messages | None = None
         self._for: Any = None  # what must be the same for a trial to be forked from the process that is there
         self._replaces = 0
+        self._launched: _Launched | None = None  # where the command is a launcher's
         self._used = sys.platform == "linux"
         self.forked = False  # the latest trial
 
@@ -98,8 +102,10 @@ class SharedImports:
         """A process for this trial, its streams in files of its folder; None where it is to be started as ever. Imports may
         take `limit_s`."""
         self.forked = False
+        if self._launched is not None:
+            argv, environment = self._launched.rank(argv, environment)
         head = words_to_script(argv) if self._used else None
-        if head is None:
+        if head is None or _is_launcher(argv):
             return None
         common = {name: value for name, value in environment.items() if name != wire.TRIAL_CONFIG_VARIABLE}
         own = _without_what_varies(config, str(self._folder))
@@ -113,6 +119,11 @@ class SharedImports:
         except OSError:  # none is there any more, or none could be started
             self.stop_using()
             return None
+
+    def learn(self, argv: Sequence[str], folder: Path) -> None:
+        """From a trial's files: what a launcher started."""
+        if self._launched is None and self._used and _is_launcher(argv):
+            self._launched = _launched(argv, folder)
 
     def _start(self, argv: Sequence[str], environment: Mapping[str, str], config: wire.TrialConfig, limit_s: float) -> None:
         """Raises OSError, ConnectionError included, where no trial can be forked from it."""
@@ -155,6 +166,40 @@ class SharedImports:
             self._process.wait()
         self._process = self._messages = self._for = None
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _Launched(NamedTuple):
+    """The one rank that a launcher started, which ends with the words that the launcher's command ends with."""
+
+    argv: tuple[str, ...]  # the launcher's
+    rank_argv: tuple[str, ...]
+    same: int  # last words of both
+    added: dict[str, str]  # to the environment
+
+    def rank(self, argv: Sequence[str], environment: Mapping[str, str]) -> tuple[Sequence[str], Mapping[str, str]]:
+        """How the rank of another trial is started without its launcher. Unchanged where the launcher's own words differ."""
+        if tuple(argv[: -self.same]) != self.argv[: -self.same]:
+            return argv, environment
+        return (*self.rank_argv[: -self.same], *argv[-self.same :]), {**environment, **self.added}
+
+
+def _launched(argv: Sequence[str], folder: Path) -> _Launched | None:
+    """None where there was not one rank alone, started with a variation of the command's last words and with nothing to ask its
+    launcher for, as torchrun's store."""
+    events = [event for path in folder.glob("wire-*.jsonl") for event in codec.read_wire_leniently(path)[0]]
+    ranks = {event.pid: event for event in events if isinstance(event, wire.ProcessStarted) and event.role == "rank"}
+    if len(ranks) != 1:
+        return None
+    (rank,) = ranks.values()
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(reversed(argv), reversed(rank.argv), strict=False)))
+    if rank.launched_with is None or "WORLD_SIZE" in rank.launched_with or not same:
+        return None
+    return _Launched(tuple(argv), tuple(rank.argv), same, rank.launched_with)
+
+
+def _is_launcher(argv: Sequence[str]) -> bool:
+    program = os.path.basename(argv[0])
+    return role_of(list(argv) if program.startswith("python") else ["python", *argv]) == "launcher"
 
 
 def words_to_script(argv: Sequence[str]) -> int | None:

@@ -65,6 +65,8 @@ def run_trial(
     watch = Watch(heartbeat, every_s, every_s, share, trial.host_limit_bytes, trial.time_limit_s)
     with OutputFiles(folder) as output:
         ending = supervise(argv, variables, config_path, output, watch, start=start)
+    if imports is not None:
+        imports.learn(argv, folder)
     _require_room(folder)
     return _result(trial, folder, record_folder, ending)
 

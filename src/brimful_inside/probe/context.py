@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import traceback
-from typing import Any, Callable, List, Optional, Tuple, TypeVar
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
 from brimful_inside.wire import ProcessStarted, TrialConfig, Writer
 
@@ -20,7 +20,7 @@ LAUNCHER_MODULES = (
     *("accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
     *("deepspeed.launcher.runner", "deepspeed.launcher.launch"),
 )
-LAUNCHER_PROGRAMS = (*("torchrun", "accelerate", "accelerate-launch", "deepspeed", "composer", "horovodrun", "fabric"),)
+LAUNCHER_PROGRAMS = (*("torchrun", "accelerate", "accelerate-launch", "deepspeed", "composer", "horovodrun", "fabric", "trl"),)
 
 
 class ProcessContext:
@@ -47,7 +47,8 @@ class ProcessContext:
             pass
 
     def report_process(self) -> None:
-        self.emit(ProcessStarted(os.getpid(), self.role, environment_number("RANK"), own_argv()))
+        launched_with = added_by_launcher(self.config.parent_pid) if self.role == "rank" else None
+        self.emit(ProcessStarted(os.getpid(), self.role, environment_number("RANK"), own_argv(), launched_with))
 
     def note(self, sentence: str) -> None:
         """A sentence for the report, once."""
@@ -157,6 +158,21 @@ def role_of(argv: List[str]) -> str:
     return "worker" if any("torch/_inductor/compile_worker" in a.replace(os.sep, "/") for a in rest) else "rank"
 
 
+def added_by_launcher(brimful_pid: Optional[int]) -> Optional[Dict[str, str]]:
+    """The variables that this process was started with beside those of its parent; None where that is no launcher, or not the
+    command's first process, or left some out."""
+    try:
+        parent = "/proc/%d/" % os.getppid()
+        with open(parent + "stat", "rb") as file:
+            grandparent = int(file.read().rpartition(b")")[2].split()[1])
+        if grandparent != brimful_pid or role_of(_null_separated(parent + "cmdline")) != "launcher":
+            return None
+        own, given = (dict(word.split("=", 1) for word in _null_separated(of + "environ")) for of in ("/proc/self/", parent))
+    except (OSError, ValueError):
+        return None
+    return None if given.keys() - own.keys() else {name: own[name] for name in own if own[name] != given.get(name)}
+
+
 def script_of(argv: List[str]) -> str:
     """The script in a process's argv, or "" for ``-m`` and ``-c``."""
     return module_and_program(argv[1:])[1]
@@ -183,7 +199,11 @@ def own_argv() -> List[str]:
     if original:
         return list(original)
     try:
-        with open("/proc/self/cmdline", "rb") as file:
-            return [os.fsdecode(part) for part in file.read().split(b"\0")[:-1]]
+        return _null_separated("/proc/self/cmdline")
     except OSError:
         return [sys.executable, *getattr(sys, "argv", [])]
+
+
+def _null_separated(path: str) -> List[str]:
+    with open(path, "rb") as file:
+        return [os.fsdecode(part) for part in file.read().split(b"\0")[:-1]]

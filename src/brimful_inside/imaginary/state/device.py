@@ -146,7 +146,7 @@ class ImaginaryGpu:
     def insert(self, card: Card, capacity_bytes: Optional[int]) -> None:
         """The cards become ones like `card`. Not once they were used."""
         self.card = card
-        self.clocks = [Clock(card) for _ in range(self.count)]
+        self.clocks[:] = [Clock(card) for _ in range(self.count)]
         for ledger in self.ledgers:
             ledger.card = card
             ledger.allocator.insert(capacity_bytes, card.total_bytes)
