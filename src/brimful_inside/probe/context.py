@@ -20,7 +20,7 @@ LAUNCHER_MODULES = (
     *("accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
     *("deepspeed.launcher.runner", "deepspeed.launcher.launch"),
 )
-LAUNCHER_PROGRAMS = (*("torchrun", "accelerate", "accelerate-launch", "deepspeed", "composer", "horovodrun", "fabric", "trl"),)
+LAUNCHER_PROGRAMS = (*("torchrun", "accelerate", "accelerate-launch", "deepspeed", "composer", "horovodrun", "fabric"),)
 
 
 class ProcessContext:
