@@ -59,6 +59,7 @@ class TrialConfig:
     device: str  # "cpu", "accelerator" (a real one) or "imaginary"
     card: Optional[Card] = None  # with device "imaginary"
     capacity_bytes: Optional[int] = None  # imaginary: raise OutOfMemoryError beyond this; None is without limit
+    allocator_conf: str = ""  # imaginary: PYTORCH_ALLOC_CONF as a replay of the trace takes it to begin with
     cards: int = 1  # imaginary: how many of them each process sees
     steps: int = 3  # measured optimizer steps, after the warm-up
     warmup_steps: int = 1

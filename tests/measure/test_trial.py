@@ -210,6 +210,13 @@ def test_what_a_trial_is_for_decides_what_the_child_measures(tmp_path):
     assert (audit.audits, audit.worst_batch) == (True, False), "an audit looks at the loader's own batches"
 
 
+def test_the_child_gets_the_allocators_settings_with_which_replays_begin(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    assert config_of(trial("true", device=imaginary_device()), tmp_path).allocator_conf == ""
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    assert config_of(trial("true", device=imaginary_device()), tmp_path).allocator_conf == "expandable_segments:True"
+
+
 def test_the_child_gets_the_scans_of_earlier_trials(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     show = "import json, os; print(json.load(open(os.environ['BRIMFUL_TRIAL_CONFIG']))['scans'])"

@@ -104,6 +104,15 @@ def test_a_prediction_of_the_largest_says_that_it_is_the_largest() -> None:
     assert of_prediction(nothing) == Headline("bad", fits_none)
 
 
+def test_what_does_not_fit_as_it_is_may_fit_compiled() -> None:
+    compiled = prediction(verdict="does_not_fit", approximations={"torch.compile": 3})
+    sentence = of_prediction(compiled).sentence
+    assert " does not fit NVIDIA A100-SXM4-40GB without being compiled: predicted peak " in sentence
+    assert sentence.endswith("Compiled, as the script has it, it takes less as a rule; how much, brimful does not know.")
+    assert "ompiled" not in of_prediction(replace(compiled, approximations={})).sentence
+    assert "ompiled" not in of_prediction(replace(compiled, verdict="fits")).sentence
+
+
 def test_a_tight_size_runs_only_at_the_lower_end_of_its_interval() -> None:
     value = prediction()
     assert value.peak is not None

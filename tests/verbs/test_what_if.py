@@ -15,7 +15,7 @@ from brimful.verbs.warnings import Answer
 from brimful.verbs.what_if import find
 from brimful_inside.simulator.program import joined, program_of
 from brimful_inside.simulator.roofline import BY_OPTIMIZER, MEMORY, Kernel
-from brimful_inside.simulator.trace import CardTrace, Free, Malloc, Tag, Uses
+from brimful_inside.simulator.trace import CardTrace, Free, Malloc, Settings, Tag, Uses
 from tests.decide.programs import card, network
 
 ASKED = ("my-train", "--batch-size", "100")
@@ -85,6 +85,16 @@ def test_a_change_that_changes_nothing_says_so_and_is_not_kept():
     assert others["gradient-checkpointing"] == "the predicted peak is no lower"
     assert others["mixed-precision"] == "the predicted peak is higher"
     assert not found.what_if.remedies
+
+
+def test_expandable_segments_that_the_script_switches_on_itself_are_not_recommended():
+    class Switches(World):
+        def rows(self, size):
+            return [Settings("expandable_segments:True"), *super().rows(size)]
+
+    found = run(Switches(linear=100 * MIB), what_if=True, memory="40GiB")
+    others = {other.code: other.why for other in found.what_if.others}
+    assert others["expandable-segments"] == "the command uses them already"
 
 
 def test_a_change_under_which_the_command_fails_says_so_and_is_not_kept():

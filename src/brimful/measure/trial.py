@@ -21,6 +21,7 @@ from brimful.measure.shared_imports import SharedImports
 from brimful.measure.supervisor import Ending, Watch, environment_with_probe, require_startable, supervise, write_config
 from brimful.values import Outcome, Trial, TrialKind, TrialResult
 from brimful_inside import wire
+from brimful_inside.simulator.allocator_settings import conf_in
 
 _HOST_EVERY_S = 0.2  # reading the PSS of a process tree costs some milliseconds
 _HOST_OF_A_TRACE_EVERY_S = 0.5  # which holds no data, and whose limit is the card's
@@ -79,6 +80,7 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         device=trial.device.kind,
         card=to_card(trial.device.gpu, trial.others) if imaginary and trial.device.gpu else None,
         capacity_bytes=trial.capacity_bytes,
+        allocator_conf=conf_in({**os.environ, **trial.command.environment}) or "",
         cards=trial.device.cards,
         steps=trial.steps,
         warmup_steps=trial.warmup_steps,

@@ -22,7 +22,7 @@ from brimful.show.text import (
 )
 from brimful.show.which_sections import which_sentence
 from brimful.units import counted
-from brimful.values import Audit, Estimate, Objective, Outcome, Plan, Prediction, Record, Run, Source
+from brimful.values import Audit, Estimate, Objective, Outcome, PeakEstimate, Plan, Prediction, Record, Run, Source
 
 #: The command never reached the point where it can be judged.
 _FAILURES = (Outcome.CRASHED, Outcome.PROBE_NOT_LOADED, Outcome.NO_STEP, Outcome.UNSUPPORTED, Outcome.KILLED, Outcome.TIMED_OUT)
@@ -120,16 +120,11 @@ def of_prediction(prediction: Prediction) -> Headline:
     what = "The command" if value is None else subject_of(noun, value)
     what = f"{other}; that" if other else what
     sentence = f"{what} {'fits' if fits else 'is tight on' if tight else 'does not fit'} {card}"
+    compiles = not fits and any("compile" in name for name in prediction.approximations)
+    if compiles:
+        sentence += " without being compiled"
     if peak is not None:
-        interval = bytes_interval_text(*peak.device_interval_bytes)
-        about = f" ({interval})" if interval else ""
-        shown = f"{peak.source.value} peak {bytes_text(peak.device_bytes)}{about}"
-        if fits and peak.device_interval_bytes[1] >= budget:  # which ends at the card's memory
-            sentence += " by giving cached memory back"
-        if fits and peak.device_bytes > budget:
-            sentence += f": it runs within {bytes_text(budget)}; with all of the card, {shown}"
-        else:
-            sentence += f": {shown} of {bytes_text(budget)} allowed"
+        sentence += _peak_text(peak, budget, fits)
         if tight:
             sentence += ", and it runs only if the lower end of that interval is true"
     if other:
@@ -138,11 +133,26 @@ def of_prediction(prediction: Prediction) -> Headline:
     if fits and leak is not None:
         return Headline("bad", f"Memory grows: {leak}. In its first steps {sentence[:1].lower()}{sentence[1:]}.")
     sentence += _largest_part(prediction, fits or tight) + "."
+    if compiles:
+        sentence += " Compiled, as the script has it, it takes less as a rule; how much, brimful does not know."
     if prediction.speed is not None and (not_counted := not_counted_text(prediction.speed)):
         sentence += f" Its predicted speed is without {not_counted}."
     if fits and prediction.loading is not None and prediction.loading.binds:
         return Headline("note", f"{sentence} The card waits for data: {loading_text(prediction.loading)}.")
     return Headline("good" if fits else "bad", sentence)
+
+
+def _peak_text(peak: PeakEstimate, budget: int, fits: bool) -> str:
+    """ ": predicted peak 110 GiB (101 to 120 GiB) of 79.2 GiB allowed"."""
+    interval = bytes_interval_text(*peak.device_interval_bytes)
+    about = f" ({interval})" if interval else ""
+    shown = f"{peak.source.value} peak {bytes_text(peak.device_bytes)}{about}"
+    gives_back = (
+        " by giving cached memory back" if fits and peak.device_interval_bytes[1] >= budget else ""
+    )  # all of the card's
+    if fits and peak.device_bytes > budget:
+        return f"{gives_back}: it runs within {bytes_text(budget)}; with all of the card, {shown}"
+    return f"{gives_back}: {shown} of {bytes_text(budget)} allowed"
 
 
 def _not_in_force(prediction: Prediction) -> str:

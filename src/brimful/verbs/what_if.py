@@ -138,7 +138,7 @@ class _Ladder:
         settings = self.now.memory.card.settings
         if not settings.native:
             return
-        if settings.expandable_segments:
+        if self.now.memory.program.settings_after(settings).expandable_segments:
             return self._no("expandable-segments", "expandable segments", "the command uses them already")
         card = replace(self.now.memory.card, settings=settings._replace(expandable_segments=True))
         before = conf_in(self.tracer.command.environment)

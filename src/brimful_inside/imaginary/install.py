@@ -26,6 +26,7 @@ from brimful_inside.imaginary.operators.fused_kernels import register_meta_kerne
 from brimful_inside.imaginary.operators.remembered import Remembered
 from brimful_inside.imaginary.operators.temporaries import Machine
 from brimful_inside.imaginary.state.device import ImaginaryGpu, OpenTrace
+from brimful_inside.simulator.allocator_settings import AllocatorSettings
 from brimful_inside.wire import Card
 
 
@@ -36,15 +37,17 @@ def enter(
     what_if: Sequence[str] = (),
     count: int = 1,
     annotations: bool = True,
+    settings: Optional[AllocatorSettings] = None,
 ) -> ImaginaryGpu:
     """From here on this process has `count` cards like `card`. Call it in the main thread, once torch is imported.
 
     `capacity_bytes` is what PyTorch may hold on each card in segments, so the card's memory without the context; beyond it
     torch.OutOfMemoryError is raised in PyTorch's words. None is without limit. `trace` gets the rows of `simulator.trace`: a
     file for one card, or what opens the file of a card, by its number, when the card is first used (one that is not used
-    leaves none). `what_if` does these things otherwise than the script (`attribution/what_if.py`).
+    leaves none). `what_if` does these things otherwise than the script (`attribution/what_if.py`). `settings`: the allocator's,
+    before the script has its say; None: the environment's.
     """
-    gpu = ImaginaryGpu(card, count, capacity_bytes, trace)
+    gpu = ImaginaryGpu(card, count, capacity_bytes, trace, settings)
     if trace is not None and annotations:
         gpu.annotations = Annotations(gpu, what_if)
     elif what_if:

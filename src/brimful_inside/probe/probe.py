@@ -296,7 +296,7 @@ class Probe:
         if self.counter is not None:
             self.counter.step(samples, waited_s)
         self._first_dimension, self._backwards, self._batch_since_step = None, 0, False
-        self.device.step(number)
+        self.device.step(number, counts=not self.ending.measured)  # later ones may have saved a checkpoint in between
         if number >= self.warmup_steps:
             self.leaks.step(self.loaders.latest)
         if number == 1 and self.config.time_loader and exit.world()[0] == 0:

@@ -5,10 +5,11 @@ for each card."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from brimful_inside.simulator import workspaces
+from brimful_inside.simulator.allocator_settings import AllocatorSettings, changed
 from brimful_inside.simulator.trace import KIND_OF, Free, Malloc, Ready, Retire, Trace
 
 # What happens at one row, without bytes: ("malloc", op, workspace, number of its args), ("free", n), ("retire", n) and
@@ -87,6 +88,10 @@ class Program:
     @cached_property
     def changes_settings(self) -> bool:
         return any(event[0] == "settings" for event in self.events)
+
+    def settings_after(self, settings: AllocatorSettings) -> AllocatorSettings:
+        """Those in force at its end, where it begins with `settings`."""
+        return reduce(changed, (str(event[1]) for event in self.events if event[0] == "settings"), settings)
 
     @cached_property
     def replays(self) -> Dict[Any, Any]:

@@ -43,7 +43,7 @@ class Clock:
         self._rows: List[Row] = []  # since the last step
         self._most = MOST_ROWS
         self._whole = True  # all rows of the step in hand are there
-        self._step: List[Row] = []  # of the last complete one
+        self._step: List[Row] = []  # of the last complete one that counts
         self._phase = TRAIN
         self._away: Optional[int] = None  # rows of the step in hand before the script left the training for another phase
         self._queue: Optional[Queue] = None  # from the first event on
@@ -95,11 +95,13 @@ class Clock:
             self._rows.append(("a CUDA graph's launch", MEMORY, 0, 0, 0, 0, ()))
             self._rows.extend(rows)
 
-    def step(self) -> None:
-        """An optimizer step is complete."""
+    def step(self, counts: bool = True) -> None:
+        """An optimizer step is complete. One that does not count stands in only where there is no other."""
         self._catch_up()
         rows, self._rows, self._read = self._rows, [], 0
-        self._step, self._whole = rows if self._whole else [], True
+        if counts or not self._step:
+            self._step = rows if self._whole else []
+        self._whole = True
         if self._away is not None:
             self._away, self._most = 0, MOST_ROWS_AWAY
 

@@ -22,7 +22,7 @@ from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
 from brimful_inside.imaginary.state.tensors import CUDA, FROM_DATA, META, Pinned, is_meta, plain_parts, zeros_on_host
 from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.allocator_settings import conf_in, settings_in
+from brimful_inside.simulator.allocator_settings import AllocatorSettings, conf_in, settings_in
 from brimful_inside.simulator.roofline import PEER
 from brimful_inside.simulator.trace import TRACE_VERSION, encode_row
 from brimful_inside.wire import Card
@@ -99,8 +99,16 @@ class ImaginaryGpu:
     functions: Callable[[], ContextManager[Any]]  # torch functions are seen again: one handler in terms of others
     operate: Callable[..., Any]  # runs an ATen operation as if the script had called it, so that its storages are seen
 
-    def __init__(self, card: Card, count: int = 1, capacity_bytes: Optional[int] = None, trace: OpenTrace = None):
-        """`trace`: a file for the one card, or what opens the file of card i when that is first used."""
+    def __init__(
+        self,
+        card: Card,
+        count: int = 1,
+        capacity_bytes: Optional[int] = None,
+        trace: OpenTrace = None,
+        settings: Optional[AllocatorSettings] = None,
+    ):
+        """`trace`: a file for the one card, or what opens the file of card i when that is first used. `settings`: the
+        allocator's, with which a replay of the trace begins; None: the environment's."""
         self.card = card
         self.count = count
         self.streams = CurrentStreams(itertools.count())
@@ -114,7 +122,11 @@ class ImaginaryGpu:
         self.known, self.bounds = Known(self.storages), Bounds(self.storages)
         self.clocks = [Clock(card) for _ in range(count)]
         self.has_trace = trace is not None
-        self.ledgers = [self._new_ledger(index, capacity_bytes, trace) for index in range(count)]
+        settings = settings_in(os.environ) if settings is None else settings
+        self.ledgers = [
+            self._new_ledger(index, CachingAllocator(capacity_bytes, settings, card.total_bytes), trace)
+            for index in range(count)
+        ]
         self.approximations: Dict[str, int] = Counter()
         self.passed_over = (
             0  # calls of compiled code that did nothing, in the operation that runs (operators/library_kernels.py)
@@ -132,8 +144,7 @@ class ImaginaryGpu:
         self.in_bad_fork = False
         self.is_open = True
 
-    def _new_ledger(self, index: int, capacity_bytes: Optional[int], trace: OpenTrace) -> Ledger:
-        allocator = CachingAllocator(capacity_bytes, settings_in(os.environ), self.card.total_bytes)
+    def _new_ledger(self, index: int, allocator: CachingAllocator, trace: OpenTrace) -> Ledger:
         file: Any = LateTrace(partial(trace, index), self._header) if callable(trace) else trace
         if file is not None and file is trace:
             file.write(self._header())
@@ -188,12 +199,12 @@ class ImaginaryGpu:
         for ledger in self.ledgers:
             ledger.phase_was(name)
 
-    def step(self, number: int) -> None:
-        """The `number`-th optimizer step is complete."""
+    def step(self, number: int, counts: bool = True) -> None:
+        """The `number`-th optimizer step is complete. `counts`: it shows how long a step takes."""
         self.stretch_ends()
         self.garbage.poll()
         for clock, ledger in zip(self.clocks, self.ledgers):
-            clock.step()
+            clock.step(counts)
             ledger.step(number)
 
     def on_out_of_memory(self, callback: Callable[[BaseException], None]) -> None:
@@ -232,7 +243,7 @@ class ImaginaryGpu:
         self.garbage.rest()
 
     def _read_settings(self) -> None:
-        """PyTorch reads the allocator's settings at its first use: a script may have set them after it imported torch."""
+        """PyTorch reads the allocator's settings at its first use: the script may have set them by then."""
         text = conf_in(os.environ)
         for ledger in self.ledgers:
             if text is not None and ledger.allocator.settings != settings_in(os.environ):

@@ -37,8 +37,8 @@ class DeviceMeter:
     def phase_was(self, name: str) -> None:
         """The phase that is about to end was this one; of interest to what a trace shows."""
 
-    def step(self, number: int) -> None:
-        """A step is complete."""
+    def step(self, number: int, counts: bool) -> None:
+        """A step is complete. `counts`: it is one of those that the trial makes to see what a step takes."""
 
     def alive_bytes(self, settle: bool) -> Optional[int]:
         """Of the fullest card, now; None where nobody knows. With `settle` garbage is collected first."""
@@ -101,8 +101,8 @@ class ImaginaryMeter(DeviceMeter):
         before, now = self._highest.get(index, (0, 0)), self._peaks.peaks(index)
         self._highest[index] = (max(before[0], now[0]), max(before[1], now[1]))
 
-    def step(self, number: int) -> None:
-        self._gpu.step(number)
+    def step(self, number: int, counts: bool) -> None:
+        self._gpu.step(number, counts)
 
     def alive_bytes(self, settle: bool) -> Optional[int]:
         if settle:
@@ -267,6 +267,7 @@ def _enter_imaginary(context: ProcessContext) -> ImaginaryMeter:
     from brimful_inside.imaginary import enter
     from brimful_inside.imaginary.cuda_api.compiler import TRITON_LAUNCHERS, pass_over
     from brimful_inside.imaginary.operators.library_kernels import COMPILED_PARTS, without_compiled_part
+    from brimful_inside.simulator.allocator_settings import settings_from
 
     config = context.config
     if config.card is None:
@@ -278,7 +279,8 @@ def _enter_imaginary(context: ProcessContext) -> ImaginaryMeter:
         return file
 
     count = visible_cards(config.cards, os.environ)
-    gpu = enter(config.card, config.capacity_bytes, open_trace if config.trace else None, config.what_if, count)
+    trace, settings = open_trace if config.trace else None, settings_from(config.allocator_conf)
+    gpu = enter(config.card, config.capacity_bytes, trace, config.what_if, count, settings=settings)
     for modules, meet in ((TRITON_LAUNCHERS, pass_over), (COMPILED_PARTS, without_compiled_part)):
         for module in modules:
             import_hooks.when_imported(module, functools.partial(meet, gpu))

@@ -13,6 +13,7 @@ from brimful_inside.probe.context import ProcessContext, guarded, patch
 from brimful_inside.probe.hooks.import_hooks import import_hooks
 from brimful_inside.probe.sandbox.overlay import Overlay
 from brimful_inside.probe.sandbox.python_files import patch_python_files, path_for
+from brimful_inside.probe.sandbox.sparse_files import with_holes
 
 # Experiment trackers are off in a trial: its numbers are not the user's. Each switch as its makers document it.
 TRACKERS_OFF = {
@@ -41,6 +42,7 @@ class Call(NamedTuple):
     folder: bool = False  # the path is a folder, and the names of the files in it are the library's
 
 
+SAFETENSORS_MODULES = ("safetensors", "safetensors.torch", "safetensors.numpy")
 SAFETENSORS = [Call("serialize_file", "filename", 1, True), Call("safe_open", "filename", 0, False)]
 # By module; a module's calls are redirected when it is imported.
 CALLS: Dict[str, List[Call]] = {
@@ -54,7 +56,7 @@ CALLS: Dict[str, List[Call]] = {
     ],
     "torch.serialization": [Call("save", "f", 1, True), Call("load", "f", 0, False, resumes=True)],
     "torch.onnx": [Call("export", "f", 2, True)],
-    **dict.fromkeys(("safetensors", "safetensors.torch", "safetensors.numpy"), SAFETENSORS),
+    **dict.fromkeys(SAFETENSORS_MODULES, SAFETENSORS),
     "tokenizers": [
         Call("Tokenizer.save", "path", 1, True),
         Call("Tokenizer.from_file", "path", 0, False),
@@ -88,6 +90,9 @@ def keep_writes_out(context: ProcessContext) -> None:
     _switch_off_trackers(context.config.folder)
     overlay = context.overlay = Overlay(context.config.folder)
     patch_python_files(overlay)
+    if context.config.device == "imaginary":
+        for module in SAFETENSORS_MODULES:
+            import_hooks.when_imported(module, _leave_holes)
     for module, calls in CALLS.items():
         for call in calls:
             import_hooks.when_imported(module, functools.partial(_redirect, overlay, call))
@@ -132,6 +137,12 @@ def _redirect(overlay: Overlay, call: Call, module: Any) -> None:
         functools.update_wrapper(redirecting, original)
     redirecting._brimful_redirects = True  # type: ignore[attr-defined]
     setattr(holder, names[-1], redirecting)
+
+
+def _leave_holes(module: Any) -> None:
+    original = getattr(module, "serialize_file", None)
+    if original is not None and not getattr(original, "_brimful_redirects", False):  # those that took it from the first
+        module.serialize_file = with_holes(original)
 
 
 def _redirected_arguments(overlay: Overlay, call: Call, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:

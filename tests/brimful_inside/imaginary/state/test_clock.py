@@ -223,6 +223,21 @@ def test_the_trace_ends_with_what_ran_in_its_last_step_and_with_that_alone(trace
     assert sum("addmm" in kernel.op for kernel in trace.runs) == 1
 
 
+def test_a_step_that_does_not_count_is_timed_only_where_there_is_no_other(gpu):
+    """After its steps a trial goes on to the evaluation, by way of checkpoints that a shortened epoch ends with."""
+    a = torch.randn(8, 8, device="cuda")
+    a + 1
+    gpu.step(1, counts=False)
+    a @ a
+    gpu.step(2)
+    (a * 2).cpu()
+    gpu.step(3, counts=False)
+    assert short(gpu.clocks[0].last_step()) == ["mm"]
+    a + 1
+    gpu.step(4, counts=False)
+    assert short(gpu.clocks[0].last_step()) == ["add"]
+
+
 def test_what_runs_in_another_phase_is_no_part_of_the_step_that_it_interrupts(gpu):
     a = torch.randn(8, 8, device="cuda")
 

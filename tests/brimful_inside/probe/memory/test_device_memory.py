@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from brimful_inside.probe.memory import device_memory
 from brimful_inside.probe.memory.device_memory import AcceleratorMeter, SharedPeaks, _open_trace, visible_cards
+from brimful_inside.simulator.trace import Settings, decode
+from brimful_inside.wire import Card
 
 
 class Allocator:
@@ -145,3 +147,22 @@ def test_a_ranks_first_card_has_the_ranks_trace_and_others_say_which(tmp_path, m
         file.close()
         names.append(name)
     assert names == ["trace-2.jsonl", "trace-2-cuda0.jsonl", f"trace-2-{os.getpid()}.jsonl"]
+
+
+SETS = """
+import os
+os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+import torch
+tensors = [torch.zeros(11 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)]
+assert torch.cuda.memory_reserved() == 40 << 20, torch.cuda.memory_reserved()
+"""
+
+
+@pytest.mark.parametrize(("before", "told"), [("", True), ("expandable_segments:True", False)])
+def test_a_trace_tells_the_settings_that_the_script_chose_before_it_imported_torch(run_trial, tmp_path, before, told):
+    """Where the command has them from elsewhere, so has the replay."""
+    card = Card("an imaginary card", 40 << 30, 0, [8, 0], 108)
+    trial = run_trial(SETS, device="imaginary", card=card, trace=True, allocator_conf=before)
+    assert trial.exit_code == 0, trial.stderr
+    rows = decode(next(tmp_path.rglob("trace-0.jsonl")).read_text().splitlines()).rows
+    assert (Settings("expandable_segments:True") in rows) == told

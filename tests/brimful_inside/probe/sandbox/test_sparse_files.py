@@ -1,0 +1,55 @@
+"""Files of safetensors whose zeros take no room: what is read from them is what was saved."""
+
+import os
+
+import pytest
+import torch
+
+safetensors = pytest.importorskip("safetensors")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from brimful_inside.probe.sandbox.sparse_files import CHUNK, with_holes  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def holes(monkeypatch):
+    monkeypatch.setattr("safetensors.torch.serialize_file", with_holes(safetensors.serialize_file))
+
+
+def test_what_was_saved_is_read_again(tmp_path):
+    large = torch.zeros(3 * CHUNK, dtype=torch.uint8)
+    large[CHUNK + 5] = 7
+    tensors = {
+        "large": large,
+        "names ü": torch.randn(3, 5),
+        "half": torch.randn(7).bfloat16(),
+        "one": torch.tensor(3),
+        "none": torch.zeros(0, 4),
+        "flags": torch.tensor([True, False, True]),
+    }
+    save_file(tensors, tmp_path / "all", metadata={"format": "pt"})
+    read = load_file(tmp_path / "all")
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[name], tensor) and read[name].dtype == tensor.dtype for name, tensor in tensors.items())
+    with safetensors.safe_open(tmp_path / "all", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_zeros_take_no_room_and_all_else_does(tmp_path):
+    def room(name, tensor):
+        save_file({"one": tensor}, tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 32 * CHUNK
+        return os.stat(tmp_path / name).st_blocks * 512
+
+    assert room("zeros", torch.zeros(8 * CHUNK)) < CHUNK
+    assert room("ones", torch.ones(8 * CHUNK)) >= 32 * CHUNK
+
+
+def test_bytes_of_earlier_releases_are_written_alike_and_an_unknown_type_is_left_to_the_library(tmp_path):
+    left = []
+    write = with_holes(lambda *args: left.append(args))
+    write({"a": {"dtype": "float16", "shape": [2], "data": b"\0\x3c\0\0"}}, tmp_path / "old")
+    assert torch.equal(load_file(tmp_path / "old")["a"], torch.tensor([1.0, 0.0], dtype=torch.float16)) and not left
+    write({"a": {"dtype": "float8_x", "shape": [1], "data": b"\0"}}, tmp_path / "new")
+    assert len(left) == 1 and not (tmp_path / "new").exists()
