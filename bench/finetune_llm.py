@@ -23,7 +23,8 @@ STEPS = 5
 LLAMA = {"model_type": "llama", "rms_norm_eps": 1e-5, "vocab_size": 32000}
 CONFIGS = {
     "mistralai/Mistral-7B-v0.1": {
-        "model_type": "mistral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+        # One token more than the model's own: fms-hf-tuning adds one for padding (tuning/sft_trainer.py).
+        "model_type": "mistral", "vocab_size": 32001, "hidden_size": 4096, "intermediate_size": 14336,
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096,
         "max_position_embeddings": 32768, "rms_norm_eps": 1e-5,
     },
@@ -61,10 +62,10 @@ def with_adapters(model, rank, alpha, targets, dropout, in_float32):
     return get_peft_model(model, lora, autocast_adapter_dtype=in_float32)
 
 
-def shifted_loss(outputs, labels, num_items_in_batch=None):
+def shifted_loss(logits, labels, **words):
     """As Transformers 4.46 to 4.49 computed it (loss/loss_utils.py, ForCausalLMLoss). Beside the logits, which their caller
     holds, there is a float32 copy, and one of that without the last token: with the softmax 14 bytes a logit, later 12."""
-    logits = outputs.logits.float()
+    logits = logits.float()
     shifted = logits[..., :-1, :].contiguous()
     return cross_entropy(shifted.view(-1, shifted.shape[-1]), labels[..., 1:].contiguous().view(-1))
 
@@ -78,7 +79,8 @@ class Packed(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         tokens = torch.randint(0, self.vocabulary, (self.length,), generator=torch.Generator().manual_seed(index))
-        return {"input_ids": tokens, "labels": tokens}  # without a mask, as packed data sets come
+        # A collator that pads makes a mask, where there is nothing to pad too.
+        return {"input_ids": tokens, "labels": tokens, "attention_mask": torch.ones_like(tokens)}
 
 
 def checkpoint_around_fsdp():
@@ -103,20 +105,22 @@ def checkpoint_around_fsdp():
 def trainer(of):
     """fms-acceleration, scripts/benchmarks: torch 2.4.1, Transformers 4.48.1, PEFT 0.13.2, TRL 0.13.0, flash-attn 2.7.3."""
     model = build(of, torch.bfloat16)
+    model.loss_function = shifted_loss
     if of["method"] == "lora":
         model = with_adapters(model, 16, 16, ["q_proj", "k_proj", "v_proj", "o_proj"], 0.1, True)
         model.enable_input_require_grads()
     sharded = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if sharded:
         checkpoint_around_fsdp()
+    fsdp = {"fsdp_version": 1, "backward_prefetch": "backward_pre"}  # accelerate.yaml
     arguments = TrainingArguments(
         output_dir="out", per_device_train_batch_size=of["batch"], max_steps=20, optim="adamw_torch", adam_epsilon=1e-4,
         weight_decay=0.01, warmup_steps=10, logging_steps=10, save_strategy="no", report_to="none", bf16=False,
-        gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": True},
-        **({"fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_version": 1}} if sharded else {}),
+        gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": True}, skip_memory_metrics=False,
+        **({"fsdp": "full_shard auto_wrap", "fsdp_config": fsdp} if sharded else {}),
     )  # fmt: skip
     data = Packed(of["length"], model.config.vocab_size, 20 * of["batch"])
-    Trainer(model=model, args=arguments, train_dataset=data, compute_loss_func=shifted_loss).train()
+    Trainer(model=model, args=arguments, train_dataset=data).train()
 
 
 def loop(of, model, forward, loss_of, around=contextlib.nullcontext):

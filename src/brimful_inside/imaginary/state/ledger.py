@@ -114,10 +114,12 @@ class Ledger:
         """The storage of `entry` has another size now. PyTorch takes the new block before it gives the old one back."""
         if entry.ledger is not self:  # of another card
             return entry.ledger.resized(entry, nbytes, op)
-        old_id, old_address, entry.nbytes, entry.values = entry.id, entry.address, nbytes, None
-        entry.id, entry.address = self.reserve(nbytes, op) if nbytes else (0, 0)
-        if old_id:
-            self.release(old_id, old_address)
+        new = self.reserve(nbytes, op) if nbytes else (0, 0)
+        with self._lock:
+            self._give_back(entry)
+        (entry.id, entry.address), entry.nbytes, entry.values = new, nbytes, None
+        entry.stream, entry.used_by = self._stream(), None
+        self._work_off()
 
     def release(self, number: int, address: int) -> None:
         """The end of what `reserve` gave."""
@@ -265,6 +267,13 @@ class Ledger:
         if self._trace is not None:
             self._trace.write('["free",%d]\n' % number)
 
+    def _give_back(self, entry: _Storage) -> None:
+        """The block of `entry` is not needed any more: free, once other streams that used it are done."""
+        if entry.id and entry.used_by:
+            self._retire(entry)
+        elif entry.id:
+            self._free(entry.id, entry.address)
+
     def _retire(self, entry: _Storage) -> None:
         self.allocator.retire(entry.address)
         self._write(rows.encode_row(rows.Retire(entry.id)) + "\n")
@@ -298,10 +307,7 @@ class Ledger:
                     entry = self._freed.popleft()
                     if self.storages.get(entry.key) is entry:
                         del self.storages[entry.key]
-                    if entry.id and entry.used_by:
-                        self._retire(entry)
-                    elif entry.id:
-                        self._free(entry.id, entry.address)
+                    self._give_back(entry)
             finally:
                 self._lock.release()
 

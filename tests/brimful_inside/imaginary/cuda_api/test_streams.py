@@ -58,6 +58,23 @@ def test_a_block_that_another_stream_uses_returns_when_the_host_has_waited(gpu, 
     del second, third, fourth
 
 
+def test_a_storage_that_is_emptied_gives_its_block_back_when_the_other_stream_is_done(gpu):
+    """FSDP1 makes its full parameters so: memory of one stream, used by another, in a storage that was made on a third."""
+    tensor = torch.empty(0, dtype=torch.uint8, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        tensor.untyped_storage().resize_(30 * MIB)
+    tensor.record_stream(torch.cuda.default_stream())
+    tensor.untyped_storage().resize_(0)
+    torch.empty(1, device="cuda")
+    stats = torch.cuda.memory_stats()
+    assert stats["active_bytes.all.current"] == 30 * MIB and stats["allocated_bytes.all.current"] == 0
+    tensor.untyped_storage().resize_(20 * MIB)  # a new block, which no other stream has used
+    tensor.untyped_storage().resize_(0)
+    torch.cuda.synchronize()
+    torch.empty(1, device="cuda")
+    assert torch.cuda.memory_stats()["active_bytes.all.current"] == 0
+
+
 @pytest.mark.parametrize(
     "wait",
     [
