@@ -22,8 +22,9 @@ from brimful_inside.imaginary.operators.tables import TEMPORARIES
 from brimful_inside.imaginary.operators.temporaries import Held, Transient
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported, different_devices
-from brimful_inside.imaginary.state.known_values import RULES, follows
+from brimful_inside.imaginary.state.known_values import follows
 from brimful_inside.imaginary.state.ledger import Ledger
+from brimful_inside.imaginary.state.mask_bounds import RULES
 from brimful_inside.imaginary.state.tensors import META, C, is_meta, tensors_in
 from brimful_inside.simulator.workspaces import bytes_of
 

@@ -16,8 +16,9 @@ import torch
 from brimful_inside.imaginary.state.clock import Clock
 from brimful_inside.imaginary.state.errors import invalid_ordinal
 from brimful_inside.imaginary.state.garbage import Garbage
-from brimful_inside.imaginary.state.known_values import Bounds, Known
+from brimful_inside.imaginary.state.known_values import Known
 from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
+from brimful_inside.imaginary.state.mask_bounds import Bounds
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
 from brimful_inside.imaginary.state.tensors import CUDA, FROM_DATA, META, Pinned, is_meta, plain_parts, zeros_on_host
