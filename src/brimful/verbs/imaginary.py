@@ -22,12 +22,11 @@ from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes, noun_of
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.locate import Located, locate
+from brimful.verbs.long_evaluation import shown_whole, training_of
 from brimful.verbs.results import (
-    error_of,
-    exception_of,
-    gave_no_batch,
     require_steps,
     require_steps_or_memory,
+    script_error,
     trained,
 )
 from brimful.verbs.session import Session
@@ -57,6 +56,8 @@ class Tracer:
     unknown: str = BATCH_SIZE  # the setting that sizes are of
     traced_on: Device | None = None  # where trials run on another card, on which all is done in the same way
     begins_with: tuple[int, ...] = ()  # sizes that were traced for that one: its own search begins with them
+    asked: int | None = None  # the size in question
+    evaluation_of: TrialResult | None = None  # the trial that showed it whole, where others end before it (`long_evaluation`)
     results: dict[int | None, TrialResult] = field(default_factory=dict)  # None: the command as it stands
     _judged_by: int | None = None
     _kernels: dict[int | None, Sequence[Kernel]] = field(default_factory=dict)
@@ -85,7 +86,8 @@ class Tracer:
         Raises the errors of `verbs.results`; when `searching`, not where other sizes trained.
         """
         if batch_size not in self.results or limitless:
-            result = self._run(batch_size, limitless)
+            trial = self._trial(self.command, batch_size, limitless)
+            result = self.session.run(trial, expected_total=max(EXPECTED_TRACES, len(self.results) + 1))
             if searching:
                 require_steps_or_memory(self.session, result)
             self.results[batch_size] = result
@@ -95,11 +97,14 @@ class Tracer:
             require_steps(self.session, result)
         return result
 
-    def _run(self, batch_size: int | None, limitless: bool) -> TrialResult:
-        trial = self._trial(self.command, batch_size, limitless)
-        return self.session.run(trial, expected_total=max(EXPECTED_TRACES, len(self.results) + 1))
+    def look_at_the_evaluation(self) -> None:
+        """Before a search begins, whose traces have to be comparable."""
+        if self.in_batches and self.traced_on is None and not self.others:
+            self.evaluation_of = shown_whole(self.session.results, self.session.folder)
 
     def _trial(self, command: Command, batch_size: int | None, limitless: bool = False) -> Trial:
+        if not self.results:
+            self.look_at_the_evaluation()
         return Trial(
             command=command,
             settings=self.settings_at(batch_size),
@@ -108,6 +113,7 @@ class Tracer:
             others=self.others,
             time_loader=None if any(map(trained, self.session.results)) else self.time_loader,
             steps=self.session.options.steps or 3,
+            see_eval=self.evaluation_of is None or batch_size in (None, self.asked),
             capacity_bytes=None if limitless else _capacity_bytes(self.traced_on or self.device),
         )
 
@@ -132,9 +138,9 @@ class Tracer:
         return Traced(
             outcome=result.outcome,
             traces=tuple(card.trace for card in self.cards(batch_size)),
-            program=joined_of(self, batch_size),
+            program=training_of(joined_of(self, batch_size), self.evaluation_of),
             dataset_length=dataset_length(result) if self.in_batches else None,
-            failure=None if completed else _script_error(self.session, result, noun_of(self.unknown), batch_size),
+            failure=None if completed else script_error(self.session, result, noun_of(self.unknown), batch_size),
             samples_per_step=result.samples_per_step if self.in_batches else None,
             batch=largest_batch(result) if self.in_batches else None,
         )
@@ -267,20 +273,14 @@ def with_its_context(gpu: Gpu, result: TrialResult, program: Program) -> Gpu:
     return replace(gpu, context_bytes=context_of(gpu, uses_cudnn, communicators))
 
 
-def _script_error(session: Session, result: TrialResult, noun: str, size: int) -> str:
-    """What limits the size where the script failed: the end of its data, or its exception if there is one."""
-    if gave_no_batch(result):
-        return f"the data set, which gives no batch at {noun} {size:,}"
-    words = exception_of(result) if result.outcome is Outcome.CRASHED else None
-    return f"the script itself, which fails at {noun} {size:,}: {words or error_of(session, result).problem}"
-
-
 def search(tracer: Tracer, asked: int | None) -> MemoryConclusion:
     """The largest size for the command, by few traces; it goes into the record.
 
     Raises the errors of a command that does not train.
     """
     first, multiple_of = first_that_trains(tracer, asked)
+    tracer.asked = asked
+    tracer.look_at_the_evaluation()
 
     def searched() -> MemoryConclusion:
         begins_with, unknown = tracer.begins_with, tracer.unknown

@@ -218,3 +218,11 @@ def ignores_the_batch_size(command: Command) -> UsageError:
         explanation=f"{place} does not reach its DataLoader",
         suggestion="look where the script takes its batch size from; `brimful audit` shows what the loader really gives",
     )
+
+
+def script_error(session: Session, result: TrialResult, noun: str, size: int) -> str:
+    """What limits the size where the script failed: the end of its data, or its exception if there is one."""
+    if gave_no_batch(result):
+        return f"the data set, which gives no batch at {noun} {size:,}"
+    words = exception_of(result) if result.outcome is Outcome.CRASHED else None
+    return f"the script itself, which fails at {noun} {size:,}: {words or error_of(session, result).problem}"

@@ -14,6 +14,7 @@ from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.units import format_bytes, format_duration, noun_of
 from brimful.values import Diagnostic, Estimate, PeakEstimate, TrialResult
 from brimful.verbs.imaginary import Tracer, search_notes
+from brimful.verbs.long_evaluation import seen_once
 from brimful.verbs.results import ignores_the_batch_size
 
 _NOT_MONOTONE = "how allocations share segments changes from size to size, or the script goes another way there"
@@ -41,6 +42,7 @@ def warnings_of(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
         *(search_notes(answer.conclusion) if answer.conclusion else []),
         *_about_ranks(result),
         *_about_the_trial(result),
+        *([seen_once(tracer.evaluation_of)] if tracer.evaluation_of is not None else []),
         *_growth(tracer, answer),
     ]
 

@@ -1,0 +1,67 @@
+"""An evaluation that takes longer to trace than the training and far less memory, as one that generates token by token: once
+a trial has shown it whole, others end before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from brimful.measure.traces import read_trace
+from brimful.units import format_bytes
+from brimful.values import Diagnostic, Outcome, TrialKind, TrialResult
+from brimful_inside.simulator.program import Program
+from brimful_inside.simulator.trace import Phase, Step
+
+_SHARE = 0.5  # of what the training allocates, at most: both grow with the batch, and at other sizes it is not looked at
+_CARDS = 1
+
+
+def shown_whole(results: Sequence[TrialResult], folder: Path) -> TrialResult | None:
+    """The first of these trials that shows such an evaluation; None if none does."""
+    return next((one for one in results if _is_small(one) and _is_long(one, folder)), None)
+
+
+def _is_small(result: TrialResult) -> bool:
+    trial, train, evaluation = result.trial, result.phases.get("train"), result.phases.get("eval")
+    whole = result.outcome is Outcome.COMPLETED and trial.kind is TrialKind.TRACE and trial.see_eval and not trial.what_ifs
+    if not whole or len(result.reports) != _CARDS or train is None or evaluation is None:
+        return False
+    return (evaluation.allocated_bytes or 0) <= _SHARE * (train.allocated_bytes or 0)
+
+
+def _is_long(result: TrialResult, folder: Path) -> bool:
+    trace = read_trace(result, folder)
+    rows = trace.rows if trace is not None else ()
+    last = _last_step(result)
+    trained = next((at for at, row in enumerate(rows) if isinstance(row, Step) and row.number >= last), len(rows))
+    after = islice(rows, trained, None)
+    begins = next((at for at, row in enumerate(after) if isinstance(row, Phase) and row.name == "eval"), len(rows) - trained)
+    return len(rows) - trained - begins > trained
+
+
+def training_of(program: Program | None, result: TrialResult | None) -> Program | None:
+    """The program as far as the last of the steps that the trials were to make, where one that sees no evaluation ends;
+    all of it where `result`, the one that shows the evaluation, is None."""
+    if program is None or result is None:
+        return program
+    wanted = ("step", _last_step(result))
+    at = next((at for at, event in enumerate(program.events) if event == wanted), None)
+    return program if at is None else program.first(at + 1)
+
+
+def _last_step(result: TrialResult) -> int:
+    return result.trial.warmup_steps + result.trial.steps
+
+
+def seen_once(result: TrialResult) -> Diagnostic:
+    """What the user is told of it."""
+    size, train, evaluation = result.trial.settings.get("batch_size"), result.phases["train"], result.phases["eval"]
+    where = f"batch size {size:,}" if isinstance(size, int) else "the command as it stands"
+    return Diagnostic(
+        "evaluation-seen-once",
+        f"the evaluation, which is longer than the training that trials make, was traced at {where}: it allocates "
+        f"{format_bytes(evaluation.allocated_bytes or 0)}, and the training {format_bytes(train.allocated_bytes or 0)}",
+        "trials at other batch sizes end before it: it is taken to stay below the training there as well",
+        "",
+    )
