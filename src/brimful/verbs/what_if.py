@@ -195,6 +195,8 @@ class _Ladder:
         self._take(f"accumulation-{parts}", f"{parts} micro-batches of {size}", how, Source.ESTIMATE, after, basis)
 
     def mixed_precision(self) -> None:
+        if remedies.computes_in_half(kernel for kernels in self.now.kernels.values() for kernel in kernels):
+            return self._no("mixed-precision", "mixed precision", "the command computes in half precision already")
         how = remedies.autocast_line(self.tracer.gpu.capability)
         self._switch("mixed-precision", "mixed precision", "autocast", how)
 

@@ -10,6 +10,7 @@ from brimful.decide.memory import remedies
 from brimful.decide.memory.breakdown import annotate
 from brimful.decide.memory.remedies import Memory
 from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import At, Backward, Free, Malloc, Phase, Ready, Retire, Site, Step, Tag, Uses
 from tests.decide.programs import CONTEXT, GIB, MIB, card, one_step, traced
 
@@ -20,6 +21,13 @@ def memory(*rows) -> Memory:
     trace = traced(*rows)
     program = program_of(trace)
     return Memory(CARD, program, program.sizes, annotate(trace))
+
+
+def test_a_script_whose_products_are_of_half_types_has_no_use_for_autocast():
+    half, whole = Kernel("aten.mm", "bf16", 10**12, 10**9), Kernel("aten.mm", "tf32", 10**9, 10**9)
+    assert remedies.computes_in_half([half, whole, Kernel("aten.add", "memory", 0, 10**9)])
+    assert not remedies.computes_in_half([half, *[whole] * 11])
+    assert not remedies.computes_in_half([Kernel("aten.add", "memory", 0, 10**9)]), "no product says it"
 
 
 def test_what_the_script_does_already_is_known_by_its_trace():

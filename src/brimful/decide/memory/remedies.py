@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from brimful.decide.memory.breakdown import (
@@ -25,6 +25,7 @@ from brimful.decide.memory.breakdown import (
 from brimful.decide.memory.fit import Card
 from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.replay import FIRST_PHASE, Peaks, Replayed
+from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import OPTIMIZER, RECOMPUTATION
 
 WORTH_SHARE = 0.01  # of the peak: less is no remedy
@@ -133,6 +134,14 @@ def autocast_line(capability: tuple[int, int]) -> str:
     if capability < (8, 0):
         lower, scaler = "torch.float16", ", and a torch.amp.GradScaler around the backward pass and the step"
     return f'with torch.autocast("cuda", dtype={lower}): around the forward pass and the loss{scaler}'
+
+
+def computes_in_half(kernels: Iterable[Kernel]) -> bool:
+    """Whether all but a hundredth of the arithmetic is of half types as it is: autocast lowers nothing."""
+    flops = Counter[str]()
+    for kernel in kernels:
+        flops[kernel.kind] += kernel.flops
+    return flops["fp32"] + flops["tf32"] <= 0.01 * (flops["fp16"] + flops["bf16"]) and bool(flops["fp16"] + flops["bf16"])
 
 
 def halved_evaluation(allocation: Allocation, phase: str, size: int) -> int:
