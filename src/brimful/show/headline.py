@@ -147,9 +147,8 @@ def _peak_text(peak: PeakEstimate, budget: int, fits: bool) -> str:
     interval = bytes_interval_text(*peak.device_interval_bytes)
     about = f" ({interval})" if interval else ""
     shown = f"{peak.source.value} peak {bytes_text(peak.device_bytes)}{about}"
-    gives_back = (
-        " by giving cached memory back" if fits and peak.device_interval_bytes[1] >= budget else ""
-    )  # all of the card's
+    fills_the_card = peak.device_interval_bytes[1] >= budget  # at whose memory the interval ends
+    gives_back = " by giving cached memory back" if fits and fills_the_card else ""
     if fits and peak.device_bytes > budget:
         return f"{gives_back}: it runs within {bytes_text(budget)}; with all of the card, {shown}"
     return f"{gives_back}: {shown} of {bytes_text(budget)} allowed"

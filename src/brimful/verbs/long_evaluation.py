@@ -14,7 +14,6 @@ from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.trace import Phase, Step
 
 _SHARE = 0.5  # of what the training allocates, at most: both grow with the batch, and at other sizes it is not looked at
-_CARDS = 1
 
 
 def shown_whole(results: Sequence[TrialResult], folder: Path) -> TrialResult | None:
@@ -25,7 +24,7 @@ def shown_whole(results: Sequence[TrialResult], folder: Path) -> TrialResult | N
 def _is_small(result: TrialResult) -> bool:
     trial, train, evaluation = result.trial, result.phases.get("train"), result.phases.get("eval")
     whole = result.outcome is Outcome.COMPLETED and trial.kind is TrialKind.TRACE and trial.see_eval and not trial.what_ifs
-    if not whole or len(result.reports) != _CARDS or train is None or evaluation is None:
+    if not whole or len(result.reports) != 1 or train is None or evaluation is None:
         return False
     return (evaluation.allocated_bytes or 0) <= _SHARE * (train.allocated_bytes or 0)
 

@@ -92,22 +92,25 @@ def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
         )
 
 
-def _times(count: float) -> str:
-    return "once" if count == 1 else f"{count:.2g} times"
+def _gives_cache_back(answer: Answer) -> Diagnostic:
+    times, longer = answer.retries_per_step or 0.0, answer.giving_back_s
+    often = "" if not times else " once a step" if times == 1 else f" {times:.2g} times a step"
+    what = "steps are slower than predicted"
+    if longer is not None:
+        ends = " to ".join(format_duration(end) for end in (longer.low, longer.high) if end is not None)
+        what = f"a step takes some {format_duration(longer.value)} ({ends}, {longer.source.value}) longer than predicted"
+    return Diagnostic(
+        "gives-cache-back",
+        f"the allocator runs out of memory and gives its cached memory back{often}",
+        f"it goes on, and {what}",
+        "a smaller batch size, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    )
 
 
 def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
     peak, budget, asked = answer.peak, tracer.budget, answer.size
-    longer = answer.giving_back_s
-    if answer.retries_per_step and longer is not None and answer.verdict != "does_not_fit":
-        ends = " to ".join(format_duration(end) for end in (longer.low, longer.high) if end is not None)
-        value = f"{format_duration(longer.value)} ({ends}, {longer.source.value})"
-        yield Diagnostic(
-            "gives-cache-back",
-            f"the allocator runs out of memory and gives its cached memory back {_times(answer.retries_per_step)} a step",
-            f"it goes on, and a step takes some {value} longer than predicted",
-            "a smaller batch size, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        )
+    if (answer.retries_per_step or answer.giving_back_s) and answer.verdict != "does_not_fit":
+        yield _gives_cache_back(answer)
     largest = answer.conclusion.estimate.largest_batch_size if answer.conclusion else None
     in_force = tracer.in_force(answer.conclusion, asked) if tracer.in_batches else asked
     limited_by = answer.conclusion.estimate.limited_by if answer.conclusion else None

@@ -89,7 +89,7 @@ class CachingAllocator:
     ):
         self.allocated = self.peak_allocated = 0  # live blocks, as rounded
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
-        self.num_given_back = 0  # segments, since there was no room for another
+        self.segments_freed = 0  # since there was no room for another
         self._statistics = Statistics() if detailed else None
         self.memory = DeviceMemory(capacity_bytes, self._statistics)
         self._small = Pool(True, MIN_BLOCK, NO_LIMIT)
@@ -290,14 +290,14 @@ class CachingAllocator:
         if memory.allowed_bytes is not None and settings.garbage_collection_threshold:
             pools.collect_garbage(memory, self._large, int(settings.garbage_collection_threshold * memory.allowed_bytes))
         block = self._new_memory(pool, size, stream)
-        freed, limit = memory.num_frees, settings.max_split_size
+        freed, limit = memory.segments_freed, settings.max_split_size
         if block is None and limit is not None and pools.release_oversize(memory, pool, size, stream, limit):
             block = self._new_memory(pool, size, stream)
         if block is None and not pool.owner:  # what is cached is not given back during a capture
             self.empty_cache()
             self.num_alloc_retries += 1
             block = self._new_memory(pool, size, stream)
-        self.num_given_back += memory.num_frees - freed
+        self.segments_freed += memory.segments_freed - freed
         if block is None:
             self.num_ooms += 1
             capacity = min(n for n in (memory.capacity_bytes, memory.allowed_bytes) if n is not None)

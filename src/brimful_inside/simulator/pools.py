@@ -31,6 +31,7 @@ class DeviceMemory:
         self.reserved = self.peak_reserved = 0
         self.least_refused = NO_LIMIT  # the least that would have been reserved where there was no room for it
         self.num_allocs = self.num_frees = 0
+        self.segments_freed = 0  # those of `num_frees` that are no part of an expandable one
         self._statistics = statistics
         self._next_address = FIRST_ADDRESS
 
@@ -56,6 +57,7 @@ class DeviceMemory:
 
     def give_back(self, pool: Pool, nbytes: int, segments: int) -> None:
         self.num_frees += 1
+        self.segments_freed += segments
         self.reserved -= nbytes
         self._count(pool, -nbytes, -segments)
 

@@ -29,7 +29,7 @@ class Replayed(NamedTuple):
     peak: Peaks  # over all phases
     full: Optional[CardFull] = None  # the card was full, and the replay ended there
     retries: int = 0  # how often the card was full until cached memory was given back
-    given_back: int = 0  # segments
+    segments_freed: int = 0  # for it; those that are not expandable
     steps: int = 0  # optimizer steps
 
 
@@ -77,11 +77,11 @@ def replay(
     except CardFull as error:
         full = error
     visits.append((phase, Peaks(allocator.peak_allocated, allocator.peak_reserved)))
-    return _worst(visits, full, allocator.num_alloc_retries, allocator.num_given_back, steps)
+    return _worst(visits, full, allocator.num_alloc_retries, allocator.segments_freed, steps)
 
 
 def _worst(
-    visits: Iterable[Tuple[str, Peaks]], full: Optional[CardFull], retries: int, given_back: int, steps: int
+    visits: Iterable[Tuple[str, Peaks]], full: Optional[CardFull], retries: int, segments_freed: int, steps: int
 ) -> Replayed:
     """From the peaks of each stay in a phase, in order."""
     phases: Dict[str, Peaks] = {}
@@ -91,7 +91,7 @@ def _worst(
         peak = Peaks(*map(max, peak, peaks))
     if phases.get(FIRST_PHASE) == Peaks(0, 0):
         del phases[FIRST_PHASE]
-    return Replayed(phases, peak, full, retries, given_back, steps)
+    return Replayed(phases, peak, full, retries, segments_freed, steps)
 
 
 def replay_cards(
@@ -131,5 +131,5 @@ def worst_of(replays: Sequence[Replayed]) -> Replayed:
     """The highest peaks of any card, and the most given back; full where one is."""
     visits = [visit for one in replays for visit in one.phases.items()]
     full = next((one.full for one in replays if one.full is not None), None)
-    retries, given_back, steps = (max(counts) for counts in zip(*(one[3:] for one in replays)))
-    return _worst(visits, full, retries, given_back, steps)
+    counts = [(one.retries, one.segments_freed, one.steps) for one in replays]
+    return _worst(visits, full, *map(max, zip(*counts)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -41,8 +42,8 @@ def enter() -> Iterator[Callable[..., imaginary.ImaginaryGpu]]:
     """Enter a card with other properties: enter(capability=(9, 0), capacity_bytes=...)."""
     entered: list[imaginary.ImaginaryGpu] = []
 
-    def make(capability: tuple = (8, 0), capacity_bytes: int | None = None) -> imaginary.ImaginaryGpu:
-        entered.append(imaginary.enter(card(capability), capacity_bytes))
+    def make(capability: tuple = (8, 0), capacity_bytes: int | None = None, **more: Any) -> imaginary.ImaginaryGpu:
+        entered.append(imaginary.enter(card(capability), capacity_bytes, **more))
         return entered[-1]
 
     yield make

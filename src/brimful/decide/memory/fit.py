@@ -62,10 +62,11 @@ def nccl_bytes(communicators: Sequence[int]) -> int:
 
 
 def giving_back_s(played: Replayed) -> Estimate | None:
-    """Seconds of a step in which the host frees cached segments of a full card and takes others; None without such."""
-    if not played.given_back:
+    """Seconds of a step in which the host frees cached segments of a full card and takes others; None without such. What it
+    takes to unmap and map parts of expandable segments is not known."""
+    if not played.segments_freed:
         return None
-    segments = played.given_back / max(1, played.steps)
+    segments = played.segments_freed / max(1, played.steps)
     return Estimate(SEGMENT_S, Source.ASSUMED, SEGMENT_LOW_S, SEGMENT_HIGH_S, _SEGMENT_SOURCE).with_all(lambda s: s * segments)
 
 

@@ -174,7 +174,6 @@ def _constants(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         **dict.fromkeys(("_cuda_set_sync_debug_mode", "_cuda_set_cudnn_benchmark_limit"), None),
         **dict.fromkeys(("_accelerator_getAccelerator", "_get_accelerator"), torch.device("cuda")),
         **dict.fromkeys(("_cuda_getCurrentBlasHandle", "_cuda_getCurrentSolverHandle"), 1),
-        "_cuda_getArchFlags": "sm_70 sm_75 sm_80 sm_86 sm_87 sm_89 sm_90 sm_100 sm_120",  # a build for every card
         "_cuda_canDeviceAccessPeer": False,
         "_cuda_getCompiledVersion": 12080,
         "_cuda_get_sync_debug_mode": 0,
@@ -183,6 +182,7 @@ def _constants(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     return {
         **{name: _answering(answer) for name, answer in answers.items()},
         "_cuda_isInBadFork": lambda: gpu.in_bad_fork,
+        "_cuda_getArchFlags": lambda: "sm_%d%d" % tuple(gpu.card.capability),
         "_cuda_clearCublasWorkspaces": lambda: gpu.workspaces.clear(),
     }
 
@@ -219,6 +219,7 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         return 1.0 if allowed is None else allowed / gpu.card.total_bytes
 
     def change_settings(settings: str) -> None:
+        gpu.read_settings()
         for ledger in gpu.ledgers:
             ledger.change_settings(settings)
 

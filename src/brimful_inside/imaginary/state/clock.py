@@ -55,7 +55,8 @@ class Clock:
         """An operation ran on the card, with these kernels."""
         if len(self._rows) > self._most:
             self._drop()
-        engine = BY_AUTOGRAD if _graph_task() != -1 else BY_OPTIMIZER if self.updates else 0
+        # A closure that an optimizer calls, with its forward pass, runs with gradients, the update without.
+        engine = BY_AUTOGRAD if _graph_task() != -1 else BY_OPTIMIZER if self.updates and not torch.is_grad_enabled() else 0
         for kind, flops, nbytes, launches, shape in kernels:
             self._rows.append((op, kind, flops, nbytes, launches, engine, shape))
 

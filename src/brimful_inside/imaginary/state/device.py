@@ -23,7 +23,7 @@ from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
 from brimful_inside.imaginary.state.tensors import CUDA, FROM_DATA, META, Pinned, is_meta, plain_parts, zeros_on_host
 from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.allocator_settings import AllocatorSettings, conf_in, settings_in
+from brimful_inside.simulator.allocator_settings import AllocatorSettings, settings_in, spelled
 from brimful_inside.simulator.roofline import PEER
 from brimful_inside.simulator.trace import TRACE_VERSION, encode_row
 from brimful_inside.wire import Card
@@ -142,6 +142,7 @@ class ImaginaryGpu:
         self._user_meta = threading.local()
         self.moves_script = False  # a scripted module is moving: C++ holds its tensors as well, so they are replaced
         self.touched = False  # CUDA is initialized
+        self._settings_read = False
         self.in_bad_fork = False
         self.is_open = True
 
@@ -239,16 +240,18 @@ class ImaginaryGpu:
                 "multiprocessing, you must use the 'spawn' start method"
             )
         self.touched = True
-        self._read_settings()
+        self.read_settings()
         torch.cuda._initialized = True
         self.garbage.rest()
 
-    def _read_settings(self) -> None:
-        """PyTorch reads the allocator's settings at its first use: the script may have set them by then."""
-        text = conf_in(os.environ)
-        for ledger in self.ledgers:
-            if text is not None and ledger.allocator.settings != settings_in(os.environ):
-                ledger.change_settings(text)
+    def read_settings(self) -> None:
+        """PyTorch reads the allocator's settings from the environment once, at their first use: the script may have set,
+        replaced or removed them by then."""
+        wanted = settings_in(os.environ)
+        for ledger in self.ledgers if not self._settings_read else ():
+            if ledger.allocator.settings != wanted:
+                ledger.change_settings(spelled(wanted))
+        self._settings_read = True
 
     def approximate(self, name: str) -> None:
         """An upper bound, `name` says which, stands in for what is not known."""

@@ -19,13 +19,14 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
 
 
 def with_holes(original: Any) -> Any:
-    """`safetensors.serialize_file`, whose file has holes in the place of zeros. A type that is not known here it leaves to the
-    original."""
+    """`safetensors.serialize_file`, whose file has holes in the place of zeros. What is not known here, and what it refuses, it
+    leaves to the original."""
 
     def serialize_file(tensor_dict: Any, filename: Any, metadata: Optional[Dict[str, str]] = None) -> Any:
         tensors = [_tensor(name, spec) for name, spec in tensor_dict.items()]
         known = [tensor for tensor in tensors if tensor is not None]
-        if len(known) < len(tensors):
+        texts = all(isinstance(text, str) for text in (*(metadata or {}), *(metadata or {}).values()))
+        if len(known) < len(tensors) or not texts or not os.path.isdir(os.path.dirname(os.path.abspath(filename))):
             return original(tensor_dict, filename, metadata)
         return _write(sorted(known, key=lambda tensor: (-_bytes_each(tensor), tensor[0])), filename, metadata)
 

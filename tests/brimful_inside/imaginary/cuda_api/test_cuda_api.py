@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from brimful_inside.simulator.allocator import CachingAllocator
+from brimful_inside.simulator.allocator_settings import settings_from
 from brimful_inside.simulator.trace import Settings
 from tests.brimful_inside.imaginary.conftest import played, rows
 
@@ -81,8 +82,25 @@ def test_what_a_script_writes_into_its_environment_before_the_card_is_used_is_ob
     tensors = [torch.zeros(11 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
     assert torch.cuda.memory_reserved() == 40 * MIB, "pages of 20 MiB, where each tensor would have a segment of 12"
     peak = played(trace_file).peak
-    assert rows(trace_file).rows[0] == Settings("expandable_segments:True")
+    told = rows(trace_file).rows[0]
+    assert isinstance(told, Settings) and settings_from(told.text) == settings_from("expandable_segments:True")
     assert peak.reserved == 40 * MIB and len(tensors) == 3
+
+
+@pytest.mark.parametrize("text", ["max_split_size_mb:128", None])
+def test_what_a_script_replaces_or_removes_there_is_in_force_no_more(enter, monkeypatch, text):
+    gpu = enter(settings=settings_from("expandable_segments:True"))
+    if text is not None:
+        monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", text)
+    torch.zeros(1, device="cuda")
+    assert gpu.allocator.settings == settings_from(text or "")
+
+
+def test_what_a_script_sets_by_call_before_the_card_is_used_comes_after_its_environment(gpu, monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:4")
+    torch.zeros(1, device="cuda")
+    assert gpu.allocator.settings == settings_from("expandable_segments:True,roundup_power2_divisions:4")
 
 
 def test_what_comes_too_late_is_not(gpu, monkeypatch):

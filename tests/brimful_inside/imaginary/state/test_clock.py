@@ -190,6 +190,21 @@ def test_what_an_optimizers_step_runs_is_told_from_the_rest(gpu):
     assert {k.engine for k in kernels if "norm" in k.op or "zeros" in k.op} == {0}
 
 
+def test_the_forward_pass_in_a_closure_of_an_optimizer_is_not_its_update(gpu):
+    model, data = nn.Linear(8, 8).to("cuda"), torch.randn(4, 8, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+    def closure():
+        loss = model(data).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    kernels = ran(gpu, lambda: optimizer.step(closure))
+    assert {k.engine for k in kernels if k.op in ("aten.addmm.default", "aten.mean.default")} == {0}
+    assert {k.engine for k in kernels if "_foreach_addcdiv" in k.op} == {BY_OPTIMIZER}
+
+
 def test_a_recurrent_network_has_one_product_for_what_comes_in_and_one_a_time_step(gpu):
     lstm, data = nn.LSTM(20, 30, 2).to("cuda"), torch.randn(7, 5, 20, device="cuda")
     kernels = [k for k in ran(gpu, lambda: lstm(data)) if k.op == "cudnn_rnn"]

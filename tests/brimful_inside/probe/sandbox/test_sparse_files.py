@@ -53,3 +53,7 @@ def test_bytes_of_earlier_releases_are_written_alike_and_an_unknown_type_is_left
     assert torch.equal(load_file(tmp_path / "old")["a"], torch.tensor([1.0, 0.0], dtype=torch.float16)) and not left
     write({"a": {"dtype": "float8_x", "shape": [1], "data": b"\0"}}, tmp_path / "new")
     assert len(left) == 1 and not (tmp_path / "new").exists()
+    one = {"a": {"dtype": "float16", "shape": [1], "data": b"\0\0"}}
+    write(one, tmp_path / "metadata", {"step": 3})
+    write(one, tmp_path / "nowhere" / "file")
+    assert len(left) == 3 and not (tmp_path / "metadata").exists(), "what the library refuses, it refuses itself"
