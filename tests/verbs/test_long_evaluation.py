@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from world import MIB, World, work
+from world import GIB, MIB, World, work
 
 from brimful import predict
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step
@@ -60,3 +60,11 @@ def test_an_evaluation_that_is_large_or_short_is_seen_at_every_size(world):
     answer = found(world)
     assert all(trial.see_eval for trial in world.launched)
     assert not any(one.code == "evaluation-seen-once" for one in answer.warnings)
+
+
+def test_where_such_a_command_does_not_fit_remedies_are_named_and_their_trials_leave_the_evaluation_out():
+    world = Generates(fixed=GIB)
+    answer = work(world, predict, ASKED, gpu="rtx3070").prediction
+    assert answer.verdict == "does_not_fit" and answer.breakdown is not None
+    assert answer.what_if is not None and answer.what_if.remedies
+    assert not any(trial.see_eval for trial in world.launched if trial.what_ifs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from brimful.values import Outcome, Source
 from brimful.verbs.warnings import Answer
 from brimful.verbs.what_if import find
 from brimful_inside.simulator.program import joined, program_of
-from brimful_inside.simulator.roofline import BY_OPTIMIZER, MEMORY, Kernel
+from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, MEMORY, Kernel
 from brimful_inside.simulator.trace import CardTrace, Free, Malloc, Settings, Tag, Uses
 from tests.decide.programs import card, network
 
@@ -175,6 +176,45 @@ def test_micro_batches_make_one_update_a_step():
     each = -(-100 // parts)
     sums = (parts - 1) * 3 * 2 * GIB / (0.8 * 448e9)
     assert one.step_s.value == pytest.approx(1 + parts * each / 4 + sums, rel=0.01)
+
+
+class Graphed(Timed):
+    """The same step, replayed as a CUDA graph."""
+
+    def rows(self, size):
+        return [row._replace(engine=BY_GRAPH) if isinstance(row, Kernel) else row for row in super().rows(size)]
+
+
+def test_of_an_update_within_a_graph_nobody_knows_what_another_would_take():
+    found = run(Graphed(fixed=GIB), ("my-train", "--batch-size", "4"), memory=None, gpu="rtx3070", budget="3GiB")
+    assert found.speed is not None
+    assert {one.code: one.step_s for one in found.what_if.remedies}["optimizer-8bit"] is None
+
+
+class Totalled(Timed):
+    """As many batches as come to 256 samples make a step."""
+
+    def rows(self, size):
+        rows = super().rows(size)
+        batches = [one for row in rows if isinstance(row, Kernel) and not row.engine for one in [row] * (256 // size - 1)]
+        count = [row for at in range(256 // size) for row in (Malloc(500 + at, MIB, "aten.mm"), Free(500 + at))]
+        first = next(at for at, row in enumerate(rows) if isinstance(row, Kernel))
+        return [*rows[:first], *count, *batches, *rows[first:]]
+
+    def _report(self, trial, size, steps, step_s, peak):
+        count, report = 256 // size, super()._report(trial, size, steps, step_s, peak)
+        return replace(report, micro_batches_per_step=[count] * steps, samples_per_step=[count * size] * steps)
+
+    def _sample(self, trial, size, folder, outcome, peak):
+        return replace(super()._sample(trial, size, folder, outcome, peak), samples_per_step=256 // size * size)
+
+
+def test_a_command_of_a_fixed_total_keeps_its_time_through_changes_that_are_no_micro_batches():
+    found = run(Totalled(fixed=GIB), ("my-train", "--batch-size", "64"), memory=None, gpu="rtx3070", budget="3GiB")
+    as_it_is = found.speed.step_s.value
+    step_s = {one.code: one.step_s for one in found.what_if.remedies}
+    assert as_it_is > 256 / 4
+    assert step_s["optimizer-8bit"].value == pytest.approx(as_it_is, rel=0.05) and step_s["optimizer-8bit"].value < as_it_is
 
 
 @pytest.mark.parametrize(

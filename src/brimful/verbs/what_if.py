@@ -24,7 +24,7 @@ from brimful.verbs.step_speed import has_a_fixed_total, with_whole_steps
 from brimful.verbs.warnings import Answer
 from brimful_inside.simulator.allocator_settings import conf_in
 from brimful_inside.simulator.program import Program, program_of
-from brimful_inside.simulator.roofline import Kernel
+from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, Kernel
 from brimful_inside.simulator.trace import Trace, Uses
 
 _NOTE = "what_if: "  # how the child's notes of what it switched begin
@@ -67,7 +67,8 @@ def _origins(tracer: Tracer, answer: Answer) -> Iterator[tuple[Program, Sequence
             start += len(card.sizes)
             alone = len(cards) == 1
             program = model.program if alone else tracer.here(program_of(one.trace))
-            yield program, own, annotate(one.trace), model if alone else None
+            # The model's program may end before the evaluation, which the trace shows (`verbs/long_evaluation.py`).
+            yield program, own, annotate(one.trace).first(len(own)), model if alone else None
     if batch_size in tracer.results:
         for one in tracer.cards(batch_size):
             program = tracer.here(program_of(one.trace))
@@ -126,8 +127,10 @@ class _Ladder:
         asked = self.tracer.effective(self.answer.size)
         memory = Memory(self.tracer.card, self.found.program, self.found.sizes, self.found.annotated)
         done = self.tracer.completed()
-        kernels = {} if has_a_fixed_total(done) else {size or 0: self.tracer.kernels(size) for size in with_whole_steps(done)}
-        self.now = _State(memory, asked, kernels, self.step_s)
+        # Of a fixed total a step has other micro-batches at each size: those of one size say nothing of another.
+        self.of_one_size = has_a_fixed_total(done)
+        sizes = [size for size in done if size == asked] if self.of_one_size else with_whole_steps(done)
+        self.now = _State(memory, asked, {size or 0: self.tracer.kernels(size) for size in sizes}, self.step_s)
         self.states_bytes = memory.bytes_of(OPTIMIZER_STATE)
 
     @property
@@ -318,7 +321,9 @@ class _Ladder:
         size: dict[str, Setting] = {} if batch_size is None else {self.tracer.unknown: batch_size}
         if state.eval_batch_size is not None:
             size["eval_batch_size"] = state.eval_batch_size
-        trial = replace(trial, settings={**trial.settings, **size}, capacity_bytes=None, what_ifs=state.what_ifs)
+        see_eval = self.tracer.evaluation_of is None or state.eval_batch_size is not None
+        settings = {**trial.settings, **size}
+        trial = replace(trial, settings=settings, capacity_bytes=None, what_ifs=state.what_ifs, see_eval=see_eval)
         trial_result = self.tracer.session.run(trial)
         return trial_result, read_trace(trial_result, self.tracer.session.folder)
 
@@ -326,13 +331,18 @@ class _Ladder:
         """Of as many micro-batches as make a step, and one update."""
         step_s = self._with_kernels(state, state.reworked)
         if step_s is not None and state.parts > 1:
-            of_all = updates.summing(state.memory.bytes_of(GRADIENTS), state.memory.count_of(GRADIENTS))
+            of_all = updates.adding_gradients(state.memory.bytes_of(GRADIENTS), state.memory.count_of(GRADIENTS))
             micro_s = self._with_kernels(state, (of_all,))
-            step_s = micro_s and updates.summed(step_s, micro_s, state.parts)
+            step_s = micro_s and updates.micro_batches_s(step_s, micro_s, state.parts)
         return step_s and step_s.with_all(lambda seconds: seconds + state.more_s)
 
     def _with_kernels(self, state: _State, reworked: Sequence[Reworked]) -> Estimate | None:
         steps = state.kernels
+        if self.of_one_size and state.parts > 1:
+            return None
+        engines = {kernel.engine for kernels in steps.values() for kernel in kernels}
+        if reworked and BY_GRAPH in engines and BY_OPTIMIZER not in engines:
+            return None  # the update is in the graph, and nobody knows which kernels it is
         for rework in reworked:
             steps = {size: rework(kernels) for size, kernels in steps.items()}
         kernels = fit_kernels(steps)

@@ -30,10 +30,10 @@ def test_an_update_reads_gradients_once_and_writes_parameters_and_states():
 
 
 def test_a_micro_batch_adds_its_gradients_and_makes_no_update():
-    after = updates.summing(800, 2)(KERNELS)
+    after = updates.adding_gradients(800, 2)(KERNELS)
     assert after[:2] == [FORWARD, BACKWARD] and {one.engine for one in after[2:]} == {BY_AUTOGRAD}
     assert sum(one.bytes for one in after[2:]) == 3 * 800
-    assert updates.summing(0, 0)(KERNELS) == [FORWARD, BACKWARD]
+    assert updates.adding_gradients(0, 0)(KERNELS) == [FORWARD, BACKWARD]
 
 
 def test_each_of_several_cards_updates_its_part_and_computes_all():
@@ -50,6 +50,6 @@ def test_on_the_host_the_slower_of_bus_and_memory_tells():
 
 def test_a_step_of_micro_batches_has_one_update():
     step, micro = (Estimate(value, Source.PREDICTED, low, high) for value, low, high in ((5.0, 4.0, 8.0), (3.0, 2.0, 6.0)))
-    whole = updates.summed(step, micro, 3)
+    whole = updates.micro_batches_s(step, micro, 3)
     assert (whole.value, whole.low, whole.high) == (11.0, 8.0, 20.0)
-    assert updates.summed(step, Estimate(3.0, Source.PREDICTED), 3).low is None
+    assert updates.micro_batches_s(step, Estimate(3.0, Source.PREDICTED), 3).low is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from brimful.values import Alike, Breakdown, ModuleShare, Moment
 from brimful_inside.simulator.allocator import CachingAllocator
@@ -72,6 +72,9 @@ class Annotated:
 
     allocations: tuple[Allocation, ...]
     uses: frozenset[str]
+
+    def first(self, count: int) -> Annotated:
+        return replace(self, allocations=self.allocations[:count])
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ def updated_by(nbytes: int, operations: int) -> Reworked:
     return lambda kernels: [*without_update(kernels), *[one] * operations]
 
 
-def summing(gradients: int, tensors: int) -> Reworked:
+def adding_gradients(gradients: int, tensors: int) -> Reworked:
     """A micro-batch that adds its gradients to those before it, and makes no update."""
     one = Kernel("the gradients' sum", MEMORY, 0, 3 * gradients // max(1, tensors), engine=BY_AUTOGRAD)
     return lambda kernels: [*without_update(kernels), *[one] * tensors]
@@ -50,7 +50,7 @@ def on_the_host_s(gradients: int, states: int, efficiency: Efficiency) -> float:
     return max(2 * gradients / efficiency.pinned_bytes_per_s, update_bytes(gradients, states) / HOST_BYTES_PER_S)
 
 
-def summed(step: Estimate, micro_batch: Estimate, parts: int) -> Estimate:
+def micro_batches_s(step: Estimate, micro_batch: Estimate, parts: int) -> Estimate:
     """A step of so many micro-batches, of which the last one has the optimizer's step."""
 
     def of(name: str) -> float | None:
