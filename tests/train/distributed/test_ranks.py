@@ -100,6 +100,15 @@ def _two_against_one(out: Path, rank: int) -> list:
     return [weight.tolist() for weight in weights(task)]
 
 
+def threads(folder: str) -> None:
+    """How many threads this process has after one training and after another."""
+    counts = []
+    for name in ("first", "second"):
+        fit(ledger_task(40), ledger_config(Path(folder) / name, batch=BatchingConfig(micro_batch=4)))
+        counts.append(len(list(Path("/proc/self/task").iterdir())))
+    Path(folder, f"rank-{torch.distributed.get_rank()}.json").write_text(json.dumps(counts))
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scenarios")
@@ -167,6 +176,14 @@ def test_a_checkpoint_that_one_rank_cannot_load_ends_all_of_them_and_none_hangs(
     assert [code for code, _, _ in ended] == [0, 0], ended
     results = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
     assert [rank["kind"] for rank in results] == ["RankFailed", "UsageError"]
+
+
+def test_a_training_leaves_no_thread_of_its_own_group_behind(tmp_path):
+    ended = on_ranks(2, threads, tmp_path, tmp_path)
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    for rank in range(2):
+        first, second = json.loads((tmp_path / f"rank-{rank}.json").read_text())
+        assert first == second
 
 
 def test_two_ranks_train_what_one_does_with_the_same_effective_batch(results, tmp_path):

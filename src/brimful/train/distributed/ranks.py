@@ -156,8 +156,11 @@ class Ranks:
             dist.broadcast(tensor.detach(), src=0)
 
     def close(self) -> None:
-        if self._started and dist.is_initialized():
-            dist.destroy_process_group()
+        """Ends the groups that were made here. Gloo ends a group's threads with the last reference to it: one that still frees
+        tensors while Python ends would abort the process, which torchrun takes for a failure."""
+        control, self._control = self._control, None
+        if control is not None and dist.is_initialized():
+            dist.destroy_process_group(None if self._started else control)
             self._started = False
 
 
