@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+
+import pytest
 
 from brimful.measure import traces
 from brimful_inside.simulator.trace import Phase, PhaseWas, decode, encode_row
@@ -46,3 +49,24 @@ def test_a_phase_that_turned_out_to_be_another_is_read_as_that_one():
     rows = decode([HEADER, *lines]).rows
     assert [row.name for row in rows if isinstance(row, Phase)] == ["train", "train", "eval"]
     assert encode_row(PhaseWas("train")) == lines[4]
+
+
+def test_the_collector_rests_while_a_trace_is_read_and_is_then_as_it_was():
+    looked: list[bool] = []
+
+    def lines():
+        yield HEADER
+        looked.append(gc.isenabled())
+
+    assert gc.isenabled()
+    decode(lines())
+    assert looked == [False] and gc.isenabled()
+    gc.disable()
+    try:
+        decode([HEADER])
+        assert not gc.isenabled(), "who had it off has it off"
+    finally:
+        gc.enable()
+    with pytest.raises(ValueError, match="not a trace"):
+        decode(['["malloc",1,512,"op"]\n'])
+    assert gc.isenabled(), "also after an error"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import pytest
 from world import GIB, MIB, World, work
 
 from brimful import predict
+from brimful.measure import traces
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step
 
 ASKED = ("my-train", "--batch-size", "100")
@@ -68,3 +70,20 @@ def test_where_such_a_command_does_not_fit_remedies_are_named_and_their_trials_l
     assert answer.verdict == "does_not_fit" and answer.breakdown is not None
     assert answer.what_if is not None and answer.what_if.remedies
     assert not any(trial.see_eval for trial in world.launched if trial.what_ifs)
+
+
+def test_a_trace_too_large_to_be_kept_is_read_for_what_it_shows_and_not_for_each_who_asks(monkeypatch):
+    read: list[str] = []
+
+    def decoded(path, *rest):
+        read.append(path.parent.name)
+        return original(path, *rest)
+
+    original = traces._decoded
+    monkeypatch.setattr(traces, "_decoded", decoded)
+    monkeypatch.setattr(traces, "_KEPT_BYTES", 0)
+    world = Generates()
+    found(world)
+    often = Counter(read)
+    assert [often[f"trial-{number:03}"] for number in (1, 2, 3)] == [4, 2, 1]
+    assert len(often) == len(world.launched) == 3

@@ -26,6 +26,11 @@ def read_traces(result: TrialResult, record_folder: Path) -> tuple[CardTrace, ..
     return tuple(found)
 
 
+def cards_of(result: TrialResult) -> tuple[tuple[int, int], ...]:
+    """(rank, index) of each card that left a trace, in the order of `read_traces`."""
+    return tuple((report.rank, index) for report in result.reports for index, _, _ in _files(report))
+
+
 def _files(report: Report) -> list[tuple[int, str, int]]:
     """(index of the card, name of the file, peak reserved bytes) of each card of a rank."""
     if report.cards:
@@ -47,6 +52,6 @@ def _decoded(path: Path, changed_ns: int, size: int) -> Trace:
         return decode(file)
 
 
-# One prediction asks for the same few traces many times over; decoded, a trace takes some twenty times its file's bytes.
-_KEPT_BYTES = 4 << 20
+# One prediction asks for the same few traces many times over; decoded, one takes six to ten times its file's bytes (measured).
+_KEPT_BYTES = 8 << 20
 _read_again = lru_cache(maxsize=4)(_decoded)

@@ -99,7 +99,7 @@ class Tracer:
 
     def look_at_the_evaluation(self) -> None:
         """Before a search begins, whose traces have to be comparable."""
-        if self.in_batches and self.traced_on is None and not self.others:
+        if self.evaluation_of is None and self.in_batches and self.traced_on is None and not self.others:
             self.evaluation_of = shown_whole(self.session.results, self.session.folder)
 
     def _trial(self, command: Command, batch_size: int | None, limitless: bool = False) -> Trial:
@@ -150,10 +150,12 @@ class Tracer:
         return read_trace(self.results[batch_size], self.session.folder)
 
     def cards(self, batch_size: int | None) -> tuple[CardTrace, ...]:
-        """The traces of all cards of all ranks."""
+        """The traces of all cards of all ranks. What is asked for again is kept of them: they may be large."""
         cards = read_traces(self.results[batch_size], self.session.folder)
         if len(cards) == 1:
             self._kernels[batch_size] = cards[0].trace.runs
+        if batch_size not in self._programs:
+            self._programs[batch_size] = tuple(program_of(card.trace) for card in cards)
         return cards
 
     def kernels(self, batch_size: int | None) -> Sequence[Kernel]:
@@ -173,7 +175,7 @@ class Tracer:
     def programs(self, batch_size: int | None) -> tuple[Program, ...]:
         """The programs of all cards of all ranks, with the sizes of this kind of card."""
         if batch_size not in self._programs:
-            self._programs[batch_size] = tuple(program_of(card.trace) for card in self.cards(batch_size))
+            self.cards(batch_size)
         return tuple(map(self.here, self._programs[batch_size]))
 
     def here(self, program: Program) -> Program:

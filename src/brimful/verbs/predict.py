@@ -13,6 +13,7 @@ from brimful.decide.next_command import after_prediction
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.errors import UsageError
+from brimful.measure.traces import cards_of
 from brimful.values import CardAnswer, CardPeak, Diagnostic, GridCell, Prediction, Record, Setting, Solved
 from brimful.verbs import imaginary
 from brimful.verbs.answers import asked_about, by_search, timed_batch
@@ -182,13 +183,13 @@ def _card_peaks(tracer: Tracer, answer: Answer) -> tuple[CardPeak, ...]:
     """The peak of every card of every rank; () where there is but one card."""
     card = tracer.card
     if answer.size in tracer.results:
-        labels, programs = tracer.cards(answer.size), tracer.programs(answer.size)
+        labels, programs = cards_of(tracer.results[answer.size]), tracer.programs(answer.size)
         played = [card.shown(partial(card.replay, one)) for one in programs] if len(labels) > 1 else []
     else:
-        labels = next((found for size in tracer.results if (found := tracer.cards(size))), ())
+        labels = next((found for result in tracer.results.values() if (found := cards_of(result))), ())
         model = answer.conclusion.size_model if answer.conclusion else None
         size = answer.size
         played = model.replay_cards_at(size, card.settings) if model is not None and size is not None else []
     if len(labels) < 2 or len(played) != len(labels):
         return ()
-    return tuple(CardPeak(one.rank, one.index, card.estimate(p.peak)) for one, p in zip(labels, played, strict=True))
+    return tuple(CardPeak(rank, index, card.estimate(p.peak)) for (rank, index), p in zip(labels, played, strict=True))

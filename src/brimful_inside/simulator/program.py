@@ -10,6 +10,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from brimful_inside.simulator import workspaces
 from brimful_inside.simulator.allocator_settings import AllocatorSettings, changed
+from brimful_inside.simulator.garbage import uncollected
 from brimful_inside.simulator.trace import KIND_OF, Free, Malloc, Ready, Retire, Trace
 
 # What happens at one row, without bytes: ("malloc", op, workspace, number of its args), ("free", n), ("retire", n) and
@@ -155,6 +156,7 @@ def joined(programs: Sequence[Program]) -> Program:
     return Program(tuple(events), sizes, tuple(args for program in programs for args in program.args))
 
 
+@uncollected
 def program_of(trace: Trace) -> Program:
     """Take a trace apart. Ends of storages older than the trace are left out, as they free nothing in a replay."""
     events: List[Event] = []

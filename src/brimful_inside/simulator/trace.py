@@ -41,6 +41,7 @@ import json
 from itertools import chain, islice
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from brimful_inside.simulator.garbage import uncollected
 from brimful_inside.simulator.roofline import Kernel
 
 TRACE_VERSION = 1
@@ -142,6 +143,7 @@ def decode_row(parts: List[Any]) -> Row:
     return _ROWS[kind](*parts[1:])
 
 
+@uncollected
 def decode(lines: Iterable[str]) -> Trace:
     """The trace in `lines`. A torn last line is left out and `whole` is False; a torn line elsewhere is a ValueError."""
     rows: List[Row] = []

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from brimful.values import Alike, Breakdown, ModuleShare, Moment
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
+from brimful_inside.simulator.garbage import uncollected
 from brimful_inside.simulator.program import Event, Program
 from brimful_inside.simulator.replay import FIRST_PHASE, replay
 from brimful_inside.simulator.trace import (
@@ -89,6 +90,7 @@ class _Life:
     freed: bool = False
 
 
+@uncollected
 def annotate(trace: Trace) -> Annotated:
     """The allocations of `trace`, in their order. Without notes all are temporaries or workspaces."""
     made: list[tuple[int, _Life]] = []
