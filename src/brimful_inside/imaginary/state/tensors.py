@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import weakref
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
@@ -90,11 +91,14 @@ def tensors_in(args: Tuple, kwargs: Dict[str, Any]) -> Iterator[Tensor]:
 
 
 def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
-    """What the host gets when it reads a tensor of the card: zeros, in pages that cost nothing until they are written."""
+    """What the host gets when it reads a tensor of the card: zeros, in pages that cost nothing until they are written: those of a
+    private mapping that are only read are all one page of the system, which of a shared one would be made when they are read."""
     dtype = dtype or like.dtype
     if like.numel() * dtype.itemsize < 1 << 20:
         return torch.zeros(like.shape, dtype=dtype, device="cpu")
-    pages = mmap.mmap(-1, like.numel() * dtype.itemsize)
+    pages = mmap.mmap(-1, like.numel() * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # not every system has large pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=dtype).reshape(like.shape)
 
 

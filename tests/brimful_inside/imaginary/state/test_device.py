@@ -115,11 +115,21 @@ def test_a_collector_that_was_off_before_stays_off_and_nothing_stays_frozen():
         gc.enable()
 
 
-def test_a_model_of_a_billion_parameters_takes_no_memory_of_the_host(gpu):
-    def resident():
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * 4096
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
 
+
+def test_what_the_host_got_from_the_card_takes_no_memory_of_it_when_it_is_read(gpu):
+    copied = torch.empty(1 << 28, dtype=torch.uint8, device="cuda").cpu()
+    before = resident()
+    assert not copied.any()
+    assert resident() - before < 20 << 20
+    copied[::4096] = 1
+    assert int(copied.sum()) == 1 << 16, "it can be written as any other"
+
+
+def test_a_model_of_a_billion_parameters_takes_no_memory_of_the_host(gpu):
     before = resident()
     with torch.device("cuda"):
         model = nn.ModuleList(nn.Linear(10000, 10000, bias=False) for _ in range(10))
