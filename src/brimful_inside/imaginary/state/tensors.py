@@ -91,8 +91,8 @@ def tensors_in(args: Tuple, kwargs: Dict[str, Any]) -> Iterator[Tensor]:
 
 
 def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
-    """What the host gets when it reads a tensor of the card: zeros, in pages that cost nothing until they are written: those of a
-    private mapping that are only read are all one page of the system, which of a shared one would be made when they are read."""
+    """What the host gets when it reads a tensor of the card: zeros, in pages that cost nothing until they are written. Of a
+    private mapping all that are only read are one page of the system's; of a shared one each would be made when it is read."""
     dtype = dtype or like.dtype
     if like.numel() * dtype.itemsize < 1 << 20:
         return torch.zeros(like.shape, dtype=dtype, device="cpu")

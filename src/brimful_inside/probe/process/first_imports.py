@@ -1,4 +1,5 @@
-"""The imports with which a script begins, as far as they are of libraries: up to its first statement that does anything else.
+"""The imports with which a script begins, as far as they are of libraries: up to its first statement that does anything but
+name things (`only_names`).
 
 What follows such a statement may hang on it, and is left to the script itself. Constants that it puts into the environment are
 put there for the imports after it too, and warnings are filtered: the script will do both again, to the same end.
@@ -16,6 +17,7 @@ from itertools import chain
 from typing import Any, Dict, Iterator, List, Optional, Set
 
 from brimful_inside.probe.context import module_and_program
+from brimful_inside.probe.process.only_names import Names
 
 _REPEATABLE = ("os.environ.setdefault", "os.environ.update", "warnings.filterwarnings", "warnings.simplefilter")
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
@@ -39,6 +41,7 @@ class _Imports:
     def __init__(self, argv: List[str]):
         self._module, self._script = module_and_program(argv[1:])
         self._folder = os.getcwd() if self._module else os.path.dirname(os.path.realpath(self._script))
+        self._main = self._script or os.path.join(self._folder, *(self._module or "").split(".")) + ".py"
         self._read: Set[str] = set()
         self._over = False
 
@@ -67,17 +70,22 @@ class _Imports:
         self._read.add(file)
         with open(file, "rb") as opened:
             body = ast.parse(opened.read()).body
+        names = Names()
         for statement in body:
             if isinstance(statement, ast.Import):
                 for alias in statement.names:
                     yield from self._of_import(alias.name, [], ast.copy_location(ast.Import([alias]), statement))
+                    if not self.is_users(alias.name):
+                        names.of_library(alias.name, alias.asname)
             elif isinstance(statement, ast.ImportFrom):
                 name = ".".join(filter(None, [_above(package, statement.level), statement.module or ""]))
                 whole = ast.copy_location(ast.ImportFrom(name, statement.names, 0), statement)
                 yield from self._of_import(name, [alias.name for alias in statement.names], whole)
-            elif self._tries_libraries(statement) or _is_repeatable(statement):
+                if not self.is_users(name):
+                    names.of_library(name, None, statement.names)
+            elif self._tries_libraries(statement, names) or _is_repeatable(statement):
                 yield statement
-            elif not _defines(statement):
+            elif not names.only_names(statement) and (file == self._main or not _is_for_main(statement)):
                 self._over = True
             if self._over:
                 return
@@ -104,7 +112,7 @@ class _Imports:
                 if os.path.isfile(file) and not self._over:
                     yield from self._of_file(file, within)
 
-    def _tries_libraries(self, statement: ast.stmt) -> bool:
+    def _tries_libraries(self, statement: ast.stmt, own: Names) -> bool:
         """Whether it tries imports that are not the user's, and no more."""
         if not isinstance(statement, ast.Try):
             return False
@@ -115,7 +123,7 @@ class _Imports:
                 names += [alias.name for alias in part.names]
             elif isinstance(part, ast.ImportFrom) and part.level == 0:
                 names.append(part.module or "")
-            elif not isinstance(part, ast.Pass) and not _defines(part):
+            elif not own.only_names(part):
                 return False
         return not any(map(self.is_users, names))
 
@@ -125,18 +133,9 @@ def _above(package: str, level: int) -> str:
     return "" if level == 0 else ".".join(package.split(".")[: len(package.split(".")) - level + 1])
 
 
-def _defines(statement: ast.stmt) -> bool:
-    """Whether it defines a function or class, or names a constant, and calls nothing."""
-    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)):
-        targets = statement.targets if isinstance(statement, ast.Assign) else []
-        return isinstance(statement.value, ast.Constant) and all(isinstance(target, ast.Name) for target in targets)
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        defaults = [*statement.args.defaults, *filter(None, statement.args.kw_defaults)]
-        return not statement.decorator_list and all(map(_is_plain, defaults))
-    if isinstance(statement, ast.ClassDef):
-        plain = not statement.decorator_list and not statement.keywords and all(map(_is_plain, statement.bases))
-        return plain and all(isinstance(part, ast.Pass) or _defines(part) for part in statement.body)
-    return False
+def _is_for_main(statement: ast.stmt) -> bool:
+    """Whether a module that is imported passes over it."""
+    return isinstance(statement, ast.If) and not statement.orelse and ast.unparse(statement.test) == "__name__ == '__main__'"
 
 
 def _is_plain(value: ast.expr) -> bool:

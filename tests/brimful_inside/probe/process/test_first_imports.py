@@ -74,6 +74,26 @@ def test_what_may_do_more_than_it_says_ends_them(imports, statement):
     assert imports(f"import csv\n{statement}\nimport json", beside="") == ["import csv"]
 
 
+MAIN = "import csv\nif __name__ == '__main__':\n    run()\nimport wave"
+
+
+def test_what_a_module_does_as_the_main_one_is_passed_over_where_it_is_imported(imports, tmp_path, monkeypatch):
+    assert imports(MAIN) == ["import csv"]
+    assert imports("import beside, json", beside=MAIN) == ["import csv", "import wave", "import json"]
+    monkeypatch.chdir(tmp_path)
+    assert imports("", ["python", "-m", "beside"], beside=MAIN) == ["import csv"]
+    assert imports("import beside, json", beside=MAIN + "\nif __name__ == '__main__': run()\nelse: run()") == [
+        "import csv",
+        "import wave",
+    ]
+
+
+def test_what_only_names_things_ends_nothing_and_its_file_alone_knows_its_names(imports):
+    named = "from os.path import dirname as above\nROOT = above(__file__)\nimport csv"
+    assert imports("import beside, json", beside=named) == ["from os.path import dirname as above", "import csv", "import json"]
+    assert imports("from beside import above\nROOT = above(__file__)\nimport json", beside=named)[1:] == ["import csv"]
+
+
 def test_a_users_package_is_read_from_its_top(imports):
     files = {"pack__TOP": "import csv", "pack__data": "import json", "pack__other": "import wave"}
     assert imports("from pack.data import x", **files) == ["import csv", "import json"]
