@@ -70,14 +70,14 @@ def _layer_norm_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict
 
 
 def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """Arithmetic of floating point numbers where nothing is laid out in an unusual way; PyTorch decides on all else."""
+    """Arithmetic of floating point numbers where nothing is laid out in an unusual way; PyTorch decides on all else, once."""
     first, second = args[:2]
     if not first.is_floating_point() or not is_meta(first) or not keeps_order(first):
-        return func(*args, **kwargs)
+        return gpu.remembered.run(gpu, func, args, kwargs, None)
     if type(second) in (int, float):
         return _empty(first.shape, first.dtype)
     if not isinstance(second, Tensor) or not second.is_floating_point() or not is_meta(second) or not keeps_order(second):
-        return func(*args, **kwargs)
+        return gpu.remembered.run(gpu, func, args, kwargs, None)
     dtype = first.dtype if first.dtype == second.dtype else torch.result_type(first, second)
     shape = first.shape if first.shape == second.shape else broadcast(first.shape, second.shape)
     return _empty(shape, dtype)

@@ -12,7 +12,7 @@ each node that is left) are taken to be spread evenly over those there are.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -120,7 +120,7 @@ class Known:
         alike = row is not numbers and numbers.numel() > FEW
         kept, stride = (row, row.contiguous().stride()) if alike else (numbers, tensor.stride())
         mine = torch.empty_strided(kept.shape, stride, dtype=tensor.dtype, device="cpu")
-        entry.values, entry.values_since = mine.copy_(kept).untyped_storage(), min(entry.id, since)
+        entry.values, entry.values_since = _alone(mine.copy_, kept).untyped_storage(), min(entry.id, since)
         entry.values_period = kept.numel() * kept.element_size() if alike else 0
 
     def forget(self, tensor: Tensor) -> None:
@@ -192,7 +192,7 @@ class Known:
             numbers = _UNKNOWN if how.written else _by_rows(func, plain, named, outs)
             needed = outs if how.of_a_shape else [*outs, *_tensors(plain)]
             few = all(is_small(tensor, math.inf) for tensor in needed)
-            return func(*plain, **named) if numbers is _UNKNOWN and few else numbers
+            return _alone(func, *plain, **named) if numbers is _UNKNOWN and few else numbers
         except _NotKnown:
             return _UNKNOWN if how.decided_by is None else self._decided(how.decided_by, args)
         except Exception:  # no kernel for it on the host, or a value it refuses: a card would not be asked here
@@ -235,6 +235,19 @@ class Known:
         if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], Tensor):
             return [self._on_host(item, how) for item in arg]
         return torch.device("cpu") if isinstance(arg, torch.device) else arg
+
+
+def _alone(func: Callable, *args: Any, **kwargs: Any) -> Any:
+    """By this thread alone: PyTorch's others, once each had a part, take processor time for milliseconds until they sleep, and
+    what is worked out here takes microseconds."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return func(*args, **kwargs)
+    torch.set_num_threads(1)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _by_rows(func: Any, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor]) -> Any:

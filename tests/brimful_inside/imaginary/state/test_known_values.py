@@ -10,6 +10,8 @@ from itertools import product
 import pytest
 import torch
 
+from brimful_inside.imaginary.state import known_values
+
 
 def test_what_was_sent_to_the_card_comes_back(gpu):
     lengths = torch.tensor([3, 9, 4]).to("cuda")
@@ -292,3 +294,21 @@ def test_a_loop_over_classes_of_boxes_comes_to_an_end(gpu):
 
     labels = torch.randint(0, 90, (9000,), device="cuda")
     assert _batched_nms_vanilla(labels) == 1 and len(torch.unique(labels)) == 9000
+
+
+def test_numbers_are_worked_out_by_one_thread_and_the_script_keeps_its_threads(gpu, monkeypatch):
+    threads, asked = torch.get_num_threads(), []
+    places = torch.arange(100_000, device="cuda")
+    torch.set_num_threads(3)
+    try:
+        original = torch.set_num_threads
+        monkeypatch.setattr(torch, "set_num_threads", lambda count: (asked.append(count), original(count)))
+        assert int((places < 5).sum()) == 5
+        assert asked and asked[::2] == [1] * (len(asked) // 2) and set(asked[1::2]) == {3}
+        assert torch.get_num_threads() == 3
+        with pytest.raises(ZeroDivisionError):
+            known_values._alone(lambda: 1 / 0)
+        assert torch.get_num_threads() == 3, "also after an error"
+    finally:
+        monkeypatch.undo()
+        torch.set_num_threads(threads)
