@@ -9,6 +9,7 @@ from world import GIB, MIB, World, reporting, work
 from brimful import predict
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
 from brimful.values import Outcome
+from brimful.verbs import which_card
 
 FOUR = "t4,l4,a100-40gb,h100"
 ALL_ALIKE = [[7, 5], [8, 0], [8, 9], [9, 0]]
@@ -28,6 +29,13 @@ def test_cards_that_do_the_same_share_their_traces_and_only_the_first_line_is_tr
     assert [trial.device.gpu.key for trial in world.launched] == ["h100"] * 3
     assert [one.traced for one in found.which] == [True, False, False, False]
     assert found.gpu.key == found.which[0].gpu.key and found.batch_size == found.which[0].batch_size
+
+
+def test_the_first_line_is_searched_once(monkeypatch):
+    searched, by_search = [], which_card.by_search
+    monkeypatch.setattr(which_card, "by_search", lambda tracer, *more: searched.append(tracer) or by_search(tracer, *more))
+    found = asked(reporting(alike=ALL_ALIKE))
+    assert [tracer.gpu.key for tracer in searched] == [found.gpu.key]
 
 
 def test_a_card_that_does_otherwise_is_traced_itself():

@@ -62,12 +62,15 @@ def which_card(
         for device, budget in group.members:
             tracer = group.tracer if device is group.tracer.device else group.tracer.on(device, budget)
             found.append((_line(tracer, group, samples, per_hour), tracer, group))
+    answered: tuple[Tracer, Answer] | None = None
     while True:
         found.sort(key=lambda one: _order(one[0]))
         line, tracer, group = found[0]
         if line.verdict not in ("fits", "tight"):
             line, tracer, group = max(found, key=lambda one: (not one[0].problem, one[0].gpu.total_bytes.value))
-        answer = by_search(tracer, group.has_a_place, group.asked)
+        if answered is None or answered[0] is not tracer:
+            answered = tracer, by_search(tracer, group.has_a_place, group.asked)
+        answer = answered[1]
         if line.traced or line is not found[0][0]:
             return tracer, answer, tuple(one[0] for one in found)
         found[0] = (_of_answer(line, answer, tracer, samples, per_hour), tracer, group)
