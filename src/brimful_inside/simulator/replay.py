@@ -75,7 +75,7 @@ def replay(
             if observe is not None:
                 observe(event, addresses, allocator)
     except CardFull as error:
-        full = error
+        full = error.with_traceback(None)  # which holds the allocator, and this very frame, for as long as `full` is known
     visits.append((phase, Peaks(allocator.peak_allocated, allocator.peak_reserved)))
     return _worst(visits, full, allocator.num_alloc_retries, allocator.segments_freed, steps)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 
 import pytest
 from hypothesis import example, given, settings
@@ -59,6 +60,15 @@ def test_a_replay_ends_where_the_card_is_full():
     found = replayed("malloc 1 30, malloc 2 30, free 1, malloc 3 20", 40 * MIB)
     assert found.full is not None and found.full.requested == 30 * MIB
     assert found.peak.allocated == 30 * MIB
+
+
+def test_a_replay_that_ended_at_a_full_card_keeps_nothing_of_its_allocator_alive():
+    """A search knows thousands of them; the exception's traceback would hold each one's blocks."""
+    allocator, one = CachingAllocator(40 * MIB, detailed=False), program(("malloc", 1, 60 * MIB, "mm"))
+    gone = weakref.ref(allocator)
+    found = replay(one, one.sizes, allocator)
+    del allocator
+    assert found.full is not None and gone() is None
 
 
 def test_the_end_of_a_storage_older_than_the_trace_is_passed_over():
