@@ -133,9 +133,10 @@ class Pool:
         del free[bisect_left(free, block)], self.ends[address + (block >> SIZE_AT)]
         return block >> SIZE_AT
 
-    def free_blocks(self) -> List[Tuple[int, int, int]]:
-        """Address, size and stream of each free block."""
-        return [(block & ADDRESS, block >> SIZE_AT, stream) for stream, free in self.free.items() for block in free]
+    def free_blocks(self, least: int = 0) -> List[Tuple[int, int, int]]:
+        """Address, size and stream of each free block of at least so many bytes."""
+        large = ((stream, block) for stream, free in self.free.items() for block in free[bisect_left(free, least << SIZE_AT) :])
+        return [(block & ADDRESS, block >> SIZE_AT, stream) for stream, block in large]
 
     def is_segment(self, address: int, size: int) -> bool:
         """Whether a block is a whole segment (not an expandable one)."""
@@ -157,7 +158,7 @@ def new_segment(memory: DeviceMemory, pool: Pool, size: int, stream: int) -> Opt
 
 def release_free(memory: DeviceMemory, pool: Pool) -> None:
     """Give back every segment that is wholly free, and every free page of expandable ones (release_blocks)."""
-    for address, size, stream in pool.free_blocks():
+    for address, size, stream in pool.free_blocks(ROUND_LARGE):  # no segment and no page is smaller
         if pool.is_segment(address, size):
             _release_segment(memory, pool, address)
         elif pool.expandable:

@@ -137,6 +137,19 @@ def test_without_details_the_memory_is_the_same(conf, actions):
         plain.memory_stats()
 
 
+@pytest.mark.parametrize("conf", CONFIGURATIONS)
+@given(actions=ACTIONS)
+@settings(max_examples=40, deadline=None)
+def test_an_emptied_cache_holds_no_segment_and_no_page_that_is_wholly_free(conf, actions):
+    allocator = CachingAllocator(None, settings_from(conf))
+    act(allocator, actions, {})
+    allocator.empty_cache()
+    for segment in allocator.segments():
+        page = 2 * MIB if segment.small else allocator.settings.large_segment
+        free = [piece.size for piece in segment.pieces if not piece.used]
+        assert all(size < 2 * page for size in free) if segment.expandable else len(free) < len(segment.pieces)
+
+
 def test_no_bytes_get_no_block():
     allocator = CachingAllocator()
     assert allocator.malloc(0) == 0
