@@ -81,6 +81,17 @@ BENT = st.builds(
 @example(Bent(MIB, 65536, 0, 1, 65536, dataset=None, rounds_to=8), "100%", 40_000)  # sizes side by side take the same
 @example(Bent(700 * MIB, 65536, 0, 1, 65536, dataset=None, rounds_to=8), "50%", 1)  # all sizes that may be tried first do
 @example(Bent(MIB, 65536, 0, 2, 65536, dataset=None, rounds_to=2), "100%", 8)  # what the search tries there is odd
+@example(
+    Bent(MIB, 7 * MIB, 200_000, 166, MIB, dataset=None, rounds_to=3), "90%", 1
+)  # five of six sizes tried are 2 above a multiple
+@example(Bent(MIB, 65536, 4096, 65, 65536, dataset=None, rounds_to=8), "100%", 111)  # rounded, and beyond 65 more of it
+@example(Bent(700 * MIB, 7 * MIB, 4096, 45, 65536, dataset=None), "50%", 1)  # 71 reserves more than 72
+@example(
+    Bent(700 * MIB, 65536, 200_000, 17, MIB, dataset=None, rounds_to=3), "90%", 9
+)  # a parabola that falls promises any size
+@example(
+    Bent(MIB, MIB, 4096, 21, 20 * MIB, dataset=None, rounds_to=8), "100%", 167
+)  # eights and fives agree at 160, 165 and 170
 @given(BENT, st.sampled_from(["100%", "97%", "90%", "50%"]), st.integers(1, 5000))
 def test_where_memory_bends_the_largest_size_is_the_same_however_it_was_asked(world, budget, anywhere):
     def asked(size):
@@ -95,7 +106,8 @@ def test_where_memory_bends_the_largest_size_is_the_same_however_it_was_asked(wo
     sizes = {max(1, largest - 1), largest + 1, largest + 2, anywhere}
     answers = {size: asked(size).prediction for size in sizes}
     assert {size: one.largest_batch_size for size, one in answers.items()} == dict.fromkeys(sizes, largest)
-    assert {size: one.verdict == "fits" for size, one in answers.items()} == {size: size <= largest for size in sizes}
+    for size, one in answers.items():
+        assert (one.verdict == "fits") == (size <= largest) or "a-larger-one-fits" in codes(one)
 
 
 @dataclass

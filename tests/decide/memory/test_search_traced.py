@@ -209,8 +209,17 @@ def test_where_the_order_depends_on_the_batch_size_trials_search_for_the_true_la
     assert largest in asked and len(asked) <= 10
 
 
-def test_rounding_in_the_script_is_noted_and_the_size_above_the_answer_was_traced():
-    script, chosen = with_more(network(3), lambda b: (b // 2) * 3_000_000), card(20 * GIB)
+@pytest.mark.parametrize("groups", [lambda b: b // 2, lambda b: -(-b // 3), lambda b: -(-b // 64)])
+def test_an_allocation_of_halves_or_of_a_batch_rounded_up_is_extrapolated_as_any_other(groups):
+    script, chosen = with_more(network(3), lambda b: groups(b) * 3_000_000), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.estimate.largest_batch_size
+    assert found.estimate.exact and len(asked) <= 4
+    assert largest == true_largest(chosen, script.trace, largest)
+
+
+def test_an_allocation_of_another_size_at_each_batch_size_is_noted_and_the_size_above_the_answer_was_traced():
+    script, chosen = with_more(network(3), lambda b: 7919 * b % 1009 * 9_000), card(20 * GIB)
     found, asked = drive(search_largest(chosen, Limits()), script.trace)
     largest = found.estimate.largest_batch_size
     assert not found.estimate.exact

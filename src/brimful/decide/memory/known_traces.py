@@ -8,14 +8,13 @@ from functools import partial
 
 from brimful.decide.memory.bracket import Bracket
 from brimful.decide.memory.fit import Card, ExtrapolatedPeaks, Play
-from brimful.decide.memory.size_model import SizeModel, TrustedModel
+from brimful.decide.memory.size_model import ROUNDED_TO, SizeModel, TrustedModel
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import Outcome
 from brimful_inside.simulator.program import Program, joined, program_of
 from brimful_inside.simulator.replay import Replayed
 from brimful_inside.simulator.trace import Trace
 
-_STEPS = 2, 4, 8, 16, 32, 64  # that scripts round up to
 APART_IN_STEPS = 4  # values that are nearer may be padded to the same
 
 
@@ -118,15 +117,17 @@ class Known:
     def is_sure(self, model: TrustedModel | None) -> bool:
         """Whether a trace confirmed it, that of the largest that fits as well, and none above that speaks against it."""
         low = self.bracket.low
-        if model is not None and self.may_round_up(model.reproduced):
+        if model is None or self.may_round_up(model.size_model, model.reproduced):
             return False
-        sure = model is not None and model.verified and self.trusts(model) and (low is None or low in model.reproduced)
+        sure = model.verified and self.trusts(model) and (low is None or low in model.reproduced)
         return sure and not self.promises(model, self.bracket.high)
 
-    def may_round_up(self, sizes: Collection[int]) -> bool:
-        """Whether these are no evidence that the size above the last takes more: where a script rounds up to pairs or to eight
-        it takes as much, which sizes that are all odd, or all four above a multiple of eight, do not show."""
-        return any(min(sizes) % step and len({size % step for size in sizes}) == 1 for step in _STEPS)
+    def may_round_up(self, model: SizeModel, sizes: Collection[int]) -> bool:
+        """Whether these are no evidence that the size above the largest that fits takes more: where a script rounds up to pairs
+        or to eight it takes as much, which sizes that are all odd, or all four above a multiple of eight, do not show. What a
+        model rounds to may be another of several that agree with its traces."""
+        alike = any(min(sizes) % step and len({size % step for size in sizes}) == 1 for step in ROUNDED_TO)
+        return alike or (model.rounded and (self.bracket.low or 0) + 1 not in self.bracket.tried)
 
     def promises(self, model: TrustedModel | None, size: int | None) -> bool:
         """Whether it says that a size fits."""

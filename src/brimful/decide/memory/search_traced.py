@@ -182,7 +182,7 @@ def _next_size(known: Known) -> int | None:
         return None
     confirms = bracket.in_batches and model is not None and model.size_model.exact and len(bracket.tried) < MAX_TRACES
     below = range(candidate - 1, 0, -1) if confirms else ()
-    pairs = confirms and model is not None and known.may_round_up([*model.reproduced, candidate])
+    pairs = confirms and model is not None and known.may_round_up(model.size_model, [*model.reproduced, candidate])
     above = [candidate + 1] if pairs and candidate != bracket.upper else []
     return next((size for size in chain(above, below, [(bracket.low or 0) + 1]) if size not in bracket.tried), None)
 
@@ -205,10 +205,10 @@ def _proves_the_limit(known: Known, size: int) -> bool:
         return False
     below = [smaller for smaller in sorted(known.programs) if smaller < size]
     for count in range(2, min(3, len(below)) + 1):
-        if known.may_round_up([*below[:count], size]):
-            continue
         model = fit_size_model({smaller: known.programs[smaller] for smaller in below[:count]})
-        prefix = common_prefix(model, known.programs[size], size) if model is not None else None
+        if model is None or known.may_round_up(model, [*below[:count], size]):
+            continue
+        prefix = common_prefix(model, known.programs[size], size)
         if prefix is None or not prefix.exact or prefix.constant:
             continue
         if known.peaks_of(prefix).largest(size, bracket.upper) == size:

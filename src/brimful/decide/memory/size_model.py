@@ -19,15 +19,18 @@ from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, Alloca
 from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.replay import Replayed, replay_cards, worst_of
 
+ROUNDED_TO = 2, 3, 4, 5, 8, 16, 32, 64, 128  # what scripts round a size up or down to multiples of
+ROUNDINGS = [(step, added) for step in ROUNDED_TO for added in (step - 1, 0)]  # up, then down
 LARGE = 100  # assumed: at so many times the sizes that were traced, most of what is alive grows with the batch
 
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A quantity (bytes, or a length) as (constant + linear × B + quadratic × B²) / divisor, rounded up.
+    """A quantity (bytes, or a length) as (constant + linear × B + quadratic × B²) / divisor, rounded up, where B is the batch
+    size; or, where the script rounds that, the number of groups in it: (batch size + `added`) // `group`.
 
-    `exact`: it is a whole number at every batch size B. Where it is not, something was rounded in the script (a half of
-    the batch, a padding), and the polynomial is an approximation.
+    `exact`: it is a whole number at every B. Where it is not, something was rounded in the script otherwise, and the
+    polynomial is an approximation.
     """
 
     constant: int
@@ -35,8 +38,11 @@ class Polynomial:
     quadratic: int = 0
     divisor: int = 1
     exact: bool = True
+    group: int = 1
+    added: int = 0  # group - 1: a group that is begun counts
 
     def at(self, batch_size: int) -> int:
+        batch_size = (batch_size + self.added) // self.group
         return -(-(self.constant + batch_size * (self.linear + batch_size * self.quadratic)) // self.divisor)
 
 
@@ -95,6 +101,16 @@ class SizeModel:
     def superlinear(self) -> bool:
         """Some allocation grows faster than the batch: a line through two points starts below nothing."""
         return any(one.constant < 0 < one.linear for one in self._all_polynomials())
+
+    @cached_property
+    def concave(self) -> bool:
+        """Some allocation is to shrink from some batch size on."""
+        return any(one.quadratic < 0 for one in self._all_polynomials())
+
+    @cached_property
+    def rounded(self) -> bool:
+        """Some allocation is of a rounded batch size."""
+        return any(one.group > 1 for one in self._all_polynomials())
 
     @cached_property
     def identity(self) -> tuple:
@@ -197,7 +213,18 @@ def fit_size_model(programs: dict[int, Program]) -> SizeModel | None:
 
 
 def _fit(batch_sizes: Sequence[int], values: Sequence[int]) -> Polynomial:
-    return fit_polynomial(list(zip(batch_sizes, values, strict=True)))
+    """The polynomial through the values; where it is none in whole numbers, a multiple of what scripts round a batch size to,
+    or of its square."""
+    plain = fit_polynomial(list(zip(batch_sizes, values, strict=True)))
+    if plain.exact:
+        return plain
+    for group, added in ROUNDINGS:
+        groups = [(size + added) // group for size in batch_sizes]
+        for power in (1, 2):
+            factor, rest = divmod(values[-1], max(1, groups[-1]) ** power)
+            if not rest and all(value == factor * count**power for count, value in zip(groups, values, strict=True)):
+                return Polynomial(0, *((factor, 0) if power == 1 else (0, factor)), group=group, added=added)
+    return plain
 
 
 def third_size(programs: dict[int, Program]) -> int | None:
@@ -232,8 +259,8 @@ def most_trusted(programs: dict[int, Program], frontier: list[int]) -> TrustedMo
     for count in (2, 3):
         for sizes in combinations(sorted(programs), count):
             model = fit_size_model({size: programs[size] for size in sizes})
-            if model is None or (count == 3 and not model.exact):
-                continue  # any three points have a parabola; it says something only if its numbers are whole
+            if model is None or (count == 3 and (not model.exact or model.concave)):
+                continue  # any three points have a parabola: it says something if its numbers are whole and it does not fall
             reproduced = tuple(n for n in programs if n in sizes or model.difference_from(programs[n], n) is None)
             near = sum(size in reproduced for size in frontier)
             distance = sum(abs(size - frontier[-1]) for size in sizes)
