@@ -140,6 +140,17 @@ def test_a_forked_trial_writes_the_trace_of_one_that_is_not(commands, tmp_path):
     assert (tmp_path / "record" / with_workers.folder / "trace-0.jsonl").read_bytes() == traces[1]
 
 
+def test_trials_that_see_no_evaluation_share_their_imports_with_those_that_do(commands, tmp_path):
+    (tmp_path / "trains.py").write_text(TRAINING)
+    imported, traces = set(), []
+    for sees, imports in ((True, True), (False, True), (False, False)):
+        result = commands.run(16, "trains.py", imports=imports, see_eval=sees)[0]
+        assert result.outcome is Outcome.COMPLETED and ("eval" in result.reports[0].phases) == sees
+        imported |= {commands.imports._process.pid}
+        traces.append((tmp_path / "record" / result.folder / result.reports[0].trace_file).read_bytes())
+    assert len(imported) == 1 and traces[1] == traces[2] != traces[0]
+
+
 def test_trials_on_different_cards_share_their_imports_and_each_sees_its_own(commands, tmp_path):
     (tmp_path / "asks.py").write_text(ASKS)
     imported, seen = set(), {}

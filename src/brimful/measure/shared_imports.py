@@ -242,6 +242,7 @@ def _without_what_varies(config: wire.TrialConfig, folder: str) -> wire.TrialCon
         "steps",
         "warmup_steps",
         "eval_batches",
+        "see_eval",
         "worst_batch",
         "scans",
         "settings",

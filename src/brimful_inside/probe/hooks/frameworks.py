@@ -12,7 +12,7 @@ from brimful_inside.wire import TrialConfig
 
 def patch_frameworks(config: TrialConfig) -> None:
     lightning = ("lightning.pytorch", "pytorch_lightning")
-    if config.cut and config.see_eval:
+    if config.cut:
         import_hooks.when_imported(
             "transformers.trainer_callback", lambda m: patch(m.CallbackHandler, "on_step_end", _evaluate_in_trainer)
         )
@@ -30,9 +30,9 @@ def patch_frameworks(config: TrialConfig) -> None:
 
 
 def _wants_evaluation() -> bool:
-    """The measured steps are complete, and no evaluation has run since training began."""
+    """The measured steps are complete, and no evaluation that the trial is to see has run since training began."""
     probe = current_probe()
-    return probe is not None and probe.ending.measured and not probe.ending.evaluated
+    return probe is not None and probe.config.see_eval and probe.ending.measured and not probe.ending.evaluated
 
 
 def _evaluate_in_trainer(original: Any, handler: Any, args: Any, state: Any, control: Any) -> Any:

@@ -1,6 +1,10 @@
 """Frameworks that own the loop: seen as any script, asked to evaluate after the measured steps, and not to resume."""
 
+from types import SimpleNamespace
+
 import pytest
+
+from brimful_inside.probe.hooks import frameworks
 
 pytestmark = pytest.mark.heavy
 
@@ -54,3 +58,12 @@ def test_a_framework_is_seen_and_evaluates_and_leaves_nothing_and_does_not_resum
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["script.py"]
     assert len(report["optimizers"]) == 1 and report["optimizers"][0]["name"] == "AdamW"
     assert any("a trial starts anew" in note for note in report["notes"]) == ("checkpoint-999" in script)
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_an_evaluation_that_a_trial_is_not_to_see_is_not_asked_for(monkeypatch, sees):
+    probe = SimpleNamespace(config=SimpleNamespace(see_eval=sees), ending=SimpleNamespace(measured=True, evaluated=False))
+    monkeypatch.setattr(frameworks, "current_probe", lambda: probe)
+    assert frameworks._wants_evaluation() is sees
+    probe.ending.evaluated = True
+    assert not frameworks._wants_evaluation()
