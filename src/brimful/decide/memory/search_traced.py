@@ -238,7 +238,7 @@ def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None
         return roundest(low + max(1, (high - low) // 8), high - (high - low) // 8)
     wrong = known.promises(model, high) or (high in known.full and (model is None or not model.verified))
     if low is not None and upper is not None and high is not None and wrong:  # half way then, in octaves
-        upper = min(upper, max(low + 1, isqrt(low * high)))
+        upper = min(upper, max(low + 1, _between(known, low, high)))
     if upper is not None and upper <= (low or 0):
         return low
     if model is None or not (known.trusts(model) or _is_whole(model.size_model)):
@@ -254,6 +254,15 @@ def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None
     if high is None and not known.is_sure(model):
         found = max(found, low + bracket.step)
     return found if upper is None else min(found, upper)
+
+
+def _between(known: Known, low: int, high: int) -> int:
+    """Where a line through the peaks of a size that fits and of one that does not reaches the budget; half way in octaves where
+    the second has no peak."""
+    below, above = (known.card.upper(known.played[size]) if size in known.played else None for size in (low, high))
+    if below is None or above is None or not below <= known.card.budget_bytes < above or high in known.full:
+        return isqrt(low * high)
+    return low + round((high - low) * (known.card.budget_bytes - below) / (above - below))
 
 
 def _is_whole(model: SizeModel) -> bool:
