@@ -141,3 +141,51 @@ def test_only_what_grows_on_the_card_is_warned_of(tmp_path, what, warned):
     if warned:
         assert "2.00 MiB more" in grows[0]["problem"] and "4 of 125 batches" in grows[0]["problem"], "8 x 65536 floats a batch"
         assert "242 MiB more" in grows[0]["explanation"]
+
+
+TOKENIZED = """
+import argparse, random
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=8)
+args = parser.parse_args()
+
+class Texts(Dataset):
+    def __init__(self):
+        self.texts = ["w " * random.Random(n).randint(5, 90) + "c" * REST for n in range(400)]
+        self.next = iter(random.sample(range(400), 400) * 1000)
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        return self.texts[WHICH][:256]
+
+def pad(texts):
+    tokens = [torch.ones(len(text.split())) for text in texts]
+    return torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True)
+
+weight = torch.nn.Parameter(torch.ones(1, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for batch in DataLoader(Texts(), args.batch_size, shuffle=True, collate_fn=pad):
+    print("length", batch.shape[1])
+    (batch.cuda() * weight).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("which", "rest"), [("index", 100), ("index", 300), ("next(self.next)", 100)], ids=["varying", "equal", "index ignored"]
+)
+def test_batches_of_texts_have_the_same_tokens_at_each_size_whether_or_not_the_data_set_obeys_its_index(tmp_path, which, rest):
+    path = script(tmp_path, TOKENIZED.replace("WHICH", which).replace("REST", str(rest)))
+    done = brimful(tmp_path, "predict", "--gpu-memory", "16GiB", "--json", *python(path, "--batch-size", 8))
+    assert done.code == 0, done.err
+    lengths = {
+        line
+        for sample in done.record.trials
+        for line in (done.trial.parent / sample.folder / "stdout.txt").read_text().splitlines()
+        if line.startswith("length")
+    }
+    assert len(done.record.trials) >= 2
+    assert lengths == {"length 91"}

@@ -16,11 +16,13 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import torch
 
 from brimful_inside.probe.worst_case.batch_tensors import fields_of
+from brimful_inside.probe.worst_case.kept_samples import KeptSamples
 
 FIRST = 32  # samples that are measured however long it takes; where they match an earlier scan, no more are
 FIRST_S = 1.0  # assumed: an acceptable wait in a first trial
 ALL_S = 30.0  # when something varies; assumed
 KEPT_LARGEST = 65_536
+ASKED_AGAIN = 8  # of the largest: equal sizes by chance are unlikely in all of them (assumed)
 MAX_DEPTH = 5
 
 Dims = Dict[str, int]  # "input_ids.0" -> 317
@@ -36,10 +38,19 @@ class Scan(NamedTuple):
     totals: Dict[int, int]  # of each sample measured, in that order; {} where they are not known any more
     first: List[str]  # of the first `FIRST` samples: a digest of dimensions and total
     trial: Optional[str] = None  # the earlier trial that scanned, where now only the first samples were measured
+    collated: Dict[str, Tuple[int, int]] = {}  # noqa: RUF012  # by dimension of batches of one: (largest, sample that has it)
+    repeatable: bool = True  # the largest have the same sizes when they are read again
 
     @property
     def varies(self) -> bool:
-        return bool(self.extremes)
+        return bool(self.extremes or self.collated)
+
+
+def worst_indices(scan: Scan) -> List[int]:
+    """For each dimension that varies the sample that has most of it, then the samples largest in total."""
+    most = scan.collated or {name: (high, at) for name, (_, high, at) in scan.extremes.items()}
+    first = dict.fromkeys(at for _, at in sorted(most.values(), key=lambda entry: -entry[0]))
+    return [*first, *(index for index in scan.largest if index not in first)]
 
 
 def order_of(length: int) -> Iterator[int]:
@@ -58,10 +69,17 @@ def order_of(length: int) -> Iterator[int]:
             yield position
 
 
-def scan(dataset: Any, length: int, first_s: float = FIRST_S, all_s: float = ALL_S, earlier: Sequence[Scan] = ()) -> Scan:
+def scan(
+    dataset: Any,
+    length: int,
+    first_s: float = FIRST_S,
+    all_s: float = ALL_S,
+    earlier: Sequence[Scan] = (),
+    kept: Optional[KeptSamples] = None,
+) -> Scan:
     """Measures samples for `first_s` seconds, `FIRST` of them at least; for up to `all_s` once something varies. Returns the
     first of the `earlier` scans whose first samples were as they are now, which are measured in any case, and whose largest are
-    where they were. Raises what the data set raises."""
+    where they were. Puts the largest into `kept`. Raises what the data set raises."""
     started = time.monotonic()
     low: Dims = {}
     high: Dict[str, Tuple[int, int]] = {}
@@ -69,9 +87,12 @@ def scan(dataset: Any, length: int, first_s: float = FIRST_S, all_s: float = ALL
     first: List[str] = []
     varies = False
     for index in order_of(length):
-        dims, total = measure(dataset[index])
+        sample = dataset[index]
+        dims, total = measure(sample)
         varies = _account(low, high, dims, index, first=not totals) or varies
         totals[index] = total
+        if kept is not None:
+            kept.add(index, sample, total, {at for _, at in high.values()})
         if len(first) < FIRST:
             first.append(_digest(dims, total))
             known = (one for one in earlier if one.first == first and _still_holds(one, dataset, started + all_s))
@@ -102,6 +123,17 @@ def _still_holds(earlier: Scan, dataset: Any, until_s: float) -> bool:
             measured[at] = measure(dataset[at])[0]
         if measured[at].get(name, 0) != most:
             return False
+    return True
+
+
+def repeats(found: Scan, dataset: Any, for_s: float = FIRST_S) -> bool:
+    """Whether some of the largest are as large when they are read again: a data set may ignore its index."""
+    until = time.monotonic() + for_s
+    for index in worst_indices(found)[:ASKED_AGAIN] if found.varies else ():
+        if measure(dataset[index])[1] != found.totals[index]:
+            return False
+        if time.monotonic() > until:
+            break
     return True
 
 

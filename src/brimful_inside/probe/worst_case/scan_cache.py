@@ -6,16 +6,20 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from brimful_inside.probe.process.exit import world
-from brimful_inside.probe.worst_case.scan import Scan, order_of, scan
+from brimful_inside.probe.worst_case.collated import by_collated
+from brimful_inside.probe.worst_case.kept_samples import KeptSamples
+from brimful_inside.probe.worst_case.scan import Scan, order_of, repeats, scan
 from brimful_inside.wire import SCANS_FILE
 
 MAX_TOTALS = 200_000  # assumed: some 1 MB of text; beyond, only loaders with a plain batch sampler can use a scan
 MAX_FILE_BYTES = 16 << 20  # assumed: 20 loaders of many samples each
 
 Key = Tuple[int, int, str, int]  # rank, which of its kind, the data set's type, its length
+Collate = Callable[[List[Any]], Any]
+Found = Tuple[Scan, Dict[int, Any]]  # with samples by index
 
 
 class ScanCache:
@@ -27,9 +31,12 @@ class ScanCache:
         self._earlier: Optional[Dict[Key, List[Scan]]] = None  # read when first needed
         self._loaders: Dict[Tuple[str, int], int] = {}  # by type and length of the data set: how many so far
 
-    def scan(self, dataset: Any, length: int, totals_needed: bool) -> Scan:
-        """Of one more loader's data set: that of an earlier trial if it still holds, else a new one. `totals_needed`: it has
-        the size of each sample, not only which are the largest. Raises what the data set raises."""
+    def scan(
+        self, dataset: Any, length: int, totals_needed: bool, collate: Optional[Collate] = None, keeps: bool = False
+    ) -> Found:
+        """Of one more loader's data set: that of an earlier trial if it still holds, else a new one, ordered by what `collate`
+        makes of a sample. `totals_needed`: it has the size of each sample, not only which are the largest. `keeps`: the largest
+        samples come with it where the data set gives others when it is asked again. Raises what the data set raises."""
         key = self._key(dataset, length)
         if self._earlier is None:
             self._earlier = {}
@@ -37,10 +44,20 @@ class ScanCache:
                 for its, one in read(path):
                     self._earlier.setdefault(its, []).insert(0, one)  # the newest first
         earlier = [one for one in self._earlier.get(key, []) if one.totals or not totals_needed]
-        found = scan(dataset, length, earlier=earlier)
-        if found.trial is None:
-            self._keep(key, found, totals_needed)
-        return found
+        kept = KeptSamples() if keeps else None
+        found = scan(dataset, length, earlier=earlier, kept=kept)
+        if found.trial is not None:
+            return found, {}
+        if repeats(found, dataset):
+            found = by_collated(found, dataset.__getitem__, collate) if collate is not None else found
+            if found.extremes or not found.collated:  # samples of equal sizes do not show that they are the same ones
+                self._keep(key, found, totals_needed)
+            return found, {}
+        samples = kept.samples() if kept is not None else {}
+        found = found._replace(repeatable=False, largest=[index for index in found.largest if index in samples or not keeps])
+        if samples and collate is not None:
+            found = by_collated(found, samples.__getitem__, collate)
+        return found, samples
 
     def _key(self, dataset: Any, length: int) -> Key:
         kind = _kind_of(dataset)
@@ -83,6 +100,7 @@ def encode(key: Key, found: Scan, with_totals: bool) -> bytes:
         "extremes": found.extremes,
         "largest": found.largest,
         "first": found.first,
+        "collated": found.collated,
         "totals": list(found.totals.values()) if with_totals else None,
     }
     return (json.dumps(row, separators=(",", ":")) + "\n").encode()
@@ -108,5 +126,6 @@ def _decoded(row: Dict[str, Any], trial: str) -> Tuple[Key, Scan]:
     rank, number, kind, length = row["key"]
     extremes = {name: (low, high, at) for name, (low, high, at) in row["extremes"].items()}
     totals = dict(zip(order_of(length), row["totals"] or []))
-    found = Scan(row["scanned"], length, extremes, row["largest"], totals, row["first"], trial)
+    collated = {name: (most, at) for name, (most, at) in row["collated"].items()}
+    found = Scan(row["scanned"], length, extremes, row["largest"], totals, row["first"], trial, collated)
     return (rank, number, kind, length), found

@@ -15,7 +15,8 @@ from brimful_inside.probe.context import current_context, current_probe, guarded
 from brimful_inside.probe.hooks.data_loaders import ATTRIBUTE, INDICES
 from brimful_inside.probe.hooks.passes import TRAIN, batch_sampler_of
 from brimful_inside.probe.worst_case.batch_tensors import tensors_of
-from brimful_inside.probe.worst_case.scan import Scan, random_state_kept
+from brimful_inside.probe.worst_case.kept_samples import own_copy
+from brimful_inside.probe.worst_case.scan import Scan, random_state_kept, worst_indices
 from brimful_inside.probe.worst_case.scan_cache import ScanCache
 from brimful_inside.wire import TrialConfig, WorstBatch
 
@@ -32,6 +33,7 @@ class Plan(NamedTuple):
     reported: WorstBatch
     indices: List[int] = []  # noqa: RUF012
     whole_batch: bool = False  # the indices are one batch of the script's own batch sampler
+    samples: Dict[int, Any] = {}  # noqa: RUF012  # by index, where the data set would give others
 
     def batch_like(self, index: Any) -> Any:
         """The indices to fetch in place of `index`: as many, from the largest on; from the first again where they run out."""
@@ -88,46 +90,49 @@ class WorstBatches:
         if not length:
             return Plan(WorstBatch(0, length, False, "not scanned: " + why))
         try:
+            collate = loader.collate_fn if loader._auto_collation else None
             kept = (loader.dataset, loader.generator, loader.sampler, getattr(loader.sampler, "generator", None))
-            with random_state_kept(*kept):
+            with random_state_kept(*kept, collate, getattr(collate, "__self__", None)):
                 # A copy: a data set that opens its file at first use must open it in its workers, not here.
-                scan = self._scans.scan(copy.copy(loader.dataset), length, totals_needed=_has_custom_batches(loader))
+                custom = _has_custom_batches(loader)
+                scan, samples = self._scans.scan(copy.copy(loader.dataset), length, custom, collate, keeps=self._imaginary)
                 chosen = _batch_of_custom_sampler(loader, scan)
         except Exception as error:
             why = "the data set gave an error where samples were read (%s)" % _short(error)
             return Plan(WorstBatch(0, length, False, "not scanned: " + why))
-        return self._plan_of(scan, chosen)
+        return self._plan_of(scan, chosen, samples)
 
-    def _plan_of(self, scan: Scan, chosen: Optional[List[int]]) -> Plan:
+    def _plan_of(self, scan: Scan, chosen: Optional[List[int]], samples: Dict[int, Any]) -> Plan:
         indices = chosen or worst_indices(scan)
         if chosen is not None:
             what = "the batch sampler's batches differ: every batch is the largest of those it gave (%d samples)" % len(chosen)
         elif scan.varies:
-            what = _sentence(scan)
+            what = _sentence(scan, kept=bool(samples))
         else:
             what = "nothing but the batch size varies in %d of %d samples" % (scan.scanned, scan.length)
         varies = scan.varies or chosen is not None
         reported = WorstBatch(scan.scanned, scan.length, varies, what, scanned_in=scan.trial)
         if varies:
             reported = replace(reported, indices=[int(i) for i in indices[:REPORTED_INDICES]])
-        return Plan(reported, indices if varies or self._imaginary else [], whole_batch=chosen is not None)
+        return Plan(reported, indices if varies or self._imaginary else [], chosen is not None, samples)
 
 
 def _short(error: Exception) -> str:
     return "%s: %s" % (type(error).__name__, str(error)[:200])
 
 
-def worst_indices(scan: Scan) -> List[int]:
-    """For each dimension that varies the sample that has most of it, then the samples largest in total."""
-    first = dict.fromkeys(at for _, _, at in sorted(scan.extremes.values(), key=lambda e: -e[1]))
-    return [*first, *(index for index in scan.largest if index not in first)]
-
-
-def _sentence(scan: Scan) -> str:
+def _sentence(scan: Scan, kept: bool) -> str:
     parts = ["%s from %d to %d" % (name, low, high) for name, (low, high, _) in sorted(scan.extremes.items())]
+    parts = parts or ["only as the collate_fn makes them"]
     more = "" if len(parts) <= 4 else " and %d more" % (len(parts) - 4)
     of = "all %d samples" % scan.length if scan.scanned == scan.length else "%d of %d samples" % (scan.scanned, scan.length)
-    return "samples vary (%s%s, in %s): every batch is made of the largest" % (", ".join(parts[:4]), more, of)
+    vary = "samples vary (%s%s, in %s): " % (", ".join(parts[:4]), more, of)
+    if not scan.repeatable and not kept:
+        return vary + "the data set gives others when it is asked again, so batches need not be made of the largest"
+    most = ["%s up to %d" % (name, high) for name, (high, _) in sorted(scan.collated.items()) if high > 1]
+    by = ", as the collate_fn makes them (%s)" % ", ".join(most[:4]) if most else ""
+    again = "; they are kept from the scan, for the data set gives others when it is asked again" if kept else ""
+    return vary + "every batch is made of the largest" + by + again
 
 
 def _has_custom_batches(loader: Any) -> bool:
@@ -202,7 +207,7 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
         self._auto_collation = loader._auto_collation
         self._collate = loader.collate_fn
         self._plan = plan
-        self._samples: Dict[int, Any] = {}
+        self._samples: Dict[int, Any] = dict(plan.samples)
         self._first: Optional[int] = None
         self._sampler_iter = iter(self._index_sampler)
         self._profile_name = "enumerate(DataLoader)#brimful.__next__"
@@ -241,8 +246,7 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
     def _sample(self, index: int) -> Any:
         if index not in self._samples:
             self._samples[index] = self._dataset[index]
-        sample = self._samples[index]
-        return copy.copy(sample) if isinstance(sample, (dict, list)) else sample
+        return own_copy(self._samples[index])
 
     def _batch(self, indices: List[int]) -> Any:
         size = len(indices)

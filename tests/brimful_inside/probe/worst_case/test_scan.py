@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful_inside.probe.worst_case.scan import measure, order_of, random_state_kept, scan
-from brimful_inside.probe.worst_case.worst_batches import worst_indices
+from brimful_inside.probe.worst_case.scan import measure, order_of, random_state_kept, scan, worst_indices
 
 
 @given(st.integers(0, 3000))

@@ -2,6 +2,8 @@
 
 import pytest
 
+from brimful_inside.probe.worst_case.collated import CHECKED
+from brimful_inside.probe.worst_case.scan import ASKED_AGAIN
 from tests.brimful_inside.helper import CARD
 
 HEAD = """
@@ -145,8 +147,83 @@ def test_a_later_trial_reads_a_few_samples_and_its_own_batches_and_makes_the_sam
     (before, shapes), (after, again) = read_and_shapes(one), read_and_shapes(two)
     assert again == shapes and len(shapes) == 4
     its_own = sum(int(shape[1:].split(",")[0]) for shape in shapes)
-    assert before == 300 + its_own and after == 32 + 1 + its_own, "all samples, then the first and the largest"
+    assert before == 300 + ASKED_AGAIN + CHECKED + its_own, "all samples, then some of the largest again"
+    assert after == 32 + 1 + its_own, "the first and the largest"
     worst = one.report["worst_batch"]
     assert worst["scanned_in"] is None and worst["varies"]
     assert two.report["worst_batch"] == {**worst, "scanned_in": "trial"}
     assert list(two.folder.glob("scans-*")) == []
+
+
+IGNORES = """
+class Ignores(Sentences):
+    order = None
+    def __getitem__(self, i):
+        if self.order is None:
+            self.order = iter(random.Random().sample(range(300), 300) * 1000)
+        return super().__getitem__(next(self.order))
+data = Ignores()
+data[0]
+"""
+ON_CARD = HEAD.replace("torch.nn.Parameter(torch.ones(()))", 'torch.nn.Parameter(torch.ones((), device="cuda"))').replace(
+    "(x * weight)", '(x.to("cuda") * weight)'
+)
+IMAGINARY = {"worst_batch": True, "device": "imaginary", "card": CARD, "trace": True}
+
+
+def test_of_a_data_set_that_ignores_its_index_batches_are_made_of_the_samples_that_were_measured(run_trial):
+    trial = run_trial(ON_CARD + IGNORES + "train(DataLoader(data, 4, collate_fn=pad))\n", **IMAGINARY)
+    assert trial.stdout.splitlines() == ["(4, 500) 4"] * 4
+    assert "every batch is made of the largest; they are kept from the scan" in trial.report["worst_batch"]["what"]
+
+
+def test_where_a_loaders_workers_get_other_samples_it_is_not_said_that_batches_are_made_of_the_largest(run_trial):
+    trial = run_trial(HEAD + IGNORES + "train(DataLoader(data, 4, collate_fn=pad))\n", worst_batch=True)
+    assert "batches need not be made of the largest" in trial.report["worst_batch"]["what"]
+    assert len(trial.stdout.splitlines()) == 4
+
+
+TEXTS = """
+class Texts(Dataset):
+    def __len__(self): return 90
+    def __getitem__(self, i):
+        return "w " * 200 if i % 2 else "w" * (400 + i)
+def tokens(texts):
+    split = [torch.ones(len(text.split())) for text in texts]
+    return torch.nn.utils.rnn.pad_sequence(split, batch_first=True), torch.arange(len(texts))
+DEFINED
+train(DataLoader(Texts(), BATCH, collate_fn=collate))
+"""
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_texts_are_ordered_by_the_tokens_that_the_collate_fn_makes_of_them(run_trial, size):
+    script = TEXTS.replace("DEFINED", "collate = tokens").replace("BATCH", str(size))
+    trial = run_trial(ON_CARD + script, **IMAGINARY)
+    assert trial.stdout.splitlines() == [f"({size}, 200) {size}"] * 4
+    assert "as the collate_fn makes them (0.1 up to 200)" in trial.report["worst_batch"]["what"]
+
+
+FAILS = """
+def collate(texts):
+    assert len(texts) > 1, "needs pairs"
+    return tokens(texts)
+"""
+RANDOM = """
+def collate(texts):
+    x, i = tokens(texts)
+    return x.repeat(1, random.randint(1, 50)), i
+"""
+COPIES = """
+def collate(texts):
+    x, i = tokens(texts)
+    return x.cuda(), i
+"""
+
+
+@pytest.mark.parametrize("collate", [FAILS, RANDOM, COPIES], ids=["fails", "random", "on the card"])
+def test_a_collate_fn_that_says_nothing_of_one_sample_leaves_the_order_by_characters(run_trial, collate):
+    trial = run_trial(ON_CARD + TEXTS.replace("DEFINED", collate).replace("BATCH", "4"), **IMAGINARY)
+    worst = trial.report["worst_batch"]
+    assert trial.failures == [] and len(trial.stdout.splitlines()) == 4
+    assert worst["what"].endswith("every batch is made of the largest") and worst["indices"][0] == 88
