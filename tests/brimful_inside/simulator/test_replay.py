@@ -100,12 +100,15 @@ def test_the_peaks_are_those_of_the_plainest_writing_of_the_rules(seed, length):
 
 @pytest.mark.parametrize("conf", [conf for conf in CONFIGURATIONS if "fraction" not in conf])
 @given(seed=SEEDS)
+@example(seed=496878413)
 @settings(max_examples=60, deadline=None)
 def test_a_program_gets_through_on_a_card_of_its_reserved_peak_and_never_on_one_of_less_than_its_allocated_peak(conf, seed):
     program, chosen = random_program(random.Random(seed), 200), settings_from(conf)
     whole = replay(program, program.sizes, CachingAllocator(None, chosen))
     again = replay(program, program.sizes, CachingAllocator(whole.peak.reserved, chosen, detailed=False))
-    assert comparable(again) == comparable(whole)
+    assert again.full is None
+    if not chosen.expandable_segments:  # where a smaller card has fewer addresses, blocks may lie elsewhere
+        assert comparable(again) == comparable(whole)
     smaller = replay(program, program.sizes, CachingAllocator(whole.peak.allocated - 1, chosen))
     assert smaller.full is not None or not whole.peak.allocated
 
