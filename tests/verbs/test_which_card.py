@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from test_solve import Shaped
 from world import GIB, MIB, World, reporting, work
@@ -10,6 +12,7 @@ from brimful import predict
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
 from brimful.values import Outcome
 from brimful.verbs import which_card
+from brimful_inside.simulator.trace import Malloc
 
 FOUR = "t4,l4,a100-40gb,h100"
 ALL_ALIKE = [[7, 5], [8, 0], [8, 9], [9, 0]]
@@ -53,6 +56,23 @@ def test_each_line_is_what_the_card_answers_alone(batch_size):
         assert (line.verdict, line.batch_size, line.largest_batch_size) == (
             alone.verdict, alone.batch_size, alone.largest_batch_size)  # fmt: skip
         assert line.peak.device_bytes == alone.peak.device_bytes
+
+
+@dataclass
+class Ragged(World):
+    """A batch is as long as its longest sample: no polynomial gives its allocations."""
+
+    def rows(self, size):
+        rows = super().rows(size)
+        longest = [Malloc(5 + n, size * (45 * MIB - (7919 + n) * size % 1009 * 1_999), "aten.cat") for n in (0, 1, 2)]
+        return [*rows[:2], *longest, *rows[2:]]
+
+
+def test_where_no_model_gives_the_sizes_each_line_is_about_what_the_card_answers_alone():
+    several = lines(asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None))))
+    for key, line in several.items():
+        alone = asked(Ragged(dataset=None), key).largest_batch_size
+        assert abs(line.largest_batch_size - alone) <= 0.1 * alone, (key, line.largest_batch_size, alone)
 
 
 def test_the_number_of_cards_multiplies_the_price_and_is_traced_apart():

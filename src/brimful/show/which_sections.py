@@ -10,7 +10,7 @@ from brimful.values import CardAnswer, Prediction
 _FITS = {"fits": Cell("yes", tone="good"), "tight": Cell("tight", tone="warn"), "does_not_fit": Cell("no", tone="bad")}
 _FAILS = Cell("fails", tone="bad")
 _HOW = "GiB: the device peak. All is predicted, an epoch's training too; prices are assumed, in US dollars (`brimful gpus`)."
-_TRACED = "Traces at small sizes speak for cards that do all in the same way; only the first line was traced at its own answer."
+_TRACED = "Traces at other sizes speak for cards that do all in the same way; only the first line was traced at its own answer."
 _SOLVED = "Largest: the %s that fits. Traces of the largest card speak for others where they confirm how memory grows."
 _LOADING = "*: this machine loads its samples more slowly than that; the time is the card's alone."
 

@@ -103,7 +103,8 @@ def _groups(session: Session, began: Start, noted: list[Diagnostic]) -> Iterator
 
 
 def _trace(group: _Group) -> None:
-    """The small traces of a search, and one at the requested size where they do not give it."""
+    """The small traces of a search, and one at the requested size where they do not give it, or the whole search of the largest
+    card where they give no size to the byte."""
     tracer = group.tracer
     if not group.has_a_place:
         tracer.result(None)
@@ -116,9 +117,15 @@ def _trace(group: _Group) -> None:
         run_search(search_largest(tracer.card, limits, first, group.multiple_of, unknown=tracer.unknown), tracer.traced)
     group.shown = _shown(tracer)
     model = extrapolate(tracer.card, limits, group.shown, group.multiple_of).size_model
-    if group.asked is not None and (model is None or not model.exact or group.asked < min(model.fitted_at)):
+    exact = model is not None and model.exact
+    if group.asked is not None and (model is None or not exact or group.asked < min(model.fitted_at)):
         play_of_trial(tracer, group.asked)
-        group.shown = _shown(tracer)
+    elif tracer.in_batches and not exact:  # two small traces say little of sizes that are hundreds of times as large
+        begun, limits = tuple(group.shown), imaginary.limits_of(tracer)
+        run_search(search_largest(tracer.card, limits, first, group.multiple_of, begun), tracer.traced)
+    else:
+        return
+    group.shown = _shown(tracer)
 
 
 def _shown(tracer: Tracer) -> dict[int, Traced]:

@@ -8,7 +8,7 @@ from functools import partial
 
 from brimful.decide.memory.bracket import Bracket
 from brimful.decide.memory.fit import Card, ExtrapolatedPeaks, Play
-from brimful.decide.memory.size_model import ROUNDED_TO, SizeModel, TrustedModel
+from brimful.decide.memory.size_model import ROUNDED_TO, Fitted, SizeModel, TrustedModel, most_trusted
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import Outcome
 from brimful_inside.simulator.program import Program, joined, program_of
@@ -42,7 +42,12 @@ class Known:
     full: set[int] = field(default_factory=set)  # ran out of device memory
     steps: set[int | None] = field(default_factory=set)  # samples that went into a step, over all traces
     predicted: dict[tuple, ExtrapolatedPeaks] = field(default_factory=dict)
+    fitted: dict[tuple[int, ...], Fitted] = field(default_factory=dict)  # by the sizes of the traces
     aside: dict[int, Traced] = field(default_factory=dict)  # traced, and not learned: see `trace`
+
+    def most_trusted(self, frontier: list[int] | None = None) -> TrustedModel | None:
+        """The model to be trusted most near these sizes, near the edge of what fits where none are named."""
+        return most_trusted(self.programs, frontier or self.frontier, self.fitted) if self.programs else None
 
     def peaks_of(self, model: SizeModel) -> ExtrapolatedPeaks:
         return self.predicted.setdefault(model.identity, ExtrapolatedPeaks(model, self.card))
@@ -76,6 +81,17 @@ class Known:
             play = self._play(program)
             self.played[size] = play(self.card.capacity_bytes)
             (bracket.fitting if self.card.fits(play) else bracket.too_large).add(size)
+
+    def keep_nearest(self, count: int) -> None:
+        """So many programs, those nearest to the edge: a model is sought of each two and three of them."""
+        edge = self.bracket.low or self.bracket.high or 1
+        nearest = sorted(self.programs, key=lambda size: abs(size - edge))[:count]
+        self.programs = {size: self.programs[size] for size in sorted(nearest)}
+
+    def about(self, model: TrustedModel | None) -> int | None:
+        """The largest size that fits by a model that rounds; without one the largest that was traced."""
+        low, upper = self.bracket.low, self.bracket.largest_to_try
+        return low if model is None else self.peaks_of(model.size_model).largest(low or 1, upper) or low
 
     def _play(self, program: Program) -> Play:
         return partial(self.card.replay, program)

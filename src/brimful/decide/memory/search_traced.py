@@ -23,7 +23,6 @@ from brimful.decide.memory.size_model import (
     TrustedModel,
     common_prefix,
     fit_size_model,
-    most_trusted,
     third_size,
 )
 from brimful.values import Limits, MemoryEstimate, Outcome, Point
@@ -85,8 +84,9 @@ def search_largest(
         yield from known.trace(size // multiple_of)
     if not begins_with:
         yield from _first_traces(known, first_size, asked)
+    most = MOST_TRACES + len(begins_with)
     while bracket.failed is None and known.programs and not bracket.ignored and not known.unfollowed:
-        size = _next_size(known) if len(bracket.tried) < MOST_TRACES else None
+        size = _next_size(known) if len(bracket.tried) < most else None
         if size is None:
             break
         yield from known.trace(size)
@@ -108,12 +108,13 @@ def extrapolate(
     known = Known(card, Bracket(limits, multiple_of, unknown))
     for size, traced in sorted(shown.items()):
         known.learn(size // multiple_of, traced)
-    model = most_trusted(known.programs, known.frontier) if known.programs else None
-    size_model = model.size_model if model is not None else None
+    known.keep_nearest(MAX_TRACES)
+    model = known.most_trusted()
     largest = None
     says = known.bracket.in_batches or known.is_sure(model)
     if says and not known.bracket.ignored and not known.unfollowed:
-        largest = _candidate(known, model) if size_model is not None and size_model.exact else known.bracket.low
+        exact = model is not None and model.size_model.exact
+        largest = _candidate(known, model) if exact else known.about(model)
     named = None if largest is None else known.bracket.samples(largest)
     return Extrapolated(named, _in_samples(known, model), known.bracket.limits.loader_cap)
 
@@ -172,7 +173,7 @@ def _second_size(known: Known, first: int) -> int | None:
 
 def _next_size(known: Known) -> int | None:
     """The next batch size to trace; None when the search is over."""
-    bracket, model = known.bracket, most_trusted(known.programs, known.frontier)
+    bracket, model = known.bracket, known.most_trusted()
     candidate = _candidate(known, model)
     if candidate is None:
         return None if 1 in bracket.tried or (model is not None and model.verified) else 1
@@ -294,7 +295,7 @@ def _candidate_by_peaks(known: Known, lowest: int, upper: int | None) -> int | N
 
 def _conclude(known: Known) -> MemoryConclusion:
     bracket, card = known.bracket, known.card
-    trusted = most_trusted(known.programs, known.frontier) if known.programs else None
+    trusted = known.most_trusted()
     largest = bracket.low
     # A model whose answer no trial was left for is none: by chance it may give some traces and not others.
     verified = known.is_sure(trusted) and bracket.failed is None and _candidate(known, trusted) == largest
@@ -344,7 +345,7 @@ def _limited_by(known: Known, model: TrustedModel | None, largest: int | None, c
 def _curve(known: Known, largest: int | None) -> tuple[Point, ...]:
     """Predicted peaks for a picture: at each size by the model that holds at the nearest traced size."""
     bracket, sizes = known.bracket, sorted(known.programs)
-    models = [most_trusted(known.programs, frontier) for frontier in (known.frontier, sizes[:2]) if frontier]
+    models = [known.most_trusted(frontier) for frontier in (known.frontier, sizes[:2]) if frontier]
     found = [model for model in models if model is not None]
     lowest = 1 if bracket.in_batches else sizes[0] if sizes else 1  # below that scripts may fail
     points, rows = [], max((len(model.size_model.program.events) for model in found), default=0)

@@ -249,19 +249,37 @@ class TrustedModel:
         return self.size_model.exact and len(self.reproduced) > len(self.size_model.fitted_at)
 
 
-def most_trusted(programs: dict[int, Program], frontier: list[int]) -> TrustedModel | None:
+@dataclass
+class Fitted:
+    """A model of some of the traces, if they have one, and which traces it gives to the byte, each looked at once."""
+
+    model: SizeModel | None
+    _gives: dict[int, bool]
+
+    def gives(self, size: int, program: Program) -> bool:
+        if size not in self._gives:
+            self._gives[size] = self.model is not None and self.model.difference_from(program, size) is None
+        return self._gives[size]
+
+
+def most_trusted(
+    programs: dict[int, Program], frontier: list[int], known: dict[tuple[int, ...], Fitted] | None = None
+) -> TrustedModel | None:
     """The model, of all that two or three traces give, that is to be trusted most near the frontier.
 
     First those that give the traces at the frontier to the byte, then those without rounding that give the most traces,
-    then the plainest. None where no two traces have the same events.
+    then the plainest. None where no two traces have the same events. `known`: what was fitted to these traces before.
     """
+    known = {} if known is None else known
     best: tuple[tuple[int, int, int, int], TrustedModel] | None = None
     for count in (2, 3):
         for sizes in combinations(sorted(programs), count):
-            model = fit_size_model({size: programs[size] for size in sizes})
+            if sizes not in known:
+                known[sizes] = Fitted(fit_size_model({size: programs[size] for size in sizes}), dict.fromkeys(sizes, True))
+            model = known[sizes].model
             if model is None or (count == 3 and (not model.exact or model.concave)):
                 continue  # any three points have a parabola: it says something if its numbers are whole and it does not fall
-            reproduced = tuple(n for n in programs if n in sizes or model.difference_from(programs[n], n) is None)
+            reproduced = tuple(n for n in programs if known[sizes].gives(n, programs[n]))
             near = sum(size in reproduced for size in frontier)
             distance = sum(abs(size - frontier[-1]) for size in sizes)
             rank = (near, len(reproduced) if model.exact else 0, -count, -distance)
