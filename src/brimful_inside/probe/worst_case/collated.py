@@ -3,33 +3,44 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
+import types
 from typing import Any, Callable, Dict, List, Set, Tuple
 
+import torch
+from torch.utils.data import Dataset
+
 from brimful_inside.probe.worst_case.batch_tensors import tensors_of
-from brimful_inside.probe.worst_case.kept_samples import own_copy
 from brimful_inside.probe.worst_case.scan import FIRST_S, Dims, Scan, measure, worst_indices
 
 CHECKED = 8  # samples by which it is decided whether this says more than the samples' own sizes
-MOST = 4096
-FOR_S = 10.0  # in the first trial alone, where the data set gives what it is asked for; assumed
+MOST = 4096  # where later trials use the scan of the first
+FEW = 256  # where every trial scans: a number, for an order that does not depend on the speed of the host (assumed)
+FOR_S = 10.0  # a limit for a slow collate_fn, whichever the number; assumed
+SHARED = (torch.nn.Module, Dataset, types.MethodType)  # large, or the script's own: a copy of a method copies its object
+MAX_PARTS = 1000  # of a collate_fn that are looked through for them
 
 
 def by_collated(found: Scan, read: Callable[[int], Any], collate: Callable[[List[Any]], Any]) -> Scan:
     """Orders the candidates of a scan, the largest of them as far as time allows, by the batch of each alone. The scan as it
-    is where that fails, differs from call to call, is on a device or has the sizes that the samples have."""
+    is where that fails, differs from call to call, is on a device or has the sizes that the samples have, and where only the
+    script's own objects could make it."""
     started = time.monotonic()
     varies = found.varies
     sizes: Dict[int, Tuple[Dims, int]] = {}
     try:
-        collate = copy.copy(collate)  # one that counts its batches starts at the first
-        candidates = worst_indices(found)[:MOST]
+        if _holds_shared(collate):
+            return found
+        collate = copy.deepcopy(collate)  # one that counts its batches starts at the first
+        kept = found.repeatable and found.extremes  # equal sizes do not show in a later trial that the samples are the same
+        candidates = worst_indices(found)[: MOST if kept else FEW]
         samples = {index: read(index) for index in candidates[:CHECKED]}
         if not _says_more(list(samples.values()), collate, started + FOR_S):
             return found
         for index in candidates:
             sample = samples[index] if index in samples else read(index)
-            sizes[index] = measure(collate([own_copy(sample)]))
+            sizes[index] = measure(collate([copy.deepcopy(sample)]))
             varies = varies or sizes[index] != sizes[candidates[0]]
             if time.monotonic() - started > (FOR_S if varies else FIRST_S):
                 break
@@ -49,14 +60,30 @@ def by_collated(found: Scan, read: Callable[[int], Any], collate: Callable[[List
 def _says_more(samples: List[Any], collate: Callable[[List[Any]], Any], until_s: float) -> bool:
     differs = False
     for sample in samples:
-        batch = collate([own_copy(sample)])
+        batch = collate([copy.deepcopy(sample)])
         if any(str(getattr(part, "device", "cpu")) != "cpu" for part in tensors_of(batch)):
             return False  # it would take memory in the trial that the training does not take
         dims, total = measure(batch)
-        if (dims, total) != measure(collate([own_copy(sample)])) or time.monotonic() > until_s:
+        if (dims, total) != measure(collate([copy.deepcopy(sample)])) or time.monotonic() > until_s:
             return False
         differs = differs or _sizes(dims) != _sizes(measure(sample)[0])
     return differs
+
+
+def _holds_shared(collate: Any) -> bool:
+    parts = [collate]
+    for part in parts:  # which grows
+        if isinstance(part, SHARED):
+            return True
+        if len(parts) >= MAX_PARTS:
+            continue
+        if isinstance(part, functools.partial):
+            parts += [part.func, *part.args, *part.keywords.values()]
+        elif isinstance(part, (list, tuple)):
+            parts += part
+        else:
+            parts += (part if isinstance(part, dict) else getattr(part, "__dict__", {})).values()
+    return False
 
 
 def _sizes(dims: Dims) -> Set[int]:

@@ -1,10 +1,12 @@
 """Candidates are ordered by what the collate_fn makes of each, where that says more than the samples' own sizes."""
 
+import functools
+
 import pytest
 import torch
 
 from brimful_inside.probe.worst_case import collated as collated_module
-from brimful_inside.probe.worst_case.collated import CHECKED, by_collated
+from brimful_inside.probe.worst_case.collated import CHECKED, FEW, by_collated
 from brimful_inside.probe.worst_case.scan import scan, worst_indices
 
 TEXTS = ["a" * 60, "a " * 10, "b " * 25, *("c" * n for n in range(30, 50))]
@@ -82,3 +84,70 @@ def test_a_collate_fn_that_empties_a_sample_or_counts_its_batches_has_not_been_c
     collate, samples = Counts(), [{"text": text} for text in TEXTS]
     _, after = ordered(collate, samples)
     assert worst_indices(after)[0] == 2 and collate.batches == 0 and [one["text"] for one in samples] == TEXTS
+
+
+class CountsInside:
+    """A collate_fn that an object inside it, or a method of it, serves."""
+
+    def __init__(self, **held):
+        self.calls = []
+        self.held = held
+
+    def __call__(self, samples):
+        return self.collate(samples)
+
+    def collate(self, samples):
+        self.calls.append(len(samples))
+        return words(samples)
+
+
+def test_what_a_collate_fn_holds_is_copied_with_it():
+    collate = CountsInside()
+    _, after = ordered(collate)
+    assert worst_indices(after)[0] == 2 and collate.calls == []
+
+
+@pytest.mark.parametrize("hold", ["method", "partial of a method", "module inside"])
+def test_a_method_and_what_holds_a_model_are_not_called_and_the_model_is_not_copied(monkeypatch, hold):
+    copies = []
+    monkeypatch.setattr(torch.nn.Linear, "__deepcopy__", lambda *_: copies.append(1), raising=False)
+    owner = CountsInside(**({"inner": [torch.nn.Linear(1, 1)]} if hold == "module inside" else {}))
+    collate = {"method": owner.collate, "module inside": owner}.get(hold, functools.partial(owner.collate))
+    before, after = ordered(collate)
+    assert after is before and owner.calls == copies == []
+
+
+def test_a_collate_fn_that_empties_what_a_sample_holds_leaves_the_samples():
+    samples = [(["start"], {"text": text}) for text in TEXTS]
+
+    def empties(some):
+        for tags, _ in some:
+            tags.append("end")
+        return words([fields.pop("text") for _, fields in some])
+
+    _, after = ordered(empties, samples)
+    assert worst_indices(after)[0] == 2 and samples == [(["start"], {"text": text}) for text in TEXTS]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_scan_that_is_not_kept_for_later_trials_asks_for_few_samples(kept):
+    texts, calls = [f"{n:04d} " * (n % 7 + 1) for n in range(2 * FEW)], []
+
+    def counts(samples):
+        calls.append(len(samples))
+        return words(samples)
+
+    found = scan(texts, len(texts))._replace(repeatable=kept)
+    assert by_collated(found, texts.__getitem__, counts).collated["1"][0] == 7
+    assert len(calls) - 2 * CHECKED == (len(texts) if kept else FEW)
+
+
+def test_of_texts_of_equal_length_few_are_asked_for():
+    calls = []
+
+    def counts(samples):
+        calls.append(len(samples))
+        return words(samples)
+
+    _, after = ordered(counts, ["ab cd e", "a b c d", *["abcdefg"] * 2 * FEW])
+    assert after.varies and len(calls) == FEW + 2 * CHECKED

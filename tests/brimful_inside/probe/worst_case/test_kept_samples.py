@@ -1,5 +1,7 @@
 """Samples are kept within bounds."""
 
+import sys
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,3 +32,11 @@ def test_the_sample_that_has_most_of_a_dimension_is_kept_whatever_its_size(monke
     kept = KeptSamples()
     scan([torch.ones(1, 9), torch.ones(20, 20), torch.ones(1, 40), torch.ones(1, 30)], 4, kept=kept)
     assert sorted(kept.samples()) == [1, 2]
+
+
+def test_lists_of_integers_take_no_more_memory_than_is_said():
+    kept, length = KeptSamples(), 1 << 17
+    for index in range(12):
+        kept.add(index, list(range(1000, 1000 + length)), length, ())
+    found = kept.samples().values()
+    assert 30e6 < sum(sys.getsizeof(sample) + sum(map(sys.getsizeof, sample)) for sample in found) < 40e6
