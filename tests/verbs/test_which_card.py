@@ -75,6 +75,26 @@ def test_where_no_model_gives_the_sizes_each_line_is_about_what_the_card_answers
         assert abs(line.largest_batch_size - alone) <= 0.1 * alone, (key, line.largest_batch_size, alone)
 
 
+def test_no_line_names_a_size_at_which_the_script_is_known_to_fail():
+    def crashes(trial, size):
+        return Outcome.CRASHED if size > 205 else None
+
+    found = lines(asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None, outcome_of=crashes))))
+    assert max(line.largest_batch_size for line in found.values()) <= 205
+
+
+def test_sizes_that_the_script_refuses_say_nothing_of_its_multiples():
+    def odd(trial, size):
+        return Outcome.CRASHED if size % 8 else None
+
+    world = reporting(alike=ALL_ALIKE, world=World(fixed=3 * GIB, linear=7 * MIB, dataset=None, outcome_of=odd))
+    several = lines(asked(world))
+    assert min(world.batch(trial) for trial in world.launched) > 0
+    for key, line in several.items():
+        alone = asked(World(fixed=3 * GIB, linear=7 * MIB, dataset=None, outcome_of=odd), key)
+        assert line.largest_batch_size == alone.largest_batch_size
+
+
 def test_the_number_of_cards_multiplies_the_price_and_is_traced_apart():
     world = reporting(alike=[])
     found = asked(world, "l4:1..2")

@@ -90,8 +90,9 @@ class Known:
 
     def about(self, model: TrustedModel | None) -> int | None:
         """The largest size that fits by a model that rounds; without one the largest that was traced."""
-        low, upper = self.bracket.low, self.bracket.largest_to_try
-        return low if model is None else self.peaks_of(model.size_model).largest(low or 1, upper) or low
+        low, upper, most = self.bracket.low, self.bracket.largest_to_try, self.bracket.largest_without_error
+        found = None if model is None else self.peaks_of(model.size_model).largest(low or 1, upper)
+        return low if found is None else min(found, most or found)
 
     def _play(self, program: Program) -> Play:
         return partial(self.card.replay, program)

@@ -80,11 +80,12 @@ def search_largest(
     """
     known = Known(card, Bracket(limits, multiple_of, unknown))
     bracket = known.bracket
-    for size in begins_with:
-        yield from known.trace(size // multiple_of)
-    if not begins_with:
+    begun = [size // multiple_of for size in begins_with if size % multiple_of == 0]
+    for size in begun:
+        yield from known.trace(size)
+    if not begun:
         yield from _first_traces(known, first_size, asked)
-    most = MOST_TRACES + len(begins_with)
+    most = MOST_TRACES + len(begun)
     while bracket.failed is None and known.programs and not bracket.ignored and not known.unfollowed:
         size = _next_size(known) if len(bracket.tried) < most else None
         if size is None:
@@ -107,7 +108,8 @@ def extrapolate(
     Of another unknown it says something only where a trace confirmed a model, for there sizes often move in steps."""
     known = Known(card, Bracket(limits, multiple_of, unknown))
     for size, traced in sorted(shown.items()):
-        known.learn(size // multiple_of, traced)
+        if size % multiple_of == 0:
+            known.learn(size // multiple_of, traced)
     known.keep_nearest(MAX_TRACES)
     model = known.most_trusted()
     largest = None

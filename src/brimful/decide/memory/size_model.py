@@ -275,10 +275,13 @@ def most_trusted(
     for count in (2, 3):
         for sizes in combinations(sorted(programs), count):
             if sizes not in known:
-                known[sizes] = Fitted(fit_size_model({size: programs[size] for size in sizes}), dict.fromkeys(sizes, True))
+                fitted = fit_size_model({size: programs[size] for size in sizes})
+                # Any three points have a parabola: it says something if its numbers are whole and it does not fall.
+                says = fitted is not None and (count == 2 or (fitted.exact and not fitted.concave))
+                known[sizes] = Fitted(fitted if says else None, dict.fromkeys(sizes, True))
             model = known[sizes].model
-            if model is None or (count == 3 and (not model.exact or model.concave)):
-                continue  # any three points have a parabola: it says something if its numbers are whole and it does not fall
+            if model is None:
+                continue
             reproduced = tuple(n for n in programs if known[sizes].gives(n, programs[n]))
             near = sum(size in reproduced for size in frontier)
             distance = sum(abs(size - frontier[-1]) for size in sizes)
