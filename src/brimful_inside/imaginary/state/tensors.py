@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import weakref
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
@@ -97,8 +96,6 @@ def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
     if like.numel() * dtype.itemsize < 1 << 20:
         return torch.zeros(like.shape, dtype=dtype, device="cpu")
     pages = mmap.mmap(-1, like.numel() * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(AttributeError, OSError):  # not every system has large pages
-        pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=dtype).reshape(like.shape)
 
 
