@@ -8,6 +8,7 @@ put there for the imports after it too, and warnings are filtered: the script wi
 from __future__ import annotations
 
 import ast
+import copy
 import importlib.machinery
 import importlib.util
 import os
@@ -41,7 +42,7 @@ class _Imports:
     def __init__(self, argv: List[str]):
         self._module, self._script = module_and_program(argv[1:])
         self._folder = os.getcwd() if self._module else os.path.dirname(os.path.realpath(self._script))
-        self._main = self._script or os.path.join(self._folder, *(self._module or "").split(".")) + ".py"
+        self._main = self._script  # the file that runs as __main__
         self._read: Set[str] = set()
         self._over = False
 
@@ -49,13 +50,17 @@ class _Imports:
         if self._script:
             yield from self._of_file(self._script, "")
         elif self._module and self.is_users(self._module):
+            place = os.path.join(self._folder, *self._module.split("."))
+            is_module = os.path.isfile(place + ".py") and not os.path.isfile(os.path.join(place, "__init__.py"))
+            self._main = place + ".py" if is_module else os.path.join(place, "__main__.py")
             yield from self._of_users(self._module)
-            main = os.path.join(self._folder, *self._module.split("."), "__main__.py")
-            yield from self._of_file(main, self._module) if os.path.isfile(main) and not self._over else ()
+            if os.path.isfile(self._main) and not self._over:
+                yield from self._of_file(self._main, self._module)
         elif self._module:
-            file = _file_of_library(self._module)
-            is_package = os.path.basename(file or "") == "__main__.py"
-            yield from self._of_file(file, self._module if is_package else self._module.rpartition(".")[0]) if file else ()
+            self._main = _file_of_library(self._module) or ""
+            is_package = os.path.basename(self._main) == "__main__.py"
+            package = self._module if is_package else self._module.rpartition(".")[0]
+            yield from self._of_file(self._main, package) if self._main else ()
 
     def is_users(self, name: str) -> bool:
         """Whether Python would find it beside the script. An installed package comes before a folder of data of its name."""
@@ -75,16 +80,21 @@ class _Imports:
             if isinstance(statement, ast.Import):
                 for alias in statement.names:
                     yield from self._of_import(alias.name, [], ast.copy_location(ast.Import([alias]), statement))
-                    if not self.is_users(alias.name):
+                    if self.is_users(alias.name):
+                        names.of_unknown(alias)
+                    else:
                         names.of_library(alias.name, alias.asname)
             elif isinstance(statement, ast.ImportFrom):
                 name = ".".join(filter(None, [_above(package, statement.level), statement.module or ""]))
                 whole = ast.copy_location(ast.ImportFrom(name, statement.names, 0), statement)
                 yield from self._of_import(name, [alias.name for alias in statement.names], whole)
-                if not self.is_users(name):
+                if self.is_users(name):
+                    names.of_unknown(statement)
+                else:
                     names.of_library(name, None, statement.names)
-            elif self._tries_libraries(statement, names) or _is_repeatable(statement):
+            elif self._tries_libraries(statement, names) or _is_repeatable(statement, names):
                 yield statement
+                names.of_unknown(statement)
             elif not names.only_names(statement) and (file == self._main or not _is_for_main(statement)):
                 self._over = True
             if self._over:
@@ -113,19 +123,20 @@ class _Imports:
                     yield from self._of_file(file, within)
 
     def _tries_libraries(self, statement: ast.stmt, own: Names) -> bool:
-        """Whether it tries imports that are not the user's, and no more."""
-        if not isinstance(statement, ast.Try):
+        """Whether it tries imports that are not the user's, and no more. What takes other errors may take one that the script
+        would not see."""
+        if not isinstance(statement, ast.Try) or not all(map(_is_of_import, statement.handlers)):
             return False
-        parts = [*statement.body, *statement.orelse, *statement.finalbody, *chain(*(h.body for h in statement.handlers))]
-        names: List[str] = []
-        for part in parts:
-            if isinstance(part, ast.Import):
-                names += [alias.name for alias in part.names]
-            elif isinstance(part, ast.ImportFrom) and part.level == 0:
-                names.append(part.module or "")
-            elif not own.only_names(part):
+        within = copy.deepcopy(own)
+        for part in [*statement.body, *statement.orelse, *statement.finalbody, *chain(*(h.body for h in statement.handlers))]:
+            if isinstance(part, ast.Import) and not any(self.is_users(alias.name) for alias in part.names):
+                for alias in part.names:
+                    within.of_library(alias.name, alias.asname)
+            elif isinstance(part, ast.ImportFrom) and part.level == 0 and not self.is_users(part.module or ""):
+                within.of_library(part.module or "", None, part.names)
+            elif not within.are_imported(part) or not within.only_names(part):
                 return False
-        return not any(map(self.is_users, names))
+        return all(own.are_imported(handler.type) for handler in statement.handlers if handler.type)
 
 
 def _above(package: str, level: int) -> str:
@@ -138,17 +149,23 @@ def _is_for_main(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.If) and not statement.orelse and ast.unparse(statement.test) == "__name__ == '__main__'"
 
 
+def _is_of_import(handler: ast.ExceptHandler) -> bool:
+    """Whether it takes the errors of imports alone."""
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return all(isinstance(kind, ast.Name) and kind.id in ("ImportError", "ModuleNotFoundError") for kind in kinds)
+
+
 def _is_plain(value: ast.expr) -> bool:
     return isinstance(value, (ast.Constant, ast.Name, ast.Attribute))
 
 
-def _is_repeatable(statement: ast.stmt) -> bool:
+def _is_repeatable(statement: ast.stmt, names: Names) -> bool:
     """Whether it puts constants into the environment, or filters warnings."""
     if isinstance(statement, ast.Assign):
-        places = [ast.unparse(target.value) for target in statement.targets if isinstance(target, ast.Subscript)]
-        return places == ["os.environ"] and isinstance(statement.value, ast.Constant)
+        places = [names.name_of(target.value) for target in statement.targets if isinstance(target, ast.Subscript)]
+        return places == ["os.environ"] and names.are_imported(statement) and isinstance(statement.value, ast.Constant)
     call = statement.value if isinstance(statement, ast.Expr) else None
-    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in _REPEATABLE:
+    if not isinstance(call, ast.Call) or names.name_of(call.func) not in _REPEATABLE or not names.are_imported(call):
         return False
     return all(map(_is_plain, [*call.args, *(keyword.value for keyword in call.keywords)]))
 

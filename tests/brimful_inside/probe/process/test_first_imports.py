@@ -88,6 +88,50 @@ def test_what_a_module_does_as_the_main_one_is_passed_over_where_it_is_imported(
     ]
 
 
+def test_the_file_of_a_package_that_runs_does_what_the_main_one_does(imports, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main = "import os\nif __name__ == '__main__':\n    os.environ['A'] = str(1)\nimport wave"
+    argv = ["python", "-m", "pack"]
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__main__.py").write_text(main)
+    assert imports("", argv, pack__TOP=MAIN) == ["import csv", "import wave", "import os"]
+    assert imports("", [*argv[:2], "pack.part"], pack__TOP="", pack__part=MAIN) == ["import csv"]
+
+
+def test_the_file_of_a_library_that_runs_does_what_the_main_one_does(tmp_path, monkeypatch):
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "a_program.py").write_text(MAIN)
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+    assert [ast.unparse(statement) for statement in _Imports(["python", "-m", "a_program"]).of_script()] == ["import csv"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ROOT = 'a'\nos.environ.setdefault('HF_HOME', ROOT)",
+        "os.environ.setdefault('HF_HOME', __file__)",
+        "from beside import ROOT\nos.environ.update(A=ROOT)",
+        "os = 'a'\nos.environ['A'] = '1'",
+        "ROOT = 'a'\ntry:\n    import csv\n    x = ROOT\nexcept ImportError:\n    x = None",
+        "try:\n    import csv\n    ROOT = 'a'\nexcept ImportError: ...\nos.environ.setdefault('HF_HOME', ROOT)",
+        "ImportError = ValueError\ntry: import csv\nexcept ImportError: import wave",
+    ],
+)
+def test_what_refers_to_a_name_that_was_passed_over_ends_them(imports, statement):
+    assert "import json" not in imports(f"import os\n{statement}\nimport json", beside="")
+
+
+@pytest.mark.parametrize("kind", ["", "Exception", "(ImportError, NameError)"])
+def test_a_try_that_takes_other_errors_than_those_of_imports_ends_them(imports, kind):
+    assert imports(f"import csv\ntry: import json\nexcept {kind}: import wave\nimport string") == ["import csv"]
+
+
+def test_a_try_that_uses_what_it_imports_ends_nothing(imports):
+    tried = "try:\n    import wave as w\n    x = w.Error\nexcept (ImportError, ModuleNotFoundError):\n    x = None"
+    assert imports(f"{tried}\nimport json") == [tried, "import json"]
+    assert imports(f"{tried}\ny = w.get('a')\nimport json") == [tried]
+
+
 def test_what_only_names_things_ends_nothing_and_its_file_alone_knows_its_names(imports):
     named = "from os.path import dirname as above\nROOT = above(__file__)\nimport csv"
     assert imports("import beside, json", beside=named) == ["from os.path import dirname as above", "import csv", "import json"]
