@@ -55,8 +55,11 @@ class Repetition:
         self._passes = 0
 
     def watch(self, module: Any) -> None:
-        """From now on, until `stop`: the passes of this module."""
+        """From now on, until `stop`: the passes of this module. One without parameters generates nothing: transforms of
+        samples are modules too."""
         self.stop()
+        if next(module.parameters(), None) is None:
+            return
         self._module, self._highest, self._passes = weakref.ref(module), None, 0
         self._handle = torch.nn.modules.module.register_module_forward_hook(self._fire)
 

@@ -88,3 +88,14 @@ def test_a_sampling_loop_is_noticed_once_its_passes_take_no_more_memory():
         net(torch.zeros(1))
     repetition.stop()
     assert len(called) == 1 and not torch.nn.modules.module._global_forward_hooks
+
+
+def test_a_transform_of_samples_is_no_sampling_loop():
+    called, flatten = [], torch.nn.Flatten()
+    repetition = Repetition(lambda: 1, 3, lambda: called.append(1))
+    repetition.watch(flatten)
+    with torch.no_grad():
+        for _ in range(10):
+            flatten(torch.zeros(1, 2))
+    repetition.stop()
+    assert not called
