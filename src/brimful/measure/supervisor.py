@@ -158,12 +158,7 @@ def start_process(
 
 class _Supervisor:
     def __init__(
-        self,
-        process: Process,
-        config_path: Path,
-        output: OutputFiles,
-        watch: Watch,
-        signals: SignalForwarding | None,
+        self, process: Process, config_path: Path, output: OutputFiles, watch: Watch, signals: SignalForwarding | None
     ):
         self._process, self._folder = process, config_path.parent
         self._output, self._watch = output, watch

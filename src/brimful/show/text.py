@@ -7,15 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from brimful.units import (
-    counted,
-    format_bytes,
-    format_bytes_interval,
-    format_duration,
-    format_rate,
-    format_share,
-    noun_of,
-)
+from brimful.units import counted, format_bytes, format_bytes_interval, format_duration, format_rate, format_share, noun_of
 from brimful.values import (
     Epoch,
     Estimate,

@@ -23,12 +23,7 @@ from brimful.units import format_bytes, noun_of
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.locate import Located, locate
 from brimful.verbs.long_evaluation import shown_whole, training_of
-from brimful.verbs.results import (
-    require_steps,
-    require_steps_or_memory,
-    script_error,
-    trained,
-)
+from brimful.verbs.results import require_steps, require_steps_or_memory, script_error, trained
 from brimful.verbs.session import Session
 from brimful.verbs.start import following
 from brimful_inside.simulator.allocator_settings import settings_in

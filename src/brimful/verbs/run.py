@@ -299,12 +299,7 @@ def lever_of(attempt: Attempt, rows: tuple[PlannedSetting, ...]) -> str:
 
 
 def next_settings(
-    attempt: Attempt,
-    command: Command,
-    rows: tuple[PlannedSetting, ...],
-    started: RunStarted,
-    known: Known,
-    first: Attempt,
+    attempt: Attempt, command: Command, rows: tuple[PlannedSetting, ...], started: RunStarted, known: Known, first: Attempt
 ) -> tuple[tuple[PlannedSetting, ...], list[Diagnostic]] | str:
     """The settings of the attempt after one that ran out of memory, with what to show; or why there is none.
 

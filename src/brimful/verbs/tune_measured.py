@@ -36,13 +36,7 @@ from brimful.units import format_bytes
 from brimful.values import Command, Limits, Outcome, Plan, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.devices import require_that_card
 from brimful.verbs.locate import locate
-from brimful.verbs.results import (
-    error_of,
-    ignores_the_batch_size,
-    require_steps,
-    require_steps_or_memory,
-    trained,
-)
+from brimful.verbs.results import error_of, ignores_the_batch_size, require_steps, require_steps_or_memory, trained
 from brimful.verbs.session import Session
 from brimful.verbs.start import refuse_unreachable, takes
 from brimful.verbs.tune_plan import plan_of

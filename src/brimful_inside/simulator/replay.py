@@ -33,12 +33,7 @@ class Replayed(NamedTuple):
     steps: int = 0  # optimizer steps
 
 
-def replay(
-    program: Program,
-    sizes: Sequence[int],
-    allocator: CachingAllocator,
-    observe: Optional[Observer] = None,
-) -> Replayed:
+def replay(program: Program, sizes: Sequence[int], allocator: CachingAllocator, observe: Optional[Observer] = None) -> Replayed:
     """Replay the program of one card until it ends or the card is full. `sizes` are the bytes that its allocations ask for, by
     their numbers; `allocator` is a fresh one."""
     malloc, free = allocator.malloc, allocator.free
@@ -95,10 +90,7 @@ def _worst(
 
 
 def replay_cards(
-    program: Program,
-    sizes: Sequence[int],
-    settings: AllocatorSettings = DEFAULT_SETTINGS,
-    capacity_bytes: Optional[int] = None,
+    program: Program, sizes: Sequence[int], settings: AllocatorSettings = DEFAULT_SETTINGS, capacity_bytes: Optional[int] = None
 ) -> List[Replayed]:
     """The replay of each card's program; `capacity_bytes`: for segments (None: no limit). What was replayed before is known."""
     replays: List[Replayed] = []

@@ -18,13 +18,7 @@ from brimful.decide.memory.fit import Card, curve_sizes, largest_that
 from brimful.decide.memory.intervals import GROWTH_EXTRAPOLATED, GROWTH_PEAKS, growth
 from brimful.decide.memory.known_traces import APART_IN_STEPS, Known, Traced
 from brimful.decide.memory.peak_curve import fit_peaks
-from brimful.decide.memory.size_model import (
-    SizeModel,
-    TrustedModel,
-    common_prefix,
-    fit_size_model,
-    third_size,
-)
+from brimful.decide.memory.size_model import SizeModel, TrustedModel, common_prefix, fit_size_model, third_size
 from brimful.values import Limits, MemoryEstimate, Outcome, Point
 
 MAX_TRACES = 6  # by which a model is confirmed as a rule

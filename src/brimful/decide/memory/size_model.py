@@ -140,10 +140,7 @@ class SizeModel:
         return found
 
     def replay_at(
-        self,
-        batch_size: int,
-        settings: AllocatorSettings = DEFAULT_SETTINGS,
-        capacity_bytes: int | None = None,
+        self, batch_size: int, settings: AllocatorSettings = DEFAULT_SETTINGS, capacity_bytes: int | None = None
     ) -> Replayed:
         """The peaks by phase at a batch size, on a card with `capacity_bytes` for segments (None: without limit). Of several
         cards the worst."""

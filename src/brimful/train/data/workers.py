@@ -17,17 +17,7 @@ import psutil
 import torch
 from torch.utils.data import DataLoader
 
-from brimful.decide.loading import (
-    WORKER_BYTES,
-    Asked,
-    Host,
-    LoaderPlan,
-    Need,
-    Rates,
-    brings_more,
-    choose_workers,
-    plan_loader,
-)
+from brimful.decide.loading import WORKER_BYTES, Asked, Host, LoaderPlan, Need, Rates, brings_more, choose_workers, plan_loader
 from brimful.errors import BrimfulError
 from brimful.train.config import DataConfig
 from brimful.train.data.seeds import kept_random_states

@@ -173,10 +173,7 @@ def _modules(gpu: ImaginaryGpu) -> Dict[str, Dict[str, Any]]:
     public = {name: getattr(flash, name) for name in dir(FlashAttention) if not name.startswith("_")}
     attention = {name: function for name, function in public.items() if name.startswith("flash_attn")}
     version = {name: {"__version__": version} for name, (_, version) in DISTRIBUTIONS.items()}
-    fused = {
-        "memory_efficient_attention": xformers.memory_efficient_attention,
-        "LowerTriangularMask": LowerTriangularMask,
-    }
+    fused = {"memory_efficient_attention": xformers.memory_efficient_attention, "LowerTriangularMask": LowerTriangularMask}
     return {
         "flash_attn": {**version["flash_attn"], **attention},
         "flash_attn.flash_attn_interface": attention,
