@@ -26,23 +26,18 @@ def itself(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
     return args[0]
 
 
-def _like(at: int) -> Handler:
-    return lambda gpu, func, args, kwargs: like(args[at])
+def _like_first(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    return like(args[0])
 
 
 def _empty(shape: Any, dtype: torch.dtype) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=META)
 
 
-def _statistics_dtype(tensor: Tensor) -> torch.dtype:
-    """CUDA keeps means and deviations of half types in float32 (acc_type)."""
-    return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
-
-
 def _batch_norm(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, ...]:
     """cuda/Normalization.cu, cudnn/BatchNorm.cpp: mean and inverse deviation of each channel are kept in training alone."""
-    tensor, training = args[0], args[5]
-    channels, dtype = tensor.shape[1] if training else 0, _statistics_dtype(tensor)
+    tensor, channels = args[0], args[0].shape[1] if args[5] else 0
+    dtype = torch.float32 if tensor.element_size() == 2 else tensor.dtype  # acc_type
     return like(tensor), _empty(channels, dtype), _empty(channels, dtype)
 
 
@@ -51,16 +46,6 @@ def _batch_norm_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict
     dtype = weight.dtype if weight is not None else tensor.dtype
     of_weight = [_empty(tensor.shape[1], dtype) if wanted else None for wanted in mask[1:]]
     return (like(tensor) if mask[0] else None, *of_weight)
-
-
-def _layer_norm(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, ...]:
-    """cuda/layer_norm_kernel.cu: one mean and one inverse deviation a row."""
-    tensor, inner = args[0], len(args[1])
-    if tuple(tensor.shape[-inner:]) != tuple(args[1]):
-        return func(*args, **kwargs)  # raises in PyTorch's words
-    rows = (*tensor.shape[:-inner], *[1] * inner)
-    dtype = _statistics_dtype(tensor)
-    return _empty(tensor.shape, tensor.dtype), _empty(rows, dtype), _empty(rows, dtype)
 
 
 def _layer_norm_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
@@ -81,12 +66,6 @@ def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
     dtype = first.dtype if first.dtype == second.dtype else torch.result_type(first, second)
     shape = first.shape if first.shape == second.shape else broadcast(first.shape, second.shape)
     return _empty(shape, dtype)
-
-
-def _in_place(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    first, second = args[:2]
-    fits = type(second) in (int, float) or (isinstance(second, Tensor) and second.shape in (first.shape, ()))
-    return first if fits and first.is_floating_point() and is_meta(first) else func(*args, **kwargs)
 
 
 def _reduction(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -158,10 +137,8 @@ _BINARY = ("add", "sub", "mul", "div")
 _OF_DEFAULT: Dict[str, Handler] = {
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
-    "native_layer_norm": _layer_norm,
     "native_layer_norm_backward": _layer_norm_backward,
-    **dict.fromkeys(("native_dropout_backward", "threshold_backward", "gelu", "gelu_backward", "silu_backward"), _like(0)),
-    "_sample_dirichlet": _like(0),
+    **dict.fromkeys(("silu_backward", "_sample_dirichlet"), _like_first),
     "cat": _cat,
     **dict.fromkeys(("clamp_", "clamp_min_", "clamp_max_", "leaky_relu_", "elu_", "hardtanh_"), _unchanged),
     **dict.fromkeys(("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_"), itself),
@@ -178,7 +155,6 @@ def handlers() -> Dict[Any, Callable]:
         (aten.random_, ("default", "from", "to"), itself),
         (aten.bernoulli_, ("float", "Tensor"), itself),
         *((getattr(aten, name), ("Tensor", "Scalar"), _binary) for name in _BINARY),
-        *((getattr(aten, name + "_"), ("Tensor", "Scalar"), _in_place) for name in _BINARY),
     ):
         table.update({getattr(packet, name): handler for name in overloads if hasattr(packet, name)})
     for name in dir(C._VariableFunctions):

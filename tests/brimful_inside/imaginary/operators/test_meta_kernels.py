@@ -106,3 +106,13 @@ def test_what_the_host_refuses_the_card_refuses(gpu, call, words):
     for device in ("cpu", "cuda"):
         with pytest.raises(RuntimeError, match=words):
             call(torch.zeros(1, 1, 9, 9, device=device))
+
+
+@pytest.mark.parametrize("transposed", [(False, True), (True, False), (True, True), (False, False)])
+def test_the_gradient_of_an_activation_is_laid_out_as_on_the_host(gpu, transposed):
+    def laid_out(device, call):
+        pair = [torch.zeros(4, 6, device=device).t() if one else torch.zeros(6, 4, device=device) for one in transposed]
+        return call(*pair).stride()
+
+    for call in (lambda grad, x: aten.threshold_backward(grad, x, 0), aten.gelu_backward, aten.silu_backward):
+        assert laid_out("cuda", call) == laid_out("cpu", call)
