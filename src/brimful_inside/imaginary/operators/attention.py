@@ -317,9 +317,8 @@ def _efficient_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str,
     held.append(row_sums)
     if half or machine.choose(lambda capability: capability >= (7, 0)):
         block = efficient_block(machine.capability, half, max(size, value_size))
-        in_registers = int(half and max(size, value_size) <= block[2])
-        if not half:
-            in_registers = 1  # the results are float32 themselves: nothing to sum beside them
+        # Of single precision the results are float32 themselves: nothing to sum beside them.
+        in_registers = int(not half or max(size, value_size) <= block[2])
         held.append(
             Formula("efficient_workspace", (batch, heads, queries, key.shape[2], size, value_size, *block[:2], in_registers))
         )

@@ -96,8 +96,8 @@ def allows_tf32(convolution: bool) -> bool:
 # --- products -----------------------------------------------------------------------------------------------------------
 
 
-def _product(kind: str, batch: int, m: int, n: int, k: int, nbytes: int, launches: int = 1) -> Part:
-    return kind, 2 * batch * m * n * k, nbytes, launches, (batch, m, n, k)
+def _product(kind: str, batch: int, m: int, n: int, k: int, nbytes: int) -> Part:
+    return kind, 2 * batch * m * n * k, nbytes, 1, (batch, m, n, k)
 
 
 def _matmul(first: int) -> Cost:
