@@ -38,7 +38,6 @@ _LIMITS = {
 _METHODS = {
     "trace": "the command was run as asked on the imaginary card",
     "peaks": "a curve through the peaks of trials",
-    "trials": "a curve through the peaks of trials",
 }
 
 #: category -> its name; docs/quantities.md says what each is.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from brimful.decide.loaders_seen import batches_per_step
+from brimful.decide.loaders_seen import batches_per_step, samples_of
 from brimful.values import Budget, Machine, Report, Setting, TrialResult
 from brimful_inside.wire import LoaderSeen
 
@@ -47,8 +47,7 @@ class Seen:
     @property
     def length(self) -> int | None:
         """Samples of an epoch, in this rank."""
-        lengths = (self.loader.sampler_samples, self.loader.dataset_length) if self.loader else ()
-        return next((length for length in lengths if length is not None), None)
+        return samples_of(self.loader) if self.loader else None
 
     @property
     def batches_per_step(self) -> int | None:
