@@ -57,9 +57,8 @@ _KEYS = {
     "num_workers": {"num_workers", "workers"},
     "accumulation": set(_ACCUMULATION_NAMES),
 }
-_KEY = re.compile(
-    r"(?:\+{0,2}|--)[A-Za-z_][\w@/-]*(?:\.[\w-]+)*"
-)  # of a word such as key=value, --part.key or --part.key=value
+# Of a word such as key=value, --part.key or --part.key=value.
+_KEY = re.compile(r"(?:\+{0,2}|--)[A-Za-z_][\w@/-]*(?:\.[\w-]+)*")
 # What a script divides by its batch size, to know how many batches go into an update.
 _WHOLE_BATCH = re.compile(r"(?:\+{0,2}|--)(?:[\w-]+\.)*(?:global|total|effective)[_-](?:train[_-])?batch[_-]?size")
 # What only names a run, starts its random numbers, says where it writes, how long it trains, or where its ranks meet: memory

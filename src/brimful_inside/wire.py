@@ -75,9 +75,7 @@ class TrialConfig:
     cut: bool = True  # False: a whole run, nothing ends early
     settings: Dict[str, Any] = field(default_factory=dict)  # what brimful.setting(name, default) answers
     time_loader: Optional[int] = None  # imaginary: time the training loader, in batches of up to so many samples
-    find_places: Optional[str] = (
-        None  # find where loaders' numbers come from: "script" (text and loaders), "loader" (those alone) or "workers"
-    )
+    find_places: Optional[str] = None  # of loaders' numbers: "script" (text and loaders), "loader" (those alone) or "workers"
     places: Dict[str, Place] = field(default_factory=dict)  # setting -> where its value is set in a script without a flag
     parent_pid: Optional[int] = None  # the trial's first process ends when this one does
     version: int = WIRE_VERSION

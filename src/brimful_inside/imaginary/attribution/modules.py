@@ -89,9 +89,8 @@ class ModuleCalls:
         run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
         def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
-            plain = bool(kwargs.get("accumulate_grad")) and not any(
-                args[2:]
-            )  # all gradients, and no other pass over this graph
+            # All gradients, and no other pass over this graph.
+            plain = bool(kwargs.get("accumulate_grad")) and not any(args[2:])
             self._backward(True, plain)
             try:
                 return run(*args, **kwargs)

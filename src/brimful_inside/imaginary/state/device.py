@@ -129,9 +129,7 @@ class ImaginaryGpu:
             for index in range(count)
         ]
         self.approximations: Dict[str, int] = Counter()
-        self.passed_over = (
-            0  # calls of compiled code that did nothing, in the operation that runs (operators/library_kernels.py)
-        )
+        self.passed_over = 0  # calls of compiled code that did nothing, in the operation that runs (library_kernels.py)
         self.split_over = 1  # so many cards share a batch (nn.DataParallel)
         self.copies_cross = True  # a copy to another card takes time of the links; not where NCCL's broadcast is made of some
         self.communicators: Dict[str, int] = {}  # NCCL groups that were used: by name, how many ranks
