@@ -94,6 +94,7 @@ def test_what_is_no_budget_is_reported(typed, budget, expected):
         (["predict", "--gpu", "t4"], "no command was given"),
         (["predict", "--gpu", "t4", "--"], "no command was given"),
         (["predict", "--gpuu", "t4", *TRAIN, "8"], "--gpuu"),
+        (["predict", "--gpu", "t4", "--batch-size", "8", *TRAIN, "8"], "--set batch_size=64"),
         (["pedict"], "predict"),
         (["tune", "--device", "tpu", *TRAIN, "8"], "auto, cpu or accelerator"),
         (["tune", "--gpu-memory", "8GiB", "--objective", "fastest", *TRAIN, "8"], "only the memory is known"),

@@ -232,9 +232,12 @@ def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:
     try:
         function, bound, ignored = app.parse_args(ours, exit_on_error=False, print_error=False)
     except CycloptsError as error:
+        explanation = "brimful's own options come before the two dashes, your command after them"
+        if words:
+            explanation += "; the script's own settings are given as --set batch_size=64"
         raise UsageError(
             problem=" ".join(str(error).split()),
-            explanation="brimful's own options come before the two dashes, your command after them",
+            explanation=explanation,
             suggestion="see `brimful --help`",
         ) from None
     if "words" in ignored:
