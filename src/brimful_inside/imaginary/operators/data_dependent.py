@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.errors import Unsupported
+from brimful_inside.imaginary.state.errors import Unsupported, row_out_of_range
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META, broadcast, is_meta
 
@@ -123,6 +123,13 @@ def _index_put_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
     return tensor if func is not aten.index_put.default else tensor.clone()
 
 
+def _embedding(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
+    """A table of positions has no row for a longer text: the card's kernel asserts that, and the process ends."""
+    if gpu.known.exceeds(args[1], args[0].shape[0]):
+        raise row_out_of_range(args[0].shape[0])
+    return gpu.remembered.run(gpu, func, args, kwargs, None)
+
+
 def _nms(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     boxes = args[0]
     count = boxes.shape[0]
@@ -138,6 +145,7 @@ def handlers() -> Dict[Any, Callable]:
     return {
         aten.nonzero.default: _nonzero,
         aten.masked_select.default: _masked_select,
+        aten.embedding.default: _embedding,
         **dict.fromkeys((aten._unique.default, aten._unique2.default, aten.unique_dim.default), _unique),
         **dict.fromkeys((aten.unique_consecutive.default, aten.unique_dim_consecutive.default), _unique),
         aten.bincount.default: _bincount,

@@ -60,6 +60,11 @@ def not_during_capture() -> RuntimeError:
     return _cuda_error("operation not permitted when stream is capturing")
 
 
+def row_out_of_range(count: int) -> RuntimeError:
+    """PyTorch's error where a kernel finds that an index is too large (cudaErrorAssert), and why."""
+    return _cuda_error("device-side assert triggered: an embedding of %d rows was asked for a row beyond them" % count)
+
+
 def _cuda_error(words: str) -> RuntimeError:
     kind = getattr(torch, "AcceleratorError", RuntimeError)
     return kind(

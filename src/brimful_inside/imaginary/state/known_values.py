@@ -85,6 +85,16 @@ class Known:
         self.oldest_read = min(self.oldest_read, self._since)
         return values
 
+    def exceeds(self, tensor: Tensor, count: int) -> bool:
+        """Whether one of its numbers is known not to be among 0 to `count` - 1. Nobody is told the numbers, so that nothing
+        that follows depends on them."""
+        self._since = math.inf
+        values = self._values(tensor) if is_meta(tensor) else None
+        if values is None or not values.numel():
+            return False
+        least, most = _alone(torch.aminmax, values)
+        return bool(least < 0 or most >= count)
+
     def _values(self, tensor: Tensor) -> Optional[Tensor]:
         entry = self._entry(tensor)
         if entry is None or entry.values is None:

@@ -51,3 +51,21 @@ def test_sparse_tensors_are_refused_where_they_come_to_the_card(gpu):
     for make in (sparse.cuda, sparse.to_sparse_csr().cuda, lambda: torch.eye(3, device="cuda").to_sparse()):
         with pytest.raises(Unsupported, match=r"at test_data_dependent\.py:\d+"):
             make()
+
+
+def test_positions_beyond_the_rows_of_an_embedding_fail_as_on_a_card(gpu):
+    table = torch.nn.Embedding(1024, 8).cuda()
+    positions = torch.arange(1024, device="cuda")
+    for known in (positions, positions.unsqueeze(0).expand(4, -1)):
+        assert table(known).shape == (*known.shape, 8)
+        for beyond in (known + 1, known - 1):
+            with pytest.raises(RuntimeError, match="device-side assert triggered: an embedding of 1024 rows"):
+                table(beyond)
+    assert table(torch.randint(5000, (4, 5)).cuda()).shape == (4, 5, 8), "tokens are not known"
+
+
+def test_looking_positions_up_makes_nothing_depend_on_their_numbers(gpu):
+    table, positions = torch.nn.Embedding(1024, 8).cuda(), torch.arange(1024, device="cuda")
+    before = gpu.known.oldest_read
+    table(positions)
+    assert gpu.known.oldest_read == before
