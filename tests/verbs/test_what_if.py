@@ -46,7 +46,7 @@ def test_the_cheapest_changes_come_first_each_on_top_of_the_last_until_it_fits()
 
 def test_where_no_micro_batch_is_small_enough_switches_are_tried_together():
     there = world(fixed=3 * GIB)
-    found = run(there, ("my-train", "--batch-size", "2"), memory="3.6GiB")
+    found = run(there, ("my-train", "--batch-size", "1"), memory="3.55GiB")
     codes = [one.code for one in found.what_if.remedies]
     assert codes[:2] == ["mixed-precision", "gradient-checkpointing"]
     assert [trial.what_ifs for trial in there.launched if trial.what_ifs] == [("autocast",), ("autocast", "checkpointing")]
@@ -54,6 +54,35 @@ def test_where_no_micro_batch_is_small_enough_switches_are_tried_together():
     peaks = [found.peak.device_bytes, *(one.device_bytes for one in found.what_if.remedies)]
     assert peaks == sorted(peaks, reverse=True)
     assert [one.source for one in found.what_if.remedies[:2]] == [Source.PREDICTED] * 2
+
+
+class Ragged(World):
+    """A batch is as long as its longest sample: no model gives its sizes, and what fits was found by trials."""
+
+    def rows(self, size):
+        longest = [Malloc(5 + n, size * (45 * MIB - (7919 + n) * size % 1009 * 1_999), "aten.cat") for n in (0, 1, 2)]
+        return [*super().rows(size)[:2], *longest, *super().rows(size)[2:]]
+
+
+def test_micro_batches_are_traced_where_no_model_gives_their_sizes():
+    there = Ragged(dataset=None)
+    found = run(there)
+    last = found.what_if.remedies[-1]
+    size = there.launched[-1].settings["batch_size"]
+    assert last.code == f"accumulation-{-(-100 // size)}" and last.verdict == "fits"
+    assert size <= found.largest_batch_size < 100 and f"a trial at batch size {size}" in last.basis
+    alone = run(Ragged(dataset=None), ("my-train", "--batch-size", str(size)))
+    assert last.device_bytes == alone.peak.device_bytes
+
+
+def test_where_the_script_fails_in_micro_batches_none_are_recommended():
+    def fails(trial, size):
+        return Outcome.CRASHED if size == 20 else None
+
+    there = Ragged(dataset=None, outcome_of=fails)
+    found = run(there)
+    assert there.launched[-3].settings["batch_size"] == 20, "and two trials of other changes"
+    assert found.what_if.remedies and not any(one.code.startswith("accumulation") for one in found.what_if.remedies)
 
 
 def test_what_fits_is_not_tried_further_unless_you_ask_and_nothing_where_you_forbid_it():

@@ -25,10 +25,8 @@ from brimful.verbs.warnings import Answer
 from brimful_inside.simulator.allocator_settings import conf_in
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, Kernel
-from brimful_inside.simulator.trace import Trace, Uses
+from brimful_inside.simulator.trace import Trace
 
-_NOTE = "what_if: "  # how the child's notes of what it switched begin
-_OWN = "own "  # and where that is a switch of the model's own
 _CARDS = (2, 4, 8)  # of one machine
 
 
@@ -178,24 +176,27 @@ class _Ladder:
 
     def micro_batches(self) -> None:
         """The same batch in parts with the gradients summed: as few as make it fit, else the most that sizes are known for."""
-        model, asked = self.found.model, self.now.batch_size
-        if model is None or asked is None or self.now.memory.phase != "train" or not self.tracer.in_batches:
+        asked, conclusion, after = self.now.batch_size, self.answer.conclusion, None
+        if asked is None or conclusion is None or self.now.memory.phase != "train" or not self.tracer.in_batches:
             return
-        largest = self.answer.conclusion.estimate.largest_batch_size if self.answer.conclusion else None
-        parts, after = max(2, -(-asked // largest) if largest else 2), None
-        while (size := -(-asked // parts)) < asked and size >= min(model.fitted_at) and parts <= asked:
-            memory = replace(self.now.memory, program=model.program, sizes=model.sizes_at(size), annotated=self.found.annotated)
-            after = self._with(memory, replace(self.now, batch_size=size, parts=parts))
-            if after.memory.card.verdict(after.memory.play) == "fits":
+        largest = conclusion.estimate.largest_batch_size
+        parts = max(2, -(-asked // largest) if largest else 2 if self.found.model else asked)
+        while parts <= asked and (after is None or after.memory.card.verdict(after.memory.play) != "fits"):
+            wanted = replace(self.now, batch_size=-(-asked // parts), parts=parts)
+            found = self._extrapolated(wanted)
+            if found is None and (largest or after is None):
+                _, trace = self._trial(wanted, wanted.batch_size)
+                found = None if trace is None else self._traced(wanted, trace)
+            if found is None:
                 break
-            parts *= 2
+            after, parts = found, 2 * parts
         if after is None:
             return
         size, parts = after.batch_size, after.parts
-        each = f"optimizer.step() after every {parts} of them, the loss divided by {parts}"
-        how = f"batches of {size}, {each}: the same effective batch"
-        basis = f"sizes extrapolated to batch size {size}, with all gradients alive"
-        self._take(f"accumulation-{parts}", f"{parts} micro-batches of {size}", how, Source.ESTIMATE, after, basis)
+        each = f"optimizer.step() after every {parts} of them, the loss divided by {parts}: the same effective batch"
+        known = "a trial at" if self._extrapolated(after) is None else "sizes extrapolated to"
+        basis, what = f"{known} batch size {size}, with all gradients alive", f"{parts} micro-batches of {size}"
+        self._take(f"accumulation-{parts}", what, f"batches of {size}, {each}", Source.ESTIMATE, after, basis)
 
     def mixed_precision(self) -> None:
         if remedies.computes_in_half(kernel for kernels in self.now.kernels.values() for kernel in kernels):
@@ -270,18 +271,28 @@ class _Ladder:
     def _run(self, code: str, what: str, how: str, wanted: _State) -> None:
         """By a trial with all that was switched so far; what was estimated before is applied to its trace."""
         trial_result, trace = self._trial(wanted, wanted.batch_size)
-        if trial_result.outcome is not Outcome.COMPLETED or trace is None:
+        if trace is None:
             return self._no(code, what, f"the command fails with it: {_failure(trial_result)}")
-        how = how or _checkpointing(trace)
+        how = how or remedies.checkpointing_line(trace)
         if not how:
             return self._no(code, what, "no blocks that repeat were found, and no switch of the model's own")
-        program = self.tracer.here(program_of(trace))
-        memory = replace(self.now.memory, program=program, sizes=program.sizes, annotated=annotate(trace))
-        after = replace(wanted, memory=memory, kernels={wanted.batch_size or 0: trace.runs})
-        after = self._with(memory, after)
+        after = self._traced(wanted, trace)
         taken = self._take(code, what, how, Source.ESTIMATE if after.resizes or after.parts > 1 else Source.PREDICTED, after)
         if taken and self.searches:
             self.remedies[-1] = replace(self.remedies[-1], largest_batch_size=self._largest(after, trace))
+
+    def _extrapolated(self, wanted: _State) -> _State | None:
+        """What is wanted at its batch size, where the model of sizes holds there."""
+        model, size = self.found.model, wanted.batch_size
+        if model is None or size is None or size < min(model.fitted_at):
+            return None
+        memory = replace(self.now.memory, program=model.program, sizes=model.sizes_at(size), annotated=self.found.annotated)
+        return self._with(memory, wanted)
+
+    def _traced(self, wanted: _State, trace: Trace) -> _State:
+        program = self.tracer.here(program_of(trace))
+        memory = replace(self.now.memory, program=program, sizes=program.sizes, annotated=annotate(trace))
+        return self._with(memory, replace(wanted, kernels={wanted.batch_size or 0: trace.runs}))
 
     def _resized(self, resize: Resize, rework: Reworked | None = None, more_s: float = 0.0) -> _State:
         """After a change that arithmetic tells of."""
@@ -316,7 +327,7 @@ class _Ladder:
         self.others.append(NoRemedy(code, what, why))
 
     def _trial(self, state: _State, batch_size: int | None) -> tuple[TrialResult, Trace | None]:
-        """One trial of what was switched, on a card as large as it needs to be."""
+        """One trial of what was switched, on a card as large as it needs to be, and its trace if it completed."""
         trial = next(iter(self.tracer.results.values())).trial
         size: dict[str, Setting] = {} if batch_size is None else {self.tracer.unknown: batch_size}
         if state.eval_batch_size is not None:
@@ -325,7 +336,8 @@ class _Ladder:
         settings = {**trial.settings, **size}
         trial = replace(trial, settings=settings, capacity_bytes=None, what_ifs=state.what_ifs, see_eval=see_eval)
         trial_result = self.tracer.session.run(trial)
-        return trial_result, read_trace(trial_result, self.tracer.session.folder)
+        completed = trial_result.outcome is Outcome.COMPLETED
+        return trial_result, read_trace(trial_result, self.tracer.session.folder) if completed else None
 
     def _step_s(self, state: _State) -> Estimate | None:
         """Of as many micro-batches as make a step, and one update."""
@@ -359,8 +371,8 @@ class _Ladder:
         small = next((size for size in sorted(conclusion.traced) if size < asked), None)
         if small is None:
             return None
-        trial_result, other = self._trial(after, small)
-        if trial_result.outcome is not Outcome.COMPLETED or other is None:
+        _, other = self._trial(after, small)
+        if other is None:
             return None
         model = fit_size_model({small: self.tracer.here(program_of(other)), asked: self.tracer.here(program_of(trace))})
         if model is None or not model.exact:
@@ -369,20 +381,7 @@ class _Ladder:
 
 
 def _failure(trial_result: TrialResult) -> str:
-    if trial_result.failure is None:
+    failure = trial_result.failure
+    if failure is None:
         return trial_result.outcome.value.replace("_", " ")
-    return (
-        f"{trial_result.failure.type}: {trial_result.failure.message.splitlines()[0] if trial_result.failure.message else ''}"
-    )
-
-
-def _checkpointing(trace: Trace) -> str:
-    """What to write, by what the child found to switch; "" where it found nothing."""
-    found = [note.name.removeprefix(_NOTE) for _, note in trace.notes if isinstance(note, Uses) and note.name.startswith(_NOTE)]
-    costs = "; each forward pass is done twice then"
-    own = next((name.removeprefix(_OWN) for name in found if name.startswith(_OWN)), "")
-    if own:
-        return own + costs
-    if not found:
-        return ""
-    return f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each of the {', '.join(found)}{costs}"
+    return f"{failure.type}: {failure.message.partition(chr(10))[0]}"

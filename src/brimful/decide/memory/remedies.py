@@ -26,7 +26,7 @@ from brimful.decide.memory.fit import Card
 from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.replay import FIRST_PHASE, Peaks, Replayed
 from brimful_inside.simulator.roofline import Kernel
-from brimful_inside.simulator.trace import OPTIMIZER, RECOMPUTATION
+from brimful_inside.simulator.trace import OPTIMIZER, RECOMPUTATION, Trace, Uses
 
 WORTH_SHARE = 0.01  # of the peak: less is no remedy
 CHUNKS = 8  # of a loss (assumed: what is left is an eighth, and the products stay large)
@@ -37,6 +37,8 @@ NOTHING = 512  # bytes, the allocator's smallest block
 # 0.50.2; torchao has as many).
 EIGHT_BIT_FROM = 4096
 EIGHT_BIT_BLOCK = 256
+_NOTE = "what_if: "  # how the child's notes of what it switched begin
+_OWN = "own "  # and where that is a switch of the model's own
 FUSED_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")  # of PyTorch
 EIGHT_BIT_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "LAMB", "Lion")
 
@@ -134,6 +136,18 @@ def autocast_line(capability: tuple[int, int]) -> str:
     if capability < (8, 0):
         lower, scaler = "torch.float16", ", and a torch.amp.GradScaler around the backward pass and the step"
     return f'with torch.autocast("cuda", dtype={lower}): around the forward pass and the loss{scaler}'
+
+
+def checkpointing_line(trace: Trace) -> str:
+    """What to write, by what the child found to switch; "" where it found nothing."""
+    found = [note.name.removeprefix(_NOTE) for _, note in trace.notes if isinstance(note, Uses) and note.name.startswith(_NOTE)]
+    costs = "; each forward pass is done twice then"
+    own = next((name.removeprefix(_OWN) for name in found if name.startswith(_OWN)), "")
+    if own:
+        return own + costs
+    if not found:
+        return ""
+    return f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each of the {', '.join(found)}{costs}"
 
 
 def computes_in_half(kernels: Iterable[Kernel]) -> bool:
