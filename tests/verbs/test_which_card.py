@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
+from test_predicted_speed import Clocked
 from test_solve import Shaped
 from world import GIB, MIB, World, reporting, work
 
 from brimful import predict
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
-from brimful.values import Outcome
+from brimful.values import Outcome, Source
 from brimful.verbs import which_card
 from brimful_inside.simulator.trace import Malloc
 
@@ -101,6 +102,43 @@ def test_the_number_of_cards_multiplies_the_price_and_is_traced_apart():
     one, two = sorted(found.which, key=lambda line: line.cards)
     assert (one.cards, two.cards) == (1, 2) and two.price_per_h.value == 2 * one.price_per_h.value
     assert {trial.device.cards for trial in world.launched} == {1, 2}
+
+
+def clocked(**of_loader):
+    """A world with a clock; `of_loader`: fields of its loaders."""
+
+    def changed(seen):
+        return replace(seen, reports=tuple(replace(one, loaders=of(one.loaders)) for one in seen.reports))
+
+    def of(loaders):
+        return [replace(one, **of_loader) for one in loaders]
+
+    return reporting(changed, Clocked(linear=3 * MIB), alike=[*ALL_ALIKE, [7, 0], [8, 6]])
+
+
+def test_what_fits_comes_first_by_the_price_of_an_epoch_and_what_has_no_price_after_it_by_speed():
+    found = asked(clocked(), f"rtx3070,v100-32gb,a30,{FOUR}", batch_size="4000").which
+    costs = [one.epoch_price.value for one in found if one.epoch_price]
+    assert costs == sorted(costs) and len(costs) == 4
+    assert [one.gpu.key for one in found][4:] == ["a30", "v100-32gb", "rtx3070"]
+    assert [one.verdict for one in found] == ["fits"] * 6 + ["does_not_fit"], "8 GiB are too few"
+    assert found[4].price_per_h is None and found[4].samples_per_s.value > found[5].samples_per_s.value
+
+
+def test_an_epoch_takes_the_loaders_samples_at_the_predicted_speed_and_costs_its_part_of_an_hour():
+    for one in asked(clocked()).which:
+        assert one.epoch_s.value == pytest.approx(10_000 / one.samples_per_s.value)
+        assert one.epoch_price.value == pytest.approx(one.price_per_h.value * one.epoch_s.value / 3600)
+        assert one.epoch_price.source is one.price_per_h.source is Source.ASSUMED
+        assert one.epoch_price.low < one.epoch_price.value < one.epoch_price.high
+    given = asked(clocked(), samples=20_000).which
+    assert all(one.epoch_s.value == pytest.approx(20_000 / one.samples_per_s.value) for one in given)
+
+
+def test_cards_that_are_faster_than_loading_here_are_marked_and_slower_ones_are_not():
+    found = asked(clocked(rates={"1": 400_000.0}, workers=1)).which
+    assert {one.gpu.key: one.slow_loading for one in found} == {"t4": False, "l4": False, "a100-40gb": True, "h100": True}
+    assert all(one.epoch_s.value == pytest.approx(10_000 / one.samples_per_s.value) for one in found), "the card's alone"
 
 
 def test_ranks_that_are_not_started_have_cards_that_cost_as_much():
