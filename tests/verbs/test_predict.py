@@ -89,6 +89,7 @@ BENT = st.builds(
 @example(Bent(700 * MIB, 65536, 200_000, 17, MIB, dataset=None, rounds_to=3), "90%", 9)  # a parabola falls
 @example(Bent(MIB, MIB, 4096, 21, 20 * MIB, dataset=None, rounds_to=8), "100%", 167)  # 160, 165, 170: eights or fives
 @example(Bent(30314130, 7 * MIB, 0, 438, 20 * MIB, dataset=None), "97%", 439)  # three sizes beyond the bend are too large
+@example(Bent(MIB, 65536, 0, 119, 20 * MIB, dataset=None, rounds_to=3), "100%", 1)  # 276, 278 and 280 lie on a line
 @given(BENT, st.sampled_from(["100%", "97%", "90%", "50%"]), st.integers(1, 5000))
 def test_where_memory_bends_the_largest_size_is_the_same_however_it_was_asked(world, budget, anywhere):
     def asked(size):
@@ -96,12 +97,15 @@ def test_where_memory_bends_the_largest_size_is_the_same_however_it_was_asked(wo
         return work(replace(world, launched=[]), predict, words, budget=budget, gpu_memory="4GiB")
 
     try:
-        largest = asked("{batch_size}").prediction.largest_batch_size
+        left_open = asked("{batch_size}").prediction
     except DoesNotFit:
         assert asked(1).prediction.verdict != "fits"
         return
+    largest = left_open.largest_batch_size
     sizes = {max(1, largest - 1), largest + 1, largest + 2, anywhere}
     answers = {size: asked(size).prediction for size in sizes}
+    if any("no trials were left" in warning.problem for one in (left_open, *answers.values()) for warning in one.warnings):
+        return  # then the answers may differ, and say why
     assert {size: one.largest_batch_size for size, one in answers.items()} == dict.fromkeys(sizes, largest)
     for size, one in answers.items():
         assert (one.verdict == "fits") == (size <= largest) or "a-larger-one-fits" in codes(one)

@@ -142,9 +142,17 @@ class Known:
     def may_round_up(self, model: SizeModel, sizes: Collection[int]) -> bool:
         """Whether these are no evidence that the size above the largest that fits takes more: where a script rounds up to pairs
         or to eight it takes as much, which sizes that are all odd, or all four above a multiple of eight, do not show. What a
-        model rounds to may be another of several that agree with its traces."""
-        alike = any(min(sizes) % step and len({size % step for size in sizes}) == 1 for step in ROUNDED_TO)
-        return alike or (model.rounded and (self.bracket.low or 0) + 1 not in self.bracket.tried)
+        model rounds to may be another of several that agree with its traces; and where it does not give a larger trace of the
+        same operations, those that it gives may lie on a line by chance: 276, 278 and 280, rounded up to threes."""
+        if any(min(sizes) % step and len({size % step for size in sizes}) == 1 for step in ROUNDED_TO):
+            return True
+        low = self.bracket.low or 0
+        if low + 1 in self.bracket.tried:
+            return False
+        others = {size: program for size, program in self.programs.items() if size > low and size not in sizes}
+        return model.rounded or any(
+            model.program.same_events(program) and model.difference_from(program, size) for size, program in others.items()
+        )
 
     def promises(self, model: TrustedModel | None, size: int | None) -> bool:
         """Whether it says that a size fits."""
