@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 from brimful.show.console import make_console, show_record
 from brimful.show.html import render_page
 from brimful.show.markdown import render_markdown
 from brimful.show.measure_charts import Field, heat_map
+from brimful.values import Diagnostic
 from tests.show import product
 
 
@@ -25,6 +27,15 @@ def test_sixteen_cells_are_whole_on_eighty_columns_and_say_how_they_were_found()
     assert text.count("GiB*") == 3 and "* is extrapolated" in text
     assert text.startswith("Of 16 combinations 10 fit") and "tokens/s" in text
     assert "batch_size 8, max_length 4,096: the script raised an error" in " ".join(text.split())
+
+
+def test_a_warning_that_changes_what_the_table_means_stands_below_it() -> None:
+    found = product.predict_grid()
+    assert found.prediction is not None
+    said = (Diagnostic("changes-nothing", "num_workers changes nothing", "", "leave it out"), Diagnostic("x", "a note", "", ""))
+    out = io.StringIO()
+    show_record(make_console(out, 80), replace(found, prediction=replace(found.prediction, warnings=said)), full=False)
+    assert "warning  num_workers changes nothing" in out.getvalue() and "a note" not in out.getvalue()
 
 
 def test_markdown_has_the_table_and_the_page_a_heat_map_with_a_field_for_each_cell() -> None:

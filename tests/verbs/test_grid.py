@@ -122,6 +122,11 @@ def test_batch_sizes_beyond_the_data_set_are_those_of_the_data_set():
     record = tabled(Table(dataset=3), {"batch_size": (1, 2, 4, 8)}, settings={"max_length": 512})
     peaks = [cell.peak for cell in record.prediction.grid]
     assert peaks[2] == peaks[3] != peaks[1]
+    clocked = tabled(
+        Table(dataset=3, clocked=True), {"batch_size": (1, 8)}, settings={"max_length": 512}, gpu="l4", gpu_memory=None
+    )
+    (warning,) = [one for one in clocked.prediction.warnings if one.code == "batch-exceeds-dataset"]
+    assert warning.problem == "you asked for a batch of 8 and the data set has 3 samples"
 
 
 def test_a_command_without_a_place_for_a_batch_size_gets_no_table_of_them():

@@ -66,14 +66,14 @@ def render_text(record: Record) -> str:
 def _show_brief(console: Console, record: Record, prediction: Prediction, above: int) -> None:
     """A prediction in `LINES` lines with the `above` ones, the line that names the record among them: as many facts as there is
     room for, and the command to use next."""
-    following = prediction.next_command
-    if prediction.which or prediction.grid:
+    following, facts = prediction.next_command, brief_facts(prediction, warnings_of(record))
+    if prediction.which or prediction.grid:  # as long as the cards are many, or the values
         show_sections(console, [which_table(prediction) if prediction.which else grid_table(prediction)])
-        above = LINES  # the table is as long as the cards are many, or the values
-    facts = brief_facts(prediction, warnings_of(record))
-    room = LINES - 1 - above - (0 if following is None else 3)
-    if room > 0:
-        console.print(_drawn(fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room)))
+    else:
+        room = LINES - 1 - above - (0 if following is None else 3)
+        facts = fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room) if room > 0 else Facts("", ())
+    if facts.rows:
+        console.print(_drawn(facts))
     if following is not None:
         console.print(Text(f"\nNext ({following.why}):"))
         console.print(Text(following.line, style="bold"), soft_wrap=True)

@@ -17,9 +17,12 @@ _NUMBERS = ("memory", "speed", "would help", "loading", "epoch")
 
 
 def brief_facts(prediction: Prediction, warnings: tuple[Diagnostic, ...]) -> Facts:
-    """What changes the meaning of the numbers, the numbers, then all other warnings: the more important, the earlier."""
+    """What changes the meaning of the numbers, the numbers, then all other warnings: the more important, the earlier. Beside a
+    table, which has the numbers, the first alone."""
     first, rest = by_weight(warnings)
     rows = [(_WARNING, Cell(one.problem, tone="warn", note=one.suggestion or None)) for one in first]
+    if prediction.which or prediction.grid:
+        return Facts("", tuple(rows))
     if memory := _memory(prediction):
         rows.append(("memory", Cell(memory)))
     if prediction.speed is not None:

@@ -44,7 +44,7 @@ _WHAT_IFS = {"autocast": "mixed precision", "checkpointing": "gradient checkpoin
 # Warnings without which a number is read as what it is not: they come before all numbers.
 CHANGE_THE_NUMBERS = (
     *("ignores-batch-size", "hidden-cap", "batch-exceeds-dataset", "memory-grows", "evaluation-collects"),
-    *("nothing-on-the-card", "stray-card", "one-rank-alone"),
+    *("nothing-on-the-card", "stray-card", "one-rank-alone", "changes-nothing"),
 )
 
 

@@ -85,7 +85,7 @@ def grid_of(session: Session, began: Start, grid: Grid) -> tuple[Tracer, Answer,
     best = max(range(len(cells)), key=lambda number: _rank(cells[number][0]))
     _, row, value = cells[best]
     row.trace(row.size(value))
-    answer = answer_at(row.tracer, row.size(value), row.tracer.play(row.size(value)))
+    answer = answer_at(row.tracer, value, row.tracer.play(row.size(value)))
     cells[best] = (replace(_cell(row, value, length), best=True), row, value)
     by_settings = {frozenset(cell.settings.items()): cell for cell, _, _ in cells}
     in_order = (frozenset(zip(grid, chosen, strict=True)) for chosen in product(*grid.values()))
