@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import weakref
@@ -18,7 +17,6 @@ from brimful_inside.probe.hooks.exceptions import Failures
 from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, Repetition, trained_in, trains_now
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps
 from brimful_inside.probe.hooks.passes import EVAL, KEPT_STEPS, TRAIN, Pass
-from brimful_inside.probe.loading_speed import rates_of
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
 from brimful_inside.probe.process import exit
@@ -47,7 +45,7 @@ class Probe:
         self.times = StepTimes(clock_for(config.device), config.warmup_steps, config.steps if config.cut else None)
         self.losses = Losses(imaginary, config.cut)
         self.counter = None if config.cut else RunCounter(device.held)
-        self.loaders = Loaders(config.audits, imaginary)
+        self.loaders = Loaders(config.audits, imaginary, config.time_loader)
         self.steps = Steps(self.step_begins, self.step_made, self._decide_end)
         self.captured = CapturedSteps(self.steps, self.step_captured, self.loaders.consumption.worked_on)
         self.ending = EarlyStop(config)
@@ -299,17 +297,11 @@ class Probe:
         self.device.step(number, counts=not self.ending.measured)  # later ones may have saved a checkpoint in between
         if number >= self.warmup_steps:
             self.leaks.step(self.loaders.latest)
-        if number == 1 and self.config.time_loader and exit.world()[0] == 0:
-            self._time_loader(self.config.time_loader)
+        if number == 1:
+            self.loaders.time_trained(self.device.leave_worker)
         self.forward.arm()
         self._report_progress()
         self._decide_end()
-
-    def _time_loader(self, most: int) -> None:
-        one = self.loaders.trained_most()
-        if one is not None:
-            with contextlib.suppress(Exception):  # a data set on the card, or of keys that are no numbers: it stays untimed
-                one.rates = rates_of(one.loader(), most, self.device.leave_worker)
 
     @guarded
     def scaler_steps(self, scaler: Any) -> None:

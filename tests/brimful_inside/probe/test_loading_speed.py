@@ -24,8 +24,7 @@ class Stream(IterableDataset):
 def train(data, device="cpu", **more):
     model = torch.nn.Linear(8, 1).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loader = DataLoader(data, 4, **more)
-    for x, i in loader:
+    for x, i in DataLoader(data, 4, **more):  # which nothing but the loop keeps
         loss = model(x.to(device)).mean(); loss.backward(); optimizer.step(); optimizer.zero_grad()
         if device == "cpu":
             print(i.tolist(), loss.item(), flush=True)

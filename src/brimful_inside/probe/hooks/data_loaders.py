@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -14,6 +15,8 @@ from torch.utils.data import dataloader as torch_dataloader
 from brimful_inside.probe.context import current_probe, guarded, patch
 from brimful_inside.probe.draws import OWN, draws_of
 from brimful_inside.probe.hooks.passes import EVAL, KEPT_STEPS, TRAIN, Loader, Pass, samples_in
+from brimful_inside.probe.loading_speed import rates_of
+from brimful_inside.probe.process import exit
 from brimful_inside.probe.worst_case import batch_tensors
 from brimful_inside.wire import BatchSeen, LoaderSeen
 
@@ -86,9 +89,11 @@ class Consumption:
 class Loaders:
     """All loaders of the process, and the waiting time of the current step."""
 
-    def __init__(self, audits: bool, imaginary: bool):
+    def __init__(self, audits: bool, imaginary: bool, time_of: Optional[int] = None):
         self._audits = audits
         self._imaginary = imaginary
+        self._time_of = time_of  # batches of up to so many samples, in the first rank
+        self._held: Dict[int, Any] = {}  # by pass: a loader to be timed that the script may keep nowhere
         self._all: List[Loader] = []
         self._serial = 0
         self.consumption = Consumption()
@@ -109,7 +114,24 @@ class Loaders:
         return sum(known.batches_seen for known in self._all)
 
     def begin(self, loader: Any) -> Pass:
-        return self._pass(self._known(loader))
+        one = self._pass(self._known(loader))
+        if self._time_of is not None:
+            self._held[one.serial] = loader
+        return one
+
+    def end(self, one: Pass) -> None:
+        one.ended = True
+        self._held.pop(one.serial, None)
+
+    def time_trained(self, in_worker: Callable[[], None]) -> None:
+        """Times the loader that is trained on; `in_worker` as in `rates_of`."""
+        trained = (known for known in self._all if known.role == TRAIN and known.loader() is not None)
+        most, one = self._time_of, max(trained, key=lambda known: known.batches_seen, default=None)
+        if one is not None and most and exit.world()[0] == 0:
+            with contextlib.suppress(Exception):  # a data set on the card, or of keys that are no numbers: it stays untimed
+                one.rates = rates_of(one.loader(), most, in_worker)
+        self._time_of = None
+        self._held.clear()
 
     def _pass(self, loader: Loader) -> Pass:
         self._serial += 1
@@ -122,7 +144,7 @@ class Loaders:
         """The pass itself, or another one where a later epoch draws from its iterator."""
         if one.epoch == one.loader.epoch:
             return one
-        one.ended = True
+        self.end(one)
         return self._pass(one.loader)
 
     def _known(self, loader: Any) -> Loader:
@@ -151,11 +173,6 @@ class Loaders:
             return
         if sum(part.nbytes for part in batch_tensors.tensors_of(batch)) <= KEPT_BYTES:
             one.loader.kept = copy.deepcopy(batch), one.loader.samples_of_latest
-
-    def trained_most(self) -> Optional[Loader]:
-        """The training loader that gave most batches, if it is there still."""
-        trained = [known for known in self._all if known.role == TRAIN and known.loader() is not None]
-        return max(trained, key=lambda known: known.batches_seen, default=None)
 
     def is_trained(self, loader: Any) -> bool:
         return any(known.role == TRAIN and known.loader() is loader for known in self._all)
@@ -324,13 +341,13 @@ def _next(original: Any, iterator: Any) -> Any:
         return original(iterator)
     one = iterator.__dict__[ATTRIBUTE] = probe.loaders.in_epoch(one)
     if probe.stops(one):
-        one.ended = True
+        probe.loaders.end(one)
         raise _Ended
     before = time.perf_counter()
     try:
         batch = original(iterator)
     except StopIteration:
-        one.ended = True
+        probe.loaders.end(one)
         raise
     probe.batch_given(one, iterator, batch, time.perf_counter() - before)
     return batch
