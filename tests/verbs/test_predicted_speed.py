@@ -101,6 +101,14 @@ def test_samples_that_do_not_change_with_the_batch_while_the_work_does_count_as_
     assert speed.curve[-1].value.value > speed.curve[0].value.value
 
 
+@pytest.mark.parametrize("asked", ["64", "{batch_size}"])
+def test_a_script_that_ignores_the_batch_size_has_the_samples_of_its_own_batch_in_a_step(asked):
+    """The cap lies below every size that is traced."""
+    found = work(Clocked(cap=2), predict, ("my-train", "--batch-size", asked), gpu="a100-40gb").prediction
+    assert found.ignores_batch_size and (found.epoch.samples_per_step, found.epoch.steps) == (2, 5000)
+    assert found.speed.samples_per_s.value == pytest.approx(2 / found.speed.step_s.value)
+
+
 @dataclass
 class Summing(Clocked):
     """As many batches as come to 256 samples make a step."""

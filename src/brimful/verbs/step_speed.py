@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from brimful.decide.loaders_seen import batches_per_step
@@ -32,14 +32,18 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     samples, notes = samples_by_size(counted), _left_out(tracer.representative())
     if not tracer.in_batches:
         usual = tracer.representative().samples_per_step
-        samples = (lambda size: usual) if usual else None
+        samples = _always(usual) if usual else None
     elif accumulates:
         notes.append(FIXED_TOTAL)
     elif samples is not None and batch_size is not None:
         first, last = kernels.fitted_at[0], kernels.fitted_at[-1]
-        if samples(first) == samples(last) and kernels.at(first) != kernels.at(last):
-            samples = float  # the work of a step grows with the batch size
-            notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
+        same = samples(first)
+        if first != last and same == samples(last):
+            if kernels.at(first) == kernels.at(last):
+                samples = _always(same)  # the script ignores the batch size
+            else:
+                samples = float  # the work of a step grows with the batch size
+                notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
     ranks = tracer.representative().reports[0].world_size
     speed = predict_speed(
         kernels, tracer.gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks,
@@ -47,6 +51,10 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     )  # fmt: skip
     assert speed is not None
     return speed if tracer.in_batches else replace(speed, batch_size=None)
+
+
+def _always(samples: float) -> Callable[[int], float]:
+    return lambda size: samples
 
 
 def has_a_fixed_total(done: Mapping[int | None, TrialResult]) -> bool:
