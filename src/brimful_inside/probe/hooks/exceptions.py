@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import threading
 import traceback
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 
 import brimful_inside
 from brimful_inside import Refused
@@ -76,11 +76,17 @@ def is_users(path: str) -> bool:
 
 def where_in_users_code(trace: Any) -> Optional[str]:
     """ "file.py:12 in train": the innermost frame in the user's code."""
-    found = None
-    for frame, line in traceback.walk_tb(trace):
-        if is_users(frame.f_code.co_filename):
-            found = "%s:%d in %s" % (frame.f_code.co_filename, line, frame.f_code.co_name)
-    return found
+    found = list(_of_user(traceback.walk_tb(trace), is_users))
+    return "%s:%d in %s" % found[-1] if found else None
+
+
+def _of_user(frames: Iterable[Any], is_users: Callable[[str], bool]) -> Iterator[Tuple[str, int, str]]:
+    """(file, line, function) of the user's frames, outermost first. What a module made of a text (the `__init__` of a
+    dataclass) has no line of its own."""
+    for frame, line in frames:
+        file = frame.f_code.co_filename
+        if is_users(file) and not (file == "<string>" and "__file__" in frame.f_globals):
+            yield file, line, frame.f_code.co_name
 
 
 def needs_real_card(error: BaseException, is_users: Callable[[str], bool] = is_users) -> Optional[str]:
@@ -97,8 +103,8 @@ def needs_real_card(error: BaseException, is_users: Callable[[str], bool] = is_u
         why = "it needs what the card's tensors hold"
     else:
         return None
-    of_user = [(frame.f_code.co_filename, line) for frame, line in frames if is_users(frame.f_code.co_filename)]
-    line = linecache.getline(*of_user[-1]).strip()[:120] if of_user else ""
+    of_user = list(_of_user(frames, is_users))
+    line = linecache.getline(*of_user[-1][:2]).strip()[:120] if of_user else ""
     first_line = text.strip().splitlines()[0][:120] if text.strip() else ""
     return "%s%s (%s: %s)" % (line and "`%s`: " % line, why, type(error).__name__, first_line)
 

@@ -50,6 +50,19 @@ def test_the_users_frame_is_the_innermost_that_is_neither_a_packages_nor_pythons
         assert where_in_users_code(error.__traceback__).endswith("in fails")
 
 
+@pytest.mark.parametrize(("code", "expected"), [("make()", "in make"), ("raise ValueError", "<string>:1 in <module>")])
+def test_what_was_made_of_a_text_is_the_users_only_where_the_program_itself_is_one(code, expected):
+    def make():
+        namespace = types.ModuleType("of_a_package").__dict__ | {"__file__": "/env/site-packages/a.py", "json": json}
+        exec("def __init__():\n    json.loads('{')", namespace)
+        namespace["__init__"]()
+
+    try:
+        exec(code, {"make": make})
+    except ValueError as error:
+        assert where_in_users_code(error.__traceback__).endswith(expected)
+
+
 def failures_at(*moments):
     """What is reported, and what reports it. `moments`: (phase, step, whether the measured steps are complete)."""
     reported, now = [], iter(moments)
