@@ -40,6 +40,13 @@ def test_the_headline_of(name: str) -> None:
     assert result.sentence.endswith(".")
 
 
+def test_a_size_that_is_not_the_fastest_by_all_runs_is_said_to_be_among_the_fastest() -> None:
+    record = product.tune_on_cpu()
+    assert record.speed is not None and record.speed.knee_batch_size == 256
+    said = headline(replace(record, speed=replace(record.speed, knee_batch_size=512))).sentence
+    assert said.startswith("Batch size 256 is among the fastest sizes that ran on this CPU: 962 samples/s")
+
+
 def plan(**changes: object) -> Plan:
     value = product.tune_on_cpu().plan
     assert value is not None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.show.section import Section, Table
+from brimful.show.section import Figure, Section, Table
 from brimful.show.sections import changes_table, effective_rows, memory_sentences, sections
 from brimful.values import Budget, Estimate, MemoryEstimate, Point, Record, Source, TrialKind
 from tests.show import product
@@ -64,6 +64,29 @@ def test_before_and_after_needs_both_speeds_measured() -> None:
     found = table(record, "Before and after")
     assert column(found, "") == ["batch size", "speed", "time of a step", "peak host memory"]
     assert changes_table(replace(record, plan=replace(record.plan, baseline_samples_per_s=None))) == []
+
+
+def test_the_time_of_a_step_is_of_the_same_runs_as_the_speed() -> None:
+    record = product.tune_on_cpu()
+    slow = [replace(one, step_s=tuple(9 * t for t in one.step_s)) for one in record.trials[-1:]]
+    rows = [
+        next(row for row in table(of, "Before and after").rows if row[0].text == "time of a step")
+        for of in (record, replace(record, trials=(*record.trials, *record.trials, *slow)))
+    ]
+    assert rows[0][1:3] != rows[1][1:3], "the number of runs"
+    assert [cell.text for cell in rows[0][1:3]] == [cell.text for cell in rows[1][1:3]], "one slow run moves no median"
+    assert [cell.note for cell in rows[0][1:3]] == ["median of 2 runs"] * 2
+
+
+def test_the_speed_figure_says_why_the_plan_takes_another_size_than_the_medians_name() -> None:
+    def sentence(record: Record) -> str:
+        return next(one for one in sections(record) if isinstance(one, Figure) and one.title == "Speed").sentences[0]
+
+    record = product.tune_on_cpu()
+    assert record.speed is not None
+    assert sentence(record) == "256 is the smallest batch size within 3 % of the fastest."
+    said = sentence(replace(record, speed=replace(record.speed, knee_batch_size=512)))
+    assert "512 is the smallest" in said and ", by the medians of all runs; the plan takes 256: " in said
 
 
 def test_before_and_after_compares_the_same_memory_or_none() -> None:

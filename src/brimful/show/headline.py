@@ -86,7 +86,9 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     # It is the fastest only if speed is known: not on a card with known memory and unknown rates.
     unknown = plan.objective is Objective.FASTEST and plan.samples_per_s is None
     objective = Objective.LARGEST if unknown else plan.objective
-    sentence = _named(plan, setting_text(chosen.effective), objective) + _on(record)
+    medians = record.speed if record else None
+    alike = medians is not None and medians.knee_batch_size not in (None, chosen.effective)
+    sentence = _named(plan, setting_text(chosen.effective), objective, alike) + _on(record)
     parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
     if parts:
         sentence += (", " if ": " in sentence else ": ") + ", ".join(parts)
@@ -97,10 +99,13 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     return Headline(tone, sentence + ("." if plan.verified else ". No trial has confirmed it."))
 
 
-def _named(plan: Plan, size: str, objective: Objective) -> str:
-    """What is said of the batch size: it stays where nothing is clearly faster than the user's own settings."""
+def _named(plan: Plan, size: str, objective: Objective, alike: bool) -> str:
+    """What is said of the batch size: it stays where nothing is clearly faster than the user's own settings. `alike`: the
+    medians of all runs name another size, and runs side by side do not settle which is the fastest."""
     same = plan.samples_per_s is not None and plan.samples_per_s == plan.baseline_samples_per_s
     ranks = "is the fastest" if plan.partial and objective is Objective.FASTEST else _RANKS[objective]
+    if alike and objective is Objective.FASTEST:
+        ranks = "is among the fastest sizes that ran"
     text = f"Batch size {size} {ranks}{' so far' if plan.partial else ''}"
     if same and objective is Objective.FASTEST:
         text = f"Your own settings stay, batch size {size}: nothing that ran was clearly faster"

@@ -176,35 +176,40 @@ def changes_table(record: Record) -> list[Section]:
     rows.append((Cell("speed"), speed_cell(before), speed_cell(after), change))
     own = {s.name: s.requested for s in plan.settings if s.requested is not None and s.name not in plan.environment}
     planned = {s.name: s.effective for s in plan.settings if s.name not in plan.environment}
-    timed = _last(record, own, {}), _last(record, planned, plan.environment)
-    memory = _last(record, own, {}, TrialKind.MEMORY), _last(record, planned, plan.environment, TrialKind.MEMORY)
-    rows += _step_row(*timed) + _peak_row(*(memory if all(memory) else timed), plan.peak_bytes, record)
+    timed = _ran(record, own, {}), _ran(record, planned, plan.environment)
+    memory = _ran(record, own, {}, TrialKind.MEMORY), _ran(record, planned, plan.environment, TrialKind.MEMORY)
+    old, new = (runs[-1] if runs else None for runs in (memory if all(memory) else timed))
+    rows += _step_row(*timed) + _peak_row(old, new, plan.peak_bytes, record)
     columns = (Column(""), Column("your settings"), Column("the plan"), Column("change", whole=True))
     return [Table("Before and after", columns, tuple(rows))]
 
 
-def _last(
+def _ran(
     record: Record,
     settings: Mapping[str, Setting | None],
     environment: dict[str, str] | None,
     kind: TrialKind = TrialKind.SPEED,
-) -> TrialResult | None:
-    """The latest trial of these settings, as far as a trial has them; None where the batch size is not among them."""
-    for one in reversed(record.trials) if "batch_size" in settings else ():
+) -> list[TrialResult]:
+    """The trials of these settings, as far as a trial has them; none where the batch size is not among them."""
+
+    def is_one(one: TrialResult) -> bool:
         has = one.trial.settings
         same = "batch_size" in has and all(has[name] == value for name, value in settings.items() if name in has)
         ran = one.outcome is Outcome.COMPLETED and one.trial.kind is kind
-        if same and ran and environment in (None, one.trial.environment):
-            return one
-    return None
+        return same and ran and environment in (None, one.trial.environment)
+
+    return [one for one in record.trials if is_one(one)] if "batch_size" in settings else []
 
 
-def _step_row(old: TrialResult | None, new: TrialResult | None) -> list[tuple[Cell, ...]]:
-    if old is None or new is None or not old.step_s or not new.step_s:
+def _step_row(old: list[TrialResult], new: list[TrialResult]) -> list[tuple[Cell, ...]]:
+    """By the medians of the same runs as the speed above it."""
+    steps = [[statistics.median(one.step_s) for one in runs if one.step_s] for runs in (old, new)]
+    if not all(steps):
         return []
-    times = statistics.median(old.step_s), statistics.median(new.step_s)
-    shown = [Cell(seconds_text(t), Source.MEASURED, note="median of the measured steps") for t in times]
-    return [(Cell("time of a step"), *shown, _ratio(*times))]
+    before, after = (statistics.median(medians) for medians in steps)
+    notes = (f"median of {counted(len(medians), 'run')}" for medians in steps)
+    shown = [Cell(seconds_text(t), Source.MEASURED, note=note) for t, note in zip((before, after), notes, strict=True)]
+    return [(Cell("time of a step"), *shown, _ratio(before, after))]
 
 
 def _peak_row(
@@ -313,8 +318,7 @@ def memory_sentences(memory: MemoryEstimate, budget: Budget | None) -> tuple[str
 def _speed_figure(record: Record, speed: SpeedEstimate) -> Figure:
     before, text = _baseline(record), []
     if speed.knee_batch_size is not None:
-        near = f"within {share_text(speed.tolerance)} of the fastest"
-        text.append(f"{speed.knee_batch_size:,} is the smallest batch size {near}.")
+        text.append(_fastest_sentence(record, speed))
     if speed.noise is not None:
         text.append(f"Runs of the same settings usually differ by {share_text(speed.noise)}.")
     source = speed.points[0].value.source  # all measured, or on an imaginary card all predicted
@@ -330,6 +334,15 @@ def _speed_figure(record: Record, speed: SpeedEstimate) -> Figure:
         return speed_chart(speed, before, width)
 
     return Figure("Speed", draw, tuple(legend), tuple(text), points, detail=True, wide=False)
+
+
+def _fastest_sentence(record: Record, speed: SpeedEstimate) -> str:
+    """The knee; and why the plan takes another size, where runs side by side said otherwise than the medians."""
+    near = f"{speed.knee_batch_size:,} is the smallest batch size within {share_text(speed.tolerance)} of the fastest"
+    chosen = next((s for s in record.plan.settings if s.name == "batch_size"), None) if record.plan else None
+    if chosen is None or chosen.effective in (None, speed.knee_batch_size):
+        return f"{near}."
+    return f"{near}, by the medians of all runs; the plan takes {setting_text(chosen.effective)}: {chosen.why}."
 
 
 def _baseline(record: Record) -> tuple[int, Estimate] | None:
