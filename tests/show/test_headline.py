@@ -10,6 +10,7 @@ import pytest
 from brimful.show.headline import Headline, headline, of_audit, of_plan, of_prediction
 from brimful.show.section import Findings
 from brimful.show.sections import sections
+from brimful.show.text import loading_text
 from brimful.values import Closed, Diagnostic, Estimate, Loading, Objective, Plan, Prediction, Source
 from tests.show import product
 
@@ -75,6 +76,13 @@ def test_where_the_card_waits_for_data_the_headline_says_so_with_both_rates_and_
     assert alone.sentence.endswith("one core here loads 2,900 (measured): 6 workers needed, and the script has none.")
     enough = of_prediction(prediction(loading=loads(8, 2_900, 20_000)))
     assert enough == of_prediction(prediction()), "nothing waits"
+
+
+def test_where_one_core_keeps_up_the_share_of_the_time_says_what_loading_without_a_worker_costs() -> None:
+    assert loading_text(loads(0, 16_100, 16_100)).endswith(
+        "16,100 samples/s on the card (predicted); one core here loads 16,100 (measured): 50 % of the time, without a worker"
+    )
+    assert loading_text(loads(0, 1_593_900, 1_593_900)).endswith(": 1 % of the time, without a worker")
 
 
 def test_a_speed_without_the_ranks_communication_is_said_to_be_one_in_the_headline() -> None:

@@ -217,15 +217,19 @@ def reason(execution: Execution) -> str:
 
 
 def loading_text(loading: Loading) -> str:
-    """ "16,100 samples/s on the card (predicted); one core here loads 2,900 (measured): 6 workers needed"."""
-    one, card = loading.one_worker.value, loading.card
+    """ "16,100 samples/s on the card (predicted); one core here loads 2,900 (measured): 6 workers needed". Where one core keeps
+    up and no worker loads, what that costs: the card waits while the script's own process loads."""
+    one, card, workers = loading.one_worker.value, loading.card, loading.workers
     text = f"one core here loads {speed_text(one)}{'' if card else ' samples/s'} (measured)"
-    if loading.workers > 1:
-        text += f", the {loading.workers} workers asked for {speed_text(loading.all_workers.value)}"
-    if card is not None:
-        needed = f"{counted(loading.needed or 1, 'worker')} needed"
-        text = f"{speed_text(card.value)} samples/s on the card (predicted); {text}: {needed}"
-    return text if loading.workers else f"{text}, and the script has none"
+    if workers > 1:
+        text += f", the {workers} workers asked for {speed_text(loading.all_workers.value)}"
+    if card is None:
+        return text if workers else f"{text}, and the script has no worker"
+    text = f"{speed_text(card.value)} samples/s on the card (predicted); {text}"
+    if not workers and not loading.binds:
+        return f"{text}: {share_text(card.value / (card.value + one))} of the time, without a worker"
+    needed = f"{counted(loading.needed or 1, 'worker')} needed"
+    return f"{text}: {needed}" if workers else f"{text}: {needed}, and the script has none"
 
 
 def not_counted_text(speed: PredictedSpeed) -> str:
