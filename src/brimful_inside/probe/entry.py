@@ -111,7 +111,7 @@ def _install(context: ProcessContext, torch: Any) -> None:
     from brimful_inside.probe.hooks.exceptions import watch_exceptions
     from brimful_inside.probe.hooks.forward_backward import patch_backward, patch_compile
     from brimful_inside.probe.hooks.frameworks import patch_frameworks
-    from brimful_inside.probe.hooks.optimizer_steps import patch_graphs
+    from brimful_inside.probe.hooks.optimizer_steps import patch_graphs, patch_optimizers
     from brimful_inside.probe.memory.device_memory import meter_for
     from brimful_inside.probe.process.exit import patch_spawn
     from brimful_inside.probe.worst_case.worst_batches import patch_samplers
@@ -119,6 +119,7 @@ def _install(context: ProcessContext, torch: Any) -> None:
     _report_torch(context, torch)
     meter_for(context)
     _watch_optimizers()
+    patch_optimizers()
     patch(torch.amp.GradScaler, "step", _scaler_step)
     patch(torch.nn.Module, "eval", _eval)
     patch(torch.nn.Module, "train", _train)

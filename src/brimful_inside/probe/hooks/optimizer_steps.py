@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import threading
 import weakref
@@ -86,8 +85,17 @@ class _Hand:
         self.param_groups: List[Any] = []
 
 
-def _has_optimizer() -> bool:
-    return any(isinstance(one, torch.optim.Optimizer) for one in gc.get_objects())
+_optimizers: Any = weakref.WeakSet()  # all there are: Python's collector lists none that was set aside (gc.freeze)
+
+
+def patch_optimizers() -> None:
+    for name in ("__init__", "__setstate__"):
+        patch(torch.optim.Optimizer, name, _note_optimizer)
+
+
+def _note_optimizer(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    _optimizers.add(optimizer)
+    original(optimizer, *args, **kwargs)
 
 
 class Steps:
@@ -165,7 +173,7 @@ class Steps:
 
     def are_by_hand(self, backward_passes: int, device: Any) -> bool:
         """Whether the script changes its weights without an optimizer of torch.optim: PyTorch's word_language_model does."""
-        if backward_passes == BY_HAND_AFTER and not self.seen and not _has_optimizer():
+        if backward_passes == BY_HAND_AFTER and not self.seen and not _optimizers:
             self._hand = _Hand()
             seen = self._of(self._hand)
             seen.kind, seen.device = BY_HAND, device

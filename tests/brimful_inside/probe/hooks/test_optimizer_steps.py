@@ -226,8 +226,9 @@ def test_steps_count_again_after_a_capture_that_failed(steps, captures, monkeypa
 BY_HAND = """
 import sys, torch
 device = "cuda" if torch.cuda.is_available() else "cpu"
-model = torch.nn.Linear(8, 8).to(device)
+model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), 0.1) if sys.argv[1] == "an optimizer that rests" else None
+model.to(device)
 for _ in range(int(sys.argv[2])):
     model.zero_grad()
     model(torch.ones(6, 8).to(device)).sum().backward()
@@ -245,6 +246,8 @@ def test_weights_that_the_script_changes_itself_are_trained(run_trial, device):
     assert any("each backward pass counts as a step" in note for note in report["notes"])
 
 
+@pytest.mark.parametrize("device", ["imaginary", "cpu"])
 @pytest.mark.parametrize(("has", "passes"), [("an optimizer that rests", 100), ("nothing", 1)])
-def test_passes_of_a_process_with_an_optimizer_and_a_single_pass_are_no_steps(run_trial, has, passes):
-    assert run_trial(BY_HAND, argv=(has, str(passes)), device="cpu").report["optimizers"] == []
+def test_passes_of_a_process_with_an_optimizer_and_a_single_pass_are_no_steps(run_trial, has, passes, device):
+    card = CARD if device == "imaginary" else None
+    assert run_trial(BY_HAND, argv=(has, str(passes)), device=device, card=card).report["optimizers"] == []
