@@ -160,7 +160,10 @@ def test_a_speed_within_the_noise_of_the_users_own_is_not_called_faster() -> Non
     assert "not clearly different from the 218" in near and "×" not in near
     turns = of_plan(plan(samples_per_s=fast, baseline_samples_per_s=own, gain=Estimate(1.3, Source.MEASURED, note="2 turns")))
     assert "1.30 × your own settings (2 turns)" in turns.sentence, "by turns, whatever the medians are"
-    assert "Your own settings stay" in of_plan(plan(samples_per_s=fast, baseline_samples_per_s=fast)).sentence
+    same = plan(samples_per_s=fast, baseline_samples_per_s=fast)
+    assert "Your own settings stay, batch size 256: nothing that ran was clearly faster" in of_plan(same).sentence
+    partial = of_plan(replace(same, partial="the time limit was up after 9 trials")).sentence
+    assert "your own settings stay, batch size 256: no gain was confirmed by then" in partial
 
 
 def test_a_run_that_trained_nothing_is_no_good_end() -> None:

@@ -108,7 +108,8 @@ def _named(plan: Plan, size: str, objective: Objective, alike: bool) -> str:
         ranks = "is among the fastest sizes that ran"
     text = f"Batch size {size} {ranks}{' so far' if plan.partial else ''}"
     if same and objective is Objective.FASTEST:
-        text = f"Your own settings stay, batch size {size}: nothing that ran was clearly faster"
+        why = "no gain was confirmed by then" if plan.partial else "nothing that ran was clearly faster"
+        text = f"Your own settings stay, batch size {size}: {why}"
     return f"Partial ({plan.partial}): {text[:1].lower()}{text[1:]}" if plan.partial else text
 
 

@@ -111,6 +111,14 @@ def gain_text(found: Gain) -> str:
     return f"{found.middle:+.0%} samples/s [{found.low:+.0%}, {found.high:+.0%}], {turns_text(found)}"
 
 
+def unclear_text(way: Way, found: Gain) -> str:
+    """Why a way to train that looked faster than the user's own is not named."""
+    was = "was not clearly faster beside it"
+    if found.low > 0 and found.loaded and found.turns == 1:
+        was = "was faster beside it, in one turn while others used the machine"
+    return f"{way_text(way)} {was}: {gain_text(found)}"
+
+
 def turns_text(found: Gain) -> str:
     """ "2 turns side by side"."""
     return f"{counted(found.turns, 'turn')} side by side"

@@ -16,7 +16,7 @@ from dataclasses import replace
 from brimful.decide.speed.measured import TOLERANCE, speed_estimate
 from brimful.decide.speed.turns import Gain
 from brimful.decide.tune.objective import choose
-from brimful.decide.tune.problem import FACTOR, Request, SearchResult, SpeedProblem, Top, gain_text, top_sentence, way_text
+from brimful.decide.tune.problem import FACTOR, Request, SearchResult, SpeedProblem, Top, gain_text, top_sentence, unclear_text
 from brimful.decide.tune.runs import HOPELESS, Context, Runs, Way
 from brimful.values import Objective, Outcome, TrialResult
 
@@ -161,9 +161,7 @@ class Search:
             found = dict(sorted(faster.items(), key=lambda pair: -pair[1].middle)[:1])
         if not found:
             return f"your own: nothing that was run is more than {TOLERANCE:.0%} faster"
-        return "your own: " + "; ".join(
-            f"{way_text(way)} was not clearly faster beside it: {gain_text(gain)}" for way, gain in found.items()
-        )
+        return "your own: " + "; ".join(unclear_text(way, gain) for way, gain in found.items())
 
     # --- the ways that are compared -----------------------------------------------------------------------------------
 
