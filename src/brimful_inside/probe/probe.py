@@ -228,7 +228,7 @@ class Probe:
         latest = self.loaders.latest
         if latest is not None and not latest.ended and latest.role is None:
             self.loaders.decide(latest, TRAIN)
-        elif latest is not None and latest.role == EVAL and latest.given == 1 and not latest.ended:
+        elif latest is not None and latest.role == EVAL and latest.may_be_mistaken:
             self._was_training(latest)
         self._train()
 

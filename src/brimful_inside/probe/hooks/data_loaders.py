@@ -199,7 +199,7 @@ class Loaders:
 
     def decide(self, one: Pass, role: str) -> None:
         """A loader that was trained on once is a training loader, even where an accuracy over it is computed as well."""
-        one.role = role
+        one.role, one.judged_at = role, one.given
         if one.loader.role is None or role == TRAIN:
             one.loader.role = role
 
@@ -211,7 +211,7 @@ class Loaders:
             if one.role is None:
                 self.decide(one, TRAIN)
                 continue
-            if one.role != TRAIN and one is self.latest and one.given == 1 and not one.ended:
+            if one.role != TRAIN and one is self.latest and one.may_be_mistaken:
                 mistaken = one
             break
         del self.recent[:]

@@ -76,6 +76,7 @@ class Pass:
         self.epoch = loader.epoch
         self.role: Optional[str] = None
         self.given = 0  # batches
+        self.judged_at = 0  # batches given when its role was decided: a prefetcher draws some before any is worked on
         self.operations = 0  # on an imaginary card, before the first of them
         self.ahead = False  # the second batch was asked for when the first had been sent to the card at most
         self.ended = False
@@ -83,6 +84,11 @@ class Pass:
         loader.passes += 1
         if len(loader.marks) < KEPT_STEPS:
             loader.marks.append(self.marks)
+
+    @property
+    def may_be_mistaken(self) -> bool:
+        """Whether it has given nothing since its role was decided."""
+        return self.given == self.judged_at and not self.ended
 
 
 def samples_in(index: Any, batch: Any, iterable: bool) -> Optional[int]:

@@ -124,6 +124,10 @@ for epoch in range(3):
 """
 
 
-def test_a_frozen_encoder_within_training_is_no_evaluation(run_trial):
-    report = run_trial(FROZEN, device="imaginary", card=CARD).report
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_frozen_encoder_within_training_is_no_evaluation(run_trial, ahead):
+    batches = "DataLoader(torch.ones(256, 64), 8)"
+    script = PREFETCHER + FROZEN.replace(batches, f"Ahead({batches})") if ahead else FROZEN
+    report = run_trial(script, device="imaginary", card=CARD).report
     assert "eval" not in report["growth"] and "eval" not in report["phases"]
+    assert [one["role"] for one in report["loaders"]] == ["train"] and report["steps"] >= 4
