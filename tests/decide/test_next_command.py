@@ -32,7 +32,10 @@ def test_a_size_that_was_asked_for_and_fits_is_tuned_next() -> None:
 
 def test_where_the_size_was_left_open_the_knee_is_taken_and_the_largest_where_none_is_known() -> None:
     assert line(fits(), is_open=True) == "python train.py --batch-size 512"
-    assert line(replace(fits(), speed=None), is_open=True) == "python train.py --batch-size 64"
+    unknown = replace(fits(), speed=None)
+    assert line(unknown, is_open=True) == f"python train.py --batch-size {unknown.largest_batch_size}"
+    of_the_script = replace(unknown, batch_size=32, largest_batch_size=256)
+    assert line(of_the_script, INSIDE, is_open=True) == "brimful run --set batch_size=256 -- python train.py"
     assert line(fits(), INSIDE, is_open=True) == "brimful run --set batch_size=512 -- python train.py"
 
 

@@ -74,6 +74,8 @@ def test_where_the_card_waits_for_data_the_headline_says_so_with_both_rates_and_
     )
     alone = of_prediction(prediction(loading=loads(0, 2_900, 2_900)))
     assert alone.sentence.endswith("one core here loads 2,900 (measured): 6 workers needed, and the script has none.")
+    crowded = of_prediction(prediction(loading=loads(6, 2_900, 5_000)))
+    assert crowded.sentence.endswith("the 6 workers asked for 5,000: 6 workers needed, each with a core of its own.")
     enough = of_prediction(prediction(loading=loads(8, 2_900, 20_000)))
     assert enough == of_prediction(prediction()), "nothing waits"
 

@@ -34,6 +34,13 @@ def codes(prediction):
     return {warning.code for warning in prediction.warnings}
 
 
+def test_an_error_that_the_search_meets_at_several_sizes_is_noted_once():
+    record = work(failing_above(100, dataset=4000), predict, gpu_memory="4GiB")
+    assert sum(one.outcome is Outcome.CRASHED for one in record.trials) > 1
+    noted = [one for one in record.notes if one.code == "script-error"]
+    assert len(noted) == 1 and noted[0].problem.count("at batch_size") == 1
+
+
 @SLOW
 @given(WORLDS, st.integers(1, 5000))
 def test_a_verdict_and_the_largest_batch_size_obey_one_rule_of_fitting(world, asked):

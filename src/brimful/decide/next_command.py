@@ -15,7 +15,7 @@ from brimful.values import Command, NextCommand, Prediction, Setting
 def after_prediction(
     command: Command, prediction: Prediction, is_open: bool, settings_at: Callable[[int | None], Mapping[str, Setting]]
 ) -> NextCommand | None:
-    """None where nothing fits. `is_open`: nobody asked for a batch size, so that the prediction's own is the largest.
+    """None where nothing fits. `is_open`: nobody asked for a batch size; the prediction's own is the largest, or the script's.
 
     `settings_at`: all settings of the command at a batch size (None: of the command as it stands).
     """
@@ -32,8 +32,9 @@ def after_prediction(
     if not is_open:
         return NextCommand(f"brimful tune -- {words}", "on the machine with that card: which settings train fastest, measured")
     knee = speed.knee_batch_size if speed is not None else None
-    if speed is None or knee is None or knee == size:
-        return NextCommand(_line(command, settings_at(size), size), "the largest batch size that fits")
+    if speed is None or knee is None or knee == largest:
+        best = largest or size
+        return NextCommand(_line(command, settings_at(best), best), "the largest batch size that fits")
     why = f"the smallest batch size within {format_share(speed.tolerance)} of the best predicted speed"
     return NextCommand(_line(command, settings_at(knee), knee), why)
 

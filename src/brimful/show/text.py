@@ -229,6 +229,8 @@ def loading_text(loading: Loading) -> str:
     if not workers and not loading.binds:
         return f"{text}: {share_text(card.value / (card.value + one))} of the time, without a worker"
     needed = f"{counted(loading.needed or 1, 'worker')} needed"
+    if loading.binds and (loading.needed or 1) <= workers:  # beside others each is slower than alone
+        needed += ", each with a core of its own"
     return f"{text}: {needed}" if workers else f"{text}: {needed}, and the script has none"
 
 

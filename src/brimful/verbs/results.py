@@ -57,8 +57,12 @@ def require_steps_or_memory(session: Session, trial_result: TrialResult) -> Tria
     error = error_of(session, trial_result)
     if not any(map(trained, session.results)):
         raise error
-    explanation = "other sizes did train; this one is left out"
-    session.note(Diagnostic("script-error", f"{error.problem}{_settings_of(trial_result)}", explanation, error.suggestion))
+    at = _settings_of(trial_result)
+    what = error.problem.replace(at, "", 1)
+    known = (one.problem for one in session.entries if isinstance(one, Diagnostic) and one.code == "script-error")
+    if not any(problem.startswith(what) for problem in known):  # a search meets the same error at several sizes
+        explanation = "other sizes did train; this one is left out"
+        session.note(Diagnostic("script-error", f"{what}{at}", explanation, error.suggestion))
     return trial_result
 
 
