@@ -10,7 +10,7 @@ from itertools import product
 from brimful.decide.memory import remedies
 from brimful.decide.memory.bracket import upper_limit
 from brimful.decide.memory.breakdown import GRADIENTS, OPTIMIZER_STATE, PARAMETERS, Annotated, Breakdowns, annotate, break_down
-from brimful.decide.memory.fit import ExtrapolatedPeaks, nccl_bytes
+from brimful.decide.memory.fit import ExtrapolatedPeaks
 from brimful.decide.memory.remedies import Memory, Resize
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.decide.speed import updates
@@ -250,13 +250,13 @@ class _Ladder:
         for cards in _CARDS:
             more_s = exchanged * (cards - 1) / cards * self.now.parts / (peer * LINKS_REACHED[1])
             after = self._resized(remedies.sharded(cards), updates.shared_by(cards), more_s)
-            more = after.memory.more_bytes + whole + nccl_bytes([cards])
-            after = replace(after, memory=replace(after.memory, more_bytes=more))
+            card, more = after.memory.card.among(cards), after.memory.more_bytes + whole
+            after = replace(after, memory=replace(after.memory, card=card, more_bytes=more))
             if after.memory.card.verdict(after.memory.play) == "fits" or cards == _CARDS[-1]:
                 parts = f"1/{cards} of parameters, gradients and states, some blocks whole, NCCL's buffers"
                 basis = f"{parts}; the exchange hidden by nothing"
                 offloads = any(one.code == "offload" for one in self.remedies)
-                how = "torch.distributed.fsdp.fully_shard on each block and on the model"
+                how = "torch.distributed.fsdp.fully_shard on each block and on the model, made on the host or the meta device"
                 how += ", with its CPUOffloadPolicy in place of the optimizer's" if offloads else ""
                 self._take("fsdp", f"FSDP over {cards} cards", how, Source.ESTIMATE, after, basis)
                 return

@@ -182,3 +182,13 @@ def test_each_communicator_adds_buffers_of_its_own_and_widens_the_context():
     pair = context_of(gpu, False, [2])
     assert pair.value == 1000 + NCCL_OF_TWO and pair.source is Source.ASSUMED
     assert slack_of(pair) == (NCCL_OF_TWO * 0.75, NCCL_OF_TWO * 0.5)
+
+
+def test_a_card_among_others_has_the_buffers_and_the_doubt_of_one_group():
+    gpu = find_gpu("a100-40gb")
+    alone, group = (context_of(gpu, False, communicators) for communicators in ([], [4]))
+    one = replace(card(10 * GIB, alone.value, capacity=30 * GIB), context_slack_bytes=slack_of(alone))
+    four = one.among(4)
+    assert four.context_bytes == group.value and four.context_slack_bytes == slack_of(group)
+    assert four.capacity_bytes + four.context_bytes == one.capacity_bytes + one.context_bytes
+    assert four.sure_bytes < one.sure_bytes - NCCL_OF_MORE and one.among(1) == one

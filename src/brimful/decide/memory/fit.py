@@ -105,6 +105,16 @@ class Card:
     capacity_bytes: int | None = None  # for segments: the card's memory without the context; None: without limit
     calibration: str | None = None  # a sentence on where the context was measured, if not for the catalogue
 
+    def among(self, ranks: int) -> Card:
+        """The same card as one of so many that train together, with NCCL's buffers."""
+        nccl, (below, above) = nccl_bytes([ranks]), self.context_slack_bytes
+        return replace(
+            self,
+            context_bytes=self.context_bytes + nccl,
+            context_slack_bytes=(below + int((1 - NCCL_LOW) * nccl), above + int((NCCL_HIGH - 1) * nccl)),
+            capacity_bytes=None if self.capacity_bytes is None else max(0, self.capacity_bytes - nccl),
+        )
+
     def device_bytes(self, peaks: Peaks) -> int:
         return peaks.reserved + self.context_bytes
 
