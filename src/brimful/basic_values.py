@@ -121,6 +121,7 @@ class CardAnswer:
     price_per_h: Estimate | None = None  # US dollars, of all its cards
     epoch_price: Estimate | None = None  # US dollars
     problem: str = ""  # why the command fails there
+    unused: int = 0  # of its cards, those that the command does not use
 
 
 @dataclass(frozen=True)

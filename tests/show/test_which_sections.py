@@ -9,7 +9,7 @@ from brimful.measure.gpus import find_gpu
 from brimful.show.console import make_console, show_record
 from brimful.show.headline import headline
 from brimful.show.html import render_page
-from brimful.show.which_sections import dollars_text, which_sentence
+from brimful.show.which_sections import dollars_text, which_sentence, which_table
 from brimful.values import CardAnswer, Estimate, Solved, Source
 from tests.show import product
 
@@ -70,6 +70,12 @@ def test_the_short_screen_has_a_line_a_card_within_80_columns_and_the_next_comma
     assert any("12 min 14 s*" in row for row in shown) and any(row.startswith("*: this machine loads") for row in shown)
     assert any(row.startswith("t4: the script raised an error: no bfloat16") for row in shown)
     assert any(row.startswith("Next (") for row in shown)
+
+
+def test_cards_that_the_command_leaves_idle_are_named_below_the_table():
+    found = which_table(record(line("l4"), line("l4", 2, unused=1), line("t4", 4, unused=3)).prediction)
+    assert any(note.startswith("The command leaves cards idle") and note.endswith(": l4:2, t4:4.") for note in found.notes)
+    assert not any("idle" in note for note in which_table(record(line("l4")).prediction).notes)
 
 
 def test_the_page_has_the_table_too():

@@ -11,6 +11,7 @@ from world import GIB, MIB, World, reporting, work
 
 from brimful import predict
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
+from brimful.measure.gpus.prices import keep
 from brimful.values import Outcome, Source
 from brimful.verbs import which_card
 from brimful_inside.simulator.trace import Malloc
@@ -102,6 +103,7 @@ def test_the_number_of_cards_multiplies_the_price_and_is_traced_apart():
     one, two = sorted(found.which, key=lambda line: line.cards)
     assert (one.cards, two.cards) == (1, 2) and two.price_per_h.value == 2 * one.price_per_h.value
     assert {trial.device.cards for trial in world.launched} == {1, 2}
+    assert (one.unused, two.unused) == (0, 1), "the command has one process, on cuda:0"
 
 
 def clocked(**of_loader):
@@ -125,6 +127,15 @@ def test_what_fits_comes_first_by_the_price_of_an_epoch_and_what_has_no_price_af
     assert found[4].price_per_h is None and found[4].samples_per_s.value > found[5].samples_per_s.value
 
 
+def test_a_users_own_price_decides_which_card_is_the_cheapest(tmp_path):
+    file, home = tmp_path / "mine.toml", tmp_path / "home"
+    file.write_text("t4 = 0.001\na100-40gb = 500")
+    keep(file, home)
+    found = asked(clocked(), home=home)
+    assert [one.gpu.key for one in found.which] == ["t4", "h100", "l4", "a100-40gb"] and found.gpu.key == "t4"
+    assert found.which[0].price_per_h.value == 0.001
+
+
 def test_an_epoch_takes_the_loaders_samples_at_the_predicted_speed_and_costs_its_part_of_an_hour():
     for one in asked(clocked()).which:
         assert one.epoch_s.value == pytest.approx(10_000 / one.samples_per_s.value)
@@ -144,7 +155,7 @@ def test_cards_that_are_faster_than_loading_here_are_marked_and_slower_ones_are_
 def test_ranks_that_are_not_started_have_cards_that_cost_as_much():
     launcher = ("torchrun", "--nproc_per_node", "1", "train.py", "--batch-size", "8")
     found = work(reporting(alike=ALL_ALIKE), predict, launcher, gpu="t4,l4", ranks=8).prediction
-    assert {one.cards for one in found.which} == {8}
+    assert {(one.cards, one.unused) for one in found.which} == {(8, 0)}
     one = asked(reporting(alike=ALL_ALIKE), "t4,l4")
     assert lines(found)["l4"].price_per_h.value == 8 * lines(one)["l4"].price_per_h.value
 

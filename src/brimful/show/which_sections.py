@@ -12,6 +12,7 @@ _FAILS = Cell("fails", tone="bad")
 _HOW = "GiB: the device peak. All is predicted, an epoch's training too; prices are assumed, in US dollars (`brimful gpus`)."
 _TRACED = "Traces at other sizes speak for cards that do all in the same way; only the first line was traced at its own answer."
 _SOLVED = "Largest: the %s that fits. Traces of the largest card speak for others where they confirm how memory grows."
+_IDLE = "The command leaves cards idle, which are paid for (torchrun starts a process for each card): %s."
 _LOADING = "*: this machine loads its samples more slowly than that; the time is the card's alone."
 
 
@@ -19,9 +20,11 @@ def which_table(prediction: Prediction) -> Table:
     which = prediction.which
     names = ("fits", "GiB", "largest", "samples/s", "epoch", "$/h", "$/epoch")
     columns = (Column("card", whole=True), *(Column(name, right=True, whole=True) for name in names))
+    idle = ", ".join(f"{one.gpu.key}:{one.cards}" for one in which if one.unused)
     problems = tuple(dict.fromkeys(f"{one.gpu.key}: {one.problem}" for one in which if one.problem))
     traced = _TRACED if prediction.solved is None else _SOLVED % prediction.solved.name
-    notes = (_HOW, traced, *((_LOADING,) if any(one.slow_loading for one in which) else ()), *problems)
+    slow = (_LOADING,) if any(one.slow_loading for one in which) else ()
+    notes = (_HOW, traced, *slow, *((_IDLE % idle,) if idle else ()), *problems)
     return Table("Which card", columns, tuple(map(_row, which)), notes)
 
 

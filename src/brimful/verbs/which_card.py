@@ -21,6 +21,7 @@ from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.errors import BrimfulError, DoesNotFit, Interrupted
 from brimful.measure.gpus.prices import prices
+from brimful.measure.traces import cards_of
 from brimful.values import Budget, CardAnswer, Device, Diagnostic, Estimate, Gpu, Source
 from brimful.verbs import imaginary
 from brimful.verbs.answers import asked_about, by_search, play_of_trial, timed_batch
@@ -199,7 +200,10 @@ def _of_answer(
 def _priced(
     line: CardAnswer, tracer: Tracer, batch_size: int | None, samples: int | None, per_hour: Mapping[str, Estimate]
 ) -> CardAnswer:
-    """With its speed at a batch size, the time of an epoch by the card alone, and what that costs."""
+    """With its speed at a batch size, the time of an epoch by the card alone, what that costs, and the cards it leaves idle."""
+    if tracer.device.ranks is None:
+        used = {index for _, index in cards_of(tracer.representative())}
+        line = replace(line, unused=line.cards - len(used) if used else 0)
     hour = per_hour.get(line.gpu.key)
     price = None if hour is None else replace(hour, value=hour.value * line.cards)
     speed = None if batch_size is None and tracer.results.keys() != {None} else speed_of(tracer, batch_size, None)
