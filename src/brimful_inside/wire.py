@@ -37,7 +37,8 @@ class Card:
 @dataclass(frozen=True)
 class Place:
     """Where a script without a flag has the number of a setting, as a trial found it (`probe/batch_size`). `kind` "script": a
-    literal of its text, from which the loader's number comes. "loader": the number is set where the loader is made."""
+    literal of its text, from which the loader's number comes, or, without a loader, one that the model's input has as its first
+    dimension. "loader": the number is set where the loader is made."""
 
     kind: str
     file: str  # of the literal, or of the innermost line of the user's own that makes the loader
@@ -45,7 +46,7 @@ class Place:
     column: int  # in bytes, as in `ast`; 0 for a loader
     number: int  # what stands there
     text: str  # that line
-    loader: str  # "data.py:51": where the loader is made
+    loader: str  # "data.py:51": where the loader is made; "" without one
     calls: List[str] = field(default_factory=list)  # the calls that lead there, innermost first: "/path/data.py:51"
     not_calls: List[List[str]] = field(default_factory=list)  # the same of loaders that keep their number
     others: List[str] = field(default_factory=list)  # where else the script's text has this number
@@ -296,6 +297,7 @@ class Report:
     counters: Optional[RunCounters] = None  # of a whole run
     device_reads: Dict[str, int] = field(default_factory=dict)  # in audits: lines of the script that wait for a value of a card
     precision: Optional[Precision] = None  # in audits, on a card
+    places: List[Place] = field(default_factory=list)  # where the batch size of a training without a loader may be set
 
 
 EVENTS: Dict[str, Type[Any]] = {

@@ -100,6 +100,38 @@ def test_the_sentence_has_file_and_line_and_what_does_not_follow():
     assert "as the model follows it as well" in said.explanation and "does not follow" in said.explanation
 
 
+INPUT = replace(SCRIPT, number=16, text="batch_size = 16", loader="")
+
+
+def drawn(samples: int, batches: int = 1, outcome: Outcome = Outcome.COMPLETED) -> TrialResult:
+    """Of a training without a loader, by its model's input."""
+    shown = result(outcome=outcome)
+    seen = {"samples_per_step": [samples * batches], "micro_batches_per_step": [batches], "places": [INPUT]}
+    return replace(shown, reports=(replace(shown.reports[0], **seen),))
+
+
+def test_without_a_loader_the_place_is_where_the_text_has_the_size_of_the_models_input():
+    assert batch_size_place.places_in(drawn(16)) == (INPUT,)
+    assert batch_size_place.places_in(drawn(16), "loader") == ()
+    said = batch_size_place.found(INPUT)
+    assert "set where train.py:6 has 16 (`batch_size = 16`), with which the model's input is made" in said.problem
+    assert "loader" not in said.suggestion
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (drawn(5), None),
+        (drawn(5, batches=3), None),
+        (drawn(16), "with 5 there the model's input has 16 samples"),
+        (result(), "with 5 there the model's input has no samples"),
+        (drawn(5, outcome=Outcome.CRASHED), "the script fails with 5 there"),
+    ],
+)
+def test_without_a_loader_the_models_input_has_to_follow(other, words):
+    assert batch_size_place.doubt(drawn(16, batches=2), other, INPUT, 5) == words
+
+
 @pytest.mark.parametrize(
     ("shown", "words"),
     [

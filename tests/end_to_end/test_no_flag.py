@@ -73,6 +73,40 @@ def test_a_fixed_batch_size_is_predicted_as_with_a_flag_and_its_plan_is_run(tmp_
     assert contents(path.parent) == before
 
 
+LOOP = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+batches_kept, length = 16, 32
+batch_size = 16  # sequences that are trained on at once
+device = "cuda" if torch.cuda.is_available() else "cpu"
+text = torch.randint(64, (10_000,))
+model = nn.Sequential(nn.Embedding(64, 128), nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 64)).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(40):
+    at = torch.randint(len(text) - length, (batch_size,))
+    here, after = (torch.stack([text[i + late : i + late + length] for i in at]).to(device) for late in (0, 1))
+    loss = F.cross_entropy(model(here).flatten(0, 1), after.flatten())
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+print("sequences", len(here), "kept", batches_kept)
+"""
+
+
+@pytest.mark.heavy
+def test_a_loop_without_a_loader_runs_at_another_size(tmp_path):
+    path = script(tmp_path / "loop", LOOP)
+    before = contents(path.parent)
+    answer = brimful(tmp_path, "predict", "--json", "--no-what-if", "--gpu", "t4", *python(path), cwd=path.parent)
+    assert answer.code == 0, answer.err
+    assert answer.json["batch_size"] == 16 and answer.json["largest_batch_size"] > 1000
+    (said,) = [one for one in answer.json["warnings"] if one["code"] == "batch-size-place"]
+    assert "train.py:7 has 16 (`batch_size = 16" in said["problem"], "line 6 has it too, and the input does not follow"
+    ran = brimful(tmp_path, "run", "--device", "cpu", "--set", "batch_size=24", *python(path), cwd=path.parent)
+    assert ran.code == 0 and "sequences 24 kept 16" in ran.out, ran.err
+    assert contents(path.parent) == before
+
+
 @pytest.mark.heavy
 def test_ranks_that_a_script_spawns_run_at_another_size(tmp_path):
     path = script(tmp_path / "spawned", SPAWNED)

@@ -27,10 +27,13 @@ def require_choice(text: str | None) -> str:
 
 
 def places_in(result: TrialResult, wants: str = AUTO) -> tuple[Place, ...]:
-    """Where the training loader's number can be set, best first: in the script's text, then at the loader."""
-    train = main_loader(result)
-    others = [one for report in result.reports[:1] for one in report.loaders if one is not train and one.role != "train"]
-    places = [] if train is None else [_alone(place, others) for place in train.places]
+    """Where the training loader's number can be set, best first: in the script's text, then at the loader. Without a loader,
+    where the text has the size of the model's input."""
+    train, report = main_loader(result), next(iter(result.reports), None)
+    if report is None:
+        return ()
+    others = [one for one in report.loaders if one is not train and one.role != "train"]
+    places = report.places if train is None else [_alone(place, others) for place in train.places]
     return tuple(place for place in places if wants in (AUTO, place.kind))
 
 
@@ -70,6 +73,10 @@ def doubt(own: TrialResult, other: TrialResult, place: Place, size: int) -> str 
     if before != after and own.outcome is Outcome.COMPLETED:
         return f"the model follows it as well ({before:,} parameters with {place.number:,}, {after:,} with {size:,})"
     first, second = main_loader(own), main_loader(other)
+    if not place.loader:
+        drawn, scaled = _input_size(own.reports[0]), _input_size(other.reports[0])
+        follows = drawn is not None and scaled is not None and scaled * place.number == drawn * size
+        return None if follows else f"with {size:,} there the model's input has {scaled or 'no'} samples"
     if first is None or second is None or first.batch_size is None or second.batch_size is None:
         return None
     if abs(second.batch_size - first.batch_size * size / place.number) >= 1:
@@ -81,6 +88,12 @@ def doubt(own: TrialResult, other: TrialResult, place: Place, size: int) -> str 
 
 def _parameters(report: Report) -> int:
     return sum(one.parameters for one in report.optimizers)
+
+
+def _input_size(report: Report) -> int | None:
+    """Samples in a batch, where the model's input shows them."""
+    steps = zip(report.samples_per_step, report.micro_batches_per_step, strict=False)
+    return next((samples // batches for samples, batches in steps if samples and batches), None)
 
 
 def _shapes(loader: LoaderSeen) -> str:
@@ -128,6 +141,9 @@ def found(place: Place, why_not: str | None = None) -> Diagnostic:
         )
     here, others = _short(place), [one for one in place.others if one != place.loader]
     makes = "the training DataLoader is made" if here == place.loader else f"{place.loader} makes the training DataLoader"
+    way = "--batch-size-from loader sets it at the loader alone, none leaves the script as it is"
+    if not place.loader:
+        makes, way = "the model's input is made", "--batch-size-from none leaves the script as it is"
     stays = ""
     if others:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
@@ -136,7 +152,7 @@ def found(place: Place, why_not: str | None = None) -> Diagnostic:
         "batch-size-place",
         f"batch_size: no flag in the command; set where {here} has {place.number:,} (`{place.text}`), with which {makes}",
         f"what the script computes from it follows{stays}",
-        "--batch-size-from loader sets it at the loader alone, none leaves the script as it is",
+        way,
     )
 
 
@@ -155,7 +171,8 @@ def why_none(result: TrialResult, wants: str) -> str:
     """Why the batch size of a script without a flag cannot be set."""
     train = main_loader(result)
     if train is None:
-        return "the training uses no DataLoader whose number could be set"
+        no_text = "and no integer of the script's text, in a line that names a batch, is the size of the model's input"
+        return f"the training uses no DataLoader whose number could be set, {no_text}"
     if train.batch_size is None:
         maker = "the data set itself" if train.sampler == "NoneType" else f"{train.sampler}, a class of the script's own,"
         return f"{maker} makes the batches of the training DataLoader"

@@ -6,11 +6,11 @@ from typing import Any, List, Optional
 
 import torch
 
-from brimful_inside.probe.batch_size import user_code
+from brimful_inside.probe.batch_size import places_of_input, user_code
 from brimful_inside.probe.hooks.optimizer_steps import BY_HAND
 from brimful_inside.probe.memory.device_memory import accelerator_type, is_started
 from brimful_inside.probe.process.exit import world
-from brimful_inside.wire import Report
+from brimful_inside.wire import Place, Report
 
 
 def how_it_ended(probe: Any) -> str:
@@ -57,6 +57,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         notes=[*probe.context.notes, *(_notes(probe) if over else [])],
         sources=user_code.loaded() if over and rank == 0 else [],
         wrote=list(overlay.written) if overlay is not None else [],
+        places=_places(probe) if over else [],
         first_step_unix_s=probe.first_step_unix_s,
         growth=probe.leaks.read(),
         counters=probe.counters(),
@@ -95,6 +96,12 @@ def _device_name(probe: Any) -> Optional[str]:
         return probe.config.card.name
     is_cuda = probe.config.device == "accelerator" and torch.cuda.is_initialized()
     return torch.cuda.get_device_name(_device_index(probe)) if is_cuda else None
+
+
+def _places(probe: Any) -> List[Place]:
+    """Without a loader, by the model's input in the last step."""
+    backwards, samples = probe.inputs[-1] if probe.inputs else (0, None)
+    return places_of_input(samples // max(1, backwards)) if samples else []
 
 
 def _notes(probe: Any) -> List[str]:

@@ -53,3 +53,7 @@ def enter_loaders(config: TrialConfig) -> None:
 
 def places_of_loader(number: Any) -> List[Place]:
     return loader_arguments.places_of_loader(number, _literals)
+
+
+def places_of_input(size: int) -> List[Place]:
+    return loader_arguments.places_of_input(size, _literals)

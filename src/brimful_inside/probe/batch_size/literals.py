@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+import os
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from brimful_inside.probe.batch_size.numbers import Literal, Number
 
 LARGEST = 1 << 24  # no batch is larger
+NAMED = 8  # other places of a number
 TABLE = "__brimful_numbers__"  # in builtins: what stands in place of the literals
 
 
@@ -36,10 +38,16 @@ class Literals:
         return tree
 
     def others(self, literal: Literal) -> List[str]:
-        """ "model.py:12", for each other place where the texts have this number."""
+        """ "model.py:12", for each of some other places where the texts have this number."""
         place = (literal.file, literal.line, literal.column)
         found = [(file, line) for file, line, column, n in self._all if n == literal.number and (file, line, column) != place]
-        return ["%s:%d" % one for one in dict.fromkeys(found)]
+        return ["%s:%d" % (os.path.basename(file), line) for file, line in dict.fromkeys(found)][:NAMED]
+
+    def of_a_batch(self, number: int) -> List[Literal]:
+        """Those of this number in whose line a batch is named, from the top of each file."""
+        found = {one.literal for one in self.table if one.literal is not None and one.literal.number == number}
+        named = (one for one in found if "batch" in one.text.partition("#")[0].lower())
+        return sorted(named, key=lambda one: (one.file, one.line, one.column))
 
 
 def replaced(source: bytes, path: str, numbers: Dict[Tuple[int, int], Tuple[int, int]]) -> ast.Module:

@@ -10,7 +10,7 @@ import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from brimful_inside.probe.batch_size.literals import Literals
-from brimful_inside.probe.batch_size.numbers import Number, places_of
+from brimful_inside.probe.batch_size.numbers import Literal, Number, places_of
 from brimful_inside.probe.batch_size.user_code import is_users
 from brimful_inside.probe.context import guarded, patch
 from brimful_inside.wire import Place
@@ -140,10 +140,15 @@ def places_of_loader(number: Any, literals: Optional[Literals]) -> List[Place]:
     text = linecache.getline(file, int(line)).strip()[:100]
     found = [Place(LOADER, file, int(line), 0, int(number), text, made, calls)]
     if literal is not None and literals is not None:
-        others = [
-            "%s:%s" % (os.path.basename(place.rpartition(":")[0]), place.rpartition(":")[2])
-            for place in literals.others(literal)
-        ]
-        where = (SCRIPT, literal.file, literal.line, literal.column, literal.number, literal.text, made)
-        found.insert(0, Place(*where, others=others[:8]))
+        found.insert(0, _in_text(literal, literals, made))
     return found
+
+
+def places_of_input(size: int, literals: Optional[Literals]) -> List[Place]:
+    """Where a training without a loader may have the size of its batches, which the model's input shows."""
+    return [] if literals is None else [_in_text(one, literals, "") for one in literals.of_a_batch(size)]
+
+
+def _in_text(literal: Literal, literals: Literals, made: str) -> Place:
+    where = (SCRIPT, literal.file, literal.line, literal.column, literal.number, literal.text, made)
+    return Place(*where, others=literals.others(literal))

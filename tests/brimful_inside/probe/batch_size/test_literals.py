@@ -113,3 +113,9 @@ def test_other_places_of_the_same_number_are_named():
 def test_a_text_that_has_changed_is_refused():
     with pytest.raises(LookupError, match=r"train\.py:1 has no 128 any more"):
         literals.replaced(b"batch = 129", "train.py", {(1, 8): (128, 64)})
+
+
+def test_numbers_in_a_line_that_names_a_batch_are_candidates_where_no_loader_shows_which_is_meant():
+    read = literals.Literals()
+    read.mark(b"heads = 16  # of each batch\nbatch_size = 16\nbatch_limit = 32\nmake(16, batches=16)", "/work/train.py")
+    assert [(one.line, one.number) for one in read.of_a_batch(16)] == [(2, 16), (4, 16), (4, 16)]
