@@ -14,7 +14,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from brimful import __version__
 from brimful.cli import views
-from brimful.cli.options import CARD, COMMON, HERE, RUNNING, Card, Common, Here, Running, axes, whole
+from brimful.cli.options import CARD, COMMON, HERE, RUNNING, Card, Common, Here, Running, axes, setting_name, whole
 from brimful.errors import BrimfulError, DiskFull, Terminated, UsageError
 
 Words = Annotated[tuple[str, ...], Parameter(parse=False)]
@@ -58,7 +58,7 @@ def predict(
 
     with views.progress() as watcher:
         given = whole("--samples", samples, 1) if samples is not None else None
-        asked = {"what_if": what_if, "samples": given, "solve": solve, "grid": axes(grid)}
+        asked = {"what_if": what_if, "samples": given, "solve": solve and setting_name(solve), "grid": axes(grid)}
         record = verb(words, **card.chosen(), **common.chosen(watcher), **asked)
     return views.show_prediction(record, common.json, common.details)
 

@@ -150,8 +150,14 @@ def whole(name: str, text: str, least: int) -> int:
     return int(text)
 
 
+def setting_name(text: str) -> str:
+    """The name of a setting, also where it was written as the script's flag is: max-length."""
+    return text.strip().replace("-", "_")
+
+
 def pair(text: str) -> tuple[str, Setting]:
-    name, equals, value = text.partition("=")
+    written, equals, value = text.partition("=")
+    name = setting_name(written)
     if not equals or not name.isidentifier():
         raise UsageError(f"--set {text}", "a setting is given as name=value", "for instance --set lr=3e-4")
     if name.endswith("batch_size"):
@@ -163,7 +169,8 @@ def axes(texts: Sequence[str]) -> dict[str, tuple[Setting, ...]]:
     """The sides of a table, each as name=value,value."""
     found: dict[str, tuple[Setting, ...]] = {}
     for text in texts:
-        name, equals, values = text.partition("=")
+        written, equals, values = text.partition("=")
+        name = setting_name(written)
         parts = [part.strip() for part in values.split(",")]
         if not equals or not name.isidentifier():
             raise UsageError(f"--grid {text}", "a side of a table is name=value,value", "for instance --grid batch_size=1,2,4")
