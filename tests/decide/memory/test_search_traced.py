@@ -337,6 +337,15 @@ def test_nothing_is_called_the_largest_where_the_traces_stopped_growing():
     assert "take exactly as much memory" in found.notes[-1] and len(asked) <= 5
 
 
+@pytest.mark.parametrize(("each", "limited_by"), [(400, "brimful, which tries none above 16,777,216"), (4000, "budget")])
+def test_a_search_that_ends_where_no_batch_is_as_large_says_that_it_is_no_limit_of_memory(each, limited_by):
+    script = Script([("malloc", "a", affine(20 * MIB, each)), ("free", "a")])
+    found, _ = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    assert found.estimate.limited_by == limited_by
+    largest = found.estimate.largest_batch_size
+    assert fits(card(20 * GIB), script.trace(largest + 1)) is (each == 400)
+
+
 def test_a_batch_that_is_split_into_small_ones_ends_the_search_at_two_sizes():
     """64 asked, batches of 2, and as many of them as make 64: memory says nothing of the size."""
     script = Script([("malloc", "w", affine(GIB, 0))])

@@ -14,7 +14,7 @@ from itertools import chain
 from math import isqrt
 
 from brimful.decide.memory.bracket import Bracket, roundest, upper_limit
-from brimful.decide.memory.fit import Card, curve_sizes, largest_that
+from brimful.decide.memory.fit import ENDLESS, Card, curve_sizes, largest_that
 from brimful.decide.memory.intervals import GROWTH_EXTRAPOLATED, GROWTH_PEAKS, growth
 from brimful.decide.memory.known_traces import APART_IN_STEPS, Known, Traced
 from brimful.decide.memory.peak_curve import fit_peaks
@@ -335,6 +335,9 @@ def _limited_by(known: Known, model: TrustedModel | None, largest: int | None, c
         by_memory = _candidate_by_memory(known, model)
         if by_memory is None or by_memory > largest:
             return bracket.script_errors[error]
+    ends = 2 * (largest or 0) >= ENDLESS and not constant
+    if ends and largest is not None and model is not None and known.peaks_of(model.size_model).fits(largest + 1):
+        return f"brimful, which tries none above {ENDLESS:,}"
     return None if constant and largest else "budget"
 
 
