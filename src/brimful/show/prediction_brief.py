@@ -65,10 +65,11 @@ def _memory(prediction: Prediction) -> str:
 
 
 def _remedies(prediction: Prediction, remedies: Sequence[Remedy]) -> str:
-    """ "expandable segments, then 2 micro-batches of 64: 14.2 GiB (estimate), fits; a step takes 1.1 × as long"."""
+    """ "expandable segments, then 2 micro-batches of 64: 14.2 GiB (estimate), fits; a step takes 1.1 × as long; what to write:
+    --details"."""
     last, speed = remedies[-1], prediction.speed
     changes = ", then ".join(one.what for one in remedies)
     text = f"{changes}: {bytes_text(last.device_bytes)} ({last.source.value}), {VERDICTS[last.verdict]}"
     if last.step_s is not None and speed is not None and speed.step_s.value:
         text += f"; a step takes {last.step_s.value / speed.step_s.value:.2g} × as long"
-    return text
+    return f"{text}; what to write: --details"
