@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from builders import sample
@@ -52,6 +53,14 @@ def test_where_others_use_the_cores_a_gain_counts_as_far_as_both_clocks_show_it(
     one = runs_of([wall], samples_per_cpu_s=processor, others_share=0.4)
     found = gain(one, runs_of([100], samples_per_cpu_s=50.0, others_share=0.0))
     assert found.loaded and found.middle == pytest.approx(counted)
+
+
+def test_a_worker_that_reads_beside_the_training_counts_by_the_wall_clock_on_a_loaded_machine_too():
+    loaded = {"samples_per_cpu_s": 50.0, "others_share": 0.4}
+    one, other = runs_of([200, 210], **loaded), runs_of([100, 100], **loaded)
+    assert not gain(one, other).is_clear
+    reads = [replace(run, trial=replace(run.trial, settings={"num_workers": 1})) for run in one]
+    assert gain(reads, other).is_clear and not gain(reads[:1], other[:1]).is_clear, "in two turns"
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.02])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brimful.decide.speed.measured import TOLERANCE, step_spread
-from brimful.values import TrialResult
+from brimful.values import Setting, TrialResult
 
 BUSY = 0.1  # other processes that take more than this share of the cores are seen in a trial's times
 # Assumed, and checked by `bench/tune_regret.py`: by how much two trials of the same settings differ where nothing else runs
@@ -53,12 +53,18 @@ def gain(one: Sequence[TrialResult], other: Sequence[TrialResult]) -> Gain | Non
 
 
 def _log_ratio(one: TrialResult, other: TrialResult) -> float:
-    """By wall time; where others took a part of the machine, a difference counts as far as processor time shows it too."""
+    """By wall time; where others took a part of the machine, a difference counts as far as processor time shows it too. Not so
+    of another number of loader workers: they read beside the training, whose own processor time stays as it is."""
     wall = math.log((one.samples_per_s or 1.0) / (other.samples_per_s or 1.0))
-    if not (one.samples_per_cpu_s and other.samples_per_cpu_s and (_is_loaded(one) or _is_loaded(other))):
+    other_workers = _workers(one) != _workers(other)
+    if other_workers or not (one.samples_per_cpu_s and other.samples_per_cpu_s and (_is_loaded(one) or _is_loaded(other))):
         return wall
     processor = math.log(one.samples_per_cpu_s / other.samples_per_cpu_s)
     return min(wall, processor, key=abs) if wall * processor > 0 else 0.0
+
+
+def _workers(run: TrialResult) -> Setting | None:
+    return run.trial.settings.get("num_workers")
 
 
 def _expected_spread(one: TrialResult, other: TrialResult) -> float:
