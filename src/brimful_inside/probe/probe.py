@@ -59,6 +59,7 @@ class Probe:
         self.audited = Audited()
         self.loading_s: List[float] = []
         self.warmup_steps = config.warmup_steps
+        self._clocked = config.cut and config.device != "imaginary" and not config.worst_batch
         self.first_step_unix_s: Optional[float] = None
         self.inputs: List[Tuple[int, Optional[int]]] = []  # (backward passes, samples) by step, without a DataLoader
         self.reported_end = False
@@ -285,6 +286,8 @@ class Probe:
         if number == 1 and self.steps.pace is not None:
             self.times.works_on(self.steps.pace.device)
             self.audited.steps(self.steps.pace.groups)
+        if number == self.config.warmup_steps and self._clocked:
+            self._measure_after(number + self.loaders.steps_ahead(number))
         measured = self.times.end_step(number)
         waited_s = self.loaders.take_waited_s()
         if measured and self.config.device != "imaginary":
@@ -302,6 +305,11 @@ class Probe:
         self.forward.arm()
         self._report_progress()
         self._decide_end()
+
+    def _measure_after(self, steps: int) -> None:
+        self.warmup_steps = steps
+        self.times.restart(steps)
+        self.ending.restart(steps - self.config.warmup_steps)
 
     @guarded
     def scaler_steps(self, scaler: Any) -> None:
@@ -324,9 +332,7 @@ class Probe:
 
     def step_captured(self) -> None:
         """A CUDA graph holds a whole step: the steps before it were its warm-up, and its replays are those that count."""
-        self.warmup_steps = self.steps.count + self.config.warmup_steps
-        self.times.restart(self.warmup_steps)
-        self.ending.restart(self.steps.count)
+        self._measure_after(self.steps.count + self.config.warmup_steps)
         self.loading_s.clear()
         self.leaks.restart()
         self._first_dimension, self._backwards = None, 0

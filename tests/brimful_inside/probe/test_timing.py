@@ -304,3 +304,29 @@ def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(clock, tmp_p
     last = [event for event in events if hasattr(event, "losses")][-1]
     assert (Event.waited, len(last.step_s)) == ((1, 1) if waits else (0, 0))
     assert last.losses == last.optimizers[0].learning_rates == rates and last.steps == 1
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("workers", "summed", "more", "ahead"), [(2, 1, {}, 4), (1, 2, {}, 2), (0, 1, {}, 0), (2, 1, {"worst_batch": True}, 0)]
+)
+def test_a_speed_is_measured_behind_the_batches_that_workers_made_while_the_first_steps_were_slow(
+    run_trial, workers, summed, more, ahead
+):
+    report = run_trial(
+        AHEAD % (workers, summed), device="cpu", warmup_steps=2, steps=3, see_eval=False, **{"worst_batch": False, **more}
+    ).report
+    assert report["warmup_steps"] == 2 + ahead and len(report["step_s"]) == len(report["loading_s"]) == 3
+    assert report["steps"] == 5 + ahead
+
+
+AHEAD = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number, x in enumerate(DataLoader(torch.ones(400, 8), 4, num_workers=%d)):
+    model(x).mean().backward()
+    if number %% %d == 0:
+        optimizer.step(); optimizer.zero_grad()
+"""

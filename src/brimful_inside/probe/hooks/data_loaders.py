@@ -22,6 +22,7 @@ from brimful_inside.wire import BatchSeen, LoaderSeen
 
 MAX_LOADERS = 64
 KEPT_BATCHES = 64
+MOST_AHEAD = 32  # steps: of 16 workers with two batches each
 KEPT_BYTES = 256 << 20  # of a batch that later passes give again
 # What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has drawn and not returned yet.
 ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
@@ -173,6 +174,12 @@ class Loaders:
             return
         if sum(part.nbytes for part in batch_tensors.tensors_of(batch)) <= KEPT_BYTES:
             one.loader.kept = copy.deepcopy(batch), one.loader.samples_of_latest
+
+    def steps_ahead(self, steps: int) -> int:
+        """After so many slow first steps: how many more may find batches that workers made meanwhile, and show no speed that
+        lasts."""
+        trained = max((one for one in self._all if one.role == TRAIN), key=lambda one: one.batches_seen, default=None)
+        return 0 if trained is None else min(MOST_AHEAD, -(-trained.ahead * steps // max(1, trained.batches_seen)))
 
     def is_trained(self, loader: Any) -> bool:
         return any(known.role == TRAIN and known.loader() is loader for known in self._all)
