@@ -153,19 +153,35 @@ def test_where_evaluation_sets_the_peak_its_batch_comes_first():
     assert found.peak.device_bytes - one.device_bytes >= 0.95 * 20 * 100 * MIB, "and what was cached of it"
 
 
-def test_an_evaluation_batch_with_a_place_of_its_own_is_run():
-    class Evaluates(World):
-        def launch(self, trial, folder, record_folder, *more):
-            self.eval_bytes = 100 * MIB * int(trial.settings.get("eval_batch_size", 1))
-            return super().launch(trial, folder, record_folder, *more)
+class Evaluating(World):
+    """An evaluation takes 100 MiB for each sample of its batch."""
 
-    command = (*COMMAND[:2], "20", "--eval-batch-size", "{eval_batch_size}")
-    there = Evaluates(linear=MIB)
-    found = run(there, command, settings={"eval_batch_size": 60})
+    def launch(self, trial, folder, record_folder, *more):
+        self.eval_bytes = 100 * MIB * int(trial.settings.get("eval_batch_size", 1))
+        return super().launch(trial, folder, record_folder, *more)
+
+
+EVALUATES = (*COMMAND[:2], "20", "--eval-batch-size", "{eval_batch_size}")
+
+
+def test_an_evaluation_batch_with_a_place_of_its_own_is_run():
+    there = Evaluating(linear=MIB)
+    found = run(there, EVALUATES, settings={"eval_batch_size": 60})
     one = next(one for one in found.what_if.remedies if one.code == "eval-batch")
     assert one.source is Source.PREDICTED
     assert found.peak.device_bytes - one.device_bytes == pytest.approx(30 * 100 * MIB, rel=0.02)
     assert there.launched[-1].settings["eval_batch_size"] == 30
+
+
+@pytest.mark.parametrize(("size", "parts"), [(60, 2), (120, 4), (240, 8)])
+def test_an_evaluation_batch_is_as_small_as_makes_it_fit_and_no_costlier_change_is_made(size, parts):
+    there = Evaluating(linear=MIB)
+    found = run(there, EVALUATES, settings={"eval_batch_size": size})
+    assert [one.code for one in found.what_if.remedies] == ["eval-batch"] and found.what_if.remedies[0].verdict == "fits"
+    assert there.launched[-1].settings["eval_batch_size"] == size // parts
+    unflagged = run(World(linear=MIB, eval_bytes=100 * MIB * size), ("my-train", "--batch-size", "20"))
+    (one,) = unflagged.what_if.remedies
+    assert one.code == "eval-batch" and one.verdict == "fits" and f"1/{parts} of this" in one.how
 
 
 def test_a_command_as_it_stands_has_what_ifs_too():

@@ -162,17 +162,21 @@ class _Ladder:
         return [one.name for one in self.tracer.representative().reports[0].optimizers if one.name in of]
 
     def smaller_evaluation(self) -> None:
-        """Where evaluation sets the peak: half its batch, run where the command has a place for it, else estimated."""
+        """Where evaluation sets the peak: its batch in as few parts as are enough, run where the command has a place for its
+        size, else estimated."""
         if self.now.memory.phase != "eval":
             return
         code, what, size = "eval-batch", "a smaller evaluation batch", self.tracer.settings.get("eval_batch_size")
+        for parts in remedies.EVALUATION_PARTS:
+            after = self._resized(remedies.evaluation_in(parts))
+            if after.memory.phase != "eval" or after.memory.card.verdict(after.memory.play) == "fits":
+                break
         if isinstance(size, int) and size > 1:
-            after = replace(self.now, eval_batch_size=size // 2)
-            self._run(code, what, f"an evaluation batch of {size // 2}", after)
+            smaller = max(1, size // parts)
+            self._run(code, what, f"an evaluation batch of {smaller}", replace(self.now, eval_batch_size=smaller))
         else:
-            how = "an evaluation loader with a batch size of its own, half of this or less"
-            after = self._resized(remedies.halved_evaluation)
-            self._take(code, what, how, Source.ESTIMATE, after, "what the evaluation makes halved")
+            how = f"an evaluation loader with a batch size of its own, 1/{parts} of this or less"
+            self._take(code, what, how, Source.ESTIMATE, after, f"what the evaluation makes in {parts} parts")
 
     def micro_batches(self) -> None:
         """The same batch in parts with the gradients summed: as few as make it fit, else the most that sizes are known for."""

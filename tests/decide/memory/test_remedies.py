@@ -109,12 +109,14 @@ def test_gradients_that_another_stream_used_last_are_gone_as_well():
     assert memory(*rows).bytes_of("gradients") == 8 * MIB
 
 
-def test_a_smaller_evaluation_shrinks_what_it_makes_and_nothing_else():
+def test_a_smaller_evaluation_shrinks_what_it_makes_and_its_workspaces_and_nothing_else():
     weights = [Malloc(1, 100 * MIB, "aten.empty"), Tag(1, "parameter", "h", "Net", 4)]
-    one = memory(*weights, Phase("train"), *one_step(1, 10), Phase("eval"), Malloc(90, 200 * MIB, "aten.mm"), Free(90))
+    evaluation = [Phase("eval"), Malloc(90, 200 * MIB, "aten.mm"), Malloc(91, 80 * MIB, "cudnn_forward"), Free(91), Free(90)]
+    one = memory(*weights, Phase("train"), *one_step(1, 10), *evaluation)
     assert one.phase == "eval"
-    half = one.resized(remedies.halved_evaluation)
-    assert [before - after for before, after in zip(one.sizes, half.sizes, strict=True) if before != after] == [100 * MIB]
+    quarter = one.resized(remedies.evaluation_in(4))
+    changed = [(before, after) for before, after in zip(one.sizes, quarter.sizes, strict=True) if before != after]
+    assert changed == [(200 * MIB, 50 * MIB), (80 * MIB, 20 * MIB)]
 
 
 def test_shards_are_a_part_of_each_and_some_blocks_are_whole():

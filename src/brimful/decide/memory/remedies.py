@@ -19,6 +19,7 @@ from brimful.decide.memory.breakdown import (
     OTHER,
     PARAMETERS,
     TEMPORARIES,
+    WORKSPACES,
     Allocation,
     Annotated,
 )
@@ -29,6 +30,7 @@ from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import OPTIMIZER, RECOMPUTATION, Trace, Uses
 
 WORTH_SHARE = 0.01  # of the peak: less is no remedy
+EVALUATION_PARTS = (2, 4, 8, 16)
 CHUNKS = 8  # of a loss (assumed: what is left is an eighth, and the products stay large)
 CHUNKED_FROM = 0.02  # of the peak: logits of less are not worth it
 NOTHING = 512  # bytes, the allocator's smallest block
@@ -158,10 +160,14 @@ def computes_in_half(kernels: Iterable[Kernel]) -> bool:
     return flops["fp32"] + flops["tf32"] <= 0.01 * (flops["fp16"] + flops["bf16"]) and bool(flops["fp16"] + flops["bf16"])
 
 
-def halved_evaluation(allocation: Allocation, phase: str, size: int) -> int:
-    """What an evaluation makes grows with its batch."""
-    made = allocation.category in (ACTIVATIONS, TEMPORARIES, INPUTS, OTHER)
-    return size // 2 if phase == "eval" and made else size
+def evaluation_in(parts: int) -> Resize:
+    """What an evaluation makes grows with its batch, the workspaces of its convolutions too."""
+
+    def resize(allocation: Allocation, phase: str, size: int) -> int:
+        made = allocation.category in (ACTIVATIONS, TEMPORARIES, INPUTS, WORKSPACES, OTHER)
+        return -(-size // parts) if phase == "eval" and made else size
+
+    return resize
 
 
 def is_of_the_step(allocation: Allocation) -> bool:
