@@ -57,6 +57,37 @@ def test_an_audit_and_a_prediction_give_the_same_peak(tmp_path, trap):
     assert audited.json["peak"]["device_bytes"] == predicted.json["peak"]["device_bytes"]
 
 
+RANKS = """
+import os, torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+def main(rank, ranks):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29631")
+    dist.init_process_group("nccl", rank=rank, world_size=ranks)
+    torch.cuda.set_device(rank)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64).cuda(), device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(512, 64))
+    for x, in DataLoader(data, batch_size=8, sampler=DistributedSampler(data)):
+        optimizer.zero_grad(); model(x.cuda()).mean().backward(); optimizer.step()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(main, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
+"""
+
+
+@pytest.mark.heavy
+def test_an_audit_and_a_prediction_give_the_same_peak_with_the_memory_of_the_ranks_group(tmp_path):
+    (tmp_path / "ranks.py").write_text(RANKS)
+    words = ("--gpu", "a100-40gb:2", "--batch-size-from", "none", "--json", *python(tmp_path / "ranks.py"))
+    predicted, audited = brimful(tmp_path, "predict", "--no-what-if", *words), brimful(tmp_path, "audit", *words)
+    peak = predicted.json["peak"]
+    assert audited.json["peak"]["device_bytes"] == peak["device_bytes"] > peak["reserved_bytes"] + 600 * 2**20
+
+
 def test_an_idle_card_is_found(tmp_path):
     done = brimful(tmp_path, "audit", "--gpu", "rtx3080-20gb", "--json", *python(TRAPS / "memory_idle.py", "--batch-size", 2))
     assert codes(done) == ["memory-idle"]
