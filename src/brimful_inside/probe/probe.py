@@ -287,8 +287,10 @@ class Probe:
             self.times.works_on(self.steps.pace.device)
             self.audited.steps(self.steps.pace.groups)
         if number == self.config.warmup_steps and self._clocked:
-            self._measure_after(number + self.loaders.steps_ahead(number))
-        measured = self.times.end_step(number)
+            more = self.loaders.steps_ahead(number)
+            self.times.extend(more)
+            self.ending.extend(more)
+        measured = not self.ending.measured and self.times.end_step(number)
         waited_s = self.loaders.take_waited_s()
         if measured and self.config.device != "imaginary":
             self.loading_s.append(waited_s)
@@ -305,11 +307,6 @@ class Probe:
         self.forward.arm()
         self._report_progress()
         self._decide_end()
-
-    def _measure_after(self, steps: int) -> None:
-        self.warmup_steps = steps
-        self.times.restart(steps)
-        self.ending.restart(steps - self.config.warmup_steps)
 
     @guarded
     def scaler_steps(self, scaler: Any) -> None:
@@ -332,7 +329,9 @@ class Probe:
 
     def step_captured(self) -> None:
         """A CUDA graph holds a whole step: the steps before it were its warm-up, and its replays are those that count."""
-        self._measure_after(self.steps.count + self.config.warmup_steps)
+        self.warmup_steps = self.steps.count + self.config.warmup_steps
+        self.times.restart(self.warmup_steps)
+        self.ending.restart(self.steps.count)
         self.loading_s.clear()
         self.leaks.restart()
         self._first_dimension, self._backwards = None, 0

@@ -33,7 +33,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
     batches, samples = probe.loaders.consumption.by_step()
     if not any(batches) and probe.inputs:
         batches, samples = [count for count, _ in probe.inputs], [samples for _, samples in probe.inputs]
-    overlay = probe.context.overlay
+    overlay, passed_over = probe.context.overlay, probe.times.passed_over
     return Report(
         rank=rank,
         world_size=size,
@@ -42,10 +42,10 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         torch_version=str(torch.__version__),
         ended=ended,
         steps=probe.steps.count,
-        warmup_steps=probe.warmup_steps,
+        warmup_steps=probe.warmup_steps + passed_over,
         step_s=probe.times.read(wait=waits),
-        cpu_s=list(probe.times.processor_s) if probe.config.device == "cpu" else [],
-        loading_s=list(probe.loading_s),
+        cpu_s=probe.times.processor_s[passed_over:] if probe.config.device == "cpu" else [],
+        loading_s=probe.loading_s[passed_over:],
         micro_batches_per_step=batches,
         samples_per_step=samples,
         optimizers=probe.steps.read(waits),

@@ -77,6 +77,7 @@ class StepTimes:
 
     def __init__(self, clock: Any, warmup_steps: int, steps: Optional[int]):
         self._clock = clock
+        self._steps = steps
         self._first = warmup_steps + 1
         self._last = KEPT_STEPS if steps is None else warmup_steps + steps
         self._begin: Any = None
@@ -90,6 +91,15 @@ class StepTimes:
         self._last += warmup_steps + 1 - self._first
         self._first = warmup_steps + 1
         self._begin, self._open, self._seconds, self.processor_s = None, [], [], []
+
+    def extend(self, more: int) -> None:
+        """Times up to so many more steps: as many as were wanted count, the latest. A script that ends before has some too."""
+        self._last += more
+
+    @property
+    def passed_over(self) -> int:
+        """How many of the steps timed so far do not count, for later ones do."""
+        return 0 if self._steps is None else max(0, len(self.processor_s) - self._steps)
 
     def works_on(self, device: Any) -> None:
         """Where the parameters lie that the steps change, if that is an accelerator."""
@@ -140,7 +150,7 @@ class StepTimes:
     def read(self, wait: bool) -> List[float]:
         """Seconds of each measured step. With `wait` this waits for the device: at the end of a trial alone."""
         self._collect(wait)
-        return list(self._seconds)
+        return self._seconds[self.passed_over :]
 
 
 class RunCounter:

@@ -161,6 +161,14 @@ def test_times_of_the_warm_up_are_not_kept():
     assert len(times.read(wait=True)) == 2
 
 
+def test_the_latest_steps_count_where_more_are_timed():
+    times = StepTimes(HostClock(), 1, 2)
+    times.extend(3)
+    times.begin()
+    counted = [times.end_step(number) and (times.passed_over, len(times.read(wait=True))) for number in range(1, 8)]
+    assert counted == [False, (0, 1), (0, 2), (1, 2), (2, 2), (3, 2), False]
+
+
 def test_processor_time_is_kept_for_the_measured_steps_alone():
     times = StepTimes(HostClock(), 1, 2)
     times.begin()
@@ -318,6 +326,15 @@ def test_a_speed_is_measured_behind_the_batches_that_workers_made_while_the_firs
     ).report
     assert report["warmup_steps"] == 2 + ahead and len(report["step_s"]) == len(report["loading_s"]) == 3
     assert report["steps"] == 5 + ahead
+
+
+@pytest.mark.heavy
+def test_a_script_that_ends_among_the_batches_made_ahead_has_a_speed_all_the_same(run_trial):
+    script = AHEAD.replace("400", "28") % (2, 1)
+    report = run_trial(script, device="cpu", warmup_steps=2, steps=3, see_eval=False, worst_batch=False).report
+    assert report["steps"] == 7 and report["warmup_steps"] == 4, "of nine steps"
+    assert [len(report[name]) for name in ("step_s", "cpu_s", "loading_s")] == [3, 3, 3]
+    assert not any("the script ended" in note for note in report["notes"])
 
 
 AHEAD = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Optional
 
+from brimful_inside.probe.process.exit import others
 from brimful_inside.wire import TrialConfig
 
 MAX_SKIPPED = 50  # steps that a GradScaler may skip beyond those wanted before the trial counts them as made
@@ -16,6 +17,9 @@ MAX_EPOCHS_TRACED, MAX_STEPS_TRACED = 16, 20
 MANY_OPERATIONS = 50_000  # of one batch: generated token by token, or sampled; a second one would show the same peak
 FEW_OPERATIONS = 200  # that send a batch to the card
 MAX_PASSES_TRACED = 80  # backward passes of such steps: of those that accumulate many there are fewer
+# More steps before those that count, until the batches are used up that workers made ahead. With two batches a worker, as
+# PyTorch has it, loading that takes a worker less than five seconds a batch is seen by then.
+MAX_AHEAD_S = 10.0
 # Forward passes of one module after another that take no more memory than those before, in an evaluation on an imaginary card.
 MAX_SAME_PASSES = 100
 
@@ -33,6 +37,8 @@ class EarlyStop:
         self.over = False
         self._evaluated_before = False
         self._since: Optional[float] = None
+        self._ahead = 0
+        self._ahead_since = 0.0
         self._extra_steps = 0
         self._passes = 0  # when the steps were measured
         self._epochs = 0
@@ -48,12 +54,22 @@ class EarlyStop:
         self._target = steps + self._config.warmup_steps + self._config.steps
         self.measured, self._extra_steps = False, 0
 
+    def extend(self, more: int) -> None:
+        """So many more steps come before those that count, as far as time allows."""
+        self._ahead, self._ahead_since = more, time.monotonic()
+
+    def _steps_ahead(self) -> int:
+        """Of several ranks none goes by its clock: one that made fewer steps than another would leave it waiting."""
+        late = time.monotonic() - self._ahead_since > MAX_AHEAD_S and others() == 0
+        return 0 if late else self._ahead
+
     def stepped(self, steps: int, attempts: int, has_loader: bool, passes: int) -> None:
         """After each step of the one that sets the pace, and after each that a GradScaler skipped. `passes`: backward ones."""
         if not self._config.cut:
             return
         if not self.measured:
-            if steps < self._target and attempts < self._target + MAX_SKIPPED:
+            target = self._target + self._steps_ahead()
+            if steps < target and attempts < target + MAX_SKIPPED:
                 return
             self.measured = True
             self._since, self._passes = time.monotonic(), passes

@@ -45,6 +45,20 @@ def test_without_interest_in_evaluation_the_last_measured_step_is_the_end():
     assert end.over
 
 
+@pytest.mark.parametrize(("passed_s", "ranks", "more"), [(0, 1, 4), (11, 1, 0), (11, 2, 4)])
+def test_steps_on_batches_that_workers_made_ahead_come_first_as_far_as_time_allows(monkeypatch, passed_s, ranks, more):
+    monkeypatch.setattr(early_stop, "others", lambda: ranks - 1)
+    end = ending(see_eval=False)
+    make_steps(end, 1)
+    end.extend(4)
+    now = early_stop.time.monotonic()
+    monkeypatch.setattr(early_stop.time, "monotonic", lambda: now + passed_s)
+    make_steps(end, 1 + more, first=2)
+    assert not end.measured
+    make_steps(end, 1, first=3 + more)
+    assert end.measured
+
+
 def test_later_epochs_have_one_batch_and_then_none():
     end = ending()
     make_steps(end, 3)
