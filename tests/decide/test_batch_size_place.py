@@ -133,15 +133,24 @@ def test_without_a_loader_the_models_input_has_to_follow(other, words):
 
 
 @pytest.mark.parametrize(
-    ("shown", "words"),
+    ("shown", "wants", "words"),
     [
-        (result(), "no DataLoader"),
-        (result(replace(loader(places=[]), batch_size=None, sampler="Buckets")), "Buckets"),
-        (result(loader(places=[])), "did not see where"),
+        (result(), "auto", "no DataLoader whose number could be set, and the model's input does not show how large a batch is"),
+        (drawn(16), "auto", "no DataLoader whose number could be set, and no integer of the script's text"),
+        (drawn(16), "loader", "no DataLoader whose number could be set"),
+        (result(replace(loader(places=[]), batch_size=None, sampler="Buckets")), "auto", "Buckets"),
+        (result(loader(places=[])), "auto", "did not see where"),
     ],
 )
-def test_why_there_is_no_place_is_said(shown, words):
-    assert words in batch_size_place.why_none(shown, "auto")
+def test_why_there_is_no_place_is_said(shown, wants, words):
+    said = batch_size_place.why_none(shown, wants)
+    assert words in said and (wants == "auto" or said.endswith(words)), "the text was not looked at"
+
+
+def test_why_a_number_of_the_text_is_not_the_batch_size_is_said_with_its_place():
+    doubt = batch_size_place.doubt(drawn(16), drawn(16), INPUT, 5)
+    why = "train.py:6 has 16, but with 5 there the model's input has 16 samples"
+    assert batch_size_place.why_not_there(INPUT, doubt) == f"the training uses no DataLoader, and {why}"
 
 
 def test_another_choice_is_refused():

@@ -167,12 +167,20 @@ def found_workers(place: Place, workers: int) -> Diagnostic:
     )
 
 
+def why_not_there(place: Place, why_not: str | None) -> str:
+    """Of a training without a loader, with the doubt about the best place."""
+    return f"the training uses no DataLoader, and {set_at(place)}, but {why_not}"
+
+
 def why_none(result: TrialResult, wants: str) -> str:
     """Why the batch size of a script without a flag cannot be set."""
     train = main_loader(result)
     if train is None:
-        no_text = "and no integer of the script's text, in a line that names a batch, is the size of the model's input"
-        return f"the training uses no DataLoader whose number could be set, {no_text}"
+        text = "no integer of the script's text, in a line that names a batch, is the size of the model's input"
+        if not any(_input_size(report) for report in result.reports[:1]):
+            text = "the model's input does not show how large a batch is"
+        none = "the training uses no DataLoader whose number could be set"
+        return none if wants == LOADER else f"{none}, and {text}"
     if train.batch_size is None:
         maker = "the data set itself" if train.sampler == "NoneType" else f"{train.sampler}, a class of the script's own,"
         return f"{maker} makes the batches of the training DataLoader"

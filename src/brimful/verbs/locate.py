@@ -51,7 +51,7 @@ def locate(
         why_not = why_not or doubt
     else:  # both fail there: the search meets the script's error, and says so
         if not places[0].loader:
-            return Located(command, None, {None: own}, why=f"the training uses no DataLoader, and {why_not}")
+            return Located(command, None, {None: own}, why=decide.why_not_there(places[0], why_not))
         place, why_not = places[0], None
     if wants == AUTO and place.kind == LOADER and why_not is None and not any(p.kind == SCRIPT for p in places):
         why_not = "its number comes from no integer there"
