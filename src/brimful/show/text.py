@@ -227,7 +227,7 @@ def loading_text(loading: Loading) -> str:
         return text if workers else f"{text}, and the script has no worker"
     text = f"{speed_text(card.value)} samples/s on the card (predicted); {text}"
     if not workers and not loading.binds:
-        return f"{text}: {share_text(card.value / (card.value + one))} of the time, without a worker"
+        return f"{text}; without a worker the card waits {share_text(card.value / (card.value + one))} of the time"
     needed = f"{counted(loading.needed or 1, 'worker')} needed"
     if loading.binds and (loading.needed or 1) <= workers:  # beside others each is slower than alone
         needed += ", each with a core of its own"
