@@ -16,7 +16,7 @@ from brimful.errors import CommandFailed, DoesNotFit, TrialFailed, UsageError
 from brimful.show.headline import of_prediction
 from brimful.show.text import limited_text
 from brimful.units import format_duration
-from brimful.values import Outcome, Source
+from brimful.values import Failure, Outcome, Source
 from brimful_inside.simulator.trace import Free, Malloc
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,6 +39,21 @@ def test_an_error_that_the_search_meets_at_several_sizes_is_noted_once():
     assert sum(one.outcome is Outcome.CRASHED for one in record.trials) > 1
     noted = [one for one in record.notes if one.code == "script-error"]
     assert len(noted) == 1 and noted[0].problem.count("at batch_size") == 1
+
+
+def test_an_error_whose_words_begin_another_is_noted_as_well():
+    def failed(seen):
+        if seen.outcome is not Outcome.CRASHED:
+            return seen
+        message = "too many rows" if len(met) % 2 else "too many rows and columns"
+        met.append(message)
+        return replace(seen, failure=Failure("crashed", "ValueError", message, "", "", "train", 0, False))
+
+    met = []
+    record = work(reporting(failed, failing_above(100, dataset=4000)), predict, gpu_memory="4GiB")
+    noted = [one.problem for one in record.notes if one.code == "script-error"]
+    assert len(met) > 2 and len(noted) == 2
+    assert "rows and columns" in noted[0] and "and columns" not in noted[1]
 
 
 @SLOW

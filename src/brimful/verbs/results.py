@@ -59,8 +59,8 @@ def require_steps_or_memory(session: Session, trial_result: TrialResult) -> Tria
         raise error
     at = _settings_of(trial_result)
     what = error.problem.replace(at, "", 1)
-    known = (one.problem for one in session.entries if isinstance(one, Diagnostic) and one.code == "script-error")
-    if not any(problem.startswith(what) for problem in known):  # a search meets the same error at several sizes
+    known = [f"{one.problem} at " for one in session.entries if isinstance(one, Diagnostic) and one.code == "script-error"]
+    if not any(problem.startswith(f"{what} at ") for problem in known):  # a search meets the same error at several sizes
         explanation = "other sizes did train; this one is left out"
         session.note(Diagnostic("script-error", f"{what}{at}", explanation, error.suggestion))
     return trial_result

@@ -99,9 +99,10 @@ def _device_name(probe: Any) -> Optional[str]:
 
 
 def _places(probe: Any) -> List[Place]:
-    """Without a loader, by the model's input in the last step."""
-    backwards, samples = probe.inputs[-1] if probe.inputs else (0, None)
-    return places_of_input(samples // max(1, backwards)) if samples else []
+    """Without a loader, by the model's input in the first step that shows it."""
+    sizes = (samples // backwards for backwards, samples in probe.inputs if samples and backwards)
+    size = next(sizes, None)
+    return [] if size is None else places_of_input(size)
 
 
 def _notes(probe: Any) -> List[str]:

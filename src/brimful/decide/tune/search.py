@@ -10,7 +10,7 @@ crashes or takes too long are left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator
 from dataclasses import replace
 
 from brimful.decide.speed.measured import TOLERANCE, speed_estimate
@@ -195,7 +195,7 @@ class Search:
         shares = [run.loading_share for run in self.runs.at(self._at(size)) if run.loading_share is not None]
         return not shares or max(shares) >= WORTH
 
-    def _adopt(self, other: Context, size: int, names: Iterable[str]) -> Generator[Request, TrialResult, bool]:
+    def _adopt(self, other: Context, size: int, names: Collection[str]) -> Generator[Request, TrialResult, bool]:
         """Goes on in the other context if it is clearly faster; `names` are what it changes."""
 
         def decided(found: Gain) -> bool:
@@ -205,7 +205,8 @@ class Search:
         if found is None or not found.is_clear:
             return False
         self._context = other
-        self._why |= dict.fromkeys(names, gain_text(found))
+        together = "together " if len(names) > 1 else ""
+        self._why |= dict.fromkeys(names, together + gain_text(found))
         return True
 
     def _by_turns(

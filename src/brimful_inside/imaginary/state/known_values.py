@@ -86,8 +86,7 @@ class Known:
         return values
 
     def exceeds(self, tensor: Tensor, count: int) -> bool:
-        """Whether one of its numbers is known not to be among 0 to `count` - 1. Nobody is told the numbers, so that nothing
-        that follows depends on them."""
+        """Whether one of its numbers is known not to be among 0 to `count` - 1. Nothing that follows depends on them."""
         self._since = math.inf
         values = self._values(tensor) if is_meta(tensor) else None
         if values is None or not values.numel():
