@@ -165,8 +165,13 @@ def test_words_after_the_dashes_are_never_read_as_ours(typed):
 
 def test_help_and_version_end_well(typed):
     assert typed("--help")[0] == 0
-    assert typed("tune", "--help")[0] == 0
     assert typed("--version")[0] == 0
+
+
+@pytest.mark.parametrize("verb", ["predict", "audit", "tune", "run"])
+def test_the_help_of_a_verb_shows_how_that_verb_takes_a_command(typed, verb):
+    code, out, _ = typed(verb, "--help")
+    assert code == 0 and f"Your own command follows two dashes: brimful {verb} " in " ".join(out.split())
 
 
 @pytest.mark.parametrize("words", [["gpus"], ["gpus", "--json"], ["--help"]])

@@ -20,12 +20,17 @@ from brimful.errors import BrimfulError, DiskFull, Terminated, UsageError
 Words = Annotated[tuple[str, ...], Parameter(parse=False)]
 Json = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
 
+
+def _example(words: str) -> str:
+    return f"Your own command follows two dashes: brimful {words}"
+
+
 app = App(
     name="brimful",
     version=__version__,
     help="Fill the GPU to the brim, and never spill: what a training command needs, what it really does, and the settings "
     "that train fastest within memory.",
-    help_epilogue="Your own command follows two dashes: brimful predict --gpu a100-40gb -- python train.py --batch-size 64",
+    help_epilogue=_example("predict --gpu a100-40gb -- python train.py --batch-size 64"),
 )
 
 
@@ -63,7 +68,9 @@ def predict(
     return views.show_prediction(record, common.json, common.details)
 
 
-@app.command(usage="Usage: brimful audit [OPTIONS] -- COMMAND...")
+@app.command(
+    usage="Usage: brimful audit [OPTIONS] -- COMMAND...", help_epilogue=_example("audit -- python train.py --batch-size 64")
+)
 def audit(*, card: Card = CARD, here: Here = HERE, common: Common = COMMON, words: Words = ()) -> int:
     """What the script really does: effective batch size, hidden caps, accumulation, repeated batches, loading."""
     from brimful.verbs.audit import audit as verb
@@ -73,7 +80,9 @@ def audit(*, card: Card = CARD, here: Here = HERE, common: Common = COMMON, word
     return views.show_audit(record, common.json, common.details)
 
 
-@app.command(usage="Usage: brimful tune [OPTIONS] -- COMMAND...")
+@app.command(
+    usage="Usage: brimful tune [OPTIONS] -- COMMAND...", help_epilogue=_example("tune -- python train.py --batch-size 64")
+)
 def tune(
     *,
     card: Card = CARD,
@@ -115,7 +124,11 @@ def tune(
     return views.show_plan(record, common.json, page, common.details)
 
 
-@app.command(name="run", usage="Usage: brimful run [--plan RECORD] [OPTIONS] -- COMMAND...")
+@app.command(
+    name="run",
+    usage="Usage: brimful run [--plan RECORD] [OPTIONS] -- COMMAND...",
+    help_epilogue=_example("run -- python train.py --batch-size {batch_size}"),
+)
 def run_command(*, running: Running = RUNNING, words: Words = ()) -> int:
     """Train with the settings that tune chose; after an out-of-memory error, start again with a smaller batch size."""
     from brimful.verbs.run import run as verb
@@ -126,7 +139,7 @@ def run_command(*, running: Running = RUNNING, words: Words = ()) -> int:
     return views.show_run(record, running.json)
 
 
-@app.command(usage="Usage: brimful report [RECORD] [OPTIONS]")
+@app.command(usage="Usage: brimful report [RECORD] [OPTIONS]", help_epilogue="")
 def report(
     record: str | None = None, /, *, out: Path | None = None, format: str = "html", home: Path | None = None, json: Json = False
 ) -> int:
@@ -148,7 +161,7 @@ def report(
     return views.show_report(record, out, format, home, json)
 
 
-@app.command
+@app.command(help_epilogue="")
 def gpus(*, prices: Path | None = None, json: Json = False) -> int:
     """The cards that brimful knows, and where each number comes from.
 
@@ -162,7 +175,7 @@ def gpus(*, prices: Path | None = None, json: Json = False) -> int:
     return views.show_gpus(json, prices)
 
 
-@app.command
+@app.command(help_epilogue="")
 def doctor(*, calibrate: Annotated[bool, Parameter(negative="", show_default=False)] = False, json: Json = False) -> int:
     """What this machine is, and what stands in the way of good measurements.
 
