@@ -235,6 +235,8 @@ class WorstBatch:
     what: str  # a sentence: which dimensions vary and which samples were taken, or why none was scanned
     indices: List[int] = field(default_factory=list)
     scanned_in: Optional[str] = None  # the earlier trial that scanned; this one found some samples to be the same
+    samples: Optional[int] = None  # in this batch, where a batch sampler's batches have different numbers of samples
+    mean_samples: Optional[float] = None  # of the batches that the sampler gave; likewise
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from brimful.errors import UsageError
 from brimful.values import Objective, Source
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc, Row
+from brimful_inside.wire import WorstBatch
 
 
 @dataclass
@@ -38,6 +39,20 @@ def test_the_predicted_knee_is_the_plan_where_it_fits():
     row = next(row for row in plan.settings if row.name == "batch_size")
     assert row.source is Source.PREDICTED and row.why.startswith("predicted")
     assert "predicted-speed" in {warning.code for warning in plan.warnings}
+
+
+def test_batches_of_different_numbers_of_samples_count_with_their_mean():
+    """A batch sampler with a limit of tokens: the batch that a trial repeats has 64 short samples, a mean one 16."""
+    worst = WorstBatch(4096, 4096, True, "the batch sampler's batches differ", samples=64, mean_samples=16.0)
+    plain, mean = (
+        work(reporting(world=Clocked(dataset=4096), worst_batch=one), predict, ("my-train", "--batch-size", "64"), gpu="l4")
+        for one in (None, worst)
+    )
+    speed = mean.prediction.speed
+    assert speed.step_s == plain.prediction.speed.step_s, "steps are those that ran"
+    assert speed.samples_per_s.value == pytest.approx(plain.prediction.speed.samples_per_s.value / 4)
+    assert (mean.prediction.epoch.steps, mean.prediction.epoch.samples_per_step) == (4096 // 16, 16)
+    assert any("a mean batch's samples" in one for one in speed.notes)
 
 
 def test_a_knee_beyond_what_fits_leaves_the_largest():

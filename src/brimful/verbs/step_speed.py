@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from brimful.decide.loaders_seen import batches_per_step
 from brimful.decide.speed.predicted import MACHINE_RANKS, is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
-from brimful.values import Diagnostic, PredictedSpeed, TrialResult
+from brimful.values import Diagnostic, PredictedSpeed, TrialResult, WorstBatch
 from brimful.verbs.imaginary import Tracer
 
 FIXED_TOTAL = "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed total"
@@ -44,13 +44,23 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
             else:
                 samples = float  # the work of a step grows with the batch size
                 notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
-    ranks = tracer.representative().reports[0].world_size
+    report = tracer.representative().reports[0]
+    samples, ranks = _of_mean_batches(samples, report.worst_batch), report.world_size
     speed = predict_speed(
         kernels, tracer.gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks,
         draws=not accumulates and tracer.in_batches,
     )  # fmt: skip
     assert speed is not None
     return speed if tracer.in_batches else replace(speed, batch_size=None)
+
+
+def _of_mean_batches(samples: Callable[[int], float] | None, worst: WorstBatch | None) -> Callable[[int], float] | None:
+    """A trial makes each batch of a batch sampler the largest, which may have far more samples than others, or fewer (short
+    ones, or long ones, under a limit of tokens)."""
+    if samples is None or worst is None or worst.mean_samples is None or not worst.samples:
+        return samples
+    share = worst.mean_samples / worst.samples
+    return lambda size: samples(size) * share
 
 
 def _always(samples: float) -> Callable[[int], float]:
@@ -82,7 +92,10 @@ def _left_out(result: TrialResult) -> list[str]:
     if report.world_size > MACHINE_RANKS:
         notes.append(f"a network between machines: {report.world_size} ranks count as those of one")
     if report.worst_batch is not None and report.worst_batch.varies:
-        notes.append("this is for the largest batch there can be; ordinary ones are faster")
+        if report.worst_batch.mean_samples is None:
+            notes.append("this is for the largest batch there can be; ordinary ones are faster")
+        else:
+            notes.append("a step is as long as that of the batch that needs the most memory, and has a mean batch's samples")
     if any("compile" in name for name in report.approximations):
         notes.append("the trial ran the model as it is; compiled, it is faster as a rule")
     return notes

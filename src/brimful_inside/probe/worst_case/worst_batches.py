@@ -96,25 +96,29 @@ class WorstBatches:
                 # A copy: a data set that opens its file at first use must open it in its workers, not here.
                 custom = _has_custom_batches(loader)
                 scan, samples = self._scans.scan(copy.copy(loader.dataset), length, custom, collate, keeps=self._imaginary)
-                chosen = _batch_of_custom_sampler(loader, scan)
+                own = _batches_of_custom_sampler(loader)
         except Exception as error:
             why = "the data set gave an error where samples were read (%s)" % _short(error)
             return Plan(WorstBatch(0, length, False, "not scanned: " + why))
-        return self._plan_of(scan, chosen, samples)
+        return self._plan_of(scan, own, samples)
 
-    def _plan_of(self, scan: Scan, chosen: Optional[List[int]], samples: Dict[int, Any]) -> Plan:
-        indices = chosen or worst_indices(scan)
-        if chosen is not None:
-            what = "the batch sampler's batches differ: every batch is the largest of those it gave (%d samples)" % len(chosen)
+    def _plan_of(self, scan: Scan, own: List[List[int]], samples: Dict[int, Any]) -> Plan:
+        indices, mean = _largest(own, scan) if own else worst_indices(scan), None
+        if own:
+            mean = sum(map(len, own)) / len(own)
+            what = "the batch sampler's batches differ: every batch is the largest of those it gave"
+            what += " (%d samples; %.1f in the mean)" % (len(indices), mean)
         elif scan.varies:
             what = _sentence(scan, kept=bool(samples))
         else:
             what = "nothing but the batch size varies in %d of %d samples" % (scan.scanned, scan.length)
-        varies = scan.varies or chosen is not None
+        varies = scan.varies or bool(own)
         reported = WorstBatch(scan.scanned, scan.length, varies, what, scanned_in=scan.trial)
+        if own:
+            reported = replace(reported, samples=len(indices), mean_samples=mean)
         if varies:
             reported = replace(reported, indices=[int(i) for i in indices[:REPORTED_INDICES]])
-        return Plan(reported, indices if varies or self._imaginary else [], chosen is not None, samples)
+        return Plan(reported, indices if varies or self._imaginary else [], bool(own), samples)
 
 
 def _short(error: Exception) -> str:
@@ -140,20 +144,22 @@ def _has_custom_batches(loader: Any) -> bool:
     return batches is not None and type(batches) is not BatchSampler
 
 
-def _batch_of_custom_sampler(loader: Any, scan: Scan) -> Optional[List[int]]:
-    """The largest batch of a batch sampler whose batches differ in length (by a budget of tokens, say); else None."""
+def _batches_of_custom_sampler(loader: Any) -> List[List[int]]:
+    """Of a batch sampler whose batches differ in their number of samples (by a budget of tokens, say); else []."""
     if not _has_custom_batches(loader):
-        return None
+        return []
     sampler, drawn = batch_sampler_of(loader), []
     with random_state_kept(sampler, *vars(sampler).values()):
         for index in sampler:
             drawn.append([int(i) for i in index])
             if len(drawn) == MAX_DRAWN:
                 break
-    if len({len(index) for index in drawn[:-1]}) <= 1:
-        return None
+    return drawn if len({len(index) for index in drawn[:-1]}) > 1 else []
+
+
+def _largest(batches: List[List[int]], scan: Scan) -> List[int]:
     known = max(scan.totals.values(), default=1)
-    return max(drawn, key=lambda index: (len(index) * max(scan.totals.get(i, known) for i in index), len(index)))
+    return max(batches, key=lambda index: (len(index) * max(scan.totals.get(i, known) for i in index), len(index)))
 
 
 class _Sampler:

@@ -68,15 +68,18 @@ def test_of_a_batch_sampler_with_a_budget_the_largest_batch_is_taken(run_trial):
         + """
 data = Sentences()
 sizes = [len(b) * max(data.lengths[i] for i in b) for b in Budget(data)]
-print(max(sizes))
+print(max(sizes), sum(map(len, Budget(data))) / len(sizes))
 train(DataLoader(data, batch_sampler=Budget(data), collate_fn=pad))
 """,
         worst_batch=True,
     )
-    largest, *shapes = trial.stdout.splitlines()
+    of_budget, *shapes = trial.stdout.splitlines()
+    largest, mean = map(float, of_budget.split())
     rows, width = eval(shapes[0].rsplit(" ", 1)[0])
-    assert rows * width == int(largest) and len(set(shapes)) == 1
-    assert "batch sampler" in trial.report["worst_batch"]["what"]
+    assert rows * width == largest and len(set(shapes)) == 1
+    worst = trial.report["worst_batch"]
+    assert "batch sampler" in worst["what"] and worst["samples"] == rows != mean
+    assert worst["mean_samples"] == pytest.approx(mean)
 
 
 STREAM = """
