@@ -11,6 +11,7 @@ from brimful import audit
 from brimful.errors import TrialFailed, UsageError
 from brimful.show.sections import effective_rows
 from brimful.values import Outcome, Source
+from brimful_inside.wire import WorstBatch
 
 
 def test_asked_and_effective_stand_side_by_side():
@@ -39,6 +40,15 @@ def test_an_audit_needs_the_values_in_use():
     with pytest.raises(UsageError, match=r"\{accumulation\}"):
         work(World(), audit, ("my-train", "--batch-size", "32", "--accumulation", "{accumulation}"), device="cpu")
     assert work(World(), audit, device="cpu", settings={"batch_size": 50}).audit.effective.loader_batch_size == 50
+
+
+def test_an_audit_says_where_one_batch_of_a_batch_sampler_stands_for_others():
+    worst = WorstBatch(100, 100, True, "every batch is the largest of those it gave", samples=64, mean_samples=16.0)
+    found = work(reporting(worst_batch=worst), audit, ("my-train", "--batch-size", "64"), gpu_memory="4GiB").audit
+    assert worst.what in found.notes
+    alike = dataclasses.replace(worst, samples=None, mean_samples=None)
+    found = work(reporting(worst_batch=alike), audit, ("my-train", "--batch-size", "64"), gpu_memory="4GiB").audit
+    assert worst.what not in found.notes
 
 
 def test_notes_of_the_trial_are_in_the_audit():

@@ -59,6 +59,8 @@ def audit(
 
 def _audit(session: Session, result: TrialResult, requested: dict[str, Setting]) -> Audit:
     peaks = {f"rank {r.rank}, cuda:{card.index}": card.peak for r in result.reports for card in r.cards}
+    worst = result.reports[0].worst_batch
+    of_others = (worst.what,) if worst is not None and worst.mean_samples is not None else ()
     return Audit(
         requested=requested,
         effective=_effective(result),
@@ -70,7 +72,7 @@ def _audit(session: Session, result: TrialResult, requested: dict[str, Setting])
         cards=peaks if len(peaks) > 1 else {},
         not_seen=tuple(name for name in PHASES if name not in result.phases),
         peak_source=Source.PREDICTED if result.trial.device.kind == "imaginary" else Source.MEASURED,
-        notes=result.notes,
+        notes=(*result.notes, *of_others),
     )
 
 
