@@ -46,9 +46,10 @@ def test_an_audit_says_where_one_batch_of_a_batch_sampler_stands_for_others():
     worst = WorstBatch(100, 100, True, "every batch is the largest of those it gave", samples=64, mean_samples=16.0)
     found = work(reporting(worst_batch=worst), audit, ("my-train", "--batch-size", "64"), gpu_memory="4GiB").audit
     assert worst.what in found.notes
+    assert (found.effective.loader_batch_size, found.effective.samples_per_step) == (16, 16), "those of a mean batch"
     alike = dataclasses.replace(worst, samples=None, mean_samples=None)
     found = work(reporting(worst_batch=alike), audit, ("my-train", "--batch-size", "64"), gpu_memory="4GiB").audit
-    assert worst.what not in found.notes
+    assert worst.what not in found.notes and found.effective.samples_per_step == 64
 
 
 def test_notes_of_the_trial_are_in_the_audit():

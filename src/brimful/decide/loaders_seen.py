@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from brimful.values import TrialResult
+from brimful.values import Report, TrialResult
 from brimful_inside.wire import LoaderSeen
 
 
@@ -34,6 +34,13 @@ def largest_batch(result: TrialResult) -> int | None:
     """Samples of the largest batch that a training loader gave; None without one."""
     given = (batch.samples for loader in loaders(result, "train") for batch in loader.batches if batch.samples)
     return max(given, default=None)
+
+
+def mean_share(report: Report) -> float:
+    """Samples of a mean batch, to those of the batch that the trial made of each. A batch sampler's largest batch may have far
+    more samples than others, or fewer (short ones, or long ones, under a limit of tokens)."""
+    worst = report.worst_batch
+    return worst.mean_samples / worst.samples if worst is not None and worst.mean_samples and worst.samples else 1.0
 
 
 def batches_per_step(result: TrialResult) -> float | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from brimful import command as commands
 from brimful.decide.audit.findings import findings
-from brimful.decide.loaders_seen import batches_per_step, loaders
+from brimful.decide.loaders_seen import batches_per_step, loaders, mean_share
 from brimful.measure.traces import read_trace
 from brimful.values import Audit, Effective, PhasePeak, Record, Setting, Source, Trial, TrialKind, TrialResult
 from brimful.verbs import devices
@@ -102,13 +102,15 @@ def _with_context(session: Session, result: TrialResult) -> TrialResult:
 
 
 def _effective(result: TrialResult) -> Effective:
-    """What the first rank's training loader gave, and how many samples went into a step over all ranks."""
+    """What the first rank's training loader gives, and how many samples go into a step over all ranks."""
     train = next(loaders(result, "train"), None)
     given = [batch.samples for batch in train.batches if batch.samples is not None] if train else []
+    share = mean_share(result.reports[0])
+    largest = max(given, default=train.batch_size if train else None)
     return Effective(
-        loader_batch_size=max(given, default=train.batch_size if train else None),
+        loader_batch_size=round(largest * share) if largest is not None else None,
         batches_per_step=batches_per_step(result),
         ranks=result.trial.device.ranks or len(result.reports),
-        samples_per_step=result.samples_per_step,
+        samples_per_step=round(result.samples_per_step * share) if result.samples_per_step is not None else None,
         samples_source=Source.MEASURED if train is not None else Source.ASSUMED,
     )

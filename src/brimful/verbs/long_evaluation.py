@@ -54,7 +54,7 @@ def _last_step(result: TrialResult) -> int:
 
 
 def seen_once(result: TrialResult) -> Diagnostic:
-    """What the user is told of it."""
+    """The note about it."""
     size, train, evaluation = result.trial.settings.get("batch_size"), result.phases["train"], result.phases["eval"]
     where = f"batch size {size:,}" if isinstance(size, int) else "the command as it stands"
     return Diagnostic(

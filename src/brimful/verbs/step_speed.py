@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from brimful.decide.loaders_seen import batches_per_step
+from brimful.decide.loaders_seen import batches_per_step, mean_share
 from brimful.decide.speed.predicted import MACHINE_RANKS, is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
-from brimful.values import Diagnostic, PredictedSpeed, TrialResult, WorstBatch
+from brimful.values import Diagnostic, PredictedSpeed, TrialResult
 from brimful.verbs.imaginary import Tracer
 
 FIXED_TOTAL = "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed total"
@@ -45,7 +45,7 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
                 samples = float  # the work of a step grows with the batch size
                 notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
     report = tracer.representative().reports[0]
-    samples, ranks = _of_mean_batches(samples, report.worst_batch), report.world_size
+    samples, ranks = _of_mean_batches(samples, mean_share(report)), report.world_size
     speed = predict_speed(
         kernels, tracer.gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks,
         draws=not accumulates and tracer.in_batches,
@@ -54,13 +54,8 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     return speed if tracer.in_batches else replace(speed, batch_size=None)
 
 
-def _of_mean_batches(samples: Callable[[int], float] | None, worst: WorstBatch | None) -> Callable[[int], float] | None:
-    """A trial makes each batch of a batch sampler the largest, which may have far more samples than others, or fewer (short
-    ones, or long ones, under a limit of tokens)."""
-    if samples is None or worst is None or worst.mean_samples is None or not worst.samples:
-        return samples
-    share = worst.mean_samples / worst.samples
-    return lambda size: samples(size) * share
+def _of_mean_batches(samples: Callable[[int], float] | None, share: float) -> Callable[[int], float] | None:
+    return samples if samples is None or share == 1 else lambda size: samples(size) * share
 
 
 def _always(samples: float) -> Callable[[int], float]:
