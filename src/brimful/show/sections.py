@@ -202,10 +202,12 @@ def _ran(
 
 
 def _step_row(old: list[TrialResult], new: list[TrialResult]) -> list[tuple[Cell, ...]]:
-    """By the medians of the same runs as the speed above it."""
+    """By the medians of the same runs as the speed above it: the latest of each, as many as ran side by side."""
     steps = [[statistics.median(one.step_s) for one in runs if one.step_s] for runs in (old, new)]
-    if not all(steps):
+    turns = min(map(len, steps))
+    if not turns:
         return []
+    steps = [medians[-turns:] for medians in steps]
     before, after = (statistics.median(medians) for medians in steps)
     notes = (f"median of {counted(len(medians), 'run')}" for medians in steps)
     shown = [Cell(seconds_text(t), Source.MEASURED, note=note) for t, note in zip((before, after), notes, strict=True)]
