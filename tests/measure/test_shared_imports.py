@@ -196,12 +196,13 @@ def test_the_rank_of_a_launcher_is_forked_without_it_from_the_second_trial_on(co
 
 
 def test_what_starts_several_ranks_or_is_no_launcher_is_not_started_without_it(commands, tmp_path):
-    (tmp_path / "rank.py").write_text("import sys; print(sys.argv[1])")
+    (tmp_path / "rank.py").write_text("import sys; sys.argv[1]")  # no output: lines of two ranks would be mixed
     (tmp_path / "starts.py").write_text("import subprocess, sys; subprocess.run([sys.executable, 'rank.py', sys.argv[1]])")
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
     for launch, script in (((*torchrun, "2"), "rank.py"), ((*torchrun, "1"), "rank.py"), ((sys.executable,), "starts.py")):
         for size in (1, 2):
-            commands.run(size, script, launch=launch)
+            result, _ = commands.run(size, script, launch=launch)
+            assert (result.outcome, result.exit_code) == (Outcome.NO_STEP, 0), result.failure
             assert commands.imports._launched is None
             if launch[0:-1] == torchrun:
                 assert not commands.imports.forked
