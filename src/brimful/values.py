@@ -258,6 +258,7 @@ class Epoch:
     waits_for_data: bool  # both times are those of loading as it is here, where that is longer
     evaluated: int | None  # samples of an evaluation; None where none was seen
     evaluation_s: Estimate | None
+    between_s: Estimate | None = None  # of what runs on the card from one pass over the data to the next, evaluations aside
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from brimful.show.text import (
     cards_text,
     count_text,
     environment_text,
+    epoch_text,
     footnotes,
     limited_text,
     memory_of,
@@ -22,7 +23,7 @@ from brimful.show.text import (
     speed_cell,
     speed_text,
 )
-from brimful.values import Estimate, Outcome, PhasePeak, Source
+from brimful.values import Epoch, Estimate, Outcome, PhasePeak, Source
 from tests.show import product
 
 
@@ -83,3 +84,15 @@ def test_a_prediction_is_for_a_card_or_for_one_rank_of_many(alone_of: int | None
     prediction = product.predict_fits().prediction
     assert prediction is not None
     assert cards_text(replace(prediction, alone_of=alone_of)) == "NVIDIA A100-SXM4-40GB" + text
+
+
+def test_the_time_of_an_epoch_says_what_runs_beside_its_training_where_that_is_much() -> None:
+    train_s, evaluation_s = Estimate(3.2, Source.PREDICTED), Estimate(0.4, Source.ASSUMED)
+    alone = Epoch(782, 64, 50_030, False, 50_030, train_s, True, None, None)
+    steps = "782 steps of 64: 50,030 samples, each once; 3.20 s (predicted, with loading as it is here)"
+    assert epoch_text(alone) == steps
+    whole = replace(alone, evaluated=5003, evaluation_s=evaluation_s, between_s=Estimate(8.0, Source.PREDICTED))
+    assert epoch_text(whole) == (
+        f"{steps}, and 400 ms to evaluate 5,003 (assumed), and 8.00 s of other work on the card before the next epoch (predicted)"
+    )
+    assert epoch_text(replace(alone, between_s=Estimate(0.01, Source.PREDICTED))) == steps

@@ -145,7 +145,8 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
 
 def _epoch_rows(epoch: Epoch) -> list[tuple[str, Cell]]:
     rows = [("an epoch", Cell(epoch_text(epoch))), ("time of its training", seconds_cell(epoch.train_s))]
-    return rows + ([] if epoch.evaluation_s is None else [("time of its evaluation", seconds_cell(epoch.evaluation_s))])
+    rows += [] if epoch.evaluation_s is None else [("time of its evaluation", seconds_cell(epoch.evaluation_s))]
+    return rows + ([] if epoch.between_s is None else [("time before the next epoch", seconds_cell(epoch.between_s))])
 
 
 def _largest(prediction: Prediction) -> Cell:

@@ -27,6 +27,9 @@ ABSENT_TEXT = "–"
 #: Which of the four memories a peak can show, the one that a budget limits first.
 _DEVICE_FIRST = ("device", "reserved", "allocated", "host")
 
+#: Of the training's time: less that runs between two epochs is not worth a word.
+_MUCH_BETWEEN = 0.01
+
 _LIMITS = {
     "budget": "the budget",
     "dataset": "the length of the dataset",
@@ -240,15 +243,19 @@ def not_counted_text(speed: PredictedSpeed) -> str:
 
 
 def epoch_text(epoch: Epoch) -> str:
-    """ "782 steps of 64: 50,030 samples, each once; 3.20 s (predicted), and 0.4 s to evaluate 5,003 (assumed)"."""
+    """ "782 steps of 64: 50,030 samples, each once; 3.20 s (predicted), and 0.4 s to evaluate 5,003 (predicted)"."""
     drawn = "each once" if epoch.distinct is not None else "how many distinct ones is not known"
     drawn = "by --samples" if epoch.samples_given else drawn
     steps = f"{counted(epoch.steps, 'step')} of {epoch.samples_per_step:,}: {epoch.samples:,} samples, {drawn}"
     loaded = ", with loading as it is here" if epoch.waits_for_data else ""
     time = f"{seconds_text(epoch.train_s.value)} ({epoch.train_s.source.value}{loaded})"
-    if epoch.evaluation_s is None:
-        return f"{steps}; {time}"
-    return f"{steps}; {time}, and {seconds_text(epoch.evaluation_s.value)} to evaluate {epoch.evaluated:,} (assumed)"
+    more = []
+    if (evaluation := epoch.evaluation_s) is not None:
+        more += [f"{seconds_text(evaluation.value)} to evaluate {epoch.evaluated:,} ({evaluation.source.value})"]
+    between = epoch.between_s
+    if between is not None and between.value >= _MUCH_BETWEEN * epoch.train_s.value:
+        more += [f"{seconds_text(between.value)} of other work on the card before the next epoch ({between.source.value})"]
+    return ", and ".join([f"{steps}; {time}", *more])
 
 
 def question_of(prediction: Prediction) -> tuple[str, int | None, int | None]:

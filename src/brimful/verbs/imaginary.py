@@ -30,7 +30,7 @@ from brimful_inside.simulator.allocator_settings import settings_in
 from brimful_inside.simulator.program import NOTHING, Program, joined, program_of
 from brimful_inside.simulator.replay import worst_of
 from brimful_inside.simulator.roofline import Kernel
-from brimful_inside.simulator.trace import CardTrace, Trace
+from brimful_inside.simulator.trace import CardTrace, Outside, Trace
 
 EXPECTED_TRACES = 3
 FIRST_VALUES = (FIRST_SIZE, 64, 256, 1024)  # of any other setting: images of 5 pixels are smaller than kernels
@@ -56,6 +56,7 @@ class Tracer:
     results: dict[int | None, TrialResult] = field(default_factory=dict)  # None: the command as it stands
     _judged_by: int | None = None
     _kernels: dict[int | None, Sequence[Kernel]] = field(default_factory=dict)
+    _outside: dict[int | None, Sequence[Outside]] = field(default_factory=dict)
     _fitted: dict[tuple, KernelModel | ScaledKernels | None] = field(default_factory=dict)
     _programs: dict[int | None, tuple[Program, ...]] = field(default_factory=dict)  # as traced
 
@@ -149,6 +150,7 @@ class Tracer:
         cards = read_traces(self.results[batch_size], self.session.folder)
         if len(cards) == 1:
             self._kernels[batch_size] = cards[0].trace.runs
+            self._outside[batch_size] = cards[0].trace.outside
         if batch_size not in self._programs:
             self._programs[batch_size] = tuple(program_of(card.trace) for card in cards)
         return cards
@@ -159,6 +161,18 @@ class Tracer:
             trace = self.trace(batch_size)
             self._kernels[batch_size] = trace.runs if trace is not None else ()
         return self._kernels[batch_size]
+
+    def outside(self, batch_size: int | None) -> Mapping[str, Outside]:
+        """What ran outside of the training's passes, by name, in the trace that shows it and is the nearest to a batch size."""
+        shown = {size: self._shown_outside(size) for size in self.completed()}
+        sizes = sorted((size for size, works in shown.items() if works), key=lambda size: abs((size or 0) - (batch_size or 0)))
+        return {work.name: work for size in reversed(sizes) for work in shown[size]}
+
+    def _shown_outside(self, batch_size: int | None) -> Sequence[Outside]:
+        if batch_size not in self._outside:
+            trace = self.trace(batch_size)
+            self._outside[batch_size] = trace.outside if trace is not None else ()
+        return self._outside[batch_size]
 
     def kernel_model(self, sizes: Iterable[int | None], alike: bool) -> KernelModel | ScaledKernels | None:
         """The kernels of a step at any batch size, by those that were traced at `sizes`, which do not depend on the card."""

@@ -22,7 +22,7 @@ from brimful.verbs.imaginary import Tracer
 from brimful.verbs.results import PHASES
 from brimful.verbs.session import Options
 from brimful.verbs.start import start
-from brimful.verbs.step_speed import speed_of
+from brimful.verbs.step_speed import seconds_outside_steps, speed_of
 from brimful.verbs.warnings import Answer, warnings_of
 from brimful.verbs.what_if import find, what_would_help
 from brimful.verbs.which_card import which_card
@@ -73,7 +73,8 @@ def predict(
             tracer = Tracer(session, began.command, began.device, began.budget, others, timed, unknown=sets[0])
             answer = by_search(tracer, *asked_about(tracer, began, noted))
         prediction = replace(_prediction(tracer, answer, what_if, noted), which=which, grid=cells)
-        epoch = epoch_of(tracer.representative(), prediction.speed, prediction.loading, samples)
+        outside = seconds_outside_steps(tracer, prediction.speed.batch_size) if prediction.speed is not None else {}
+        epoch = epoch_of(tracer.representative(), prediction.speed, prediction.loading, samples, outside)
         following = after_prediction(tracer.command, prediction, began.asked is None, tracer.settings_at)
         session.keep(replace(prediction, next_command=following, epoch=epoch))
     return session.record()

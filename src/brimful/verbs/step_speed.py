@@ -6,8 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from brimful.decide.loaders_seen import batches_per_step, mean_share
-from brimful.decide.speed.predicted import MACHINE_RANKS, is_of_a_fixed_total, predict_speed, rates_of, samples_by_size
-from brimful.values import Diagnostic, PredictedSpeed, TrialResult
+from brimful.decide.speed.predicted import (
+    MACHINE_RANKS,
+    is_of_a_fixed_total,
+    predict_speed,
+    rates_of,
+    samples_by_size,
+    seconds_outside,
+)
+from brimful.values import Diagnostic, Estimate, PredictedSpeed, TrialResult
 from brimful.verbs.imaginary import Tracer
 
 FIXED_TOTAL = "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed total"
@@ -52,6 +59,13 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     )  # fmt: skip
     assert speed is not None
     return speed if tracer.in_batches else replace(speed, batch_size=None)
+
+
+def seconds_outside_steps(tracer: Tracer, batch_size: int | None) -> dict[str, Estimate]:
+    """Of a sample of the evaluation ("eval"), and of what runs between two passes over the data (`trace.BETWEEN`), each where
+    a trial showed it."""
+    seconds = {name: seconds_outside(work, tracer.gpu) for name, work in tracer.outside(batch_size).items()}
+    return {name: one for name, one in seconds.items() if one is not None}
 
 
 def _of_mean_batches(samples: Callable[[int], float] | None, share: float) -> Callable[[int], float] | None:

@@ -22,6 +22,7 @@ from brimful_inside.probe.memory.phases import Phases
 from brimful_inside.probe.process import exit
 from brimful_inside.probe.process.early_stop import FEW_OPERATIONS, MAX_SAME_PASSES, EarlyStop
 from brimful_inside.probe.timing import RunCounter, StepTimes, clock_for
+from brimful_inside.simulator.trace import BETWEEN
 from brimful_inside.wire import Progress, RunCounters
 
 PROGRESS_S = 0.5
@@ -71,6 +72,8 @@ class Probe:
         self._set_to_eval: Any = None  # the module whose eval() was called since the last sign of training
         self._set_to_train = False  # train() was called during the current evaluation, after its last eval()
         self._evaluates: Optional[Pass] = None  # the pass whose batch began the current evaluation
+        self._between: Optional[Pass] = None  # the training's pass that has ended, until the next one begins
+        self._timed_evaluation: Optional[Pass] = None  # the evaluation's pass that is under way
         self._trace_left: Any = None  # the traceback of what nobody caught
         self._next_progress = self._next_report = self._started = time.monotonic()
         self._reporting = threading.RLock()
@@ -79,6 +82,10 @@ class Probe:
 
     def _train(self) -> None:
         """A sign of training."""
+        if self._between is not None or self._timed_evaluation is not None:
+            self._evaluation_over()
+            self.device.keep_outside(BETWEEN, 0)
+            self.device.outside(None)
         self._set_to_eval = None
         self._set_to_train = False
         self._repetition.stop()
@@ -100,6 +107,40 @@ class Probe:
             self._set_to_train = False
             self.ending.evaluation_begins(self.steps.count)
             self._report_progress()
+
+    def _evaluation_begins(self, one: Optional[Pass]) -> None:
+        """A pass over an evaluation's data, whose work is timed apart."""
+        if one is not None and not one.ended and self._timed_evaluation is not one:
+            self._evaluation_over()
+            self._timed_evaluation = one
+            self.device.outside(EVAL)
+
+    def _evaluation_over(self, batches: Optional[int] = None) -> None:
+        """It has worked on so many batches; None: on all that were drawn."""
+        one, self._timed_evaluation = self._timed_evaluation, None
+        if one is not None:
+            share = 1.0 if batches is None else batches / one.given
+            self.device.keep_outside(EVAL, round((one.samples or 0) * share))
+            self.device.outside(None if self._between is None else BETWEEN)
+
+    @guarded
+    def pass_ended(self, one: Pass) -> None:
+        self.loaders.end(one)
+        if (one.role or one.loader.role) == TRAIN:
+            self._between = one
+            self.device.outside(BETWEEN)
+        elif one is self._timed_evaluation:
+            batches = self.loaders.consumption.worked_through(one)
+            if batches:  # else its only batch is worked on now
+                self._evaluation_over(batches)
+
+    def _pass_resumes_training(self, one: Pass) -> None:
+        """A batch of the training's data is asked for: what ran since the pass before this one lies between the two."""
+        if self._between is not None and one is not self._between:
+            self._evaluation_over()
+            self._between = None
+            self.device.keep_outside(BETWEEN, 1)
+            self.device.outside(None)
 
     def tried(self, visit: Any, failed: bool) -> None:
         """What was tried before the first step is over. Its memory is in the cache now, so the setup does not go on: after a
@@ -145,10 +186,12 @@ class Probe:
             ends = self.ending.stops_evaluation(one.given, self.steps.count, operations)
             one.ahead = one.ahead or (one.given == 1 and operations <= FEW_OPERATIONS)
             if one.ahead and self.ending.is_over_long_evaluation(one.given, operations):
+                self._evaluation_over(batches=one.given - 1)
                 self._leave_evaluation("its first batch, of %d operations on the card" % operations)
             if self.config.audits:
                 one.marks.append(self.times.mark())
         elif role == TRAIN:
+            self._pass_resumes_training(one)
             self._train()
             ends = self.ending.stops_training(one.given)
             self._leave_if_over()
@@ -197,6 +240,7 @@ class Probe:
                 self.forward.arm()  # a model in training mode, with gradients, would show that this was a mistake
             if not self.steps.stepping:
                 self._evaluate(one)
+                self._evaluation_begins(one)
         else:
             if self._set_to_train and torch.is_grad_enabled():
                 self._to_train()  # a first pass over this loader
@@ -220,6 +264,7 @@ class Probe:
             if latest is not None and latest.role is None:
                 self.loaders.decide(latest, EVAL)
             self._evaluate(latest)
+            self._evaluation_begins(latest if latest is not None and latest.role == EVAL else None)
         if self.ending.measured and self.config.cut and self.config.device == "imaginary" and not torch.is_grad_enabled():
             self._repetition.watch(module)
         if self.phases.current == EVAL and not torch.is_grad_enabled() and (module.training or self._set_to_train):
@@ -242,6 +287,7 @@ class Probe:
 
     def _was_training(self, one: Pass) -> None:
         """What looked like an evaluation was a part of training, and its peak belongs there."""
+        self._evaluation_over(batches=0)
         if one.role != TRAIN:
             one.loader.role = None
             self.loaders.decide(one, TRAIN)
@@ -304,6 +350,8 @@ class Probe:
             self.leaks.step(self.loaders.latest)
         if number == 1:
             self.loaders.time_trained(self.device.leave_worker)
+        if self._between is not None:  # of a batch that was drawn ahead
+            self.device.outside(BETWEEN)
         self.forward.arm()
         self._report_progress()
         self._decide_end()
@@ -374,6 +422,8 @@ class Probe:
                 return
             self.reported_end = True
             self.failures.script_continues()
+            if self._timed_evaluation is not None and self._timed_evaluation.ended:
+                self._evaluation_over()
             self.device.flush()
             how = ended or report.how_it_ended(self)
             try:

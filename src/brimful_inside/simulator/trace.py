@@ -30,9 +30,12 @@ Between them stand notes, which change nothing in a replay: where in the script 
 
 `module` is a path as `named_modules` of the outermost module calls it ("" for the outermost itself), `model` that module's
 class name ("" outside of any module), `where` a line of the user's, "train.py:12 in main: loss.backward()".
-At the end stands what ran on the card in the last complete step, for the clock (simulator/roofline.py has the words):
+At the end stands what ran on the card in the last complete step, for the clock (simulator/roofline.py has the words), and
+what ran outside of the training's passes: the first `kernels` of `in_all`, each with the fields of a "run".
 
     ["run", op, kind, flops, bytes, launches, engine, [batch, m, n, k] or []]
+    ["outside", "eval", samples, in_all, kernels]      in evaluations of so many samples
+    ["outside", "between", times, in_all, kernels]     so many times between two passes over the training's data, those aside
 """
 
 from __future__ import annotations
@@ -102,8 +105,22 @@ _ROWS: Dict[str, Any] = {
     "retire": Retire, "ready": Ready, "phase": Phase, "step": Step, "empty_cache": EmptyCache, "settings": Settings,
 }  # fmt: skip
 _NOTES: Dict[str, Any] = {"site": Site, "at": At, "tag": Tag, "backward": Backward, "uses": Uses}
+
+
+BETWEEN = "between"  # two passes over the training's data
+
+
+class Outside(NamedTuple):
+    """What ran outside of the training's passes."""
+
+    name: str  # "eval" or `BETWEEN`
+    amount: int  # samples, or times
+    in_all: int  # kernels
+    kernels: Tuple[Kernel, ...]  # the first of them, in order
+
+
 KIND_OF: Dict[Any, str] = {
-    row: kind for kind, row in [*_ROWS.items(), *_NOTES.items(), ("phase_was", PhaseWas), ("run", Kernel)]
+    row: kind for kind, row in [*_ROWS.items(), *_NOTES.items(), ("phase_was", PhaseWas), ("run", Kernel), ("outside", Outside)]
 }
 
 
@@ -113,6 +130,7 @@ class Trace(NamedTuple):
     whole: bool = True  # False: the last line was torn (the run was killed while writing)
     notes: Sequence[Tuple[int, Note]] = ()  # each with the number of rows before it
     runs: Sequence[Kernel] = ()  # what ran on the card in the last complete step
+    outside: Sequence[Outside] = ()
 
 
 class CardTrace(NamedTuple):
@@ -123,7 +141,7 @@ class CardTrace(NamedTuple):
     trace: Trace
 
 
-def encode_row(row: Union[Row, Note, PhaseWas, Kernel]) -> str:
+def encode_row(row: Union[Row, Note, PhaseWas, Kernel, Outside]) -> str:
     """One line, without the newline."""
     parts = [KIND_OF[type(row)], *row]
     if isinstance(row, Malloc) and row.workspace is None:
@@ -149,6 +167,7 @@ def decode(lines: Iterable[str]) -> Trace:
     rows: List[Row] = []
     notes: List[Tuple[int, Note]] = []
     runs: List[Kernel] = []
+    outside: List[Outside] = []
     header: Optional[Dict[str, Any]] = None
     whole = True
     for value in _values(iter(lines)):
@@ -166,12 +185,19 @@ def decode(lines: Iterable[str]) -> Trace:
         elif kind in _NOTES:
             notes.append((len(rows), _NOTES[kind](*value[1:])))
         elif kind == "run":
-            runs.append(Kernel(*value[1:7], shape=tuple(value[7])))
+            runs.append(_kernel(value[1:]))
+        elif kind == "outside":
+            name, amount, in_all, kernels = value[1:]
+            outside.append(Outside(name, amount, in_all, tuple(map(_kernel, kernels))))
         elif kind == "phase_was":
             rows[max(number for number, row in enumerate(rows) if isinstance(row, Phase))] = Phase(value[1])
         else:
             rows.append(decode_row(value))
-    return Trace(header or {}, rows, whole, tuple(notes), tuple(runs))
+    return Trace(header or {}, rows, whole, tuple(notes), tuple(runs), tuple(outside))
+
+
+def _kernel(fields: List[Any]) -> Kernel:
+    return Kernel(*fields[:6], shape=tuple(fields[6]))
 
 
 _TORN = object()

@@ -65,6 +65,17 @@ def test_the_time_has_the_evaluation_beside_it_which_is_assumed() -> None:
     assert epoch(result()).evaluation_s is None
 
 
+def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_before_the_next_epoch() -> None:
+    outside = {"eval": Estimate(0.001, Source.PREDICTED, 0.0005, 0.002), "between": Estimate(3.0, Source.PREDICTED, 2.0, 6.0)}
+    found = epoch_of(result(evaluated=640), speed(), None, outside=outside)
+    assert found is not None and found.evaluation_s is not None
+    assert (found.evaluation_s.source, found.between_s) == (Source.PREDICTED, outside["between"])
+    assert [found.evaluation_s.low, found.evaluation_s.value, found.evaluation_s.high] == pytest.approx([0.32, 0.64, 1.28])
+    loaded = epoch_of(result(evaluated=640), speed(), loads(2, 100), outside=outside)
+    assert loaded is not None and loaded.evaluation_s is not None
+    assert loaded.evaluation_s.value == pytest.approx(6.4) and loaded.between_s == outside["between"], "nothing is loaded then"
+
+
 def test_slower_loading_sets_the_time_and_without_workers_it_is_added() -> None:
     assert epoch(result(), loads(2, 1_000)).train_s.value == pytest.approx(1.0)
     assert epoch(result(), loads(2, 100_000)).train_s.value == pytest.approx(1000 / 6_400)

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from brimful.decide.loaders_seen import dataset_length, loaders, samples_of
 from brimful.values import Epoch, Estimate, Loading, PredictedSpeed, Source, TrialResult
+from brimful_inside.simulator.trace import BETWEEN
 
 # Samplers that draw every sample once at most. What others draw (with weights, with replacement) nobody knows beforehand.
 _ONCE = ("SequentialSampler", "RandomSampler", "SubsetRandomSampler", "DistributedSampler")
-# Of a training step's time for as many samples: a forward pass, which a backward pass takes twice the time of.
+# Of a training step's time for as many samples, where no trial showed what runs: a forward pass, which a backward pass takes
+# twice the time of.
 EVALUATION = 1 / 3
 _EVALUATION_BASIS = "assumed: a third of the training's time for each sample"
 
 
 def epoch_of(
-    result: TrialResult, speed: PredictedSpeed | None, loading: Loading | None, samples: int | None = None
+    result: TrialResult,
+    speed: PredictedSpeed | None,
+    loading: Loading | None,
+    samples: int | None = None,
+    outside: Mapping[str, Estimate] | None = None,
 ) -> Epoch | None:
-    """None where nobody knows how many samples an epoch or a step has. `samples`: of an epoch, as the user gives them."""
+    """None where nobody knows how many samples an epoch or a step has. `samples`: of an epoch, as the user gives them.
+    `outside`: the card's seconds for a sample of the evaluation, and between two passes, as far as trials showed them."""
     loader, here = next(loaders(result, "train"), None), dataset_length(result)
     own = None if here is None else here * result.reports[0].world_size
     total = samples or own
@@ -29,33 +36,39 @@ def epoch_of(
     share = total / per_step + 1e-9
     steps = max(1, math.floor(share) if loader.drop_last else math.ceil(share - 2e-9))
     evaluated = sum(samples_of(one) or 0 for one in loaders(result, "eval"))
+    rate = replace(speed.samples_per_s, note=None)
+    outside = outside or {}
+    if "eval" in outside:
+        evaluation_s = outside["eval"].with_all(lambda seconds: seconds * evaluated)
+    else:
+        assumed = replace(rate, source=Source.ASSUMED, note=_EVALUATION_BASIS)
+        evaluation_s = _seconds_on_card(assumed, evaluated * speed.ranks * EVALUATION)
     return Epoch(
         steps=steps,
         samples_per_step=round(per_step),
         samples=total,
         samples_given=samples is not None,
         distinct=own if samples is None and loader.sampler in _ONCE and own == loader.dataset_length else None,
-        train_s=_seconds(total, speed, loading, 1.0),
+        train_s=_with_loading(_seconds_on_card(rate, total), total / speed.ranks, loading),
         waits_for_data=loading is not None and (loading.binds or not loading.workers),
         evaluated=evaluated or None,
-        evaluation_s=_seconds(evaluated * speed.ranks, speed, loading, EVALUATION) if evaluated else None,
+        evaluation_s=_with_loading(evaluation_s, evaluated, loading) if evaluated else None,
+        between_s=outside.get(BETWEEN),
     )
 
 
-def _seconds(samples: float, speed: PredictedSpeed, loading: Loading | None, share: float) -> Estimate:
-    """Of samples over all ranks: what the cards take (`share` of the training's time) or what loading does where that is
-    longer, or both, one after the other, where no worker loads."""
-    assert speed.samples_per_s is not None
-    loaded = 0.0 if loading is None else samples / speed.ranks / loading.all_workers.value
-    together = max if loading is not None and loading.workers else float.__add__
+def _seconds_on_card(samples_per_s: Estimate, samples: float) -> Estimate:
+    seconds = samples_per_s.with_all(lambda rate: samples / rate)
+    return replace(seconds, low=seconds.high, high=seconds.low)
 
-    def seconds(rate: float | None) -> float | None:
-        return together(samples * share / rate, loaded) if rate else None
 
-    ends = seconds(speed.samples_per_s.high), seconds(speed.samples_per_s.low)
-    basis = None if share == 1.0 else _EVALUATION_BASIS
-    source = Source.PREDICTED if share == 1.0 else Source.ASSUMED
-    return Estimate(seconds(speed.samples_per_s.value) or loaded, source, *ends, basis)
+def _with_loading(card_s: Estimate, samples: float, loading: Loading | None) -> Estimate:
+    """What the card takes or what loading so many samples does where that is longer, or both, one after the other, where no
+    worker loads."""
+    if loading is None:
+        return card_s
+    loaded_s = samples / loading.all_workers.value
+    return card_s.with_all(lambda seconds: max(seconds, loaded_s) if loading.workers else seconds + loaded_s)
 
 
 def loading_of(results: Iterable[TrialResult], speed: PredictedSpeed | None) -> Loading | None:

@@ -6,10 +6,10 @@ Kernels come from traces (`kernels`), their times from the roofline (`brimful_in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence, RelativeInterval, committed_evidence
-from brimful.decide.speed.kernels import KernelModel, ScaledKernels, StepKernels
+from brimful.decide.speed.kernels import KernelModel, ScaledKernels, StepKernels, fit_kernels
 from brimful.decide.speed.measured import TOLERANCE
 from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
 from brimful_inside.simulator.roofline import (
@@ -25,6 +25,7 @@ from brimful_inside.simulator.roofline import (
     kernel_time,
     step_time,
 )
+from brimful_inside.simulator.trace import Outside
 
 # How far the host that will dispatch may differ from an ordinary one, either way (assumed: processors of servers and of
 # desktops differ by that much in a single thread, and so do scripts in what they do between operations).
@@ -184,6 +185,18 @@ def predict_speed(
         ranks=ranks,
         exchange=_exchange(gpu, steps),
     )
+
+
+def seconds_outside(work: Outside, gpu: Gpu) -> Estimate | None:
+    """Seconds of a sample of an evaluation, or of the time between two passes over the training's data, by a trace. None for a
+    card without known rates."""
+    rates, model = rates_of(gpu), fit_kernels({0: work.kernels})
+    if rates is None or model is None or not work.amount:
+        return None
+    clock = _Clock(model, rates, efficiency_of(gpu))
+    seen = _estimate(clock.steps(0), step_interval(gpu, situation_of(*clock.kernels(0))))
+    share = work.in_all / len(work.kernels) / work.amount
+    return replace(seen, note=None).with_all(lambda seconds: seconds * share)
 
 
 def _exchange(gpu: Gpu, steps: Sequence[Step]) -> Estimate | None:

@@ -1,17 +1,19 @@
-"""The card's clock: what ran on it between two optimizer steps, and what time it would be there.
+"""The card's clock: what ran on it between two optimizer steps and outside of the training, and what time it would be there.
 
 Every operation on the card becomes rows (`simulator/roofline.Kernel`). Those of the last complete step are written once, at the
-end of the trace. Events read a clock that runs by the same rows; until the first event reads it, nothing is added up.
+end of the trace, and the first of those outside of the training's passes. Events read a clock that runs by the same rows; until
+the first event reads it, nothing is added up.
 """
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 
 from brimful_inside.simulator import roofline
 from brimful_inside.simulator.roofline import BY_AUTOGRAD, BY_GRAPH, BY_OPTIMIZER, MEMORY, SYNC, Kernel, Queue, Rates
+from brimful_inside.simulator.trace import Outside
 from brimful_inside.wire import Card
 
 TRAIN = "train"  # the phase whose steps are timed
@@ -19,6 +21,8 @@ TRAIN = "train"  # the phase whose steps are timed
 MOST_ROWS = 2_000_000
 # Outside of the training rows are for events alone, and gone once those have read the clock.
 MOST_ROWS_AWAY = 50_000
+# Of what runs outside of the training's passes: an evaluation's batches and a sampling loop repeat the same.
+MOST_ROWS_OUTSIDE = 4_000
 
 _graph_task = torch._C._current_graph_task_id  # -1 outside of a backward pass
 Row = Tuple[str, str, int, int, int, int, Tuple[int, ...]]  # the fields of a Kernel
@@ -32,6 +36,19 @@ def rates_of(card: Card) -> Optional[Rates]:
     tf32, fp16, bf16 = (card.flops.get(kind) for kind in ("tf32", "fp16", "bf16"))
     capability = (card.capability[0], card.capability[1])
     return Rates(card.bandwidth_bytes_per_s, card.flops["fp32"], tf32, fp16, bf16, card.multiprocessors, capability)
+
+
+class _Work:
+    """Rows of one kind of work outside of the training's passes, the first of them."""
+
+    def __init__(self) -> None:
+        self.rows: List[Row] = []
+        self.in_all = 0
+        self.amount = 0
+
+    def add(self, rows: Sequence[Row], in_all: int) -> None:
+        self.in_all += in_all
+        self.rows.extend(rows[: MOST_ROWS_OUTSIDE - len(self.rows)])
 
 
 class Clock:
@@ -50,6 +67,9 @@ class Clock:
         self._read = 0  # rows that are in the queue
         self._times: Dict[Row, float] = {}
         self.updates = False  # an optimizer's step is under way
+        self._outside: Optional[_Work] = None  # what is under way, where that is outside of the training
+        self._begun: Dict[str, _Work] = {}  # by name, since it was kept last
+        self._kept: Dict[str, _Work] = {}
 
     def ran(self, op: str, kernels: Iterable[Part]) -> None:
         """An operation ran on the card, with these kernels."""
@@ -57,8 +77,11 @@ class Clock:
             self._drop()
         # A closure that an optimizer calls, with its forward pass, runs with gradients, the update without.
         engine = BY_AUTOGRAD if _graph_task() != -1 else BY_OPTIMIZER if self.updates and not torch.is_grad_enabled() else 0
+        before = len(self._rows)
         for kind, flops, nbytes, launches, shape in kernels:
             self._rows.append((op, kind, flops, nbytes, launches, engine, shape))
+        if self._outside is not None:
+            self._count(self._rows[before:])
 
     def add(self, op: str, kind: str, flops: int, nbytes: int, launches: int = 1, shape: Tuple[int, ...] = ()) -> None:
         """Kernels of an operation that is none of ATen's."""
@@ -69,6 +92,7 @@ class Clock:
         """The host has waited for the card."""
         if self.on:
             self._rows.append(("synchronize", SYNC, 0, 0, 0, 0, ()))
+            self._count(self._rows[-1:])
 
     def mark(self) -> int:
         """A moment, for `captured`."""
@@ -83,6 +107,23 @@ class Clock:
         if len(self._rows) + len(rows) > self._most:
             self._drop()
         self._rows.extend(rows)
+        self._count(rows)
+
+    def _count(self, rows: Sequence[Row]) -> None:
+        if self._outside is not None:
+            self._outside.add(rows, len(rows))
+
+    def outside(self, name: Optional[str]) -> None:
+        """From here on what runs is this work outside of the training's passes; None: it is of the training."""
+        self._outside = None if name is None else self._begun.setdefault(name, _Work())
+
+    def keep_outside(self, name: str, amount: int) -> None:
+        """What ran as this work since the last call was so much of it; with 0 it is left out."""
+        work = self._begun.pop(name, None)
+        if work is not None and amount:
+            kept = self._kept.setdefault(name, _Work())
+            kept.add(work.rows, work.in_all)
+            kept.amount += amount
 
     def captured(self, mark: int) -> List[Row]:
         """What came since `mark` did not run: it is what a CUDA graph will run when it is replayed."""
@@ -93,8 +134,9 @@ class Clock:
 
     def replayed(self, rows: List[Row]) -> None:
         if self.on:
-            self._rows.append(("a CUDA graph's launch", MEMORY, 0, 0, 0, 0, ()))
-            self._rows.extend(rows)
+            launched = [("a CUDA graph's launch", MEMORY, 0, 0, 0, 0, ()), *rows]
+            self._rows.extend(launched)
+            self._count(launched)
 
     def step(self, counts: bool = True) -> None:
         """An optimizer step is complete. One that does not count stands in only where there is no other."""
@@ -140,6 +182,13 @@ class Clock:
         """What ran in the last complete step; at a second call nothing."""
         rows, self._step = self._step, []
         return [Kernel(*row) for row in rows]
+
+    def outside_work(self) -> List[Outside]:
+        """What was kept of the work outside of the training; at a second call nothing."""
+        kept, self._kept = self._kept, {}
+        return [
+            Outside(name, work.amount, work.in_all, tuple(Kernel(*row) for row in work.rows)) for name, work in kept.items()
+        ]
 
     def _catch_up(self) -> None:
         if self._queue is None or self.rates is None:

@@ -207,6 +207,16 @@ class ImaginaryGpu:
             clock.step(counts)
             ledger.step(number)
 
+    def outside(self, name: Optional[str]) -> None:
+        """From here on what runs is this work outside of the training's passes; None: it is of the training."""
+        for clock in self.clocks:
+            clock.outside(name)
+
+    def keep_outside(self, name: str, amount: int) -> None:
+        """What ran as this work since the last call was so much of it; with 0 it is left out."""
+        for clock in self.clocks:
+            clock.keep_outside(name, amount)
+
     def on_out_of_memory(self, callback: Callable[[BaseException], None]) -> None:
         """`callback` gets every torch.OutOfMemoryError before one is raised; the script may catch it and go on.
 
@@ -216,10 +226,11 @@ class ImaginaryGpu:
             ledger.on_out_of_memory = callback
 
     def end_trace(self) -> None:
-        """As `flush`, with what ran in the last complete step: nothing more is to come."""
+        """As `flush`, with what ran in the last complete step and outside of the training: nothing more is to come."""
         if self.has_trace and self.is_open and not self.in_bad_fork:
             for clock, ledger in zip(self.clocks, self.ledgers):
-                ledger.note_lines("".join(encode_row(kernel) + "\n" for kernel in clock.last_step()))
+                at_the_end = (*clock.last_step(), *clock.outside_work())
+                ledger.note_lines("".join(encode_row(row) + "\n" for row in at_the_end))
         self.flush()
 
     def flush(self) -> None:

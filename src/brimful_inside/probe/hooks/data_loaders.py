@@ -48,6 +48,11 @@ class Consumption:
         for one in {id(p): p for p, _ in self._fresh}.values():
             self._ahead.setdefault(one.serial, one.given)
 
+    def worked_through(self, one: Pass) -> int:
+        """Batches of a pass that were worked on before it ended: without one that was drawn ahead."""
+        first = self._ahead.get(one.serial)
+        return 0 if first is None and one.given == 1 else one.given - (first or 1) + 1
+
     def step(self) -> None:
         """A step is complete: what training loaders gave belongs to it or is ahead of it."""
         drawn = [(one, samples) for one, samples in self._fresh if one.role != EVAL]
@@ -189,6 +194,7 @@ class Loaders:
         index = pending.popleft() if pending else None
         samples = samples_in(index, batch, iterator._dataset_kind == torch_dataloader._DatasetKind.Iterable)
         one.given += 1
+        one.samples = None if samples is None or one.samples is None else one.samples + samples
         loader = one.loader
         loader.batches_seen += 1
         loader.samples_of_latest = samples
@@ -348,13 +354,13 @@ def _next(original: Any, iterator: Any) -> Any:
         return original(iterator)
     one = iterator.__dict__[ATTRIBUTE] = probe.loaders.in_epoch(one)
     if probe.stops(one):
-        probe.loaders.end(one)
+        probe.pass_ended(one)
         raise _Ended
     before = time.perf_counter()
     try:
         batch = original(iterator)
     except StopIteration:
-        probe.loaders.end(one)
+        probe.pass_ended(one)
         raise
     probe.batch_given(one, iterator, batch, time.perf_counter() - before)
     return batch

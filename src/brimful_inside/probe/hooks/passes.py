@@ -77,6 +77,7 @@ class Pass:
         self.epoch = loader.epoch
         self.role: Optional[str] = None
         self.given = 0  # batches
+        self.samples: Optional[int] = 0  # of them
         self.judged_at = 0  # batches given when its role was decided: a prefetcher draws some before any is worked on
         self.operations = 0  # on an imaginary card, before the first of them
         self.ahead = False  # the second batch was asked for when the first had been sent to the card at most

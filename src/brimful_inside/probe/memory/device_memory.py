@@ -40,6 +40,12 @@ class DeviceMeter:
     def step(self, number: int, counts: bool) -> None:
         """A step is complete. `counts`: it is one of those that the trial makes to see what a step takes."""
 
+    def outside(self, name: Optional[str]) -> None:
+        """From here on what runs is this work outside of the training's passes (`trace.Outside`); None: of the training."""
+
+    def keep_outside(self, name: str, amount: int) -> None:
+        """What ran as this work since the last call was so much of it; with 0 it is left out."""
+
     def alive_bytes(self, settle: bool) -> Optional[int]:
         """Of the fullest card, now; None where nobody knows. With `settle` garbage is collected first."""
         return None
@@ -103,6 +109,12 @@ class ImaginaryMeter(DeviceMeter):
 
     def step(self, number: int, counts: bool) -> None:
         self._gpu.step(number, counts)
+
+    def outside(self, name: Optional[str]) -> None:
+        self._gpu.outside(name)
+
+    def keep_outside(self, name: str, amount: int) -> None:
+        self._gpu.keep_outside(name, amount)
 
     def alive_bytes(self, settle: bool) -> Optional[int]:
         if settle:

@@ -238,6 +238,30 @@ def test_the_trace_ends_with_what_ran_in_its_last_step_and_with_that_alone(trace
     assert sum("addmm" in kernel.op for kernel in trace.runs) == 1
 
 
+def test_the_trace_ends_with_what_ran_outside_of_the_training_the_first_of_it(trace_file, monkeypatch):
+    monkeypatch.setattr(clock, "MOST_ROWS_OUTSIDE", 5)
+    gpu = imaginary.enter(card(), None, trace_file)
+    a = torch.randn(9, 9, device="cuda")
+    for kept in (0, 1, 1):  # the first turns out to be none
+        gpu.outside("between")
+        a @ a
+        gpu.outside("eval")
+        (a + 1).relu()
+        gpu.keep_outside("eval", 8)
+        gpu.outside("between")
+        a * 2
+        gpu.keep_outside("between", kept)
+        gpu.outside(None)
+        a - 1
+    gpu.outside("eval")
+    a - 1
+    gpu.leave()
+    works = {work.name: work for work in decode(trace_file.getvalue().splitlines()).outside}
+    assert works.keys() == {"between", "eval"}, "what was never kept is not there"
+    assert (works["between"].amount, works["between"].in_all, short(works["between"].kernels)) == (2, 4, ["mm", "mul"] * 2)
+    assert (works["eval"].amount, works["eval"].in_all, short(works["eval"].kernels)) == (24, 6, ["add", "relu"] * 2 + ["add"])
+
+
 def test_a_step_that_does_not_count_is_timed_only_where_there_is_no_other(gpu):
     """After its steps a trial goes on to the evaluation, by way of checkpoints that a shortened epoch ends with."""
     a = torch.randn(8, 8, device="cuda")

@@ -6,6 +6,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 from brimful_inside.probe.hooks.data_loaders import Consumption
 from brimful_inside.probe.hooks.passes import EVAL, TRAIN, Loader, Pass, samples_in
+from brimful_inside.simulator.trace import decode
 from tests.brimful_inside.helper import CARD
 
 LOADER = DataLoader(TensorDataset(torch.zeros(10)), batch_size=4)
@@ -329,3 +330,87 @@ def test_of_an_evaluation_that_takes_long_one_batch_is_seen_also_where_one_is_dr
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     assert seen.stdout.split("\n")[:-1] == ["evaluates"] + ["goes on"] * goes_on
     assert "eval" in seen.report["phases"] and any("its first batch" in note for note in seen.report["notes"]) is not goes_on
+
+
+OUTSIDE = """
+import torch
+from torch.utils.data import DataLoader
+
+def plain(loader):
+    for batch in loader:
+        yield batch.cuda()
+
+def ahead(loader):
+    batches = iter(loader)
+    current = next(batches)
+    while current is not None:
+        sent = current.cuda()
+        current = next(batches, None)
+        yield sent
+
+def sample():
+    with torch.no_grad():
+        for _ in range(7):
+            weights @ weights
+
+def evaluate():
+    model.eval()
+    with torch.no_grad():
+        for x in DRAW(val):
+            model(x)
+    model.train()
+
+weights = torch.randn(16, 16).cuda()
+model = torch.nn.Linear(4, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+train, val = DataLoader(torch.ones(40, 4), 8), DataLoader(torch.ones(24, 4), 8)
+for epoch in range(EPOCHS):
+    for step, x in enumerate(DRAW(train)):
+        WITHIN
+        optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()
+    AFTER
+"""
+
+
+def outside(seen):
+    return decode((seen.folder / seen.report["trace_file"]).read_text().splitlines()).outside
+
+
+RATES = {"bandwidth_bytes_per_s": 1e12, "flops": {"fp32": 1e13}}
+
+
+@pytest.mark.parametrize("draw", ["plain", "ahead"])
+@pytest.mark.parametrize(
+    ("epochs", "within", "after", "between", "evaluates"),
+    [
+        (3, "", "sample()", True, False),
+        (3, "", "evaluate()", False, True),
+        (3, "", "sample(); evaluate()", True, True),
+        (3, "", "pass", False, False),
+        (1, "", "evaluate(); sample()", False, True),  # what follows the last epoch is of no epoch
+        (3, "if step == 2: evaluate()", "pass", False, True),
+        (3, "sample()", "pass", False, False),  # of the training itself
+    ],
+)
+def test_what_runs_in_evaluations_and_between_two_epochs_is_in_the_trace(
+    run_trial, draw, epochs, within, after, between, evaluates
+):
+    text = OUTSIDE.replace("DRAW", draw).replace("EPOCHS", str(epochs)).replace("WITHIN", within).replace("AFTER", after)
+    seen = run_trial(text, device="imaginary", card={**CARD, **RATES}, trace=True, steps=3)
+    assert seen.exit_code == 0 and not seen.failures, seen.stderr
+    works = {work.name: work for work in outside(seen)}
+    products = {name: sum("mm" in kernel.op for kernel in work.kernels) for name, work in works.items()}
+    if draw == "ahead" and evaluates and "between" in works:  # the evaluation's last batch is worked on after its end
+        products["between"] -= works["between"].amount
+    assert products.get("between", 0) == (7 * works["between"].amount if between else 0)
+    assert ("eval" in works) == evaluates
+    if evaluates:
+        assert works["eval"].amount == 8 * products["eval"] > 0, "a product for each batch of eight"
+
+
+def test_a_teacher_that_goes_first_is_no_evaluation(run_trial):
+    text = OUTSIDE.replace("DRAW", "plain").replace("EPOCHS", "3").replace("AFTER", "pass")
+    text = text.replace("WITHIN", "with torch.no_grad(): teacher(x)").replace("optimizer =", "teacher = model; optimizer =")
+    seen = run_trial(text, device="imaginary", card={**CARD, **RATES}, trace=True, steps=3)
+    assert seen.exit_code == 0 and seen.report["loaders"][0]["role"] == "train", seen.stderr
+    assert [work.name for work in outside(seen) if work.kernels] == []
