@@ -228,6 +228,18 @@ def test_an_allocation_of_another_size_at_each_batch_size_is_noted_and_the_size_
     assert any("no trace confirmed" in note for note in found.notes)
 
 
+def test_sizes_at_which_the_script_fails_between_one_that_fits_and_one_that_does_not_are_named():
+    trace_of = accumulating(4096)
+    shown_at = lambda size: trace_of(size) if size % 8 == 0 else Traced(Outcome.CRASHED, failure="sizes are multiples of 8")  # noqa: E731
+    found, asked = drive(search_largest(card(2 * GIB), Limits(), 64), shown_at)
+    failed = sorted(size for size in asked if size % 8)
+    assert found.estimate.largest_batch_size == 32 and len(failed) > 1
+    said = (
+        f"batch size 32 fits and 64 does not: between them the script itself raised an error at {', '.join(map(str, failed))}"
+    )
+    assert said in found.notes
+
+
 @given(
     limits=st.builds(
         Limits,

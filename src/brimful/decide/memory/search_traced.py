@@ -360,8 +360,11 @@ def _notes(known: Known, model: TrustedModel | None, sure: bool) -> list[str]:
     notes: list[str] = []
     low, high, noun = known.bracket.low, known.bracket.high, known.bracket.noun
     if low is not None and high is not None and high > low + 1 and not sure:
+        errors = [f"{known.bracket.samples(size):,}" for size in sorted(known.bracket.script_errors) if low < size < high]
         low, high = known.bracket.samples(low), known.bracket.samples(high)
-        notes.append(f"{noun} {low:,} fits and {high:,} does not: no trials were left for those in between")
+        between = f"between them the script itself raised an error at {', '.join(errors)}"
+        untried = "no trials were left for those in between"
+        notes.append(f"{noun} {low:,} fits and {high:,} does not: {between if errors else untried}")
     elif high is None and len(known.bracket.tried) >= MOST_TRACES and not sure:
         notes.append(f"{noun} {known.bracket.samples(low or 0):,} fits: no trials were left for larger ones")
     if known.bracket.in_batches and len(known.programs) > 1:
