@@ -92,7 +92,6 @@ def test_the_time_of_an_epoch_says_what_runs_beside_its_training_where_that_is_m
     steps = "782 steps of 64: 50,030 samples, each once; 3.20 s (predicted, with loading as it is here)"
     assert epoch_text(alone) == steps
     whole = replace(alone, evaluated=5003, evaluation_s=evaluation_s, between_s=Estimate(8.0, Source.PREDICTED))
-    assert epoch_text(whole) == (
-        f"{steps}, and 400 ms to evaluate 5,003 (assumed), and 8.00 s of other work on the card before the next epoch (predicted)"
-    )
+    more = "and 400 ms to evaluate 5,003 (assumed), and 8.00 s of other work on the card before the next epoch (predicted)"
+    assert epoch_text(whole) == f"{steps}, {more}"
     assert epoch_text(replace(alone, between_s=Estimate(0.01, Source.PREDICTED))) == steps
