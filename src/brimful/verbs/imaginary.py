@@ -162,11 +162,13 @@ class Tracer:
             self._kernels[batch_size] = trace.runs if trace is not None else ()
         return self._kernels[batch_size]
 
-    def outside(self, batch_size: int | None) -> Mapping[str, Outside]:
-        """What ran outside of the training's passes, by name, in the trace that shows it and is the nearest to a batch size."""
-        shown = {size: self._shown_outside(size) for size in self.completed()}
-        sizes = sorted((size for size, works in shown.items() if works), key=lambda size: abs((size or 0) - (batch_size or 0)))
-        return {work.name: work for size in reversed(sizes) for work in shown[size]}
+    def outside(self, batch_size: int | None) -> list[Outside]:
+        """The evaluations, and what ran between two passes: of the trace nearest to a batch size that shows them."""
+        nearest: dict[str, list[Outside]] = {}
+        for size in sorted(self.completed(), key=lambda size: abs((size or 0) - (batch_size or 0)), reverse=True):
+            works = self._shown_outside(size)
+            nearest |= {name: [work for work in works if work.name == name] for name in {work.name for work in works}}
+        return [work for works in nearest.values() for work in works]
 
     def _shown_outside(self, batch_size: int | None) -> Sequence[Outside]:
         if batch_size not in self._outside:

@@ -61,11 +61,11 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
     return speed if tracer.in_batches else replace(speed, batch_size=None)
 
 
-def seconds_outside_steps(tracer: Tracer, batch_size: int | None) -> dict[str, Estimate]:
-    """Of a sample of the evaluation ("eval"), and of what runs between two passes over the data (`trace.BETWEEN`), each where
-    a trial showed it."""
-    seconds = {name: seconds_outside(work, tracer.gpu) for name, work in tracer.outside(batch_size).items()}
-    return {name: one for name, one in seconds.items() if one is not None}
+def seconds_outside_steps(tracer: Tracer, batch_size: int | None) -> dict[int | None, Estimate]:
+    """Of a sample of an evaluation, by the place of its loader in a report, and (None) from one pass over the training's data
+    to the next, each where a trial showed it."""
+    seconds = {work.loader: seconds_outside(work, tracer.gpu) for work in tracer.outside(batch_size)}
+    return {loader: one for loader, one in seconds.items() if one is not None}
 
 
 def _of_mean_batches(samples: Callable[[int], float] | None, share: float) -> Callable[[int], float] | None:

@@ -22,9 +22,10 @@ from brimful_inside.probe.memory.phases import Phases
 from brimful_inside.probe.process import exit
 from brimful_inside.probe.process.early_stop import FEW_OPERATIONS, MAX_SAME_PASSES, EarlyStop
 from brimful_inside.probe.timing import RunCounter, StepTimes, clock_for
-from brimful_inside.simulator.trace import BETWEEN
+from brimful_inside.simulator.trace import BETWEEN, EVALUATION
 from brimful_inside.wire import Progress, RunCounters
 
+_BETWEEN = BETWEEN, None
 PROGRESS_S = 0.5
 REPORT_S = 1.0
 RUN_REPORT_S = 30.0  # of a whole run: what is lost at most where it is killed (assumed to be little of a night)
@@ -83,8 +84,9 @@ class Probe:
     def _train(self) -> None:
         """A sign of training."""
         if self._between is not None or self._timed_evaluation is not None:
-            self._evaluation_over()
-            self.device.keep_outside(BETWEEN, 0)
+            one = self._timed_evaluation  # over the training's data it was none, but for a mode that was still the evaluation's
+            self._evaluation_over(batches=0 if one is not None and one.loader.role == TRAIN else None)
+            self.device.keep_outside(_BETWEEN, 0)
             self.device.outside(None)
         self._set_to_eval = None
         self._set_to_train = False
@@ -110,25 +112,30 @@ class Probe:
 
     def _evaluation_begins(self, one: Optional[Pass]) -> None:
         """A pass over an evaluation's data, whose work is timed apart."""
-        if one is not None and not one.ended and self._timed_evaluation is not one:
+        if one is not None and not one.ended and self.steps.count and self._timed_evaluation is not one:
             self._evaluation_over()
             self._timed_evaluation = one
-            self.device.outside(EVAL)
+            self.device.outside((EVALUATION, self.loaders.number_of(one.loader)))
 
     def _evaluation_over(self, batches: Optional[int] = None) -> None:
-        """It has worked on so many batches; None: on all that were drawn."""
+        """It has worked on so many batches; None: on all that were drawn, if the script did not break it off, after which
+        anything may have run."""
         one, self._timed_evaluation = self._timed_evaluation, None
-        if one is not None:
-            share = 1.0 if batches is None else batches / one.given
-            self.device.keep_outside(EVAL, round((one.samples or 0) * share))
-            self.device.outside(None if self._between is None else BETWEEN)
+        if one is None:
+            return
+        work = EVALUATION, self.loaders.number_of(one.loader)
+        if batches is None and not one.ended:
+            self.device.outside_was(work, _BETWEEN)
+        share = 1.0 if batches is None else batches / one.given
+        self.device.keep_outside(work, round((one.samples or 0) * share))
+        self.device.outside(None if self._between is None else _BETWEEN)
 
     @guarded
     def pass_ended(self, one: Pass) -> None:
         self.loaders.end(one)
         if (one.role or one.loader.role) == TRAIN:
             self._between = one
-            self.device.outside(BETWEEN)
+            self.device.outside(_BETWEEN)
         elif one is self._timed_evaluation:
             batches = self.loaders.consumption.worked_through(one)
             if batches:  # else its only batch is worked on now
@@ -139,7 +146,7 @@ class Probe:
         if self._between is not None and one is not self._between:
             self._evaluation_over()
             self._between = None
-            self.device.keep_outside(BETWEEN, 1)
+            self.device.keep_outside(_BETWEEN, 1)
             self.device.outside(None)
 
     def tried(self, visit: Any, failed: bool) -> None:
@@ -351,7 +358,7 @@ class Probe:
         if number == 1:
             self.loaders.time_trained(self.device.leave_worker)
         if self._between is not None:  # of a batch that was drawn ahead
-            self.device.outside(BETWEEN)
+            self.device.outside(_BETWEEN)
         self.forward.arm()
         self._report_progress()
         self._decide_end()

@@ -203,6 +203,14 @@ class Step(NamedTuple):
     links_s: float = 0.0  # of exchange between cards, also where other work hides it
 
 
+def dispatch_time(kernel: Kernel, efficiency: Efficiency = DEFAULT) -> float:
+    """Seconds that the host takes to dispatch an operation."""
+    if kernel.engine == BY_GRAPH or kernel.kind == SYNC:
+        return 0.0
+    operation_s = efficiency.engine_s if kernel.engine == BY_AUTOGRAD else efficiency.script_s
+    return operation_s + max(0, kernel.launches - 1) * efficiency.launch_s
+
+
 class Queue:
     """Two queues in simple form: the host dispatches operations one after another, the card runs them in that order. `host` and
     `device` are the moments, in seconds, at which each is done with all it was given so far; `links` that of the collectives,
@@ -215,9 +223,7 @@ class Queue:
         if kernel.kind == SYNC:
             self.synchronize()
             return
-        if kernel.engine != BY_GRAPH:
-            self.host += efficiency.engine_s if kernel.engine == BY_AUTOGRAD else efficiency.script_s
-            self.host += max(0, kernel.launches - 1) * efficiency.launch_s
+        self.host += dispatch_time(kernel, efficiency)
         if kernel.kind == COLLECTIVE:
             self.links = max(self.links, self.device, self.host) + seconds
         else:

@@ -31,11 +31,13 @@ Between them stand notes, which change nothing in a replay: where in the script 
 `module` is a path as `named_modules` of the outermost module calls it ("" for the outermost itself), `model` that module's
 class name ("" outside of any module), `where` a line of the user's, "train.py:12 in main: loss.backward()".
 At the end stands what ran on the card in the last complete step, for the clock (simulator/roofline.py has the words), and
-what ran outside of the training's passes: the first `kernels` of `in_all`, each with the fields of a "run".
+what ran outside of the training's passes: how often each kernel did, with the fields of a "run".
 
     ["run", op, kind, flops, bytes, launches, engine, [batch, m, n, k] or []]
-    ["outside", "eval", samples, in_all, kernels]      in evaluations of so many samples
-    ["outside", "between", times, in_all, kernels]     so many times between two passes over the training's data, those aside
+    ["outside", "eval", samples, [[times, op, ...], ...], loader]      in evaluations of so many samples of a loader
+    ["outside", "between", times, [[times, op, ...], ...], null]       between two passes over the training's data, those aside
+
+A loader is named by its place among those of the report.
 """
 
 from __future__ import annotations
@@ -107,16 +109,17 @@ _ROWS: Dict[str, Any] = {
 _NOTES: Dict[str, Any] = {"site": Site, "at": At, "tag": Tag, "backward": Backward, "uses": Uses}
 
 
+EVALUATION = "eval"
 BETWEEN = "between"  # two passes over the training's data
 
 
 class Outside(NamedTuple):
     """What ran outside of the training's passes."""
 
-    name: str  # "eval" or `BETWEEN`
+    name: str  # `EVALUATION` or `BETWEEN`
     amount: int  # samples, or times
-    in_all: int  # kernels
-    kernels: Tuple[Kernel, ...]  # the first of them, in order
+    kernels: Tuple[Tuple[int, Kernel], ...]  # how often each ran
+    loader: Optional[int] = None  # of an evaluation: which of the report's
 
 
 KIND_OF: Dict[Any, str] = {
@@ -144,7 +147,9 @@ class CardTrace(NamedTuple):
 def encode_row(row: Union[Row, Note, PhaseWas, Kernel, Outside]) -> str:
     """One line, without the newline."""
     parts = [KIND_OF[type(row)], *row]
-    if isinstance(row, Malloc) and row.workspace is None:
+    if isinstance(row, Outside):
+        parts[3] = [(times, *kernel) for times, kernel in row.kernels]
+    elif isinstance(row, Malloc) and row.workspace is None:
         del parts[4:]
     elif isinstance(row, Backward):
         parts[1] = int(row.begins)
@@ -187,8 +192,8 @@ def decode(lines: Iterable[str]) -> Trace:
         elif kind == "run":
             runs.append(_kernel(value[1:]))
         elif kind == "outside":
-            name, amount, in_all, kernels = value[1:]
-            outside.append(Outside(name, amount, in_all, tuple(map(_kernel, kernels))))
+            name, amount, kernels, loader = value[1:]
+            outside.append(Outside(name, amount, tuple((times, _kernel(fields)) for times, *fields in kernels), loader))
         elif kind == "phase_was":
             rows[max(number for number, row in enumerate(rows) if isinstance(row, Phase))] = Phase(value[1])
         else:

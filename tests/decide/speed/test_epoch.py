@@ -66,14 +66,25 @@ def test_the_time_has_the_evaluation_beside_it_which_is_assumed() -> None:
 
 
 def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_before_the_next_epoch() -> None:
-    outside = {"eval": Estimate(0.001, Source.PREDICTED, 0.0005, 0.002), "between": Estimate(3.0, Source.PREDICTED, 2.0, 6.0)}
+    outside = {1: Estimate(0.001, Source.PREDICTED, 0.0005, 0.002), None: Estimate(3.0, Source.PREDICTED, 2.0, 6.0)}
     found = epoch_of(result(evaluated=640), speed(), None, outside=outside)
     assert found is not None and found.evaluation_s is not None
-    assert (found.evaluation_s.source, found.between_s) == (Source.PREDICTED, outside["between"])
+    assert (found.evaluation_s.source, found.between_s) == (Source.PREDICTED, outside[None])
     assert [found.evaluation_s.low, found.evaluation_s.value, found.evaluation_s.high] == pytest.approx([0.32, 0.64, 1.28])
     loaded = epoch_of(result(evaluated=640), speed(), loads(2, 100), outside=outside)
     assert loaded is not None and loaded.evaluation_s is not None
-    assert loaded.evaluation_s.value == pytest.approx(6.4) and loaded.between_s == outside["between"], "nothing is loaded then"
+    assert loaded.evaluation_s.value == pytest.approx(6.4) and loaded.between_s == outside[None], "nothing is loaded then"
+
+
+def test_of_several_evaluations_each_takes_its_own_time_and_what_was_evaluated_before_the_training_takes_none() -> None:
+    one = result(evaluated=640)
+    report = one.reports[0]
+    smaller = replace(report.loaders[1], sampler_samples=10)
+    one = replace(one, reports=(replace(report, loaders=[*report.loaders, smaller, replace(smaller, sampler_samples=7777)]),))
+    outside = {1: Estimate(0.001, Source.PREDICTED, 0.001, 0.001), 2: Estimate(0.1, Source.PREDICTED, 0.1, 0.2)}
+    found = epoch_of(one, speed(), None, outside=outside)
+    assert found is not None and found.evaluation_s is not None and found.evaluated == 650
+    assert [found.evaluation_s.low, found.evaluation_s.value, found.evaluation_s.high] == pytest.approx([1.64, 1.64, 2.64])
 
 
 def test_slower_loading_sets_the_time_and_without_workers_it_is_added() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from brimful.decide.loaders_seen import dataset_length, loaders, samples_of
 from brimful.values import Epoch, Estimate, Loading, PredictedSpeed, Source, TrialResult
-from brimful_inside.simulator.trace import BETWEEN
 
 # Samplers that draw every sample once at most. What others draw (with weights, with replacement) nobody knows beforehand.
 _ONCE = ("SequentialSampler", "RandomSampler", "SubsetRandomSampler", "DistributedSampler")
@@ -23,10 +22,11 @@ def epoch_of(
     speed: PredictedSpeed | None,
     loading: Loading | None,
     samples: int | None = None,
-    outside: Mapping[str, Estimate] | None = None,
+    outside: Mapping[int | None, Estimate] | None = None,
 ) -> Epoch | None:
     """None where nobody knows how many samples an epoch or a step has. `samples`: of an epoch, as the user gives them.
-    `outside`: the card's seconds for a sample of the evaluation, and between two passes, as far as trials showed them."""
+    `outside`: the card's seconds for a sample of an evaluation, by the place of its loader in a report, and (None) from one
+    pass over the training's data to the next, as far as trials showed them."""
     loader, here = next(loaders(result, "train"), None), dataset_length(result)
     own = None if here is None else here * result.reports[0].world_size
     total = samples or own
@@ -35,12 +35,14 @@ def epoch_of(
     per_step = speed.samples_per_s.value * speed.step_s.value
     share = total / per_step + 1e-9
     steps = max(1, math.floor(share) if loader.drop_last else math.ceil(share - 2e-9))
-    evaluated = sum(samples_of(one) or 0 for one in loaders(result, "eval"))
     rate = replace(speed.samples_per_s, note=None)
     outside = outside or {}
-    if "eval" in outside:
-        evaluation_s = outside["eval"].with_all(lambda seconds: seconds * evaluated)
+    timed = [(samples_of(one) or 0, outside[n]) for n, one in enumerate(result.reports[0].loaders) if n in outside]
+    if timed:
+        evaluated = sum(samples for samples, _ in timed)
+        evaluation_s = _sum([each.with_all(lambda seconds, samples=samples: seconds * samples) for samples, each in timed])
     else:
+        evaluated = sum(samples_of(one) or 0 for one in loaders(result, "eval"))
         assumed = replace(rate, source=Source.ASSUMED, note=_EVALUATION_BASIS)
         evaluation_s = _seconds_on_card(assumed, evaluated * speed.ranks * EVALUATION)
     return Epoch(
@@ -53,13 +55,18 @@ def epoch_of(
         waits_for_data=loading is not None and (loading.binds or not loading.workers),
         evaluated=evaluated or None,
         evaluation_s=_with_loading(evaluation_s, evaluated, loading) if evaluated else None,
-        between_s=outside.get(BETWEEN),
+        between_s=outside.get(None),
     )
 
 
 def _seconds_on_card(samples_per_s: Estimate, samples: float) -> Estimate:
     seconds = samples_per_s.with_all(lambda rate: samples / rate)
     return replace(seconds, low=seconds.high, high=seconds.low)
+
+
+def _sum(estimates: Sequence[Estimate]) -> Estimate:
+    low, high = (sum(end or 0.0 for end in ends) for ends in zip(*((one.low, one.high) for one in estimates), strict=True))
+    return Estimate(sum(one.value for one in estimates), Source.PREDICTED, low, high)
 
 
 def _with_loading(card_s: Estimate, samples: float, loading: Loading | None) -> Estimate:

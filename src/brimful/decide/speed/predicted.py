@@ -6,10 +6,10 @@ Kernels come from traces (`kernels`), their times from the roofline (`brimful_in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence, RelativeInterval, committed_evidence
-from brimful.decide.speed.kernels import KernelModel, ScaledKernels, StepKernels, fit_kernels
+from brimful.decide.speed.kernels import KernelModel, ScaledKernels, StepKernels
 from brimful.decide.speed.measured import TOLERANCE
 from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
 from brimful_inside.simulator.roofline import (
@@ -21,6 +21,7 @@ from brimful_inside.simulator.roofline import (
     Rates,
     Step,
     Timed,
+    dispatch_time,
     is_grouped,
     kernel_time,
     step_time,
@@ -188,15 +189,16 @@ def predict_speed(
 
 
 def seconds_outside(work: Outside, gpu: Gpu) -> Estimate | None:
-    """Seconds of a sample of an evaluation, or of the time between two passes over the training's data, by a trace. None for a
-    card without known rates."""
-    rates, model = rates_of(gpu), fit_kernels({0: work.kernels})
-    if rates is None or model is None or not work.amount:
+    """Seconds of a sample of an evaluation, or from one pass over the training's data to the next, by a trace: what the card
+    computes or what the host dispatches, where that is longer. None for a card without known rates, and where nothing ran."""
+    rates, efficiency = rates_of(gpu), efficiency_of(gpu)
+    if rates is None or not work.kernels:
         return None
-    clock = _Clock(model, rates, efficiency_of(gpu))
-    seen = _estimate(clock.steps(0), step_interval(gpu, situation_of(*clock.kernels(0))))
-    share = work.in_all / len(work.kernels) / work.amount
-    return replace(seen, note=None).with_all(lambda seconds: seconds * share)
+    device_s = sum(times * kernel_time(kernel, rates, efficiency).seconds for times, kernel in work.kernels)
+    host_s = sum(times * dispatch_time(kernel, efficiency) for times, kernel in work.kernels)
+    fast, middle, slow = (max(device_s, host_s * factor) / work.amount for factor in HOSTS)
+    interval = step_interval(gpu)
+    return Estimate(middle, Source.PREDICTED, fast * (1 + interval.low), slow * (1 + interval.high))
 
 
 def _exchange(gpu: Gpu, steps: Sequence[Step]) -> Estimate | None:

@@ -1,12 +1,13 @@
 """The card's clock: what ran on it between two optimizer steps and outside of the training, and what time it would be there.
 
 Every operation on the card becomes rows (`simulator/roofline.Kernel`). Those of the last complete step are written once, at the
-end of the trace, and the first of those outside of the training's passes. Events read a clock that runs by the same rows; until
+end of the trace, and those outside of the training's passes as counts. Events read a clock that runs by the same rows; until
 the first event reads it, nothing is added up.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
@@ -21,12 +22,11 @@ TRAIN = "train"  # the phase whose steps are timed
 MOST_ROWS = 2_000_000
 # Outside of the training rows are for events alone, and gone once those have read the clock.
 MOST_ROWS_AWAY = 50_000
-# Of what runs outside of the training's passes: an evaluation's batches and a sampling loop repeat the same.
-MOST_ROWS_OUTSIDE = 4_000
 
 _graph_task = torch._C._current_graph_task_id  # -1 outside of a backward pass
 Row = Tuple[str, str, int, int, int, int, Tuple[int, ...]]  # the fields of a Kernel
 Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launches, shape
+Work = Tuple[str, Optional[int]]  # `name` and `loader` of a `trace.Outside`
 
 
 def rates_of(card: Card) -> Optional[Rates]:
@@ -36,19 +36,6 @@ def rates_of(card: Card) -> Optional[Rates]:
     tf32, fp16, bf16 = (card.flops.get(kind) for kind in ("tf32", "fp16", "bf16"))
     capability = (card.capability[0], card.capability[1])
     return Rates(card.bandwidth_bytes_per_s, card.flops["fp32"], tf32, fp16, bf16, card.multiprocessors, capability)
-
-
-class _Work:
-    """Rows of one kind of work outside of the training's passes, the first of them."""
-
-    def __init__(self) -> None:
-        self.rows: List[Row] = []
-        self.in_all = 0
-        self.amount = 0
-
-    def add(self, rows: Sequence[Row], in_all: int) -> None:
-        self.in_all += in_all
-        self.rows.extend(rows[: MOST_ROWS_OUTSIDE - len(self.rows)])
 
 
 class Clock:
@@ -67,9 +54,9 @@ class Clock:
         self._read = 0  # rows that are in the queue
         self._times: Dict[Row, float] = {}
         self.updates = False  # an optimizer's step is under way
-        self._outside: Optional[_Work] = None  # what is under way, where that is outside of the training
-        self._begun: Dict[str, _Work] = {}  # by name, since it was kept last
-        self._kept: Dict[str, _Work] = {}
+        self._outside: Optional[Counter[Row]] = None  # of what is under way, where that is outside of the training
+        self._begun: Dict[Work, Counter[Row]] = {}  # since it was kept last
+        self._kept: Dict[Work, Tuple[Counter[Row], int]] = {}  # with its amount
 
     def ran(self, op: str, kernels: Iterable[Part]) -> None:
         """An operation ran on the card, with these kernels."""
@@ -111,19 +98,24 @@ class Clock:
 
     def _count(self, rows: Sequence[Row]) -> None:
         if self._outside is not None:
-            self._outside.add(rows, len(rows))
+            for row in rows:
+                self._outside[row] += 1
 
-    def outside(self, name: Optional[str]) -> None:
+    def outside(self, work: Optional[Work]) -> None:
         """From here on what runs is this work outside of the training's passes; None: it is of the training."""
-        self._outside = None if name is None else self._begun.setdefault(name, _Work())
+        self._outside = None if work is None else self._begun.setdefault(work, Counter())
 
-    def keep_outside(self, name: str, amount: int) -> None:
+    def keep_outside(self, work: Work, amount: int) -> None:
         """What ran as this work since the last call was so much of it; with 0 it is left out."""
-        work = self._begun.pop(name, None)
-        if work is not None and amount:
-            kept = self._kept.setdefault(name, _Work())
-            kept.add(work.rows, work.in_all)
-            kept.amount += amount
+        rows = self._begun.pop(work, None)
+        if rows is not None and amount:
+            kept, before = self._kept.get(work, (Counter(), 0))
+            kept.update(rows)
+            self._kept[work] = (kept, before + amount)
+
+    def outside_was(self, work: Work, other: Work) -> None:
+        """What ran as this work since it was kept last was the other."""
+        self._begun.setdefault(other, Counter()).update(self._begun.pop(work, {}))
 
     def captured(self, mark: int) -> List[Row]:
         """What came since `mark` did not run: it is what a CUDA graph will run when it is replayed."""
@@ -187,7 +179,8 @@ class Clock:
         """What was kept of the work outside of the training; at a second call nothing."""
         kept, self._kept = self._kept, {}
         return [
-            Outside(name, work.amount, work.in_all, tuple(Kernel(*row) for row in work.rows)) for name, work in kept.items()
+            Outside(name, amount, tuple((times, Kernel(*row)) for row, times in rows.items()), loader)
+            for (name, loader), (rows, amount) in kept.items()
         ]
 
     def _catch_up(self) -> None:

@@ -14,6 +14,7 @@ from brimful_inside.wire import Card, CardSeen, PhasePeak
 
 Peaks = Tuple[Optional[int], Optional[int], Optional[int]]  # allocated, reserved, device; bytes
 Tree = Dict[str, Any]
+Work = Tuple[str, Optional[int]]  # `name` and `loader` of a `trace.Outside`
 
 
 class Held(NamedTuple):
@@ -40,11 +41,14 @@ class DeviceMeter:
     def step(self, number: int, counts: bool) -> None:
         """A step is complete. `counts`: it is one of those that the trial makes to see what a step takes."""
 
-    def outside(self, name: Optional[str]) -> None:
+    def outside(self, work: Optional[Work]) -> None:
         """From here on what runs is this work outside of the training's passes (`trace.Outside`); None: of the training."""
 
-    def keep_outside(self, name: str, amount: int) -> None:
+    def keep_outside(self, work: Work, amount: int) -> None:
         """What ran as this work since the last call was so much of it; with 0 it is left out."""
+
+    def outside_was(self, work: Work, other: Work) -> None:
+        """What ran as this work since it was kept last was the other."""
 
     def alive_bytes(self, settle: bool) -> Optional[int]:
         """Of the fullest card, now; None where nobody knows. With `settle` garbage is collected first."""
@@ -110,11 +114,14 @@ class ImaginaryMeter(DeviceMeter):
     def step(self, number: int, counts: bool) -> None:
         self._gpu.step(number, counts)
 
-    def outside(self, name: Optional[str]) -> None:
-        self._gpu.outside(name)
+    def outside(self, work: Optional[Work]) -> None:
+        self._gpu.outside(work)
 
-    def keep_outside(self, name: str, amount: int) -> None:
-        self._gpu.keep_outside(name, amount)
+    def keep_outside(self, work: Work, amount: int) -> None:
+        self._gpu.keep_outside(work, amount)
+
+    def outside_was(self, work: Work, other: Work) -> None:
+        self._gpu.outside_was(work, other)
 
     def alive_bytes(self, settle: bool) -> Optional[int]:
         if settle:

@@ -238,28 +238,33 @@ def test_the_trace_ends_with_what_ran_in_its_last_step_and_with_that_alone(trace
     assert sum("addmm" in kernel.op for kernel in trace.runs) == 1
 
 
-def test_the_trace_ends_with_what_ran_outside_of_the_training_the_first_of_it(trace_file, monkeypatch):
-    monkeypatch.setattr(clock, "MOST_ROWS_OUTSIDE", 5)
+def test_the_trace_ends_with_what_ran_outside_of_the_training(trace_file):
     gpu = imaginary.enter(card(), None, trace_file)
     a = torch.randn(9, 9, device="cuda")
+    between, evaluation, broken_off = ("between", None), ("eval", 1), ("eval", 2)
     for kept in (0, 1, 1):  # the first turns out to be none
-        gpu.outside("between")
+        gpu.outside(between)
         a @ a
-        gpu.outside("eval")
+        gpu.outside(evaluation)
         (a + 1).relu()
-        gpu.keep_outside("eval", 8)
-        gpu.outside("between")
+        gpu.keep_outside(evaluation, 8)
+        gpu.outside(broken_off)
+        a / 2
+        gpu.outside_was(broken_off, between)
+        gpu.keep_outside(broken_off, 8)
+        gpu.outside(between)
         a * 2
-        gpu.keep_outside("between", kept)
+        gpu.keep_outside(between, kept)
         gpu.outside(None)
         a - 1
-    gpu.outside("eval")
+    gpu.outside(evaluation)
     a - 1
     gpu.leave()
-    works = {work.name: work for work in decode(trace_file.getvalue().splitlines()).outside}
-    assert works.keys() == {"between", "eval"}, "what was never kept is not there"
-    assert (works["between"].amount, works["between"].in_all, short(works["between"].kernels)) == (2, 4, ["mm", "mul"] * 2)
-    assert (works["eval"].amount, works["eval"].in_all, short(works["eval"].kernels)) == (24, 6, ["add", "relu"] * 2 + ["add"])
+    works = {(work.name, work.loader): work for work in decode(trace_file.getvalue().splitlines()).outside}
+    assert works.keys() == {between, evaluation}, "what was never kept is not there"
+    counts = {work: {kernel.op.split(".")[1]: times for times, kernel in one.kernels} for work, one in works.items()}
+    assert (works[between].amount, counts[between]) == (2, {"mm": 2, "div": 2, "mul": 2})
+    assert (works[evaluation].amount, counts[evaluation]) == (24, {"add": 3, "relu": 3})
 
 
 def test_a_step_that_does_not_count_is_timed_only_where_there_is_no_other(gpu):

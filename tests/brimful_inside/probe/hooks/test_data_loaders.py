@@ -353,10 +353,12 @@ def sample():
         for _ in range(7):
             weights @ weights
 
-def evaluate():
+def evaluate(most=None):
     model.eval()
     with torch.no_grad():
-        for x in DRAW(val):
+        for number, x in enumerate(DRAW(val)):
+            if number == most:
+                break
             model(x)
     model.train()
 
@@ -383,13 +385,14 @@ RATES = {"bandwidth_bytes_per_s": 1e12, "flops": {"fp32": 1e13}}
 @pytest.mark.parametrize(
     ("epochs", "within", "after", "between", "evaluates"),
     [
-        (3, "", "sample()", True, False),
-        (3, "", "evaluate()", False, True),
-        (3, "", "sample(); evaluate()", True, True),
-        (3, "", "pass", False, False),
-        (1, "", "evaluate(); sample()", False, True),  # what follows the last epoch is of no epoch
-        (3, "if step == 2: evaluate()", "pass", False, True),
-        (3, "sample()", "pass", False, False),  # of the training itself
+        (3, "", "sample()", 7, False),
+        (3, "", "evaluate()", 0, True),
+        (3, "", "sample(); evaluate()", 7, True),
+        (3, "", "pass", 0, False),
+        (1, "", "evaluate(); sample()", 0, True),  # what follows the last epoch is of no epoch
+        (3, "if step == 2: evaluate()", "pass", 0, True),
+        (3, "sample()", "pass", 0, False),  # of the training itself
+        (3, "", "evaluate(1); [sample() for _ in range(9)]", 9 * 7 + 1, False),  # broken off: anything may have followed
     ],
 )
 def test_what_runs_in_evaluations_and_between_two_epochs_is_in_the_trace(
@@ -399,10 +402,10 @@ def test_what_runs_in_evaluations_and_between_two_epochs_is_in_the_trace(
     seen = run_trial(text, device="imaginary", card={**CARD, **RATES}, trace=True, steps=3)
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     works = {work.name: work for work in outside(seen)}
-    products = {name: sum("mm" in kernel.op for kernel in work.kernels) for name, work in works.items()}
+    products = {name: sum(times for times, kernel in work.kernels if "mm" in kernel.op) for name, work in works.items()}
     if draw == "ahead" and evaluates and "between" in works:  # the evaluation's last batch is worked on after its end
         products["between"] -= works["between"].amount
-    assert products.get("between", 0) == (7 * works["between"].amount if between else 0)
+    assert products.get("between", 0) == (between * works["between"].amount if between else 0)
     assert ("eval" in works) == evaluates
     if evaluates:
         assert works["eval"].amount == 8 * products["eval"] > 0, "a product for each batch of eight"
