@@ -86,8 +86,8 @@ class Probe:
         if self._between is not None or self._timed_evaluation is not None:
             one = self._timed_evaluation  # over the training's data it was none, but for a mode that was still the evaluation's
             self._evaluation_over(batches=0 if one is not None and one.loader.role == TRAIN else None)
-            self.device.keep_outside(_BETWEEN, 0)
-            self.device.outside(None)
+            latest, before = self.loaders.latest, self._between
+            self._between_over(latest is not None and before is not None and latest.serial > before.serial)
         self._set_to_eval = None
         self._set_to_train = False
         self._repetition.stop()
@@ -141,13 +141,12 @@ class Probe:
             if batches:  # else its only batch is worked on now
                 self._evaluation_over(batches)
 
-    def _pass_resumes_training(self, one: Pass) -> None:
-        """A batch of the training's data is asked for: what ran since the pass before this one lies between the two."""
-        if self._between is not None and one is not self._between:
-            self._evaluation_over()
+    def _between_over(self, another: bool) -> None:
+        """Training goes on: `another` pass over its data has begun, else a batch of the one before was drawn ahead."""
+        self.device.keep_outside(_BETWEEN, int(another))
+        self.device.outside(None)
+        if another:
             self._between = None
-            self.device.keep_outside(_BETWEEN, 1)
-            self.device.outside(None)
 
     def tried(self, visit: Any, failed: bool) -> None:
         """What was tried before the first step is over. Its memory is in the cache now, so the setup does not go on: after a
@@ -198,7 +197,9 @@ class Probe:
             if self.config.audits:
                 one.marks.append(self.times.mark())
         elif role == TRAIN:
-            self._pass_resumes_training(one)
+            if self._between is not None and one is not self._between:
+                self._evaluation_over()
+                self._between_over(another=True)
             self._train()
             ends = self.ending.stops_training(one.given)
             self._leave_if_over()

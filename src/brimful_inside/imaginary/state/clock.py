@@ -120,6 +120,8 @@ class Clock:
     def captured(self, mark: int) -> List[Row]:
         """What came since `mark` did not run: it is what a CUDA graph will run when it is replayed."""
         rows = [(*row[:5], BY_GRAPH, row[6]) for row in self._rows[mark:]]
+        if self._outside is not None:
+            self._outside.subtract(self._rows[mark:])
         del self._rows[mark:]
         self._read = min(self._read, mark)
         return rows
@@ -179,8 +181,9 @@ class Clock:
         """What was kept of the work outside of the training; at a second call nothing."""
         kept, self._kept = self._kept, {}
         return [
-            Outside(name, amount, tuple((times, Kernel(*row)) for row, times in rows.items()), loader)
+            Outside(name, amount, tuple((times, Kernel(*row)) for row, times in rows.items() if times), loader)
             for (name, loader), (rows, amount) in kept.items()
+            if rows
         ]
 
     def _catch_up(self) -> None:

@@ -393,6 +393,8 @@ RATES = {"bandwidth_bytes_per_s": 1e12, "flops": {"fp32": 1e13}}
         (3, "if step == 2: evaluate()", "pass", 0, True),
         (3, "sample()", "pass", 0, False),  # of the training itself
         (3, "", "evaluate(1); [sample() for _ in range(9)]", 9 * 7 + 1, False),  # broken off: anything may have followed
+        (3, "model.train()", "model.eval(); sample()", 7, False),  # in the evaluation's mode when the next epoch begins
+        (3, "model.train()", "evaluate(); model.eval(); sample()", 7, True),
     ],
 )
 def test_what_runs_in_evaluations_and_between_two_epochs_is_in_the_trace(
