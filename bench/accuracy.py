@@ -1,4 +1,6 @@
-"""How far predictions are from measurements: pure arithmetic, shared by the benches and tested by itself."""
+"""How far predictions are from measurements: pure arithmetic, shared by the benches and tested by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,17 @@ from dataclasses import asdict, dataclass
 
 from brimful.decide.memory.intervals import KINDS, STEP_TIME, STEP_TIME_GROUPED, Evidence
 
-# An interval is the shortest stretch that holds this share of a bench's networks and one more, which lies outside: what is
-# predicted may be that one. Made of two thirds of timm's models, such intervals held 95 % of the runs of the others (log.md).
+# An interval is the shortest stretch that holds this share of a bench's networks and one more,
+# which lies outside: what is predicted may be that one. Made of two thirds of timm's models, such
+# intervals held 95 % of the runs of the others (log.md).
 SHARE_HELD = 0.95
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One row: what the card showed, and what was predicted for PyTorch's allocator. Without the context, in bytes."""
+    """One row: what the card showed, and what was predicted for PyTorch's allocator. Without the
+    context, in bytes.
+    """
 
     measured_device_bytes: int
     predicted_reserved_bytes: int
@@ -35,25 +40,41 @@ class Accuracy:
     worst_absolute: float
     median_signed: float
     share_under_by_5_percent: float
-    slope_error: float | None  # an extra GiB predicted is (1 + this) GiB measured; None where nothing varies
+    slope_error: (
+        float | None
+    )  # an extra GiB predicted is (1 + this) GiB measured; None where nothing varies
 
 
 def context_bytes(pairs: Sequence[Pair]) -> int:
-    """The one constant that the allocator does not see: the median of what is left. Raises ValueError without rows."""
+    """The one constant that the allocator does not see: the median of what is left. Raises
+    ValueError without rows.
+    """
     if not pairs:
         raise ValueError("a context cannot be fitted to no rows")
-    return round(statistics.median(pair.measured_device_bytes - pair.predicted_reserved_bytes for pair in pairs))
+    return round(
+        statistics.median(
+            pair.measured_device_bytes - pair.predicted_reserved_bytes for pair in pairs
+        )
+    )
 
 
 def signed_errors(pairs: Sequence[Pair], context: int) -> list[float]:
     """(predicted - measured) / measured of the device peak, row by row."""
-    return [(p.predicted_reserved_bytes + context - p.measured_device_bytes) / p.measured_device_bytes for p in pairs]
+    return [
+        (p.predicted_reserved_bytes + context - p.measured_device_bytes) / p.measured_device_bytes
+        for p in pairs
+    ]
 
 
 def relative_to_predicted(pairs: Sequence[Pair], context: int) -> list[float]:
-    """(measured - predicted) / predicted, row by row: what the interval around a prediction is made of."""
+    """(measured - predicted) / predicted, row by row: what the interval around a prediction is made
+    of.
+    """
     predictions = [pair.predicted_reserved_bytes + context for pair in pairs]
-    return [(p.measured_device_bytes - predicted) / predicted for p, predicted in zip(pairs, predictions, strict=True)]
+    return [
+        (p.measured_device_bytes - predicted) / predicted
+        for p, predicted in zip(pairs, predictions, strict=True)
+    ]
 
 
 def accuracy(pairs: Sequence[Pair], context: int) -> Accuracy:
@@ -77,17 +98,28 @@ def slope_error(pairs: Sequence[Pair]) -> float | None:
     predicted = [pair.predicted_reserved_bytes for pair in pairs]
     if len(set(predicted)) < 2:
         return None
-    return statistics.linear_regression(predicted, [pair.measured_device_bytes for pair in pairs]).slope - 1.0
+    return (
+        statistics.linear_regression(
+            predicted, [pair.measured_device_bytes for pair in pairs]
+        ).slope
+        - 1.0
+    )
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of all values do not exceed: an order statistic, nothing interpolated."""
+    """The smallest value that at least `share` of all values do not exceed: an order statistic,
+    nothing interpolated.
+    """
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * round(share * 1000) // 1000) - 1))]
+    return ordered[
+        min(len(ordered) - 1, max(0, -(-len(ordered) * round(share * 1000) // 1000) - 1))
+    ]
 
 
 def halves(count: int, seed: int) -> tuple[list[int], list[int]]:
-    """Row numbers of a half to fit on and a half to judge on, drawn with `seed`; the first is the smaller."""
+    """Row numbers of a half to fit on and a half to judge on, drawn with `seed`; the first is the
+    smaller.
+    """
     order = list(range(count))
     random.Random(seed).shuffle(order)
     return sorted(order[: count // 2]), sorted(order[count // 2 :])
@@ -95,15 +127,24 @@ def halves(count: int, seed: int) -> tuple[list[int], list[int]]:
 
 def coverage(intervals: Sequence[tuple[float, float]], values: Sequence[float]) -> float:
     """Share of `values` within their interval."""
-    return sum(low <= value <= high for (low, high), value in zip(intervals, values, strict=True)) / len(values)
+    return sum(
+        low <= value <= high for (low, high), value in zip(intervals, values, strict=True)
+    ) / len(values)
 
 
 def evidence_from(
-    errors: Sequence[float], situation: str, date: str, hardware: str, basis: str, networks: Sequence[str] | None = None
+    errors: Sequence[float],
+    situation: str,
+    date: str,
+    hardware: str,
+    basis: str,
+    networks: Sequence[str] | None = None,
 ) -> Evidence:
-    """Summarise a bench's signed relative errors. Raises ValueError for fewer than 20 networks, of which no quantile speaks.
+    """Summarise a bench's signed relative errors. Raises ValueError for fewer than 20 networks, of
+    which no quantile speaks.
 
-    `networks` names each run's, as those of one err alike: all weigh the same. Without it each run is of one of its own.
+    `networks` names each run's, as those of one err alike: all weigh the same. Without it each run
+    is of one of its own.
     """
     names = [str(number) for number in range(len(errors))] if networks is None else networks
     if len(set(names)) < 20:
@@ -112,11 +153,17 @@ def evidence_from(
     if situation not in known:
         raise ValueError(f"{situation!r} is none of: {'; '.join(known)}")
     low, high = shortest_stretch(errors, names, SHARE_HELD)
-    return Evidence(situation, statistics.median(errors), low, high, len(errors), date, hardware, basis)
+    return Evidence(
+        situation, statistics.median(errors), low, high, len(errors), date, hardware, basis
+    )
 
 
-def shortest_stretch(errors: Sequence[float], networks: Sequence[str], share: float) -> tuple[float, float]:
-    """Of all that hold `share` of the networks and one more, each with the weight 1; all errors where those are too few."""
+def shortest_stretch(
+    errors: Sequence[float], networks: Sequence[str], share: float
+) -> tuple[float, float]:
+    """Of all that hold `share` of the networks and one more, each with the weight 1; all errors
+    where those are too few.
+    """
     runs = Counter(networks)
     needed = min(share * (len(runs) + 1), len(runs)) - 1e-9
     ordered = sorted((error, 1 / runs[name]) for error, name in zip(errors, networks, strict=True))
@@ -126,7 +173,11 @@ def shortest_stretch(errors: Sequence[float], networks: Sequence[str], share: fl
             held, beyond = held + ordered[beyond][1], beyond + 1
         if held < needed:
             break
-        best = min(best, (low, ordered[beyond - 1][0]), key=lambda ends: max(ends[1], 0.0) - min(ends[0], 0.0))
+        best = min(
+            best,
+            (low, ordered[beyond - 1][0]),
+            key=lambda ends: max(ends[1], 0.0) - min(ends[0], 0.0),
+        )
         held -= weight
     return best
 

@@ -1,15 +1,19 @@
-"""Wall time until 90 % of held-out captchas are read without a mistake, on a task that a CPU can do: `make bench-captcha`.
+"""Wall time until 90 % of held-out captchas are read without a mistake, on a task that a CPU can
+do: `make bench-captcha`.
 
-The task is reduced: 4 digits (not 36 characters), images of 24 × 64 (not 60 × 160), 8,192 of them; the network has 3.76 instead
-of 19.07 million parameters. Three ways to train on the same images, each a command in a process of its own, timed from its
-start (imports and all) to the line that prints the first evaluation of 90 % on the same 1,024 held-out images:
+The task is reduced: 4 digits (not 36 characters), images of 24 × 64 (not 60 × 160), 8,192 of them;
+the network has 3.76 instead of 19.07 million parameters. Three ways to train on the same images,
+each a command in a process of its own, timed from its start (imports and all) to the line that
+prints the first evaluation of 90 % on the same 1,024 held-out images:
 
-    example       examples/captcha/train.py as its authors ran it: batch 64, a PNG file a sample, no workers
-    large-batch   the recipe's preset of that name as it stands, 3,072 in an update; ended after 4 times what tuned took
-    tuned         the recipe's preset of that name, over 1.25 epochs instead of its 20
+    example       examples/captcha/train.py as its authors ran it: batch 64, a PNG file a sample, no
+    workers large-batch   the recipe's preset of that name as it stands, 3,072 in an update; ended
+    after 4 times what tuned took tuned         the recipe's preset of that name, over 1.25 epochs
+    instead of its 20
 
-by turns, for 3 seeds. Two factors show where the gain comes from, whose product it is but for starting up: images needed,
-and images per second. The latter is taken apart one setting after the other (`ladder`). Then loading by itself.
+by turns, for 3 seeds. Two factors show where the gain comes from, whose product it is but for
+starting up: images needed, and images per second. The latter is taken apart one setting after the
+other (`ladder`). Then loading by itself.
 """
 
 from __future__ import annotations
@@ -44,7 +48,11 @@ LIMITS = {"example": 2.0, "large-batch": 1.5, "loading": 20.0}
 PATIENCE = 4.0  # times what tuned took, for large-batch
 LONGEST_S = 600.0
 TUNED_EPOCHS = 1.25
-TURNS = (("tuned", "example", "large-batch"), ("example", "tuned", "large-batch"), ("tuned", "large-batch", "example"))
+TURNS = (
+    ("tuned", "example", "large-batch"),
+    ("example", "tuned", "large-batch"),
+    ("tuned", "large-batch", "example"),
+)
 SEEN = re.compile(r"^epoch (?P<epoch>[\d.]+).* exact (?:(?P<percent>[\d.]+)%|(?P<share>[\d.e-]+))")
 
 # One setting after the other, from the example script's to tuned's.
@@ -55,13 +63,28 @@ LADDER = (
     ("bf16", ("--precision", "bf16")),
     ("batch 32", ("--batch-size", "32")),
 )
-PLAIN = ("--lr", "1e-3", "--clip-norm", "0", "--schedule", "constant", "--batch-size", "64", "--precision", "fp32",
-         "--host-allocator", "system", "--no-channels-last")  # fmt: skip
+PLAIN = (
+    "--lr",
+    "1e-3",
+    "--clip-norm",
+    "0",
+    "--schedule",
+    "constant",
+    "--batch-size",
+    "64",
+    "--precision",
+    "fp32",
+    "--host-allocator",
+    "system",
+    "--no-channels-last",
+)
 
 
 @dataclass(frozen=True)
 class Race:
-    """One command until it reached the target, or was ended. `exact` is what its last evaluation measured."""
+    """One command until it reached the target, or was ended. `exact` is what its last evaluation
+    measured.
+    """
 
     side: str
     seed: int
@@ -108,7 +131,13 @@ class Setup:
                 str(seed),
             ]
         epochs = ["--epochs", str(TUNED_EPOCHS)] if side == "tuned" else []
-        return [*self.recipe("--preset", side, *epochs), "--out", self._out(side, seed), "--seed", str(seed)]
+        return [
+            *self.recipe("--preset", side, *epochs),
+            "--out",
+            self._out(side, seed),
+            "--seed",
+            str(seed),
+        ]
 
     def recipe(self, *flags: str) -> list[str]:
         images = [
@@ -119,17 +148,35 @@ class Setup:
             "--cache",
             str(self.folder / "cache"),
         ]
-        return [sys.executable, "-m", "brimful.recipes.captcha", *FLAGS, *images, "--device", "cpu", "--resume", "no", *flags]
+        return [
+            sys.executable,
+            "-m",
+            "recipes.captcha",
+            *FLAGS,
+            *images,
+            "--device",
+            "cpu",
+            "--resume",
+            "no",
+            *flags,
+        ]
 
     def _out(self, side: str, seed: int) -> str:
         return str(self.folder / f"out-{side}-{seed}")
 
 
 def race(setup: Setup, side: str, seed: int, longest_s: float) -> Race:
-    """Starts a command and reads what it says until an evaluation reaches the target, it ends, or its time is over."""
+    """Starts a command and reads what it says until an evaluation reaches the target, it ends, or
+    its time is over.
+    """
     begun = time.perf_counter()
     process = subprocess.Popen(
-        setup.words(side, seed), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment(), cwd=ROOT
+        setup.words(side, seed),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=_environment(),
+        cwd=ROOT,
     )
     assert process.stdout is not None
     ended = Race(side, seed, longest_s, False, 0.0, 0.0)
@@ -141,7 +188,9 @@ def race(setup: Setup, side: str, seed: int, longest_s: float) -> Race:
             lines.append(line)
             seen = evaluation_in(line)
             if seen is not None:
-                ended = replace(ended, epochs=seen[0], exact=seen[1], reached=seen[1] >= setup.target)
+                ended = replace(
+                    ended, epochs=seen[0], exact=seen[1], reached=seen[1] >= setup.target
+                )
             if ended.reached:
                 break
     finally:
@@ -157,16 +206,24 @@ def race(setup: Setup, side: str, seed: int, longest_s: float) -> Race:
 
 
 def evaluation_in(line: str) -> tuple[float, float] | None:
-    """(epoch, share of exact matches) of a line of the example script's or the engine's; None of any other line."""
+    """(epoch, share of exact matches) of a line of the example script's or the engine's; None of
+    any other line.
+    """
     found = SEEN.search(line)
     if found is None:
         return None
-    return float(found["epoch"]), float(found["percent"]) / 100 if found["percent"] else float(found["share"])
+    return float(found["epoch"]), float(found["percent"]) / 100 if found["percent"] else float(
+        found["share"]
+    )
 
 
 def _environment() -> dict[str, str]:
     """Nobody's allocator but the system's: what the recipe sets, it sets itself."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "BRIMFUL_"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MALLOC_", "BRIMFUL_"))
+    }
 
 
 def races(setup: Setup, seeds: tuple[int, ...]) -> list[Race]:
@@ -183,17 +240,24 @@ def races(setup: Setup, seeds: tuple[int, ...]) -> list[Race]:
 
 def shown(one: Race) -> str:
     end = "reached" if one.reached else "ended at"
-    return f"{one.side}, seed {one.seed}: {end} {one.exact:.1%} after {one.wall_s:.1f} s and {one.epochs:g} epochs"
+    return (
+        f"{one.side}, seed {one.seed}: {end} {one.exact:.1%} after {one.wall_s:.1f} s and "
+        f"{one.epochs:g} epochs"
+    )
 
 
 def ratios(run: list[Race], side: str) -> dict[str, Any]:
-    """Wall time of `side` over that of tuned, seed by seed. A side that was ended before the target gives a lower bound."""
+    """Wall time of `side` over that of tuned, seed by seed. A side that was ended before the target
+    gives a lower bound.
+    """
     tuned = {one.seed: one for one in run if one.side == "tuned"}
     others = [one for one in run if one.side == side]
     each = sorted(other.wall_s / tuned[other.seed].wall_s for other in others)
     whole = all(one.reached for one in tuned.values())
     return {
-        "median": statistics.median(each) if whole else None,  # None: tuned missed the target itself
+        "median": statistics.median(each)
+        if whole
+        else None,  # None: tuned missed the target itself
         "low": each[0],
         "high": each[-1],
         "lower_bounds": sum(not other.reached for other in others),
@@ -201,7 +265,9 @@ def ratios(run: list[Race], side: str) -> dict[str, Any]:
 
 
 def ladder(setup: Setup, rounds: int, images: int) -> list[dict[str, Any]]:
-    """Images per second as one setting after the other is changed, all rungs in each round; median over rounds."""
+    """Images per second as one setting after the other is changed, all rungs in each round; median
+    over rounds.
+    """
     rates: dict[str, list[float]] = {name: [] for name, _ in LADDER}
     for number in range(rounds):
         chosen: list[str] = list(PLAIN)
@@ -211,7 +277,10 @@ def ladder(setup: Setup, rounds: int, images: int) -> list[dict[str, Any]]:
             todo.append((name, tuple(chosen)))
         for name, flags in todo if number % 2 == 0 else reversed(todo):
             rates[name].append(images_per_s(setup, flags, images))
-    return [{"setting": name, "images_per_s": statistics.median(rates[name]), "all": rates[name]} for name, _ in LADDER]
+    return [
+        {"setting": name, "images_per_s": statistics.median(rates[name]), "all": rates[name]}
+        for name, _ in LADDER
+    ]
 
 
 def with_flags(flags: list[str], more: tuple[str, ...]) -> list[str]:
@@ -228,23 +297,40 @@ def images_per_s(setup: Setup, flags: tuple[str, ...], images: int) -> float:
     """Of a short training on so many images, by the engine's own count of what training alone took."""
     out = setup.folder / "out-ladder"
     size = int(flags[flags.index("--batch-size") + 1])
-    words = [*setup.recipe(*flags), "--out", str(out), "--epochs", "100", "--max-steps", str(max(2, images // size))]
+    words = [
+        *setup.recipe(*flags),
+        "--out",
+        str(out),
+        "--epochs",
+        "100",
+        "--max-steps",
+        str(max(2, images // size)),
+    ]
     subprocess.run(words, check=True, capture_output=True, env=_environment(), cwd=ROOT)
     return json.loads((out / "training_stats.json").read_text())["samples_per_second"]
 
 
-def summary(setup: Setup, run: list[Race], rungs: list[dict[str, Any]], load: dict[str, Any]) -> dict[str, Any]:
+def summary(
+    setup: Setup, run: list[Race], rungs: list[dict[str, Any]], load: dict[str, Any]
+) -> dict[str, Any]:
     against = {side: ratios(run, side) for side in ("example", "large-batch")}
     return {
-        "what": "wall time to a share of exact matches on held-out captchas of 4 digits at 24 x 64, one command a process",
+        "what": "wall time to a share of exact matches on held-out captchas of 4 digits at 24 x "
+        "64, "
+        "one command a process",
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": datetime.date.today().isoformat(),
         "settings": {
-            "samples": setup.samples, "eval_samples": setup.eval_samples, "target": setup.target, "limits": LIMITS,
-            "tuned_epochs": TUNED_EPOCHS, "patience": PATIENCE, "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+            "samples": setup.samples,
+            "eval_samples": setup.eval_samples,
+            "target": setup.target,
+            "limits": LIMITS,
+            "tuned_epochs": TUNED_EPOCHS,
+            "patience": PATIENCE,
+            "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
             "commands": {side: command_of(setup, side) for side in TURNS[0]},
         },
         "wall_ratio": against,
@@ -253,7 +339,7 @@ def summary(setup: Setup, run: list[Race], rungs: list[dict[str, Any]], load: di
         "ladder": rungs,
         "loading": load,
         "runs": [asdict(one) for one in run],
-    }  # fmt: skip
+    }
 
 
 def command_of(setup: Setup, side: str) -> str:
@@ -263,41 +349,64 @@ def command_of(setup: Setup, side: str) -> str:
 
 
 def images_needed(setup: Setup, run: list[Race], side: str) -> list[float]:
-    """Of each seed that reached the target: images trained on until the evaluation that did. The example script evaluates at
-    the end of each epoch, as its authors have it; tuned at the end of its 1.25."""
+    """Of each seed that reached the target: images trained on until the evaluation that did. The
+    example script evaluates at the end of each epoch, as its authors have it; tuned at the end of
+    its 1.25."""
     return [one.epochs * setup.samples for one in run if one.side == side and one.reached]
 
 
 def passed(result: dict[str, Any]) -> bool:
     ratio = {**result["wall_ratio"], "loading": result["loading"]["ratio"]}
-    return all(ratio[name]["median"] is not None and ratio[name]["median"] >= limit for name, limit in LIMITS.items())
+    return all(
+        ratio[name]["median"] is not None and ratio[name]["median"] >= limit
+        for name, limit in LIMITS.items()
+    )
 
 
 def report(result: dict[str, Any]) -> None:
     for side, ratio in result["wall_ratio"].items():
         bounds = f"; {ratio['lower_bounds']} of them lower bounds" if ratio["lower_bounds"] else ""
-        median = "no ratio, for tuned missed the target" if ratio["median"] is None else f"{ratio['median']:.2f} x"
-        print(f"against {side}: {median} ({ratio['low']:.2f} to {ratio['high']:.2f}{bounds}), at least {LIMITS[side]:g} asked")
+        median = (
+            "no ratio, for tuned missed the target"
+            if ratio["median"] is None
+            else f"{ratio['median']:.2f} x"
+        )
+        print(
+            f"against {side}: {median} ({ratio['low']:.2f} to {ratio['high']:.2f}{bounds}), at "
+            f"least {LIMITS[side]:g} asked"
+        )
     for side, images in result["images_needed"].items():
         print(f"  {side} needed {', '.join(f'{count:,.0f}' for count in images) or 'more'} images")
     first = result["ladder"][0]["images_per_s"]
     for rung in result["ladder"]:
-        print(f"  {rung['setting']}: {rung['images_per_s']:.0f} images/s, {rung['images_per_s'] / first:.2f} x")
+        print(
+            f"  {rung['setting']}: {rung['images_per_s']:.0f} images/s, "
+            f"{rung['images_per_s'] / first:.2f} x"
+        )
     load = result["loading"]
-    share = f"{load['ratio']['median']:.0f} x ({load['ratio']['low']:.0f} to {load['ratio']['high']:.0f})"
-    rates = f"{load['array_per_s']:,.0f} images/s of the array, {load['png_per_s']:,.0f} of PNG files"
+    share = (
+        f"{load['ratio']['median']:.0f} x ({load['ratio']['low']:.0f} to "
+        f"{load['ratio']['high']:.0f})"
+    )
+    rates = (
+        f"{load['array_per_s']:,.0f} images/s of the array, {load['png_per_s']:,.0f} of PNG files"
+    )
     print(f"loading: {rates}, {share}, at least {LIMITS['loading']:g} asked")
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--samples", type=int, default=8192, help="training images; an eighth as many are held out")
+    parser.add_argument(
+        "--samples", type=int, default=8192, help="training images; an eighth as many are held out"
+    )
     parser.add_argument("--target", type=float, default=0.9)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--rounds", type=int, default=3, help="of the ladder")
     parser.add_argument("--ladder-images", type=int, default=2048, help="trained on for a rung")
     parser.add_argument("--loading-images", type=int, default=2048)
-    parser.add_argument("--folder", type=Path, help="for images and runs; kept. Else a temporary one")
+    parser.add_argument(
+        "--folder", type=Path, help="for images and runs; kept. Else a temporary one"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="bench-captcha-") as temporary:

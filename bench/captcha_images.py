@@ -1,4 +1,6 @@
-"""The images of bench/captcha.py: once in the recipe's cache, and once as the PNG files that the example script reads."""
+"""The images of bench/captcha.py: once in the recipe's cache, and once as the PNG files that the
+example script reads.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from pathlib import Path
 from PIL import Image
 
 from bench.captcha_example import ALPHABET, HEIGHT, LENGTH, WIDTH
-from brimful.recipes.captcha.cache import Captchas, images_of
-from brimful.recipes.captcha.images import ImageOptions
+from recipes.captcha.cache import Captchas, images_of
+from recipes.captcha.images import ImageOptions
 
 FLAGS = ("--digits", "--length", str(LENGTH), "--height", str(HEIGHT), "--width", str(WIDTH))
 

@@ -1,8 +1,9 @@
-"""How fast batches of 64 captchas are loaded as floats: one PNG file a sample, against the array of the recipe's cache.
+"""How fast batches of 64 captchas are loaded as floats: one PNG file a sample, against the array of
+the recipe's cache.
 
-Both sides shuffle, give (64, 1, 60, 160) floats from -1 to 1 and labels, and find their files in the page cache. PNG: the
-example script's own data set in a DataLoader without workers. Array: the engine's own pipeline, and what the recipe prepares on
-the device.
+Both sides shuffle, give (64, 1, 60, 160) floats from -1 to 1 and labels, and find their files in
+the page cache. PNG: the example script's own data set in a DataLoader without workers. Array: the
+engine's own pipeline, and what the recipe prepares on the device.
 """
 
 from __future__ import annotations
@@ -19,26 +20,31 @@ from torch.utils.data import DataLoader
 
 from bench.captcha_example import train as example
 from bench.captcha_images import say, write_files
-from brimful.recipes.captcha.cache import Captchas, images_of
-from brimful.recipes.captcha.images import ImageOptions
-from brimful.recipes.captcha.recipe import reader_task
-from brimful.train.config import DataConfig
-from brimful.train.data.epoch_sampler import EpochSampler, Position
-from brimful.train.data.pipeline import DataPipeline
+from brimful_train.config import DataConfig
+from brimful_train.data.epoch_sampler import EpochSampler, Position
+from brimful_train.data.pipeline import DataPipeline
+from recipes.captcha.cache import Captchas, images_of
+from recipes.captcha.images import ImageOptions
+from recipes.captcha.recipe import reader_task
 
 BATCH = 64
 IMAGES = 2048
 
 
 def loading(folder: Path, rounds: int = 5, images: int = IMAGES) -> dict[str, Any]:
-    """Images per second of both, by turns; a round of the array is as many passes as take about as long as one of files."""
+    """Images per second of both, by turns; a round of the array is as many passes as take about as
+    long as one of files.
+    """
     options = ImageOptions(samples=images, eval_samples=1, cache=folder / "cache")
     train, _ = images_of(options, say)
     write_files(train, options.look.alphabet, folder / "png-full")
     files = sorted((folder / "png-full").glob("*.png"))
     _rate(from_files(files), images)  # both into the page cache
     _rate(from_array(train, 1), images)
-    pairs = [(_rate(from_files(files), images), _rate(from_array(train, 20), 20 * images)) for _ in range(rounds)]
+    pairs = [
+        (_rate(from_files(files), images), _rate(from_array(train, 20), 20 * images))
+        for _ in range(rounds)
+    ]
     ratios = sorted(array / png for png, array in pairs)
     return {
         "what": f"images per second, 60 x 160, batches of {BATCH} as floats",

@@ -1,9 +1,11 @@
-"""What a table of all cards costs beside the prediction for one: `brimful predict --gpu all`, by turns with one card and three.
+"""What a table of all cards costs beside the prediction for one: `brimful predict --gpu all`, by
+turns with one card and three.
 
     python -m bench.cards_cost [--only captcha lora] [--rounds 1] [--out bench/results]
 
-Each question is asked as a user asks it, in a process of its own; seconds are those of all its processes. Round by round each
-question has its turn, and what is told of several rounds is the median of each round's ratio to one card. The limit is twice.
+Each question is asked as a user asks it, in a process of its own; seconds are those of all its
+processes. Round by round each question has its turn, and what is told of several rounds is the
+median of each round's ratio to one card. The limit is twice.
 """
 
 from __future__ import annotations
@@ -42,18 +44,45 @@ class Turn:
 
 
 def programs(folder: Path) -> dict[str, list[str]]:
-    """The captcha example with its images, which are drawn now, and LoRA of a model of 7 billion parameters."""
+    """The captcha example with its images, which are drawn now, and LoRA of a model of 7 billion
+    parameters.
+    """
     data = str(folder / "captchas")
-    drawn = [sys.executable, CAPTCHA, "--data", data, "--out", str(folder / "out"), "--device", "cpu", "--epochs", "0"]
+    drawn = [
+        sys.executable,
+        CAPTCHA,
+        "--data",
+        data,
+        "--out",
+        str(folder / "out"),
+        "--device",
+        "cpu",
+        "--epochs",
+        "0",
+    ]
     subprocess.run(drawn, check=True, capture_output=True, env=environment(str(folder)))
-    return {"captcha": [CAPTCHA, "--data", data, "--batch-size", "{batch_size}"],
-            "lora": [str(OWN / "lora.py"), "--batch-size", "{batch_size}"]}  # fmt: skip
+    return {
+        "captcha": [CAPTCHA, "--data", data, "--batch-size", "{batch_size}"],
+        "lora": [str(OWN / "lora.py"), "--batch-size", "{batch_size}"],
+    }
 
 
 def turn(program: str, question: str, words: list[str]) -> Turn:
     with tempfile.TemporaryDirectory() as folder:
-        asked = [sys.executable, "-m", "brimful", "predict", "--gpu", QUESTIONS[question], "--json", "--time-limit", "30m"]
-        seen = weigh([*asked, "--", sys.executable, *words], environment(folder + "/records"), folder, 3600)
+        asked = [
+            sys.executable,
+            "-m",
+            "brimful",
+            "predict",
+            "--gpu",
+            QUESTIONS[question],
+            "--json",
+            "--time-limit",
+            "30m",
+        ]
+        seen = weigh(
+            [*asked, "--", sys.executable, *words], environment(folder + "/records"), folder, 3600
+        )
         if seen.code:
             sys.exit(f"{program}, {question}: {seen.err.strip().splitlines()[-3:]}")
         trials = sorted(Path(folder, "records").rglob("trial_config.json"))
@@ -64,7 +93,10 @@ def turn(program: str, question: str, words: list[str]) -> Turn:
 
 def ratios(turns: list[Turn], program: str, question: str) -> tuple[float, float]:
     """(Processor time, wall time) of a question beside one card's: medians over the rounds."""
-    mine, one = ([t for t in turns if (t.program, t.question) == (program, asked)] for asked in (question, "one"))
+    mine, one = (
+        [t for t in turns if (t.program, t.question) == (program, asked)]
+        for asked in (question, "one")
+    )
     pairs = list(zip(mine, one, strict=True))
     return (
         statistics.median(a.processor_s / b.processor_s for a, b in pairs),
@@ -77,7 +109,9 @@ def figures(turns: list[Turn]) -> dict[str, dict[str, float]]:
     for program in dict.fromkeys(turn.program for turn in turns):
         for question in QUESTIONS:
             processor, wall = ratios(turns, program, question)
-            found.setdefault(program, {}).update({f"{question}_processor": processor, f"{question}_wall": wall})
+            found.setdefault(program, {}).update(
+                {f"{question}_processor": processor, f"{question}_wall": wall}
+            )
     return found
 
 
@@ -85,13 +119,25 @@ def keep(turns: list[Turn], folder: Path, rounds: int) -> Path:
     today = datetime.date.today()
     result: dict[str, Any] = {
         "bench": "cards_cost",
-        "what": "processor and wall time of predictions for one, three and all cards; ratios to one, medians of the rounds",
-        "cpu": cpu_name(), "cores": os.cpu_count(), "load": os.getloadavg()[0],
-        "torch": version("torch"), "transformers": version("transformers"), "peft": version("peft"),
-        "date": today.isoformat(), "rounds": rounds, "limit": LIMIT,
-        "ratios": figures(turns), "turns": [asdict(turn) for turn in turns],
-    }  # fmt: skip
-    path = folder / f"cards_cost-{re.sub(r'[^a-z0-9]+', '-', cpu_name().lower()).strip('-')}-{today:%Y-%m}.json"
+        "what": "processor and wall time of predictions for one, three and all cards; ratios to "
+        "one, "
+        "medians of the rounds",
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "torch": version("torch"),
+        "transformers": version("transformers"),
+        "peft": version("peft"),
+        "date": today.isoformat(),
+        "rounds": rounds,
+        "limit": LIMIT,
+        "ratios": figures(turns),
+        "turns": [asdict(turn) for turn in turns],
+    }
+    path = (
+        folder
+        / f"cards_cost-{re.sub(r'[^a-z0-9]+', '-', cpu_name().lower()).strip('-')}-{today:%Y-%m}.json"
+    )
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return path
@@ -99,7 +145,9 @@ def keep(turns: list[Turn], folder: Path, rounds: int) -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=("captcha", "lora"), default=("captcha", "lora"))
+    parser.add_argument(
+        "--only", nargs="+", choices=("captcha", "lora"), default=("captcha", "lora")
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
@@ -114,7 +162,8 @@ def main() -> int:
     path = keep(turns, args.out, args.rounds)
     for program, of in figures(turns).items():
         print(
-            f"{program}: all cards take {of['all_processor']:.2f} times the processor time of one ({of['all_wall']:.2f} of the"
+            f"{program}: all cards take {of['all_processor']:.2f} times the processor time of "
+            f"one ({of['all_wall']:.2f} of the"
         )
         print(f"clock's), three cards {of['three_processor']:.2f} ({of['three_wall']:.2f})")
     print(f"written to {path}")

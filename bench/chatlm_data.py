@@ -8,16 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from brimful.recipes.chatlm.data import train_tokenizer
-from brimful.recipes.chatlm.rows import read_rows
-from brimful.recipes.chatlm.settings import DataOptions
+from recipes.chatlm.data import train_tokenizer
+from recipes.chatlm.rows import read_rows
+from recipes.chatlm.settings import DataOptions
 
 DEMO = Path(__file__).parents[1] / "examples" / "chatlm" / "demo.py"
-CHARACTERS = 2_000  # of a long text: no tokenizer of so few rows makes fewer than 256 tokens of them
+CHARACTERS = (
+    2_000  # of a long text: no tokenizer of so few rows makes fewer than 256 tokens of them
+)
 
 
 def dialogues(folder: Path) -> Path:
-    """The Chinese dialogues of the pinned wheel of chatterbot-corpus, as `make recipe-chatlm` reads them."""
+    """The Chinese dialogues of the pinned wheel of chatterbot-corpus, as `make recipe-chatlm` reads
+    them.
+    """
     spec = importlib.util.spec_from_file_location("chatlm_demo", DEMO)
     assert spec is not None and spec.loader is not None
     demo: Any = importlib.util.module_from_spec(spec)
@@ -32,22 +36,28 @@ def rows_of(data: Path) -> list[tuple[str, str]]:
 
 
 def tokenizer_in(folder: Path, data: Path, vocabulary: int, filled: bool = False) -> Path:
-    """Trained on the rows. `filled`: few rows make few tokens, and tokens that no text has make up the number, for a model has
-    a row of weights for each all the same."""
+    """Trained on the rows. `filled`: few rows make few tokens, and tokens that no text has make up
+    the number, for a model has a row of weights for each all the same."""
     tokenizer = train_tokenizer(rows_of(data), vocabulary)
     if filled:
-        tokenizer.add_tokens([f"<|filler {number}|>" for number in range(vocabulary - len(tokenizer))])
+        tokenizer.add_tokens(
+            [f"<|filler {number}|>" for number in range(vocabulary - len(tokenizer))]
+        )
     tokenizer.save_pretrained(folder)
     return folder
 
 
 def long_rows(rows: Sequence[tuple[str, str]], path: Path, count: int) -> Path:
-    """Rows that differ and whose two texts are longer than any limit of 256 tokens: many texts in one."""
+    """Rows that differ and whose two texts are longer than any limit of 256 tokens: many texts in
+    one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         for number in range(count):
             prompt, response = (_long([row[side] for row in rows], number) for side in (0, 1))
-            file.write(json.dumps({"prompt": prompt, "response": response}, ensure_ascii=False) + "\n")
+            file.write(
+                json.dumps({"prompt": prompt, "response": response}, ensure_ascii=False) + "\n"
+            )
     return path
 
 

@@ -1,8 +1,9 @@
-"""What the chat model of 0.2 billion parameters takes of a card of 20 GB, predicted: against the plain loop; the largest batch.
+"""What the chat model of 0.2 billion parameters takes of a card of 20 GB, predicted: against the
+plain loop; the largest batch.
 
-No card is needed. Every text of the data fills the limit of 256 tokens: the worst that can come. The largest batch size that
-`brimful tune` names is held to the true largest: the command is traced at sizes around it, each of which is replayed by itself
-(bench/chatlm_at.py), and bisected.
+No card is needed. Every text of the data fills the limit of 256 tokens: the worst that can come.
+The largest batch size that `brimful tune` names is held to the true largest: the command is traced
+at sizes around it, each of which is replayed by itself (bench/chatlm_at.py), and bisected.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ LENGTH = 256
 BATCH = 64
 ROWS = 512
 TIME_LIMIT_S = 1200
-# At the same batch of an update. With a limit of tokens, batches of long rows go through the model in several micro-batches.
+# At the same batch of an update. With a limit of tokens, batches of long rows go through the model
+# in several micro-batches.
 RECIPE: dict[str, tuple[str, ...]] = {
     "loss in pieces": (),
     "loss in pieces, 16,384 tokens at once": ("--max-tokens", "16384"),
@@ -36,12 +38,25 @@ HEADLINE = "loss in pieces, 16,384 tokens at once"
 
 
 def files(folder: Path, data: Path) -> list[str]:
-    """Rows that fill the limit, a tokenizer and tokens, made once; and the flags that all sides have in common."""
+    """Rows that fill the limit, a tokenizer and tokens, made once; and the flags that all sides
+    have in common.
+    """
     rows = long_rows(rows_of(data), folder / "long.jsonl", ROWS)
     tokenizer = tokenizer_in(folder / "tokenizer", data, VOCABULARY, filled=True)
-    common = ["--data", str(rows), "--tokenizer", str(tokenizer), "--cache", str(folder / "cache"), "--precision", "bf16"]
-    prepare = [sys.executable, "-m", "brimful.recipes.chatlm", "prepare", *common[:-2], "--eval-share", "0"]
-    subprocess.run(prepare, check=True, capture_output=True, env=environment(str(folder)), cwd=folder)
+    common = [
+        "--data",
+        str(rows),
+        "--tokenizer",
+        str(tokenizer),
+        "--cache",
+        str(folder / "cache"),
+        "--precision",
+        "bf16",
+    ]
+    prepare = [sys.executable, "-m", "recipes.chatlm", "prepare", *common[:-2], "--eval-share", "0"]
+    subprocess.run(
+        prepare, check=True, capture_output=True, env=environment(str(folder)), cwd=folder
+    )
     return common
 
 
@@ -50,24 +65,37 @@ def recipe_flags(common: list[str]) -> list[str]:
 
 
 def memory(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
-    """Peaks at the same batch, in bytes, of the plain loop and of the recipe, each by a trace of this very batch."""
-    plain = predicted(gpu, [str(HERE / "chatlm_plain.py"), *common, "--length", str(LENGTH)], folder)  # of 64 as well
+    """Peaks at the same batch, in bytes, of the plain loop and of the recipe, each by a trace of
+    this very batch.
+    """
+    plain = predicted(
+        gpu, [str(HERE / "chatlm_plain.py"), *common, "--length", str(LENGTH)], folder
+    )  # of 64 as well
     recipe = [str(HERE / "chatlm_at.py"), str(BATCH), *recipe_flags(common)]
     sides = {name: predicted(gpu, [*recipe, *flags], folder) for name, flags in RECIPE.items()}
-    asked = {"gpu": gpu, "batch_size": BATCH, "tokens": LENGTH, "precision": "bf16", "headline": HEADLINE}
+    asked = {
+        "gpu": gpu,
+        "batch_size": BATCH,
+        "tokens": LENGTH,
+        "precision": "bf16",
+        "headline": HEADLINE,
+    }
     return asked | against(plain, sides)
 
 
 def against(plain: dict[str, Any], sides: dict[str, dict[str, Any]]) -> dict[str, Any]:
     keys = ("allocated_bytes", "device_bytes")
-    ratios = {name: {key: side["peak"][key] / plain["peak"][key] for key in keys} for name, side in sides.items()}
+    ratios = {
+        name: {key: side["peak"][key] / plain["peak"][key] for key in keys}
+        for name, side in sides.items()
+    }
     return {"plain": plain, "recipe": sides, "ratio": ratios}
 
 
 def largest(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
     """What tune names, and the true largest."""
     flags = recipe_flags(common)
-    named = tuned(gpu, ["-m", "brimful.recipes.chatlm", *flags, "--batch-size", "8"], folder)
+    named = tuned(gpu, ["-m", "recipes.chatlm", *flags, "--batch-size", "8"], folder)
     traced: dict[int, bool] = {}
 
     def fits(size: int) -> bool:
@@ -77,7 +105,14 @@ def largest(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
         return traced[size]
 
     true = largest_that(fits, named["batch_size"], ROWS)
-    return {"gpu": gpu, "tokens": LENGTH, **named, "true_largest": true, "share": named["batch_size"] / true, "traced": traced}
+    return {
+        "gpu": gpu,
+        "tokens": LENGTH,
+        **named,
+        "true_largest": true,
+        "share": named["batch_size"] / true,
+        "traced": traced,
+    }
 
 
 def predicted(gpu: str, words: list[str], folder: Path) -> dict[str, Any]:
@@ -87,21 +122,30 @@ def predicted(gpu: str, words: list[str], folder: Path) -> dict[str, Any]:
 
 def tuned(gpu: str, words: list[str], folder: Path) -> dict[str, Any]:
     plan = _answer(["tune", "--gpu", gpu, "--objective", "largest", "--no-page"], words, folder)
-    return {name: plan[name] for name in ("batch_size", "verified", "trials", "out_of_memory_trials", "budget", "sizes")}
+    return {
+        name: plan[name]
+        for name in ("batch_size", "verified", "trials", "out_of_memory_trials", "budget", "sizes")
+    }
 
 
 def _answer(flags: list[str], words: list[str], folder: Path) -> dict[str, Any]:
     """What brimful prints as JSON."""
     line = [sys.executable, "-m", "brimful", *flags, "--json", "--", sys.executable, *words]
     home = environment(str(folder / "records"))
-    done = subprocess.run(line, cwd=folder, env=home, capture_output=True, text=True, timeout=TIME_LIMIT_S)
+    done = subprocess.run(
+        line, cwd=folder, env=home, capture_output=True, text=True, timeout=TIME_LIMIT_S
+    )
     if done.returncode not in (0, DoesNotFit.exit_code):
-        raise RuntimeError(f"brimful {flags[0]} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        raise RuntimeError(
+            f"brimful {flags[0]} ended with {done.returncode}:\n{done.stderr[-2000:]}"
+        )
     return json.loads(done.stdout)
 
 
 def largest_that(fits: Callable[[int], bool], near: int, most: int) -> int:
-    """The largest size up to `most` that fits, the next one not: by steps that double from `near`, then bisection."""
+    """The largest size up to `most` that fits, the next one not: by steps that double from `near`,
+    then bisection.
+    """
     low, high, step = 0, most + 1, max(1, near // 32)
     at = near
     while low < at < high:

@@ -1,10 +1,12 @@
-"""The loop of plain PyTorch that a chat model is trained with where nobody thought of memory: beside it stands the recipe.
+"""The loop of plain PyTorch that a chat model is trained with where nobody thought of memory:
+beside it stands the recipe.
 
     python bench/chatlm_plain.py --data FILE --tokenizer FOLDER --cache FOLDER --batch-size 64
 
-It does what ChatLM-mini-Chinese's own training loop does (model/dataset.py and model/trainer.py of that repository): every text
-is filled up to one fixed length, Transformers' T5 computes the logits of all positions, gradients are clipped at 1. The
-optimizer, its schedule and the tokens are the recipe's, so that both do the same updates.
+It does what ChatLM-mini-Chinese's own training loop does (model/dataset.py and model/trainer.py of
+that repository): every text is filled up to one fixed length, Transformers' T5 computes the logits
+of all positions, gradients are clipped at 1. The optimizer, its schedule and the tokens are the
+recipe's, so that both do the same updates.
 """
 
 from __future__ import annotations
@@ -25,11 +27,17 @@ from transformers import T5ForConditionalGeneration, get_cosine_schedule_with_wa
 IGNORED = -100
 
 
-def fixed(samples: Sequence[tuple[torch.Tensor, torch.Tensor]], *, length: int, padding: int) -> tuple[torch.Tensor, ...]:
+def fixed(
+    samples: Sequence[tuple[torch.Tensor, torch.Tensor]], *, length: int, padding: int
+) -> tuple[torch.Tensor, ...]:
     """Prompts, their mask, and labels, each (batch, length)."""
     prompts, responses = zip(*samples, strict=True)
     masks = (torch.ones_like(one) for one in prompts)
-    return _filled(prompts, length, padding), _filled(masks, length, 0), _filled(responses, length, IGNORED)
+    return (
+        _filled(prompts, length, padding),
+        _filled(masks, length, 0),
+        _filled(responses, length, IGNORED),
+    )
 
 
 def _filled(texts: Any, length: int, value: int) -> torch.Tensor:
@@ -37,23 +45,44 @@ def _filled(texts: Any, length: int, value: int) -> torch.Tensor:
 
 
 def loader(pairs: Dataset, batch: int, length: int, padding: int) -> DataLoader:
-    return DataLoader(pairs, batch, shuffle=True, collate_fn=functools.partial(fixed, length=length, padding=padding))
+    return DataLoader(
+        pairs,
+        batch,
+        shuffle=True,
+        collate_fn=functools.partial(fixed, length=length, padding=padding),
+    )
 
 
 def plain_loop(
-    model: nn.Module, batches: DataLoader, *, lr: float, weight_decay: float, warm_up: int, updates: int, precision: str
+    model: nn.Module,
+    batches: DataLoader,
+    *,
+    lr: float,
+    weight_decay: float,
+    warm_up: int,
+    updates: int,
+    precision: str,
 ) -> Iterator[None]:
-    """An update for each `next`, epoch after epoch, on the device of the model. `warm_up` and `updates` of the schedule."""
+    """An update for each `next`, epoch after epoch, on the device of the model. `warm_up` and
+    `updates` of the schedule.
+    """
     device = next(model.parameters()).device
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay, fused=True)
     schedule = get_cosine_schedule_with_warmup(optimizer, warm_up, updates)
     model.train()
     while True:
         for prompts, mask, labels in batches:
-            narrow = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+            narrow = (
+                torch.autocast(device.type, torch.bfloat16)
+                if precision == "bf16"
+                else nullcontext()
+            )
             with narrow:
                 loss = model(
-                    input_ids=prompts.to(device), attention_mask=mask.to(device), labels=labels.to(device), use_cache=False
+                    input_ids=prompts.to(device),
+                    attention_mask=mask.to(device),
+                    labels=labels.to(device),
+                    use_cache=False,
                 ).loss
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -71,28 +100,45 @@ def twin(model: Any) -> T5ForConditionalGeneration:
 
 
 def main() -> None:
-    from brimful.recipes.chatlm.model import chat_model
-    from brimful.recipes.chatlm.recipe import prepare
-    from brimful.recipes.chatlm.settings import DataOptions, ModelOptions
+    from recipes.chatlm.model import chat_model
+    from recipes.chatlm.recipe import prepare
+    from recipes.chatlm.settings import DataOptions, ModelOptions
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--model", default="chatlm-0.2b")
-    parser.add_argument("--length", type=int, default=256, help="tokens that each prompt and each response is filled up to")
+    parser.add_argument(
+        "--length",
+        type=int,
+        default=256,
+        help="tokens that each prompt and each response is filled up to",
+    )
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--updates", type=int, default=1000)
     args = parser.parse_args()
     limits = {"max_prompt_tokens": args.length, "max_response_tokens": args.length}
-    data = DataOptions(data=(args.data,), tokenizer=args.tokenizer, cache=args.cache, eval_share=0.0, **limits)
+    data = DataOptions(
+        data=(args.data,), tokenizer=args.tokenizer, cache=args.cache, eval_share=0.0, **limits
+    )
     tokenizer, pairs, _ = prepare(data)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = twin(chat_model(ModelOptions(args.model), len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id))
+    model = twin(
+        chat_model(
+            ModelOptions(args.model), len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id
+        )
+    )
     batches = loader(pairs, args.batch_size, args.length, tokenizer.pad_token_id)
     steps = plain_loop(
-        model.to(device), batches, lr=2e-4, weight_decay=0.01, warm_up=100, updates=args.updates, precision=args.precision
+        model.to(device),
+        batches,
+        lr=2e-4,
+        weight_decay=0.01,
+        warm_up=100,
+        updates=args.updates,
+        precision=args.precision,
     )
     for _ in range(args.updates):
         next(steps)

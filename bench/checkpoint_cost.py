@@ -1,9 +1,11 @@
 """What a checkpoint costs: `python -m bench.checkpoint_cost`.
 
-The same state (a model's weights and AdamW's two moments, float32) is saved and loaded by brimful.train.checkpoints and by
-torch.save and torch.load, by turns in one process. Both are on the disk when they come back: torch's file is synced as well.
-Ours does more: it makes two files, computes checksums, syncs the folders, renames, and reads every byte for its checksum before
-it loads. It prints seconds, MB/s and the ratio of the two, the median of the pairs with the lowest and highest.
+The same state (a model's weights and AdamW's two moments, float32) is saved and loaded by
+brimful_train.checkpoints and by torch.save and torch.load, by turns in one process. Both are on the
+disk when they come back: torch's file is synced as well.
+Ours does more: it makes two files, computes checksums, syncs the folders, renames, and reads every
+byte for its checksum before it loads. It prints seconds, MB/s and the ratio of the two, the median
+of the pairs with the lowest and highest.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from typing import Any
 import torch
 
 from bench.probe_cost import cpu_name
-from brimful.train.checkpoints.folder import Checkpoints
-from brimful.train.config import CheckpointConfig
+from brimful_train.checkpoints.folder import Checkpoints
+from brimful_train.config import CheckpointConfig
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = {"76 MB": 76_000_000, "1 GiB": 1 << 30}
@@ -43,8 +45,15 @@ def state_of(size_bytes: int) -> dict[str, Any]:
         return torch.rand(length, generator=generator)
 
     model = {f"layers.{number}.weight": weights() for number in range(TENSORS)}
-    moments = {number: {"step": torch.tensor(5.0), "exp_avg": weights(), "exp_avg_sq": weights()} for number in range(TENSORS)}
-    return {"model": model, "optimizer": {"state": moments, "param_groups": [{"lr": 1e-3}]}, "step": 5}
+    moments = {
+        number: {"step": torch.tensor(5.0), "exp_avg": weights(), "exp_avg_sq": weights()}
+        for number in range(TENSORS)
+    }
+    return {
+        "model": model,
+        "optimizer": {"state": moments, "param_groups": [{"lr": 1e-3}]},
+        "step": 5,
+    }
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -64,7 +73,9 @@ def save_by_torch(state: dict[str, Any], path: Path) -> None:
 
 
 def one_round(state: dict[str, Any], folder: Path, ours_first: bool) -> dict[str, float]:
-    checkpoints = Checkpoints(folder / "ours", CheckpointConfig(keep_last=1, keep_best=False), print)
+    checkpoints = Checkpoints(
+        folder / "ours", CheckpointConfig(keep_last=1, keep_best=False), print
+    )
     file = folder / "torch.pt"
     file.unlink(missing_ok=True)
     works = {
@@ -83,13 +94,18 @@ def measured(size_bytes: int, rounds: int, folder: Path) -> dict[str, Any]:
     one_round(state, folder, True)  # the first pages and imports
     for number in range(rounds):
         rows.append(one_round(state, folder, number % 2 == 0))
-        print("  " + "  ".join(f"{name} {value:.3f}" for name, value in sorted(rows[-1].items())), file=sys.stderr)
+        print(
+            "  " + "  ".join(f"{name} {value:.3f}" for name, value in sorted(rows[-1].items())),
+            file=sys.stderr,
+        )
     figures: dict[str, Any] = {"bytes": size_bytes, "rows": rows}
     for what in ("save", "load"):
         figures[f"{what}_s"] = _spread([row[f"{what}_s"] for row in rows])
         figures[f"torch_{what}_s"] = _spread([row[f"torch_{what}_s"] for row in rows])
         figures[f"{what}_mb_per_s"] = size_bytes / 1e6 / figures[f"{what}_s"]["median"]
-        figures[f"{what}_ratio_to_torch"] = _spread([row[f"{what}_s"] / row[f"torch_{what}_s"] for row in rows])
+        figures[f"{what}_ratio_to_torch"] = _spread(
+            [row[f"{what}_s"] / row[f"torch_{what}_s"] for row in rows]
+        )
     return figures
 
 
@@ -101,13 +117,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--sizes", nargs="*", choices=list(SIZES), default=list(SIZES))
-    parser.add_argument("--folder", help="on the disk to be measured (default: the temporary folder)")
+    parser.add_argument(
+        "--folder", help="on the disk to be measured (default: the temporary folder)"
+    )
     parser.add_argument("--no-result", action="store_true", help="print only")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         sizes = {name: measured(SIZES[name], args.rounds, Path(folder)) for name in args.sizes}
     result = {
-        "what": "seconds to save and load a state, on the disk when done, against torch.save with fsync and torch.load",
+        "what": "seconds to save and load a state, on the disk when done, against torch.save with "
+        "fsync and torch.load",
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
@@ -119,8 +138,10 @@ def main() -> None:
     for name, figures in sizes.items():
         for what in ("save", "load"):
             ratio, time_s = figures[f"{what}_ratio_to_torch"], figures[f"{what}_s"]["median"]
-            print(f"{name} {what}: {time_s:.3f} s, {figures[f'{what}_mb_per_s']:,.0f} MB/s, "
-                  f"{ratio['median']:.2f} times torch's ({ratio['low']:.2f} to {ratio['high']:.2f})")  # fmt: skip
+            print(
+                f"{name} {what}: {time_s:.3f} s, {figures[f'{what}_mb_per_s']:,.0f} MB/s, "
+                f"{ratio['median']:.2f} times torch's ({ratio['low']:.2f} to {ratio['high']:.2f})"
+            )
     if not args.no_result:
         name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
         path = RESULTS / f"checkpoint_cost-{name}-{datetime.date.today():%Y-%m}.json"

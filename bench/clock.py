@@ -1,11 +1,13 @@
-"""Predicted step times against measured ones: timm's own training benchmark on an RTX 3090, and NVIDIA's on other cards.
+"""Predicted step times against measured ones: timm's own training benchmark on an RTX 3090, and
+NVIDIA's on other cards.
 
-    python -m bench.clock <folder with benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv> [--models 100] [--cache FOLDER]
+    python -m bench.clock <folder with benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv> [--models
+    100] [--cache FOLDER]
 
-The file is in the repository of huggingface/pytorch-image-models (Apache-2.0), folder results/: the step time of some 800
-models, each at the largest batch size that fits, mixed precision, channels last, SGD. Three constants of the clock are fitted,
-on the models of clock_seen.txt and on one of NVIDIA's; models that nobody looked at judge. No GPU is needed, but torch,
-torchvision and timm are.
+The file is in the repository of huggingface/pytorch-image-models (Apache-2.0), folder results/: the
+step time of some 800 models, each at the largest batch size that fits, mixed precision, channels
+last, SGD. Three constants of the clock are fitted, on the models of clock_seen.txt and on one of
+NVIDIA's; models that nobody looked at judge. No GPU is needed, but torch, torchvision and timm are.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ HERE = Path(__file__).parent
 SEEN = HERE / "clock_seen.txt"
 EVIDENCE = HERE.parent / "src" / "brimful" / "decide" / "evidence"
 CSV, CARD = "benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv", "rtx3090"
-# Two constants are fitted on the RTX 3090, one on NVIDIA's figures for other cards, of which the first model alone fits.
+# Two constants are fitted on the RTX 3090, one on NVIDIA's figures for other cards, of which the
+# first model alone fits.
 GRID = {"halved": (0.85, 0.9, 0.95, 1.0, 1.05), "direct": (0.05, 0.06, 0.07, 0.08, 0.1)}
 OTHER_GRID = {"tensor_cores": (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8)}
 FITS_OTHERS = "resnet50"
@@ -68,7 +71,9 @@ class Row:
 
     @property
     def situation(self) -> str:
-        return situation_of(self.step, [kernel_time(kernel, self.rates) for kernel in self.step.kernels])
+        return situation_of(
+            self.step, [kernel_time(kernel, self.rates) for kernel in self.step.kernels]
+        )
 
     def log_ratio(self, efficiency: Efficiency = DEFAULT) -> float:
         """Above 0: the prediction is too slow."""
@@ -96,10 +101,14 @@ def drawn(measured: dict[str, dict[str, str]], others: int, seed: int) -> list[s
     here, seen = set(timm.list_models()), seen_models()
     known = [name for name in measured if name in here]
     order = random.Random(seed).sample(known, len(known))
-    return [name for name in order if name in seen] + [name for name in order if name not in seen][:others]
+    return [name for name in order if name in seen] + [name for name in order if name not in seen][
+        :others
+    ]
 
 
-def rows_of(measured: dict[str, dict[str, str]], names: list[str], cache: Path | None) -> tuple[list[Row], dict[str, str]]:
+def rows_of(
+    measured: dict[str, dict[str, str]], names: list[str], cache: Path | None
+) -> tuple[list[Row], dict[str, str]]:
     """The rows, and the models that could not be traced with the error's words."""
     gpu = find_gpu(CARD)
     rates = rates_of(gpu)
@@ -151,8 +160,18 @@ def rows_of_other_cards(cache: Path | None) -> list[Row]:
         gpu = find_gpu(one.card)
         rates = rates_of(gpu)
         assert rates is not None
-        kernels = model_of(one.model, to_card(gpu), one.options, cache / one.card if cache else None)
-        rows.append(Row(one.model, one.batch_size, one.batch_size / one.images_per_s, kernels.at(one.batch_size), rates))
+        kernels = model_of(
+            one.model, to_card(gpu), one.options, cache / one.card if cache else None
+        )
+        rows.append(
+            Row(
+                one.model,
+                one.batch_size,
+                one.batch_size / one.images_per_s,
+                kernels.at(one.batch_size),
+                rates,
+            )
+        )
     return rows
 
 
@@ -170,21 +189,34 @@ def published_rows(rows: list[Row]) -> list[dict[str, Any]]:
 
 def write_evidence(judged: list[Row], date: str, folder: Path) -> None:
     basis = (
-        "timm's training benchmark in mixed precision, channels last, of models that no constant was made with; traced with "
+        "timm's training benchmark in mixed precision, channels last, of models that no constant "
+        "was made with; traced with "
         f"torch {version('torch')}, timm {version('timm')}"
     )
     for situation, name in ((STEP_TIME, "clock"), (STEP_TIME_GROUPED, "clock-grouped")):
-        errors = [math.exp(-row.log_ratio()) - 1 for row in judged if row.situation == situation]  # measured over predicted
-        evidence = accuracy.evidence_from(errors, situation, date, f"one {find_gpu(CARD).name}", basis)
-        (folder / f"{name}-{CARD}.json").write_text(accuracy.evidence_json(evidence), encoding="utf-8")
+        errors = [
+            math.exp(-row.log_ratio()) - 1 for row in judged if row.situation == situation
+        ]  # measured over predicted
+        evidence = accuracy.evidence_from(
+            errors, situation, date, f"one {find_gpu(CARD).name}", basis
+        )
+        (folder / f"{name}-{CARD}.json").write_text(
+            accuracy.evidence_json(evidence), encoding="utf-8"
+        )
 
 
 def print_table(result: dict[str, Any]) -> None:
-    for name, of in {"held out": result["held_out"], **result["held_out_by_situation"], "seen": result["seen"]}.items():
+    for name, of in {
+        "held out": result["held_out"],
+        **result["held_out_by_situation"],
+        "seen": result["seen"],
+    }.items():
         print(f"{name:34}" + "  ".join(f"{key} {value:.3g}" for key, value in of.items()))
     for one in result["other_cards"]:
         what = f"  {one['model']:22}{one['card']:12}{one['precision']:6}{one['batch_size']:>5}"
-        speeds = f"  measured {one['images_per_s']:>6}  predicted {one['predicted_images_per_s']:>7}"
+        speeds = (
+            f"  measured {one['images_per_s']:>6}  predicted {one['predicted_images_per_s']:>7}"
+        )
         print(f"{what}{speeds}  time {one['time_ratio']:.2f} x")
     print("fitted:", result["fitted"], "  in force:", result["in_force"])
 
@@ -192,32 +224,54 @@ def print_table(result: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, help=f"the folder with {CSV}")
-    parser.add_argument("--models", type=int, default=100, help="so many that nobody looked at, drawn at random")
+    parser.add_argument(
+        "--models", type=int, default=100, help="so many that nobody looked at, drawn at random"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cache", type=Path, help="a folder where traces are kept from one run to the next")
+    parser.add_argument(
+        "--cache", type=Path, help="a folder where traces are kept from one run to the next"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--evidence", action="store_true", help=f"also write what intervals rest on, to {EVIDENCE}")
+    parser.add_argument(
+        "--evidence", action="store_true", help=f"also write what intervals rest on, to {EVIDENCE}"
+    )
     args = parser.parse_args()
 
     measured = read_measured(args.data)
     rows, failed = rows_of(measured, drawn(measured, args.models, args.seed), args.cache)
     seen, today = seen_models(), datetime.date.today()
-    fitted_on, judged = [row for row in rows if row.model in seen], [row for row in rows if row.model not in seen]
+    fitted_on, judged = (
+        [row for row in rows if row.model in seen],
+        [row for row in rows if row.model not in seen],
+    )
     others = rows_of_other_cards(args.cache)
-    fits_others = [r for one, r in zip(PUBLISHED, others, strict=True) if one.model == FITS_OTHERS and one.precision != "fp32"]
+    fits_others = [
+        r
+        for one, r in zip(PUBLISHED, others, strict=True)
+        if one.model == FITS_OTHERS and one.precision != "fp32"
+    ]
     situations = (STEP_TIME, STEP_TIME_GROUPED)
     result = {
         "bench": "clock",
-        "what": "time of a training step, predicted from each kernel's arithmetic and bytes, against timm's benchmark",
-        "measured_by": f"R. Wightman, huggingface/pytorch-image-models, results/{CSV}: RTX 3090, PyTorch 1.12, CUDA 11.3, "
+        "what": "time of a training step, predicted from each kernel's arithmetic and bytes, "
+        "against "
+        "timm's benchmark",
+        "measured_by": f"R. Wightman, huggingface/pytorch-image-models, results/{CSV}: RTX 3090, "
+        "PyTorch "
+        "1.12, CUDA 11.3, "
         "July 2022; and NVIDIA/DeepLearningExamples (bench/clock_cards.py)",
         "gpu": CARD,
         "date": today.isoformat(),
-        "versions": {**{name: version(name) for name in ("torch", "timm")}, "python": platform.python_version()},
+        "versions": {
+            **{name: version(name) for name in ("torch", "timm")},
+            "python": platform.python_version(),
+        },
         "in_force": {name: getattr(DEFAULT, name) for name in (*GRID, *OTHER_GRID)},
         "fitted": {**fit(fitted_on, GRID), **fit(fits_others, OTHER_GRID)},
         "held_out": figures(judged),
-        "held_out_by_situation": {name: figures([row for row in judged if row.situation == name]) for name in situations},
+        "held_out_by_situation": {
+            name: figures([row for row in judged if row.situation == name]) for name in situations
+        },
         "seen": figures(fitted_on),
         "other_cards": published_rows(others),
         "failed": failed,

@@ -1,8 +1,10 @@
-"""What the clock costs a trace: the same training steps on an imaginary card with rates and on one without, in turn.
+"""What the clock costs a trace: the same training steps on an imaginary card with rates and on one
+without, in turn.
 
     python -m bench.clock_cost [--repeats 7]
 
-Processor time of one process, the runs of both kinds alternating; the ratio is of medians. Prints a table and writes a result.
+Processor time of one process, the runs of both kinds alternating; the ratio is of medians. Prints a
+table and writes a result.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def convolutions() -> tuple[nn.Module, torch.Tensor]:
 
 
 def perceptron() -> tuple[nn.Module, torch.Tensor]:
-    return nn.Sequential(*[part for _ in range(40) for part in (nn.Linear(64, 64), nn.ReLU())]), torch.randn(32, 64)
+    return nn.Sequential(
+        *[part for _ in range(40) for part in (nn.Linear(64, 64), nn.ReLU())]
+    ), torch.randn(32, 64)
 
 
 JOBS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
@@ -87,9 +91,20 @@ def main() -> None:
         pairs = [(seconds(job, on), seconds(job, off)) for _ in range(args.repeats)]
         with_clock, without = (statistics.median(times) for times in zip(*pairs, strict=True))
         ratios = sorted(a / b for a, b in pairs)
-        rows.append({"job": name, "with_s": round(with_clock, 4), "without_s": round(without, 4),
-                     "ratio": round(with_clock / without, 3), "ratios": [round(r, 3) for r in ratios]})  # fmt: skip
-        print(f"{name:42} {without:7.3f} s without, {with_clock:7.3f} s with: {with_clock / without:.2f} x", flush=True)
+        rows.append(
+            {
+                "job": name,
+                "with_s": round(with_clock, 4),
+                "without_s": round(without, 4),
+                "ratio": round(with_clock / without, 3),
+                "ratios": [round(r, 3) for r in ratios],
+            }
+        )
+        print(
+            f"{name:42} {without:7.3f} s without, {with_clock:7.3f} s with: "
+            f"{with_clock / without:.2f} x",
+            flush=True,
+        )
     today = datetime.date.today()
     result = {
         "bench": "clock_cost",

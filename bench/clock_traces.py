@@ -1,6 +1,8 @@
-"""The kernels of a training step of timm's models, by batch size: what bench/clock.py predicts step times from.
+"""The kernels of a training step of timm's models, by batch size: what bench/clock.py predicts step
+times from.
 
-Needs torch, torchvision and timm in one environment, and brimful's src on its path. Nothing here needs a GPU.
+Needs torch, torchvision and timm in one environment, and brimful's src on its path. Nothing here
+needs a GPU.
 """
 
 from __future__ import annotations
@@ -25,15 +27,30 @@ SIZES = (4, 11)  # the batch sizes that are traced
 STEPS = 2
 
 
-def kernels_of(model: str, batch_size: int, card: Card, options: Sequence[str] = ()) -> list[Kernel]:
+def kernels_of(
+    model: str, batch_size: int, card: Card, options: Sequence[str] = ()
+) -> list[Kernel]:
     """What runs on the card in the script's second step."""
     import torch
 
     from brimful_inside import imaginary
 
     argv, synchronize = sys.argv, torch.cuda.synchronize
-    flags = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    sys.argv = [str(SCRIPT), "--model", model, "--batch-size", str(batch_size), "--steps", str(STEPS), *options]
+    flags = (
+        torch.backends.cudnn.benchmark,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cuda.matmul.allow_tf32,
+    )
+    sys.argv = [
+        str(SCRIPT),
+        "--model",
+        model,
+        "--batch-size",
+        str(batch_size),
+        "--steps",
+        str(STEPS),
+        *options,
+    ]
     gpu = imaginary.enter(card)
     steps: list[list[Kernel]] = []
 
@@ -48,12 +65,18 @@ def kernels_of(model: str, batch_size: int, card: Card, options: Sequence[str] =
     finally:
         gpu.leave()
         sys.argv, torch.cuda.synchronize = argv, synchronize
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = flags
+        (
+            torch.backends.cudnn.benchmark,
+            torch.backends.cudnn.allow_tf32,
+            torch.backends.cuda.matmul.allow_tf32,
+        ) = flags
     gc.collect()
     return steps[-1]
 
 
-def model_of(model: str, card: Card, options: Sequence[str], cache: Path | None = None) -> KernelModel | ScaledKernels:
+def model_of(
+    model: str, card: Card, options: Sequence[str], cache: Path | None = None
+) -> KernelModel | ScaledKernels:
     """The kernels at any batch size. With a folder `cache` a trace is taken once and kept there."""
     steps: dict[int, list[Kernel]] = {}
     for size in SIZES:

@@ -1,13 +1,15 @@
 """What the engine costs beside the training itself: `python -m bench.engine_cost`.
 
-`brimful.train.fit` against a loop of plain PyTorch, written by hand, that does the same work: the same model, data in memory,
-random batches of the same size, fused AdamW (no decay of biases and norms), a cosine learning rate, the loss summed for a line
-of log at each epoch, and a look at each loss whether it is NaN (as the engine does on a CPU). Neither evaluates or writes
-checkpoints on the way.
-Both take turns in one process (bench/turns.py), in processes of their own several times, with one thread. Result: the ratio of
-seconds per step, of processor time and of wall time: median, and the middle 80 %, over all pairs of blocks; and each process's
-own median, as where memory lies differs from process to process. Beside it stands a control, the hand-written loop against
-itself: what the method itself would call a cost. Steps of 1 ms, the smallest that this model has, show the microseconds best.
+`brimful_train.fit` against a loop of plain PyTorch, written by hand, that does the same work: the
+same model, data in memory, random batches of the same size, fused AdamW (no decay of biases and
+norms), a cosine learning rate, the loss summed for a line of log at each epoch, and a look at each
+loss whether it is NaN (as the engine does on a CPU). Neither evaluates or writes checkpoints on the
+way. Both take turns in one process (bench/turns.py), in processes of their own several times, with
+one thread. Result: the ratio of seconds per step, of processor time and of wall time: median, and
+the middle 80 %, over all pairs of blocks; and each process's own median, as where memory lies
+differs from process to process. Beside it stands a control, the hand-written loop against
+itself: what the method itself would call a cost. Steps of 1 ms, the smallest that this model has,
+show the microseconds best.
 """
 
 from __future__ import annotations
@@ -32,7 +34,15 @@ from torch import nn
 
 from bench.probe_cost import cpu_name
 from bench.turns import Turns, calibrated, paired_ratios, seconds_of, spread
-from brimful.train import Arrays, BatchingConfig, CheckpointConfig, Config, OptimizerConfig, Task, fit
+from brimful_train import (
+    Arrays,
+    BatchingConfig,
+    CheckpointConfig,
+    Config,
+    OptimizerConfig,
+    Task,
+    fit,
+)
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -77,20 +87,33 @@ CASES = [
 def make_model(case: Case) -> nn.Module:
     torch.manual_seed(0)
     norm = nn.BatchNorm1d if case.norm else nn.LayerNorm
-    layers = [part for _ in range(BLOCKS) for part in (nn.Linear(case.width, case.width), norm(case.width), nn.ReLU())]
+    layers = [
+        part
+        for _ in range(BLOCKS)
+        for part in (nn.Linear(case.width, case.width), norm(case.width), nn.ReLU())
+    ]
     return nn.Sequential(*layers, nn.Linear(case.width, 10))
 
 
 def make_data(case: Case, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(samples, case.width, generator=generator), torch.randint(0, 10, (samples,), generator=generator)
+    return torch.randn(samples, case.width, generator=generator), torch.randint(
+        0, 10, (samples,), generator=generator
+    )
 
 
 def by_hand(
-    model: nn.Module, x: torch.Tensor, y: torch.Tensor, case: Case, batch: int, total_steps: int,
+    model: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    case: Case,
+    batch: int,
+    total_steps: int,
     at_loss: Callable[[], None] = lambda: None,
-) -> Iterator[None]:  # fmt: skip
-    """The loop that one would write without an engine; an update for each `next`. `batch` is that of one micro-batch."""
+) -> Iterator[None]:
+    """The loop that one would write without an engine; an update for each `next`. `batch` is that
+    of one micro-batch.
+    """
     matrices = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
@@ -124,7 +147,9 @@ def by_hand(
 
 
 def calibrated_batch(case: Case) -> int:
-    """Samples of a micro-batch, so that a step by hand takes about `case.step_ms` of processor time."""
+    """Samples of a micro-batch, so that a step by hand takes about `case.step_ms` of processor
+    time.
+    """
 
     def step_s(batch: int) -> float:
         x, y = make_data(case, batch * case.accumulation * 10)
@@ -135,14 +160,20 @@ def calibrated_batch(case: Case) -> int:
 
 
 def measured(case: Case, batch: int, rounds: int) -> dict:
-    """One process's blocks: processor and wall seconds of a step, of the first side and of the hand-written loop."""
+    """One process's blocks: processor and wall seconds of a step, of the first side and of the
+    hand-written loop.
+    """
     torch.set_num_threads(1)
     x, y = make_data(case, batch * case.accumulation * STEPS_PER_EPOCH)
     warm_up = 3
     total_steps = (rounds + warm_up) * case.steps + 1
-    model = make_model(case)  # of both: where its weights lie in memory is worth some percent of a step
+    model = make_model(
+        case
+    )  # of both: where its weights lie in memory is worth some percent of a step
     second = by_hand(model, x, y, case, batch, total_steps)
-    turns = Turns(lambda: next(second), steps=case.steps, calls_per_step=case.accumulation, warm_up=warm_up)
+    turns = Turns(
+        lambda: next(second), steps=case.steps, calls_per_step=case.accumulation, warm_up=warm_up
+    )
     if case.first == "hand":
         first = by_hand(model, x, y, case, batch, total_steps, turns)
         for _ in range(total_steps):
@@ -158,7 +189,14 @@ def measured(case: Case, batch: int, rounds: int) -> dict:
     return blocks
 
 
-def train(case: Case, model: nn.Module, batch: int, total_steps: int, data: Arrays, turns: Callable[[], None]) -> None:
+def train(
+    case: Case,
+    model: nn.Module,
+    batch: int,
+    total_steps: int,
+    data: Arrays,
+    turns: Callable[[], None],
+) -> None:
     """The engine's side."""
 
     def loss(model: nn.Module, given: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -167,21 +205,34 @@ def train(case: Case, model: nn.Module, batch: int, total_steps: int, data: Arra
 
     with tempfile.TemporaryDirectory() as folder:
         config = Config(
-            out=Path(folder), epochs=total_steps, max_steps=total_steps, device="cpu",
+            out=Path(folder),
+            epochs=total_steps,
+            max_steps=total_steps,
+            device="cpu",
             batch=BatchingConfig(micro_batch=batch, accumulation=case.accumulation),
-            optimizer=OptimizerConfig(lr=LR), checkpoints=CheckpointConfig(every_epochs=None), clip_norm=case.clip_norm,
-        )  # fmt: skip
+            optimizer=OptimizerConfig(lr=LR),
+            checkpoints=CheckpointConfig(every_epochs=None),
+            clip_norm=case.clip_norm,
+        )
         fit(Task("bench", model, loss, data), config)
 
 
 def summary(case: Case, batch: int, processes: list[dict]) -> dict:
     """Ratios over the blocks of all processes, and each process's own median."""
-    figures: dict = {"case": asdict(case), "steps_per_block": case.steps, "micro_batch": batch, "blocks": 0}
+    figures: dict = {
+        "case": asdict(case),
+        "steps_per_block": case.steps,
+        "micro_batch": batch,
+        "blocks": 0,
+    }
     for clock in ("cpu_s", "wall_s"):
         ratios = [paired_ratios(one[clock]["first"], one[clock]["by_hand"]) for one in processes]
         every = [ratio for one in ratios for ratio in one]
         by_hand_s = statistics.median(value for one in processes for value in one[clock]["by_hand"])
-        totals = [sum(value for one in processes for value in one[clock][side]) for side in ("first", "by_hand")]
+        totals = [
+            sum(value for one in processes for value in one[clock][side])
+            for side in ("first", "by_hand")
+        ]
         counts = [sum(len(one[clock][side]) for one in processes) for side in ("first", "by_hand")]
         figures["blocks"] = len(every)
         figures[clock] = {
@@ -207,7 +258,9 @@ def in_a_process(words: list[str]) -> str:
 def compare(case: Case, processes: int, rounds: int) -> dict:
     batch = int(in_a_process(["--calibrate", case.name]))
     runs = [
-        json.loads(in_a_process(["--measure", case.name, "--batch", str(batch), "--rounds", str(rounds)]))
+        json.loads(
+            in_a_process(["--measure", case.name, "--batch", str(batch), "--rounds", str(rounds)])
+        )
         for _ in range(processes)
     ]
     return summary(case, batch, runs)
@@ -220,8 +273,10 @@ def sentence(figures: dict) -> str:
         return f"{ratio['median']:.4f} ({ratio['p10']:.3f} to {ratio['p90']:.3f})"
 
     return (
-        f"{figures['case']['name']:32} batch {figures['micro_batch']:5}  by hand {cpu['step_by_hand'] * 1e3:6.2f} ms  "
-        f"processor {written(cpu['ratio'])}, {cpu['added_us']:+.0f} µs  wall {written(wall['ratio'])}"
+        f"{figures['case']['name']:32} batch {figures['micro_batch']:5}  by hand "
+        f"{cpu['step_by_hand'] * 1e3:6.2f} ms  "
+        f"processor {written(cpu['ratio'])}, {cpu['added_us']:+.0f} µs  wall "
+        f"{written(wall['ratio'])}"
     )
 
 
@@ -237,18 +292,25 @@ def holds(cases: list[dict]) -> bool:
 
 def keep(cases: list[dict], options: argparse.Namespace) -> Path:
     result = {
-        "what": "seconds of a step of brimful.train.fit over those of a hand-written loop doing the same work, by turns",
+        "what": "seconds of a step of brimful_train.fit over those of a hand-written loop doing "
+        "the "
+        "same work, by turns",
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": datetime.date.today().isoformat(),
         "settings": {
-            "processes": options.processes, "rounds": options.rounds, "threads": 1, "block_s": BLOCK_S, "limit": LIMIT,
-            "by_hand_checks_nan": True, "load_average": os.getloadavg(),
+            "processes": options.processes,
+            "rounds": options.rounds,
+            "threads": 1,
+            "block_s": BLOCK_S,
+            "limit": LIMIT,
+            "by_hand_checks_nan": True,
+            "load_average": os.getloadavg(),
         },
         "cases": cases,
-    }  # fmt: skip
+    }
     name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
     path = RESULTS / f"engine_cost-{name}-{datetime.date.today():%Y-%m}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
@@ -259,7 +321,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     names = [case.name for case in CASES]
     parser.add_argument("--processes", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=40, help="of a block of each side, in each process")
+    parser.add_argument(
+        "--rounds", type=int, default=40, help="of a block of each side, in each process"
+    )
     parser.add_argument("--only", nargs="*", choices=names, default=names)
     parser.add_argument("--no-result", action="store_true", help="print only")
     parser.add_argument("--calibrate", choices=names, help=argparse.SUPPRESS)

@@ -1,11 +1,13 @@
-"""What brimful says, frozen in one file: `make golden` writes bench/results/golden.json, and `git diff` shows what changed.
+"""What brimful says, frozen in one file: `make golden` writes bench/results/golden.json, and `git
+diff` shows what changed.
 
     python -m bench.golden [--only mlp dcgan ...] [--check] [--timm-python PATH]
 
-The file holds the peaks (bytes, by phase, and of each card), the largest batch size and the predicted time of a step (seconds)
-of every program of bench/scripts, the captcha recipe and the perceptrons of bench.predict, and the reserved peaks of 30 of
-timm's models. Rows that this environment cannot make (timm needs one of its own: `make venv-cuda`) stay as they are.
-`--check` compares instead of writing, and exits with 1 where a row differs.
+The file holds the peaks (bytes, by phase, and of each card), the largest batch size and the
+predicted time of a step (seconds) of every program of bench/scripts, the captcha recipe and the
+perceptrons of bench.predict, and the reserved peaks of 30 of timm's models. Rows that this
+environment cannot make (timm needs one of its own: `make venv-cuda`) stay as they are. `--check`
+compares instead of writing, and exits with 1 where a row differs.
 """
 
 from __future__ import annotations
@@ -31,10 +33,13 @@ TIMM = ROOT / "bench" / "results" / "timm-a100-40gb-2026-11.json"
 TIMM_MODELS = 30
 TIME_LIMIT_S = 1200
 SHAPE = ("input_size", "output_size", "depth", "architecture")
-CAPTCHA = ("-m", "brimful.recipes.captcha", "--samples", "512", "--eval-samples", "64")
+CAPTCHA = ("-m", "recipes.captcha", "--samples", "512", "--eval-samples", "64")
 CAPTCHAS = {
     "captcha recipe": ("a100-40gb", (*CAPTCHA, "--batch-size", "{batch_size}")),
-    "captcha recipe, large-batch": ("a100-40gb", (*CAPTCHA, "--preset", "large-batch", "--batch-size", "256")),
+    "captcha recipe, large-batch": (
+        "a100-40gb",
+        (*CAPTCHA, "--preset", "large-batch", "--batch-size", "256"),
+    ),
     "captcha recipe, rtx3080-20gb": ("rtx3080-20gb", (*CAPTCHA, "--batch-size", "64")),
 }
 _TIMM_ROWS = """
@@ -58,7 +63,8 @@ def figures(answer: dict[str, Any]) -> dict[str, Any]:
         "limited_by": answer["limited_by"],
         "exact": answer["exact"],
         "approximations": answer["approximations"],
-        "step_s": speed and {"value": speed["step_s"]["value"], "interval": interval_of(speed["step_s"])},
+        "step_s": speed
+        and {"value": speed["step_s"]["value"], "interval": interval_of(speed["step_s"])},
         "knee_batch_size": speed.get("knee_batch_size"),
     }
 
@@ -69,14 +75,21 @@ def interval_of(estimate: dict[str, Any]) -> list[float] | None:
 
 
 def bytes_of(peak: dict[str, Any] | None) -> dict[str, int] | None:
-    return peak and {name: peak[name] for name in ("allocated_bytes", "reserved_bytes", "device_bytes")}
+    return peak and {
+        name: peak[name] for name in ("allocated_bytes", "reserved_bytes", "device_bytes")
+    }
 
 
 def predicted(gpu: str, words: list[str], folder: str) -> dict[str, Any]:
     """What `brimful predict --json` says of a command, or how it failed."""
     line = [sys.executable, "-m", "brimful", "predict", "--gpu", gpu, "--json", "--", *words]
     done = subprocess.run(
-        line, cwd=folder, env=environment(folder + "/records"), capture_output=True, text=True, timeout=TIME_LIMIT_S
+        line,
+        cwd=folder,
+        env=environment(folder + "/records"),
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
     )
     try:
         return figures(json.loads(done.stdout))
@@ -102,9 +115,12 @@ def captcha_row(gpu: str, words: tuple[str, ...]) -> dict[str, Any]:
     """The images are drawn before: they take minutes, and no memory of the card."""
     drawn = Path(tempfile.gettempdir()) / "brimful-golden-captchas"
     subprocess.run(
-        [sys.executable, "-m", "brimful.recipes.captcha", "draw", *words[2:6], "--cache", str(drawn)],
-        env=environment(str(drawn)), check=True, capture_output=True, timeout=TIME_LIMIT_S,
-    )  # fmt: skip
+        [sys.executable, "-m", "recipes.captcha", "draw", *words[2:6], "--cache", str(drawn)],
+        env=environment(str(drawn)),
+        check=True,
+        capture_output=True,
+        timeout=TIME_LIMIT_S,
+    )
     return command_row(gpu, (*words, "--cache", str(drawn)))
 
 
@@ -114,7 +130,12 @@ def mlp_rows() -> dict[str, tuple[str, ...]]:
     for row in json.loads(MLP.read_text())["rows"]:
         name = " ".join(("mlp", *(str(row[word]) for word in (*SHAPE, "batch_size"))))
         flags = [part for word in SHAPE for part in (f"--{word.replace('_', '-')}", str(row[word]))]
-        found[name] = (str(ROOT / "bench" / "scripts" / "mlp.py"), *flags, "--batch-size", str(row["batch_size"]))
+        found[name] = (
+            str(ROOT / "bench" / "scripts" / "mlp.py"),
+            *flags,
+            "--batch-size",
+            str(row["batch_size"]),
+        )
     return found
 
 
@@ -129,10 +150,18 @@ def timm_row(python: Path, model: str, sizes: list[int]) -> dict[str, int] | Non
     if not python.exists():
         return None
     done = subprocess.run(
-        [str(python), "-c", _TIMM_ROWS, model, json.dumps(sizes)], cwd=ROOT,
-        env=environment(str(ROOT)), capture_output=True, text=True, timeout=TIME_LIMIT_S,
-    )  # fmt: skip
-    return json.loads(done.stdout) if done.returncode == 0 else {"failed": done.stderr.strip().splitlines()[-3:]}  # type: ignore
+        [str(python), "-c", _TIMM_ROWS, model, json.dumps(sizes)],
+        cwd=ROOT,
+        env=environment(str(ROOT)),
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
+    )
+    return (
+        json.loads(done.stdout)
+        if done.returncode == 0
+        else {"failed": done.stderr.strip().splitlines()[-3:]}
+    )  # type: ignore
 
 
 def jobs(timm_python: Path) -> Iterator[tuple[str, Any]]:
@@ -155,7 +184,11 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
-    chosen = {name: make for name, make in jobs(args.timm_python) if not args.only or name.startswith(tuple(args.only))}
+    chosen = {
+        name: make
+        for name, make in jobs(args.timm_python)
+        if not args.only or name.startswith(tuple(args.only))
+    }
     differ: list[str] = []
     now: dict[str, Any] = dict(before)
     with ThreadPoolExecutor(args.workers) as pool:
@@ -164,7 +197,10 @@ def main() -> int:
                 continue
             differ.append(name)
             now[name] = row
-            print(f"{name}:\n  before {json.dumps(before.get(name))}\n  now    {json.dumps(row)}", flush=True)
+            print(
+                f"{name}:\n  before {json.dumps(before.get(name))}\n  now    {json.dumps(row)}",
+                flush=True,
+            )
             if not args.check:  # after each row: an hour's work that is cut off is not lost
                 RESULT.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")
     print(f"{len(chosen)} rows, {len(differ)} of them differ from {RESULT.relative_to(ROOT)}")

@@ -1,10 +1,12 @@
 """Trainings killed with SIGKILL at random moments and started again: `python -m bench.kills`.
 
-A small training (dropout, batch normalization, noise from Python's and NumPy's generators, two micro-batches a step, a
-checkpoint every 3 steps) runs in a process of its own, is killed one to three times, and then left alone to its end. What it
-ends with (weights, buffers, optimizer, random states, counts, place in the data: all that a later step depends on) is compared
-bit for bit with the same training that was never killed. The moments are drawn: after a number of micro-batches, after a time,
-and while a checkpoint is being written. A control forgets the random state on the way: the comparison must see that.
+A small training (dropout, batch normalization, noise from Python's and NumPy's generators, two
+micro-batches a step, a checkpoint every 3 steps) runs in a process of its own, is killed one to
+three times, and then left alone to its end. What it ends with (weights, buffers, optimizer, random
+states, counts, place in the data: all that a later step depends on) is compared bit for bit with
+the same training that was never killed. The moments are drawn: after a number of micro-batches,
+after a time, and while a checkpoint is being written. A control forgets the random state on the
+way: the comparison must see that.
 """
 
 from __future__ import annotations
@@ -33,15 +35,29 @@ import torch
 from torch import nn
 
 from bench.probe_cost import cpu_name
-from brimful.train import Arrays, BatchingConfig, CheckpointConfig, Config, OptimizerConfig, Task, fit
-from brimful.train.checkpoints.folder import Checkpoints
-from brimful.train.engine import _Training
+from brimful_train import (
+    Arrays,
+    BatchingConfig,
+    CheckpointConfig,
+    Config,
+    OptimizerConfig,
+    Task,
+    fit,
+)
+from brimful_train.checkpoints.folder import Checkpoints
+from brimful_train.engine import _Training
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 EPOCHS, SAMPLES, MICRO_BATCH, ACCUMULATION = 6, 150, 8, 2
 STEPS = EPOCHS * -(-SAMPLES // (MICRO_BATCH * ACCUMULATION))
-COMPARED = ("model", "optimizer", "random", "counts", "position")  # of a checkpoint; the rest is times and settings
+COMPARED = (
+    "model",
+    "optimizer",
+    "random",
+    "counts",
+    "position",
+)  # of a checkpoint; the rest is times and settings
 KINDS = ("step", "time", "writing")
 LIFE_S = 120.0  # assumed: a process that takes longer hangs
 
@@ -60,15 +76,22 @@ class Kill:
 class Run:
     number: int
     kills: list[Kill] = field(default_factory=list)
-    different: list[str] = field(default_factory=list)  # parts of the last checkpoint that are not bitwise the same
+    different: list[str] = field(
+        default_factory=list
+    )  # parts of the last checkpoint that are not bitwise the same
 
 
 def training(folder: Path, begun: Callable[[], None] = lambda: None) -> None:
     """To its end, from the newest checkpoint in `folder`. `begun` hears of each micro-batch."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 4))
+    model = nn.Sequential(
+        nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 4)
+    )
     generator = torch.Generator().manual_seed(1)
-    x, y = torch.randn(SAMPLES, 16, generator=generator), torch.randint(0, 4, (SAMPLES,), generator=generator)
+    x, y = (
+        torch.randn(SAMPLES, 16, generator=generator),
+        torch.randint(0, 4, (SAMPLES,), generator=generator),
+    )
 
     def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         begun()
@@ -76,14 +99,21 @@ def training(folder: Path, begun: Callable[[], None] = lambda: None) -> None:
         return nn.functional.cross_entropy(model(batch[0] + noise), batch[1])
 
     config = Config(
-        out=folder, epochs=EPOCHS, device="cpu", batch=BatchingConfig(micro_batch=MICRO_BATCH, accumulation=ACCUMULATION),
-        optimizer=OptimizerConfig(lr=1e-2), checkpoints=CheckpointConfig(every_epochs=None, every_steps=3), log_every_s=1e6,
-    )  # fmt: skip
+        out=folder,
+        epochs=EPOCHS,
+        device="cpu",
+        batch=BatchingConfig(micro_batch=MICRO_BATCH, accumulation=ACCUMULATION),
+        optimizer=OptimizerConfig(lr=1e-2),
+        checkpoints=CheckpointConfig(every_epochs=None, every_steps=3),
+        log_every_s=1e6,
+    )
     fit(Task("kills", model, loss, Arrays(x, y)), config)
 
 
 class Life:
-    """A process that trains in `folder`: a fork, which has torch already where a process anew takes seconds to load it."""
+    """A process that trains in `folder`: a fork, which has torch already where a process anew takes
+    seconds to load it.
+    """
 
     def __init__(self, folder: Path, work: Callable[[Path, Callable[[], None]], None] = training):
         self._shared = mmap.mmap(-1, 8)
@@ -145,7 +175,10 @@ def half_written(folder: Path) -> bool:
 
 
 def newest_step(folder: Path) -> int:
-    return max((int(path.name.split("-")[1]) for path in (folder / "checkpoints").glob("step-*")), default=0)
+    return max(
+        (int(path.name.split("-")[1]) for path in (folder / "checkpoints").glob("step-*")),
+        default=0,
+    )
 
 
 def wait_for_the_moment(kind: str, life: Life, draw: random.Random, whole_s: float) -> bool:
@@ -155,7 +188,9 @@ def wait_for_the_moment(kind: str, life: Life, draw: random.Random, whole_s: flo
         return life.until(lambda: time.monotonic() > ends)
     if kind == "step":
         target = draw.randrange(1, STEPS * ACCUMULATION)
-        pause_s = draw.random() * 0.003  # assumed: as long as a step, so that any part of one can be hit
+        pause_s = (
+            draw.random() * 0.003
+        )  # assumed: as long as a step, so that any part of one can be hit
         return life.until(lambda: life.micro_batches >= target) and _sleep(pause_s)
     until, pause_s = newest_step(life.folder) + draw.randrange(0, STEPS // 2), draw.random() * 0.006
     reached = life.until(lambda: newest_step(life.folder) >= until and half_written(life.folder))
@@ -167,8 +202,12 @@ def _sleep(seconds: float) -> bool:
     return True
 
 
-def one_run(number: int, draw: random.Random, folder: Path, whole_s: float, expected: dict[str, Any]) -> Run:
-    """Killed once at the least: a moment that came too late is drawn again, in a training begun anew."""
+def one_run(
+    number: int, draw: random.Random, folder: Path, whole_s: float, expected: dict[str, Any]
+) -> Run:
+    """Killed once at the least: a moment that came too late is drawn again, in a training begun
+    anew.
+    """
     run, attempt = Run(number), 0
     while not run.kills:
         attempt += 1
@@ -197,14 +236,20 @@ def different(ours: Any, theirs: Any, name: str = "") -> list[str]:
     """Names of what is not the same, tensors bit for bit."""
     if isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor):
         alike = ours.dtype == theirs.dtype and ours.shape == theirs.shape
-        same = alike and ours.contiguous().numpy().tobytes() == theirs.contiguous().numpy().tobytes()
+        same = (
+            alike and ours.contiguous().numpy().tobytes() == theirs.contiguous().numpy().tobytes()
+        )
         return [] if same else [name]
     if type(ours) is not type(theirs):
         return [name]
     if isinstance(ours, dict):
         if ours.keys() != theirs.keys():
             return [name]
-        return [found for key in ours for found in different(ours[key], theirs[key], f"{name}.{key}".lstrip("."))]
+        return [
+            found
+            for key in ours
+            for found in different(ours[key], theirs[key], f"{name}.{key}".lstrip("."))
+        ]
     if isinstance(ours, (list, tuple)):
         if len(ours) != len(theirs):
             return [name]
@@ -238,17 +283,23 @@ def work(numbers: list[int], seed: int) -> Iterator[dict[str, Any]]:
         whole_s, expected = time.monotonic() - begun, last(folder / "whole")
         yield {"whole_s": whole_s, "control": control(folder / "control", expected)}
         for number in numbers:
-            yield asdict(one_run(number, random.Random(f"{seed}/{number}"), folder, whole_s, expected))
+            yield asdict(
+                one_run(number, random.Random(f"{seed}/{number}"), folder, whole_s, expected)
+            )
 
 
 def in_workers(runs: int, workers: int, seed: int) -> list[dict[str, Any]]:
-    """Every worker's rows. A worker is a process that has never trained, so that its forks are clean."""
+    """Every worker's rows. A worker is a process that has never trained, so that its forks are
+    clean.
+    """
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     started = []
     for worker in range(workers):
         numbers = [str(number) for number in range(worker, runs, workers)]
         argv = [sys.executable, "-m", "bench.kills", "--seed", str(seed), "--numbers", *numbers]
-        started.append(subprocess.Popen(argv, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True))
+        started.append(
+            subprocess.Popen(argv, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
+        )
     output = [process.communicate()[0] for process in started]
     codes = [process.returncode for process in started]
     if any(codes):
@@ -269,25 +320,33 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "kills_before_the_first_checkpoint": sum(kill["checkpoint_step"] == 0 for kill in kills),
         "checkpoint_steps_gone_on_from": sorted({kill["checkpoint_step"] for kill in kills}),
         "run_left_alone_s": statistics.median(row["whole_s"] for row in controls),
-        "controls_seen_to_differ": f"{sum(bool(row['control']) for row in controls)} of {len(controls)}",
+        "controls_seen_to_differ": f"{sum(bool(row['control']) for row in controls)} of "
+        f"{len(controls)}",
         "each": runs,
     }
 
 
 def keep(figures: dict[str, Any], options: argparse.Namespace) -> Path:
     result = {
-        "what": "trainings killed with SIGKILL at random moments and gone on with, bit for bit against the one left alone",
+        "what": "trainings killed with SIGKILL at random moments and gone on with, bit for bit "
+        "against the one left alone",
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": datetime.date.today().isoformat(),
         "settings": {
-            "seed": options.seed, "workers": options.workers, "steps": STEPS, "micro_batch": MICRO_BATCH,
-            "accumulation": ACCUMULATION, "samples": SAMPLES, "checkpoint_every_steps": 3, "compared": COMPARED,
+            "seed": options.seed,
+            "workers": options.workers,
+            "steps": STEPS,
+            "micro_batch": MICRO_BATCH,
+            "accumulation": ACCUMULATION,
+            "samples": SAMPLES,
+            "checkpoint_every_steps": 3,
+            "compared": COMPARED,
         },
         **figures,
-    }  # fmt: skip
+    }
     name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
     path = RESULTS / f"kills-{name}-{datetime.date.today():%Y-%m}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")

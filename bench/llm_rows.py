@@ -1,11 +1,13 @@
-"""Predictions against measurements: language models that others fine-tuned on one or two cards and weighed.
+"""Predictions against measurements: language models that others fine-tuned on one or two cards and
+weighed.
 
     python -m bench.llm_rows [<folder with llm_rows.csv>] [--only SmolLM2 ...]
 
-Each row becomes one `brimful predict` of bench/finetune_llm.py as it stands: the model from its public configuration,
-the training as its source describes it. Nothing is fitted. No GPU is needed, but transformers, accelerate and peft are;
-rows of quantized models (bench/qlora_t4.csv, predicted without a folder too) need bitsandbytes (125 MB), litgpt's rows litgpt:
-without it they are left out. `--no-deps`, since litgpt wants an older huggingface-hub than Transformers does.
+Each row becomes one `brimful predict` of bench/finetune_llm.py as it stands: the model from its
+public configuration, the training as its source describes it. Nothing is fitted. No GPU is needed,
+but transformers, accelerate and peft are; rows of quantized models (bench/qlora_t4.csv, predicted
+without a folder too) need bitsandbytes (125 MB), litgpt's rows litgpt: without it they are left
+out. `--no-deps`, since litgpt wants an older huggingface-hub than Transformers does.
 """
 
 from __future__ import annotations
@@ -36,14 +38,22 @@ OWN = HERE / "qlora_t4.csv"
 QUANTIZED = "qlora"  # of a row's method
 MIB = 1 << 20
 TIME_LIMIT_S = 1800
-RECIPES = {"fms-acceleration": "trainer", "torch-preflight": "encoder", "fitcheck": "adapters", "litgpt": "chunked"}
+RECIPES = {
+    "fms-acceleration": "trainer",
+    "torch-preflight": "encoder",
+    "fitcheck": "adapters",
+    "litgpt": "chunked",
+}
 KINDS = {
-    "trainer": "Mistral-7B, full and LoRA, Transformers' Trainer", "encoder": "BERT and DistilBERT, bfloat16 autocast",
-    "adapters": "TinyLlama and SmolLM2, LoRA", "quantized": "TinyLlama, QLoRA (nf4)",
+    "trainer": "Mistral-7B, full and LoRA, Transformers' Trainer",
+    "encoder": "BERT and DistilBERT, bfloat16 autocast",
+    "adapters": "TinyLlama and SmolLM2, LoRA",
+    "quantized": "TinyLlama, QLoRA (nf4)",
     "chunked": "phi-1.5 and Llama-2-7B, LoRA, litgpt",
-}  # fmt: skip
+}
 NEEDS = {"quantized": "bitsandbytes", "chunked": "litgpt"}  # what make setup does not install
-# Tokens of the longest sample by litgpt's page (tutorials/resource-tables.md), where rows have another model's.
+# Tokens of the longest sample by litgpt's page (tutorials/resource-tables.md), where rows have
+# another model's.
 LONGEST = {"phi-1.5": "1044", "Llama-2-7b-hf": "1304"}
 LIBRARYS_CHOICE = "as the library chooses"
 VERSIONS = ("brimful", "torch", "transformers", "accelerate", "peft", "bitsandbytes", "litgpt")
@@ -51,7 +61,9 @@ FIGURES = ("allocated", "reserved", "device", "step")
 
 
 def read_rows(folder: Path | None, only: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The measured rows, or those whose source, model or method holds one of the words. Exits with a sentence where none is."""
+    """The measured rows, or those whose source, model or method holds one of the words. Exits with
+    a sentence where none is.
+    """
     path = folder and folder / CSV
     if path and not path.is_file():
         sys.exit(f"There is no {path}: give the folder that holds the measured rows.")
@@ -85,7 +97,9 @@ def name_of(row: dict[str, str]) -> str:
     attention = "" if row["attention"] in ("flash", LIBRARYS_CHOICE) else f" {row['attention']}"
     cards = f"{row['cards']} x " if row["cards"] != "1" else ""
     size = f"{row['batch_per_card']} x {row['sequence']}"
-    return f"{row['source']}, {row['model']}, {row['method']}{attention}, {cards}{row['gpu']}, {size}"
+    return (
+        f"{row['source']}, {row['model']}, {row['method']}{attention}, {cards}{row['gpu']}, {size}"
+    )
 
 
 def kind_of(row: dict[str, str]) -> str:
@@ -96,7 +110,12 @@ def kind_of(row: dict[str, str]) -> str:
 
 def measured(row: dict[str, str]) -> dict[str, float | None]:
     """Bytes and seconds; None where the source has none."""
-    columns = {"allocated": "allocated_bytes", "reserved": "reserved_bytes", "device": "device_mib", "step": "step_s"}
+    columns = {
+        "allocated": "allocated_bytes",
+        "reserved": "reserved_bytes",
+        "device": "device_mib",
+        "step": "step_s",
+    }
     found = {name: float(row[column]) if row[column] else None for name, column in columns.items()}
     return found | {"device": found["device"] and found["device"] * MIB}
 
@@ -105,14 +124,19 @@ def command_of(row: dict[str, str]) -> list[str]:
     """The script as its source ran it. No flag for the batch size: it is predicted as it stands."""
     attention = None if row["attention"] == LIBRARYS_CHOICE else row["attention"]
     of = {
-        "recipe": recipe_of(row), "model": row["model"], "method": row["method"], "attention": attention,
-        "batch": int(row["batch_per_card"]), "length": int(row["sequence"]),
-    }  # fmt: skip
+        "recipe": recipe_of(row),
+        "model": row["model"],
+        "method": row["method"],
+        "attention": attention,
+        "batch": int(row["batch_per_card"]),
+        "length": int(row["sequence"]),
+    }
     return [sys.executable, str(SCRIPT), json.dumps(of)]
 
 
 def predicted(row: dict[str, str]) -> dict[str, Any]:
-    """What `brimful predict` says of a row, in bytes and seconds; `failed`, its last words, where it does not.
+    """What `brimful predict` says of a row, in bytes and seconds; `failed`, its last words, where
+    it does not.
 
     Of several cards one rank is started alone: under FSDP all hold the same.
     """
@@ -132,9 +156,13 @@ def predicted(row: dict[str, str]) -> dict[str, Any]:
             *ranks,
         ]
         done = subprocess.run(
-            [*line, "--", *command_of(row)], cwd=folder, env=environment(folder + "/records"), capture_output=True,
-            text=True, timeout=TIME_LIMIT_S,
-        )  # fmt: skip
+            [*line, "--", *command_of(row)],
+            cwd=folder,
+            env=environment(folder + "/records"),
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT_S,
+        )
     try:
         answer = json.loads(done.stdout)
         return figures_of(answer)
@@ -162,22 +190,28 @@ def errors(lines: Iterable[dict[str, Any]], name: str) -> list[float]:
 
 
 def held(lines: Iterable[dict[str, Any]], name: str) -> list[bool]:
-    """Whether the predicted interval of the device peak or of the step's time holds what was measured."""
+    """Whether the predicted interval of the device peak or of the step's time holds what was
+    measured.
+    """
     ends = [(line["predicted"].get(f"{name}_interval"), line["measured"][name]) for line in lines]
     return [end[0] <= seen <= end[1] for end, seen in ends if end and seen]
 
 
 def summary(lines: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of each figure, over all its rows: the median and 95th percentile of the absolute errors, and the share held."""
+    """Of each figure, over all its rows: the median and 95th percentile of the absolute errors, and
+    the share held.
+    """
     found = {}
     for name in FIGURES:
         absolute = [abs(error) for error in errors(lines, name)]
         if absolute:
             inside = held(lines, name)
             found[name] = {
-                "rows": len(absolute), "median": statistics.median(absolute), "p95": accuracy.quantile(absolute, 0.95),
+                "rows": len(absolute),
+                "median": statistics.median(absolute),
+                "p95": accuracy.quantile(absolute, 0.95),
                 "inside_interval": sum(inside) / len(inside) if inside else None,
-            }  # fmt: skip
+            }
     return found
 
 
@@ -190,10 +224,18 @@ def by_kind(lines: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]
 
 
 def short_table(found: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
-    """One Markdown line a kind: of each figure its rows, the median and the 95th percentile of the absolute errors."""
+    """One Markdown line a kind: of each figure its rows, the median and the 95th percentile of the
+    absolute errors.
+    """
     head = f"| rows of | {' | '.join(FIGURES)} |"
-    cells = {kind: [_of_kind(figures.get(name)) for name in FIGURES] for kind, figures in found.items()}
-    return [head, "|---" * (1 + len(FIGURES)) + "|", *(f"| {kind} | {' | '.join(of)} |" for kind, of in cells.items())]
+    cells = {
+        kind: [_of_kind(figures.get(name)) for name in FIGURES] for kind, figures in found.items()
+    }
+    return [
+        head,
+        "|---" * (1 + len(FIGURES)) + "|",
+        *(f"| {kind} | {' | '.join(of)} |" for kind, of in cells.items()),
+    ]
 
 
 def _of_kind(figure: dict[str, Any] | None) -> str:
@@ -207,7 +249,11 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
     for line in lines:
         cells = [cell(line, name) for name in FIGURES]
         failed = line["predicted"].get("failed")
-        rows.append(f"| {line['name']} | " + (" | ".join(cells) if not failed else f"failed: {failed[-1]} | | |") + " |")
+        rows.append(
+            f"| {line['name']} | "
+            + (" | ".join(cells) if not failed else f"failed: {failed[-1]} | | |")
+            + " |"
+        )
     return rows
 
 
@@ -221,15 +267,26 @@ def cell(line: dict[str, Any], name: str) -> str:
 
 def print_summary(found: dict[str, dict[str, Any]]) -> None:
     for name, of in found.items():
-        inside = "" if of["inside_interval"] is None else f", {of['inside_interval']:.0%} inside the interval"
-        print(f"{name:10}{of['rows']:>3} rows: median error {of['median']:.1%}, 95th percentile {of['p95']:.1%}{inside}")
+        inside = (
+            ""
+            if of["inside_interval"] is None
+            else f", {of['inside_interval']:.0%} inside the interval"
+        )
+        print(
+            f"{name:10}{of['rows']:>3} rows: median error {of['median']:.1%}, 95th percentile "
+            f"{of['p95']:.1%}{inside}"
+        )
 
 
 def line_of(row: dict[str, str]) -> dict[str, Any]:
     """A measured row beside its prediction."""
     return {
-        "name": name_of(row), "kind": kind_of(row), "measured": measured(row), "predicted": predicted(row), "note": row["note"]
-    }  # fmt: skip
+        "name": name_of(row),
+        "kind": kind_of(row),
+        "measured": measured(row),
+        "predicted": predicted(row),
+        "note": row["note"],
+    }
 
 
 def write(lines: list[dict[str, Any]], out: Path) -> Path:
@@ -237,9 +294,12 @@ def write(lines: list[dict[str, Any]], out: Path) -> Path:
     today = datetime.date.today()
     result = {
         "bench": "llm_rows",
-        "what": "memory and step time of fine-tuning language models, predicted on imaginary cards, against measured rows",
+        "what": "memory and step time of fine-tuning language models, predicted on imaginary "
+        "cards, "
+        "against measured rows",
         "date": today.isoformat(),
-        "versions": {name: version(name) for name in VERSIONS if find_spec(name)} | {"python": platform.python_version()},
+        "versions": {name: version(name) for name in VERSIONS if find_spec(name)}
+        | {"python": platform.python_version()},
         "summary": summary(lines),
         "by_kind": by_kind(lines),
         "rows": lines,
@@ -252,8 +312,19 @@ def write(lines: list[dict[str, Any]], out: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, nargs="?", help=f"the folder with {CSV}; without one, the rows of {OWN.name} alone")
-    parser.add_argument("--only", nargs="+", default=(), metavar="WORD", help="the rows whose name holds one of the words")
+    parser.add_argument(
+        "data",
+        type=Path,
+        nargs="?",
+        help=f"the folder with {CSV}; without one, the rows of {OWN.name} alone",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=(),
+        metavar="WORD",
+        help="the rows whose name holds one of the words",
+    )
     parser.add_argument("--out", type=Path, default=HERE / "results")
     args = parser.parse_args()
 

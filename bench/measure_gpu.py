@@ -1,12 +1,14 @@
-"""Trains a fixed set of jobs on this machine's CUDA card, predicts the same jobs on the imaginary one, and says how far off.
+"""Trains a fixed set of jobs on this machine's CUDA card, predicts the same jobs on the imaginary
+one, and says how far off.
 
     python -m bench.measure_gpu [--seconds 480] [--only resnet,gpt] [--out bench/results]
     python -m bench.measure_gpu --again bench/results/measured-<card>-<month>.json
 
-Needs a CUDA card, torch for it, and src on the path; where brimful's own needs are installed, NVML is asked as well. Each run
-is a process of its own, for a CUDA context belongs to a process. The result file, named by card and month, is written anew
-after each run, so that a bench that is cut short leaves what it has. `--again` predicts the jobs of a result file anew, on any
-machine, and needs no card.
+Needs a CUDA card, torch for it, and src on the path; where brimful's own needs are installed, NVML
+is asked as well. Each run is a process of its own, for a CUDA context belongs to a process. The
+result file, named by card and month, is written anew after each run, so that a bench that is cut
+short leaves what it has. `--again` predicts the jobs of a result file anew, on any machine, and
+needs no card.
 """
 
 from __future__ import annotations
@@ -42,8 +44,13 @@ from brimful_inside.simulator.trace import Malloc, decode
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 SECONDS = 480.0
-PREDICTING_S = 8.0  # of one prediction on one core, at most: so much is kept back of the time that is given
-JOB_LIMIT_S, PREDICTION_LIMIT_S = 120.0, 600.0  # a run that takes longer hangs; predictions may meet a busy machine
+PREDICTING_S = (
+    8.0  # of one prediction on one core, at most: so much is kept back of the time that is given
+)
+JOB_LIMIT_S, PREDICTION_LIMIT_S = (
+    120.0,
+    600.0,
+)  # a run that takes longer hangs; predictions may meet a busy machine
 
 Row = dict[str, Any]
 Result = dict[str, Any]
@@ -57,7 +64,15 @@ def child(arguments: list[str], real: bool) -> Any:
     result, limit = Path(arguments[1]), JOB_LIMIT_S if real else PREDICTION_LIMIT_S
     command = [sys.executable, "-m", "bench.gpu.child", *arguments]
     try:
-        run = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=limit, check=False)
+        run = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"took longer than {limit:.0f} s"}
     if not result.is_file():
@@ -67,18 +82,26 @@ def child(arguments: list[str], real: bool) -> Any:
 
 
 def measure(job: Job, batch_size: int, folder: Path) -> dict[str, Any]:
-    """One run on the real card. Device bytes are those of this process: what others hold is taken off."""
+    """One run on the real card. Device bytes are those of this process: what others hold is taken
+    off.
+    """
     others = machine.used_bytes_settled()
     with machine.Watch() as watch:
-        seen_figures = child(["real", str(folder / "measured.json"), str(job.script), *job.arguments(batch_size)], real=True)
+        seen_figures = child(
+            ["real", str(folder / "measured.json"), str(job.script), *job.arguments(batch_size)],
+            real=True,
+        )
     (folder / "measured.json").unlink(missing_ok=True)
     return measured_of(seen_figures, others, watch.peak_bytes)
 
 
-def measured_of(seen_figures: dict[str, Any], others: int | None, watched: int | None) -> dict[str, Any]:
+def measured_of(
+    seen_figures: dict[str, Any], others: int | None, watched: int | None
+) -> dict[str, Any]:
     """The child's words with the device peak and the step's median and spread.
 
-    `others`: bytes in use before it started, None where unknown; then the card is taken to have been free.
+    `others`: bytes in use before it started, None where unknown; then the card is taken to have
+    been free.
     """
     found = {**seen_figures, "others_bytes": others}
     others = others or 0
@@ -99,7 +122,11 @@ def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> di
     """One run on the imaginary card, in a process of its own."""
     base = folder / f"{job.name}-{batch_size}"
     gpu = catalogued(card)
-    described = {**(asdict(to_card(gpu)) if gpu else {}), **card, "context_bytes": int(context_for(gpu, card, False).value)}
+    described = {
+        **(asdict(to_card(gpu)) if gpu else {}),
+        **card,
+        "context_bytes": int(context_for(gpu, card, False).value),
+    }
     described["capacity_bytes"] = described["total_bytes"] - described["context_bytes"]
     base.with_suffix(".card").write_text(json.dumps(described), encoding="utf-8")
     words = [str(base.with_suffix(".card")), str(base), str(job.script), *job.arguments(batch_size)]
@@ -108,9 +135,13 @@ def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> di
     if "reserved_bytes" in seen_figures and trace.is_file():
         with gzip.open(trace, "rt", encoding="utf-8") as lines:
             seen = decode(lines)
-        outside = context_for(gpu, card, any("conv" in row.op for row in seen.rows if isinstance(row, Malloc)))
+        outside = context_for(
+            gpu, card, any("conv" in row.op for row in seen.rows if isinstance(row, Malloc))
+        )
         seen_figures |= {"context_bytes": int(outside.value), "context_source": str(outside.source)}
-        seen_figures["device_bytes"] = seen_figures["reserved_bytes"] + seen_figures["context_bytes"]
+        seen_figures["device_bytes"] = (
+            seen_figures["reserved_bytes"] + seen_figures["context_bytes"]
+        )
         seen_figures["step_s"] = step_seconds(gpu, seen.runs) if gpu else None
     for path in (base, trace, base.with_suffix(".card")):
         path.unlink(missing_ok=True)
@@ -118,11 +149,15 @@ def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> di
 
 
 def step_seconds(gpu: Gpu, kernels: Sequence[Kernel]) -> float | None:
-    """The time of the step that ran these kernels, by the predicted clock; None where the card's rates are not known."""
+    """The time of the step that ran these kernels, by the predicted clock; None where the card's
+    rates are not known.
+    """
     rates, efficiency = rates_of(gpu), efficiency_of(gpu)
     if rates is None or not kernels:
         return None
-    return step_time(kernels, [kernel_time(kernel, rates, efficiency) for kernel in kernels], efficiency).seconds
+    return step_time(
+        kernels, [kernel_time(kernel, rates, efficiency) for kernel in kernels], efficiency
+    ).seconds
 
 
 def catalogued(card: dict[str, Any]) -> Gpu | None:
@@ -140,35 +175,52 @@ def context_for(gpu: Gpu | None, card: dict[str, Any], uses_cudnn: bool) -> Esti
     return context_of(gpu, uses_cudnn)
 
 
-def measure_all(result: Result, runs: Iterable[tuple[Job, int]], until: float, keep: Callable[[], None]) -> None:
+def measure_all(
+    result: Result, runs: Iterable[tuple[Job, int]], until: float, keep: Callable[[], None]
+) -> None:
     """Append a row a run until the time is up (of time.monotonic), keeping the result after each."""
     with tempfile.TemporaryDirectory() as scratch:
         for job, batch_size in runs:
             if time.monotonic() > until:
                 result["cut_short"] = True
                 break
-            row = {"job": job.name, "script": job.script.name, "flags": list(job.flags), "batch_size": batch_size}
+            row = {
+                "job": job.name,
+                "script": job.script.name,
+                "flags": list(job.flags),
+                "batch_size": batch_size,
+            }
             row["measured"] = measure(job, batch_size, Path(scratch))
             result["rows"].append(row)
             seen_figures = row["measured"]
             shown = (
                 seen_figures.get("error")
-                or f"{seen_figures['device_bytes'] / figures.MIB:.0f} MiB, {(seen_figures['step_s'] or 0) * 1e3:.2f} ms"
+                or f"{seen_figures['device_bytes'] / figures.MIB:.0f} MiB, "
+                f"{(seen_figures['step_s'] or 0) * 1e3:.2f} ms"
             )
             print(f"measured {job.name} at {batch_size}: {shown}", file=sys.stderr, flush=True)
             keep()
 
 
 def predict_all(result: Result, keep: Callable[[], None], jobs: tuple[Job, ...] = JOBS) -> None:
-    """Fill in the predictions of all rows, as many at a time as there are cores, keeping the result after each."""
+    """Fill in the predictions of all rows, as many at a time as there are cores, keeping the result
+    after each.
+    """
     by_name = {job.name: job for job in jobs}
     rows = [row for row in result["rows"] if row["job"] in by_name]
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(cores()) as pool:
-        each = pool.map(lambda r: predict(by_name[r["job"]], r["batch_size"], result["card"], Path(scratch)), rows)
+        each = pool.map(
+            lambda r: predict(by_name[r["job"]], r["batch_size"], result["card"], Path(scratch)),
+            rows,
+        )
         for row, predicted in zip(rows, each, strict=True):
             row["predicted"] = predicted
             if predicted.get("error"):
-                print(f"predicted {row['job']} at {row['batch_size']}: {predicted['error']}", file=sys.stderr, flush=True)
+                print(
+                    f"predicted {row['job']} at {row['batch_size']}: {predicted['error']}",
+                    file=sys.stderr,
+                    flush=True,
+                )
             keep()
 
 
@@ -180,9 +232,15 @@ def new_result(seen_figures: dict[str, Any]) -> Result:
     driver, used = machine.driver_and_used()
     return {
         "bench": "measure_gpu",
-        "what": "memory and step times of training jobs on a real card, and the same predicted on an imaginary one",
+        "what": "memory and step times of training jobs on a real card, and the same predicted on "
+        "an "
+        "imaginary one",
         "card": seen_figures["card"],
-        "versions": {**seen_figures["versions"], "driver": driver, "python": platform.python_version()},
+        "versions": {
+            **seen_figures["versions"],
+            "driver": driver,
+            "python": platform.python_version(),
+        },
         "used_before_bytes": used,
         "system": platform.platform(),
         "date": datetime.date.today().isoformat(),
@@ -214,7 +272,9 @@ def keeper(result: Result, path: Path) -> Callable[[], None]:
 def show(result: Result, path: Path) -> None:
     versions = ", ".join(f"{name} {value}" for name, value in result["versions"].items() if value)
     print(f"{result['card']['name']}, {versions}, {result['date']}")
-    print("\n".join([*figures.table(result["rows"]), "", *figures.summary_table(result["figures"])]))
+    print(
+        "\n".join([*figures.table(result["rows"]), "", *figures.summary_table(result["figures"])])
+    )
     if result["cut_short"]:
         print("cut short: the time was up before all jobs had run")
     if result["rows"]:
@@ -236,10 +296,17 @@ def chosen(names: str | None) -> tuple[Job, ...]:
 def main(argv: list[str] | None = None) -> None:
     begun = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of time, all in all (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="of time, all in all (default: %(default)s)"
+    )
     parser.add_argument("--only", help="jobs by name, with commas (default: all)")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--again", type=Path, metavar="RESULT", help="predict the jobs of this result file anew; needs no card")
+    parser.add_argument(
+        "--again",
+        type=Path,
+        metavar="RESULT",
+        help="predict the jobs of this result file anew; needs no card",
+    )
     args = parser.parse_args(argv)
     if args.again:
         result, path = json.loads(args.again.read_text(encoding="utf-8")), args.again

@@ -1,8 +1,9 @@
-"""One training as the authors of OOD-DPO run it: a process for each seed, features in a dict of SMILES → tensor, pairs out of a
-data set behind worker processes, the whole matrix of differences in each loss, and an early stop counted in epochs.
+"""One training as the authors of OOD-DPO run it: a process for each seed, features in a dict of
+SMILES → tensor, pairs out of a data set behind worker processes, the whole matrix of differences in
+each loss, and an early stop counted in epochs.
 
-Read as facts from github.com/langzhouhe/OOD-DPO, in words of our own: bench/ood_sweep.py races it. Same data, network, loss,
-optimizer, schedule, clipping and stop as the recipe's preset "original".
+Read as facts from github.com/langzhouhe/OOD-DPO, in words of our own: bench/ood_sweep.py races it.
+Same data, network, loss, optimizer, schedule, clipping and stop as the recipe's preset "original".
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Pairs(Dataset):
-    def __init__(self, inside: list[str], outside: list[str], features: dict[str, torch.Tensor]) -> None:
+    def __init__(
+        self, inside: list[str], outside: list[str], features: dict[str, torch.Tensor]
+    ) -> None:
         self.inside, self.outside, self.features = inside, outside, features
 
     def __len__(self) -> int:
@@ -31,19 +34,31 @@ class Pairs(Dataset):
         return self.features[self.inside[index]], self.features[self.outside[index]]
 
 
-def scores(model: nn.Module, smiles: list[str], features: dict[str, torch.Tensor], batch: int) -> np.ndarray:
+def scores(
+    model: nn.Module, smiles: list[str], features: dict[str, torch.Tensor], batch: int
+) -> np.ndarray:
     model.eval()
     found = []
     with torch.no_grad():
         for start in range(0, len(smiles), batch):
-            rows = torch.stack([features[one] for one in smiles[start : start + batch]]).to(next(model.parameters()).device)
+            rows = torch.stack([features[one] for one in smiles[start : start + batch]]).to(
+                next(model.parameters()).device
+            )
             found += model(rows).squeeze(-1).cpu().tolist()
     return np.array(found)
 
 
-def auroc(model: nn.Module, inside: list[str], outside: list[str], features: dict[str, torch.Tensor], batch: int) -> float:
+def auroc(
+    model: nn.Module,
+    inside: list[str],
+    outside: list[str],
+    features: dict[str, torch.Tensor],
+    batch: int,
+) -> float:
     both = [scores(model, part, features, batch) for part in (inside, outside)]
-    return float(roc_auc_score(np.repeat([0, 1], [len(inside), len(outside)]), np.concatenate(both)))
+    return float(
+        roc_auc_score(np.repeat([0, 1], [len(inside), len(outside)]), np.concatenate(both))
+    )
 
 
 def main() -> None:
@@ -66,7 +81,13 @@ def main() -> None:
     pairs = Pairs(split["train_id"], split["train_ood"], features)
     loader = DataLoader(pairs, batch_size=args.batch_size, shuffle=True, num_workers=args.workers)
     model = nn.Sequential(
-        nn.Linear(512, 256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 1)
+        nn.Linear(512, 256),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+        nn.Linear(256, 128),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+        nn.Linear(128, 1),
     ).to(args.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=1e-5)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
@@ -83,14 +104,18 @@ def main() -> None:
             optimizer.step()
         schedule.step()
         epochs += 1
-        now = auroc(model, split["validation_id"], split["validation_ood"], features, args.batch_size)
+        now = auroc(
+            model, split["validation_id"], split["validation_ood"], features, args.batch_size
+        )
         stale += 1
         if now > best:
             best, stale = now, 0
             state = {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(state)
     test = auroc(model, data["test_id"], data["test_ood"], features, args.batch_size)
-    print(json.dumps({"seed": args.seed, "auroc": test, "validation_auroc": best, "epochs": epochs}))
+    print(
+        json.dumps({"seed": args.seed, "auroc": test, "validation_auroc": best, "epochs": epochs})
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Molecules per second of the molecule recipe's encoders against the packages that their numbers are from, on the same CPU.
+"""Molecules per second of the molecule recipe's encoders against the packages that their numbers
+are from, on the same CPU.
 
-`python -m bench.ood_encoders --original .venv-minimol/bin/python` (make bench-ood-encoders). The two sides take turns on the
-same molecules of MoleculeACE, from SMILES to features, each with its own worker processes and batches; a ratio is of two
-neighbours in time, so that a machine that others use too meets both alike. Medians over the rounds; and the same of processor
-time, workers included, which others disturb less. With OMP_NUM_THREADS=1, as threads that wait for each other on a machine that
-others use too measure its load.
+`python -m bench.ood_encoders --original .venv-minimol/bin/python` (make bench-ood-encoders). The
+two sides take turns on the same molecules of MoleculeACE, from SMILES to features, each with its
+own worker processes and batches; a ratio is of two neighbours in time, so that a machine that
+others use too meets both alike. Medians over the rounds; and the same of processor time, workers
+included, which others disturb less. With OMP_NUM_THREADS=1, as threads that wait for each other on
+a machine that others use too measure its load.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ import torch
 from bench.ood_minimol import Original, moleculeace
 from bench.probe_cost import cpu_name
 from brimful.measure.host import cores
-from brimful.recipes.ood_dpo.encoders import encoder
-from brimful.recipes.ood_dpo.features import encode
-from brimful.recipes.ood_dpo.settings import EncoderOptions
+from recipes.ood_dpo.encoders import encoder
+from recipes.ood_dpo.features import encode
+from recipes.ood_dpo.settings import EncoderOptions
 
 RESULTS = Path(__file__).parent / "results"
 LIMITS = {"minimol": 2.0, "chemnet": 1.5}
@@ -83,22 +85,42 @@ def row(name: str, package: Side, smiles: list[str], rounds: int) -> dict[str, A
             before = processor_s()
             rates[side].append(len(smiles) / sides[side](smiles)[1])
             cpu_s[side].append(processor_s() - before)
-        print(f"{name}: {rates['recipe'][-1]:.0f} molecules/s, the package {rates['package'][-1]:.0f}", flush=True)
+        print(
+            f"{name}: {rates['recipe'][-1]:.0f} molecules/s, the package "
+            f"{rates['package'][-1]:.0f}",
+            flush=True,
+        )
     ratios = [ours / theirs for ours, theirs in zip(rates["recipe"], rates["package"], strict=True)]
-    medians = {f"{side}_molecules_per_second": statistics.median(values) for side, values in rates.items()}
+    medians = {
+        f"{side}_molecules_per_second": statistics.median(values) for side, values in rates.items()
+    }
     of_cpu = [theirs / ours for ours, theirs in zip(cpu_s["recipe"], cpu_s["package"], strict=True)]
-    cpu = {f"{side}_processor_ms_per_molecule": 1e3 * statistics.median(values) / len(smiles) for side, values in cpu_s.items()}
+    cpu = {
+        f"{side}_processor_ms_per_molecule": 1e3 * statistics.median(values) / len(smiles)
+        for side, values in cpu_s.items()
+    }
     medians |= cpu | {"processor_time_ratio": statistics.median(of_cpu)}
-    figures = {"ratio": statistics.median(ratios), "at_least": LIMITS[name], "ratios": ratios, "features_apart": apart}
+    figures = {
+        "ratio": statistics.median(ratios),
+        "at_least": LIMITS[name],
+        "ratios": ratios,
+        "features_apart": apart,
+    }
     return {"encoder": name, **medians, **figures}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--original", type=Path, help="the Python of an environment that has minimol; without it chemnet alone")
+    parser.add_argument(
+        "--original",
+        type=Path,
+        help="the Python of an environment that has minimol; without it chemnet alone",
+    )
     parser.add_argument("--molecules", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="a JSON file; without it bench/results/ood_encoders-CPU-MONTH.json")
+    parser.add_argument(
+        "--out", type=Path, help="a JSON file; without it bench/results/ood_encoders-CPU-MONTH.json"
+    )
     parser.add_argument("--encoders", nargs="+", choices=LIMITS, default=list(LIMITS))
     args = parser.parse_args()
     smiles, rows = moleculeace(args.molecules), []
@@ -111,17 +133,40 @@ def main() -> None:
             rows.append(row("chemnet", fcd_torch(), smiles, args.rounds))
     today = datetime.date.today()
     result = {
-        "what": "molecules per second, from SMILES to features, by the recipe's encoders and by their packages, by turns",
-        **{"cpu": cpu_name(), "cores": cores(), "python": platform.python_version(), "torch": torch.__version__},
-        **{"threads": torch.get_num_threads(), "date": str(today), "molecules": len(smiles), "rounds": args.rounds},
+        "what": "molecules per second, from SMILES to features, by the recipe's encoders and by "
+        "their packages, by turns",
+        **{
+            "cpu": cpu_name(),
+            "cores": cores(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        **{
+            "threads": torch.get_num_threads(),
+            "date": str(today),
+            "molecules": len(smiles),
+            "rounds": args.rounds,
+        },
         **{"load_average": os.getloadavg(), "rows": rows},
     }
-    out = args.out or RESULTS / f"ood_encoders-{'-'.join(cpu_name().lower().split())}-{today:%Y-%m}.json"
+    out = (
+        args.out
+        or RESULTS / f"ood_encoders-{'-'.join(cpu_name().lower().split())}-{today:%Y-%m}.json"
+    )
     out.write_text(json.dumps(result, indent=1) + "\n")
     for one in rows:
-        apart, of_cpu = f"features {one['features_apart']:.1e} apart", f"{one['processor_time_ratio']:.2f} of processor time"
-        print(f"{one['encoder']}: {one['ratio']:.2f} × the package (limit {one['at_least']}), {of_cpu}, {apart}")
-    if any(one["ratio"] < one["at_least"] or one["features_apart"] > CLOSE[one["encoder"]] for one in rows):
+        apart, of_cpu = (
+            f"features {one['features_apart']:.1e} apart",
+            f"{one['processor_time_ratio']:.2f} of processor time",
+        )
+        print(
+            f"{one['encoder']}: {one['ratio']:.2f} × the package (limit {one['at_least']}), "
+            f"{of_cpu}, {apart}"
+        )
+    if any(
+        one["ratio"] < one["at_least"] or one["features_apart"] > CLOSE[one["encoder"]]
+        for one in rows
+    ):
         sys.exit("A limit is not held.")
 
 

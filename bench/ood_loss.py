@@ -1,9 +1,12 @@
-"""What the molecule recipe's loss takes at a batch of 8,192 pairs, in tiles and plain: `python -m bench.ood_loss`.
+"""What the molecule recipe's loss takes at a batch of 8,192 pairs, in tiles and plain: `python -m
+bench.ood_loss`.
 
-Plain is the loss as one writes it: the matrix of all differences, PyTorch's softplus, its mean. Both are measured by turns in
-one process, forward and backward: the seconds of each pair of turns, and the most bytes that PyTorch's allocations held at once
-(counted by its profiler). Of the loss alone, from given energies, and of a whole update of the head, beyond its features. The
-update is predicted on an imaginary card as well: `--update tiled` is the script that is predicted.
+Plain is the loss as one writes it: the matrix of all differences, PyTorch's softplus, its mean.
+Both are measured by turns in
+one process, forward and backward: the seconds of each pair of turns, and the most bytes that
+PyTorch's allocations held at once (counted by its profiler). Of the loss alone, from given
+energies, and of a whole update of the head, beyond its features. The update is predicted on an
+imaginary card as well: `--update tiled` is the script that is predicted.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ import torch
 from torch.nn import functional as F
 
 from bench.probe_cost import cpu_name
-from brimful.recipes.ood_dpo.head import make_head
-from brimful.recipes.ood_dpo.loss import head_loss
-from brimful.recipes.ood_dpo.settings import HeadOptions
+from recipes.ood_dpo.head import make_head
+from recipes.ood_dpo.loss import head_loss
+from recipes.ood_dpo.settings import HeadOptions
 
 RESULTS = Path(__file__).parent / "results"
 BATCH, BETA, LAMBDA = 8192, 0.1, 0.01
@@ -38,10 +41,15 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 def plain(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
     differences = high.unsqueeze(0) - low.unsqueeze(1)
-    return F.softplus(-BETA * differences).mean() + LAMBDA * (low.pow(2).mean() + high.pow(2).mean())
+    return F.softplus(-BETA * differences).mean() + LAMBDA * (
+        low.pow(2).mean() + high.pow(2).mean()
+    )
 
 
-SIDES: dict[str, Loss] = {"plain": plain, "tiled": head_loss(HeadOptions(beta=BETA, lambda_reg=LAMBDA))}
+SIDES: dict[str, Loss] = {
+    "plain": plain,
+    "tiled": head_loss(HeadOptions(beta=BETA, lambda_reg=LAMBDA)),
+}
 
 
 def most_bytes(work: Callable[[], None]) -> int:
@@ -56,7 +64,9 @@ def most_bytes(work: Callable[[], None]) -> int:
     return most
 
 
-def of_energies(loss: Loss, batch: int) -> Callable[[], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def of_energies(
+    loss: Loss, batch: int
+) -> Callable[[], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     source = torch.Generator().manual_seed(0)
     low, high = (torch.randn(batch, generator=source) + shift for shift in (0.0, 1.0))
 
@@ -105,31 +115,56 @@ def by_turns(batch: int, rounds: int) -> dict[str, Any]:
     """Of the loss alone. Each round has both, the one that begins by turns."""
     works = {name: of_energies(loss, batch) for name, loss in SIDES.items()}
     found = {name: work() for name, work in works.items()}  # which warms them up too
-    apart = [float((a - b).abs().max() / b.abs().max()) for a, b in zip(found["tiled"], found["plain"], strict=True)]
+    apart = [
+        float((a - b).abs().max() / b.abs().max())
+        for a, b in zip(found["tiled"], found["plain"], strict=True)
+    ]
     rows = []
     for number in range(rounds):
         order = sorted(works, reverse=bool(number % 2))
         rows.append({name: seconds(works[name]) for name in order})
-    ratios = {clock: sorted(row["tiled"][clock] / row["plain"][clock] for row in rows) for clock in ("wall_s", "cpu_s")}
+    ratios = {
+        clock: sorted(row["tiled"][clock] / row["plain"][clock] for row in rows)
+        for clock in ("wall_s", "cpu_s")
+    }
     return {
         "rows": rows,
-        "tiled_over_plain": {clock: [r[0], statistics.median(r), r[-1]] for clock, r in ratios.items()},
-        "largest_difference": dict(zip(("loss", "gradient of E_id", "gradient of E_ood"), apart, strict=True)),
+        "tiled_over_plain": {
+            clock: [r[0], statistics.median(r), r[-1]] for clock, r in ratios.items()
+        },
+        "largest_difference": dict(
+            zip(("loss", "gradient of E_id", "gradient of E_ood"), apart, strict=True)
+        ),
     }
 
 
 def predicted(what: str, side: str, batch: int) -> int:
     """Bytes allocated at most on an imaginary card.
 
-    Its flag is none that brimful knows as a batch size: it predicts this one and searches for no larger.
+    Its flag is none that brimful knows as a batch size: it predicts this one and searches for no
+    larger.
     """
-    command = [sys.executable, str(Path(__file__).resolve()), f"--{what}", side, "--pairs", str(batch)]
+    command = [
+        sys.executable,
+        str(Path(__file__).resolve()),
+        f"--{what}",
+        side,
+        "--pairs",
+        str(batch),
+    ]
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "BRIMFUL_HOME": folder, "PYTHONPATH": str(Path(__file__).parents[1])}
+        environment = {
+            **os.environ,
+            "BRIMFUL_HOME": folder,
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+        }
         done = subprocess.run(
             [sys.executable, "-m", "brimful", "predict", "--gpu", GPU, "--json", "--", *command],
-            cwd=folder, env=environment, capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
     if done.returncode:
         raise SystemExit(done.stderr)
     return json.loads(done.stdout)["phases"]["train"]["allocated_bytes"]
@@ -139,31 +174,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=BATCH)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--update", choices=SIDES, help="make some updates of the head, on a card if there is one, and end")
+    parser.add_argument(
+        "--update",
+        choices=SIDES,
+        help="make some updates of the head, on a card if there is one, and end",
+    )
     parser.add_argument("--alone", choices=SIDES, help="the same of the loss without a head")
     parser.add_argument("--out", type=Path, help="a file for the figures; without it bench/results")
     given = parser.parse_args()
     if given.update or given.alone:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        work = (updates if given.update else alone)(SIDES[given.update or given.alone], given.pairs, device)
+        work = (updates if given.update else alone)(
+            SIDES[given.update or given.alone], given.pairs, device
+        )
         for _ in range(4):
             work()
         return
     batch, features_bytes = given.pairs, 2 * given.pairs * 512 * 4
     content: dict[str, Any] = {
         "what": "the all-pairs loss in tiles against the plain one, forward and backward",
-        "cpu": cpu_name(), "threads": torch.get_num_threads(), "torch": torch.__version__,
-        "date": datetime.date.today().isoformat(), "batch": batch, "rounds": given.rounds, "gpu": GPU,
+        "cpu": cpu_name(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+        "batch": batch,
+        "rounds": given.rounds,
+        "gpu": GPU,
         "loss_bytes": {name: most_bytes(of_energies(loss, batch)) for name, loss in SIDES.items()},
         "update_bytes_beyond_features": {
-            name: most_bytes(updates(loss, batch, torch.device("cpu"))) for name, loss in SIDES.items()
+            name: most_bytes(updates(loss, batch, torch.device("cpu")))
+            for name, loss in SIDES.items()
         },
         "predicted_loss_bytes": {name: predicted("alone", name, batch) for name in SIDES},
         "predicted_update_bytes_beyond_features": {
             name: predicted("update", name, batch) - features_bytes for name in SIDES
         },
         "time": by_turns(batch, given.rounds),
-    }  # fmt: skip
+    }
     largest = max(content["loss_bytes"]["tiled"], content["predicted_loss_bytes"]["tiled"])
     reached = largest < MOST_BYTES and content["time"]["tiled_over_plain"]["cpu_s"][1] < MOST_TIMES
     content["reached"] = reached
@@ -171,10 +218,14 @@ def main() -> None:
     out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     for name in SIDES:
         loss, update = content["loss_bytes"][name], content["update_bytes_beyond_features"][name]
-        card, whole = content["predicted_loss_bytes"][name], content["predicted_update_bytes_beyond_features"][name]
+        card, whole = (
+            content["predicted_loss_bytes"][name],
+            content["predicted_update_bytes_beyond_features"][name],
+        )
         print(
             f"{name}: the loss {loss / 2**20:,.1f} MiB (predicted on {GPU}: {card / 2**20:,.1f}); "
-            f"an update of the head beyond its features {update / 2**20:,.1f} MiB (predicted: {whole / 2**20:,.1f})"
+            f"an update of the head beyond its features {update / 2**20:,.1f} MiB (predicted: "
+            f"{whole / 2**20:,.1f})"
         )
     for clock, (low, middle, high) in content["time"]["tiled_over_plain"].items():
         print(f"time, tiled over plain, {clock}: {middle:.2f} ({low:.2f} to {high:.2f})")

@@ -1,7 +1,9 @@
-"""The `minimol` package as its users call it, in an environment that has it (make .venv-minimol): bench/ood_*.py start it.
+"""The `minimol` package as its users call it, in an environment that has it (make .venv-minimol):
+bench/ood_*.py start it.
 
-A line on standard input, {"smiles": [...], "out": a path, "weights": a checkpoint or null}, is answered by one on standard
-output, {"seconds": ...}; the features are in the file `out` then. No import of brimful: it is not installed there.
+A line on standard input, {"smiles": [...], "out": a path, "weights": a checkpoint or null}, is
+answered by one on standard output, {"seconds": ...}; the features are in the file `out` then. No
+import of brimful: it is not installed there.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import time
 import warnings
 from pathlib import Path
 
-# What graphium imports and does not use here, where it is not installed; in a folder, so that its worker processes find it.
+# What graphium imports and does not use here, where it is not installed; in a folder, so that its
+# worker processes find it.
 UNUSED = {
     "torch_sparse.py": "class SparseTensor: ...",
     "fastparquet.py": "class ParquetFile: ...",
@@ -28,11 +31,16 @@ UNUSED = {
 
 def stand_ins(folder: Path) -> None:
     for name, text in UNUSED.items():
-        if importlib.util.find_spec(name.partition("/")[0].removesuffix(".py")) is None or (folder / name).parent.exists():
+        if (
+            importlib.util.find_spec(name.partition("/")[0].removesuffix(".py")) is None
+            or (folder / name).parent.exists()
+        ):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text + "\n")
     sys.path.append(str(folder))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(folder))))
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (os.environ.get("PYTHONPATH"), str(folder)))
+    )
 
 
 def main() -> None:
@@ -47,7 +55,9 @@ def main() -> None:
         for line in sys.stdin:
             asked = json.loads(line)
             if asked.get("weights"):
-                encoder.predictor.predictor.load_state_dict(torch.load(asked["weights"]), strict=False)
+                encoder.predictor.predictor.load_state_dict(
+                    torch.load(asked["weights"]), strict=False
+                )
             begun = time.perf_counter()
             features = encoder(asked["smiles"])
             seconds = time.perf_counter() - begun

@@ -1,13 +1,16 @@
 """What it costs to reduce gradients after a step is agreed upon: `python -m bench.overlap`.
 
-brimful sums gradients over the ranks once all of them have reported that their part succeeded, so that out of memory on one
-costs a step and not the run. DistributedDataParallel sums them while the backward pass still goes on. Two processes on the
-CPU (gloo, one thread each) train the same model by turns: `fit`, with `overlap` off or on, and a hand-written loop with DDP.
-Shown is the ratio of wall seconds per step: median and middle 80 %.
+brimful sums gradients over the ranks once all of them have reported that their part succeeded, so
+that out of memory on one costs a step and not the run. DistributedDataParallel sums them while the
+backward pass still goes on. Two processes on the CPU (gloo, one thread each) train the same model
+by turns: `fit`, with `overlap` off or on, and a hand-written loop with DDP. Shown is the ratio of
+wall seconds per step: median and middle 80 %.
 
-What this can say: what the meeting, the buckets and the later reduction cost where communication and computation share the same
-cores. What it cannot say: what overlap is worth on cards. There NCCL runs beside the backward kernels and hides up to the
-smaller of the two times; on a CPU it takes the cores that the backward pass would use, so that little can be hidden.
+What this can say: what the meeting, the buckets and the later reduction cost where communication
+and computation share the same
+cores. What it cannot say: what overlap is worth on cards. There NCCL runs beside the backward
+kernels and hides up to the smaller of the two times; on a CPU it takes the cores that the backward
+pass would use, so that little can be hidden.
 """
 
 from __future__ import annotations
@@ -32,8 +35,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bench.probe_cost import cpu_name
 from bench.turns import Turns, paired_ratios, spread
-from brimful.train import Arrays, BatchingConfig, CheckpointConfig, Config, OptimizerConfig, Task, fit
-from brimful.train.step.parallel import OVERLAP_AFTER
+from brimful_train import (
+    Arrays,
+    BatchingConfig,
+    CheckpointConfig,
+    Config,
+    OptimizerConfig,
+    Task,
+    fit,
+)
+from brimful_train.step.parallel import OVERLAP_AFTER
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
@@ -46,18 +57,24 @@ LIMIT_S = 900
 
 def make_model(width: int) -> nn.Module:
     torch.manual_seed(0)
-    layers = [part for _ in range(8) for part in (nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU())]
+    layers = [
+        part for _ in range(8) for part in (nn.Linear(width, width), nn.LayerNorm(width), nn.ReLU())
+    ]
     return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
 def by_hand(width: int, x: torch.Tensor, y: torch.Tensor) -> Iterator[None]:
-    """DistributedDataParallel as its users write it; an update for each `next`. Nothing is agreed upon."""
+    """DistributedDataParallel as its users write it; an update for each `next`. Nothing is agreed
+    upon.
+    """
     model = DistributedDataParallel(make_model(width))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     own = slice(dist.get_rank(), None, RANKS)
     step = 0
     while True:
-        for rows in torch.randperm(len(x), generator=torch.Generator().manual_seed(step)).split(BATCH * RANKS):
+        for rows in torch.randperm(len(x), generator=torch.Generator().manual_seed(step)).split(
+            BATCH * RANKS
+        ):
             mine = rows[own]
             loss = nn.functional.cross_entropy(model(x[mine]), y[mine])
             loss.backward()
@@ -71,14 +88,22 @@ def by_hand(width: int, x: torch.Tensor, y: torch.Tensor) -> Iterator[None]:
 
 
 def measured(width: int, overlap: bool, rounds: int, store: str) -> dict[str, list[float]]:
-    """One rank's blocks: wall seconds of a step. The ranks begin each block together, since each step makes them meet."""
+    """One rank's blocks: wall seconds of a step. The ranks begin each block together, since each
+    step makes them meet.
+    """
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])
+        "gloo",
+        init_method=f"file://{store}",
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
     )
     generator = torch.Generator().manual_seed(1)
     samples = BATCH * RANKS * 50
-    x, y = torch.randn(samples, width, generator=generator), torch.randint(0, 10, (samples,), generator=generator)
+    x, y = (
+        torch.randn(samples, width, generator=generator),
+        torch.randint(0, 10, (samples,), generator=generator),
+    )
     second = by_hand(width, x, y)
     warm_up = math.ceil(OVERLAP_AFTER / STEPS) + 1 if overlap else 3
     total_steps = (rounds + warm_up) * STEPS + 1
@@ -90,10 +115,15 @@ def measured(width: int, overlap: bool, rounds: int, store: str) -> dict[str, li
 
     with tempfile.TemporaryDirectory() as folder:
         config = Config(
-            out=Path(folder), epochs=math.ceil(total_steps / 50) + 1, max_steps=total_steps, device="cpu", overlap=overlap,
-            batch=BatchingConfig(micro_batch=BATCH), optimizer=OptimizerConfig(),
+            out=Path(folder),
+            epochs=math.ceil(total_steps / 50) + 1,
+            max_steps=total_steps,
+            device="cpu",
+            overlap=overlap,
+            batch=BatchingConfig(micro_batch=BATCH),
+            optimizer=OptimizerConfig(),
             checkpoints=CheckpointConfig(every_epochs=None),
-        )  # fmt: skip
+        )
         fit(Task("bench", make_model(width), loss, Arrays(x, y)), config)
     figures = {"first": turns.first_times.wall_s, "by_hand": turns.second_times.wall_s}
     dist.destroy_process_group()
@@ -103,16 +133,35 @@ def measured(width: int, overlap: bool, rounds: int, store: str) -> dict[str, li
 def on_two_ranks(name: str, overlap: bool, rounds: int) -> dict[str, list[float]]:
     """Rank 0's blocks."""
     with tempfile.TemporaryDirectory() as folder:
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}", "WORLD_SIZE": str(RANKS)}
-        argv = [sys.executable, "-m", "bench.overlap", "--measure", name, "--rounds", str(rounds), "--store", f"{folder}/store"]
+        variables = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
+            "WORLD_SIZE": str(RANKS),
+        }
+        argv = [
+            sys.executable,
+            "-m",
+            "bench.overlap",
+            "--measure",
+            name,
+            "--rounds",
+            str(rounds),
+            "--store",
+            f"{folder}/store",
+        ]
         argv += ["--overlap"] if overlap else []
         ranks = [
             subprocess.Popen(
-                argv, cwd=ROOT, env=variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                argv,
+                cwd=ROOT,
+                env=variables | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             for rank in range(RANKS)
-        ]  # fmt: skip
+        ]
         try:
             output = [process.communicate(timeout=LIMIT_S) for process in ranks]
         finally:
@@ -144,7 +193,11 @@ def main() -> None:
     parser.add_argument("--store", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(measured(WIDTHS[options.measure], options.overlap, options.rounds, options.store)))
+        print(
+            json.dumps(
+                measured(WIDTHS[options.measure], options.overlap, options.rounds, options.store)
+            )
+        )
         return
     rows = []
     for name in WIDTHS:
@@ -153,21 +206,33 @@ def main() -> None:
             rows.append(summary(name, overlap, runs))
             ratio, step_s = rows[-1]["ratio_to_ddp"], rows[-1]["ddp_step_s"]["median"]
             how = "overlapped" if overlap else "after agreement"
-            print(f"{name}, reduced {how}: {ratio['median']:.3f} of DDP's ({ratio['p10']:.2f} to {ratio['p90']:.2f}), "
-                  f"whose step takes {step_s * 1e3:.1f} ms", flush=True)  # fmt: skip
+            print(
+                f"{name}, reduced {how}: {ratio['median']:.3f} of DDP's ({ratio['p10']:.2f} to "
+                f"{ratio['p90']:.2f}), "
+                f"whose step takes {step_s * 1e3:.1f} ms",
+                flush=True,
+            )
     result = {
-        "what": "wall seconds of a step of brimful.train.fit over those of a hand-written loop with DDP, by turns",
+        "what": "wall seconds of a step of brimful_train.fit over those of a hand-written loop "
+        "with "
+        "DDP, by turns",
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": datetime.date.today().isoformat(),
         "settings": {
-            "processes": options.processes, "rounds": options.rounds, "steps_per_block": STEPS, "batch_of_a_rank": BATCH,
-            "threads": 1, "ranks": RANKS, "backend": "gloo", "load_average": os.getloadavg(),
+            "processes": options.processes,
+            "rounds": options.rounds,
+            "steps_per_block": STEPS,
+            "batch_of_a_rank": BATCH,
+            "threads": 1,
+            "ranks": RANKS,
+            "backend": "gloo",
+            "load_average": os.getloadavg(),
         },
         "rows": rows,
-    }  # fmt: skip
+    }
     if not options.no_result:
         name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
         path = RESULTS / f"overlap-{name}-{datetime.date.today():%Y-%m}.json"

@@ -1,12 +1,15 @@
-"""What else is used to guess a training's memory, asked of the same jobs: three peers, none of which needs a GPU.
+"""What else is used to guess a training's memory, asked of the same jobs: three peers, none of
+which needs a GPU.
 
-    naive        fake-tensor arithmetic: parameters, gradients, the optimizer's states, and the outputs of all leaf modules
-    mem_tracker  torch.distributed._tools.mem_tracker.MemTracker over two steps on fake tensors of the CPU (fake CUDA tensors
+    naive        fake-tensor arithmetic: parameters, gradients, the optimizer's states, and the
+    outputs of all leaf modules mem_tracker  torch.distributed._tools.mem_tracker.MemTracker over
+    two steps on fake tensors of the CPU (fake CUDA tensors
                  fail in backward where no GPU is), the optimizer with foreach as on a card
     accelerate   the "Training using Adam" of `accelerate estimate-memory`: it knows no batch
 
-Each answers in bytes of tensors. What the card shows beside them is fitted for each peer apart, so that none is blamed for a
-constant. Needs torch; accelerate's row is left out where that is not installed.
+Each answers in bytes of tensors. What the card shows beside them is fitted for each peer apart, so
+that none is blamed for a constant. Needs torch; accelerate's row is left out where that is not
+installed.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ class Job:
     model: nn.Module  # on any device; each peer takes a copy of fake tensors
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
     states: int
-    batch: Callable[[int], tuple[torch.Tensor, torch.Tensor]]  # inputs and targets for cross-entropy, by batch size
+    batch: Callable[
+        [int], tuple[torch.Tensor, torch.Tensor]
+    ]  # inputs and targets for cross-entropy, by batch size
 
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
@@ -47,17 +52,25 @@ def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def faked(model: nn.Module) -> nn.Module:
-    """A copy whose parameters and buffers are tensors of the mode in force, on the CPU, and nothing of the data is copied."""
+    """A copy whose parameters and buffers are tensors of the mode in force, on the CPU, and nothing
+    of the data is copied.
+    """
     made: dict[int, Any] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
-        empty = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+        empty = torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu"
+        )
         is_parameter = isinstance(tensor, nn.Parameter)
-        made[id(tensor)] = nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
+        made[id(tensor)] = (
+            nn.Parameter(empty, requires_grad=tensor.requires_grad) if is_parameter else empty
+        )
     return copy.deepcopy(model, made)
 
 
 def naive(job: Job, batch_size: int) -> int:
-    """Parameters (2 + states) times, buffers, the batch, and what every leaf module gives in a forward pass."""
+    """Parameters (2 + states) times, buffers, the batch, and what every leaf module gives in a
+    forward pass.
+    """
     given: list[int] = []
 
     def note(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -97,7 +110,9 @@ def mem_tracker(job: Job, batch_size: int) -> int:
 
 
 def accelerate(job: Job, batch_size: int) -> int:
-    """What the command's own functions give for fp32. Raises ImportError where accelerate is not installed."""
+    """What the command's own functions give for fp32. Raises ImportError where accelerate is not
+    installed.
+    """
     from accelerate.commands.estimate import estimate_training_usage
     from accelerate.utils import calculate_maximum_sizes
 
@@ -105,7 +120,11 @@ def accelerate(job: Job, batch_size: int) -> int:
     return max(estimate_training_usage(size, "float32").values())
 
 
-PEERS: dict[str, Callable[[Job, int], int]] = {"naive": naive, "mem_tracker": mem_tracker, "accelerate": accelerate}
+PEERS: dict[str, Callable[[Job, int], int]] = {
+    "naive": naive,
+    "mem_tracker": mem_tracker,
+    "accelerate": accelerate,
+}
 
 
 @dataclass(frozen=True)
@@ -128,7 +147,9 @@ def _ask(peer: Callable[[Job, int], int], job: Job, batch_size: int) -> Said:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nbytes = peer(job, batch_size)
-    except Exception as error:  # a peer may fail in any way on any model: the row says so, and it is no answer
+    except (
+        Exception
+    ) as error:  # a peer may fail in any way on any model: the row says so, and it is no answer
         result = f"{type(error).__name__}: {error}"[:200]
     return Said(nbytes, time.perf_counter() - begun, result)
 
@@ -141,7 +162,9 @@ def mlp_job(row: Mapping[str, str]) -> Job:
 
     sizes = [inside, *widths(row["architecture"], inside, outside, depth)]
     with torch.device("meta"):
-        layers = [part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]
+        layers = [
+            part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())
+        ]
         model = nn.Sequential(*layers, nn.Linear(sizes[-1], outside))
 
     def batch(size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -151,7 +174,9 @@ def mlp_job(row: Mapping[str, str]) -> Job:
 
 
 def timm_job(name: str) -> Job:
-    """The training of bench/scripts/timm_train.py for a model of timm (made on the host, for many cannot be made elsewhere)."""
+    """The training of bench/scripts/timm_train.py for a model of timm (made on the host, for many
+    cannot be made elsewhere).
+    """
     import timm
 
     model = timm.create_model(name, pretrained=False)
@@ -168,7 +193,9 @@ def timm_job(name: str) -> Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """A measured row and what the peers say of it, in bytes. `fitted`: it is one that constants are fitted on."""
+    """A measured row and what the peers say of it, in bytes. `fitted`: it is one that constants are
+    fitted on.
+    """
 
     measured_device_bytes: int
     said: Mapping[str, Said]
@@ -181,7 +208,9 @@ class Answer:
 
 
 def mlp_answers(rows: Sequence[Mapping[str, Any]], fitted: Collection[int]) -> list[Answer]:
-    """What the peers say of measured MLPs; `fitted` are the numbers of the rows that constants are fitted on."""
+    """What the peers say of measured MLPs; `fitted` are the numbers of the rows that constants are
+    fitted on.
+    """
     found = []
     for number, row in enumerate(rows):
         said = ask(mlp_job(row), int(row["batch_size"]))
@@ -190,14 +219,22 @@ def mlp_answers(rows: Sequence[Mapping[str, Any]], fitted: Collection[int]) -> l
 
 
 def timm_answers(
-    measured: Mapping[str, Mapping[int, int]], seen: Collection[str], models: int = 40, tracked: int = 8, seed: int = 0
+    measured: Mapping[str, Mapping[int, int]],
+    seen: Collection[str],
+    models: int = 40,
+    tracked: int = 8,
+    seed: int = 0,
 ) -> list[Answer]:
-    """What the peers say of measured image models (MiB by model and batch size), half of them from `seen`, to fit on.
+    """What the peers say of measured image models (MiB by model and batch size), half of them from
+    `seen`, to fit on.
 
-    MemTracker needs half a minute for a row and is asked of `tracked` models alone, at their smallest and largest size.
+    MemTracker needs half a minute for a row and is asked of `tracked` models alone, at their
+    smallest and largest size.
     """
     draw = random.Random(seed)
-    sides = [sorted(name for name in measured if (name in seen) is wanted) for wanted in (True, False)]
+    sides = [
+        sorted(name for name in measured if (name in seen) is wanted) for wanted in (True, False)
+    ]
     found = []
     for names in sides:
         for number, name in enumerate(draw.sample(names, min(models // 2, len(names)))):
@@ -211,13 +248,19 @@ def timm_answers(
 
 
 def figures(answers: Sequence[Answer]) -> dict[str, Any]:
-    """By peer: accuracy on the rows that judge, under a constant of its own from the rows to fit on, and the slopes' error."""
+    """By peer: accuracy on the rows that judge, under a constant of its own from the rows to fit
+    on, and the slopes' error.
+    """
     found = {}
     for peer in PEERS:
         pairs = [
-            (accuracy.Pair(a.measured_device_bytes, nbytes), a) for a in answers if (nbytes := a.bytes_by(peer)) is not None
+            (accuracy.Pair(a.measured_device_bytes, nbytes), a)
+            for a in answers
+            if (nbytes := a.bytes_by(peer)) is not None
         ]
-        to_fit, to_judge = ([pair for pair, answer in pairs if answer.fitted is fitted] for fitted in (True, False))
+        to_fit, to_judge = (
+            [pair for pair, answer in pairs if answer.fitted is fitted] for fitted in (True, False)
+        )
         if to_fit and to_judge:
             constant = accuracy.context_bytes(to_fit)
             slope = slope_error([answer for _, answer in pairs if not answer.fitted], peer)
@@ -240,7 +283,9 @@ def slope_error(answers: Sequence[Answer], peer: str) -> float | None:
             for a in answers
             if a.model == model and (n := a.bytes_by(peer)) is not None
         ]
-        (_, measured, said), (_, more_measured, more_said) = (min(of), max(of)) if of else ((0, 0, 0), (0, 0, 0))
+        (_, measured, said), (_, more_measured, more_said) = (
+            (min(of), max(of)) if of else ((0, 0, 0), (0, 0, 0))
+        )
         if more_measured > measured:
             errors.append(abs((more_said - said) / (more_measured - measured) - 1))
     return statistics.median(errors) if errors else None
@@ -262,7 +307,9 @@ def table(found: Mapping[str, Any]) -> list[str]:
     }
     lines = [f"{'':24}" + "".join(f"{name:>13}" for name in found)]
     for key, name in names.items():
-        lines.append(f"{name:24}" + "".join(f"{_cell(key, of.get(key)):>13}" for of in found.values()))
+        lines.append(
+            f"{name:24}" + "".join(f"{_cell(key, of.get(key)):>13}" for of in found.values())
+        )
     return lines
 
 

@@ -1,10 +1,11 @@
-"""Predictions against measurements: MLPs that others trained on an A100 40 GB and weighed with nvidia-smi.
+"""Predictions against measurements: MLPs that others trained on an A100 40 GB and weighed with
+nvidia-smi.
 
     python -m bench.predict <folder with mlp_a100_40gb.csv> [--rows 60] [--seed 0]
 
-Each row becomes a run of the ordinary CUDA script bench/scripts/mlp.py on the imaginary card, in this process
-(bench/traced.py). The measurements hold a CUDA context that depends on the driver, so one constant is fitted:
-on one half of the rows, judged on the other.
+Each row becomes a run of the ordinary CUDA script bench/scripts/mlp.py on the imaginary card, in
+this process (bench/traced.py). The measurements hold a CUDA context that depends on the driver, so
+one constant is fitted: on one half of the rows, judged on the other.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def flags_of(row: dict[str, str]) -> list[str]:
 
 
 def predict_all(rows: list[dict[str, str]], card: Card) -> list[dict[str, object]]:
-    """One line a row: its settings, what was measured and predicted (bytes), and how long that took."""
+    """One line a row: its settings, what was measured and predicted (bytes), and how long that
+    took.
+    """
     lines = []
     for number, row in enumerate(rows):
         begun = time.perf_counter()
@@ -69,28 +72,43 @@ def predict_all(rows: list[dict[str, str]], card: Card) -> list[dict[str, object
             }
         )
         left = int(row["device_peak_mib"]) - peak.reserved / MIB
-        print(f"{number + 1}/{len(rows)}: {' '.join(row.values())} -> context {left:.0f} MiB", file=sys.stderr, flush=True)
+        print(
+            f"{number + 1}/{len(rows)}: {' '.join(row.values())} -> context {left:.0f} MiB",
+            file=sys.stderr,
+            flush=True,
+        )
     return lines
 
 
 def judge(lines: list[dict], seed: int, catalogue_context: int) -> dict[str, object]:
-    """The figures: with one context fitted on a half and judged on the other, fitted on all rows, and the catalogue's."""
+    """The figures: with one context fitted on a half and judged on the other, fitted on all rows,
+    and the catalogue's.
+    """
     pairs = [accuracy.Pair(line["device_peak_mib"] * MIB, line["reserved_bytes"]) for line in lines]
     fitted, judged = ([pairs[i] for i in half] for half in accuracy.halves(len(pairs), seed))
     context, whole = accuracy.context_bytes(fitted), accuracy.context_bytes(pairs)
     return {
         "held_out": {"context_bytes": context, **asdict(accuracy.accuracy(judged, context))},
         "all": {"context_bytes": whole, **asdict(accuracy.accuracy(pairs, whole))},
-        "catalogue": {"context_bytes": catalogue_context, **asdict(accuracy.accuracy(pairs, catalogue_context))},
+        "catalogue": {
+            "context_bytes": catalogue_context,
+            **asdict(accuracy.accuracy(pairs, catalogue_context)),
+        },
         "coverage": held_out_coverage(fitted, judged, context),
         "seconds_per_prediction": statistics.median(line["seconds"] for line in lines),
     }
 
 
-def held_out_coverage(fitted: list[accuracy.Pair], judged: list[accuracy.Pair], context: int) -> float | None:
-    """Share of the judged rows within the 95 % interval that the fitted rows give; None where these are too few for one."""
+def held_out_coverage(
+    fitted: list[accuracy.Pair], judged: list[accuracy.Pair], context: int
+) -> float | None:
+    """Share of the judged rows within the 95 % interval that the fitted rows give; None where these
+    are too few for one.
+    """
     try:
-        evidence = accuracy.evidence_from(accuracy.relative_to_predicted(fitted, context), "dense", "", "", "")
+        evidence = accuracy.evidence_from(
+            accuracy.relative_to_predicted(fitted, context), "dense", "", "", ""
+        )
     except ValueError:
         return None
     interval = interval_for("dense", [evidence])
@@ -99,9 +117,14 @@ def held_out_coverage(fitted: list[accuracy.Pair], judged: list[accuracy.Pair], 
 
 
 def evidence_of(lines: list[dict], context: int, gpu_name: str, date: str) -> str:
-    """The evidence file for dense networks: errors of predictions as brimful makes them, with the catalogue's context."""
+    """The evidence file for dense networks: errors of predictions as brimful makes them, with the
+    catalogue's context.
+    """
     pairs = [accuracy.Pair(line["device_peak_mib"] * MIB, line["reserved_bytes"]) for line in lines]
-    basis = f"MLPs with Adam in fp32, measured by GPUMemNet (arXiv 2602.17817); traced with torch {version('torch')}"
+    basis = (
+        "MLPs with Adam in fp32, measured by GPUMemNet (arXiv 2602.17817); traced with torch "
+        f"{version('torch')}"
+    )
     errors = accuracy.relative_to_predicted(pairs, context)
     return accuracy.evidence_json(accuracy.evidence_from(errors, "dense", date, gpu_name, basis))
 
@@ -122,7 +145,9 @@ def print_table(result: dict) -> None:
     for key, name in names.items():
         print(f"{name:28}" + "".join(f"{cell(key, result[part][key]):>12}" for part in parts))
     coverage = result["coverage"]
-    print(f"{'coverage of 95 % intervals':28}{'too few rows' if coverage is None else format(coverage, '.2%'):>12}")
+    print(
+        f"{'coverage of 95 % intervals':28}{'too few rows' if coverage is None else format(coverage, '.2%'):>12}"
+    )
     print(f"{'seconds per prediction':28}{result['seconds_per_prediction']:>12.2f}")
 
 
@@ -142,17 +167,24 @@ def main() -> None:
     parser.add_argument("--gpu", default="a100-40gb")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument(
-        "--evidence", type=Path, help="also write what brimful's intervals rest on: src/brimful/decide/evidence/..."
+        "--evidence",
+        type=Path,
+        help="also write what brimful's intervals rest on: src/brimful/decide/evidence/...",
     )
     args = parser.parse_args()
 
-    gpu = loaded_at_once(find_gpu(args.gpu))  # as the rows show: their machine had a driver that loads all kernels together
+    gpu = loaded_at_once(
+        find_gpu(args.gpu)
+    )  # as the rows show: their machine had a driver that loads all kernels together
     lines = predict_all(read_rows(args.data, args.rows, args.seed), to_card(gpu))
     today = datetime.date.today()
     result = {
         "bench": "predict",
-        "what": "device peak of MLPs trained with Adam in fp32, predicted on an imaginary card, against nvidia-smi",
-        "measured_by": "GPUMemNet (arXiv 2602.17817), one A100 40 GB; versions of PyTorch and the driver not known",
+        "what": "device peak of MLPs trained with Adam in fp32, predicted on an imaginary card, "
+        "against nvidia-smi",
+        "measured_by": "GPUMemNet (arXiv 2602.17817), one A100 40 GB; versions of PyTorch and the "
+        "driver "
+        "not known",
         "gpu": gpu.key,
         "date": today.isoformat(),
         "seed": args.seed,
@@ -174,7 +206,8 @@ def main() -> None:
         args.evidence.parent.mkdir(parents=True, exist_ok=True)
         hardware = f"one {gpu.name}"
         args.evidence.write_text(
-            evidence_of(lines, round(gpu.context_bytes.value), hardware, today.isoformat()), encoding="utf-8"
+            evidence_of(lines, round(gpu.context_bytes.value), hardware, today.isoformat()),
+            encoding="utf-8",
         )
         print(f"written to {args.evidence}")
 

@@ -1,15 +1,18 @@
-"""What a prediction costs, as a multiple of what the script itself takes before it touches the card, and in host memory.
+"""What a prediction costs, as a multiple of what the script itself takes before it touches the
+card, and in host memory.
 
     python -m bench.prediction_cost [--only mlp billion] [--out bench/results]
 
-Each script goes through `brimful predict` as a user calls it, its largest batch size included, in a process of its own. The
-script's own share is measured apart: the same script, ended at the moment when it first asks anything of the card, so after its
-imports and what data it loads before that. Imports and data that it puts off until then count as the prediction's.
+Each script goes through `brimful predict` as a user calls it, its largest batch size included, in a
+process of its own. The script's own share is measured apart: the same script, ended at the moment
+when it first asks anything of the card, so after its imports and what data it loads before that.
+Imports and data that it puts off until then count as the prediction's.
 
-Both sides take turns, and what is told is the median of each round's ratio of processor seconds: what else runs on a machine
-meets both alike. Of host memory it is the most that a prediction's processes held at once less the least of the script alone;
-what processes share counts for each of them. Two limits are checked: the median ratio over the scripts, and 1 GiB for a model
-of a billion parameters that is made on the card.
+Both sides take turns, and what is told is the median of each round's ratio of processor seconds:
+what else runs on a machine meets both alike. Of host memory it is the most that a prediction's
+processes held at once less the least of the script alone; what processes share counts for each of
+them. Two limits are checked: the median ratio over the scripts, and 1 GiB for a model of a billion
+parameters that is made on the card.
 """
 
 from __future__ import annotations
@@ -42,18 +45,33 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 OWN = Path(__file__).parent / "cost"
 LIMIT_RATIO, LIMIT_BYTES = 7.0, 1 << 30
-# Two of a billion parameters, two that repeat much, one that starts workers at each epoch, and programs of each kind;
-# many of the table's do the same in other words.
+# Two of a billion parameters, two that repeat much, one that starts workers at each epoch, and
+# programs of each kind; many of the table's do the same in other words.
 CHOSEN = (
-    "billion", "billion --empty", "accumulating", "answering", "streaming",
-    "mlp", "lstm_lm", "checkpointed_transformer", "trainer_gpt2", "accelerate_images",
-    "lightning_unet", "peft_lora", "dcgan", "contrastive", "vit_ema", "unet_segmentation", "ddpm_unet",
-)  # fmt: skip
+    "billion",
+    "billion --empty",
+    "accumulating",
+    "answering",
+    "streaming",
+    "mlp",
+    "lstm_lm",
+    "checkpointed_transformer",
+    "trainer_gpt2",
+    "accelerate_images",
+    "lightning_unet",
+    "peft_lora",
+    "dcgan",
+    "contrastive",
+    "vit_ema",
+    "unet_segmentation",
+    "ddpm_unet",
+)
 TIME_LIMIT_S = 600
 LOOK_EVERY_S = 0.02
 MIB = 1 << 20
 
-# Ends the process when the script first asks anything of the card. Tells what brimful took meanwhile, torch not counted.
+# Ends the process when the script first asks anything of the card. Tells what brimful took
+# meanwhile, torch not counted.
 UNTIL_THE_CARD = """
 import os, runpy, sys, time
 import torch
@@ -83,7 +101,9 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Cost:
-    """One script's prediction, and its own share (`own_*`, of a run until it asks for the card); of each round."""
+    """One script's prediction, and its own share (`own_*`, of a run until it asks for the card); of
+    each round.
+    """
 
     name: str
     trials: int
@@ -98,14 +118,18 @@ class Cost:
     @property
     def ratio(self) -> float:
         """Processor seconds of the whole prediction to the script's own: the median of the rounds."""
-        return statistics.median(whole / own for whole, own in zip(self.processor_s, self.own_processor_s, strict=True))
+        return statistics.median(
+            whole / own for whole, own in zip(self.processor_s, self.own_processor_s, strict=True)
+        )
 
     @property
     def over_bytes(self) -> int:
         return max(self.peak_bytes) - min(self.own_peak_bytes)
 
 
-def weigh(words: list[str], environment: dict[str, str], folder: str, limit_s: float = TIME_LIMIT_S) -> Weighed:
+def weigh(
+    words: list[str], environment: dict[str, str], folder: str, limit_s: float = TIME_LIMIT_S
+) -> Weighed:
     """Runs a command, and looks at the memory of its family fifty times a second."""
     before, begun, peak = _processor_s(), time.perf_counter(), 0
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
@@ -128,7 +152,9 @@ def _weigh_apart(words: list[str], environment: dict[str, str]) -> Weighed:
 
 
 def _end_family(pid: int) -> None:
-    """Kills a process that took too long, and what it started: its trials have sessions of their own."""
+    """Kills a process that took too long, and what it started: its trials have sessions of their
+    own.
+    """
     root = psutil.Process(pid)
     for process in [*root.children(recursive=True), root]:
         with contextlib.suppress(psutil.Error):
@@ -159,13 +185,23 @@ def _processor_s() -> float:
 def environment(home: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_TRIAL_CONFIG")}
     source = str(ROOT / "src")
-    return {**kept, "BRIMFUL_HOME": home, "PYTHONPATH": source, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return {
+        **kept,
+        "BRIMFUL_HOME": home,
+        "PYTHONPATH": source,
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def _without_brimful(own: Weighed) -> float:
-    """Processor seconds of a run until the card was asked for, without those that brimful took to be there."""
+    """Processor seconds of a run until the card was asked for, without those that brimful took to
+    be there.
+    """
     first = own.out.partition("\n")[0]
-    return own.processor_s - (float(first.removeprefix("brimful ")) if first.startswith("brimful ") else 0.0)
+    return own.processor_s - (
+        float(first.removeprefix("brimful ")) if first.startswith("brimful ") else 0.0
+    )
 
 
 def cost_of(name: str, command: list[str], gpu: str, rounds: int = 3) -> Cost:
@@ -175,7 +211,18 @@ def cost_of(name: str, command: list[str], gpu: str, rounds: int = 3) -> Cost:
         with tempfile.TemporaryDirectory() as home:
             variables = environment(home)
             own.append(_weigh_apart([sys.executable, "-c", UNTIL_THE_CARD, *command], variables))
-            words = [sys.executable, "-m", "brimful", "predict", "--gpu", gpu, "--json", "--", sys.executable, *command]
+            words = [
+                sys.executable,
+                "-m",
+                "brimful",
+                "predict",
+                "--gpu",
+                gpu,
+                "--json",
+                "--",
+                sys.executable,
+                *command,
+            ]
             wholes.append(_weigh_apart(words, variables))
             trials = len(list(Path(home).rglob("trial_config.json")))
     failed = next((one.err.strip().splitlines()[-1:] for one in own if one.code), None)
@@ -199,9 +246,14 @@ def cost_of(name: str, command: list[str], gpu: str, rounds: int = 3) -> Cost:
 
 
 def scripts() -> dict[str, tuple[list[str], str]]:
-    """(script with its arguments, card) by name: the programs of bench/cost, and those of bench/scripts that run here."""
+    """(script with its arguments, card) by name: the programs of bench/cost, and those of
+    bench/scripts that run here.
+    """
     found = {
-        " ".join([name, *more]): ([str(OWN / f"{name}.py"), "--batch-size", "4", *more], "a100-80gb")
+        " ".join([name, *more]): (
+            [str(OWN / f"{name}.py"), "--batch-size", "4", *more],
+            "a100-80gb",
+        )
         for name, *more in (("billion",), ("billion", "--empty"), ("accumulating",), ("streaming",))
     }
     if importlib.util.find_spec("transformers") is not None:
@@ -232,12 +284,19 @@ def holds(figures: dict[str, Any]) -> bool:
 
 
 def table(costs: list[Cost]) -> list[str]:
-    lines = [f"{'script':28}{'trials':>7}{'s':>8}{'own s':>8}{'ratio':>7}{'wall s':>8}{'own MiB':>9}{'over MiB':>10}"]
+    lines = [
+        f"{'script':28}{'trials':>7}{'s':>8}{'own s':>8}{'ratio':>7}{'wall s':>8}{'own MiB':>9}{'over MiB':>10}"
+    ]
     for cost in costs:
-        seconds, own, wall = (statistics.median(each) for each in (cost.processor_s, cost.own_processor_s, cost.wall_s))
+        seconds, own, wall = (
+            statistics.median(each)
+            for each in (cost.processor_s, cost.own_processor_s, cost.wall_s)
+        )
         numbers = f"{cost.trials:>7}{seconds:>8.2f}{own:>8.2f}{cost.ratio:>7.2f}{wall:>8.1f}"
         memory = f"{min(cost.own_peak_bytes) / MIB:>9.0f}{cost.over_bytes / MIB:>10.0f}"
-        lines.append(f"{cost.name:28}{numbers}{memory}" + (f"  {cost.error[:60]}" if cost.error else ""))
+        lines.append(
+            f"{cost.name:28}{numbers}{memory}" + (f"  {cost.error[:60]}" if cost.error else "")
+        )
     return lines
 
 
@@ -246,7 +305,9 @@ def keep(costs: list[Cost], folder: Path, rounds: int) -> Path:
     today = datetime.date.today()
     result = {
         "bench": "prediction_cost",
-        "what": "processor seconds of predictions to those of the script until it asks for the card, median ratio of rounds by "
+        "what": "processor seconds of predictions to those of the script until it asks for the "
+        "card, "
+        "median ratio of rounds by "
         "turns; host memory beyond it, what processes share counted for each",
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
@@ -257,7 +318,9 @@ def keep(costs: list[Cost], folder: Path, rounds: int) -> Path:
         "rounds": rounds,
         "limits": {"median_ratio": LIMIT_RATIO, "billion_over_bytes": LIMIT_BYTES},
         "figures": summary(costs),
-        "rows": [{**asdict(cost), "ratio": cost.ratio, "over_bytes": cost.over_bytes} for cost in costs],
+        "rows": [
+            {**asdict(cost), "ratio": cost.ratio, "over_bytes": cost.over_bytes} for cost in costs
+        ],
     }
     name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
     path = folder / f"prediction_cost-{name}-{today:%Y-%m}.json"
@@ -268,8 +331,15 @@ def keep(costs: list[Cost], folder: Path, rounds: int) -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"scripts by name (default: {', '.join(CHOSEN)})")
-    parser.add_argument("--rounds", type=int, default=3, help="of the prediction and of the script's own share, in turn")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help=f"scripts by name (default: {', '.join(CHOSEN)})"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="of the prediction and of the script's own share, in turn",
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     known = scripts()

@@ -1,10 +1,12 @@
 """What the probe costs a training step: `python -m bench.probe_cost`.
 
-The same small training (8 blocks, batches from a DataLoader, AdamW) runs in processes of its own, by turns without brimful and
-with the probe in it: as in a whole run, as in an audit, and under `brimful run` itself, which also weighs the process and reads
-what it reports. What is compared is the processor time that the training thread spends on a step, not the wall clock:
-the probe waits for nothing, and so the machine need not be quiet. Reported: extra microseconds of a step over the pairs, and
-their share of a step of 10 ms.
+The same small training (8 blocks, batches from a DataLoader, AdamW) runs in processes of its own,
+by turns without brimful and
+with the probe in it: as in a whole run, as in an audit, and under `brimful run` itself, which also
+weighs the process and reads what it reports. What is compared is the processor time that the
+training thread spends on a step, not the wall clock: the probe waits for nothing, and so the
+machine need not be quiet. Reported: extra microseconds of a step over the pairs, and their share of
+a step of 10 ms.
 """
 
 from __future__ import annotations
@@ -58,19 +60,44 @@ KINDS = {"run": {}, "audit": {"checksums": True, "keep_out": True}, UNDER_BRIMFU
 
 
 def step_seconds(steps: int, kind: str | None) -> float:
-    """Processor time of a step (lower quartile, as other processes only ever add to it); no probe where `kind` is None."""
-    variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_TRIAL_CONFIG")}
+    """Processor time of a step (lower quartile, as other processes only ever add to it); no probe
+    where `kind` is None.
+    """
+    variables = {
+        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_TRIAL_CONFIG")
+    }
     argv = [sys.executable, "-c", SCRIPT, str(steps)]
     with tempfile.TemporaryDirectory() as folder:
         if kind == UNDER_BRIMFUL:
-            argv = [sys.executable, "-m", "brimful", "run", "--device", "cpu", "--home", folder, "--plan", "none", "--", *argv]
+            argv = [
+                sys.executable,
+                "-m",
+                "brimful",
+                "run",
+                "--device",
+                "cpu",
+                "--home",
+                folder,
+                "--plan",
+                "none",
+                "--",
+                *argv,
+            ]
         elif kind is not None:
             config = KINDS[kind]
-            asked = TrialConfig(folder=folder, device="cpu", worst_batch=False, cut=False, **{"keep_out": False, **config})
+            asked = TrialConfig(
+                folder=folder,
+                device="cpu",
+                worst_batch=False,
+                cut=False,
+                **{"keep_out": False, **config},
+            )
             path = Path(folder, "trial_config.json")
             path.write_text(json.dumps(dataclasses.asdict(asked)))
             variables |= {"PYTHONPATH": str(BOOTSTRAP), "BRIMFUL_TRIAL_CONFIG": str(path)}
-        done = subprocess.run(argv, env=variables, cwd=folder, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            argv, env=variables, cwd=folder, capture_output=True, text=True, check=True
+        )
     return float(done.stdout)
 
 
@@ -81,7 +108,11 @@ def pairs_of(kind: str, pairs: int, steps: int) -> list[tuple[float, float]]:
         order = (None, kind) if number % 2 == 0 else (kind, None)
         times = {one is not None: step_seconds(steps, one) for one in order}
         measured.append((times[False], times[True]))
-        print(f"  {kind} {number + 1}/{pairs}: {times[False] * 1e3:.3f} ms, {times[True] * 1e3:.3f} ms", file=sys.stderr)
+        print(
+            f"  {kind} {number + 1}/{pairs}: {times[False] * 1e3:.3f} ms, "
+            f"{times[True] * 1e3:.3f} ms",
+            file=sys.stderr,
+        )
     return measured
 
 
@@ -113,13 +144,19 @@ def main() -> int:
     options = parser.parse_args()
     kinds = {kind: summary(pairs_of(kind, options.pairs, options.steps)) for kind in KINDS}
     result = {
-        "what": "processor time that the probe adds to a training step, and its share of a step of 10 ms",
+        "what": "processor time that the probe adds to a training step, and its share of a step of "
+        "10 ms",
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "date": datetime.date.today().isoformat(),
-        "settings": {"pairs": options.pairs, "steps": options.steps, "step_s": STEP_S, "limit": LIMIT},
+        "settings": {
+            "pairs": options.pairs,
+            "steps": options.steps,
+            "step_s": STEP_S,
+            "limit": LIMIT,
+        },
         "kinds": kinds,
     }
     name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
@@ -129,9 +166,14 @@ def main() -> int:
     for kind, figures in kinds.items():
         extra, share = figures["extra_us"], figures["share_of_step"]
         over_pairs = f"{extra['low']:.0f} to {extra['high']:.0f} over the pairs"
-        print(f"{kind}: {extra['median']:.0f} µs a step ({over_pairs}), {share['median']:.2%} of a step of 10 ms")
+        print(
+            f"{kind}: {extra['median']:.0f} µs a step ({over_pairs}), {share['median']:.2%} of a "
+            "step of 10 ms"
+        )
     print(f"kept in {path}")
-    return 0 if all(figures["share_of_step"]["median"] <= LIMIT for figures in kinds.values()) else 1
+    return (
+        0 if all(figures["share_of_step"]["median"] <= LIMIT for figures in kinds.values()) else 1
+    )
 
 
 if __name__ == "__main__":

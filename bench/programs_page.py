@@ -10,7 +10,9 @@ from typing import Any
 from bench.scripts_table import PROGRAMS, Program
 
 ROOT = Path(__file__).parents[1]
-PROGRAMS_RESULT, STRANGERS_RESULT = (ROOT / "bench" / "results" / f"{name}.json" for name in ("programs", "strangers"))
+PROGRAMS_RESULT, STRANGERS_RESULT = (
+    ROOT / "bench" / "results" / f"{name}.json" for name in ("programs", "strangers")
+)
 PAGE = ROOT / "docs" / "programs.md"
 
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -63,8 +65,17 @@ def _builds(result: dict[str, Any]) -> list[str]:
 
 
 def _cells(program: Program, seen: dict[str, Any]) -> list[str]:
-    figures = max((row for row in seen.values() if row and "peak" in row), key=lambda row: row["date"], default=None)
-    cells = [f"[{program.key}](../bench/scripts/{program.script})", program.shows, program.gpu, str(program.batch_size)]
+    figures = max(
+        (row for row in seen.values() if row and "peak" in row),
+        key=lambda row: row["date"],
+        default=None,
+    )
+    cells = [
+        f"[{program.key}](../bench/scripts/{program.script})",
+        program.shows,
+        program.gpu,
+        str(program.batch_size),
+    ]
     cells += [_peak(figures), _largest(figures)] if figures else ["", ""]
     for row in seen.values():
         cells += [_seconds(row), row["date"] if row else "–"]
@@ -78,7 +89,10 @@ def _peak(row: dict[str, Any]) -> str:
     low, high = peak["device_interval_bytes"]
     unit, name = (_GIB, "GiB") if peak["device_bytes"] >= 10 * _GIB else (_MIB, "MiB")
     digits = 1 if unit == _GIB else 0
-    return f"{peak['device_bytes'] / unit:.{digits}f} {name} ({low / unit:.{digits}f} to {high / unit:.{digits}f})"
+    return (
+        f"{peak['device_bytes'] / unit:.{digits}f} {name} ({low / unit:.{digits}f} to "
+        f"{high / unit:.{digits}f})"
+    )
 
 
 def _largest(row: dict[str, Any]) -> str:
@@ -97,17 +111,25 @@ def _seconds(row: dict[str, Any] | None) -> str:
     if "missing" in row:
         return f"without {', '.join(row['missing'])}"
     if "error" in row:
-        return "not done in time" if row["exit_code"] is None else f"stopped (exit {row['exit_code']})"
+        return (
+            "not done in time" if row["exit_code"] is None else f"stopped (exit {row['exit_code']})"
+        )
     return f"{row['seconds']:.0f} ({row['traces']} trials)"
 
 
 def _footer(result: dict[str, Any]) -> list[str]:
     lines = []
     for label in result["builds"]:
-        seconds = [row["seconds"] for row in result["rows"] if row["build"] == label and "seconds" in row]
+        seconds = [
+            row["seconds"] for row in result["rows"] if row["build"] == label and "seconds" in row
+        ]
         if seconds:
             median = statistics.median(seconds)
-            lines += [f"{label}: {len(seconds)} programs; median of a whole prediction {median:.0f} s (measured).", ""]
+            lines += [
+                f"{label}: {len(seconds)} programs; median of a whole prediction {median:.0f} s "
+                "(measured).",
+                "",
+            ]
     return lines
 
 
@@ -125,10 +147,31 @@ those of one date may come from several states of the code.
 
 def strangers_section(result: dict[str, Any]) -> str:
     """The table of `bench.strangers`."""
-    packages = ", ".join(f"{name} {version}" for name, version in sorted(result["packages"].items()))
-    head = ["program", "card", "batch", "peak (predicted)", "largest (predicted)", "finding", "seconds", "date"]
+    packages = ", ".join(
+        f"{name} {version}" for name, version in sorted(result["packages"].items())
+    )
+    head = [
+        "program",
+        "card",
+        "batch",
+        "peak (predicted)",
+        "largest (predicted)",
+        "finding",
+        "seconds",
+        "date",
+    ]
     rows = ["| " + " | ".join(_cells_of_stranger(row)) + " |" for row in result["rows"]]
-    return "\n".join([_STRANGERS, packages, "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head), *rows, ""])
+    return "\n".join(
+        [
+            _STRANGERS,
+            packages,
+            "",
+            "| " + " | ".join(head) + " |",
+            "|" + "---|" * len(head),
+            *rows,
+            "",
+        ]
+    )
 
 
 def _cells_of_stranger(row: dict[str, Any]) -> list[str]:
@@ -137,11 +180,19 @@ def _cells_of_stranger(row: dict[str, Any]) -> list[str]:
     if "error" in predicted:
         cells += [f"does not run: {_one_line(predicted['error'])}", "–"]
     else:
-        cells += [_peak(predicted), "the batch size is ignored" if predicted["ignores_batch_size"] else _largest(predicted)]
+        cells += [
+            _peak(predicted),
+            "the batch size is ignored" if predicted["ignores_batch_size"] else _largest(predicted),
+        ]
     findings = [f"no audit: {audited['error']}"] if "error" in audited else audited["findings"]
     finding = _one_line(findings[0]) if findings else "none"
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    return [*cells, finding + more, f"{predicted['seconds']:.0f} + {audited['seconds']:.0f}", row["date"]]
+    return [
+        *cells,
+        finding + more,
+        f"{predicted['seconds']:.0f} + {audited['seconds']:.0f}",
+        row["date"],
+    ]
 
 
 def _one_line(text: str) -> str:

@@ -1,9 +1,10 @@
 """What replaying stored traces costs: one replay, and the search for the largest size.
 
-    python -m bench.replay_cost trial-001/trace-0.jsonl trial-002/trace-0.jsonl --batch-sizes 5 12 --gib 40
+    python -m bench.replay_cost trial-001/trace-0.jsonl trial-002/trace-0.jsonl --batch-sizes 5 12
+    --gib 40
 
-The traces are of one command at two batch sizes, as `brimful predict` leaves them in its run's folder. Times are processor
-seconds, the least of several turns.
+The traces are of one command at two batch sizes, as `brimful predict` leaves them in its run's
+folder. Times are processor seconds, the least of several turns.
 """
 
 from __future__ import annotations
@@ -33,27 +34,44 @@ class ReplayCost:
     replay_s: float
     search_s: float
     largest: int | None
-    replayed_whole: int  # sizes; those of the search that were seen to be too large are not among them
+    replayed_whole: (
+        int  # sizes; those of the search that were seen to be too large are not among them
+    )
     too_large: int
 
 
 def model_of(texts: Sequence[str], batch_sizes: Sequence[int]) -> SizeModel:
-    """The sizes fitted through traces, as their files' text. Raises ValueError where the traces' events differ."""
-    programs = {size: program_of(decode(text.splitlines())) for size, text in zip(batch_sizes, texts, strict=True)}
+    """The sizes fitted through traces, as their files' text. Raises ValueError where the traces'
+    events differ.
+    """
+    programs = {
+        size: program_of(decode(text.splitlines()))
+        for size, text in zip(batch_sizes, texts, strict=True)
+    }
     model = fit_size_model(programs)
     if model is None:
-        raise ValueError("the traces differ in the order of their allocations: no sizes can be fitted through them")
+        raise ValueError(
+            "the traces differ in the order of their allocations: no sizes can be fitted through "
+            "them"
+        )
     return model
 
 
 def cost_of(model: SizeModel, memory_bytes: int, turns: int) -> ReplayCost:
     """The cost on a card of `memory_bytes`."""
     capacity = memory_bytes - CONTEXT_BYTES
-    card = Card(memory_bytes, CONTEXT_BYTES, interval=interval_for(kind_of(model.program)), capacity_bytes=capacity)
+    card = Card(
+        memory_bytes,
+        CONTEXT_BYTES,
+        interval=interval_for(kind_of(model.program)),
+        capacity_bytes=capacity,
+    )
     peaks = ExtrapolatedPeaks(model, card)
     search_s, largest = _timed(lambda: peaks.largest(min(model.fitted_at), None))
     size = largest or min(model.fitted_at)
-    replay_s = min(_timed(lambda: model.replay_at(size, card.settings, capacity))[0] for _ in range(turns))
+    replay_s = min(
+        _timed(lambda: model.replay_at(size, card.settings, capacity))[0] for _ in range(turns)
+    )
     return ReplayCost(
         len(model.program.events),
         replay_s,
@@ -73,7 +91,9 @@ def _timed(do: Callable[[], Any]) -> tuple[float, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("traces", nargs="+", type=Path)
-    parser.add_argument("--batch-sizes", nargs="+", type=int, default=[5, 12], help="at which they were taken")
+    parser.add_argument(
+        "--batch-sizes", nargs="+", type=int, default=[5, 12], help="at which they were taken"
+    )
     parser.add_argument("--gib", type=float, default=40.0, help="the card's memory")
     parser.add_argument("--turns", type=int, default=7)
     args = parser.parse_args()
@@ -81,7 +101,10 @@ def main() -> None:
     cost = cost_of(model, int(args.gib * GIB), args.turns)
     print(f"{cost.events} events; one replay takes {cost.replay_s * 1e3:.1f} ms")
     print(f"largest batch size {cost.largest}: {cost.search_s:.2f} s, ", end="")
-    print(f"{cost.replayed_whole} sizes replayed to the end, {cost.too_large} seen to be too large before it")
+    print(
+        f"{cost.replayed_whole} sizes replayed to the end, {cost.too_large} seen to be too large "
+        "before it"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Predicts every program of bench/scripts as a user would: `python -m bench.run_scripts --python LABEL=PATH ...`.
+"""Predicts every program of bench/scripts as a user would: `python -m bench.run_scripts --python
+LABEL=PATH ...`.
 
-Each one goes through `brimful predict --json`, in a process of its own, in a folder of its own. What came out is kept in
-bench/results/programs.json (a later run replaces the rows it made anew), and docs/programs.md is written from that.
+Each one goes through `brimful predict --json`, in a process of its own, in a folder of its own.
+What came out is kept in bench/results/programs.json (a later run replaces the rows it made anew),
+and docs/programs.md is written from that.
 """
 
 from __future__ import annotations
@@ -26,36 +28,72 @@ TIME_LIMIT_S = 600
 
 
 def processor_seconds() -> float:
-    """What ended children have used of the processor, theirs included. Unlike the clock it needs no quiet machine."""
+    """What ended children have used of the processor, theirs included. Unlike the clock it needs no
+    quiet machine.
+    """
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def environment(home: str) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "BRIMFUL_TRIAL_CONFIG")}
-    return {**kept, "BRIMFUL_HOME": home, "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return {
+        **kept,
+        "BRIMFUL_HOME": home,
+        "PYTHONPATH": str(ROOT / "src"),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def prepare(program: Program, python: str, folder: str) -> None:
-    """Runs the script for real on the CPU, where what it writes is to be taken up by the prediction."""
+    """Runs the script for real on the CPU, where what it writes is to be taken up by the
+    prediction.
+    """
     if program.prepare:
         words = [python, str(SCRIPTS / program.script), *program.prepare]
-        subprocess.run(words, cwd=folder, env=environment(folder), capture_output=True, check=True, timeout=TIME_LIMIT_S)
+        subprocess.run(
+            words,
+            cwd=folder,
+            env=environment(folder),
+            capture_output=True,
+            check=True,
+            timeout=TIME_LIMIT_S,
+        )
 
 
 def predicted(program: Program, python: str) -> dict[str, Any]:
-    """One row: the prediction as `--json` prints it, or how it failed; with the processor seconds that it took."""
+    """One row: the prediction as `--json` prints it, or how it failed; with the processor seconds
+    that it took.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", "brimful", "predict", "--gpu", program.gpu, "--json", "--", *program.command(python)]
+        words = [
+            sys.executable,
+            "-m",
+            "brimful",
+            "predict",
+            "--gpu",
+            program.gpu,
+            "--json",
+            "--",
+            *program.command(python),
+        ]
         prepare(program, python, folder)
         before = processor_seconds()
         done = subprocess.run(
-            words, cwd=folder, env=environment(folder + "/records"), capture_output=True, text=True, timeout=TIME_LIMIT_S
+            words,
+            cwd=folder,
+            env=environment(folder + "/records"),
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT_S,
         )
         seconds = processor_seconds() - before
         traces = len(list(Path(folder, "records").rglob("trial_config.json")))
     try:
-        answer = json.loads(done.stdout.replace(folder, "."))  # a folder of this machine says nothing to anybody
+        answer = json.loads(
+            done.stdout.replace(folder, ".")
+        )  # a folder of this machine says nothing to anybody
     except ValueError:
         answer = {"error": {"problem": done.stderr.strip().splitlines()[-1:] or "no words"}}
     return {"exit_code": done.returncode, "seconds": seconds, "traces": traces, "answer": answer}
@@ -72,20 +110,39 @@ def versions(python: str, modules: list[str]) -> dict[str, str]:
         "import torch; found['torch'] = torch.__version__\n"
         "print(json.dumps(found))"
     )
-    done = subprocess.run([python, "-c", source, *modules], capture_output=True, text=True, check=True, timeout=TIME_LIMIT_S)
+    done = subprocess.run(
+        [python, "-c", source, *modules],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=TIME_LIMIT_S,
+    )
     return json.loads(done.stdout)
 
 
 def lacks(program: Program, python: str) -> list[str]:
     """The modules that the program needs and that environment has not."""
-    source = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
-    done = subprocess.run([python, "-c", source, *program.needs], capture_output=True, text=True, check=True, timeout=60)
+    source = (
+        "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is "
+        "None])"
+    )
+    done = subprocess.run(
+        [python, "-c", source, *program.needs],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     return done.stdout.split()
 
 
 def row_of(program: Program, label: str, python: str) -> dict[str, Any]:
     """What one program showed in one environment; `missing` where a module it needs is not there."""
-    row: dict[str, Any] = {"program": program.key, "build": label, "date": datetime.date.today().isoformat()}
+    row: dict[str, Any] = {
+        "program": program.key,
+        "build": label,
+        "date": datetime.date.today().isoformat(),
+    }
     missing = lacks(program, python)
     if missing:
         return {**row, "missing": missing}
@@ -113,16 +170,30 @@ def row_of(program: Program, label: str, python: str) -> dict[str, Any]:
 
 
 def troubles(program: Program, answer: dict[str, Any]) -> list[str]:
-    """What is not as the table says it: phases that were not seen, approximations that nobody expected."""
+    """What is not as the table says it: phases that were not seen, approximations that nobody
+    expected.
+    """
     found = [f"{phase} was not seen" for phase in program.phases if phase not in answer["phases"]]
-    found += [f"approximated: {name}" for name in answer["approximations"] if name not in program.may_be_approximated]
+    found += [
+        f"approximated: {name}"
+        for name in answer["approximations"]
+        if name not in program.may_be_approximated
+    ]
     return found
 
 
-def merged(result: dict[str, Any], rows: list[dict[str, Any]], builds: dict[str, Any]) -> dict[str, Any]:
-    """The result with `rows` in the place of those of the same program and build; programs no longer in the table go."""
+def merged(
+    result: dict[str, Any], rows: list[dict[str, Any]], builds: dict[str, Any]
+) -> dict[str, Any]:
+    """The result with `rows` in the place of those of the same program and build; programs no
+    longer in the table go.
+    """
     known = {program.key for program in PROGRAMS}
-    kept = {(row["program"], row["build"]): row for row in result.get("rows", []) if row["program"] in known}
+    kept = {
+        (row["program"], row["build"]): row
+        for row in result.get("rows", [])
+        if row["program"] in known
+    }
     kept.update({(row["program"], row["build"]): row for row in rows})
     order = {program.key: number for number, program in enumerate(PROGRAMS)}
     return {
@@ -134,14 +205,20 @@ def merged(result: dict[str, Any], rows: list[dict[str, Any]], builds: dict[str,
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--python", action="append", metavar="LABEL=PATH", help="an environment; this one as CPU if none is named"
+        "--python",
+        action="append",
+        metavar="LABEL=PATH",
+        help="an environment; this one as CPU if none is named",
     )
     parser.add_argument("--only", nargs="*", help="names of programs")
     args = parser.parse_args()
     environments = dict(one.split("=", 1) for one in args.python or [f"CPU={sys.executable}"])
     unknown = sorted(set(args.only or []) - {program.key for program in PROGRAMS})
     if unknown:
-        parser.error(f"there is no program {', '.join(unknown)}; there are {', '.join(program.key for program in PROGRAMS)}")
+        parser.error(
+            f"there is no program {', '.join(unknown)}; there are "
+            f"{', '.join(program.key for program in PROGRAMS)}"
+        )
     chosen = [program for program in PROGRAMS if not args.only or program.key in args.only]
     modules = sorted({name for program in PROGRAMS for name in program.needs} | {"torch", "numpy"})
     builds = {label: versions(python, modules) for label, python in environments.items()}
@@ -149,10 +226,18 @@ def main() -> int:
     for program in chosen:
         for label, python in environments.items():
             rows.append(row_of(program, label, python))
-            print(json.dumps({k: v for k, v in rows[-1].items() if k != "warnings"}), file=sys.stderr)
+            print(
+                json.dumps({k: v for k, v in rows[-1].items() if k != "warnings"}), file=sys.stderr
+            )
             keep(rows[-1:], builds)  # what was measured stays, whatever comes next
-    failed = [f"{row['program']} ({row['build']})" for row in rows if "error" in row or row.get("troubles")]
-    print(f"{len(rows) - len(failed)} of {len(rows)} as expected; {PAGE.relative_to(ROOT)} is written")
+    failed = [
+        f"{row['program']} ({row['build']})"
+        for row in rows
+        if "error" in row or row.get("troubles")
+    ]
+    print(
+        f"{len(rows) - len(failed)} of {len(rows)} as expected; {PAGE.relative_to(ROOT)} is written"
+    )
     for name in failed:
         print(f"  not as expected: {name}")
     return 1 if failed else 0

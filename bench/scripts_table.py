@@ -1,7 +1,8 @@
 """The programs of bench/scripts: what each one exercises and how it is started.
 
-`make bench-scripts` predicts every one of them and writes docs/programs.md; tests/bench/test_scripts_run.py runs the light
-ones. To add a program, write it as its users write theirs (no word of brimful in it) and add a line here.
+`make bench-scripts` predicts every one of them and writes docs/programs.md;
+tests/bench/test_scripts_run.py runs the light ones. To add a program, write it as its users write
+theirs (no word of brimful in it) and add a line here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ ORDINARY = ("cudnn workspace without benchmark",)  # named wherever there are co
 
 @dataclass(frozen=True)
 class Program:
-    """One command line: ``python [launcher] bench/scripts/<script> <flags> <batch_flag> <batch_size>``."""
+    """One command line: ``python [launcher] bench/scripts/<script> <flags> <batch_flag>
+    <batch_size>``.
+    """
 
     script: str  # file name in bench/scripts
     shows: str  # what it exercises, as the table says it
@@ -26,11 +29,17 @@ class Program:
     light: bool = True  # run by `make test` as well
     phases: tuple[str, ...] = BOTH  # what a prediction must have seen
     gpu: str = "a100-40gb"
-    launcher: tuple[str, ...] = ()  # what stands before the script: ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    launcher: tuple[
+        str, ...
+    ] = ()  # what stands before the script: ("-m", "torch.distributed.run", "--nproc-per-node", "2")
     batch_flag: str = "--batch-size"
-    approximations: tuple[str, ...] = ()  # upper bounds and assumptions that a prediction may name, besides `ORDINARY`
+    approximations: tuple[
+        str, ...
+    ] = ()  # upper bounds and assumptions that a prediction may name, besides `ORDINARY`
     accumulation: int = 1  # batches that go into one step
-    prepare: tuple[str, ...] = ()  # arguments with which the script is run before, for real, on the CPU, in the same folder
+    prepare: tuple[
+        str, ...
+    ] = ()  # arguments with which the script is run before, for real, on the CPU, in the same folder
     name: str = ""  # in the table; the script's stem where there is one line of it
 
     @property
@@ -55,12 +64,22 @@ PROGRAMS: tuple[Program, ...] = (
         "mlp.py",
         "a perceptron, Adam, loaders of tensors",
         256,
-        flags=("--input-size", "512", "--output-size", "32", "--depth", "3", "--architecture", "uniform"),
+        flags=(
+            "--input-size",
+            "512",
+            "--output-size",
+            "32",
+            "--depth",
+            "3",
+            "--architecture",
+            "uniform",
+        ),
         phases=("train",),
     ),
     Program(
         "lstm_lm.py",
-        "LSTM language model, hidden state carried, tied weights, clipping, whole model saved, no loader",
+        "LSTM language model, hidden state carried, tied weights, clipping, whole model saved, "
+        "no loader",
         20,
         phases=("train",),
         approximations=("cudnn rnn reserve space",),
@@ -74,7 +93,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "checkpointed_transformer.py",
-        "torch.utils.checkpoint(use_reentrant=False), fp16 autocast, GradScaler, nn.TransformerEncoderLayer",
+        "torch.utils.checkpoint(use_reentrant=False), fp16 autocast, GradScaler, "
+        "nn.TransformerEncoderLayer",
         64,
         name="checkpointed_transformer",
     ),
@@ -95,7 +115,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "resume.py",
-        'torch.load(map_location="cuda") of a checkpoint that a run on the CPU wrote, TensorBoard, tqdm, torch.save',
+        'torch.load(map_location="cuda") of a checkpoint that a run on the CPU wrote, '
+        "TensorBoard, tqdm, torch.save",
         128,
         needs=("tensorboard", "tqdm"),
         prepare=("--device", "cpu", "--epochs", "1", "--samples", "256"),
@@ -112,7 +133,15 @@ PROGRAMS: tuple[Program, ...] = (
         "trainer_gpt2.py",
         "the same with fp16, four batches accumulated, fused AdamW, TensorBoard",
         8,
-        flags=("--fp16", "--gradient_accumulation_steps", "4", "--optim", "adamw_torch_fused", "--report_to", "tensorboard"),
+        flags=(
+            "--fp16",
+            "--gradient_accumulation_steps",
+            "4",
+            "--optim",
+            "adamw_torch_fused",
+            "--report_to",
+            "tensorboard",
+        ),
         needs=("transformers", "accelerate", "tensorboard"),
         light=False,
         batch_flag="--per_device_train_batch_size",
@@ -121,7 +150,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "trainer_bert.py",
-        "Trainer: BERT classification, DataCollatorWithPadding, compute_metrics, best model loaded at the end",
+        "Trainer: BERT classification, DataCollatorWithPadding, compute_metrics, best model "
+        "loaded at the end",
         32,
         flags=("--fp16",),
         needs=("transformers", "accelerate", "tokenizers"),
@@ -129,7 +159,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "token_classification.py",
-        "Accelerate and DistilBERT, fp16, DataCollatorForTokenClassification, labels aligned by a fast tokenizer",
+        "Accelerate and DistilBERT, fp16, DataCollatorForTokenClassification, labels aligned by "
+        "a fast tokenizer",
         16,
         needs=("transformers", "accelerate", "tokenizers"),
         light=False,
@@ -153,7 +184,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "lightning_unet.py",
-        "Lightning on one card: 16-mixed, validation, checkpoints, CSV logger, validate(ckpt_path=best), a U-Net",
+        "Lightning on one card: 16-mixed, validation, checkpoints, CSV logger, "
+        "validate(ckpt_path=best), a U-Net",
         16,
         needs=("lightning",),
     ),
@@ -175,7 +207,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "qlora.py",
-        "QLoRA of a Llama of 7 billion: from_pretrained in 4 bits, double quantization (bitsandbytes), PEFT, checkpointing",
+        "QLoRA of a Llama of 7 billion: from_pretrained in 4 bits, double quantization "
+        "(bitsandbytes), PEFT, checkpointing",
         4,
         flags=("--double-quant",),
         needs=("transformers", "peft", "bitsandbytes"),
@@ -186,7 +219,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "sft_chat.py",
-        "supervised fine-tuning of a Llama: padded dialogues, bf16 autocast, accumulation by hand, fused AdamW, tqdm",
+        "supervised fine-tuning of a Llama: padded dialogues, bf16 autocast, accumulation by "
+        "hand, fused AdamW, tqdm",
         4,
         needs=("transformers", "tqdm"),
         light=False,
@@ -210,12 +244,14 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "cuda_graphs.py",
-        "a whole training step captured as a CUDA graph and replayed, after a warm-up on a side stream; capturable Adam",
+        "a whole training step captured as a CUDA graph and replayed, after a warm-up on a side "
+        "stream; capturable Adam",
         640,
     ),
     Program(
         "prefetcher.py",
-        "batches prefetched on a side stream, record_stream, two workers, pinned memory, steps timed by CUDA events",
+        "batches prefetched on a side stream, record_stream, two workers, pinned memory, steps "
+        "timed by CUDA events",
         128,
     ),
     Program(
@@ -240,7 +276,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "ddp_resnet.py",
-        "torchrun with three ranks: DistributedDataParallel, DistributedSampler, gradient_as_bucket_view, all_reduce, barrier",
+        "torchrun with three ranks: DistributedDataParallel, DistributedSampler, "
+        "gradient_as_bucket_view, all_reduce, barrier",
         64,
         gpu="a100-40gb:3",
         launcher=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"),
@@ -249,7 +286,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "fsdp2_gpt.py",
-        "torchrun with two ranks: fully_shard in bfloat16, a model made on the meta device, AdamW of DTensors, clipping",
+        "torchrun with two ranks: fully_shard in bfloat16, a model made on the meta device, "
+        "AdamW of DTensors, clipping",
         8,
         flags=("--layers", "4"),
         gpu="a100-40gb:2",
@@ -267,7 +305,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "graph_network.py",
-        "torch_geometric: GIN convolutions, batches of graphs whose sizes vary, scatter and pooling",
+        "torch_geometric: GIN convolutions, batches of graphs whose sizes vary, scatter and "
+        "pooling",
         128,
         needs=("torch_geometric",),
         light=False,
@@ -289,7 +328,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "vit_ema.py",
-        "Vision Transformer, AveragedModel as EMA, bf16 autocast, fused AdamW, OneCycleLR, two workers",
+        "Vision Transformer, AveragedModel as EMA, bf16 autocast, fused AdamW, OneCycleLR, two "
+        "workers",
         128,
         light=False,
     ),
@@ -309,14 +349,16 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "ddpm_unet.py",
-        "diffusion: a U-Net with cross-attention, noise made on the card, fp16, EMA by deepcopy, sampling",
+        "diffusion: a U-Net with cross-attention, noise made on the card, fp16, EMA by deepcopy, "
+        "sampling",
         64,
         light=False,
         phases=("train",),
     ),
     Program(
         "diffusers_unet.py",
-        "Diffusers and Accelerate: UNet2DModel, DDPMScheduler, EMAModel, fp16, a pipeline that samples",
+        "Diffusers and Accelerate: UNet2DModel, DDPMScheduler, EMAModel, fp16, a pipeline that "
+        "samples",
         16,
         flags=("--use_ema",),
         needs=("diffusers", "accelerate"),
@@ -325,14 +367,16 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "timm_finetune.py",
-        "fine-tuning with timm: Mixup, ModelEmaV3, its optimizer, schedule and scaler, channels_last, fp16",
+        "fine-tuning with timm: Mixup, ModelEmaV3, its optimizer, schedule and scaler, "
+        "channels_last, fp16",
         64,
         needs=("timm", "torchvision"),
         light=False,
     ),
     Program(
         "torchvision_classification.py",
-        "torchvision's reference style: ResNet-50, meters, warm-up, EMA, fp16, channels_last, evaluation with both weights",
+        "torchvision's reference style: ResNet-50, meters, warm-up, EMA, fp16, channels_last, "
+        "evaluation with both weights",
         32,
         flags=("--amp", "--channels-last"),
         needs=("torchvision",),
@@ -340,7 +384,8 @@ PROGRAMS: tuple[Program, ...] = (
     ),
     Program(
         "torchvision_maskrcnn.py",
-        "torchvision's detection tutorial: Mask R-CNN, images of many sizes, sampled proposals, suppression of boxes",
+        "torchvision's detection tutorial: Mask R-CNN, images of many sizes, sampled proposals, "
+        "suppression of boxes",
         2,
         needs=("torchvision",),
         light=False,

@@ -1,4 +1,6 @@
-"""How good predictions of timm's measured rows are: figures, rows that look broken, and the evidence that intervals rest on."""
+"""How good predictions of timm's measured rows are: figures, rows that look broken, and the
+evidence that intervals rest on.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,12 @@ from brimful.decide.memory.intervals import interval_for
 
 SEEN = Path(__file__).parent / "timm_seen.txt"
 MIB = 1 << 20
-# Weights, gradients, momentum and a copy of gradients, of 800 million parameters: no model of the table has so many.
+# Weights, gradients, momentum and a copy of gradients, of 800 million parameters: no model of the
+# table has so many.
 WITHOUT_SAMPLES_MIB = 12_000
-VISIBLE = 0.05  # of the peak; a network whose weights outweigh its activations shows little growth at first, and that is sound
+# of the peak; a network whose weights outweigh its activations shows little growth at first, and
+# that is sound
+VISIBLE = 0.05
 JUMP = 3.0  # times as much memory a sample as between the two sizes before
 
 
@@ -45,13 +50,20 @@ def seen_models() -> frozenset[str]:
 
 
 def split(rows: list[Row], seen: frozenset[str]) -> tuple[list[Row], list[Row]]:
-    """The rows to fit on, and those of models never looked at, to judge on. All rows twice where one side has none."""
-    fitted, judged = [row for row in rows if row.model in seen], [row for row in rows if row.model not in seen]
+    """The rows to fit on, and those of models never looked at, to judge on. All rows twice where
+    one side has none.
+    """
+    fitted, judged = (
+        [row for row in rows if row.model in seen],
+        [row for row in rows if row.model not in seen],
+    )
     return (fitted, judged) if fitted and judged else (rows, rows)
 
 
 def slope_errors(rows: list[Row]) -> list[float]:
-    """Of each model: MiB per added sample from its smallest to its largest batch size, predicted against measured."""
+    """Of each model: MiB per added sample from its smallest to its largest batch size, predicted
+    against measured.
+    """
     errors = []
     for model in sorted({row.model for row in rows}):
         of = sorted((row for row in rows if row.model == model), key=lambda row: row.batch_size)
@@ -62,16 +74,25 @@ def slope_errors(rows: list[Row]) -> list[float]:
 
 
 def figures(rows: list[Row], context: int) -> dict[str, Any]:
-    """How good the predictions of `rows` are under a given context, in bytes, and the intervals that come with them."""
+    """How good the predictions of `rows` are under a given context, in bytes, and the intervals
+    that come with them.
+    """
     slopes = [abs(error) for error in slope_errors(rows)]
     predictions = [row.reserved_bytes + context for row in rows]
-    spans = [interval_for(row.kind).around(predicted) for row, predicted in zip(rows, predictions, strict=True)]
-    widths = [(high - low) / predicted for (low, high), predicted in zip(spans, predictions, strict=True)]
+    spans = [
+        interval_for(row.kind).around(predicted)
+        for row, predicted in zip(rows, predictions, strict=True)
+    ]
+    widths = [
+        (high - low) / predicted for (low, high), predicted in zip(spans, predictions, strict=True)
+    ]
     return {
         "context_bytes": context,
         **asdict(accuracy.accuracy([row.pair for row in rows], context)),
         "slope_median_absolute": statistics.median(slopes) if slopes else None,
-        "share_within_interval": accuracy.coverage(spans, [row.pair.measured_device_bytes for row in rows]),
+        "share_within_interval": accuracy.coverage(
+            spans, [row.pair.measured_device_bytes for row in rows]
+        ),
         "interval_median_width": statistics.median(widths),
     }
 
@@ -79,8 +100,9 @@ def figures(rows: list[Row], context: int) -> dict[str, Any]:
 def odd_models(rows: list[Row], card_bytes: int, context: int) -> dict[str, str]:
     """The models whose measured rows look broken, and why, by rules that know no error.
 
-    Memory grows with the batch as no training's does, memory is there without samples that no weights account for, or the
-    card is too small for what was measured on it (the run then ended out of memory, and its last reading is in the table).
+    Memory grows with the batch as no training's does, memory is there without samples that no
+    weights account for, or the card is too small for what was measured on it (the run then ended
+    out of memory, and its last reading is in the table).
     """
     odd: dict[str, str] = {}
     for model in sorted({row.model for row in rows}):
@@ -99,7 +121,10 @@ def _odd_growth(points: list[tuple[int, int]]) -> str | None:
     if slopes:
         at_none = points[0][1] - points[0][0] * slopes[0]
         if at_none > WITHOUT_SAMPLES_MIB:
-            return f"{at_none:.0f} MiB without any sample, by a straight line through the two smallest sizes"
+            return (
+                f"{at_none:.0f} MiB without any sample, by a straight line through the two "
+                "smallest sizes"
+            )
     for number, (first, second) in enumerate(itertools.pairwise(slopes)):
         (b1, _), (b2, m2), (b3, _) = points[number : number + 3]
         if first * (b2 - b1) > VISIBLE * m2 and second > JUMP * first:
@@ -108,7 +133,8 @@ def _odd_growth(points: list[tuple[int, int]]) -> str | None:
 
 
 def judge(rows: list[Row], seen: frozenset[str], card_bytes: int) -> dict[str, Any]:
-    """The figures of the models never looked at, of those that were, and of each kind of network among the former.
+    """The figures of the models never looked at, of those that were, and of each kind of network
+    among the former.
 
     All rows are in them; `sound` are those never looked at, without the models that look broken.
     """
@@ -121,7 +147,9 @@ def judge(rows: list[Row], seen: frozenset[str], card_bytes: int) -> dict[str, A
         "held_out": figures(judged, context),
         "sound": figures(sound, context) if sound else None,
         "seen": figures(fitted, context),
-        "by_kind": {kind: figures([row for row in judged if row.kind == kind], context) for kind in kinds},
+        "by_kind": {
+            kind: figures([row for row in judged if row.kind == kind], context) for kind in kinds
+        },
         "odd": odd,
         "worst": worst(judged, context),
         "seconds_per_prediction": statistics.median(row.seconds for row in rows),
@@ -129,36 +157,58 @@ def judge(rows: list[Row], seen: frozenset[str], card_bytes: int) -> dict[str, A
 
 
 def worst(rows: list[Row], context: int, count: int = 20) -> list[dict[str, Any]]:
-    """Of the models that err most, the row that errs most; errors as (predicted - measured) / measured."""
-    errors = dict(zip(rows, accuracy.signed_errors([row.pair for row in rows], context), strict=True))
+    """Of the models that err most, the row that errs most; errors as (predicted - measured) /
+    measured.
+    """
+    errors = dict(
+        zip(rows, accuracy.signed_errors([row.pair for row in rows], context), strict=True)
+    )
     by_model: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: -abs(errors[row])):
         by_model.setdefault(row.model, row)
     first = list(by_model.values())[:count]
-    return [{"model": r.model, "batch_size": r.batch_size, "mib": r.device_peak_mib, "error": errors[r]} for r in first]
+    return [
+        {"model": r.model, "batch_size": r.batch_size, "mib": r.device_peak_mib, "error": errors[r]}
+        for r in first
+    ]
 
 
-def write_evidence(rows: list[Row], context: int, hardware: str, date: str, folder: Path, odd: Collection[str] = ()) -> None:
-    """The errors of all models but the `odd` ones, under the context (bytes) that brimful predicts with, by kind of network."""
+def write_evidence(
+    rows: list[Row], context: int, hardware: str, date: str, folder: Path, odd: Collection[str] = ()
+) -> None:
+    """The errors of all models but the `odd` ones, under the context (bytes) that brimful predicts
+    with, by kind of network.
+    """
     rows = [row for row in rows if row.model not in odd]
     basis = (
-        "timm's models with SGD in fp32, measured by GPUMemNet (arXiv 2602.17817), one constant of the workspace model "
-        f"and the context fitted to them; traced with torch {version('torch')}, timm {version('timm')}"
+        "timm's models with SGD in fp32, measured by GPUMemNet (arXiv 2602.17817), one constant "
+        "of the workspace model "
+        f"and the context fitted to them; traced with torch {version('torch')}, timm "
+        f"{version('timm')}"
     )
     for kind in sorted({row.kind for row in rows}):
         of = [row for row in rows if row.kind == kind]
         errors = accuracy.relative_to_predicted([row.pair for row in of], context)
         try:
-            evidence = accuracy.evidence_from(errors, kind, date, hardware, basis, [row.model for row in of])
+            evidence = accuracy.evidence_from(
+                errors, kind, date, hardware, basis, [row.model for row in of]
+            )
         except ValueError as error:
             print(f"{kind}: {error}")
             continue
-        (folder / f"{kind.replace(' ', '-')}-a100-40gb.json").write_text(accuracy.evidence_json(evidence), encoding="utf-8")
+        (folder / f"{kind.replace(' ', '-')}-a100-40gb.json").write_text(
+            accuracy.evidence_json(evidence), encoding="utf-8"
+        )
         print(f"{kind}: {len(of)} rows, {evidence.low_error:+.1%} to {evidence.high_error:+.1%}")
 
 
 def print_table(result: dict[str, Any]) -> None:
-    columns = {"held out": result["held_out"], "sound": result["sound"], "seen": result["seen"], **result["by_kind"]}
+    columns = {
+        "held out": result["held_out"],
+        "sound": result["sound"],
+        "seen": result["seen"],
+        **result["by_kind"],
+    }
     columns = {name: column for name, column in columns.items() if column}
     names = {
         "rows": "rows",
@@ -174,12 +224,16 @@ def print_table(result: dict[str, Any]) -> None:
     }
     print(f"{'':24}" + "".join(f"{name:>13}" for name in columns))
     for key, name in names.items():
-        print(f"{name:24}" + "".join(f"{_cell(key, column[key]):>13}" for column in columns.values()))
+        print(
+            f"{name:24}" + "".join(f"{_cell(key, column[key]):>13}" for column in columns.values())
+        )
     print(f"seconds per prediction  {result['seconds_per_prediction']:>13.2f}")
     for model, reason in result["odd"].items():
         print(f"looks broken: {model}: {reason}")
     for line in result["worst"]:
-        print(f"  {line['model']:40}{line['batch_size']:>5}{line['mib']:>8} MiB {line['error']:+.1%}")
+        print(
+            f"  {line['model']:40}{line['batch_size']:>5}{line['mib']:>8} MiB {line['error']:+.1%}"
+        )
 
 
 def _cell(key: str, value: float | None) -> str:

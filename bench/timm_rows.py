@@ -1,13 +1,16 @@
-"""Predictions against measurements: image models of timm that others trained on an A100 40 GB and weighed with nvidia-smi.
+"""Predictions against measurements: image models of timm that others trained on an A100 40 GB and
+weighed with nvidia-smi.
 
     python -m bench.timm_rows <folder with timm_a100_40gb.csv> [--models 60] [--seed 0]
 
-Needs torch, torchvision and timm in one environment, and brimful's src on its path. Each model's ordinary CUDA script
-(bench/scripts/timm_train.py) runs on the imaginary card at two small batch sizes, in this process; the sizes fitted through
-them, replayed, predict all its rows. Where the order of allocations differs between the sizes, each row is traced by itself.
-The measurements hold a CUDA context that depends on the driver: one constant is fitted, on the models of timm_seen.txt, whose
-errors were looked at while the formulas were sought. All other models judge; what intervals rest on are the errors of all.
-The whole takes an hour on two cores; `--models 60` a quarter of that.
+Needs torch, torchvision and timm in one environment, and brimful's src on its path. Each model's
+ordinary CUDA script (bench/scripts/timm_train.py) runs on the imaginary card at two small batch
+sizes, in this process; the sizes fitted through them, replayed, predict all its rows. Where the
+order of allocations differs between the sizes, each row is traced by itself. The measurements hold
+a CUDA context that depends on the driver: one constant is fitted, on the models of timm_seen.txt,
+whose errors were looked at while the formulas were sought. All other models judge; what intervals
+rest on are the errors of all. The whole takes an hour on two cores; `--models 60` a quarter of
+that.
 """
 
 from __future__ import annotations
@@ -56,19 +59,26 @@ def read_measured(folder: Path, count: int | None, seed: int) -> dict[str, dict[
     measured: dict[str, dict[int, int]] = {}
     with open(path, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            measured.setdefault(row["model"], {})[int(row["batch_size"])] = int(row["device_peak_mib"])
+            measured.setdefault(row["model"], {})[int(row["batch_size"])] = int(
+                row["device_peak_mib"]
+            )
     names = random.Random(seed).sample(sorted(measured), min(count or len(measured), len(measured)))
     return {name: measured[name] for name in names}
 
 
 @contextmanager
 def nothing_drawn() -> Iterator[None]:
-    """Weights keep whatever they hold: drawing them takes most of a script's time and none of the card's memory."""
+    """Weights keep whatever they hold: drawing them takes most of a script's time and none of the
+    card's memory.
+    """
     import timm.layers.weight_init
     import torch
 
     places = ((torch.Tensor, "normal_"), (torch.Tensor, "uniform_"), (torch.Tensor, "erfinv_"))
-    places += ((torch.nn.init, "_no_grad_trunc_normal_"), (timm.layers.weight_init, "_trunc_normal_"))
+    places += (
+        (torch.nn.init, "_no_grad_trunc_normal_"),
+        (timm.layers.weight_init, "_trunc_normal_"),
+    )
     kept = [getattr(owner, name) for owner, name in places]
     for owner, name in places:
         setattr(owner, name, lambda tensor, *args, **kwargs: tensor)
@@ -82,11 +92,15 @@ def nothing_drawn() -> Iterator[None]:
 def trace(model: str, batch_size: int, card: Card) -> Program:
     """The program of the script's allocations, on a card without limit."""
     with nothing_drawn():
-        return traced(SCRIPT, ["--model", model, "--batch-size", str(batch_size), "--steps", str(STEPS)], card)
+        return traced(
+            SCRIPT, ["--model", model, "--batch-size", str(batch_size), "--steps", str(STEPS)], card
+        )
 
 
 def predict(model: str, measured: dict[int, int], take: Callable[[str, int], Program]) -> list[Row]:
-    """A prediction for each measured batch size of a model; `take` gives the program at a batch size."""
+    """A prediction for each measured batch size of a model; `take` gives the program at a batch
+    size.
+    """
     begun = time.perf_counter()
     programs = {size: take(model, size) for size in SIZES}
     fitted = fit_size_model(programs)
@@ -103,7 +117,9 @@ def predict(model: str, measured: dict[int, int], take: Callable[[str, int], Pro
     ]
 
 
-def predict_all(measured: dict[str, dict[int, int]], card: Card) -> tuple[list[Row], dict[str, str]]:
+def predict_all(
+    measured: dict[str, dict[int, int]], card: Card
+) -> tuple[list[Row], dict[str, str]]:
     """The rows, and the models that could not be traced with the error's words."""
     rows: list[Row] = []
     failed: dict[str, str] = {}
@@ -118,20 +134,29 @@ def predict_all(measured: dict[str, dict[int, int]], card: Card) -> tuple[list[R
 
 
 def compare(rows: list[Row], seen: frozenset[str], models: int, seed: int) -> dict[str, Any]:
-    """What the peers say of some models, and brimful's figures on the very rows that judge them; printed and returned."""
+    """What the peers say of some models, and brimful's figures on the very rows that judge them;
+    printed and returned.
+    """
     measured: dict[str, dict[int, int]] = {}
     for row in rows:
         measured.setdefault(row.model, {})[row.batch_size] = row.device_peak_mib
     answers = peers.timm_answers(measured, seen, models, seed=seed)
-    judges, fitted = ({answer.model for answer in answers if answer.fitted is side} for side in (False, True))
+    judges, fitted = (
+        {answer.model for answer in answers if answer.fitted is side} for side in (False, True)
+    )
     if not judges or not fitted:
         print("too few models to set others beside")
         return {}
     context = accuracy.context_bytes([row.pair for row in rows if row.model in fitted])
     ours = figures([row for row in rows if row.model in judges], context)
-    ours["seconds_per_prediction"] = statistics.median(row.seconds for row in rows if row.model in judges)
+    ours["seconds_per_prediction"] = statistics.median(
+        row.seconds for row in rows if row.model in judges
+    )
     found = {"brimful": ours, **peers.figures(answers)}
-    print(f"\nbeside others, each with a constant of its own, on {len(judges)} models never looked at:")
+    print(
+        f"\nbeside others, each with a constant of its own, on {len(judges)} models never looked "
+        "at:"
+    )
     print("\n".join(peers.table(found)))
     return found
 
@@ -142,23 +167,38 @@ def main() -> None:
     parser.add_argument("--models", type=int, help="so many, drawn at random (default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--peers", type=int, default=40, metavar="MODELS", help="ask others of so many models (10 minutes for 40)"
+        "--peers",
+        type=int,
+        default=40,
+        metavar="MODELS",
+        help="ask others of so many models (10 minutes for 40)",
     )
     parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--evidence", action="store_true", help=f"also write what intervals rest on, to {EVIDENCE}")
+    parser.add_argument(
+        "--evidence", action="store_true", help=f"also write what intervals rest on, to {EVIDENCE}"
+    )
     args = parser.parse_args()
 
-    gpu = loaded_at_once(find_gpu("a100-40gb"))  # as the rows show: their machine had a driver that loads all kernels together
+    gpu = loaded_at_once(
+        find_gpu("a100-40gb")
+    )  # as the rows show: their machine had a driver that loads all kernels together
     rows, failed = predict_all(read_measured(args.data, args.models, args.seed), to_card(gpu))
     today, seen = datetime.date.today(), seen_models()
     result = {
         "bench": "timm_rows",
-        "what": "device peak of timm's models trained with SGD in fp32, predicted on an imaginary card, against nvidia-smi",
-        "measured_by": "GPUMemNet (arXiv 2602.17817), one A100 40 GB; versions of PyTorch, cuDNN and timm not known",
+        "what": "device peak of timm's models trained with SGD in fp32, predicted on an imaginary "
+        "card, against nvidia-smi",
+        "measured_by": "GPUMemNet (arXiv 2602.17817), one A100 40 GB; versions of PyTorch, cuDNN "
+        "and "
+        "timm "
+        "not known",
         "gpu": gpu.key,
         "date": today.isoformat(),
         "seed": args.seed,
-        "versions": {**{name: version(name) for name in ("torch", "timm")}, "python": platform.python_version()},
+        "versions": {
+            **{name: version(name) for name in ("torch", "timm")},
+            "python": platform.python_version(),
+        },
         **judge(rows, seen, int(gpu.total_bytes.value)),
         "failed": failed,
         "rows": [asdict(row) for row in rows],
@@ -170,8 +210,12 @@ def main() -> None:
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"written to {path}")
     if args.evidence:
-        in_force = round(context_of(gpu, uses_cudnn=True).value)  # each of these models has a convolution
-        write_evidence(rows, in_force, f"one {gpu.name}", today.isoformat(), EVIDENCE, result["odd"])
+        in_force = round(
+            context_of(gpu, uses_cudnn=True).value
+        )  # each of these models has a convolution
+        write_evidence(
+            rows, in_force, f"one {gpu.name}", today.isoformat(), EVIDENCE, result["odd"]
+        )
 
 
 if __name__ == "__main__":

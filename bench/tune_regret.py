@@ -1,10 +1,13 @@
-"""How well `tune` chooses: the search itself against invented machines whose true speeds are known, quiet and loaded.
+"""How well `tune` chooses: the search itself against invented machines whose true speeds are known,
+quiet and loaded.
 
     python -m bench.tune_regret [--seeds 200]
 
-A machine has a speed for each batch size, a gain of the allocator's environment, and other processes that come and go and take
-cores from it (each one for some half a minute), so that the trials of one minute differ from those of the next. It says for
-each kind of load: trials, machine time, by how much what is named is slower than the best (regret), how often it is more than
+A machine has a speed for each batch size, a gain of the allocator's environment, and other
+processes that come and go and take cores from it (each one for some half a minute), so that the
+trials of one minute differ from those of the next. It says for
+each kind of load: trials, machine time, by how much what is named is slower than the best (regret),
+how often it is more than
 3 % slower than the user's own settings (harm), and how often these were kept.
 """
 
@@ -54,21 +57,35 @@ class Machine:
         begun_s, shares = self.now_s, [self._pass(START_S)[1]]
         own = self.random.gauss(1.0, 0.015)  # where its memory lies
         quiet_s = size / self.true_rate(size, allocator)
-        taken, shares_of = zip(*(self._pass(quiet_s * own * self._jitter()) for _ in range(WARMUP_STEPS + STEPS)), strict=True)
+        taken, shares_of = zip(
+            *(self._pass(quiet_s * own * self._jitter()) for _ in range(WARMUP_STEPS + STEPS)),
+            strict=True,
+        )
         steps_s = taken[WARMUP_STEPS:]
         processor_s = quiet_s * CORES * own * STEPS * self._contention(statistics.fmean(shares_of))
         more = {
             "samples_per_cpu_s": size * STEPS / processor_s,
-            "others_share": statistics.fmean([*shares, *shares_of]) if self.now_s > begun_s else None,
+            "others_share": statistics.fmean([*shares, *shares_of])
+            if self.now_s > begun_s
+            else None,
         }
         trial = Trial(
-            Command(("train",)), dict(request.settings), Device("cpu", "cpu"), TrialKind.SPEED, dict(request.environment)
+            Command(("train",)),
+            dict(request.settings),
+            Device("cpu", "cpu"),
+            TrialKind.SPEED,
+            dict(request.environment),
         )
         return TrialResult(
-            trial=trial, outcome=Outcome.COMPLETED, samples_per_step=size, step_s=tuple(steps_s),
-            samples_per_s=size * STEPS / sum(steps_s), duration_s=self.now_s - begun_s, folder="",
+            trial=trial,
+            outcome=Outcome.COMPLETED,
+            samples_per_step=size,
+            step_s=tuple(steps_s),
+            samples_per_s=size * STEPS / sum(steps_s),
+            duration_s=self.now_s - begun_s,
+            folder="",
             **{name: value for name, value in more.items() if name in KNOWN},
-        )  # fmt: skip
+        )
 
     def _contention(self, share: float) -> float:
         """Caches that are shared cost processor time too."""
@@ -78,7 +95,9 @@ class Machine:
         return max(0.5, self.random.gauss(1.0, 0.03))
 
     def _pass(self, work_s: float) -> tuple[float, float]:
-        """(seconds until that much work is done beside the others, their share of the cores meanwhile)."""
+        """(seconds until that much work is done beside the others, their share of the cores
+        meanwhile).
+        """
         left_s, took_s, taken_s = work_s, 0.0, 0.0
         while left_s > 1e-9:
             if self.now_s >= self._until_s:
@@ -87,7 +106,11 @@ class Machine:
             share = self._working / (self._working + CORES)  # the scheduler is fair to threads
             step_s = min(left_s / (1 - share), self._until_s - self.now_s + 1e-9)
             left_s -= step_s * (1 - share)
-            took_s, taken_s, self.now_s = took_s + step_s, taken_s + share * step_s, self.now_s + step_s
+            took_s, taken_s, self.now_s = (
+                took_s + step_s,
+                taken_s + share * step_s,
+                self.now_s + step_s,
+            )
         return took_s, taken_s / took_s if took_s else 0.0
 
 
@@ -100,8 +123,14 @@ def _poisson(mean: float, source: random.Random) -> int:
 
 
 def curve(source: random.Random) -> Callable[[int], float]:
-    """Speeds that saturate (an accelerator, or a host that dispatches), have a hump (caches), or are flat."""
-    top, half, hump = 10 ** source.uniform(1.5, 3), 2 ** source.uniform(0, 8), 2 ** source.uniform(2, 9)
+    """Speeds that saturate (an accelerator, or a host that dispatches), have a hump (caches), or
+    are flat.
+    """
+    top, half, hump = (
+        10 ** source.uniform(1.5, 3),
+        2 ** source.uniform(0, 8),
+        2 ** source.uniform(2, 9),
+    )
     kind = source.choice(["saturates", "saturates", "hump", "flat"])
     if kind == "saturates":
         return lambda size: top * size / (size + half)
@@ -124,14 +153,20 @@ def one(seed: int, others: float) -> Seen:
     rate, gain = curve(source), source.choice([0.95, 1.0, 1.0, 1.06, 1.5])
     largest, asked = 2 ** source.randint(6, 10), 2 ** source.randint(3, 7)
     machine = Machine(rate, gain, others, random.Random(f"{seed}/{others}"))
-    problem = SpeedProblem(largest, lambda result: True, requested=min(asked, largest), environments=(ALLOCATOR,))
+    problem = SpeedProblem(
+        largest, lambda result: True, requested=min(asked, largest), environments=(ALLOCATOR,)
+    )
     search = Search(problem)
     run_search(search.steps(), machine.run)
     found = search.result()
     assert found.chosen is not None
     size, own = int(found.chosen["batch_size"]), min(asked, largest)
     named, users = machine.true_rate(size, bool(found.environment)), machine.true_rate(own, False)
-    best = max(machine.true_rate(2**power, way) for power in range(largest.bit_length()) for way in (False, True))
+    best = max(
+        machine.true_rate(2**power, way)
+        for power in range(largest.bit_length())
+        for way in (False, True)
+    )
     return Seen(
         machine.trials,
         machine.now_s / 60,
@@ -145,13 +180,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=200)
     args = parser.parse_args()
-    print(f"{'load':>14}{'trials':>9}{'minutes':>9}{'regret, mean':>14}{'p90':>7}{'harm':>7}{'kept':>7}")
+    print(
+        f"{'load':>14}{'trials':>9}{'minutes':>9}{'regret, mean':>14}{'p90':>7}{'harm':>7}{'kept':>7}"
+    )
     for name, others in LOADS.items():
         seen = [one(seed, others) for seed in range(args.seeds)]
         regrets = sorted(run.regret for run in seen)
         counts = f"{statistics.fmean(run.trials for run in seen):>9.1f}{statistics.median(run.minutes for run in seen):>9.1f}"
         shown = f"{statistics.fmean(regrets):>14.1%}{regrets[int(0.9 * len(regrets))]:>7.1%}"
-        shares = statistics.fmean(run.harmed for run in seen), statistics.fmean(run.kept for run in seen)
+        shares = (
+            statistics.fmean(run.harmed for run in seen),
+            statistics.fmean(run.kept for run in seen),
+        )
         print(f"{name:>14}{counts}{shown}{shares[0]:>7.1%}{shares[1]:>7.1%}")
 
 

@@ -1,9 +1,11 @@
-"""Two trainings that take turns in one process, and what their times say: the arithmetic of the benches of the engine.
+"""Two trainings that take turns in one process, and what their times say: the arithmetic of the
+benches of the engine.
 
-The first training is a loop that cannot be stopped from outside (`brimful.train.fit`). It is stopped from inside: its loss
-function calls `Turns`, which every `steps` updates lets the second training make as many, and reads the clocks in between.
-So a block of one stands between two blocks of the other, all some tenth of a second long, and what the machine does beside
-them meets both alike.
+The first training is a loop that cannot be stopped from outside (`brimful_train.fit`). It is
+stopped from inside: its loss function calls `Turns`, which every `steps` updates lets the second
+training make as many, and reads the clocks in between. So a block of one stands between two blocks
+of the other, all some tenth of a second long, and what the machine does beside them meets both
+alike.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ class Times:
 
 
 class Turns:
-    """To be called by the first training at each call of its loss, before anything else. `second` makes one update.
+    """To be called by the first training at each call of its loss, before anything else. `second`
+    makes one update.
 
-    After `n` rounds `second_times` has n blocks and `first_times` n - 1, each between two of the second's; the first
-    `warm_up` rounds are not among them. `second_warm_up`: in how many of these the second takes part (default: all).
+    After `n` rounds `second_times` has n blocks and `first_times` n - 1, each between two of the
+    second's; the first `warm_up` rounds are not among them. `second_warm_up`: in how many of these
+    the second takes part (default: all).
     """
 
     def __init__(
@@ -73,11 +77,14 @@ def _stop(times: Times, begun: tuple[float, float]) -> None:
 
 
 def paired_ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """Each block of the first over the mean of the two blocks of the second around it, so that a machine that gets slower or
-    faster at an even pace does not count."""
+    """Each block of the first over the mean of the two blocks of the second around it, so that a
+    machine that gets slower or faster at an even pace does not count."""
     if len(second) != len(first) + 1:
         raise ValueError(f"{len(first)} blocks do not stand between {len(second)}")
-    return [block / ((before + after) / 2) for block, before, after in zip(first, second[:-1], second[1:], strict=True)]
+    return [
+        block / ((before + after) / 2)
+        for block, before, after in zip(first, second[:-1], second[1:], strict=True)
+    ]
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
@@ -88,8 +95,16 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "p10": tenths[0], "p90": tenths[-1]}
 
 
-def calibrated(step_s: Callable[[int], float], target_s: float, first: int, *, multiple: int = 4, tries: int = 6) -> int:
-    """The batch (a multiple of `multiple`) whose step takes about `target_s`: a line through the last two batches measured.
+def calibrated(
+    step_s: Callable[[int], float],
+    target_s: float,
+    first: int,
+    *,
+    multiple: int = 4,
+    tries: int = 6,
+) -> int:
+    """The batch (a multiple of `multiple`) whose step takes about `target_s`: a line through the
+    last two batches measured.
 
     A step's time is a part of its own and a part for each sample; with two batches both are known.
     """
@@ -104,7 +119,9 @@ def calibrated(step_s: Callable[[int], float], target_s: float, first: int, *, m
             break
         wanted = seen[-1][0] + (target_s - seen[-1][1]) / slope
         batch = max(multiple, round(min(wanted, 4 * seen[-1][0]) / multiple) * multiple)
-        if len(seen) == 1 and batch == first:  # that line went through zero and is too steep: a neighbour gives the true one
+        if (
+            len(seen) == 1 and batch == first
+        ):  # that line went through zero and is too steep: a neighbour gives the true one
             batch = max(multiple, first + (multiple if target_s > seen[0][1] else -multiple))
         if any(batch == tried for tried, _ in seen):
             break

@@ -1,7 +1,9 @@
-"""`make demo`: brimful's main job on the captcha example, on this machine, from drawing the images to a measured gain.
+"""`make demo`: brimful's main job on the captcha example, on this machine, from drawing the images
+to a measured gain.
 
-Audits the script, predicts two cards that need not be here, tunes for this CPU, pastes the command that tuning ends with, and
-trains both ways at equal samples seen. Everything that is printed was measured or computed in this run.
+Audits the script, predicts two cards that need not be here, tunes for this CPU, pastes the command
+that tuning ends with, and trains both ways at equal samples seen. Everything that is printed was
+measured or computed in this run.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ HERE = Path(__file__).parent
 SCRIPT = os.path.relpath(HERE / "captcha" / "train.py")
 OUT = HERE / "captcha" / "out"
 DEFAULT_BATCH_SIZE, DEFAULT_WORKERS = 64, 2  # what examples/captcha/train.py takes by itself
-MAX_BATCH_SIZE = 128  # for tuning here: an epoch of the demo's few images should still have some steps
+MAX_BATCH_SIZE = (
+    128  # for tuning here: an epoch of the demo's few images should still have some steps
+)
 CARDS = ("a100-40gb", "rtx3080-20gb")
 ENDINGS = {0: "done", 3: "does not fit"}
 GIB = 1 << 30
@@ -40,31 +44,59 @@ class Training:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=1_024, help="to tune and train on: few, so that it takes seconds")
-    parser.add_argument("--card-images", type=int, default=8_192, help="for the predictions: many, to leave the cards room")
-    parser.add_argument("--max-batch-size", type=int, default=MAX_BATCH_SIZE, help="the largest that tuning tries here")
+    parser.add_argument(
+        "--images",
+        type=int,
+        default=1_024,
+        help="to tune and train on: few, so that it takes seconds",
+    )
+    parser.add_argument(
+        "--card-images",
+        type=int,
+        default=8_192,
+        help="for the predictions: many, to leave the cards room",
+    )
+    parser.add_argument(
+        "--max-batch-size",
+        type=int,
+        default=MAX_BATCH_SIZE,
+        help="the largest that tuning tries here",
+    )
     args = parser.parse_args()
     few, many = args.images, args.card_images
     OUT.mkdir(parents=True, exist_ok=True)
-    step(f"Draw {many + few:,} captchas, and an eighth as many for validation (once; they are kept as PNG files)")
+    step(
+        f"Draw {many + few:,} captchas, and an eighth as many for validation (once; they are "
+        "kept as PNG files)"
+    )
     for samples in (many, few):
-        subprocess.run(train_command(DEFAULT_BATCH_SIZE, samples, "--epochs", "0"), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            train_command(DEFAULT_BATCH_SIZE, samples, "--epochs", "0"),
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
 
     step("What does the script really do?")
     show_audit(brimful("audit", "--device", "cpu", command=train_command(DEFAULT_BATCH_SIZE, few)))
 
     step("Would it fit a card that is not here?")
     for card in CARDS:
-        show_prediction(card, brimful("predict", "--gpu", card, command=train_command("{batch_size}", many)))
+        show_prediction(
+            card, brimful("predict", "--gpu", card, command=train_command("{batch_size}", many))
+        )
 
     step("Which settings train fastest on this CPU?")
     limits = ("--max-batch-size", str(args.max_batch_size), "--steps", "6")
-    plan = brimful("tune", "--device", "cpu", *limits, command=train_command(DEFAULT_BATCH_SIZE, few))
+    plan = brimful(
+        "tune", "--device", "cpu", *limits, command=train_command(DEFAULT_BATCH_SIZE, few)
+    )
     show_plan(plan)
 
     before, after = shlex.join(train_command(DEFAULT_BATCH_SIZE, few)), plan["command_line"]
     if after == before:
-        step("Nothing that was run is clearly faster: the plan is the settings that the command had")
+        step(
+            "Nothing that was run is clearly faster: the plan is the settings that the command had"
+        )
     else:
         step(f"Train both ways on {few:,} images, in turn: before, after, after, before")
         runs = [train(command) for command in (before, after, after, before)]
@@ -80,7 +112,14 @@ def main() -> None:
 
 
 def train_command(batch_size: int | str, samples: int, *flags: str) -> list[str]:
-    numbers = ("--batch-size", str(batch_size), "--workers", str(DEFAULT_WORKERS), "--samples", str(samples))
+    numbers = (
+        "--batch-size",
+        str(batch_size),
+        "--workers",
+        str(DEFAULT_WORKERS),
+        "--samples",
+        str(samples),
+    )
     return [sys.executable, SCRIPT, *numbers, *flags]
 
 
@@ -89,15 +128,21 @@ def step(sentence: str) -> None:
 
 
 def brimful(verb: str, *options: str, command: list[str]) -> dict:
-    """The JSON object of one call; its talk goes to this terminal, and the object is kept in the `out` folder."""
+    """The JSON object of one call; its talk goes to this terminal, and the object is kept in the
+    `out` folder.
+    """
     shown = ["python" if word == sys.executable else word for word in command]
     print(f"$ brimful {verb} {' '.join(options)} -- {' '.join(shown)}", flush=True)
     done = subprocess.run(
-        [sys.executable, "-m", "brimful", verb, *options, "--json", "--", *command], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "brimful", verb, *options, "--json", "--", *command],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     if done.returncode not in ENDINGS:
         sys.exit(f"brimful {verb} ended with exit code {done.returncode}\n{done.stdout}")
-    (OUT / f"{verb}{'-' + options[1] if verb == 'predict' else ''}.json").write_text(done.stdout, encoding="utf-8")
+    (OUT / f"{verb}{'-' + options[1] if verb == 'predict' else ''}.json").write_text(
+        done.stdout, encoding="utf-8"
+    )
     return json.loads(done.stdout)
 
 
@@ -113,17 +158,26 @@ def train(command_line: str) -> Training:
     if process.returncode:
         sys.exit(f"the training ended with exit code {process.returncode}: {command_line}")
     loss, images_per_s = re.findall(r"loss ([\d.]+),.* ([\d.]+) images/s", text)[-1]
-    return Training(float(images_per_s), time.perf_counter() - begun, used.ru_maxrss * 1024, float(loss))
+    return Training(
+        float(images_per_s), time.perf_counter() - begun, used.ru_maxrss * 1024, float(loss)
+    )
 
 
 def show_audit(audit: dict) -> None:
     effective = audit["effective"]
     print(
-        f"asked for {audit['requested'].get('batch_size')}, {shown(effective['samples_per_step'], 'g')} samples go into a step"
+        f"asked for {audit['requested'].get('batch_size')}, "
+        f"{shown(effective['samples_per_step'], 'g')} samples go into a step"
     )
-    print(f"a step takes {shown(audit['step_s'], '.2f')} s, {shown(audit['loading_share'], '.0%')} of it waiting for data")
+    print(
+        f"a step takes {shown(audit['step_s'], '.2f')} s, {shown(audit['loading_share'], '.0%')} "
+        "of it waiting for data"
+    )
     for finding in audit["findings"]:
-        print(f"  {finding['code']}: {finding['problem']} {finding['explanation']} {finding['suggestion']}")
+        print(
+            f"  {finding['code']}: {finding['problem']} {finding['explanation']} "
+            f"{finding['suggestion']}"
+        )
     if not audit["findings"]:
         print("nothing to complain about")
 
@@ -138,15 +192,20 @@ def show_prediction(card: str, answer: dict) -> None:
         return
     low, high = answer["peak"]["device_interval_bytes"]
     print(
-        f"{card}: up to {answer['largest_batch_size']:,} images a batch (limited by the {answer['limited_by'] or 'card'}); "
-        f"device peak {answer['peak']['device_bytes'] / GIB:.2f} GiB [{low / GIB:.2f}, {high / GIB:.2f}] "
+        f"{card}: up to {answer['largest_batch_size']:,} images a batch (limited by the "
+        f"{answer['limited_by'] or 'card'}); "
+        f"device peak {answer['peak']['device_bytes'] / GIB:.2f} GiB [{low / GIB:.2f}, "
+        f"{high / GIB:.2f}] "
         f"of {answer['gpu']['total_bytes']['value'] / GIB:.2f}; {answer['seconds']:.0f} s"
     )
 
 
 def show_plan(plan: dict) -> None:
     for setting in plan["settings"]:
-        print(f"  {setting['name']}: {setting['requested']} -> {setting['effective']}  ({setting['why']})")
+        print(
+            f"  {setting['name']}: {setting['requested']} -> {setting['effective']}  "
+            f"({setting['why']})"
+        )
     print(f"  {plan['trials']} trials, {plan['out_of_memory_trials']} out of memory")
     print(f"  {plan['command_line']}")
 
@@ -161,7 +220,9 @@ def show_gain(plan: dict, before: list[Training], after: list[Training]) -> None
         return statistics.mean(getattr(run, field) for run in runs)
 
     both = (before, after)
-    workers = {setting["name"]: setting["effective"] for setting in plan["settings"]}.get("num_workers", DEFAULT_WORKERS)
+    workers = {setting["name"]: setting["effective"] for setting in plan["settings"]}.get(
+        "num_workers", DEFAULT_WORKERS
+    )
     gain = mean(both[1], "images_per_s") / mean(both[0], "images_per_s")
     print(row("", ["before", "after"]))
     print(row("batch size", [str(DEFAULT_BATCH_SIZE), str(plan["batch_size"])]))
@@ -169,7 +230,12 @@ def show_gain(plan: dict, before: list[Training], after: list[Training]) -> None
     print(row("variables in the environment", ["0", str(len(plan["environment"]))]))
     print(row("images/s while training", [f"{mean(runs, 'images_per_s'):.1f}" for runs in both]))
     print(row("seconds, start to end", [f"{mean(runs, 'wall_s'):.1f}" for runs in both]))
-    print(row("peak resident memory, MiB", [f"{mean(runs, 'peak_resident_bytes') / (1 << 20):.0f}" for runs in both]))
+    print(
+        row(
+            "peak resident memory, MiB",
+            [f"{mean(runs, 'peak_resident_bytes') / (1 << 20):.0f}" for runs in both],
+        )
+    )
     print(row("mean loss over these images", [f"{mean(runs, 'loss'):.3f}" for runs in both]))
     print(f"\n  {gain:.2f} x the speed, measured in this run")
 

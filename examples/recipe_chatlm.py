@@ -1,8 +1,10 @@
-"""`make recipe-chatlm`: the chat recipe on a small data set, on this machine, from the download to a page to look at.
+"""`make recipe-chatlm`: the chat recipe on a small data set, on this machine, from the download to
+a page to look at.
 
-Reads the Chinese dialogues out of a pinned wheel of PyPI, trains a tokenizer and the tiny model under `brimful run`, answers
-questions, and shows BLEU and statistics. 552 dialogues are too few to learn anything but them by heart: so what is measured
-here is how much of them it has learned, on the rows that it was trained on.
+Reads the Chinese dialogues out of a pinned wheel of PyPI, trains a tokenizer and the tiny model
+under `brimful run`, answers questions, and shows BLEU and statistics. 552 dialogues are too few to
+learn anything but them by heart: so what is measured here is how much of them it has learned, on
+the rows that it was trained on.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from pathlib import Path
 
 import yaml
 
-from brimful.recipes.wheels import Wheel
+from recipes.common.wheels import Wheel
 
 HERE = Path(__file__).parent
-DIALOGUES = Wheel("chatterbot-corpus", "1.3.3", "86de5300afb9a80826386339d3bec79c0a72eb0358abb8327e2ecef5ae0ce154")
+DIALOGUES = Wheel(
+    "chatterbot-corpus", "1.3.3", "86de5300afb9a80826386339d3bec79c0a72eb0358abb8327e2ecef5ae0ce154"
+)
 FOLDER = "chatterbot_corpus/data/chinese/"
-RECIPE = (sys.executable, "-m", "brimful.recipes.chatlm")
+RECIPE = (sys.executable, "-m", "recipes.chatlm")
 ASKED = ("什么是ai", "你是什么语言编写的", "你好")
 LEARNED = 0.5  # of the first epoch's loss; a model that learned nothing stays near it
 
@@ -38,7 +42,10 @@ def main() -> None:
 
     step("Download the dialogues (a wheel, by its hash; nothing is installed)")
     rows = write_rows(DIALOGUES.fetch(out / "wheel", print), out / "dialogues.jsonl")
-    print(f"{len(rows)} rows in {out / 'dialogues.jsonl'}, for example: {rows[0]['prompt']} → {rows[0]['response']}")
+    print(
+        f"{len(rows)} rows in {out / 'dialogues.jsonl'}, for example: {rows[0]['prompt']} → "
+        f"{rows[0]['response']}"
+    )
 
     step("Train a tokenizer")
     data = ("--data", out / "dialogues.jsonl")
@@ -47,7 +54,18 @@ def main() -> None:
     step("Train the tiny model under brimful run")
     training = out / "training"
     limits = ("--max-prompt-tokens", 48, "--max-response-tokens", 48)
-    flags = ("--model", "tiny", "--dropout", 0, "--epochs", args.epochs, "--lr", 2e-3, "--eval-every-epochs", args.epochs / 2)
+    flags = (
+        "--model",
+        "tiny",
+        "--dropout",
+        0,
+        "--epochs",
+        args.epochs,
+        "--lr",
+        2e-3,
+        "--eval-every-epochs",
+        args.epochs / 2,
+    )
     command = (*RECIPE, *data, "--eval-data", out / "dialogues.jsonl", "--tokenizer", out / "tokenizer", *limits, *flags,
                "--cache", out / "cache", "--out", training, "--resume", "no", "--device", "cpu")  # fmt: skip
     home = ("--home", out / "records")
@@ -55,7 +73,9 @@ def main() -> None:
 
     step("Ask it")
     place = ("--checkpoint", training, "--device", "cpu")
-    for question, answer in zip(ASKED, run(*RECIPE, "answer", *ASKED, *place, shown=False).splitlines(), strict=True):
+    for question, answer in zip(
+        ASKED, run(*RECIPE, "answer", *ASKED, *place, shown=False).splitlines(), strict=True
+    ):
         print(f"{question} → {answer}")
 
     step("Score it on what it was trained on")
@@ -65,7 +85,10 @@ def main() -> None:
     show_statistics(training)
     page = out / "report.html"
     run(sys.executable, "-m", "brimful", "report", *home, "--out", page, shown=False)
-    print(f"\nThe page: {os.path.relpath(page)}\nTalk to it: python -m brimful.recipes.chatlm chat --checkpoint {training}")
+    print(
+        f"\nThe page: {os.path.relpath(page)}\nTalk to it: python -m recipes.chatlm chat "
+        f"--checkpoint {training}"
+    )
 
 
 def write_rows(wheel: Path, path: Path) -> list[dict[str, str]]:
@@ -75,23 +98,37 @@ def write_rows(wheel: Path, path: Path) -> list[dict[str, str]]:
         for name in sorted(archive.namelist()):
             if name.startswith(FOLDER) and name.endswith(".yml"):
                 for prompt, *responses in yaml.safe_load(archive.read(name))["conversations"]:
-                    rows += [{"prompt": str(prompt), "response": str(response)} for response in responses]
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+                    rows += [
+                        {"prompt": str(prompt), "response": str(response)} for response in responses
+                    ]
+    path.write_text(
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+    )
     return rows
 
 
 def show_statistics(training: Path) -> None:
     """Ends with an error where the loss shows that nothing was learned."""
     events = [json.loads(line) for line in (training / "log.jsonl").read_text().splitlines()]
-    begun = max(number for number, event in enumerate(events) if event["event"] == "settings" and len(event["rows"]) > 1)
+    begun = max(
+        number
+        for number, event in enumerate(events)
+        if event["event"] == "settings" and len(event["rows"]) > 1
+    )
     losses = [event["loss"] for event in events[begun:] if event["event"] == "epoch"]
     statistics = json.loads((training / "training_stats.json").read_text())
     print(f"loss {losses[0]:.3f} in the first epoch, {losses[-1]:.3f} in the last of {len(losses)}")
     for name, value in statistics.items():
-        if re.fullmatch(r"(train|eval)_time_seconds|samples_per_second|samples|updates|peak_host_memory_.*", name):
+        if re.fullmatch(
+            r"(train|eval)_time_seconds|samples_per_second|samples|updates|peak_host_memory_.*",
+            name,
+        ):
             print(f"{name}: {value}")
     if losses[-1] > LEARNED * losses[0]:
-        sys.exit(f"The loss fell from {losses[0]:.3f} to {losses[-1]:.3f} only: the model has not learned the dialogues.")
+        sys.exit(
+            f"The loss fell from {losses[0]:.3f} to {losses[-1]:.3f} only: the model has not "
+            "learned the dialogues."
+        )
 
 
 def run(*command: object, shown: bool = True) -> str:

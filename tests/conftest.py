@@ -7,13 +7,14 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# A run in the background of a shell without job control is started with Ctrl-C ignored, and so would be every process that the
-# tests start and interrupt.
+# A run in the background of a shell without job control is started with Ctrl-C ignored, and so
+# would be every process that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and so it is under nohup
 
-# A trial writes no bytecode (it leaves no trace) and reads what is there: without this, each of some hundred children compiles
-# brimful_inside anew, 0.2 s of its 2 (measured). Once, before the workers of pytest-xdist start.
+# A trial writes no bytecode (it leaves no trace) and reads what is there: without this, each of
+# some hundred children compiles brimful_inside anew, 0.2 s of its 2 (measured). Once, before the
+# workers of pytest-xdist start.
 _SOURCE = Path(__file__).parent.parent / "src"
 
 
@@ -22,21 +23,30 @@ def pytest_configure(config: pytest.Config) -> None:
         compileall.compile_dir(_SOURCE, quiet=2)
 
 
-# Nothing here depends on how busy the machine is. Set before any test module makes settings of its own from these.
-hypothesis.settings.register_profile("brimful", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# Nothing here depends on how busy the machine is. Set before any test module makes settings of its
+# own from these.
+hypothesis.settings.register_profile(
+    "brimful", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("brimful")
 
-# The heavy tests of these (two are benches of the engine and a recipe) start several processes that each train for a while:
-# `make test-slow` runs them.
-_ROOMS = ("train", "recipes", "end_to_end/test_run.py", "bench/test_kills.py", "bench/test_captcha.py")
+# The heavy tests of these (two are benches of the engine and a recipe) start several processes that
+# each train for a while: `make test-slow` runs them.
+_ROOMS = (
+    "brimful_train",
+    "recipes",
+    "brimful/end_to_end/test_run.py",
+    "bench/test_kills.py",
+    "bench/test_captcha.py",
+)
 _SLOW_ROOMS = [Path(__file__).parent / name for name in _ROOMS]
 # All tests of these: none takes long, and together they are some minute of processor time.
 _WHOLE = (
     "recipes",
-    "train/checkpoints",
-    "train/step/test_dry_run.py",
-    "train/data/test_batch_errors.py",
-    "train/data/test_workers.py",
+    "brimful_train/checkpoints",
+    "brimful_train/test_dry_run.py",
+    "brimful_train/data/test_batch_errors.py",
+    "brimful_train/data/test_workers.py",
 )
 _WHOLLY_SLOW = [Path(__file__).parent / name for name in _WHOLE]
 
@@ -44,6 +54,8 @@ _WHOLLY_SLOW = [Path(__file__).parent / name for name in _WHOLE]
 @pytest.hookimpl(tryfirst=True)  # before tests are left out by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        heavy = item.get_closest_marker("heavy") and any(item.path.is_relative_to(room) for room in _SLOW_ROOMS)
+        heavy = item.get_closest_marker("heavy") and any(
+            item.path.is_relative_to(room) for room in _SLOW_ROOMS
+        )
         if heavy or any(item.path.is_relative_to(room) for room in _WHOLLY_SLOW):
             item.add_marker("slow")

@@ -25,7 +25,11 @@ def values_of(cls: type) -> st.SearchStrategy:
     """Instances of a dataclass of `values` or `wire`, built from its hints, with short collections."""
     assert is_dataclass(cls)
     hints = typing.get_type_hints(cls)
-    return st.deferred(lambda: st.builds(cls, **{field.name: _of(hints[field.name]) for field in fields(cls) if field.init}))
+    return st.deferred(
+        lambda: st.builds(
+            cls, **{field.name: _of(hints[field.name]) for field in fields(cls) if field.init}
+        )
+    )
 
 
 def _of(hint) -> st.SearchStrategy:

@@ -24,21 +24,37 @@ atexit.register(report)
 
 
 def heavy_modules_of(program: str, *argv: str, folder: Path) -> list[str]:
-    """Which heavy modules are loaded at the end of `program`, run as a script of its own with `argv`."""
+    """Which heavy modules are loaded at the end of `program`, run as a script of its own with
+    `argv`.
+    """
     environment = {**os.environ, "BRIMFUL_HOME": str(folder), "NO_COLOR": "1"}
     code = REPORT_HEAVY.format(heavy=HEAVY) + program
-    done = subprocess.run([sys.executable, "-c", code, *argv], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     lines = [line for line in done.stderr.splitlines() if line.startswith("HEAVY:")]
     assert lines and "Traceback" not in done.stderr, done.stderr
     return [name for name in lines[-1].removeprefix("HEAVY:").split(",") if name]
 
 
 def test_importing_brimful_imports_no_torch(tmp_path: Path):
-    assert heavy_modules_of("import brimful; brimful.Plan; brimful.BrimfulError", folder=tmp_path) == []
-    assert "torch" in heavy_modules_of("import brimful, torch", folder=tmp_path), "this test can fail"
+    assert (
+        heavy_modules_of("import brimful; brimful.Plan; brimful.BrimfulError", folder=tmp_path)
+        == []
+    )
+    assert "torch" in heavy_modules_of("import brimful, torch", folder=tmp_path), (
+        "this test can fail"
+    )
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["gpus"], ["predict", "--help"], ["report", "--help"], ["report"]])
+@pytest.mark.parametrize(
+    "argv",
+    [["--help"], ["--version"], ["gpus"], ["predict", "--help"], ["report", "--help"], ["report"]],
+)
 def test_the_command_line_imports_no_torch_where_it_runs_nothing(argv: list[str], tmp_path: Path):
     program = "import sys; sys.argv[0] = 'brimful'\nfrom brimful.cli import main\nsys.exit(main())"
     assert heavy_modules_of(program, *argv, folder=tmp_path) == []
@@ -56,11 +72,14 @@ def test_the_public_names_are_few_and_all_there_and_another_is_an_error_with_its
 
 
 def imported_names(text: str) -> Iterator[str]:
-    """All modules that a source file imports, at module level or inside functions, but not those that it can do without:
-    an import under ``try`` that catches ImportError."""
+    """All modules that a source file imports, at module level or inside functions, but not those
+    that it can do without: an import under ``try`` that catches ImportError."""
     tree = ast.parse(text)
     optional = {
-        inner for node in ast.walk(tree) if isinstance(node, ast.Try) and catches_import_error(node) for inner in node.body
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Try) and catches_import_error(node)
+        for inner in node.body
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Import) and node not in optional:
@@ -70,7 +89,10 @@ def imported_names(text: str) -> Iterator[str]:
 
 
 def catches_import_error(node: ast.Try) -> bool:
-    return any(isinstance(handler.type, ast.Name) and handler.type.id == "ImportError" for handler in node.handlers)
+    return any(
+        isinstance(handler.type, ast.Name) and handler.type.id == "ImportError"
+        for handler in node.handlers
+    )
 
 
 def foreign_imports(folder: Path, allowed: tuple[str, ...]) -> list[str]:
@@ -78,7 +100,9 @@ def foreign_imports(folder: Path, allowed: tuple[str, ...]) -> list[str]:
     found = []
     for path in sorted(folder.rglob("*.py")):
         for name in imported_names(path.read_text(encoding="utf-8")):
-            if name.split(".")[0] not in sys.stdlib_module_names and not any(f"{name}.".startswith(f"{a}.") for a in allowed):
+            if name.split(".")[0] not in sys.stdlib_module_names and not any(
+                f"{name}.".startswith(f"{a}.") for a in allowed
+            ):
                 found.append(f"{path.relative_to(SOURCE)}: {name}")
     return found
 
@@ -92,14 +116,21 @@ def test_brimful_inside_imports_torch_and_the_standard_library_alone():
 
 
 def test_a_foreign_import_is_seen_wherever_it_stands_but_for_one_that_can_fail():
-    assert list(imported_names("import os\ndef f():\n    from numpy.linalg import norm\n")) == ["os", "numpy.linalg"]
+    assert list(imported_names("import os\ndef f():\n    from numpy.linalg import norm\n")) == [
+        "os",
+        "numpy.linalg",
+    ]
     assert list(imported_names("try:\n    import numpy\nexcept ImportError:\n    pass\n")) == []
-    assert list(imported_names("try:\n    import numpy\nexcept ValueError:\n    pass\n")) == ["numpy"]
+    assert list(imported_names("try:\n    import numpy\nexcept ValueError:\n    pass\n")) == [
+        "numpy"
+    ]
 
 
 def test_brimful_inside_can_be_read_by_python_3_9():
     for path in sorted(INSIDE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 9))
+        tree = ast.parse(
+            path.read_text(encoding="utf-8"), filename=str(path), feature_version=(3, 9)
+        )
         assert not any(isinstance(node, ast.Match) for node in ast.walk(tree)), path
 
 
@@ -114,7 +145,9 @@ def import_circles(graph: grimp.ImportGraph) -> set[frozenset[str]]:
 
 
 def test_no_modules_import_each_other_in_a_circle_not_even_for_their_types():
-    graph = grimp.build_graph("brimful", "brimful_inside", exclude_type_checking_imports=False, cache_dir=None)
+    graph = grimp.build_graph(
+        "brimful", "brimful_inside", exclude_type_checking_imports=False, cache_dir=None
+    )
     assert import_circles(graph) == set()
 
 
@@ -124,7 +157,9 @@ def test_a_circle_by_way_of_type_checking_is_seen(tmp_path: Path, monkeypatch: p
     (package / "__init__.py").write_text("")
     (package / "one.py").write_text("from ringed import two\n")
     (package / "two.py").write_text("def f():\n    from ringed import three\n")
-    (package / "three.py").write_text("import typing\nif typing.TYPE_CHECKING:\n    from ringed.one import One\n")
+    (package / "three.py").write_text(
+        "import typing\nif typing.TYPE_CHECKING:\n    from ringed.one import One\n"
+    )
     (package / "four.py").write_text("from ringed import one\n")
     monkeypatch.syspath_prepend(tmp_path)
     graph = grimp.build_graph("ringed", exclude_type_checking_imports=False, cache_dir=None)

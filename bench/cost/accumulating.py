@@ -1,5 +1,5 @@
-"""A language model as many are trained from scratch: batches from an array, no DataLoader, 40 micro-batches in a step, and an
-evaluation of 400 batches before the first one."""
+"""A language model as many are trained from scratch: batches from an array, no DataLoader, 40
+micro-batches in a step, and an evaluation of 400 batches before the first one."""
 
 import argparse
 
@@ -18,11 +18,19 @@ def main():
     parser.add_argument("--eval-batches", type=int, default=200, help="of each of two splits")
     args = parser.parse_args()
 
-    splits = [numpy.random.default_rng(seed).integers(0, VOCABULARY, 200_000).astype(numpy.uint16) for seed in range(2)]
+    splits = [
+        numpy.random.default_rng(seed).integers(0, VOCABULARY, 200_000).astype(numpy.uint16)
+        for seed in range(2)
+    ]
 
     def batch(split):
         starts = torch.randint(len(split) - LENGTH - 1, (args.batch_size,)).tolist()
-        rows = torch.stack([torch.from_numpy(split[start : start + LENGTH + 1].astype(numpy.int64)) for start in starts])
+        rows = torch.stack(
+            [
+                torch.from_numpy(split[start : start + LENGTH + 1].astype(numpy.int64))
+                for start in starts
+            ]
+        )
         return rows.pin_memory().cuda(non_blocking=True)
 
     with torch.device("cuda"):
@@ -37,7 +45,10 @@ def main():
         if step % 2000 == 0:
             model.eval()
             with torch.no_grad():
-                losses = [sum(loss_of(batch(split)).item() for _ in range(args.eval_batches)) for split in splits]
+                losses = [
+                    sum(loss_of(batch(split)).item() for _ in range(args.eval_batches))
+                    for split in splits
+                ]
             model.train()
             print(f"step {step}: losses {losses}")
         for _ in range(args.micro_batches):

@@ -1,4 +1,6 @@
-"""A chat model: trained on prompts and responses, its evaluation answers each held-out prompt, token by token."""
+"""A chat model: trained on prompts and responses, its evaluation answers each held-out prompt,
+token by token.
+"""
 
 import argparse
 
@@ -15,9 +17,17 @@ def main():
     args = parser.parse_args()
 
     config = T5Config(
-        vocab_size=29_298, d_model=768, d_kv=64, d_ff=3072, num_layers=args.layers, num_heads=12,
-        feed_forward_proj="gated-gelu", decoder_start_token_id=0, pad_token_id=0, eos_token_id=1,
-    )  # fmt: skip
+        vocab_size=29_298,
+        d_model=768,
+        d_kv=64,
+        d_ff=3072,
+        num_layers=args.layers,
+        num_heads=12,
+        feed_forward_proj="gated-gelu",
+        decoder_start_token_id=0,
+        pad_token_id=0,
+        eos_token_id=1,
+    )
     with torch.device("cuda"):
         model = T5ForConditionalGeneration(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -35,7 +45,9 @@ def main():
         model.eval()
         with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
             for (prompts,) in DataLoader(held_out, batch_size=args.batch_size):
-                answers = model.generate(input_ids=prompts.cuda(), max_new_tokens=args.tokens, do_sample=False)
+                answers = model.generate(
+                    input_ids=prompts.cuda(), max_new_tokens=args.tokens, do_sample=False
+                )
         print(f"loss {loss.item():.3f}, answers of {answers.shape[1]} tokens")
 
 

@@ -1,4 +1,6 @@
-"""An ordinary CUDA training script: a decoder of about a billion parameters, made on the card, AdamW, bfloat16 autocast."""
+"""An ordinary CUDA training script: a decoder of about a billion parameters, made on the card,
+AdamW, bfloat16 autocast.
+"""
 
 import argparse
 
@@ -17,8 +19,13 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.first(x)).chunk(3, -1))
-        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(self.first(x)).chunk(3, -1)
+        )
+        x = x + self.out(
+            F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        )
         return x + self.down(F.gelu(self.up(self.second(x))))
 
 
@@ -43,7 +50,9 @@ def main():
     parser.add_argument("--width", type=int, default=1536)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--samples", type=int, default=4096)
-    parser.add_argument("--empty", action="store_true", help="make it without memory first, then empty on the card")
+    parser.add_argument(
+        "--empty", action="store_true", help="make it without memory first, then empty on the card"
+    )
     args = parser.parse_args()
 
     sizes = (32000, args.length, args.width, args.width // 64, args.layers)

@@ -1,4 +1,6 @@
-"""LoRA (PEFT) of a language model of 7 billion parameters, from its configuration alone: the base frozen in bfloat16."""
+"""LoRA (PEFT) of a language model of 7 billion parameters, from its configuration alone: the base
+frozen in bfloat16.
+"""
 
 import argparse
 
@@ -20,7 +22,11 @@ def main():
     config = LlamaConfig(num_hidden_layers=args.layers, use_cache=False)
     with torch.device("cuda"):
         model = LlamaForCausalLM(config).to(torch.bfloat16)
-    lora = LoraConfig(task_type=TaskType.CAUSAL_LM, r=args.rank, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"])
+    lora = LoraConfig(
+        task_type=TaskType.CAUSAL_LM,
+        r=args.rank,
+        target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
+    )
     model = get_peft_model(model, lora)
     model.gradient_checkpointing_enable({"use_reentrant": False})
     model.enable_input_require_grads()

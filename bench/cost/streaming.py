@@ -1,5 +1,6 @@
-"""Texts packed into rows as they come from an iterable data set: each epoch is a few batches, and starts its worker anew by
-spawning, which imports this script and torch again. Rows are made of lists of numbers, as tokenizers give them."""
+"""Texts packed into rows as they come from an iterable data set: each epoch is a few batches, and
+starts its worker anew by spawning, which imports this script and torch again. Rows are made of
+lists of numbers, as tokenizers give them."""
 
 import argparse
 import random
@@ -19,7 +20,9 @@ class Packed(IterableDataset):
             row = torch.empty(LENGTH + 1, dtype=torch.long)
             start = 0
             while start < len(row):
-                text = torch.tensor([chance.randrange(VOCABULARY) for _ in range(chance.randrange(20, 200))])
+                text = torch.tensor(
+                    [chance.randrange(VOCABULARY) for _ in range(chance.randrange(20, 200))]
+                )
                 taken = text[: len(row) - start]
                 row[start : start + len(taken)] = taken
                 start += len(taken)

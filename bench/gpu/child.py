@@ -1,10 +1,12 @@
-"""One training script in a process of its own, on a real card or an imaginary one, and what it took.
+"""One training script in a process of its own, on a real card or an imaginary one, and what it
+took.
 
     python -m bench.gpu.child real    <result file> <script> [its arguments]
     python -m bench.gpu.child <card.json> <result file> <script> [its arguments]
 
-The script is run as `python script ...` runs it. The standard library, torch and brimful_inside are enough. The result is JSON:
-peaks in bytes, seconds of each step after the warm-up (between ends of steps, by CUDA events), and the settings in force.
+The script is run as `python script ...` runs it. The standard library, torch and brimful_inside are
+enough. The result is JSON: peaks in bytes, seconds of each step after the warm-up (between ends of
+steps, by CUDA events), and the settings in force.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ WARMUP_STEPS = 3
 
 
 class Steps:
-    """Calls `seen` with the number of each step of the first optimizer that steps: of several, it sets the pace."""
+    """Calls `seen` with the number of each step of the first optimizer that steps: of several, it
+    sets the pace.
+    """
 
     def __init__(self, seen: Callable[[int], None]) -> None:
         self.count = 0
@@ -60,7 +64,9 @@ class StepTimes:
 
 
 def run_script(path: str, arguments: list[str]) -> str | None:
-    """Run it as the interpreter would. The answer is the last line of its error; None where it ended well."""
+    """Run it as the interpreter would. The answer is the last line of its error; None where it
+    ended well.
+    """
     before = sys.argv, list(sys.path)
     sys.argv, sys.path[:] = [path, *arguments], [str(Path(path).resolve().parent), *sys.path]
     try:
@@ -113,12 +119,16 @@ def on_real(script: str, arguments: list[str]) -> dict[str, object]:
 
 
 def _outside_allocator() -> int:
-    """Bytes of the card in use beside PyTorch's own segments: this process's context, and other processes."""
+    """Bytes of the card in use beside PyTorch's own segments: this process's context, and other
+    processes.
+    """
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved()
 
 
-def on_imaginary(card_file: str, trace_file: str, script: str, arguments: list[str]) -> dict[str, object]:
+def on_imaginary(
+    card_file: str, trace_file: str, script: str, arguments: list[str]
+) -> dict[str, object]:
     """Train on the card that the file describes (`brimful_inside.wire.Card`, and "capacity_bytes")."""
     from brimful_inside import imaginary
     from brimful_inside.wire import Card
@@ -148,7 +158,11 @@ def on_imaginary(card_file: str, trace_file: str, script: str, arguments: list[s
 def main(argv: list[str]) -> None:
     where, result, script, *arguments = argv
     is_real = where == "real"
-    found = on_real(script, arguments) if is_real else on_imaginary(where, result + ".trace.gz", script, arguments)
+    found = (
+        on_real(script, arguments)
+        if is_real
+        else on_imaginary(where, result + ".trace.gz", script, arguments)
+    )
     Path(result).write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -1,4 +1,6 @@
-"""The fixed set of jobs: scripts, flags and batch sizes. Results of different months compare only while this list stands."""
+"""The fixed set of jobs: scripts, flags and batch sizes. Results of different months compare only
+while this list stands.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).parent / "scripts"
 MLP = Path(__file__).parents[1] / "scripts" / "mlp.py"
-MLP_FLAGS = ("--input-size", "4000", "--output-size", "100", "--depth", "8", "--architecture", "uniform")
+MLP_FLAGS = (
+    "--input-size",
+    "4000",
+    "--output-size",
+    "100",
+    "--depth",
+    "8",
+    "--architecture",
+    "uniform",
+)
 
 
 @dataclass(frozen=True)
@@ -32,9 +43,21 @@ JOBS: tuple[Job, ...] = (
     _job("resnet-benchmark", "convnet", "--benchmark", 16, 64, 192),
     _job("resnet-amp-fp16", "convnet", "--amp fp16", 32, 256),
     _job("resnet-amp-channels-last", "convnet", "--amp bf16 --channels-last", 32, 256),
-    _job("resnet-amp-channels-last-benchmark", "convnet", "--amp bf16 --channels-last --benchmark", 32, 256),
+    _job(
+        "resnet-amp-channels-last-benchmark",
+        "convnet",
+        "--amp bf16 --channels-last --benchmark",
+        32,
+        256,
+    ),
     _job("separable", "convnet", "--block separable --width 32 --optimizer adamw", 16, 128),
-    _job("separable-amp-benchmark", "convnet", "--block separable --width 32 --amp fp16 --benchmark", 16, 128),
+    _job(
+        "separable-amp-benchmark",
+        "convnet",
+        "--block separable --width 32 --amp fp16 --benchmark",
+        16,
+        128,
+    ),
     _job("unet", "unet", "", 8, 48),
     _job("unet-amp", "unet", "--amp bf16", 8, 48),
     _job("gan", "gan", "", 64, 512),
@@ -45,7 +68,13 @@ JOBS: tuple[Job, ...] = (
     _job("gpt-amp-accumulate", "gpt", "--amp bf16 --accumulate 2", 2, 16),
     _job("gpt-fused", "gpt", "--amp bf16 --optimizer adamw-fused", 2, 16),
     _job("gpt-loop", "gpt", "--amp bf16 --optimizer adamw-loop", 2, 16),
-    _job("gpt-long-odd-heads", "gpt", "--amp bf16 --length 2048 --width 720 --heads 9 --layers 6", 1, 8),
+    _job(
+        "gpt-long-odd-heads",
+        "gpt",
+        "--amp bf16 --length 2048 --width 720 --heads 9 --layers 6",
+        1,
+        8,
+    ),
     _job("encoder", "encoder", "", 8, 64),
     _job("encoder-amp", "encoder", "--amp fp16", 8, 64),
     _job("lstm", "lstm", "", 20, 160),
@@ -57,8 +86,8 @@ JOBS: tuple[Job, ...] = (
 
 
 def in_order(jobs: tuple[Job, ...] = JOBS) -> list[tuple[Job, int]]:
-    """All runs: each job's smallest batch first, then each one's largest, then what lies between, so that a bench cut short
-    still has every job and then every slope."""
+    """All runs: each job's smallest batch first, then each one's largest, then what lies between,
+    so that a bench cut short still has every job and then every slope."""
     ends = [(job, job.batch_sizes[index]) for index in (0, -1) for job in jobs]
     between = [(job, size) for job in jobs for size in job.batch_sizes[1:-1]]
     return list(dict.fromkeys([*ends, *between]))

@@ -1,4 +1,6 @@
-"""The card of this machine from outside: its name, its driver, and what is in use on it at a moment."""
+"""The card of this machine from outside: its name, its driver, and what is in use on it at a
+moment.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +29,33 @@ print("BRIMFUL" + json.dumps({
 
 
 def describe(python: str = sys.executable, question: str = _QUESTION) -> dict[str, Any]:
-    """{"card": name, total_bytes, capability, multiprocessors; "versions": torch, cuda, cudnn} as torch says them in a process
-    of its own. Raises LookupError with a sentence where there is no CUDA card."""
-    run = subprocess.run([python, "-c", question], capture_output=True, text=True, timeout=300, check=False)
+    """{"card": name, total_bytes, capability, multiprocessors; "versions": torch, cuda, cudnn} as
+    torch says them in a process of its own. Raises LookupError with a sentence where there is no
+    CUDA card."""
+    run = subprocess.run(
+        [python, "-c", question], capture_output=True, text=True, timeout=300, check=False
+    )
     for line in run.stdout.splitlines():
         if line.startswith("BRIMFUL"):
             return json.loads(line[len("BRIMFUL") :])
     output = run.stderr.strip().splitlines()
-    raise LookupError(output[-1] if output else f"{python} ended with {run.returncode} without a word")
+    raise LookupError(
+        output[-1] if output else f"{python} ended with {run.returncode} without a word"
+    )
 
 
 def driver_and_used() -> tuple[str | None, int | None]:
-    """(the driver's version, bytes of the first visible card in use) by NVML, else by nvidia-smi; else None."""
+    """(the driver's version, bytes of the first visible card in use) by NVML, else by nvidia-smi;
+    else None.
+    """
     cards = accelerators.visible()
     if cards:
         return cards[0].driver, cards[0].others_bytes
-    query = ["nvidia-smi", "--query-gpu=driver_version,memory.used", "--format=csv,noheader,nounits"]
+    query = [
+        "nvidia-smi",
+        "--query-gpu=driver_version,memory.used",
+        "--format=csv,noheader,nounits",
+    ]
     try:
         run = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
         driver, used = run.stdout.splitlines()[0].split(",")
@@ -64,7 +77,9 @@ def used_bytes_settled() -> int | None:
 
 
 class Watch:
-    """The most that was in use on the card while the block ran, by NVML, ten times a second. None without NVML."""
+    """The most that was in use on the card while the block ran, by NVML, ten times a second. None
+    without NVML.
+    """
 
     def __init__(self) -> None:
         self.peak_bytes: int | None = None

@@ -1,4 +1,6 @@
-"""Train a small convolutional network with Accelerate: a plain loop, accumulation, mixed precision, gathered metrics."""
+"""Train a small convolutional network with Accelerate: a plain loop, accumulation, mixed precision,
+gathered metrics.
+"""
 
 import argparse
 
@@ -14,12 +16,22 @@ class ConvNet(nn.Module):
         super().__init__()
         layers, inside = [], 3
         for outside in (width, 2 * width, 4 * width):
-            layers += [nn.Conv2d(inside, outside, 3, padding=1, bias=False), nn.BatchNorm2d(outside), nn.ReLU(inplace=True)]
-            layers += [nn.Conv2d(outside, outside, 3, padding=1, bias=False), nn.BatchNorm2d(outside), nn.ReLU(inplace=True)]
+            layers += [
+                nn.Conv2d(inside, outside, 3, padding=1, bias=False),
+                nn.BatchNorm2d(outside),
+                nn.ReLU(inplace=True),
+            ]
+            layers += [
+                nn.Conv2d(outside, outside, 3, padding=1, bias=False),
+                nn.BatchNorm2d(outside),
+                nn.ReLU(inplace=True),
+            ]
             layers += [nn.MaxPool2d(2)]
             inside = outside
         self.features = nn.Sequential(*layers)
-        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(inside, classes))
+        self.head = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(inside, classes)
+        )
 
     def forward(self, images):
         return self.head(self.features(images))
@@ -28,7 +40,9 @@ class ConvNet(nn.Module):
 def images(count, seed):
     source = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 10, (count,), generator=source)
-    return TensorDataset(torch.randn(count, 3, 32, 32, generator=source) + labels.view(-1, 1, 1, 1) / 5, labels)
+    return TensorDataset(
+        torch.randn(count, 3, 32, 32, generator=source) + labels.view(-1, 1, 1, 1) / 5, labels
+    )
 
 
 def main():
@@ -42,14 +56,20 @@ def main():
     accelerator = Accelerator(
         mixed_precision=args.mixed_precision,
         gradient_accumulation_steps=args.accumulate,
-        project_config=ProjectConfiguration(project_dir="out", automatic_checkpoint_naming=True, total_limit=2),
+        project_config=ProjectConfiguration(
+            project_dir="out", automatic_checkpoint_naming=True, total_limit=2
+        ),
     )
     set_seed(0)
-    train_loader = DataLoader(images(4096, 1), batch_size=args.batch_size, shuffle=True, drop_last=True)
+    train_loader = DataLoader(
+        images(4096, 1), batch_size=args.batch_size, shuffle=True, drop_last=True
+    )
     eval_loader = DataLoader(images(1024, 2), batch_size=args.batch_size)
     model = ConvNet()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=args.epochs * len(train_loader))
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=1e-2, total_steps=args.epochs * len(train_loader)
+    )
     model, optimizer, train_loader, eval_loader, scheduler = accelerator.prepare(
         model, optimizer, train_loader, eval_loader, scheduler
     )
@@ -77,7 +97,10 @@ def main():
             predicted, labels = accelerator.gather_for_metrics((predicted, labels))
             right += (predicted == labels).sum().item()
             seen += labels.shape[0]
-        accelerator.print(f"epoch {epoch}: loss {total.item() / len(train_loader):.4f}, accuracy {right / seen:.2%}")
+        accelerator.print(
+            f"epoch {epoch}: loss {total.item() / len(train_loader):.4f}, accuracy "
+            f"{right / seen:.2%}"
+        )
         accelerator.save_state()
     accelerator.wait_for_everyone()
     accelerator.save(accelerator.unwrap_model(model).state_dict(), "model.pt")

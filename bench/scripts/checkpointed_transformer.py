@@ -1,4 +1,6 @@
-"""A transformer encoder whose layers are computed again in the backward pass: torch.utils.checkpoint in each of its kinds."""
+"""A transformer encoder whose layers are computed again in the backward pass:
+torch.utils.checkpoint in each of its kinds.
+"""
 
 import argparse
 
@@ -17,7 +19,10 @@ class Encoder(nn.Module):
         self.words = nn.Embedding(words, width)
         self.places = nn.Parameter(torch.zeros(length, width))
         self.layers = nn.Sequential(
-            *(nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True, norm_first=True) for _ in range(layers))
+            *(
+                nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True, norm_first=True)
+                for _ in range(layers)
+            )
         )
         self.head = nn.Linear(width, classes)
 
@@ -43,7 +48,9 @@ def main():
     torch.manual_seed(0)
     tokens = torch.randint(0, 5000, (4096, 128))
     labels = tokens[:, :8].sum(1) % 4
-    train_loader = DataLoader(TensorDataset(tokens[:3584], labels[:3584]), args.batch_size, shuffle=True)
+    train_loader = DataLoader(
+        TensorDataset(tokens[:3584], labels[:3584]), args.batch_size, shuffle=True
+    )
     valid_loader = DataLoader(TensorDataset(tokens[3584:], labels[3584:]), args.batch_size)
     model = Encoder(args.kind).cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)

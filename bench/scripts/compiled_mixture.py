@@ -1,4 +1,6 @@
-"""A language model with a mixture of experts, wrapped in torch.compile; top-2 routing with dense dispatch by capacity."""
+"""A language model with a mixture of experts, wrapped in torch.compile; top-2 routing with dense
+dispatch by capacity.
+"""
 
 import argparse
 
@@ -41,11 +43,16 @@ class Layer(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.qkv, self.proj = (
+            nn.Linear(width, 3 * width, bias=False),
+            nn.Linear(width, width, bias=False),
+        )
         self.mixture = Mixture(width, experts)
 
     def forward(self, x):
-        query, key, value = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)
+        query, key, value = (
+            self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)
+        )
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.proj(attended.transpose(1, 2).flatten(2))
         out, balance = self.mixture(self.norm2(x))
@@ -60,7 +67,9 @@ class Model(nn.Module):
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, tokens):
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        x = self.tokens(tokens) + self.positions(
+            torch.arange(tokens.shape[1], device=tokens.device)
+        )
         total = 0.0
         for layer in self.layers:
             x, balance = layer(x)
@@ -86,14 +95,18 @@ def main():
             tokens = tokens.cuda(non_blocking=True)
             with torch.autocast("cuda", torch.bfloat16):
                 logits, balance = model(tokens[:, :-1])
-                loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()) + 0.01 * balance
+                loss = (
+                    F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()) + 0.01 * balance
+                )
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         model.eval()
         with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-            perplexity = F.cross_entropy(model(tokens[:, :-1])[0].flatten(0, 1), tokens[:, 1:].flatten()).exp()
+            perplexity = F.cross_entropy(
+                model(tokens[:, :-1])[0].flatten(0, 1), tokens[:, 1:].flatten()
+            ).exp()
         print(f"epoch {epoch}: perplexity {perplexity.item():.1f}")
 
 

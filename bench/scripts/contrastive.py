@@ -1,4 +1,6 @@
-"""Contrastive learning in pairs: every sample of a batch meets every other one, so memory grows with its square."""
+"""Contrastive learning in pairs: every sample of a batch meets every other one, so memory grows
+with its square.
+"""
 
 import argparse
 
@@ -11,7 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 class Encoder(nn.Module):
     def __init__(self, features, hidden, width):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+        self.body = nn.Sequential(
+            nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()
+        )
         self.projector = nn.Linear(hidden, width)
 
     def forward(self, inputs):

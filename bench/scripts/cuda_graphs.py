@@ -1,4 +1,6 @@
-"""Whole-network capture with CUDA graphs, after PyTorch's notes on CUDA semantics: warm up, capture a step, replay it."""
+"""Whole-network capture with CUDA graphs, after PyTorch's notes on CUDA semantics: warm up, capture
+a step, replay it.
+"""
 
 import argparse
 
@@ -28,7 +30,9 @@ def main():
     torch.manual_seed(0)
 
     features, hidden, classes = 1024, 2048, 100
-    train_set = TensorDataset(torch.randn(args.samples, features), torch.randint(0, classes, (args.samples,)))
+    train_set = TensorDataset(
+        torch.randn(args.samples, features), torch.randint(0, classes, (args.samples,))
+    )
     test_set = TensorDataset(torch.randn(1000, features), torch.randint(0, classes, (1000,)))
     loader = DataLoader(train_set, args.batch_size, shuffle=True, drop_last=True, pin_memory=True)
     test_loader = DataLoader(test_set, args.batch_size)

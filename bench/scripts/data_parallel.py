@@ -29,7 +29,9 @@ def main():
 
     data = TensorDataset(torch.randn(8192, 1024), torch.randint(0, 100, (8192,)))
     loader = DataLoader(data, args.batch_size, shuffle=True, drop_last=True, pin_memory=True)
-    held_out = DataLoader(TensorDataset(torch.randn(1024, 1024), torch.randint(0, 100, (1024,))), args.batch_size)
+    held_out = DataLoader(
+        TensorDataset(torch.randn(1024, 1024), torch.randint(0, 100, (1024,))), args.batch_size
+    )
     model = nn.DataParallel(Classifier(1024, args.hidden, 100)).cuda()
     criterion = nn.CrossEntropyLoss().cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -43,7 +45,10 @@ def main():
             optimizer.step()
         model.eval()
         with torch.no_grad():
-            correct = sum((model(inputs.cuda()).argmax(1).cpu() == targets).sum().item() for inputs, targets in held_out)
+            correct = sum(
+                (model(inputs.cuda()).argmax(1).cpu() == targets).sum().item()
+                for inputs, targets in held_out
+            )
         print(f"epoch {epoch}: loss {loss.item():.4f} accuracy {correct / 1024:.4f}")
     torch.save(model.module.state_dict(), "model.pt")
 

@@ -1,4 +1,6 @@
-"""DCGAN, after PyTorch's tutorial: a generator and a discriminator, each with an optimizer of its own."""
+"""DCGAN, after PyTorch's tutorial: a generator and a discriminator, each with an optimizer of its
+own.
+"""
 
 import argparse
 
@@ -32,7 +34,10 @@ def generator():
 
 
 def discriminator():
-    layers, channels = [nn.Conv2d(NC, NDF, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, inplace=True)], NDF
+    layers, channels = (
+        [nn.Conv2d(NC, NDF, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, inplace=True)],
+        NDF,
+    )
     for factor in (2, 4, 8):
         layers += [
             nn.Conv2d(channels, NDF * factor, 4, 2, 1, bias=False),
@@ -53,7 +58,10 @@ def main():
     device = torch.device("cuda:0")
 
     loader = DataLoader(
-        TensorDataset(torch.rand(args.samples, NC, 64, 64) * 2 - 1), args.batch_size, shuffle=True, num_workers=2
+        TensorDataset(torch.rand(args.samples, NC, 64, 64) * 2 - 1),
+        args.batch_size,
+        shuffle=True,
+        num_workers=2,
     )
     net_g, net_d = generator().to(device), discriminator().to(device)
     net_g.apply(weights_init)

@@ -1,4 +1,5 @@
-"""A residual network on images, data parallel: torchrun --nproc-per-node 3 ddp_resnet.py --batch-size 64
+"""A residual network on images, data parallel: torchrun --nproc-per-node 3 ddp_resnet.py
+--batch-size 64
 
 Each rank works on a card of its own; the batch size is each rank's.
 """
@@ -35,7 +36,9 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(outer)
         self.shortcut = nn.Identity()
         if stride != 1 or inner != outer:
-            self.shortcut = nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer)
+            )
 
     def forward(self, x):
         out = F.relu(self.bn1(self.conv1(x)))
@@ -45,7 +48,9 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     def __init__(self, classes, widths=(64, 128, 256, 512)):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, widths[0], 3, 1, 1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, widths[0], 3, 1, 1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()
+        )
         layers, inner = [], widths[0]
         for number, outer in enumerate(widths):
             layers += [Block(inner, outer, 1 if number == 0 else 2), Block(outer, outer, 1)]

@@ -1,4 +1,6 @@
-"""A denoising diffusion model: a U-Net with attention and class conditioning, AMP, EMA, noise made on the card, sampling."""
+"""A denoising diffusion model: a U-Net with attention and class conditioning, AMP, EMA, noise made
+on the card, sampling.
+"""
 
 import argparse
 import copy
@@ -11,7 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def timestep_embedding(steps, width):
-    frequencies = torch.exp(-math.log(10000) * torch.arange(width // 2, device=steps.device) / (width // 2))
+    frequencies = torch.exp(
+        -math.log(10000) * torch.arange(width // 2, device=steps.device) / (width // 2)
+    )
     angles = steps[:, None].float() * frequencies[None]
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
@@ -19,10 +23,18 @@ def timestep_embedding(steps, width):
 class ResBlock(nn.Module):
     def __init__(self, channels, out_channels, embedding):
         super().__init__()
-        self.norm1, self.conv1 = nn.GroupNorm(32, channels), nn.Conv2d(channels, out_channels, 3, padding=1)
+        self.norm1, self.conv1 = (
+            nn.GroupNorm(32, channels),
+            nn.Conv2d(channels, out_channels, 3, padding=1),
+        )
         self.embed = nn.Linear(embedding, 2 * out_channels)
-        self.norm2, self.conv2 = nn.GroupNorm(32, out_channels), nn.Conv2d(out_channels, out_channels, 3, padding=1)
-        self.skip = nn.Conv2d(channels, out_channels, 1) if channels != out_channels else nn.Identity()
+        self.norm2, self.conv2 = (
+            nn.GroupNorm(32, out_channels),
+            nn.Conv2d(out_channels, out_channels, 3, padding=1),
+        )
+        self.skip = (
+            nn.Conv2d(channels, out_channels, 1) if channels != out_channels else nn.Identity()
+        )
 
     def forward(self, x, embedding):
         h = self.conv1(F.silu(self.norm1(x)))
@@ -50,7 +62,9 @@ class Attention(nn.Module):
         batch, channels, height, width = x.shape
         h = self.norm(x).flatten(2).transpose(1, 2)
         h = h + self.out(self._attend(*self.qkv(h).chunk(3, dim=-1)))
-        h = h + self.out_cross(self._attend(self.query(self.norm_cross(h)), *self.key_value(context).chunk(2, dim=-1)))
+        h = h + self.out_cross(
+            self._attend(self.query(self.norm_cross(h)), *self.key_value(context).chunk(2, dim=-1))
+        )
         return x + h.transpose(1, 2).reshape(batch, channels, height, width)
 
 
@@ -58,7 +72,9 @@ class UNet(nn.Module):
     def __init__(self, base=128, multipliers=(1, 2, 4), context=256, classes=10):
         super().__init__()
         self.base, embedding = base, 4 * base
-        self.time = nn.Sequential(nn.Linear(base, embedding), nn.SiLU(), nn.Linear(embedding, embedding))
+        self.time = nn.Sequential(
+            nn.Linear(base, embedding), nn.SiLU(), nn.Linear(embedding, embedding)
+        )
         self.context = nn.Embedding(classes, 8 * context)
         self.inside = nn.Conv2d(3, base, 3, padding=1)
         self.down, self.up, widths, channels = nn.ModuleList(), nn.ModuleList(), [base], base
@@ -72,7 +88,11 @@ class UNet(nn.Module):
                 self.down.append(nn.Conv2d(channels, channels, 3, stride=2, padding=1))
                 widths.append(channels)
         self.middle = nn.ModuleList(
-            [ResBlock(channels, channels, embedding), Attention(channels, context), ResBlock(channels, channels, embedding)]
+            [
+                ResBlock(channels, channels, embedding),
+                Attention(channels, context),
+                ResBlock(channels, channels, embedding),
+            ]
         )
         for level, factor in reversed(list(enumerate(multipliers))):
             for _ in range(3):
@@ -81,7 +101,9 @@ class UNet(nn.Module):
                 self.up.append(Attention(channels, context) if level else nn.Identity())
             if level:
                 self.up.append(nn.ConvTranspose2d(channels, channels, 4, stride=2, padding=1))
-        self.outside = nn.Sequential(nn.GroupNorm(32, channels), nn.SiLU(), nn.Conv2d(channels, 3, 3, padding=1))
+        self.outside = nn.Sequential(
+            nn.GroupNorm(32, channels), nn.SiLU(), nn.Conv2d(channels, 3, 3, padding=1)
+        )
 
     def forward(self, x, steps, labels):
         embedding = self.time(timestep_embedding(steps, self.base))
@@ -128,8 +150,12 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
 
-    data = TensorDataset(torch.rand(2048, 3, args.image_size, args.image_size) * 2 - 1, torch.randint(0, 10, (2048,)))
-    loader = DataLoader(data, args.batch_size, shuffle=True, num_workers=2, pin_memory=True, drop_last=True)
+    data = TensorDataset(
+        torch.rand(2048, 3, args.image_size, args.image_size) * 2 - 1, torch.randint(0, 10, (2048,))
+    )
+    loader = DataLoader(
+        data, args.batch_size, shuffle=True, num_workers=2, pin_memory=True, drop_last=True
+    )
     model = UNet(args.base).cuda()
     ema = copy.deepcopy(model).requires_grad_(False).eval()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)

@@ -1,4 +1,6 @@
-"""A one-stage detector on images of many sizes: padded batches, targets of many boxes, losses where the anchors are."""
+"""A one-stage detector on images of many sizes: padded batches, targets of many boxes, losses where
+the anchors are.
+"""
 
 import argparse
 import math
@@ -27,7 +29,10 @@ class Scenes(Dataset):
         boxes = torch.rand(rng.randint(1, 30), 4)
         boxes[:, 2:] = boxes[:, :2] + (1 - boxes[:, :2]) * boxes[:, 2:]
         labels = torch.randint(CLASSES, (len(boxes),))
-        return torch.rand(3, height, width), {"boxes": boxes * torch.tensor([width, height] * 2), "labels": labels}
+        return torch.rand(3, height, width), {
+            "boxes": boxes * torch.tensor([width, height] * 2),
+            "labels": labels,
+        }
 
 
 def collate(samples):
@@ -46,16 +51,28 @@ class Detector(nn.Module):
         widths = [width, 2 * width, 4 * width, 8 * width]
         stages, channels = [], 3
         for out in widths:
-            stages += [nn.Conv2d(channels, out, 3, 2, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
-            stages += [nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
+            stages += [
+                nn.Conv2d(channels, out, 3, 2, 1, bias=False),
+                nn.BatchNorm2d(out),
+                nn.ReLU(inplace=True),
+            ]
+            stages += [
+                nn.Conv2d(out, out, 3, 1, 1, bias=False),
+                nn.BatchNorm2d(out),
+                nn.ReLU(inplace=True),
+            ]
             channels = out
         self.backbone = nn.Sequential(*stages)
-        self.head = nn.Sequential(nn.Conv2d(channels, 256, 3, 1, 1), nn.GroupNorm(32, 256), nn.ReLU(inplace=True))
+        self.head = nn.Sequential(
+            nn.Conv2d(channels, 256, 3, 1, 1), nn.GroupNorm(32, 256), nn.ReLU(inplace=True)
+        )
         self.classes, self.boxes = nn.Conv2d(256, CLASSES, 3, 1, 1), nn.Conv2d(256, 4, 3, 1, 1)
 
     def forward(self, images):
         features = self.head(self.backbone(images))
-        return self.classes(features).flatten(2).transpose(1, 2), self.boxes(features).flatten(2).transpose(1, 2).exp()
+        return self.classes(features).flatten(2).transpose(1, 2), self.boxes(features).flatten(
+            2
+        ).transpose(1, 2).exp()
 
 
 def points_of(images):
@@ -66,7 +83,9 @@ def points_of(images):
 
 def match(points, boxes):
     """For every point the smallest box that holds it, and whether there is one."""
-    inside = ((points[:, None] > boxes[None, :, :2]) & (points[:, None] < boxes[None, :, 2:])).all(-1)
+    inside = ((points[:, None] > boxes[None, :, :2]) & (points[:, None] < boxes[None, :, 2:])).all(
+        -1
+    )
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
     areas = torch.where(inside, areas, torch.full_like(areas, float("inf")))
     smallest, matched = areas.min(1)
@@ -75,7 +94,10 @@ def match(points, boxes):
 
 def iou_loss(offsets, points, boxes):
     predicted = torch.cat([points - offsets[:, :2], points + offsets[:, 2:]], 1)
-    overlap = (torch.minimum(predicted[:, 2:], boxes[:, 2:]) - torch.maximum(predicted[:, :2], boxes[:, :2])).clamp(min=0)
+    overlap = (
+        torch.minimum(predicted[:, 2:], boxes[:, 2:])
+        - torch.maximum(predicted[:, :2], boxes[:, :2])
+    ).clamp(min=0)
     areas = [(b[:, 2:] - b[:, :2]).prod(1) for b in (predicted, boxes)]
     intersection = overlap.prod(1)
     return 1 - intersection / (areas[0] + areas[1] - intersection + 1e-6)
@@ -88,7 +110,9 @@ def loss_of(model, images, targets):
     for scores, distances, target in zip(logits, offsets, targets):
         matched, positive = match(points, target["boxes"])
         wanted = F.one_hot(target["labels"][matched], CLASSES) * positive[:, None]
-        total_class = total_class + F.binary_cross_entropy_with_logits(scores, wanted.to(scores), reduction="sum")
+        total_class = total_class + F.binary_cross_entropy_with_logits(
+            scores, wanted.to(scores), reduction="sum"
+        )
         losses = iou_loss(distances[positive], points[positive], target["boxes"][matched][positive])
         total_box = total_box + losses.sum()
     return (total_class + total_box) / len(targets)
@@ -106,7 +130,11 @@ def main():
     device = torch.device("cuda")
 
     train = DataLoader(
-        Scenes(args.samples, args.smallest, args.largest), args.batch_size, shuffle=True, collate_fn=collate, drop_last=True
+        Scenes(args.samples, args.smallest, args.largest),
+        args.batch_size,
+        shuffle=True,
+        collate_fn=collate,
+        drop_last=True,
     )
     test = DataLoader(Scenes(64, args.smallest, args.largest), args.batch_size, collate_fn=collate)
     model = Detector().to(device)
@@ -116,7 +144,9 @@ def main():
         model.train()
         for images, targets in train:
             images = images.to(device)
-            targets = [{name: value.to(device) for name, value in target.items()} for target in targets]
+            targets = [
+                {name: value.to(device) for name, value in target.items()} for target in targets
+            ]
             loss = loss_of(model, images, targets)
             optimizer.zero_grad()
             loss.backward()

@@ -1,4 +1,6 @@
-"""Unconditional image generation with Diffusers and Accelerate, after their training example: UNet2DModel, DDPM, EMAModel."""
+"""Unconditional image generation with Diffusers and Accelerate, after their training example:
+UNet2DModel, DDPM, EMAModel.
+"""
 
 import argparse
 
@@ -30,9 +32,17 @@ def main():
     )
     ema = None
     if args.use_ema:
-        ema = EMAModel(model.parameters(), decay=0.9999, use_ema_warmup=True, model_cls=UNet2DModel, model_config=model.config)
+        ema = EMAModel(
+            model.parameters(),
+            decay=0.9999,
+            use_ema_warmup=True,
+            model_cls=UNet2DModel,
+            model_config=model.config,
+        )
     noise_scheduler = DDPMScheduler(num_train_timesteps=1000)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.95, 0.999), weight_decay=1e-6)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, betas=(0.95, 0.999), weight_decay=1e-6
+    )
     dataset = TensorDataset(torch.rand(1024, 3, args.resolution, args.resolution) * 2 - 1)
     loader = DataLoader(dataset, batch_size=args.train_batch_size, shuffle=True, num_workers=2)
     schedule = get_cosine_schedule_with_warmup(optimizer, 500, len(loader) * args.num_epochs)
@@ -44,7 +54,12 @@ def main():
         model.train()
         for (clean,) in loader:
             noise = torch.randn(clean.shape, device=clean.device)
-            steps = torch.randint(0, noise_scheduler.config.num_train_timesteps, (clean.shape[0],), device=clean.device).long()
+            steps = torch.randint(
+                0,
+                noise_scheduler.config.num_train_timesteps,
+                (clean.shape[0],),
+                device=clean.device,
+            ).long()
             noisy = noise_scheduler.add_noise(clean, noise, steps)
             with accelerator.accumulate(model):
                 loss = F.mse_loss(model(noisy, steps).sample.float(), noise.float())

@@ -1,4 +1,5 @@
-"""A GPT sharded with fully_shard (FSDP2), bf16: torchrun --nproc-per-node 8 fsdp2_gpt.py --batch-size 8
+"""A GPT sharded with fully_shard (FSDP2), bf16: torchrun --nproc-per-node 8 fsdp2_gpt.py
+--batch-size 8
 
 The model is made without memory and filled when each rank has its share.
 """
@@ -24,7 +25,11 @@ class Attention(nn.Module):
 
     def forward(self, x):
         batch, length, width = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(x)
+            .view(batch, length, 3, self.heads, width // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(y.transpose(1, 2).reshape(batch, length, width))
 
@@ -34,7 +39,9 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), Attention(width, heads)
         self.norm2 = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x):
         x = x + self.attention(self.norm1(x))
@@ -85,7 +92,9 @@ def main():
     model.reset_parameters()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1)
 
-    ids = torch.randint(0, 50304, (2048, args.length + 1), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        0, 50304, (2048, args.length + 1), generator=torch.Generator().manual_seed(0)
+    )
     data = TensorDataset(ids)
     loader = DataLoader(data, args.batch_size, sampler=DistributedSampler(data), drop_last=True)
     step = 0
@@ -93,7 +102,9 @@ def main():
         for (batch,) in loader:
             batch = batch.to(device)
             logits = model(batch[:, :-1])
-            loss = F.cross_entropy(logits.float().view(-1, logits.shape[-1]), batch[:, 1:].reshape(-1))
+            loss = F.cross_entropy(
+                logits.float().view(-1, logits.shape[-1]), batch[:, 1:].reshape(-1)
+            )
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -102,7 +113,9 @@ def main():
             if step == args.steps:
                 break
     if dist.get_rank() == 0:
-        print(f"loss {loss.item():.3f}, {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most")
+        print(
+            f"loss {loss.item():.3f}, {torch.cuda.max_memory_allocated() / 2**30:.2f} GiB at most"
+        )
     dist.destroy_process_group()
 
 

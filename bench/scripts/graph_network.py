@@ -1,4 +1,6 @@
-"""torch_geometric: a graph isomorphism network on batches of graphs whose numbers of atoms and bonds vary."""
+"""torch_geometric: a graph isomorphism network on batches of graphs whose numbers of atoms and
+bonds vary.
+"""
 
 import argparse
 
@@ -31,7 +33,9 @@ class GIN(torch.nn.Module):
         super().__init__()
         self.convs, self.norms = torch.nn.ModuleList(), torch.nn.ModuleList()
         for layer in range(layers):
-            inner = Sequential(Linear(features if layer == 0 else hidden, hidden), ReLU(), Linear(hidden, hidden))
+            inner = Sequential(
+                Linear(features if layer == 0 else hidden, hidden), ReLU(), Linear(hidden, hidden)
+            )
             self.convs.append(GINConv(inner, train_eps=True))
             self.norms.append(BatchNorm1d(hidden))
         self.lin1, self.lin2 = Linear(hidden, hidden), Linear(hidden, classes)

@@ -1,4 +1,6 @@
-"""Segment made images with a small U-Net in Lightning: one card, half precision, validation, checkpoints, a CSV logger."""
+"""Segment made images with a small U-Net in Lightning: one card, half precision, validation,
+checkpoints, a CSV logger.
+"""
 
 import argparse
 
@@ -23,7 +25,9 @@ class Circles(Dataset):
 
     def __getitem__(self, index):
         source = torch.Generator().manual_seed(self.seed * self.count + index)
-        x, y, radius = torch.rand(3, generator=source) * torch.tensor([60.0, 60.0, 20.0]) + torch.tensor([18.0, 18.0, 5.0])
+        x, y, radius = torch.rand(3, generator=source) * torch.tensor(
+            [60.0, 60.0, 20.0]
+        ) + torch.tensor([18.0, 18.0, 5.0])
         mask = ((self.x - x) ** 2 + (self.y - y) ** 2 < radius**2).float()
         return (mask + 0.5 * torch.randn(96, 96, generator=source)).unsqueeze(0), mask
 
@@ -43,7 +47,9 @@ class UNet(L.LightningModule):
     def __init__(self, width=32, lr=1e-3, batch_size=16, workers=0):
         super().__init__()
         self.save_hyperparameters()
-        self.down = nn.ModuleList([block(1, width), block(width, 2 * width), block(2 * width, 4 * width)])
+        self.down = nn.ModuleList(
+            [block(1, width), block(width, 2 * width), block(2 * width, 4 * width)]
+        )
         self.up = nn.ModuleList([block(6 * width, 2 * width), block(3 * width, width)])
         self.out = nn.Conv2d(width, 1, 1)
 
@@ -54,7 +60,9 @@ class UNet(L.LightningModule):
             data = down(data if number == 0 else F.max_pool2d(data, 2))
             kept.append(data)
         for up, skipped in zip(self.up, reversed(kept[:-1]), strict=True):
-            data = up(torch.cat([F.interpolate(data, scale_factor=2, mode="bilinear"), skipped], dim=1))
+            data = up(
+                torch.cat([F.interpolate(data, scale_factor=2, mode="bilinear"), skipped], dim=1)
+            )
         return self.out(data).squeeze(1)
 
     def training_step(self, batch, _):
@@ -66,7 +74,9 @@ class UNet(L.LightningModule):
     def validation_step(self, batch, _):
         images, masks = batch
         found = self(images).sigmoid() > 0.5
-        overlap = (found & masks.bool()).sum((1, 2)) / (found | masks.bool()).sum((1, 2)).clamp(min=1)
+        overlap = (found & masks.bool()).sum((1, 2)) / (found | masks.bool()).sum((1, 2)).clamp(
+            min=1
+        )
         self.log("overlap", overlap.float().mean(), prog_bar=True)
 
     def configure_optimizers(self):
@@ -76,11 +86,20 @@ class UNet(L.LightningModule):
 
     def train_dataloader(self):
         return DataLoader(
-            Circles(2048, 1), self.hparams.batch_size, shuffle=True, num_workers=self.hparams.workers, pin_memory=True
+            Circles(2048, 1),
+            self.hparams.batch_size,
+            shuffle=True,
+            num_workers=self.hparams.workers,
+            pin_memory=True,
         )
 
     def val_dataloader(self):
-        return DataLoader(Circles(256, 2), self.hparams.batch_size, num_workers=self.hparams.workers, pin_memory=True)
+        return DataLoader(
+            Circles(256, 2),
+            self.hparams.batch_size,
+            num_workers=self.hparams.workers,
+            pin_memory=True,
+        )
 
 
 def main():
@@ -101,7 +120,10 @@ def main():
         accumulate_grad_batches=args.accumulate,
         gradient_clip_val=1.0,
         logger=CSVLogger("logs"),
-        callbacks=[ModelCheckpoint(monitor="overlap", mode="max", save_last=True), LearningRateMonitor()],
+        callbacks=[
+            ModelCheckpoint(monitor="overlap", mode="max", save_last=True),
+            LearningRateMonitor(),
+        ],
     )
     model = UNet(batch_size=args.batch_size, workers=args.workers)
     trainer.fit(model)

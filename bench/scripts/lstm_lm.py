@@ -1,4 +1,6 @@
-"""A language model with nn.LSTM in the style of PyTorch's word_language_model: the state is carried from batch to batch."""
+"""A language model with nn.LSTM in the style of PyTorch's word_language_model: the state is carried
+from batch to batch.
+"""
 
 import argparse
 import math
@@ -87,8 +89,13 @@ def main():
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
             optimizer.step()
             if number % 50 == 0:
-                print(f"epoch {epoch} batch {number}: loss {loss.item():.2f}, perplexity {math.exp(min(loss.item(), 20)):.1f}")
-        print(f"epoch {epoch}: valid loss {evaluate(model, valid_data, 10, args.bptt, criterion):.2f}")
+                print(
+                    f"epoch {epoch} batch {number}: loss {loss.item():.2f}, perplexity "
+                    f"{math.exp(min(loss.item(), 20)):.1f}"
+                )
+        print(
+            f"epoch {epoch}: valid loss {evaluate(model, valid_data, 10, args.bptt, criterion):.2f}"
+        )
         with open("model.pt", "wb") as file:
             torch.save(model, file)
 

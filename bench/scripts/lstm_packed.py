@@ -1,4 +1,6 @@
-"""Classify sequences of different lengths with a bidirectional LSTM: packed sequences, lengths sorted on the host."""
+"""Classify sequences of different lengths with a bidirectional LSTM: packed sequences, lengths
+sorted on the host.
+"""
 
 import argparse
 
@@ -29,7 +31,11 @@ def collate(samples):
     samples = sorted(samples, key=lambda sample: len(sample[0]), reverse=True)
     walks = [walk for walk, _ in samples]
     lengths = torch.tensor([len(walk) for walk in walks])
-    return pad_sequence(walks, batch_first=True), lengths, torch.tensor([label for _, label in samples])
+    return (
+        pad_sequence(walks, batch_first=True),
+        lengths,
+        torch.tensor([label for _, label in samples]),
+    )
 
 
 class Classifier(nn.Module):
@@ -57,7 +63,12 @@ def main():
 
     torch.manual_seed(0)
     train_loader = DataLoader(
-        Sequences(4096, 1), args.batch_size, shuffle=True, collate_fn=collate, num_workers=args.workers, drop_last=True
+        Sequences(4096, 1),
+        args.batch_size,
+        shuffle=True,
+        collate_fn=collate,
+        num_workers=args.workers,
+        drop_last=True,
     )
     valid_loader = DataLoader(Sequences(512, 2), args.batch_size, collate_fn=collate)
     model = Classifier().cuda()

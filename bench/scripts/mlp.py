@@ -1,6 +1,8 @@
-"""An ordinary CUDA training script: a perceptron of a given shape, Adam and cross-entropy on 4096 random samples.
+"""An ordinary CUDA training script: a perceptron of a given shape, Adam and cross-entropy on 4096
+random samples.
 
-The form of the GPUMemNet project's measurements (arXiv 2602.17817): `depth` hidden layers of Linear + ReLU, then a Linear.
+The form of the GPUMemNet project's measurements (arXiv 2602.17817): `depth` hidden layers of Linear
++ ReLU, then a Linear.
 """
 
 import argparse
@@ -32,17 +34,28 @@ def main():
     parser.add_argument("--input-size", type=int, required=True)
     parser.add_argument("--output-size", type=int, required=True)
     parser.add_argument("--depth", type=int, required=True)
-    parser.add_argument("--architecture", choices=["uniform", "pyramid", "bottleneck", "gradual"], required=True)
+    parser.add_argument(
+        "--architecture", choices=["uniform", "pyramid", "bottleneck", "gradual"], required=True
+    )
     parser.add_argument("--batch-size", type=int, required=True)
     parser.add_argument("--epochs", type=int, default=1)
     args = parser.parse_args()
 
     torch.manual_seed(0)
     device = torch.device("cuda")
-    dataset = TensorDataset(torch.randn(SAMPLES, args.input_size), torch.randint(0, args.output_size, (SAMPLES,)))
+    dataset = TensorDataset(
+        torch.randn(SAMPLES, args.input_size), torch.randint(0, args.output_size, (SAMPLES,))
+    )
     loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True)
-    sizes = [args.input_size, *widths(args.architecture, args.input_size, args.output_size, args.depth)]
-    layers = [part for inside, outside in itertools.pairwise(sizes) for part in (nn.Linear(inside, outside), nn.ReLU())]
+    sizes = [
+        args.input_size,
+        *widths(args.architecture, args.input_size, args.output_size, args.depth),
+    ]
+    layers = [
+        part
+        for inside, outside in itertools.pairwise(sizes)
+        for part in (nn.Linear(inside, outside), nn.ReLU())
+    ]
     model = nn.Sequential(*layers, nn.Linear(sizes[-1], args.output_size)).to(device)
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(args.epochs):

@@ -46,7 +46,9 @@ def main():
     model.print_trainable_parameters()
     model.cuda()
 
-    train_loader = DataLoader(sequences(2048, args.length, 16384, 1), batch_size=args.batch_size, shuffle=True)
+    train_loader = DataLoader(
+        sequences(2048, args.length, 16384, 1), batch_size=args.batch_size, shuffle=True
+    )
     eval_loader = DataLoader(sequences(128, args.length, 16384, 2), batch_size=args.batch_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = get_linear_schedule_with_warmup(optimizer, 10, args.epochs * len(train_loader))

@@ -1,4 +1,6 @@
-"""Batches prefetched on a side stream with record_stream, as in Apex's ImageNet example; steps timed by CUDA events."""
+"""Batches prefetched on a side stream with record_stream, as in Apex's ImageNet example; steps
+timed by CUDA events.
+"""
 
 import argparse
 
@@ -52,10 +54,20 @@ class DataPrefetcher:
 def network(classes=100):
     layers, channels = [], 3
     for out in (64, 128, 256, 512):
-        layers += [nn.Conv2d(channels, out, 3, 2, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
-        layers += [nn.Conv2d(out, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
+        layers += [
+            nn.Conv2d(channels, out, 3, 2, 1, bias=False),
+            nn.BatchNorm2d(out),
+            nn.ReLU(inplace=True),
+        ]
+        layers += [
+            nn.Conv2d(out, out, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(out),
+            nn.ReLU(inplace=True),
+        ]
         channels = out
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)
+    )
 
 
 def train(loader, model, criterion, optimizer, epoch):
@@ -102,9 +114,15 @@ def main():
     torch.backends.cudnn.benchmark = True
 
     train_loader = DataLoader(
-        Noise(args.samples, 128), args.batch_size, shuffle=True, num_workers=args.workers, pin_memory=True
+        Noise(args.samples, 128),
+        args.batch_size,
+        shuffle=True,
+        num_workers=args.workers,
+        pin_memory=True,
     )
-    val_loader = DataLoader(Noise(512, 128), args.batch_size, num_workers=args.workers, pin_memory=True)
+    val_loader = DataLoader(
+        Noise(512, 128), args.batch_size, num_workers=args.workers, pin_memory=True
+    )
     model = network().cuda()
     criterion = nn.CrossEntropyLoss().cuda()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)

@@ -1,7 +1,9 @@
-"""Fine-tune a Llama by QLoRA: the base frozen in 4 or 8 bits (bitsandbytes), LoRA on its attention, gradients checkpointed.
+"""Fine-tune a Llama by QLoRA: the base frozen in 4 or 8 bits (bitsandbytes), LoRA on its attention,
+gradients checkpointed.
 
-The checkpoint that is loaded has the names and shapes of a configuration (7 billion parameters by default) and no contents: a
-file with a hole. So nothing is downloaded, and the model goes the way that real weights go.
+The checkpoint that is loaded has the names and shapes of a configuration (7 billion parameters by
+default) and no contents: a file with a hole. So nothing is downloaded, and the model goes the way
+that real weights go.
 """
 
 import argparse
@@ -44,7 +46,9 @@ def arguments():
 
 
 def write_checkpoint(config, dtype, folder):
-    """A checkpoint of `config` as save_pretrained would write it, of which the disk holds the header alone."""
+    """A checkpoint of `config` as save_pretrained would write it, of which the disk holds the
+    header alone.
+    """
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
     header, end = {}, 0
@@ -74,14 +78,22 @@ def base_model(args):
         max_position_embeddings=max(2048, args.length),
         architectures=["LlamaForCausalLM"],
     )
-    four_bits = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype, "bnb_4bit_use_double_quant": args.double_quant}
+    four_bits = {
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_compute_dtype": dtype,
+        "bnb_4bit_use_double_quant": args.double_quant,
+    }
     quantization = (
-        BitsAndBytesConfig(load_in_8bit=True) if args.bits == 8 else BitsAndBytesConfig(load_in_4bit=True, **four_bits)
+        BitsAndBytesConfig(load_in_8bit=True)
+        if args.bits == 8
+        else BitsAndBytesConfig(load_in_4bit=True, **four_bits)
     )
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(config, dtype, pathlib.Path(folder))
         options = {"dtype": dtype, "device_map": {"": 0}, "attn_implementation": args.attention}
-        model = AutoModelForCausalLM.from_pretrained(folder, quantization_config=quantization, **options)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, quantization_config=quantization, **options
+        )
     model.config.use_cache = False
     return model
 
@@ -89,22 +101,37 @@ def base_model(args):
 def main():
     args = arguments()
     torch.manual_seed(0)
-    model = prepare_model_for_kbit_training(base_model(args), gradient_checkpointing_kwargs={"use_reentrant": False})
+    model = prepare_model_for_kbit_training(
+        base_model(args), gradient_checkpointing_kwargs={"use_reentrant": False}
+    )
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
-    lora = LoraConfig(task_type="CAUSAL_LM", r=args.rank, lora_alpha=2 * args.rank, lora_dropout=0.0, target_modules=targets)
+    lora = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=args.rank,
+        lora_alpha=2 * args.rank,
+        lora_dropout=0.0,
+        target_modules=targets,
+    )
     model = get_peft_model(model, lora)
     model.print_trainable_parameters()
     model.train()
-    optimizer = OPTIMIZERS[args.optimizer]([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+    optimizer = OPTIMIZERS[args.optimizer](
+        [p for p in model.parameters() if p.requires_grad], lr=1e-4
+    )
     tokens = torch.randint(args.vocabulary, (args.samples, args.length))
-    for step, (batch,) in enumerate(DataLoader(TensorDataset(tokens), batch_size=args.batch_size, shuffle=True)):
+    for step, (batch,) in enumerate(
+        DataLoader(TensorDataset(tokens), batch_size=args.batch_size, shuffle=True)
+    ):
         batch = batch.cuda()
         optimizer.zero_grad(set_to_none=True)
         loss = model(input_ids=batch, labels=batch).loss
         loss.backward()
         optimizer.step()
         if step % 10 == 0:
-            print(f"step {step}: loss {loss.item():.3f}, peak {torch.cuda.max_memory_allocated() >> 20} MiB")
+            print(
+                f"step {step}: loss {loss.item():.3f}, peak "
+                f"{torch.cuda.max_memory_allocated() >> 20} MiB"
+            )
     model.save_pretrained("adapter")
 
 

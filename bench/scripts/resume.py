@@ -1,4 +1,6 @@
-"""Train in stages: each start takes up checkpoint.pt, wherever it was written, and TensorBoard is told how it goes."""
+"""Train in stages: each start takes up checkpoint.pt, wherever it was written, and TensorBoard is
+told how it goes.
+"""
 
 import argparse
 import os
@@ -41,7 +43,9 @@ def main():
     labels = torch.randint(0, 10, (args.samples,))
     pictures = torch.randn(args.samples, 1, 28, 28) + labels.view(-1, 1, 1, 1) / 3
     train_set, valid_set = random_split(TensorDataset(pictures, labels), [0.9, 0.1])
-    train_loader = DataLoader(train_set, args.batch_size, shuffle=True, pin_memory=args.device == "cuda")
+    train_loader = DataLoader(
+        train_set, args.batch_size, shuffle=True, pin_memory=args.device == "cuda"
+    )
     valid_loader = DataLoader(valid_set, args.batch_size)
 
     model = make_model().to(device)
@@ -60,7 +64,10 @@ def main():
     for epoch in range(first, first + args.epochs):
         model.train()
         for step, (batch, target) in enumerate(tqdm(train_loader, desc=f"epoch {epoch}")):
-            batch, target = batch.to(device, non_blocking=True), target.to(device, non_blocking=True)
+            batch, target = (
+                batch.to(device, non_blocking=True),
+                target.to(device, non_blocking=True),
+            )
             loss = nn.functional.cross_entropy(model(batch), target)
             optimizer.zero_grad()
             loss.backward()

@@ -1,4 +1,6 @@
-"""Supervised fine-tuning of a small Llama on made dialogues, without TRL: the loss is of the answers alone."""
+"""Supervised fine-tuning of a small Llama on made dialogues, without TRL: the loss is of the
+answers alone.
+"""
 
 import argparse
 import math
@@ -78,8 +80,12 @@ def main():
         num_key_value_heads=2, max_position_embeddings=512, pad_token_id=PAD, bos_token_id=USER, eos_token_id=END,
     )  # fmt: skip
     model = LlamaForCausalLM(config).to(device)
-    train_loader = DataLoader(Dialogues(2048, 1), args.batch_size, shuffle=True, collate_fn=collate, pin_memory=True)
-    eval_loader = DataLoader(Dialogues(128, 2), args.batch_size, collate_fn=collate, pin_memory=True)
+    train_loader = DataLoader(
+        Dialogues(2048, 1), args.batch_size, shuffle=True, collate_fn=collate, pin_memory=True
+    )
+    eval_loader = DataLoader(
+        Dialogues(128, 2), args.batch_size, collate_fn=collate, pin_memory=True
+    )
     decayed = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": plain, "weight_decay": 0.0}]

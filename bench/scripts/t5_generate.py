@@ -1,4 +1,6 @@
-"""Sort numbers with a T5 made from a configuration; evaluation generates on the card and compares whole sequences."""
+"""Sort numbers with a T5 made from a configuration; evaluation generates on the card and compares
+whole sequences.
+"""
 
 import argparse
 
@@ -22,7 +24,9 @@ class Sorting(Dataset):
 
     def __getitem__(self, index):
         row = self.rows[index]
-        return torch.cat([row, torch.tensor([END])]), torch.cat([row.sort().values, torch.tensor([END])])
+        return torch.cat([row, torch.tensor([END])]), torch.cat(
+            [row.sort().values, torch.tensor([END])]
+        )
 
 
 def collate(samples):
@@ -45,8 +49,16 @@ def main():
         decoder_start_token_id=PAD, pad_token_id=PAD, eos_token_id=END,
     )  # fmt: skip
     model = T5ForConditionalGeneration(config).cuda()
-    optimizer = Adafactor(model.parameters(), lr=1e-3, relative_step=False, scale_parameter=False, warmup_init=False)
-    train_loader = DataLoader(Sorting(4096, 1), batch_size=args.batch_size, shuffle=True, collate_fn=collate, num_workers=1)
+    optimizer = Adafactor(
+        model.parameters(), lr=1e-3, relative_step=False, scale_parameter=False, warmup_init=False
+    )
+    train_loader = DataLoader(
+        Sorting(4096, 1),
+        batch_size=args.batch_size,
+        shuffle=True,
+        collate_fn=collate,
+        num_workers=1,
+    )
     eval_loader = DataLoader(Sorting(256, 2), batch_size=args.batch_size, collate_fn=collate)
 
     for epoch in range(args.epochs):

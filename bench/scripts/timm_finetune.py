@@ -1,4 +1,6 @@
-"""Fine-tuning with timm: create_model, its optimizer and schedule, Mixup, ModelEmaV3, AMP with its gradient scaler."""
+"""Fine-tuning with timm: create_model, its optimizer and schedule, Mixup, ModelEmaV3, AMP with its
+gradient scaler.
+"""
 
 import argparse
 
@@ -44,7 +46,10 @@ def train_one_epoch(epoch, model, loader, optimizer, loss_fn, scheduler, scaler,
         scheduler.step_update(num_updates=updates, metric=losses.avg)
         if batch % 50 == 0:
             rate = optimizer.param_groups[0]["lr"]
-            print(f"Train: {epoch} [{batch}/{len(loader)}] Loss: {losses.val:.3f} ({losses.avg:.3f}) LR: {rate:.2e}")
+            print(
+                f"Train: {epoch} [{batch}/{len(loader)}] Loss: {losses.val:.3f} "
+                f"({losses.avg:.3f}) LR: {rate:.2e}"
+            )
     return losses.avg
 
 
@@ -54,7 +59,10 @@ def validate(model, loader):
     loss_fn = nn.CrossEntropyLoss().cuda()
     model.eval()
     for images, targets in loader:
-        images, targets = images.cuda().contiguous(memory_format=torch.channels_last), targets.cuda()
+        images, targets = (
+            images.cuda().contiguous(memory_format=torch.channels_last),
+            targets.cuda(),
+        )
         with torch.autocast("cuda"):
             output = model(images)
             loss_fn(output, targets)
@@ -76,18 +84,32 @@ def main():
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = True
 
-    model = create_model(args.model, pretrained=False, num_classes=args.num_classes, drop_path_rate=0.1)
+    model = create_model(
+        args.model, pretrained=False, num_classes=args.num_classes, drop_path_rate=0.1
+    )
     model.cuda().to(memory_format=torch.channels_last)
-    optimizer = create_optimizer_v2(model, opt="adamw", lr=5e-4, weight_decay=0.05, layer_decay=0.75)
-    scheduler, epochs = create_scheduler_v2(optimizer, sched="cosine", num_epochs=args.epochs, warmup_epochs=1, warmup_lr=1e-6)
-    mixup = Mixup(mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1, num_classes=args.num_classes)
+    optimizer = create_optimizer_v2(
+        model, opt="adamw", lr=5e-4, weight_decay=0.05, layer_decay=0.75
+    )
+    scheduler, epochs = create_scheduler_v2(
+        optimizer, sched="cosine", num_epochs=args.epochs, warmup_epochs=1, warmup_lr=1e-6
+    )
+    mixup = Mixup(
+        mixup_alpha=0.8, cutmix_alpha=1.0, label_smoothing=0.1, num_classes=args.num_classes
+    )
     ema = ModelEmaV3(model, decay=0.9998, use_warmup=True)
     scaler, loss_fn = NativeScaler(), SoftTargetCrossEntropy().cuda()
 
     train = Noise(args.samples, args.img_size, args.num_classes)
     held_out = Noise(512, args.img_size, args.num_classes)
     loader = DataLoader(
-        train, args.batch_size, shuffle=True, num_workers=args.workers, pin_memory=True, drop_last=True, persistent_workers=True
+        train,
+        args.batch_size,
+        shuffle=True,
+        num_workers=args.workers,
+        pin_memory=True,
+        drop_last=True,
+        persistent_workers=True,
     )
     test_loader = DataLoader(held_out, args.batch_size, num_workers=args.workers, pin_memory=True)
     for epoch in range(epochs):

@@ -1,7 +1,9 @@
-"""An ordinary CUDA training script: an image model of timm, trained as timm's own script does by default.
+"""An ordinary CUDA training script: an image model of timm, trained as timm's own script does by
+default.
 
-That is: fp32, the model's input size, SGD with Nesterov momentum, smoothed labels, `cudnn.benchmark`, and timm's prefetching
-loader, which copies and normalizes the next batch on a stream of its own while the current one is trained. Images are made up.
+That is: fp32, the model's input size, SGD with Nesterov momentum, smoothed labels,
+`cudnn.benchmark`, and timm's prefetching loader, which copies and normalizes the next batch on a
+stream of its own while the current one is trained. Images are made up.
 """
 
 import argparse
@@ -57,10 +59,18 @@ def main():
     model = timm.create_model(args.model, pretrained=False)
     config = resolve_data_config({}, model=model)
     model.to(device)
-    optimizer = create_optimizer_v2(model, opt="sgd", lr=args.lr, momentum=0.9, weight_decay=args.weight_decay)
-    dataset = MadeUpImages(args.steps * args.batch_size, config["input_size"], max(1, model.num_classes))
-    batches = DataLoader(dataset, batch_size=args.batch_size, shuffle=True, drop_last=True, collate_fn=fast_collate)
-    loader = PrefetchLoader(batches, config["mean"], config["std"], channels=config["input_size"][0], device=device)
+    optimizer = create_optimizer_v2(
+        model, opt="sgd", lr=args.lr, momentum=0.9, weight_decay=args.weight_decay
+    )
+    dataset = MadeUpImages(
+        args.steps * args.batch_size, config["input_size"], max(1, model.num_classes)
+    )
+    batches = DataLoader(
+        dataset, batch_size=args.batch_size, shuffle=True, drop_last=True, collate_fn=fast_collate
+    )
+    loader = PrefetchLoader(
+        batches, config["mean"], config["std"], channels=config["input_size"][0], device=device
+    )
     loss_fn = LabelSmoothingCrossEntropy(args.smoothing).to(device)
     train_one_epoch(model, loader, optimizer, loss_fn, args.log_interval)
 

@@ -1,4 +1,6 @@
-"""Name tagging with DistilBERT from a configuration: a fast tokenizer, labels aligned with tokens, dynamic padding."""
+"""Name tagging with DistilBERT from a configuration: a fast tokenizer, labels aligned with tokens,
+dynamic padding.
+"""
 
 import argparse
 import random
@@ -17,13 +19,30 @@ from transformers import (
 
 NAMES = ["Anna", "Bo", "Chen", "Dmitri", "Elif", "Fatima", "Goran", "Hana"]
 PLACES = ["Aarhus", "Bogota", "Cairo", "Delhi", "Essen", "Fez"]
-OTHER = ["lives", "in", "went", "to", "and", "problem", "the", "river", "with", "from", "before", "a", "long", "day"]
+OTHER = [
+    "lives",
+    "in",
+    "went",
+    "to",
+    "and",
+    "problem",
+    "the",
+    "river",
+    "with",
+    "from",
+    "before",
+    "a",
+    "long",
+    "day",
+]
 LABELS = ["O", "PERSON", "PLACE"]
 
 
 def make_tokenizer():
     words = ["[PAD]", "[UNK]", *OTHER, *NAMES, *PLACES]
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
 
@@ -43,7 +62,9 @@ class Sentences(Dataset):
 
     def __getitem__(self, index):
         words = self.sentences[index]
-        encoded = self.tokenizer([word for word, _ in words], is_split_into_words=True, truncation=True, max_length=64)
+        encoded = self.tokenizer(
+            [word for word, _ in words], is_split_into_words=True, truncation=True, max_length=64
+        )
         owners = encoded.word_ids()
         encoded["labels"] = [-100 if owner is None else words[owner][1] for owner in owners]
         return encoded
@@ -59,16 +80,29 @@ def main():
     accelerator = Accelerator(mixed_precision="fp16")
     tokenizer = make_tokenizer()
     config = DistilBertConfig(
-        vocab_size=len(tokenizer), dim=256, n_layers=4, n_heads=4, hidden_dim=1024, num_labels=len(LABELS)
+        vocab_size=len(tokenizer),
+        dim=256,
+        n_layers=4,
+        n_heads=4,
+        hidden_dim=1024,
+        num_labels=len(LABELS),
     )
     model = DistilBertForTokenClassification(config)
     collator = DataCollatorForTokenClassification(tokenizer, pad_to_multiple_of=8)
-    train_loader = DataLoader(Sentences(4096, tokenizer, 1), shuffle=True, collate_fn=collator, batch_size=args.batch_size)
-    eval_loader = DataLoader(Sentences(512, tokenizer, 2), collate_fn=collator, batch_size=args.batch_size)
+    train_loader = DataLoader(
+        Sentences(4096, tokenizer, 1), shuffle=True, collate_fn=collator, batch_size=args.batch_size
+    )
+    eval_loader = DataLoader(
+        Sentences(512, tokenizer, 2), collate_fn=collator, batch_size=args.batch_size
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    model, optimizer, train_loader, eval_loader = accelerator.prepare(model, optimizer, train_loader, eval_loader)
+    model, optimizer, train_loader, eval_loader = accelerator.prepare(
+        model, optimizer, train_loader, eval_loader
+    )
     steps = args.epochs * len(train_loader)
-    scheduler = accelerator.prepare(get_scheduler("linear", optimizer, num_warmup_steps=20, num_training_steps=steps))
+    scheduler = accelerator.prepare(
+        get_scheduler("linear", optimizer, num_warmup_steps=20, num_training_steps=steps)
+    )
 
     for epoch in range(args.epochs):
         model.train()
@@ -90,7 +124,9 @@ def main():
             known = labels != -100
             right += ((predicted == labels) & known).sum().item()
             seen += known.sum().item()
-        accelerator.print(f"epoch {epoch}: loss {outputs.loss.item():.3f}, {right} of {seen} tokens right")
+        accelerator.print(
+            f"epoch {epoch}: loss {outputs.loss.item():.3f}, {right} of {seen} tokens right"
+        )
     accelerator.unwrap_model(model).save_pretrained("tagger", save_function=accelerator.save)
 
 

@@ -1,4 +1,6 @@
-"""torchvision's reference style of training: meters, warm-up, AMP, EMA with update period, channels_last, label smoothing."""
+"""torchvision's reference style of training: meters, warm-up, AMP, EMA with update period,
+channels_last, label smoothing.
+"""
 
 import argparse
 import datetime
@@ -14,7 +16,9 @@ from torchvision.datasets import FakeData
 
 
 class SmoothedValue:
-    """Track a series of values and provide access to smoothed values over a window or the global series average."""
+    """Track a series of values and provide access to smoothed values over a window or the global
+    series average.
+    """
 
     def __init__(self, window_size=20):
         self.deque = deque(maxlen=window_size)
@@ -66,10 +70,14 @@ def accuracy(output, target, topk=(1,)):
     with torch.inference_mode():
         _, pred = output.topk(max(topk), 1, True, True)
         correct = pred.t().eq(target[None])
-        return [correct[:k].flatten().sum(dtype=torch.float32) * (100.0 / target.size(0)) for k in topk]
+        return [
+            correct[:k].flatten().sum(dtype=torch.float32) * (100.0 / target.size(0)) for k in topk
+        ]
 
 
-def train_one_epoch(model, criterion, optimizer, data_loader, device, epoch, args, model_ema, scaler):
+def train_one_epoch(
+    model, criterion, optimizer, data_loader, device, epoch, args, model_ema, scaler
+):
     model.train()
     logger = MetricLogger()
     for i, (image, target) in enumerate(logger.log_every(data_loader, 10, f"Epoch: [{epoch}]")):
@@ -100,7 +108,10 @@ def evaluate(model, criterion, data_loader, device, log_suffix=""):
     logger = MetricLogger()
     with torch.inference_mode():
         for image, target in logger.log_every(data_loader, 10, f"Test: {log_suffix}"):
-            image, target = image.to(device, non_blocking=True), target.to(device, non_blocking=True)
+            image, target = (
+                image.to(device, non_blocking=True),
+                target.to(device, non_blocking=True),
+            )
             output = model(image)
             loss = criterion(output, target)
             acc1, acc5 = accuracy(output, target, topk=(1, 5))
@@ -124,10 +135,14 @@ def main():
     torch.backends.cudnn.benchmark = True
 
     size = (3, 224, 224)
-    augment = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor(), transforms.RandomErasing(0.1)])
+    augment = transforms.Compose(
+        [transforms.RandomHorizontalFlip(), transforms.ToTensor(), transforms.RandomErasing(0.1)]
+    )
     train = FakeData(args.samples, size, 1000, augment)
     test = FakeData(512, size, 1000, transforms.ToTensor())
-    data_loader = DataLoader(train, args.batch_size, shuffle=True, num_workers=args.workers, pin_memory=True)
+    data_loader = DataLoader(
+        train, args.batch_size, shuffle=True, num_workers=args.workers, pin_memory=True
+    )
     test_loader = DataLoader(test, args.batch_size, num_workers=args.workers, pin_memory=True)
 
     model = torchvision.models.get_model(args.model, weights=None, num_classes=1000).to(device)
@@ -138,17 +153,29 @@ def main():
     groups = [{"params": p, "weight_decay": w} for p, w in zip(parameters, (0.0, 2e-5)) if p]
     optimizer = torch.optim.SGD(groups, lr=0.5, momentum=0.9, nesterov=True)
     scaler = torch.amp.GradScaler("cuda") if args.amp else None
-    main_lr = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=args.epochs - args.lr_warmup_epochs)
-    warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=args.lr_warmup_epochs)
-    lr_scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, main_lr], milestones=[args.lr_warmup_epochs])
+    main_lr = torch.optim.lr_scheduler.CosineAnnealingLR(
+        optimizer, T_max=args.epochs - args.lr_warmup_epochs
+    )
+    warmup = torch.optim.lr_scheduler.LinearLR(
+        optimizer, start_factor=0.01, total_iters=args.lr_warmup_epochs
+    )
+    lr_scheduler = torch.optim.lr_scheduler.SequentialLR(
+        optimizer, [warmup, main_lr], milestones=[args.lr_warmup_epochs]
+    )
     model_ema = ExponentialMovingAverage(model, device=device, decay=0.99)
 
     for epoch in range(args.epochs):
-        train_one_epoch(model, criterion, optimizer, data_loader, device, epoch, args, model_ema, scaler)
+        train_one_epoch(
+            model, criterion, optimizer, data_loader, device, epoch, args, model_ema, scaler
+        )
         lr_scheduler.step()
         evaluate(model, criterion, test_loader, device)
         evaluate(model_ema, criterion, test_loader, device, log_suffix="EMA")
-        checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "model_ema": model_ema.state_dict()}
+        checkpoint = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "model_ema": model_ema.state_dict(),
+        }
         torch.save(checkpoint, f"model_{epoch}.pth")
 
 

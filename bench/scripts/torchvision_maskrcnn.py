@@ -1,4 +1,6 @@
-"""Fine-tuning Mask R-CNN, after torchvision's object detection tutorial: new heads, images of many sizes, COCO-like targets."""
+"""Fine-tuning Mask R-CNN, after torchvision's object detection tutorial: new heads, images of many
+sizes, COCO-like targets.
+"""
 
 import argparse
 import math
@@ -27,8 +29,12 @@ class People(Dataset):
         generator = torch.Generator().manual_seed(index)
         boxes, masks = [], torch.zeros(self.counts[index], height, width, dtype=torch.uint8)
         for mask in masks:
-            x, y = (int(torch.randint(0, n // 2, (1,), generator=generator)) for n in (width, height))
-            w, h = (int(torch.randint(20, n // 2, (1,), generator=generator)) for n in (width, height))
+            x, y = (
+                int(torch.randint(0, n // 2, (1,), generator=generator)) for n in (width, height)
+            )
+            w, h = (
+                int(torch.randint(20, n // 2, (1,), generator=generator)) for n in (width, height)
+            )
             mask[y : y + h, x : x + w] = 1
             boxes.append([x, y, x + w, y + h])
         boxes = torch.tensor(boxes, dtype=torch.float32)
@@ -60,10 +66,15 @@ def train_one_epoch(model, optimizer, loader, device, epoch):
     model.train()
     warmup = None
     if epoch == 0:
-        warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.001, total_iters=min(1000, len(loader) - 1))
+        warmup = torch.optim.lr_scheduler.LinearLR(
+            optimizer, start_factor=0.001, total_iters=min(1000, len(loader) - 1)
+        )
     for images, targets in loader:
         images = [image.to(device) for image in images]
-        targets = [{k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in t.items()} for t in targets]
+        targets = [
+            {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in t.items()}
+            for t in targets
+        ]
         loss_dict = model(images, targets)
         losses = sum(loss for loss in loss_dict.values())
         loss_value = losses.item()
@@ -96,7 +107,9 @@ def main():
     args = parser.parse_args()
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
 
-    loader = DataLoader(People(120, 0), args.batch_size, shuffle=True, num_workers=2, collate_fn=collate_fn)
+    loader = DataLoader(
+        People(120, 0), args.batch_size, shuffle=True, num_workers=2, collate_fn=collate_fn
+    )
     test_loader = DataLoader(People(50, 1), 1, num_workers=2, collate_fn=collate_fn)
     model = get_model_instance_segmentation(num_classes=2)
     model.to(device)

@@ -1,4 +1,6 @@
-"""Sentiment with BERT and the Trainer of Transformers: sentences of different lengths, padded batch by batch."""
+"""Sentiment with BERT and the Trainer of Transformers: sentences of different lengths, padded batch
+by batch.
+"""
 
 import argparse
 import random
@@ -19,18 +21,39 @@ from transformers import (
 
 GOOD = ["good", "great", "fine", "lovely", "bright", "kind"]
 BAD = ["bad", "poor", "dull", "awful", "grey", "rude"]
-OTHER = ["the", "film", "was", "and", "a", "story", "of", "its", "people", "with", "music", "in", "every", "scene"]
+OTHER = [
+    "the",
+    "film",
+    "was",
+    "and",
+    "a",
+    "story",
+    "of",
+    "its",
+    "people",
+    "with",
+    "music",
+    "in",
+    "every",
+    "scene",
+]
 
 
 def make_tokenizer():
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *OTHER, *GOOD, *BAD]
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]")
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
     )
 
 
@@ -40,7 +63,9 @@ class Reviews(Dataset):
         self.labels = [source.randint(0, 1) for _ in range(count)]
         texts = []
         for label in self.labels:
-            words = source.choices(OTHER, k=source.randint(6, 90)) + source.choices(GOOD if label else BAD, k=4)
+            words = source.choices(OTHER, k=source.randint(6, 90)) + source.choices(
+                GOOD if label else BAD, k=4
+            )
             source.shuffle(words)
             texts.append(" ".join(words))
         self.encoded = tokenizer(texts, truncation=True, max_length=128)
@@ -49,7 +74,10 @@ class Reviews(Dataset):
         return len(self.labels)
 
     def __getitem__(self, index):
-        return {**{name: rows[index] for name, rows in self.encoded.items()}, "labels": self.labels[index]}
+        return {
+            **{name: rows[index] for name, rows in self.encoded.items()},
+            "labels": self.labels[index],
+        }
 
 
 def compute_metrics(prediction):

@@ -1,4 +1,6 @@
-"""Pre-train a GPT-2 configuration from scratch with the Trainer of Transformers: causal language modelling on packed tokens."""
+"""Pre-train a GPT-2 configuration from scratch with the Trainer of Transformers: causal language
+modelling on packed tokens.
+"""
 
 from dataclasses import dataclass, field
 
@@ -47,7 +49,13 @@ def accuracy(prediction):
 
 def main():
     parser = HfArgumentParser((ModelArguments, TrainingArguments))
-    parser.set_defaults(output_dir="out", num_train_epochs=1, eval_strategy="epoch", save_strategy="epoch", logging_steps=10)
+    parser.set_defaults(
+        output_dir="out",
+        num_train_epochs=1,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        logging_steps=10,
+    )
     model_args, training_args = parser.parse_args_into_dataclasses()
     set_seed(training_args.seed)
 

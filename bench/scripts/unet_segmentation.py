@@ -1,4 +1,6 @@
-"""U-Net segmentation: channels_last, cudnn.benchmark, checkpointed encoder blocks, AMP, Dice and cross-entropy, RMSprop."""
+"""U-Net segmentation: channels_last, cudnn.benchmark, checkpointed encoder blocks, AMP, Dice and
+cross-entropy, RMSprop.
+"""
 
 import argparse
 
@@ -17,7 +19,11 @@ class Scans(Dataset):
         return self.length
 
     def __getitem__(self, index):
-        mask = torch.randint(0, self.classes, (self.size // 8, self.size // 8)).repeat_interleave(8, 0).repeat_interleave(8, 1)
+        mask = (
+            torch.randint(0, self.classes, (self.size // 8, self.size // 8))
+            .repeat_interleave(8, 0)
+            .repeat_interleave(8, 1)
+        )
         return {"image": torch.randn(3, self.size, self.size), "mask": mask}
 
 
@@ -42,7 +48,11 @@ class UNet(nn.Module):
         self.outside = nn.Conv2d(widths[0], classes, 1)
 
     def _run(self, block, x):
-        return checkpoint(block, x, use_reentrant=False) if self.checkpointing and self.training else block(x)
+        return (
+            checkpoint(block, x, use_reentrant=False)
+            if self.checkpointing and self.training
+            else block(x)
+        )
 
     def forward(self, x):
         skips = [self._run(self.inside, x)]
@@ -68,10 +78,14 @@ def evaluate(net, loader, device, amp, classes):
     score = 0
     with torch.autocast(device.type, enabled=amp):
         for batch in loader:
-            image = batch["image"].to(device=device, dtype=torch.float32, memory_format=torch.channels_last)
+            image = batch["image"].to(
+                device=device, dtype=torch.float32, memory_format=torch.channels_last
+            )
             true = batch["mask"].to(device=device, dtype=torch.long)
             predicted = F.one_hot(net(image).argmax(dim=1), classes).permute(0, 3, 1, 2).float()
-            score += 1 - dice_loss(predicted[:, 1:], F.one_hot(true, classes).permute(0, 3, 1, 2).float()[:, 1:])
+            score += 1 - dice_loss(
+                predicted[:, 1:], F.one_hot(true, classes).permute(0, 3, 1, 2).float()[:, 1:]
+            )
     net.train()
     return score / max(len(loader), 1)
 
@@ -88,13 +102,17 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
 
-    train_set, val_set = random_split(Scans(512, args.size, args.classes), [448, 64], torch.Generator().manual_seed(0))
+    train_set, val_set = random_split(
+        Scans(512, args.size, args.classes), [448, 64], torch.Generator().manual_seed(0)
+    )
     options = {"batch_size": args.batch_size, "num_workers": 2, "pin_memory": True}
     train_loader = DataLoader(train_set, shuffle=True, **options)
     val_loader = DataLoader(val_set, shuffle=False, drop_last=True, **options)
     model = UNet(args.classes).to(device=device, memory_format=torch.channels_last)
     model.checkpointing = args.checkpointing
-    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-5, weight_decay=1e-8, momentum=0.999, foreach=True)
+    optimizer = torch.optim.RMSprop(
+        model.parameters(), lr=1e-5, weight_decay=1e-8, momentum=0.999, foreach=True
+    )
     scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, "max", patience=5)
     grad_scaler = torch.amp.GradScaler("cuda", enabled=args.amp)
     criterion = nn.CrossEntropyLoss()
@@ -102,13 +120,16 @@ def main():
     for epoch in range(args.epochs):
         model.train()
         for batch in train_loader:
-            images = batch["image"].to(device=device, dtype=torch.float32, memory_format=torch.channels_last)
+            images = batch["image"].to(
+                device=device, dtype=torch.float32, memory_format=torch.channels_last
+            )
             true_masks = batch["mask"].to(device=device, dtype=torch.long)
             with torch.autocast(device.type, enabled=args.amp):
                 masks_pred = model(images)
                 loss = criterion(masks_pred, true_masks)
                 loss += dice_loss(
-                    F.softmax(masks_pred, dim=1).float(), F.one_hot(true_masks, args.classes).permute(0, 3, 1, 2).float()
+                    F.softmax(masks_pred, dim=1).float(),
+                    F.one_hot(true_masks, args.classes).permute(0, 3, 1, 2).float(),
                 )
             optimizer.zero_grad(set_to_none=True)
             grad_scaler.scale(loss).backward()

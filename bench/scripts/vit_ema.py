@@ -1,4 +1,6 @@
-"""A Vision Transformer written out, bf16 autocast, torch's AveragedModel as EMA, OneCycleLR, fused AdamW, mixed patches."""
+"""A Vision Transformer written out, bf16 autocast, torch's AveragedModel as EMA, OneCycleLR, fused
+AdamW, mixed patches.
+"""
 
 import argparse
 
@@ -27,14 +29,23 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(
-            nn.Linear(width, mlp_ratio * width), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp_ratio * width, width)
+            nn.Linear(width, mlp_ratio * width),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(mlp_ratio * width, width),
         )
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x):
         batch, tokens, width = x.shape
-        qkv = self.qkv(self.norm1(x)).reshape(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(*qkv).transpose(1, 2).reshape(batch, tokens, width)
+        qkv = (
+            self.qkv(self.norm1(x))
+            .reshape(batch, tokens, 3, self.heads, width // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
+        attended = (
+            F.scaled_dot_product_attention(*qkv).transpose(1, 2).reshape(batch, tokens, width)
+        )
         x = x + self.drop(self.proj(attended))
         return x + self.drop(self.mlp(self.norm2(x)))
 
@@ -60,7 +71,9 @@ def evaluate(model, loader):
     correct = torch.zeros((), device="cuda")
     for images, labels in loader:
         with torch.autocast("cuda", torch.bfloat16):
-            correct += (model(images.cuda(non_blocking=True)).argmax(1) == labels.cuda(non_blocking=True)).sum()
+            correct += (
+                model(images.cuda(non_blocking=True)).argmax(1) == labels.cuda(non_blocking=True)
+            ).sum()
     return correct.item() / len(loader.dataset)
 
 
@@ -75,7 +88,12 @@ def main():
     torch.set_float32_matmul_precision("high")
 
     train = DataLoader(
-        Images(args.samples, 224, 1000), args.batch_size, shuffle=True, num_workers=2, pin_memory=True, drop_last=True
+        Images(args.samples, 224, 1000),
+        args.batch_size,
+        shuffle=True,
+        num_workers=2,
+        pin_memory=True,
+        drop_last=True,
     )
     test = DataLoader(Images(512, 224, 1000), args.batch_size, num_workers=2, pin_memory=True)
     model = VisionTransformer(depth=args.depth).cuda()
@@ -85,7 +103,9 @@ def main():
         (decay if parameter.ndim >= 2 else rest).append(parameter)
     groups = [{"params": decay, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, fused=True)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-3, total_steps=args.epochs * len(train))
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=1e-3, total_steps=args.epochs * len(train)
+    )
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
 
     best = 0.0
@@ -107,7 +127,14 @@ def main():
         print(f"epoch {epoch}: loss {running.item() / len(train):.4f} accuracy {accuracy:.4f}")
         if accuracy >= best:
             best = accuracy
-            torch.save({"model": model.state_dict(), "ema": ema.state_dict(), "optimizer": optimizer.state_dict()}, "best.pt")
+            torch.save(
+                {
+                    "model": model.state_dict(),
+                    "ema": ema.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                },
+                "best.pt",
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""ZeRO-1: each rank keeps the optimizer's states of its share. Starts its ranks itself: python zero1.py --batch-size 64"""
+"""ZeRO-1: each rank keeps the optimizer's states of its share. Starts its ranks itself: python
+zero1.py --batch-size 64
+"""
 
 import argparse
 import os
@@ -21,12 +23,19 @@ def train(rank, world_size, args):
     layers = [nn.Linear(512, args.width), nn.ReLU()]
     for _ in range(args.depth):
         layers += [nn.Linear(args.width, args.width), nn.ReLU()]
-    model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(args.width, 10)).to(rank), device_ids=[rank])
+    model = DistributedDataParallel(
+        nn.Sequential(*layers, nn.Linear(args.width, 10)).to(rank), device_ids=[rank]
+    )
     optimizer = ZeroRedundancyOptimizer(
-        model.parameters(), optimizer_class=torch.optim.Adam, parameters_as_bucket_view=args.views, lr=1e-3
+        model.parameters(),
+        optimizer_class=torch.optim.Adam,
+        parameters_as_bucket_view=args.views,
+        lr=1e-3,
     )
     data = TensorDataset(torch.randn(4096, 512), torch.randint(0, 10, (4096,)))
-    loader = DataLoader(data, args.batch_size, sampler=DistributedSampler(data, world_size, rank), drop_last=True)
+    loader = DataLoader(
+        data, args.batch_size, sampler=DistributedSampler(data, world_size, rank), drop_last=True
+    )
     for epoch in range(args.epochs):
         loader.sampler.set_epoch(epoch)
         for inputs, labels in loader:

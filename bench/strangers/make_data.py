@@ -1,6 +1,8 @@
-"""Makes small data for the programs of `bench.strangers`: `python make_data.py KIND FOLDER`, in the environment they run in.
+"""Makes small data for the programs of `bench.strangers`: `python make_data.py KIND FOLDER`, in the
+environment they run in.
 
-Nothing is downloaded: pictures are noise, texts are words drawn at random, models have random weights.
+Nothing is downloaded: pictures are noise, texts are words drawn at random, models have random
+weights.
 """
 
 from __future__ import annotations
@@ -65,7 +67,10 @@ def boxes(folder: Path) -> None:
             path.rename(images / path.name)
             (labels / f"{path.stem}.txt").write_text("0 0.5 0.5 0.4 0.3\n1 0.25 0.3 0.2 0.2\n")
         lines[split] = f"images/{split}"
-    text = f"path: {folder.resolve()}\ntrain: {lines['train']}\nval: {lines['val']}\nnames:\n  0: one\n  1: two\n"
+    text = (
+        f"path: {folder.resolve()}\ntrain: {lines['train']}\nval: {lines['val']}\nnames:\n  0: "
+        "one\n  1: two\n"
+    )
     (folder / "data.yaml").write_text(text)
 
 
@@ -74,7 +79,10 @@ def captions(folder: Path) -> None:
     pictures(folder / "all", 256, 64)
     for split in ("train", "val"):
         paths = sorted((folder / "all" / split).rglob("*.jpg"))
-        rows = [f"{path.resolve()}\t{text}" for path, text in zip(paths, sentences(len(paths)), strict=True)]
+        rows = [
+            f"{path.resolve()}\t{text}"
+            for path, text in zip(paths, sentences(len(paths)), strict=True)
+        ]
         (folder / f"{split}.csv").write_text("\n".join(["filepath\ttitle", *rows]) + "\n")
 
 
@@ -84,10 +92,19 @@ def tokenizer(folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     special = ["<unk>", "<s>", "</s>", "<pad>", "user", "assistant", ":"]
-    words = Tokenizer(models.WordLevel({word: at for at, word in enumerate([*special, *WORDS])}, unk_token="<unk>"))
+    words = Tokenizer(
+        models.WordLevel(
+            {word: at for at, word in enumerate([*special, *WORDS])}, unk_token="<unk>"
+        )
+    )
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     made = PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="<pad>", model_max_length=256
+        tokenizer_object=words,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        model_max_length=256,
     )
     made.chat_template = "{% for m in messages %}{{ m['role'] }} : {{ m['content'] }} {% endfor %}"
     made.save_pretrained(folder)
@@ -97,8 +114,20 @@ def language_model(folder: Path) -> None:
     """A small Llama with its tokenizer."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4, "num_attention_heads": 4}
-    config = LlamaConfig(vocab_size=4096, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=3, **sizes)
+    sizes = {
+        "hidden_size": 256,
+        "intermediate_size": 688,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    }
+    config = LlamaConfig(
+        vocab_size=4096,
+        max_position_embeddings=512,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=3,
+        **sizes,
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer(folder)
 
@@ -107,7 +136,12 @@ def encoder_model(folder: Path) -> None:
     """A small BERT with its tokenizer."""
     from transformers import BertConfig, BertModel
 
-    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    }
     BertModel(BertConfig(vocab_size=4096, pad_token_id=3, **sizes)).save_pretrained(folder)
     tokenizer(folder)
 
@@ -129,7 +163,11 @@ def preferences(folder: Path) -> None:
     language_model(folder / "model")
     for split, count in (("train", 400), ("test", 40)):
         parts = zip(sentences(count, 1), sentences(count, 2), sentences(count, 3), strict=True)
-        _rows(folder / "rows", f"{split}.jsonl", [{"prompt": p, "chosen": c, "rejected": r} for p, c, r in parts])
+        _rows(
+            folder / "rows",
+            f"{split}.jsonl",
+            [{"prompt": p, "chosen": c, "rejected": r} for p, c, r in parts],
+        )
 
 
 def pairs(folder: Path) -> None:
@@ -168,7 +206,17 @@ def nothing(folder: Path) -> None:
 
 KINDS = {
     made.__name__: made
-    for made in (boxes, captions, lightning_checkpoint, nothing, pairs, pictures, preferences, text_files, texts)
+    for made in (
+        boxes,
+        captions,
+        lightning_checkpoint,
+        nothing,
+        pairs,
+        pictures,
+        preferences,
+        text_files,
+        texts,
+    )
 }
 
 if __name__ == "__main__":

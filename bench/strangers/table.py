@@ -1,5 +1,6 @@
-"""Training programs that nobody here wrote, as their packages on PyPI bring them: a command line, or what their documentation
-shows (scripts/, where a package has no command). `make_data.py` makes their data."""
+"""Training programs that nobody here wrote, as their packages on PyPI bring them: a command line,
+or what their documentation shows (scripts/, where a package has no command). `make_data.py` makes
+their data."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Stranger:
-    """One program. In `words`, {bin} is the folder of its environment's programs and {data} that of its data."""
+    """One program. In `words`, {bin} is the folder of its environment's programs and {data} that of
+    its data.
+    """
 
     name: str
     package: str
@@ -34,24 +37,65 @@ def _script(name: str, *words: str) -> tuple[str, ...]:
 
 
 _YOLO = ("epochs=3", "workers=1", "device=0", "batch={batch_size}")
-_TRAINER = ("--output_dir", "out", "--num_train_epochs", "3", "--report_to", "none", "--eval_strategy", "epoch")
+_TRAINER = (
+    "--output_dir",
+    "out",
+    "--num_train_epochs",
+    "3",
+    "--report_to",
+    "none",
+    "--eval_strategy",
+    "epoch",
+)
 _BATCHES = ("--per_device_train_batch_size", "{batch_size}", "--per_device_eval_batch_size", "8")
-_TRL = ("--model_name_or_path", "{data}/model", "--dataset_name", "{data}/rows", "--dtype", "bfloat16", *_TRAINER, *_BATCHES)
-_LITGPT = ("--train.micro_batch_size", "{batch_size}", "--train.global_batch_size", "16", "--out_dir", "out")
+_TRL = (
+    "--model_name_or_path",
+    "{data}/model",
+    "--dataset_name",
+    "{data}/rows",
+    "--dtype",
+    "bfloat16",
+    *_TRAINER,
+    *_BATCHES,
+)
+_LITGPT = (
+    "--train.micro_batch_size",
+    "{batch_size}",
+    "--train.global_batch_size",
+    "16",
+    "--out_dir",
+    "out",
+)
 
 STRANGERS = (
     Stranger(
         "yolo detect train",
         "ultralytics",
         "boxes",
-        ("{bin}/yolo", "detect", "train", "model=yolo11n.yaml", "data={data}/data.yaml", "imgsz=160", *_YOLO),
+        (
+            "{bin}/yolo",
+            "detect",
+            "train",
+            "model=yolo11n.yaml",
+            "data={data}/data.yaml",
+            "imgsz=160",
+            *_YOLO,
+        ),
         16,
     ),
     Stranger(
         "yolo classify train",
         "ultralytics",
         "pictures",
-        ("{bin}/yolo", "classify", "train", "model=yolo11n-cls.yaml", "data={data}", "imgsz=64", *_YOLO),
+        (
+            "{bin}/yolo",
+            "classify",
+            "train",
+            "model=yolo11n-cls.yaml",
+            "data={data}",
+            "imgsz=64",
+            *_YOLO,
+        ),
         16,
     ),
     Stranger(
@@ -59,8 +103,25 @@ STRANGERS = (
         "open_clip_torch",
         "captions",
         (
-            *("{bin}/python", "-m", "open_clip_train.main", "--dataset-type", "csv", "--csv-separator", "\t"),
-            *("--train-data", "{data}/train.csv", "--val-data", "{data}/val.csv", "--model", "RN50", "--precision", "amp"),
+            *(
+                "{bin}/python",
+                "-m",
+                "open_clip_train.main",
+                "--dataset-type",
+                "csv",
+                "--csv-separator",
+                "\t",
+            ),
+            *(
+                "--train-data",
+                "{data}/train.csv",
+                "--val-data",
+                "{data}/val.csv",
+                "--model",
+                "RN50",
+                "--precision",
+                "amp",
+            ),
             *("--workers", "1", "--epochs", "2", "--batch-size", "{batch_size}"),
         ),
         32,
@@ -70,8 +131,23 @@ STRANGERS = (
         "litgpt",
         "text_files",
         (
-            *("{bin}/litgpt", "pretrain", "pythia-14m", "--tokenizer_dir", "{data}/model", "--data", "TextFiles"),
-            *("--data.train_data_path", "{data}/text", "--data.num_workers", "1", "--train.max_seq_length", "128"),
+            *(
+                "{bin}/litgpt",
+                "pretrain",
+                "pythia-14m",
+                "--tokenizer_dir",
+                "{data}/model",
+                "--data",
+                "TextFiles",
+            ),
+            *(
+                "--data.train_data_path",
+                "{data}/text",
+                "--data.num_workers",
+                "1",
+                "--train.max_seq_length",
+                "128",
+            ),
             *("--train.max_tokens", "400000", *_LITGPT),
         ),
         4,
@@ -81,14 +157,36 @@ STRANGERS = (
         "litgpt",
         "lightning_checkpoint",
         (
-            *("{bin}/litgpt", "finetune_lora", "{data}/model", "--data", "JSON", "--data.json_path", "{data}/rows.json"),
-            *("--data.val_split_fraction", "0.1", "--data.num_workers", "0", "--train.epochs", "2", *_LITGPT),
+            *(
+                "{bin}/litgpt",
+                "finetune_lora",
+                "{data}/model",
+                "--data",
+                "JSON",
+                "--data.json_path",
+                "{data}/rows.json",
+            ),
+            *(
+                "--data.val_split_fraction",
+                "0.1",
+                "--data.num_workers",
+                "0",
+                "--train.epochs",
+                "2",
+                *_LITGPT,
+            ),
         ),
         4,
     ),
     Stranger("trl sft", "trl", "texts", ("{bin}/trl", "sft", *_TRL), 8),
     Stranger("trl dpo", "trl", "preferences", ("{bin}/trl", "dpo", *_TRL), 8),
-    Stranger("Trainer", "transformers", "texts", _script("transformers_trainer.py", "{data}", *_TRAINER, *_BATCHES), 16),
+    Stranger(
+        "Trainer",
+        "transformers",
+        "texts",
+        _script("transformers_trainer.py", "{data}", *_TRAINER, *_BATCHES),
+        16,
+    ),
     Stranger(
         "SentenceTransformerTrainer",
         "sentence-transformers",
@@ -96,17 +194,46 @@ STRANGERS = (
         _script("sentence_pairs.py", "{data}", *_TRAINER, *_BATCHES),
         32,
     ),
-    Stranger("create_loader, ModelEmaV3", "timm", "pictures", _script("timm_loader.py", "{data}", "-b", "{batch_size}"), 32),
-    Stranger("TopKPooling", "torch_geometric", "nothing", _script("pyg_graphs.py", "--batch-size", "{batch_size}"), 60),
-    Stranger("UNet, CacheDataset", "monai", "nothing", _script("monai_unet.py", "--batch_size", "{batch_size}"), 4),
     Stranger(
-        "Unet, DiceLoss", "segmentation-models-pytorch", "nothing", _script("smp_unet.py", "--batch-size", "{batch_size}"), 8
+        "create_loader, ModelEmaV3",
+        "timm",
+        "pictures",
+        _script("timm_loader.py", "{data}", "-b", "{batch_size}"),
+        32,
+    ),
+    Stranger(
+        "TopKPooling",
+        "torch_geometric",
+        "nothing",
+        _script("pyg_graphs.py", "--batch-size", "{batch_size}"),
+        60,
+    ),
+    Stranger(
+        "UNet, CacheDataset",
+        "monai",
+        "nothing",
+        _script("monai_unet.py", "--batch_size", "{batch_size}"),
+        4,
+    ),
+    Stranger(
+        "Unet, DiceLoss",
+        "segmentation-models-pytorch",
+        "nothing",
+        _script("smp_unet.py", "--batch-size", "{batch_size}"),
+        8,
     ),
     Stranger(
         "LightningCLI",
         "lightning",
         "nothing",
-        _script("lightning_cli.py", "fit", "--trainer.max_epochs", "3", "--data.batch_size", "{batch_size}"),
+        _script(
+            "lightning_cli.py",
+            "fit",
+            "--trainer.max_epochs",
+            "3",
+            "--data.batch_size",
+            "{batch_size}",
+        ),
         64,
     ),
     Stranger(
@@ -116,9 +243,27 @@ STRANGERS = (
         _script("forecasting_tft.py", "--batch-size", "{batch_size}"),
         64,
     ),
-    Stranger("vision_learner", "fastai", "pictures", _script("fastai_vision.py", "{data}", "--bs", "{batch_size}"), 16),
-    Stranger("TabNetClassifier", "pytorch-tabnet", "nothing", _script("tabnet.py", "--batch-size", "{batch_size}"), 256),
-    Stranger("NeuralNetClassifier", "skorch", "nothing", _script("skorch_mlp.py", "--batch-size", "{batch_size}"), 128),
+    Stranger(
+        "vision_learner",
+        "fastai",
+        "pictures",
+        _script("fastai_vision.py", "{data}", "--bs", "{batch_size}"),
+        16,
+    ),
+    Stranger(
+        "TabNetClassifier",
+        "pytorch-tabnet",
+        "nothing",
+        _script("tabnet.py", "--batch-size", "{batch_size}"),
+        256,
+    ),
+    Stranger(
+        "NeuralNetClassifier",
+        "skorch",
+        "nothing",
+        _script("skorch_mlp.py", "--batch-size", "{batch_size}"),
+        128,
+    ),
     Stranger(
         "UNet2DModel, EMAModel",
         "diffusers",
@@ -131,7 +276,17 @@ STRANGERS = (
         "pykeen",
         "nothing",
         (
-            *("{bin}/pykeen", "train", "transe", "--dataset", "nations", "--device", "cuda", "--number-epochs", "3"),
+            *(
+                "{bin}/pykeen",
+                "train",
+                "transe",
+                "--dataset",
+                "nations",
+                "--device",
+                "cuda",
+                "--number-epochs",
+                "3",
+            ),
             *("--batch-size", "{batch_size}", "--stopper", "NopStopper"),
         ),
         64,

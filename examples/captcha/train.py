@@ -1,8 +1,10 @@
-"""Train a network to read captchas: 4 characters out of 36, drawn by the `captcha` package as 1x60x160 images.
+"""Train a network to read captchas: 4 characters out of 36, drawn by the `captcha` package as
+1x60x160 images.
 
     python examples/captcha/train.py --batch-size 64 --epochs 10 --samples 20000
 
-The images are drawn once and kept as PNG files whose name is the label (captchas/train-10240-0/AB12_000123.png).
+The images are drawn once and kept as PNG files whose name is the label
+(captchas/train-10240-0/AB12_000123.png).
 """
 
 import argparse
@@ -25,26 +27,41 @@ HEIGHT, WIDTH = 60, 160
 
 
 class SeededSecrets:
-    """Stands in for the `secrets` module inside the captcha package, so that a seed gives the same images again."""
+    """Stands in for the `secrets` module inside the captcha package, so that a seed gives the same
+    images again.
+    """
 
     def __init__(self, seed):
         source = random.Random(seed)
-        self.randbelow, self.randbits, self.choice = source.randrange, source.getrandbits, source.choice
+        self.randbelow, self.randbits, self.choice = (
+            source.randrange,
+            source.getrandbits,
+            source.choice,
+        )
 
 
 def draw(path, seed):
     captcha.image.secrets = SeededSecrets(seed)
-    picture = captcha.image.ImageCaptcha(width=WIDTH, height=HEIGHT).generate_image(path.name[:LENGTH]).convert("L")
+    picture = (
+        captcha.image.ImageCaptcha(width=WIDTH, height=HEIGHT)
+        .generate_image(path.name[:LENGTH])
+        .convert("L")
+    )
     partial = path.with_name(f"{path.name}.partial")
     picture.save(partial, format="png")
     partial.rename(path)
 
 
 def draw_captchas(folder, count, seed):
-    """Draw the images that are missing in `folder`: a run that was interrupted is taken up where it stopped."""
+    """Draw the images that are missing in `folder`: a run that was interrupted is taken up where it
+    stopped.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     source = random.Random(seed)
-    paths = [folder / f"{''.join(source.choices(ALPHABET, k=LENGTH))}_{index:06d}.png" for index in range(count)]
+    paths = [
+        folder / f"{''.join(source.choices(ALPHABET, k=LENGTH))}_{index:06d}.png"
+        for index in range(count)
+    ]
     missing = [(path, f"{seed}/{index}") for index, path in enumerate(paths) if not path.exists()]
     if missing:
         with multiprocessing.Pool() as pool:
@@ -68,11 +85,15 @@ class Captchas(Dataset):
 
 
 def block(inside, outside):
-    return nn.Sequential(nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU(inplace=True))
+    return nn.Sequential(
+        nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU(inplace=True)
+    )
 
 
 class Reader(nn.Module):
-    """Seven convolution blocks with three poolings, then two linear layers: 19.07 million parameters."""
+    """Seven convolution blocks with three poolings, then two linear layers: 19.07 million
+    parameters.
+    """
 
     def __init__(self):
         super().__init__()
@@ -135,7 +156,12 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--samples", type=int, default=10240, help="training images; an eighth as many more for validation")
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=10240,
+        help="training images; an eighth as many more for validation",
+    )
     parser.add_argument("--data", type=Path, default=Path(__file__).parent / "captchas")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "out")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -144,15 +170,26 @@ def main():
 
     torch.manual_seed(args.seed)
     device = torch.device(args.device)
-    train_paths = draw_captchas(args.data / f"train-{args.samples}-{args.seed}", args.samples, f"train {args.seed}")
+    train_paths = draw_captchas(
+        args.data / f"train-{args.samples}-{args.seed}", args.samples, f"train {args.seed}"
+    )
     held_out = max(1, args.samples // 8)
-    valid_paths = draw_captchas(args.data / f"valid-{held_out}-{args.seed}", held_out, f"valid {args.seed}")
-    common = {"batch_size": args.batch_size, "num_workers": args.workers, "pin_memory": device.type == "cuda"}
+    valid_paths = draw_captchas(
+        args.data / f"valid-{held_out}-{args.seed}", held_out, f"valid {args.seed}"
+    )
+    common = {
+        "batch_size": args.batch_size,
+        "num_workers": args.workers,
+        "pin_memory": device.type == "cuda",
+    }
     train_loader = DataLoader(Captchas(train_paths), shuffle=True, **common)
     valid_loader = DataLoader(Captchas(valid_paths), **common)
 
     model = Reader().to(device)
-    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} million parameters on {device}", flush=True)
+    print(
+        f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f} million parameters on {device}",
+        flush=True,
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     scaler = torch.amp.GradScaler(device.type, enabled=device.type == "cuda")
     args.out.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,10 @@
-"""Train a small GPT-2 from scratch on Chinese dialogues with Transformers' Trainer, one token a character.
+"""Train a small GPT-2 from scratch on Chinese dialogues with Transformers' Trainer, one token a
+character.
 
     python examples/chat/train.py --per_device_train_batch_size 8 --num_train_epochs 3
 
-Each sample is a conversation of one to six turns from dialogues.tsv, so lengths vary and are padded batch by batch.
+Each sample is a conversation of one to six turns from dialogues.tsv, so lengths vary and are padded
+batch by batch.
 """
 
 import random
@@ -27,11 +29,15 @@ class ModelArguments:
 
 
 def read_pairs(path):
-    return [tuple(line.split("\t")) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    return [
+        tuple(line.split("\t")) for line in path.read_text(encoding="utf-8").splitlines() if line
+    ]
 
 
 class Conversations(Dataset):
-    """Conversations of one to six random pairs, as lists of token numbers; only answers are learned."""
+    """Conversations of one to six random pairs, as lists of token numbers; only answers are
+    learned.
+    """
 
     def __init__(self, pairs, vocabulary, count, seed):
         self.vocabulary = vocabulary
@@ -103,7 +109,9 @@ def main():
         eval_dataset=eval_set,
     )
     trainer.train()
-    print({name: round(value, 4) for name, value in trainer.evaluate().items() if name == "eval_loss"})
+    print(
+        {name: round(value, 4) for name, value in trainer.evaluate().items() if name == "eval_loss"}
+    )
 
 
 if __name__ == "__main__":

@@ -21,8 +21,14 @@ def main():
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(2048, 256)
-    loader = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True).sign()), batch_size=args.batch_size, shuffle=True)
-    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
+    loader = DataLoader(
+        TensorDataset(inputs, inputs.sum(1, keepdim=True).sign()),
+        batch_size=args.batch_size,
+        shuffle=True,
+    )
+    model = nn.Sequential(
+        nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
+    ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for epoch in range(args.epochs):
         for features, targets in loader:

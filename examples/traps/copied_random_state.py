@@ -1,7 +1,8 @@
-"""The trap: pairs are drawn by a random.Random of the data set, of which every loader worker gets a copy.
+"""The trap: pairs are drawn by a random.Random of the data set, of which every loader worker gets a
+copy.
 
-Of 2000 molecules of each class, a random pair is drawn whatever index is asked for. With 8 workers the eight copies draw the
-very same pairs; and a batch of more than 2000 is one of 2000.
+Of 2000 molecules of each class, a random pair is drawn whatever index is asked for. With 8 workers
+the eight copies draw the very same pairs; and a batch of more than 2000 is one of 2000.
 """
 
 import argparse
@@ -24,7 +25,10 @@ class Pairs(Dataset):
         return min(len(self.known), len(self.unknown))
 
     def __getitem__(self, index):
-        one, other = self.random.randrange(len(self.known)), self.random.randrange(len(self.unknown))
+        one, other = (
+            self.random.randrange(len(self.known)),
+            self.random.randrange(len(self.unknown)),
+        )
         return self.known[one], self.unknown[other]
 
 
@@ -40,7 +44,9 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     pairs = Pairs(torch.randn(2000, 512), torch.randn(2000, 512) + 0.2)
     loader = DataLoader(pairs, batch_size=args.batch_size, shuffle=True, num_workers=args.workers)
-    head = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
+    head = nn.Sequential(
+        nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
+    ).to(device)
     optimizer = torch.optim.AdamW(head.parameters(), lr=args.lr)
     for _ in range(args.epochs):
         for known, unknown in loader:

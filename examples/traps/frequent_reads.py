@@ -19,7 +19,9 @@ def main():
     inputs = torch.randn(2048, 256)
     targets = inputs.sum(1, keepdim=True).sign()
     loader = DataLoader(TensorDataset(inputs, targets), batch_size=args.batch_size, shuffle=True)
-    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
+    model = nn.Sequential(
+        nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
+    ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     total, highest = 0.0, 0.0
     for features, wanted in loader:

@@ -18,7 +18,9 @@ def main():
     inputs = torch.randn(2048, 256)
     targets = inputs.sum(1, keepdim=True).sign()
     loader = DataLoader(TensorDataset(inputs, targets), batch_size=args.batch_size, shuffle=True)
-    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
+    model = nn.Sequential(
+        nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
+    ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for features, wanted in loader:
         loss = nn.functional.soft_margin_loss(model(features.to(device)), wanted.to(device))

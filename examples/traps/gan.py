@@ -1,4 +1,6 @@
-"""Two networks and two optimizers: the critic steps with every batch, the generator with every second one."""
+"""Two networks and two optimizers: the critic steps with every batch, the generator with every
+second one.
+"""
 
 import argparse
 
@@ -29,7 +31,10 @@ def main():
     judge = nn.functional.binary_cross_entropy_with_logits
     for number, (real,) in enumerate(loader, 1):
         real = real.to(device)
-        ones, zeros = torch.ones(len(real), 1, device=device), torch.zeros(len(real), 1, device=device)
+        ones, zeros = (
+            torch.ones(len(real), 1, device=device),
+            torch.zeros(len(real), 1, device=device),
+        )
         fake = generator(torch.randn(len(real), NOISE, device=device))
         critic_loss = judge(critic(real), ones) + judge(critic(fake.detach()), zeros)
         critic_optimizer.zero_grad()

@@ -1,4 +1,6 @@
-"""The trap: gradients of four batches or more go into each step, whatever is asked for. Ask for 32: a step sees 128."""
+"""The trap: gradients of four batches or more go into each step, whatever is asked for. Ask for 32:
+a step sees 128.
+"""
 
 import argparse
 
@@ -21,8 +23,18 @@ def main():
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(4096, 128)
-    loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size, shuffle=True)
-    model = nn.Sequential(nn.Linear(128, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+    loader = DataLoader(
+        TensorDataset(inputs, inputs.mean(1, keepdim=True)),
+        batch_size=args.batch_size,
+        shuffle=True,
+    )
+    model = nn.Sequential(
+        nn.Linear(128, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, 1),
+    )
     model.to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for number, (features, targets) in enumerate(loader, 1):

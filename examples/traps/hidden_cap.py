@@ -1,4 +1,6 @@
-"""The trap: the batch size asked for is capped where nobody looks. Ask for 64, and the loader gives 2."""
+"""The trap: the batch size asked for is capped where nobody looks. Ask for 64, and the loader gives
+2.
+"""
 
 import argparse
 
@@ -23,7 +25,9 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(512, 128)
     loader = make_loader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), args.batch_size)
-    model = nn.Sequential(nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
+    model = nn.Sequential(
+        nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
+    ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for features, targets in loader:
         loss = nn.functional.mse_loss(model(features.to(device)), targets.to(device))

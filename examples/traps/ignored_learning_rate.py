@@ -1,6 +1,8 @@
-"""The trap: Adafactor takes relative steps by default, and never reads the learning rate that was asked for.
+"""The trap: Adafactor takes relative steps by default, and never reads the learning rate that was
+asked for.
 
-The optimizer is the usual one (fairseq, torch_optimizer), cut down to what matters: `relative_step=True` is its default.
+The optimizer is the usual one (fairseq, torch_optimizer), cut down to what matters:
+`relative_step=True` is its default.
 """
 
 import argparse
@@ -11,9 +13,19 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class Adafactor(torch.optim.Optimizer):
-    def __init__(self, params, lr=None, decay=-0.8, clip_threshold=1.0, scale_parameter=True, relative_step=True):
+    def __init__(
+        self,
+        params,
+        lr=None,
+        decay=-0.8,
+        clip_threshold=1.0,
+        scale_parameter=True,
+        relative_step=True,
+    ):
         defaults = {"lr": lr, "decay": decay, "clip_threshold": clip_threshold}
-        super().__init__(params, {**defaults, "scale_parameter": scale_parameter, "relative_step": relative_step})
+        super().__init__(
+            params, {**defaults, "scale_parameter": scale_parameter, "relative_step": relative_step}
+        )
 
     @torch.no_grad()
     def step(self):
@@ -27,8 +39,12 @@ class Adafactor(torch.optim.Optimizer):
         squares = parameter.grad.square() + 1e-30
         beta2 = 1 - state["step"] ** group["decay"]
         if parameter.dim() == 2:
-            rows = state.setdefault("rows", torch.zeros_like(squares[:, 0])).lerp_(squares.mean(1), 1 - beta2)
-            columns = state.setdefault("columns", torch.zeros_like(squares[0])).lerp_(squares.mean(0), 1 - beta2)
+            rows = state.setdefault("rows", torch.zeros_like(squares[:, 0])).lerp_(
+                squares.mean(1), 1 - beta2
+            )
+            columns = state.setdefault("columns", torch.zeros_like(squares[0])).lerp_(
+                squares.mean(0), 1 - beta2
+            )
             second = torch.outer(rows / rows.mean(), columns)
         else:
             second = state.setdefault("second", torch.zeros_like(squares)).lerp_(squares, 1 - beta2)
@@ -54,8 +70,14 @@ def main():
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(2048, 64)
-    loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size, shuffle=True)
-    model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
+    loader = DataLoader(
+        TensorDataset(inputs, inputs.mean(1, keepdim=True)),
+        batch_size=args.batch_size,
+        shuffle=True,
+    )
+    model = nn.Sequential(
+        nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
+    ).to(device)
     optimizer = Adafactor(model.parameters(), lr=args.lr)
     for features, targets in loader:
         loss = nn.functional.mse_loss(model(features.to(device)), targets.to(device))

@@ -16,8 +16,12 @@ def main():
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(512, 64)
-    loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=16, shuffle=True)
-    model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
+    loader = DataLoader(
+        TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=16, shuffle=True
+    )
+    model = nn.Sequential(
+        nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
+    ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for features, targets in loader:
         loss = nn.functional.mse_loss(model(features.to(device)), targets.to(device))

@@ -1,4 +1,6 @@
-"""An optimizer that asks for the loss itself: LBFGS calls its closure, with forward and backward inside, many times a step."""
+"""An optimizer that asks for the loss itself: LBFGS calls its closure, with forward and backward
+inside, many times a step.
+"""
 
 import argparse
 
@@ -16,7 +18,11 @@ def main():
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(1024, 32)
-    loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size, shuffle=True)
+    loader = DataLoader(
+        TensorDataset(inputs, inputs.mean(1, keepdim=True)),
+        batch_size=args.batch_size,
+        shuffle=True,
+    )
     model = nn.Sequential(nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 1)).to(device)
     optimizer = torch.optim.LBFGS(model.parameters(), lr=args.lr, max_iter=5)
     for features, targets in loader:

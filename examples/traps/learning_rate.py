@@ -1,4 +1,6 @@
-"""The trap: the learning rate asked for is scaled by the batch size before it is used. Ask for 0.1, and 0.025 is in force."""
+"""The trap: the learning rate asked for is scaled by the batch size before it is used. Ask for 0.1,
+and 0.025 is in force.
+"""
 
 import argparse
 
@@ -22,8 +24,14 @@ def main():
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(2048, 64)
-    loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size, shuffle=True)
-    model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
+    loader = DataLoader(
+        TensorDataset(inputs, inputs.mean(1, keepdim=True)),
+        batch_size=args.batch_size,
+        shuffle=True,
+    )
+    model = nn.Sequential(
+        nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
+    ).to(device)
     optimizer = make_optimizer(model, args.lr, args.batch_size)
     for features, targets in loader:
         loss = nn.functional.mse_loss(model(features.to(device)), targets.to(device))

@@ -31,7 +31,9 @@ def main():
 
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    loader = DataLoader(RemoteSamples(512), batch_size=args.batch_size, shuffle=True, num_workers=args.workers)
+    loader = DataLoader(
+        RemoteSamples(512), batch_size=args.batch_size, shuffle=True, num_workers=args.workers
+    )
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for features, targets in loader:

@@ -1,4 +1,6 @@
-"""The trap: a batch of 2 because "more would not fit", on a card where a hundred times as much would."""
+"""The trap: a batch of 2 because "more would not fit", on a card where a hundred times as much
+would.
+"""
 
 import argparse
 
@@ -17,7 +19,11 @@ def main():
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     images = torch.randn(256, 3, 32, 32)
-    loader = DataLoader(TensorDataset(images, images.mean((1, 2, 3)).unsqueeze(1)), batch_size=args.batch_size, shuffle=True)
+    loader = DataLoader(
+        TensorDataset(images, images.mean((1, 2, 3)).unsqueeze(1)),
+        batch_size=args.batch_size,
+        shuffle=True,
+    )
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1),
         nn.ReLU(),

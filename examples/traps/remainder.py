@@ -1,4 +1,6 @@
-"""The trap: with `drop_last=True`, 1000 samples in batches of 300 leave a tenth of the data out of every epoch."""
+"""The trap: with `drop_last=True`, 1000 samples in batches of 300 leave a tenth of the data out of
+every epoch.
+"""
 
 import argparse
 
@@ -19,7 +21,9 @@ def main():
     inputs = torch.randn(1000, 64)
     dataset = TensorDataset(inputs, inputs.mean(1, keepdim=True))
     loader = DataLoader(dataset, batch_size=args.batch_size, shuffle=True, drop_last=True)
-    model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
+    model = nn.Sequential(
+        nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
+    ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for _ in range(args.epochs):
         for features, targets in loader:

@@ -1,4 +1,6 @@
-"""Takes up its `best.pt` where there is one, and writes it again after each step that was better: a file worth keeping."""
+"""Takes up its `best.pt` where there is one, and writes it again after each step that was better: a
+file worth keeping.
+"""
 
 import argparse
 from pathlib import Path
@@ -18,7 +20,11 @@ def main():
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(512, 64)
-    loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size, shuffle=True)
+    loader = DataLoader(
+        TensorDataset(inputs, inputs.mean(1, keepdim=True)),
+        batch_size=args.batch_size,
+        shuffle=True,
+    )
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     best_file = args.out / "best.pt"

@@ -1,4 +1,6 @@
-"""Sentences of 5 to 500 tokens, padded batch by batch: what a batch needs depends on its longest sentence."""
+"""Sentences of 5 to 500 tokens, padded batch by batch: what a batch needs depends on its longest
+sentence.
+"""
 
 import argparse
 
@@ -34,7 +36,9 @@ class Classifier(nn.Module):
     def __init__(self, width=64):
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, width, padding_idx=0)
-        self.block = nn.TransformerEncoderLayer(width, nhead=4, dim_feedforward=128, dropout=0.0, batch_first=True)
+        self.block = nn.TransformerEncoderLayer(
+            width, nhead=4, dim_feedforward=128, dropout=0.0, batch_first=True
+        )
         self.out = nn.Linear(width, 1)
 
     def forward(self, tokens):  # (batch, longest) -> (batch,)
@@ -55,7 +59,9 @@ def main():
     model = Classifier().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     for tokens, labels in loader:
-        loss = nn.functional.binary_cross_entropy_with_logits(model(tokens.to(device)), labels.to(device))
+        loss = nn.functional.binary_cross_entropy_with_logits(
+            model(tokens.to(device)), labels.to(device)
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -22,7 +22,9 @@ def main():
     targets = inputs.sum(1, keepdim=True).sign()
     data = TensorDataset(inputs, targets)
     loader = DataLoader(data, batch_size=args.batch_size, shuffle=True, num_workers=args.workers)
-    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)).to(device)
+    model = nn.Sequential(
+        nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
+    ).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     for features, wanted in loader:
         loss = nn.functional.soft_margin_loss(model(features.to(device)), wanted.to(device))

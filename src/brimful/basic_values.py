@@ -1,4 +1,6 @@
-"""Values that all others share, and those of starting the command. (Import them from `brimful.values`.)"""
+"""Values that all others share, and those of starting the command. (Import them from
+`brimful.values`.)
+"""
 
 from __future__ import annotations
 
@@ -63,15 +65,23 @@ class Command:
     """The user's argv, with ``{name}`` where a setting goes."""
 
     argv: tuple[str, ...]
-    found_flags: dict[str, str] = field(default_factory=dict)  # setting -> the flag it was found behind
-    given: dict[str, Setting] = field(default_factory=dict)  # placeholder -> what stood there in the user's own command
+    found_flags: dict[str, str] = field(
+        default_factory=dict
+    )  # setting -> the flag it was found behind
+    given: dict[str, Setting] = field(
+        default_factory=dict
+    )  # placeholder -> what stood there in the user's own command
     environment: dict[str, str] = field(default_factory=dict)  # added to the child's environment
-    places: dict[str, Place] = field(default_factory=dict)  # setting -> where the script has its number, where no flag takes it
+    places: dict[str, Place] = field(
+        default_factory=dict
+    )  # setting -> where the script has its number, where no flag takes it
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A card of the catalogue. Each number has its source; see docs/quantities.md for what the bytes are."""
+    """A card of the catalogue. Each number has its source; see docs/quantities.md for what the
+    bytes are.
+    """
 
     key: str  # "a100-40gb"
     name: str  # as torch.cuda.get_device_name() shows it
@@ -84,11 +94,20 @@ class Gpu:
     tf32_flops: Estimate | None
     fp16_flops: Estimate | None  # dense, tensor cores where there are some
     bf16_flops: Estimate | None
-    sustained_clock: Estimate | None = None  # share of the clock of these peaks that its power limit lets it hold; None: all
+    sustained_clock: Estimate | None = (
+        None  # share of the clock of these peaks that its power limit lets it hold; None: all
+    )
     cudnn_bytes: Estimate | None = None  # what cuDNN adds to the context once a convolution has run
-    peer_bytes_per_s: Estimate | None = None  # its link to others of a machine, each way; the note says which; None: not known
-    calibration: str | None = None  # "context measured on 2026-11-20 on this machine (...)"; None: as the catalogue has it
-    reached: dict[str, float] = field(default_factory=dict)  # rates measured with it, by the names of Calibration.rates
+    peer_bytes_per_s: Estimate | None = (
+        None  # its link to others of a machine, each way; the note says which; None: not known
+    )
+    calibration: str | None = (
+        # "context measured on 2026-11-20 on this machine (...)"; None: as the catalogue has it
+        None
+    )
+    reached: dict[str, float] = field(
+        default_factory=dict
+    )  # rates measured with it, by the names of Calibration.rates
 
 
 @dataclass(frozen=True)
@@ -114,7 +133,8 @@ class CardAnswer:
     peak: PeakEstimate | None = None  # at that batch size
     largest_batch_size: int | None = None
     solved: int | None = None  # the largest value of another setting, where that was asked
-    traced: bool = False  # a trace at the answer confirmed it; else its sizes are extrapolated from smaller traces alone
+    # a trace at the answer confirmed it; else its sizes are extrapolated from smaller traces alone
+    traced: bool = False
     samples_per_s: Estimate | None = None  # over all its cards
     epoch_s: Estimate | None = None  # of its training, by the card alone
     slow_loading: bool = False  # this machine loads more slowly than that
@@ -141,7 +161,9 @@ class GridCell:
     settings: dict[str, Setting]
     verdict: str | None  # as of a prediction; None: the command fails there
     peak: PeakEstimate | None
-    traced: bool  # at these very settings; else each allocation's size is extrapolated, and a further trace confirmed them
+    # at these very settings; else each allocation's size is extrapolated, and a further trace
+    # confirmed them
+    traced: bool
     samples_per_s: Estimate | None = None
     tokens_per_s: Estimate | None = None  # where one of the settings is the length of the samples
     best: bool = False  # the fastest that fits; where none does, the one that takes least
@@ -156,11 +178,16 @@ class Calibration:
     capability: tuple[int, ...]
     multiprocessors: int
     total_bytes: int  # usable, as torch.cuda.mem_get_info()[1] shows it
-    context_bytes: int  # on the card beside PyTorch's segments, after some training steps without a convolution
+    # on the card beside PyTorch's segments, after some training steps without a convolution
+    context_bytes: int
     cudnn_bytes: int  # what convolutions added to that
-    stages_bytes: dict[str, int]  # the same after each stage: "bare", "tensor", "cublas", "training", "cudnn"
+    stages_bytes: dict[
+        str, int
+    ]  # the same after each stage: "bare", "tensor", "cublas", "training", "cudnn"
     others_bytes: int | None  # held by other processes before, and taken off; None: not known
-    rates: dict[str, float]  # reached: *_bytes_per_s, *_flops (operations per second), kernel_s and dispatch_s (seconds)
+    rates: dict[
+        str, float
+    ]  # reached: *_bytes_per_s, *_flops (operations per second), kernel_s and dispatch_s (seconds)
     versions: dict[str, str | int | None]  # torch, cuda, cudnn, driver
     hostname: str
     date: str  # ISO
@@ -174,7 +201,10 @@ class Device:
     label: str  # "cpu", "cuda:0", "a100-40gb (imaginary)"
     gpu: Gpu | None = None  # imaginary only
     cards: int = 1  # imaginary: so many of them in the machine
-    ranks: int | None = None  # imaginary: one rank of so many is started alone; None: the command starts its ranks itself
+    ranks: int | None = (
+        # imaginary: one rank of so many is started alone; None: the command starts its ranks itself
+        None
+    )
     as_rank: int | None = None  # which one
 
 
@@ -195,7 +225,9 @@ class Limits:
 
     dataset_length: int | None = None
     max_batch_size: int | None = None
-    loader_cap: int | None = None  # the largest batch that the script's loader makes, where trials showed one
+    loader_cap: int | None = (
+        None  # the largest batch that the script's loader makes, where trials showed one
+    )
 
 
 @dataclass(frozen=True)
@@ -216,7 +248,9 @@ class Machine:
 
 
 class Outcome(StrEnum):
-    """How a trial or an attempt of a run ended. What follows from each stands in `brimful.outcomes`."""
+    """How a trial or an attempt of a run ended. What follows from each stands in
+    `brimful.outcomes`.
+    """
 
     COMPLETED = "completed"
     OUT_OF_DEVICE_MEMORY = "out_of_device_memory"
@@ -233,31 +267,44 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """What the processes of one start of the command did, all ranks gathered: worst memory, summed samples per second."""
+    """What the processes of one start of the command did, all ranks gathered: worst memory, summed
+    samples per second.
+    """
 
     outcome: Outcome
     reports: tuple[Report, ...] = ()  # one a rank, by rank: the last of each
     phases: dict[str, PhasePeak] = field(default_factory=dict)  # the worst rank's, by phase
     peak: PhasePeak | None = None  # over whole processes, worst rank
-    samples_per_s: float | None = None  # of a trial: over its measured steps; of a run: while training
+    samples_per_s: float | None = (
+        None  # of a trial: over its measured steps; of a run: while training
+    )
     loading_share: float | None = None  # of that time, waited for data
     duration_s: float  # from the start of the command to the end of its processes
     folder: str  # relative to the record
     failure: Failure | None = None
     failed_rank: int | None = None  # the rank that failed first, where there are several
     exit_code: int | None = None  # of the command; negative is a signal; None if brimful ended it
-    process_tree_host_bytes: int | None = None  # peak resident memory of all its processes together, sampled from outside
+    process_tree_host_bytes: int | None = (
+        None  # peak resident memory of all its processes together, sampled from outside
+    )
     notes: tuple[str, ...] = ()
 
     @property
     def host_bytes(self) -> int | None:
-        """Peak resident memory of all its processes together: sampling can miss what the worst rank says of itself."""
+        """Peak resident memory of all its processes together: sampling can miss what the worst rank
+        says of itself.
+        """
         own = self.peak.host_bytes if self.peak else None
-        return max((known for known in (own, self.process_tree_host_bytes) if known is not None), default=None)
+        return max(
+            (known for known in (own, self.process_tree_host_bytes) if known is not None),
+            default=None,
+        )
 
 
 class TrialKind(StrEnum):
-    """What a trial is for. Memory and time are measured apart where measuring one disturbs the other (on a CPU)."""
+    """What a trial is for. Memory and time are measured apart where measuring one disturbs the
+    other (on a CPU).
+    """
 
     TRACE = "trace"  # imaginary card
     MEMORY = "memory"
@@ -273,17 +320,27 @@ class Trial:
     settings: dict[str, Setting]
     device: Device
     kind: TrialKind
-    environment: dict[str, str] = field(default_factory=dict)  # a setting that lives in the environment (malloc)
+    environment: dict[str, str] = field(
+        default_factory=dict
+    )  # a setting that lives in the environment (malloc)
     steps: int = 3
     warmup_steps: int = 1
     see_eval: bool = True
     time_limit_s: float = 600.0
     capacity_bytes: int | None = None  # imaginary: the card is full here
     what_ifs: tuple[str, ...] = ()  # imaginary: what is done otherwise: "autocast", "checkpointing"
-    time_loader: int | None = None  # imaginary: time the training loader, in batches of up to so many samples
-    find_places: str | None = None  # find where the numbers of loaders come from: "script" or "loader"
-    host_limit_bytes: int | None = None  # the trial is ended as out of host memory when its processes are seen to hold more
-    others: tuple[tuple[int, int], ...] = ()  # imaginary: capabilities of other cards that it may speak for as well
+    time_loader: int | None = (
+        None  # imaginary: time the training loader, in batches of up to so many samples
+    )
+    find_places: str | None = (
+        None  # find where the numbers of loaders come from: "script" or "loader"
+    )
+    host_limit_bytes: int | None = (
+        None  # the trial is ended as out of host memory when its processes are seen to hold more
+    )
+    others: tuple[
+        tuple[int, int], ...
+    ] = ()  # imaginary: capabilities of other cards that it may speak for as well
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,19 +350,29 @@ class TrialResult(Execution):
     trial: Trial
     samples_per_step: int | None = None  # effective batch: over all ranks
     step_s: tuple[float, ...] = ()  # measured steps, slowest rank; () on an imaginary card
-    samples_per_cpu_s: float | None = None  # on a CPU: for each second of the ranks' processor time in the measured steps
-    others_share: float | None = None  # of the cores' time while it ran, taken by other processes; None: not known
+    samples_per_cpu_s: float | None = (
+        None  # on a CPU: for each second of the ranks' processor time in the measured steps
+    )
+    others_share: float | None = (
+        None  # of the cores' time while it ran, taken by other processes; None: not known
+    )
 
 
 @dataclass(frozen=True)
 class RunStarted:
     """What a run was asked to do, before its first attempt."""
 
-    source: str  # of its settings: "plan", "settings" (given with --set) or "command" (as it stands)
+    source: (
+        str  # of its settings: "plan", "settings" (given with --set) or "command" (as it stands)
+    )
     why: str  # in a sentence: which plan, or why none
     max_restarts: int
-    resume_words: tuple[str, ...]  # what stands for {resume} from the second attempt on; () where the command has none
-    host_limit_bytes: int | None = None  # an attempt is ended as out of host memory when its processes are seen to hold more
+    resume_words: tuple[
+        str, ...
+    ]  # what stands for {resume} from the second attempt on; () where the command has none
+    host_limit_bytes: int | None = (
+        None  # an attempt is ended as out of host memory when its processes are seen to hold more
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +383,9 @@ class Attempt(Execution):
     settings: tuple[PlannedSetting, ...]
     argv: tuple[str, ...]
     environment: dict[str, str]  # added to the user's own
-    resumed: bool | None  # whether it got the words that resume from a checkpoint; None: a first attempt
+    resumed: (
+        bool | None
+    )  # whether it got the words that resume from a checkpoint; None: a first attempt
     steps: int  # of the rank that came furthest
     samples: int | None = None  # trained on, over all ranks; None where not known
     started_unix_s: float
@@ -351,11 +420,16 @@ class Heartbeat:
     ranks: int = 0
     samples_per_s: float | None = None  # of all ranks, lately
     loading_share: float | None = None  # of the slowest rank, lately
-    loss: float | None = None  # as the engine reports it, else what went backward; None where reading waits for a device
+    loss: float | None = (
+        # as the engine reports it, else what went backward; None where reading waits for a device
+        None
+    )
     loss_rank: int | None = None  # whose loss it is; None: the mean of all ranks
     allocated_bytes: int | None = None  # now, of the fullest rank
     reserved_bytes: int | None = None
     process_tree_host_bytes: int | None = None  # of all processes together
     host_used_share: float | None = None  # of the machine's memory or the cgroup's, whoever uses it
     alloc_retries: int | None = None  # since the attempt began, worst rank
-    retry_streak: int = 0  # polls in a row in which the allocator had to try again, the longest of any rank
+    retry_streak: int = (
+        0  # polls in a row in which the allocator had to try again, the longest of any rank
+    )

@@ -1,7 +1,9 @@
-"""The only reader and writer of JSON on the parent's side: values, entries of a record, trial configs and the wire.
+"""The only reader and writer of JSON on the parent's side: values, entries of a record, trial
+configs and the wire.
 
-Not-a-number and the infinities are real answers (a loss that diverged). Between brimful and brimful they are written as
-Python's json writes them (NaN, Infinity); what is printed for others (`to_json`) is strict JSON and says null.
+Not-a-number and the infinities are real answers (a loss that diverged). Between brimful and brimful
+they are written as Python's json writes them (NaN, Infinity); what is printed for others
+(`to_json`) is strict JSON and says null.
 """
 
 from __future__ import annotations
@@ -17,19 +19,41 @@ from brimful import values
 from brimful.errors import OtherSchema, RecordUnreadable, WireUnreadable
 from brimful_inside import wire
 
-SCHEMA = 2  # of the entries of a record; raised when an older brimful could not read what a newer one writes
-ANSWER_SCHEMA = 2  # of what the verbs print with --json; raised when a key goes or changes its meaning
+# of the entries of a record; raised when an older brimful could not read what a newer one writes
+SCHEMA = 2
+ANSWER_SCHEMA = (
+    2  # of what the verbs print with --json; raised when a key goes or changes its meaning
+)
 T = TypeVar("T")
 
 Entry = (
-    values.Opened | values.TrialResult | values.Prediction | values.Audit | values.MemoryEstimate | values.SpeedEstimate
-    | values.Plan | values.RunStarted | values.Attempt | values.RunEnded | values.Diagnostic | values.Closed
-)  # fmt: skip
+    values.Opened
+    | values.TrialResult
+    | values.Prediction
+    | values.Audit
+    | values.MemoryEstimate
+    | values.SpeedEstimate
+    | values.Plan
+    | values.RunStarted
+    | values.Attempt
+    | values.RunEnded
+    | values.Diagnostic
+    | values.Closed
+)
 ENTRIES: dict[str, type] = {
-    "opened": values.Opened, "trial": values.TrialResult, "prediction": values.Prediction, "audit": values.Audit,
-    "memory": values.MemoryEstimate, "speed": values.SpeedEstimate, "plan": values.Plan, "run_started": values.RunStarted,
-    "attempt": values.Attempt, "run_ended": values.RunEnded, "note": values.Diagnostic, "closed": values.Closed,
-}  # fmt: skip
+    "opened": values.Opened,
+    "trial": values.TrialResult,
+    "prediction": values.Prediction,
+    "audit": values.Audit,
+    "memory": values.MemoryEstimate,
+    "speed": values.SpeedEstimate,
+    "plan": values.Plan,
+    "run_started": values.RunStarted,
+    "attempt": values.Attempt,
+    "run_ended": values.RunEnded,
+    "note": values.Diagnostic,
+    "closed": values.Closed,
+}
 _KINDS = {cls: kind for kind, cls in ENTRIES.items()}
 
 
@@ -40,7 +64,9 @@ def to_builtins(value: Any) -> Any:
 
 def encode(value: Any) -> bytes:
     """One line of JSON, without the newline; `decode` gives the value back."""
-    return json.dumps(to_builtins(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return json.dumps(to_builtins(value), ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 def decode(raw: bytes | str, type_: type[T]) -> T:
@@ -54,7 +80,8 @@ def to_json(value: Any) -> str:
 
 
 def answer(value: Any = None, **more: Any) -> str:
-    """What a verb prints for ``--json``: the fields of a value, and `more` of them, with the schema of these objects.
+    """What a verb prints for ``--json``: the fields of a value, and `more` of them, with the schema
+    of these objects.
 
     Enumerations are their values, absent is null, and units stand in the names.
     """
@@ -67,11 +94,15 @@ def encode_entry(entry: Entry) -> bytes:
     kind = _KINDS.get(type(entry))
     if kind is None:
         raise TypeError(f"{type(entry).__name__} is no entry of a record")
-    return encode({"entry": kind, "schema": SCHEMA} | to_builtins(entry) | {"schema": SCHEMA}) + b"\n"
+    return (
+        encode({"entry": kind, "schema": SCHEMA} | to_builtins(entry) | {"schema": SCHEMA}) + b"\n"
+    )
 
 
 def decode_entry(line: bytes) -> Entry:
-    """The entry on a line. Raises OtherSchema for a newer or older one, RecordUnreadable for all that is no entry."""
+    """The entry on a line. Raises OtherSchema for a newer or older one, RecordUnreadable for all
+    that is no entry.
+    """
     try:
         raw = _load(line)
     except ValueError as error:
@@ -83,38 +114,54 @@ def decode_entry(line: bytes) -> Entry:
         raise _other_schema(raw, schema)
     cls = ENTRIES.get(str(raw["entry"]))
     if cls is None:
-        raise RecordUnreadable(f"The record holds an entry {raw['entry']!r}, which this brimful does not know.")
+        raise RecordUnreadable(
+            f"The record holds an entry {raw['entry']!r}, which this brimful does not know."
+        )
     if cls is not values.Opened:
         raw.pop("schema", None)
     try:
         return _convert(raw, cls)
     except ValueError as error:
-        raise RecordUnreadable(f"An entry {raw['entry']!r} of the record is damaged: {error}.") from error
+        raise RecordUnreadable(
+            f"An entry {raw['entry']!r} of the record is damaged: {error}."
+        ) from error
 
 
 def _other_schema(raw: dict[str, Any], schema: int) -> OtherSchema:
     version = (raw.get("machine") or {}).get("brimful_version")
-    who = f"{'a newer' if schema > SCHEMA else 'an older'} brimful{f' ({version})' if version else ''}"
+    who = (
+        f"{'a newer' if schema > SCHEMA else 'an older'} "
+        f"brimful{f' ({version})' if version else ''}"
+    )
     return OtherSchema(
         f"This record was written by {who} with schema {schema}; this one reads schema {SCHEMA}.",
         suggestion="Upgrade brimful: pip install --upgrade brimful."
         if schema > SCHEMA
-        else "Run the command again to make a record of this version, or open this one with the brimful that wrote it.",
+        else "Run the command again to make a record of this version, or open this one with the "
+        "brimful that wrote it.",
     )
 
 
 def read_wire(path: Path | str) -> list[Any]:
-    """The events of one process, in order (ProcessStarted, TorchImported, Progress, Failure, Report).
+    """The events of one process, in order (ProcessStarted, TorchImported, Progress, Failure,
+    Report).
 
-    Leaves out a last line without its newline, which the end of the process cut off. Raises WireUnreadable when another line
-    is damaged, or when the child speaks another version of the wire.
+    Leaves out a last line without its newline, which the end of the process cut off. Raises
+    WireUnreadable when another line is damaged, or when the child speaks another version of the
+    wire.
     """
     lines = Path(path).read_bytes().split(b"\n")[:-1]
-    return [_event(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    return [
+        _event(line, f"{path}, line {number}")
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
 
 
 def read_wire_leniently(path: Path | str) -> tuple[list[Any], bool]:
-    """(events, whether all could be read), without damaged lines, such as a disk leaves that was full for a while."""
+    """(events, whether all could be read), without damaged lines, such as a disk leaves that was
+    full for a while.
+    """
     try:
         lines = Path(path).read_bytes().split(b"\n")[:-1]
     except OSError:
@@ -132,7 +179,11 @@ def progress_of(line: bytes) -> wire.Progress | None:
     """The progress on a line of the wire, None if the line is another event, torn or damaged."""
     try:
         raw = _load(line)
-        return _convert(raw, wire.Progress) if isinstance(raw, dict) and raw.get("event") == "progress" else None
+        return (
+            _convert(raw, wire.Progress)
+            if isinstance(raw, dict) and raw.get("event") == "progress"
+            else None
+        )
     except ValueError:
         return None
 
@@ -141,17 +192,22 @@ def _event(line: bytes, where: str) -> Any:
     try:
         raw = _load(line)
     except ValueError as error:
-        raise WireUnreadable(f"What a child process wrote is damaged ({where}): {error}.") from error
+        raise WireUnreadable(
+            f"What a child process wrote is damaged ({where}): {error}."
+        ) from error
     name = raw.get("event") if isinstance(raw, dict) else None
     if name == "process_started" and raw.get("version") != wire.WIRE_VERSION:
         raise WireUnreadable(
-            f"The child speaks version {raw.get('version')} of the wire, this brimful version {wire.WIRE_VERSION} ({where}).",
+            f"The child speaks version {raw.get('version')} of the wire, this brimful version "
+            f"{wire.WIRE_VERSION} ({where}).",
             "Two different versions of brimful met in one trial.",
             "Look for another brimful_inside on the child's PYTHONPATH.",
         )
     cls = wire.EVENTS.get(str(name))
     if cls is None:
-        raise WireUnreadable(f"A child process wrote an event {name!r} that this brimful does not know ({where}).")
+        raise WireUnreadable(
+            f"A child process wrote an event {name!r} that this brimful does not know ({where})."
+        )
     try:
         return _convert(raw, cls)
     except ValueError as error:

@@ -1,6 +1,8 @@
-"""The user's command as a template: which settings stand open in it, and the argv that a trial's settings make of it.
+"""The user's command as a template: which settings stand open in it, and the argv that a trial's
+settings make of it.
 
-A setting stands open as ``{batch_size}``, or is found behind a flag that training scripts commonly use. Pure.
+A setting stands open as ``{batch_size}``, or is found behind a flag that training scripts commonly
+use. Pure.
 """
 
 from __future__ import annotations
@@ -18,24 +20,37 @@ from brimful.values import Command, Setting
 _PLACEHOLDER = re.compile(r"(?<!\{)\{([a-z_][a-z0-9_]*)\}(?!\})")
 _ESCAPED = re.compile(r"\{(\{[a-z_][a-z0-9_]*\})\}")
 
-#: What stands where a run makes the command go on from its own checkpoint; trials and first attempts leave it out.
+# : What stands where a run makes the command go on from its own checkpoint; trials and first
+# attempts leave it out.
 RESUME = "resume"
 
 
 def _in_both_spellings(*names: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(f"--{text}" for name in names for text in (name, name.replace("_", "-"))))
+    return tuple(
+        dict.fromkeys(f"--{text}" for name in names for text in (name, name.replace("_", "-")))
+    )
 
 
-#: Flags by which scripts take their batch size, the most common names first; ``-b`` last since it may mean other things.
+# : Flags by which scripts take their batch size, the most common names first; ``-b`` last since it
+# may mean other things.
 BATCH_SIZE_FLAGS = (
-    *_in_both_spellings("batch_size", "per_device_train_batch_size", "train_batch_size", "batch_size_per_gpu"),
+    *_in_both_spellings(
+        "batch_size", "per_device_train_batch_size", "train_batch_size", "batch_size_per_gpu"
+    ),
     *_in_both_spellings("micro_batch_size", "device_batch_size"),
     *("--batchsize", "--bs", "--batch", "-b"),
 )
 _SHOWN_FLAGS = ("--batch-size", "--train-batch-size", "--bs", "-b", "batch_size=...")
-# Names of Transformers, Lightning, fairseq (ConvNeXt as well), MAE and open_clip, and of scripts that write their own loop.
+# Names of Transformers, Lightning, fairseq (ConvNeXt as well), MAE and open_clip, and of scripts
+# that write their own loop.
 _ACCUMULATION_NAMES = (
-    *("gradient_accumulation_steps", "accumulate_grad_batches", "update_freq", "accum_iter", "accum_freq"),
+    *(
+        "gradient_accumulation_steps",
+        "accumulate_grad_batches",
+        "update_freq",
+        "accum_iter",
+        "accum_freq",
+    ),
     *("accumulation_steps", "grad_accum_steps", "grad_accum", "accumulation", "accum"),
 )
 #: Flags by which scripts take the batches of an update.
@@ -44,13 +59,26 @@ ACCUMULATION_FLAGS = _in_both_spellings(*_ACCUMULATION_NAMES)
 _FLAGS = {
     "batch_size": BATCH_SIZE_FLAGS,
     "lr": (*_in_both_spellings("learning_rate"), "--lr"),
-    "num_workers": (*_in_both_spellings("num_workers"), "--workers", "--dataloader_num_workers", "-j"),
+    "num_workers": (
+        *_in_both_spellings("num_workers"),
+        "--workers",
+        "--dataloader_num_workers",
+        "-j",
+    ),
     "accumulation": ACCUMULATION_FLAGS,
 }
-# Hydra, OmegaConf and Ultralytics (batch=16), jsonargparse and tyro (--data.batch_size 16): the last part of a dotted key.
+# Hydra, OmegaConf and Ultralytics (batch=16), jsonargparse and tyro (--data.batch_size 16): the
+# last part of a dotted key.
 _KEYS = {
     "batch_size": {
-        *("batch_size", "train_batch_size", "per_device_train_batch_size", "batch_size_per_gpu", "bs", "batch"),
+        *(
+            "batch_size",
+            "train_batch_size",
+            "per_device_train_batch_size",
+            "batch_size_per_gpu",
+            "bs",
+            "batch",
+        ),
         *("micro_batch_size", "device_batch_size"),
     },
     "lr": {"lr", "learning_rate"},
@@ -60,31 +88,53 @@ _KEYS = {
 # Of a word such as key=value, --part.key or --part.key=value.
 _KEY = re.compile(r"(?:\+{0,2}|--)[A-Za-z_][\w@/-]*(?:\.[\w-]+)*")
 # What a script divides by its batch size, to know how many batches go into an update.
-_WHOLE_BATCH = re.compile(r"(?:\+{0,2}|--)(?:[\w-]+\.)*(?:global|total|effective)[_-](?:train[_-])?batch[_-]?size")
-# What only names a run, starts its random numbers, says where it writes, how long it trains, or where its ranks meet: memory
-# and speed are the same whatever it is. The first are so only by themselves: model.name is another thing.
-_GENERIC_NAMES = {"o", "out", "output", "outputs", "save", "name", "project", "tag", "tags", "notes", "comment"}
+_WHOLE_BATCH = re.compile(
+    r"(?:\+{0,2}|--)(?:[\w-]+\.)*(?:global|total|effective)[_-](?:train[_-])?batch[_-]?size"
+)
+# What only names a run, starts its random numbers, says where it writes, how long it trains, or
+# where its ranks meet: memory and speed are the same whatever it is. The first are so only by
+# themselves: model.name is another thing.
+_GENERIC_NAMES = {
+    "o",
+    "out",
+    "output",
+    "outputs",
+    "save",
+    "name",
+    "project",
+    "tag",
+    "tags",
+    "notes",
+    "comment",
+}
 _FREE_NAMES = re.compile(
     r"(\w+_)?seed|(num_|max_|n_)?(train_)?epochs|default_root_dir|master_port|main_process_port|rdzv_(id|endpoint)"
     r"|(out|output|save|log|logging|results?|tensorboard|tb|work|exp|experiment|run|job|wandb|mlflow)"
     r"_?(dir|directory|folder|root|prefix|file|name|id|tag|group|project|notes)"
     r"|(out|output|save|log|results?)_?(path|to)|(ckpt|checkpoint)_?(dir|directory|folder|prefix)"
 )
-_NUMBERS_ONLY = ("-b", "--batch", "batch")  # these are also options of Python, switches, and names of other things
+_NUMBERS_ONLY = (
+    "-b",
+    "--batch",
+    "batch",
+)  # these are also options of Python, switches, and names of other things
 
 
 def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> Command:
     """The command in `argv`: its placeholders, and what known flags say in it.
 
-    If `opens_batch_size`, the batch size is opened where no placeholder stands (a flag's value becomes ``{batch_size}``); all
-    other known flags are read (``given``) and left as they are. `found_flags` also has the flag of an accumulation, since
-    an audit rests on it. Raises UsageError for an empty command.
+    If `opens_batch_size`, the batch size is opened where no placeholder stands (a flag's value
+    becomes ``{batch_size}``); all other known flags are read (``given``) and left as they are.
+    `found_flags` also has the flag of an accumulation, since an audit rests on it. Raises
+    UsageError for an empty command.
     """
     if not argv:
         raise UsageError(
             problem="no command was given",
             explanation="brimful runs your own training command for a few steps",
-            suggestion="put it behind two dashes: brimful predict --gpu a100-40gb -- python train.py --batch-size {batch_size}",
+            suggestion="put it behind two dashes: brimful predict --gpu a100-40gb -- python "
+            "train.py "
+            "--batch-size {batch_size}",
         )
     parts = list(argv)
     _refuse_overridden(parts)
@@ -106,18 +156,22 @@ def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> C
 
 
 def opened(command: Command, name: str, whole: bool = True) -> Command:
-    """The command with a placeholder where a flag for `name` has a value, if one has: a known one, else that of this name.
-    `whole`: where the value is a whole number."""
+    """The command with a placeholder where a flag for `name` has a value, if one has: a known one,
+    else that of this name. `whole`: where the value is a whole number."""
     parts = list(command.argv)
     spot = _find(parts, name)
     if spot is None or name in placeholders(command) or (whole and not spot[2].isdecimal()):
         return command
     parts[spot[0]] = f"{spot[1]}{{{name}}}"
-    return replace(command, argv=tuple(parts), given={**command.given, name: parse_setting(spot[2])})
+    return replace(
+        command, argv=tuple(parts), given={**command.given, name: parse_setting(spot[2])}
+    )
 
 
 def _refuse_overridden(parts: list[str]) -> None:
-    """Raises UsageError where a flag that has a placeholder stands once more behind it: scripts take the last of two."""
+    """Raises UsageError where a flag that has a placeholder stands once more behind it: scripts
+    take the last of two.
+    """
     for name, flags in _FLAGS.items():
         for flag in flags:
             spots = _values_behind(parts, flag)
@@ -125,8 +179,12 @@ def _refuse_overridden(parts: list[str]) -> None:
             if len(texts) > 1 and f"{{{name}}}" in texts and texts[-1] != f"{{{name}}}":
                 raise UsageError(
                     problem=f"{flag} {{{name}}} is followed by {flag} {texts[-1]}",
-                    explanation="a script takes the last of the two (argparse does), so that no setting would reach it",
-                    suggestion=f"keep one: {flag} {{{name}}} for brimful to set it, {flag} {texts[-1]} to keep that",
+                    explanation="a script takes the last of the two (argparse does), so that no "
+                    "setting "
+                    "would reach it",
+                    suggestion=f"keep one: {flag} {{{name}}} for brimful to set it, {flag} "
+                    f"{texts[-1]} "
+                    "to keep that",
                 )
 
 
@@ -151,43 +209,64 @@ def _last_of_each(words: list[str]) -> list[str]:
 
 
 def _find(parts: list[str], name: str) -> tuple[int, str, str, str] | None:
-    """Where the value of setting `name` stands: index, what precedes it in that word, the value, the flag. The last wins."""
+    """Where the value of setting `name` stands: index, what precedes it in that word, the value,
+    the flag. The last wins.
+    """
     hit = None
     for i, word in enumerate(parts):
         for flag in _FLAGS.get(name, _in_both_spellings(name)):
             following = parts[i + 1] if i + 1 < len(parts) else ""
-            if word == flag and following and "{" not in following and _may_be(name, flag, following):
+            if (
+                word == flag
+                and following
+                and "{" not in following
+                and _may_be(name, flag, following)
+            ):
                 hit = (i + 1, "", parts[i + 1], flag)
-            elif word.startswith(flag + "=") and flag.startswith("--") and _may_be(name, flag, word[len(flag) + 1 :]):
+            elif (
+                word.startswith(flag + "=")
+                and flag.startswith("--")
+                and _may_be(name, flag, word[len(flag) + 1 :])
+            ):
                 hit = (i, flag + "=", word[len(flag) + 1 :], flag)
         hit = _find_key(parts, i, name) or hit
     return hit
 
 
 def _find_key(parts: list[str], i: int, name: str) -> tuple[int, str, str, str] | None:
-    """The same for key=value (of Hydra), --part.key=value and --part.key value. The program behind ``python -c`` is none."""
+    """The same for key=value (of Hydra), --part.key=value and --part.key value. The program behind
+    ``python -c`` is none.
+    """
     key, equals, value = parts[i].partition("=")
     dotted = key.startswith("--") and "." in key
     last = key.lstrip("+-").split(".")[-1].replace("-", "_")
-    is_key = _KEY.fullmatch(key) and last in _KEYS.get(name, {name}) and (dotted or not key.startswith("-"))
+    is_key = (
+        _KEY.fullmatch(key)
+        and last in _KEYS.get(name, {name})
+        and (dotted or not key.startswith("-"))
+    )
     if not is_key or (i > 0 and parts[i - 1] == "-c"):
         return None
     at, before = (i, key + "=") if equals else (i + 1, "")
     text = value if equals else parts[i + 1] if dotted and i + 1 < len(parts) else ""
-    return (at, before, text, key) if text and "{" not in text and _may_be(name, last, text) else None
+    return (
+        (at, before, text, key) if text and "{" not in text and _may_be(name, last, text) else None
+    )
 
 
 def _may_be(name: str, flag: str, text: str) -> bool:
     """Whether `text` can be the setting's value; a placeholder can.
 
-    ``-b`` is also an option of Python and others, ``--accumulation`` may be a switch, and ``--update-freq`` take a list:
-    behind those only a whole number is the setting's.
+    ``-b`` is also an option of Python and others, ``--accumulation`` may be a switch, and
+    ``--update-freq`` take a list: behind those only a whole number is the setting's.
     """
     return (flag not in _NUMBERS_ONLY and name != "accumulation") or text.isdecimal() or "{" in text
 
 
 def asks_in_all(command: Command, samples: int) -> bool:
-    """Whether a flag for the samples of a whole update (litgpt's --train.global_batch_size) has this number."""
+    """Whether a flag for the samples of a whole update (litgpt's --train.global_batch_size) has
+    this number.
+    """
     for word, following in zip(command.argv, (*command.argv[1:], ""), strict=True):
         key, equals, value = word.partition("=")
         if _WHOLE_BATCH.fullmatch(key) and (value if equals else following) == str(samples):
@@ -196,7 +275,9 @@ def asks_in_all(command: Command, samples: int) -> bool:
 
 
 def placeholders(command: Command) -> tuple[str, ...]:
-    """Settings that stand open in the command, in order, each once. ``{resume}`` is none: it stands for words or nothing."""
+    """Settings that stand open in the command, in order, each once. ``{resume}`` is none: it stands
+    for words or nothing.
+    """
     names = [name for word in command.argv for name in _PLACEHOLDER.findall(word) if name != RESUME]
     return tuple(dict.fromkeys(names))
 
@@ -207,7 +288,9 @@ def can_resume(command: Command) -> bool:
 
 
 def resuming(command: Command, words: Sequence[str] = ()) -> Command:
-    """The command with `words` where ``{resume}`` stands; without words, whatever holds it is left out."""
+    """The command with `words` where ``{resume}`` stands; without words, whatever holds it is left
+    out.
+    """
     argv: list[str] = []
     for word in command.argv:
         if RESUME not in _PLACEHOLDER.findall(word):
@@ -220,7 +303,9 @@ def resuming(command: Command, words: Sequence[str] = ()) -> Command:
 
 
 def free_values(command: Command) -> dict[str, str]:
-    """What neither memory nor speed depends on: seeds, names, places to write to, epochs. By flag, with its value or ""."""
+    """What neither memory nor speed depends on: seeds, names, places to write to, epochs. By flag,
+    with its value or "".
+    """
     return {flag: value for flag, value, _ in _free(command.argv)}
 
 
@@ -229,7 +314,11 @@ def _free(words: Sequence[str]) -> list[tuple[str, str, range]]:
     found = []
     for i, word in enumerate(words):
         flag, equals, value = word.partition("=")
-        if not _is_free(flag) or not (equals or flag.startswith("-")) or words[max(0, i - 1)] == "-c":
+        if (
+            not _is_free(flag)
+            or not (equals or flag.startswith("-"))
+            or words[max(0, i - 1)] == "-c"
+        ):
             continue
         following = words[i + 1] if i + 1 < len(words) else "-"
         alone = equals or following.startswith("-")
@@ -244,8 +333,8 @@ def _is_free(flag: str) -> bool:
 
 
 def without(command: Command, names: Sequence[str]) -> Command | None:
-    """The command without the words in which these placeholders stand, and the flags before them, so that the script takes its
-    own defaults. None where one stands in no flag's or key's place."""
+    """The command without the words in which these placeholders stand, and the flags before them,
+    so that the script takes its own defaults. None where one stands in no flag's or key's place."""
     argv: list[str] = []
     for word in command.argv:
         found = [name for name in _PLACEHOLDER.findall(word) if name in names]
@@ -259,9 +348,9 @@ def without(command: Command, names: Sequence[str]) -> Command | None:
 
 
 def signature(command: Command) -> tuple[str, ...]:
-    """What two commands have in common that differ in their settings alone: values behind known flags and placeholders are
-    ``*``, and what only a run needs (accumulation, ``{resume}``) or what is free (`free_values`) is left out. One Python is
-    like another."""
+    """What two commands have in common that differ in their settings alone: values behind known
+    flags and placeholders are ``*``, and what only a run needs (accumulation, ``{resume}``) or what
+    is free (`free_values`) is left out. One Python is like another."""
     words = list(resuming(command).argv)
     free = {i for _, _, spots in _free(words) for i in spots}
     words = _last_of_each([word for i, word in enumerate(words) if i not in free])
@@ -288,10 +377,13 @@ def fill(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
         raise UsageError(
             problem=f"the command holds {{{missing[0]}}} and nothing sets it",
             explanation="the command cannot start with an open placeholder",
-            suggestion=f"give it a value with --set {missing[0]}=VALUE, or write the value in the command; "
+            suggestion=f"give it a value with --set {missing[0]}=VALUE, or write the value in the "
+            "command; "
             f"braces that are the script's own are doubled: {{{{{missing[0]}}}}}",
         )
-    words = (_PLACEHOLDER.sub(lambda hit: _text(settings[hit.group(1)]), word) for word in command.argv)
+    words = (
+        _PLACEHOLDER.sub(lambda hit: _text(settings[hit.group(1)]), word) for word in command.argv
+    )
     return tuple(_ESCAPED.sub(r"\1", word) for word in words)
 
 
@@ -302,22 +394,31 @@ def _text(value: Setting) -> str:
 def filled(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
     """The argv, still a template, with these placeholders filled."""
     return tuple(
-        _PLACEHOLDER.sub(lambda hit: _text(settings[hit.group(1)]) if hit.group(1) in settings else hit.group(0), word)
+        _PLACEHOLDER.sub(
+            lambda hit: _text(settings[hit.group(1)]) if hit.group(1) in settings else hit.group(0),
+            word,
+        )
         for word in command.argv
     )
 
 
 def says_inside(text: str, name: str) -> bool:
-    """Whether a script's own text asks brimful for a setting: ``brimful.setting("batch_size", 64)``."""
+    """Whether a script's own text asks brimful for a setting: ``brimful.setting("batch_size",
+    64)``.
+    """
     return re.search(rf"\bsetting\(\s*[\"']{re.escape(name)}[\"']", text) is not None
 
 
 def no_place_for_a_batch_size(why: str = "") -> UsageError:
-    """What to say where a batch size has to be chosen and the command has no place for one. `why`: nor has the script."""
+    """What to say where a batch size has to be chosen and the command has no place for one. `why`:
+    nor has the script.
+    """
     return UsageError(
         problem="the command has no {batch_size}, and none of the flags that brimful knows "
         f"({', '.join(_SHOWN_FLAGS)} and the like){'; ' + why if why else ''}",
         explanation="brimful cannot set the batch size of your script",
-        suggestion="write {batch_size} where the number goes, for instance: python train.py --my-batch {batch_size}; "
+        suggestion="write {batch_size} where the number goes, for instance: python train.py "
+        "--my-batch "
+        "{batch_size}; "
         'or take it in the script from brimful.setting("batch_size", 64)',
     )

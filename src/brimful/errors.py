@@ -1,7 +1,8 @@
-"""Exceptions with an exit code and a hint. Warnings are no exceptions: they are `brimful.values.Diagnostic`.
+"""Exceptions with an exit code and a hint. Warnings are no exceptions: they are
+`brimful.values.Diagnostic`.
 
-Each error has a problem (what was seen), an explanation (what it means) and a suggestion (what to do next). The command line
-ends with its `exit_code`.
+Each error has a problem (what was seen), an explanation (what it means) and a suggestion (what to
+do next). The command line ends with its `exit_code`.
 
     0 done, 1 unexpected, 2 usage, 3 does not fit, 4 no such device, 5 the command failed,
     6 plan and machine disagree, 130 interrupted, 143 terminated
@@ -19,9 +20,11 @@ HOME_VARIABLE = "BRIMFUL_HOME"  # names the folder that brimful keeps its own fi
 
 
 class BrimfulError(Exception):
-    """The base of all errors that brimful raises on purpose: `problem` is one sentence with the facts, the rest may be empty.
+    """The base of all errors that brimful raises on purpose: `problem` is one sentence with the
+    facts, the rest may be empty.
 
-    `defaults` has the three sentences of a class that stand where none is given. `str(error)` is the problem alone.
+    `defaults` has the three sentences of a class that stand where none is given. `str(error)` is
+    the problem alone.
     """
 
     exit_code: ClassVar[int] = 1
@@ -29,13 +32,20 @@ class BrimfulError(Exception):
 
     def __init__(self, problem: str = "", explanation: str = "", suggestion: str = "") -> None:
         given = (problem, explanation, suggestion)
-        self.problem, self.explanation, self.suggestion = (a or b for a, b in zip(given, self.defaults, strict=True))
+        self.problem, self.explanation, self.suggestion = (
+            a or b for a, b in zip(given, self.defaults, strict=True)
+        )
         super().__init__(self.problem)
 
     @property
     def code(self) -> str:
         """The name of the error in JSON: DiskFull is "disk-full", UsageError "usage"."""
-        return re.sub(r"(?<!^)(?=[A-Z])", "-", type(self).__name__).lower().removeprefix("brimful-").removesuffix("-error")
+        return (
+            re.sub(r"(?<!^)(?=[A-Z])", "-", type(self).__name__)
+            .lower()
+            .removeprefix("brimful-")
+            .removesuffix("-error")
+        )
 
     def sentences(self) -> tuple[str, ...]:
         """What is shown to a person: problem, explanation, suggestion, the empty ones left out."""
@@ -43,7 +53,9 @@ class BrimfulError(Exception):
 
 
 class UsageError(BrimfulError):
-    """What was typed cannot be meant: an unknown option, a batch size of 0, a placeholder nobody sets."""
+    """What was typed cannot be meant: an unknown option, a batch size of 0, a placeholder nobody
+    sets.
+    """
 
     exit_code = 2
 
@@ -63,14 +75,20 @@ class NoSuchDevice(BrimfulError):
 
     exit_code = 4
 
-    def __init__(self, name: str, known: Iterable[str] = (), problem: str = "", suggestion: str = "") -> None:
+    def __init__(
+        self, name: str, known: Iterable[str] = (), problem: str = "", suggestion: str = ""
+    ) -> None:
         known = tuple(known)
         self.name = name
         self.nearest = nearest(name, known)
         if not suggestion:
             close = f"Nearest names: {', '.join(self.nearest)}. " if self.nearest else ""
-            suggestion = f"{close}`brimful gpus` lists all cards; --gpu-memory 20GiB describes your own."
-        super().__init__(problem or f"There is no card called {name!r} in the catalogue.", suggestion=suggestion)
+            suggestion = (
+                f"{close}`brimful gpus` lists all cards; --gpu-memory 20GiB describes your own."
+            )
+        super().__init__(
+            problem or f"There is no card called {name!r} in the catalogue.", suggestion=suggestion
+        )
 
 
 class CommandFailed(BrimfulError):
@@ -78,7 +96,9 @@ class CommandFailed(BrimfulError):
 
     exit_code = 5
 
-    def __init__(self, problem: str = "", explanation: str = "", suggestion: str = "", traceback: str = "") -> None:
+    def __init__(
+        self, problem: str = "", explanation: str = "", suggestion: str = "", traceback: str = ""
+    ) -> None:
         super().__init__(problem, explanation, suggestion)
         self.traceback = traceback
 
@@ -90,11 +110,15 @@ class NoSuchCommand(CommandFailed):
 
 
 class TrainingDiverged(CommandFailed):
-    """A loss or a gradient became NaN or infinite; says in which step, at which learning rate, on which samples."""
+    """A loss or a gradient became NaN or infinite; says in which step, at which learning rate, on
+    which samples.
+    """
 
 
 class TrialFailed(CommandFailed):
-    """A trial ended in a way that shows nothing about memory or speed: timed out, killed, no step taken."""
+    """A trial ended in a way that shows nothing about memory or speed: timed out, killed, no step
+    taken.
+    """
 
 
 class TimeIsUp(TrialFailed):
@@ -106,8 +130,10 @@ class ProbeNotLoaded(CommandFailed):
 
     defaults = (
         "brimful could not load its probe: no training process reported in",
-        "brimful enters a Python process by a folder in front of PYTHONPATH. It cannot enter one started with "
-        "`python -I`, `-E` or `-S`, by `env -i`, or from a shell script that overwrites PYTHONPATH.",
+        "brimful enters a Python process by a folder in front of PYTHONPATH. It cannot enter one "
+        "started with "
+        "`python -I`, `-E` or `-S`, by `env -i`, or from a shell script that overwrites "
+        "PYTHONPATH.",
         "Start Python without these options; in a shell script, write PYTHONPATH=mine:$PYTHONPATH.",
     )
 
@@ -149,7 +175,9 @@ class OtherSchema(RecordUnreadable):
 
 
 class CheckpointUnreadable(BrimfulError):
-    """A checkpoint is there and cannot be used: of a newer format, forbidden to this user, or damaged."""
+    """A checkpoint is there and cannot be used: of a newer format, forbidden to this user, or
+    damaged.
+    """
 
 
 class CheckpointDamaged(CheckpointUnreadable):
@@ -180,11 +208,16 @@ class Terminated(BrimfulError):
 
 def not_writable(problem: str, error: OSError) -> UsageError:
     """Of a place that brimful keeps its own files in."""
-    return UsageError(f"{problem}: {error.strerror or error}.", suggestion=f"Set {HOME_VARIABLE} to a folder you may write to.")
+    return UsageError(
+        f"{problem}: {error.strerror or error}.",
+        suggestion=f"Set {HOME_VARIABLE} to a folder you may write to.",
+    )
 
 
 def nearest(name: str, known: Iterable[str], count: int = 4) -> tuple[str, ...]:
-    """The names in `known` most like `name`, best first, case ignored; those that contain it come first."""
+    """The names in `known` most like `name`, best first, case ignored; those that contain it come
+    first.
+    """
     spelled = {one.lower().replace(" ", "").replace("_", "-"): one for one in known}
     asked = name.lower().replace(" ", "").replace("_", "-")
     within = sorted(one for one in spelled if asked and (asked in one or one in asked))

@@ -1,7 +1,9 @@
-"""The record: an append-only log, one folder a record, ``record.jsonl`` and one folder a trial in it.
+"""The record: an append-only log, one folder a record, ``record.jsonl`` and one folder a trial in
+it.
 
-Each entry is one line, written by one call and flushed to the disk before the next thing happens, so a record that is cut
-off at any byte can be read up to its last whole line. Nothing is ever rewritten: of several estimates or plans the last counts.
+Each entry is one line, written by one call and flushed to the disk before the next thing happens,
+so a record that is cut off at any byte can be read up to its last whole line. Nothing is ever
+rewritten: of several estimates or plans the last counts.
 """
 
 from __future__ import annotations
@@ -30,7 +32,16 @@ from brimful.errors import (
 
 FILE_NAME = "record.jsonl"
 _DEFAULT_HOME = ".brimful"
-_DULL_NAMES = {"train", "main", "run", "finetune", "__main__", "src", "scripts", "."}  # the folder above says more
+_DULL_NAMES = {
+    "train",
+    "main",
+    "run",
+    "finetune",
+    "__main__",
+    "src",
+    "scripts",
+    ".",
+}  # the folder above says more
 
 
 class RecordWriter:
@@ -40,12 +51,15 @@ class RecordWriter:
         self.folder = folder
         self.opened = opened
         self._entries = 0
-        self._descriptor = os.open(folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(
+            folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
         self.append(opened)
 
     @classmethod
     def create(cls, home: Path, opened: values.Opened) -> RecordWriter:
-        """A new folder in `home` named by the record's id; a number is added where that name is taken.
+        """A new folder in `home` named by the record's id; a number is added where that name is
+        taken.
 
         Raises DiskFull, and UsageError where nothing can be written at `home`.
         """
@@ -55,16 +69,22 @@ class RecordWriter:
             return cls(folder, replace(opened, record_id=folder.name))
         except OSError as error:
             if DiskFull.caused(error):
-                raise DiskFull(str(home), kept="nothing of this run; earlier records are untouched.") from error
+                raise DiskFull(
+                    str(home), kept="nothing of this run; earlier records are untouched."
+                ) from error
             raise not_writable(f"No record can be kept in {home}", error) from error
 
     def append(self, entry: Entry) -> None:
-        """Writes one entry and waits until the disk has it. Raises DiskFull; the entries before it stay whole."""
+        """Writes one entry and waits until the disk has it. Raises DiskFull; the entries before it
+        stay whole.
+        """
         line = encode_entry(entry)
         start = os.fstat(self._descriptor).st_size
         try:
             written = os.write(self._descriptor, line)
-            if written != len(line):  # a disk that fills up takes a part of the line and raises nothing
+            if written != len(
+                line
+            ):  # a disk that fills up takes a part of the line and raises nothing
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._descriptor)
         except OSError as error:
@@ -76,11 +96,15 @@ class RecordWriter:
         self._entries += 1
 
     def trial_folder(self, number: int) -> Path:
-        """Where the `number`-th trial (from 1) keeps its wire files, output and traces. Not made yet."""
+        """Where the `number`-th trial (from 1) keeps its wire files, output and traces. Not made
+        yet.
+        """
         return self.folder / f"trial-{number:03d}"
 
     def attempt_folder(self, number: int) -> Path:
-        """Where the `number`-th attempt (from 1) of a run keeps its wire files and output. Not made yet."""
+        """Where the `number`-th attempt (from 1) of a run keeps its wire files and output. Not made
+        yet.
+        """
         return self.folder / f"attempt-{number:03d}"
 
     def close(self) -> None:
@@ -88,13 +112,19 @@ class RecordWriter:
 
 
 def record_home(home: Path | str | None = None) -> Path:
-    """Where records live: `home` if given, else BRIMFUL_HOME, else ``.brimful`` in the working folder."""
+    """Where records live: `home` if given, else BRIMFUL_HOME, else ``.brimful`` in the working
+    folder.
+    """
     return Path(home or os.environ.get(HOME_VARIABLE) or _DEFAULT_HOME).expanduser()
 
 
-def new_record_id(verb: str, command: values.Command | None = None, unix_s: float | None = None) -> str:
+def new_record_id(
+    verb: str, command: values.Command | None = None, unix_s: float | None = None
+) -> str:
     """A readable id that sorts by time (UTC): "20261120-054501-tune-captcha"."""
-    when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(unix_s if unix_s is not None else time.time()))
+    when = time.strftime(
+        "%Y%m%d-%H%M%S", time.gmtime(unix_s if unix_s is not None else time.time())
+    )
     return "-".join(part for part in (when, verb, _name_of(command)) if part)
 
 
@@ -113,7 +143,8 @@ def latest(home: Path | str | None = None) -> Path | None:
 
 
 def read_record(path_or_id: Path | str, home: Path | str | None = None) -> values.Record:
-    """The record in that folder or file, or with that id (its beginning or end will do if only one fits), or "latest".
+    """The record in that folder or file, or with that id (its beginning or end will do if only one
+    fits), or "latest".
 
     Raises NoSuchRecord, OtherSchema, RecordUnreadable.
     """
@@ -130,21 +161,27 @@ def read_record(path_or_id: Path | str, home: Path | str | None = None) -> value
         except RecordUnreadable as error:
             raise RecordUnreadable(
                 f"{path} is damaged in line {number} of {len(whole)}: {error.problem}",
-                "Only a last line may be cut off; this one is not the last, or was changed afterwards.",
+                "Only a last line may be cut off; this one is not the last, or was changed "
+                "afterwards.",
                 "Restore the file, or delete that line to read the rest.",
             ) from error
     try:
         return replay(entries, folder, torn=bool(rest))
     except RecordUnreadable as error:
-        raise RecordUnreadable(f"{path}: {error.problem}", error.explanation, error.suggestion) from error
+        raise RecordUnreadable(
+            f"{path}: {error.problem}", error.explanation, error.suggestion
+        ) from error
 
 
 def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> values.Record:
-    """The record that these entries make, in their order. Raises RecordUnreadable if it does not begin with Opened."""
+    """The record that these entries make, in their order. Raises RecordUnreadable if it does not
+    begin with Opened.
+    """
     entries = list(entries)
     if not entries or not isinstance(entries[0], values.Opened):
         raise RecordUnreadable(
-            "The record does not begin with its opening entry.", "It was cut off before anything was written."
+            "The record does not begin with its opening entry.",
+            "It was cut off before anything was written.",
         )
     last: dict[type, Any] = {type(entry): entry for entry in entries}
     return values.Record(
@@ -169,7 +206,11 @@ def _run_of(entries: list[Entry]) -> values.Run | None:
     if started is None:
         return None
     ended = [entry for entry in entries if isinstance(entry, values.RunEnded)]
-    return values.Run(started, tuple(e for e in entries if isinstance(e, values.Attempt)), ended[-1] if ended else None)
+    return values.Run(
+        started,
+        tuple(e for e in entries if isinstance(e, values.Attempt)),
+        ended[-1] if ended else None,
+    )
 
 
 def _find(path_or_id: Path | str, home: Path | str | None) -> Path:
@@ -182,20 +223,31 @@ def _find(path_or_id: Path | str, home: Path | str | None) -> Path:
     name = str(path_or_id)
     if name == "latest" and records:
         return records[-1]
-    fitting = [one for one in records if name and (one.name.startswith(name) or one.name.endswith(name))]
+    fitting = [
+        one for one in records if name and (one.name.startswith(name) or one.name.endswith(name))
+    ]
     if len(fitting) == 1:
         return fitting[0]
     place = record_home(home)
     if fitting:
         shown = ", ".join(one.name for one in fitting[-5:])
-        raise NoSuchRecord(f"{name!r} fits {len(fitting)} records: {shown}.", suggestion="Give more of the id, or `latest`.")
+        raise NoSuchRecord(
+            f"{name!r} fits {len(fitting)} records: {shown}.",
+            suggestion="Give more of the id, or `latest`.",
+        )
     near = nearest(name, [one.name for one in records]) or tuple(one.name for one in records[-3:])
     have = f"{place} holds {', '.join(near)}." if near else f"{place} holds no records."
-    raise NoSuchRecord(f"There is no record {name!r}.", have, "Give the path of a record's folder, its id, or `latest`.")
+    raise NoSuchRecord(
+        f"There is no record {name!r}.",
+        have,
+        "Give the path of a record's folder, its id, or `latest`.",
+    )
 
 
 def _make_home(home: Path) -> None:
-    """The folder of all records. One that we make, or that bears our name, is kept out of the user's git repository."""
+    """The folder of all records. One that we make, or that bears our name, is kept out of the
+    user's git repository.
+    """
     made = not home.exists()
     home.mkdir(parents=True, exist_ok=True)
     ignore = home / ".gitignore"
@@ -215,13 +267,21 @@ def _free_folder(home: Path, name: str) -> Path:
 
 
 def _order(folder: Path) -> tuple[str, int, str]:
-    """Records of the same second by their number: "...-captcha" before "...-captcha-2" before "...-captcha-10"."""
+    """Records of the same second by their number: "...-captcha" before "...-captcha-2" before
+    "...-captcha-10".
+    """
     match = re.fullmatch(r"(\d{8}-\d{6})(.*?)(?:-(\d+))?", folder.name)
-    return (match.group(1), int(match.group(3) or 1), folder.name) if match else (folder.name, 1, folder.name)
+    return (
+        (match.group(1), int(match.group(3) or 1), folder.name)
+        if match
+        else (folder.name, 1, folder.name)
+    )
 
 
 def _name_of(command: values.Command | None) -> str:
-    """One word for a command: its script's name, or the folder's where the script is called train.py like all the others."""
+    """One word for a command: its script's name, or the folder's where the script is called
+    train.py like all the others.
+    """
     for word in command.argv if command else ():
         path = Path(word)
         if path.suffix in (".py", ".sh"):

@@ -1,6 +1,8 @@
-"""Parsing what people type and formatting what they read. GB is 10**9 bytes and GiB is 2**30; both are understood.
+"""Parsing what people type and formatting what they read. GB is 10**9 bytes and GiB is 2**30; both
+are understood.
 
-Every parser raises `UsageError` with a sentence that quotes what was typed and says what would be right.
+Every parser raises `UsageError` with a sentence that quotes what was typed and says what would be
+right.
 """
 
 from __future__ import annotations
@@ -15,12 +17,23 @@ KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
 LARGEST_BATCH_SIZE = 10**9  # more samples than any loader puts into one batch
 
 _BYTE_UNITS = {
-    "": 1, "b": 1, "byte": 1, "bytes": 1,
-    "k": KIB, "kb": 10**3, "kib": KIB,
-    "m": MIB, "mb": 10**6, "mib": MIB,
-    "g": GIB, "gb": 10**9, "gib": GIB,
-    "t": TIB, "tb": 10**12, "tib": TIB,
-}  # fmt: skip
+    "": 1,
+    "b": 1,
+    "byte": 1,
+    "bytes": 1,
+    "k": KIB,
+    "kb": 10**3,
+    "kib": KIB,
+    "m": MIB,
+    "mb": 10**6,
+    "mib": MIB,
+    "g": GIB,
+    "gb": 10**9,
+    "gib": GIB,
+    "t": TIB,
+    "tb": 10**12,
+    "tib": TIB,
+}
 _NUMBER = r"([0-9][0-9_,]*\.?[0-9]*(?:e[0-9]+)?|\.[0-9]+)"
 _SIZE = re.compile(_NUMBER + r"\s*([a-z]*)", re.IGNORECASE)
 _DURATION_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*(ms|min|[smhd])", re.IGNORECASE)
@@ -36,7 +49,9 @@ class Share:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes from "20GiB", "20 GB", "500MB", "1.5g", "1024". A bare g is GiB, as in Docker and Slurm."""
+    """Bytes from "20GiB", "20 GB", "500MB", "1.5g", "1024". A bare g is GiB, as in Docker and
+    Slurm.
+    """
     match = _SIZE.fullmatch(text.strip())
     unit = match.group(2).lower() if match else None
     if match is None or unit not in _BYTE_UNITS:
@@ -63,7 +78,8 @@ def parse_memory(text: str) -> int | Share:
         value = math.nan
     if not 0 < value <= 1:
         raise UsageError(
-            f"{text!r} is no share of the memory.", suggestion="Write a percentage above 0% and up to 100%, as in 90%."
+            f"{text!r} is no share of the memory.",
+            suggestion="Write a percentage above 0% and up to 100%, as in 90%.",
         )
     return Share(value)
 
@@ -81,16 +97,21 @@ def parse_batch_size(text: str) -> int:
     try:
         value = float(plain)
     except ValueError:
-        raise UsageError(f"The batch size {text!r} is not a number.", suggestion=suggestion) from None
+        raise UsageError(
+            f"The batch size {text!r} is not a number.", suggestion=suggestion
+        ) from None
     if not math.isfinite(value):
-        raise UsageError(f"The batch size {text!r} is not a number of samples.", suggestion=suggestion)
+        raise UsageError(
+            f"The batch size {text!r} is not a number of samples.", suggestion=suggestion
+        )
     if value != int(value):
         raise UsageError(f"The batch size {text!r} is not a whole number.", suggestion=suggestion)
     if value < 1:
         raise UsageError(f"The batch size {text!r} is too small.", suggestion=suggestion)
     if value > LARGEST_BATCH_SIZE:
         raise UsageError(
-            f"The batch size {text!r} is more than any data set can fill.", suggestion=f"Give at most {LARGEST_BATCH_SIZE:,}."
+            f"The batch size {text!r} is more than any data set can fill.",
+            suggestion=f"Give at most {LARGEST_BATCH_SIZE:,}.",
         )
     return int(value)
 
@@ -103,15 +124,21 @@ def parse_duration(text: str) -> float:
     else:
         parts = _DURATION_PART.findall(plain)
         if not parts or _DURATION_PART.sub("", plain).strip():
-            raise UsageError(f"{text!r} is no length of time.", suggestion="Write it as 90s, 10m or 1h30m.")
+            raise UsageError(
+                f"{text!r} is no length of time.", suggestion="Write it as 90s, 10m or 1h30m."
+            )
         seconds = sum(float(number) * _DURATION_UNITS[unit.lower()] for number, unit in parts)
     if not 0 < seconds < math.inf:
-        raise UsageError(f"{text!r} is no time at all.", suggestion="Write it as 90s, 10m or 1h30m.")
+        raise UsageError(
+            f"{text!r} is no time at all.", suggestion="Write it as 90s, 10m or 1h30m."
+        )
     return seconds
 
 
 def parse_setting(text: str) -> int | float | str | bool:
-    """A setting's value as a command would mean it: a whole number, a number, true or false, else the text itself."""
+    """A setting's value as a command would mean it: a whole number, a number, true or false, else
+    the text itself.
+    """
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
@@ -124,18 +151,23 @@ def parse_setting(text: str) -> int | float | str | bool:
 
 
 def format_bytes(value: float, digits: int = 3) -> str:
-    """Bytes with `digits` significant figures in the unit that reads best: "38.3 GiB", "512 MiB", "0 bytes"."""
+    """Bytes with `digits` significant figures in the unit that reads best: "38.3 GiB", "512 MiB",
+    "0 bytes".
+    """
     if value < 0:
         return "-" + format_bytes(-value, digits)
     for unit, size in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
-        # 1023.9 MiB would be written "1024 MiB" with few digits, so the next unit starts a little early
+        # 1023.9 MiB would be written "1024 MiB" with few digits, so the next unit starts a little
+        # early
         if value >= size * (1 - 0.5 * 10.0**-digits):
             return f"{_significant(value / size, digits)} {unit}"
     return "1 byte" if round(value) == 1 else f"{round(value)} bytes"
 
 
 def format_bytes_interval(low: float, high: float) -> str:
-    """ "12.1 to 12.9 GiB": both ends in the unit of the upper one, or one number where they read the same."""
+    """ "12.1 to 12.9 GiB": both ends in the unit of the upper one, or one number where they read
+    the same.
+    """
     upper = format_bytes(high)
     number, unit = upper.split(" ")
     size = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB}.get(unit, 1)
@@ -165,7 +197,9 @@ def format_duration(seconds: float) -> str:
 
 
 def format_rate(samples_per_s: float) -> str:
-    """Samples per second with three significant figures: "316 samples/s", "3.21 samples/s", "12,400 samples/s"."""
+    """Samples per second with three significant figures: "316 samples/s", "3.21 samples/s", "12,400
+    samples/s".
+    """
     return f"{_significant(samples_per_s, 3)} samples/s"
 
 
@@ -183,12 +217,16 @@ def noun_of(setting: str) -> str:
 
 
 def counted(count: int, one: str, several: str = "") -> str:
-    """ "1 step", "2 steps", "3,000 batches": a number with its noun, whose plural takes an s unless it is given."""
+    """ "1 step", "2 steps", "3,000 batches": a number with its noun, whose plural takes an s unless
+    it is given.
+    """
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
 def _significant(value: float, digits: int) -> str:
-    """`digits` significant figures without an exponent; whole figures before the point are never dropped silently."""
+    """`digits` significant figures without an exponent; whole figures before the point are never
+    dropped silently.
+    """
     if value == 0:
         return "0"
     decimals = digits - 1 - math.floor(math.log10(abs(value)))

@@ -1,5 +1,6 @@
 # ruff: noqa: F401 (this is where all others import the values from)
-"""The words of brimful, as frozen dataclasses without logic. Units are in the names; absent is ``None``.
+"""The words of brimful, as frozen dataclasses without logic. Units are in the names; absent is
+``None``.
 
 GiB is 1024**3. A number that reaches a person has a `Source`.
 """
@@ -48,7 +49,8 @@ class Moment:
     op: str  # "aten.mm.default"; "" where a phase began at its peak
     module: str  # the module that it belongs to, in a backward pass too; "" outside of any
     where: str  # the user's line: "train.py:57 in main: loss.backward()"; "" where there is none
-    during: str  # "forward", "backward", "recomputation" (of a checkpointed forward pass), "optimizer" or ""
+    # "forward", "backward", "recomputation" (of a checkpointed forward pass), "optimizer" or ""
+    during: str
 
 
 @dataclass(frozen=True)
@@ -71,27 +73,36 @@ class Alike:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """What the device peak is made of, at the moment when most was live. The parts add up to the device peak."""
+    """What the device peak is made of, at the moment when most was live. The parts add up to the
+    device peak.
+    """
 
     phase: str  # in which the peak lies
-    parts: dict[str, int]  # bytes by category (docs/quantities.md), in the order in which they are shown; those at 0 too
+    parts: dict[
+        str, int
+    ]  # bytes by category (docs/quantities.md), in the order in which they are shown; those at 0 too
     modules: tuple[ModuleShare, ...]  # the ten that hold most
     alike: tuple[Alike, ...]  # the groups that hold most, of two modules or more
     moment: Moment
-    grown: Moment | None = None  # where the allocator took its last segment; None: at the same moment
+    grown: Moment | None = (
+        None  # where the allocator took its last segment; None: at the same moment
+    )
 
 
 @dataclass(frozen=True)
 class Remedy:
     """A change that lowers the peak, made after those before it, and what the card then shows."""
 
-    code: str  # "expandable-segments", "mixed-precision", "gradient-checkpointing", "accumulation-2", ...
+    # "expandable-segments", "mixed-precision", "gradient-checkpointing", "accumulation-2", ...
+    code: str
     what: str  # "mixed precision"
     how: str  # what to write in the script, or to set
     source: Source  # predicted: a trial or its replay has it; estimate: arithmetic on what was seen
     device_bytes: int  # the peak
     verdict: str  # as a prediction's
-    step_s: Estimate | None = None  # of a step with the same effective batch; None where it is not predicted
+    step_s: Estimate | None = (
+        None  # of a step with the same effective batch; None where it is not predicted
+    )
     largest_batch_size: int | None = None  # that fits then; None where it was not worked out
     basis: str = ""  # what an estimate rests on
 
@@ -107,7 +118,9 @@ class NoRemedy:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What would make it fit: changes one on top of the other, in the order of what they cost in time, until it does."""
+    """What would make it fit: changes one on top of the other, in the order of what they cost in
+    time, until it does.
+    """
 
     remedies: tuple[Remedy, ...] = ()
     others: tuple[NoRemedy, ...] = ()
@@ -141,18 +154,28 @@ class MemoryEstimate:
     """What is concluded about memory: a peak for every batch size."""
 
     memory: str  # "device" or "host"
-    method: str  # "extrapolated" (each allocation's size, from traces) or "peaks" (fixed + linear + quadratic)
-    exact: bool  # extrapolated: a trace not used for fitting was reproduced to the byte, as far as the answer needs it
+    # "extrapolated" (each allocation's size, from traces) or "peaks" (fixed + linear + quadratic)
+    method: str
+    # extrapolated: a trace not used for fitting was reproduced to the byte, as far as the answer
+    # needs it
+    exact: bool
     fixed_bytes: float | None  # peaks only
     linear_bytes: float | None
     quadratic_bytes: float | None
     curve: tuple[Point, ...]  # predicted, for the page
     probes: tuple[Point, ...]  # what trials showed
-    largest_batch_size: int | None  # under budget and limits, by the rule of fitting; None: see `nothing_fits`
-    limited_by: str | None  # "budget", "dataset", "max_batch_size", "loader", "not_followed" (larger sizes take no more)
+    largest_batch_size: (
+        int | None
+    )  # under budget and limits, by the rule of fitting; None: see `nothing_fits`
+    limited_by: (
+        str | None
+    )  # "budget", "dataset", "max_batch_size", "loader", "not_followed" (larger sizes take no more)
     ignores_batch_size: bool = False
-    nothing_fits: bool = False  # not even the smallest batch size; False without a largest one: it was not searched for
-    loader_cap: int | None = None  # the largest batch that the script's loader makes, where trials showed one
+    # not even the smallest batch size; False without a largest one: it was not searched for
+    nothing_fits: bool = False
+    loader_cap: int | None = (
+        None  # the largest batch that the script's loader makes, where trials showed one
+    )
     unknown: str = "batch_size"  # the setting that all sizes here are of
 
 
@@ -169,7 +192,9 @@ class SpeedEstimate:
 
 @dataclass(frozen=True)
 class TriedSize:
-    """A batch size as a row of the table of `tune`. Each number says whether it was measured at this size, or predicted."""
+    """A batch size as a row of the table of `tune`. Each number says whether it was measured at
+    this size, or predicted.
+    """
 
     batch_size: int
     fits: bool | None  # within the budget; None: not known
@@ -192,13 +217,22 @@ class Plan:
     out_of_memory_trials: int
     peak_bytes: Estimate | None = None
     samples_per_s: Estimate | None = None
-    baseline_samples_per_s: Estimate | None = None  # the user's own settings, measured in the same session
-    gain: Estimate | None = None  # how many times as fast as these, both run by turns; None where it is these, or not known
+    baseline_samples_per_s: Estimate | None = (
+        None  # the user's own settings, measured in the same session
+    )
+    gain: Estimate | None = (
+        # how many times as fast as these, both run by turns; None where it is these, or not known
+        None
+    )
     partial: str | None = None  # what ended the search before its time; None: it came to its end
     warnings: tuple[Diagnostic, ...] = ()
     sizes: tuple[TriedSize, ...] = ()  # ascending
-    places: dict[str, Place] = field(default_factory=dict)  # setting -> where brimful sets it in a script without a flag
-    sources: dict[str, str] = field(default_factory=dict)  # digests of the files that the command loaded or names, by path
+    places: dict[str, Place] = field(
+        default_factory=dict
+    )  # setting -> where brimful sets it in a script without a flag
+    sources: dict[str, str] = field(
+        default_factory=dict
+    )  # digests of the files that the command loaded or names, by path
 
 
 @dataclass(frozen=True)
@@ -207,12 +241,15 @@ class KernelShare:
 
     op: str  # "convolution_backward"
     share: float  # of the step; all calls together
-    bound_by: str  # what most of its time is spent on: "compute", "bandwidth", "launches" or "transfer"
+    bound_by: (
+        str  # what most of its time is spent on: "compute", "bandwidth", "launches" or "transfer"
+    )
 
 
 @dataclass(frozen=True)
 class PredictedSpeed:
-    """The time of a step on a card where nothing was run, from each kernel's arithmetic and bytes. All of it is predicted.
+    """The time of a step on a card where nothing was run, from each kernel's arithmetic and bytes.
+    All of it is predicted.
 
     Loading is not in it: how fast the host loads there cannot be known from here.
     """
@@ -223,19 +260,28 @@ class PredictedSpeed:
     curve: tuple[Point, ...]  # samples per second, up to the largest batch size that fits
     best_batch_size: int | None
     knee_batch_size: int | None  # the smallest within the tolerance of the best
-    knee_interval: tuple[int, int] | None  # where it lies with a host twice as fast, and half as fast
+    knee_interval: (
+        tuple[int, int] | None
+    )  # where it lies with a host twice as fast, and half as fast
     tolerance: float
-    bound_by: dict[str, float]  # shares of the step: "compute", "bandwidth", "launches" (the host is awaited), "transfer"
+    bound_by: dict[
+        str, float
+    ]  # shares of the step: "compute", "bandwidth", "launches" (the host is awaited), "transfer"
     kernels: tuple[KernelShare, ...]  # the operations that take longest
     exact: bool  # the same kernels ran in all traces
     notes: tuple[str, ...] = ()  # what is not in it: "communication between 4 ranks is not counted"
     ranks: int = 1
-    exchange: Estimate | None = None  # seconds of it between cards, hidden ones too; the note names the link. None: none seen
+    exchange: Estimate | None = (
+        # seconds of it between cards, hidden ones too; the note names the link. None: none seen
+        None
+    )
 
 
 @dataclass(frozen=True)
 class Loading:
-    """How fast this machine makes one rank's batches, beside what its card takes. Samples per second."""
+    """How fast this machine makes one rank's batches, beside what its card takes. Samples per
+    second.
+    """
 
     workers: int  # that the loader asks for
     one_worker: Estimate
@@ -258,7 +304,9 @@ class Epoch:
     waits_for_data: bool  # both times are those of loading as it is here, where that is longer
     evaluated: int | None  # samples of an evaluation; None where none was seen
     evaluation_s: Estimate | None
-    between_s: Estimate | None = None  # of what runs on the card from one pass over the data to the next, evaluations aside
+    between_s: Estimate | None = (
+        None  # of what runs on the card from one pass over the data to the next, evaluations aside
+    )
 
 
 @dataclass(frozen=True)
@@ -288,23 +336,40 @@ class Prediction:
     approximations: dict[str, int]
     worst_batch: WorstBatch | None
     warnings: tuple[Diagnostic, ...] = ()
-    cards: tuple[CardPeak, ...] = ()  # where there are several cards or ranks: all of them; `peak` is the worst one's
+    cards: tuple[
+        CardPeak, ...
+    ] = ()  # where there are several cards or ranks: all of them; `peak` is the worst one's
     alone_of: int | None = None  # one rank of so many was started, without the others
-    speed: PredictedSpeed | None = None  # None: the card's rates are not known, or no step was traced whole
+    speed: PredictedSpeed | None = (
+        None  # None: the card's rates are not known, or no step was traced whole
+    )
     breakdown: Breakdown | None = None  # of the device peak; None where no trace could be read
     phase_breakdowns: dict[str, Breakdown] = field(default_factory=dict)  # of each phase's own peak
     what_if: WhatIf | None = None  # None: it was not asked, and the batch size fits
-    nothing_fits: bool = False  # not even the smallest batch size; False without a largest one: it was not searched for
-    in_force: int | None = None  # the batch that the script trains on, where it is not the size in question
+    # not even the smallest batch size; False without a largest one: it was not searched for
+    nothing_fits: bool = False
+    in_force: int | None = (
+        None  # the batch that the script trains on, where it is not the size in question
+    )
     ignores_batch_size: bool = False  # it is that whatever size is asked
     next_command: NextCommand | None = None  # None: nothing fits
     loading: Loading | None = None  # None: the script's loader could not be timed here
-    epoch: Epoch | None = None  # None: nobody knows how many samples it has, or how long a step takes
-    which: tuple[CardAnswer, ...] = ()  # where several cards were asked about: all of them, the cheapest epoch first
+    epoch: Epoch | None = (
+        None  # None: nobody knows how many samples it has, or how long a step takes
+    )
+    which: tuple[
+        CardAnswer, ...
+    ] = ()  # where several cards were asked about: all of them, the cheapest epoch first
     solved: Solved | None = None  # where another setting than the batch size was asked for
-    grid: tuple[GridCell, ...] = ()  # of a table: every combination; the rest is the answer for the `best` of them
-    retries_per_step: float | None = None  # how often the allocator gives its cached memory back to go on; None: no trace
-    giving_back_s: Estimate | None = None  # the time of a step that this takes, beside that of `speed`
+    grid: tuple[
+        GridCell, ...
+    ] = ()  # of a table: every combination; the rest is the answer for the `best` of them
+    retries_per_step: float | None = (
+        None  # how often the allocator gives its cached memory back to go on; None: no trace
+    )
+    giving_back_s: Estimate | None = (
+        None  # the time of a step that this takes, beside that of `speed`
+    )
 
 
 @dataclass(frozen=True)
@@ -315,7 +380,9 @@ class Effective:
     batches_per_step: float | None
     ranks: int
     samples_per_step: float | None
-    samples_source: Source = Source.MEASURED  # assumed: without a DataLoader they are counted by the model's input
+    samples_source: Source = (
+        Source.MEASURED
+    )  # assumed: without a DataLoader they are counted by the model's input
 
 
 @dataclass(frozen=True)
@@ -332,7 +399,9 @@ class Audit:
     not_seen: tuple[str, ...]
     peak_source: Source = Source.MEASURED  # of all peaks; predicted on an imaginary card
     notes: tuple[str, ...] = ()  # what the trial showed besides: "the script used no accelerator"
-    cards: dict[str, PhasePeak] = field(default_factory=dict)  # where there are several imaginary ones: "rank 0, cuda:0"
+    cards: dict[str, PhasePeak] = field(
+        default_factory=dict
+    )  # where there are several imaginary ones: "rank 0, cuda:0"
 
 
 @dataclass(frozen=True)

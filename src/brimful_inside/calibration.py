@@ -1,6 +1,7 @@
-"""What a real card of this machine takes and gives: ``python calibration.py [--no-rates]``, in a process of its own. The last
-line it prints is ``BRIMFUL`` and a JSON object: the card, the versions, `outside_bytes` (in use on the card beside PyTorch's
-own segments at each of `STAGES`, which run what a training runs, as CUDA loads kernels at first use), and `rates`."""
+"""What a real card of this machine takes and gives: ``python calibration.py [--no-rates]``, in a
+process of its own. The last line it prints is ``BRIMFUL`` and a JSON object: the card, the
+versions, `outside_bytes` (in use on the card beside PyTorch's own segments at each of `STAGES`,
+which run what a training runs, as CUDA loads kernels at first use), and `rates`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from torch import nn
 
 STAGES = ("bare", "tensor", "cublas", "training", "cudnn")
 REPEATS = 7
-LARGE_PRODUCT_BYTES = 8 << 30  # of free memory, from which on products of 8192 instead of 4096 are timed
+LARGE_PRODUCT_BYTES = (
+    8 << 30
+)  # of free memory, from which on products of 8192 instead of 4096 are timed
 COPIED_BYTES = 256 << 20
 SENT_BYTES = 64 << 20
 SMALL_KERNELS = 500
@@ -30,12 +33,20 @@ def outside_bytes() -> int:
 def contexts() -> Dict[str, int]:
     """`outside_bytes` after each stage of a training's life."""
     products = nn.Sequential(nn.Linear(256, 512), nn.LayerNorm(512), nn.GELU(), nn.Linear(512, 10))
-    layers = [nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.MaxPool2d(2)]
+    layers = [
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, 2, 1),
+        nn.MaxPool2d(2),
+    ]
     convolutions = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
     stages: Dict[str, Callable[[], Any]] = {
         "bare": torch.cuda.init,
         "tensor": lambda: torch.randn(64, 256, device="cuda").mul_(2.0).sum(),
-        "cublas": lambda: torch.mm(torch.ones(256, 256, device="cuda"), torch.ones(256, 256, device="cuda")),
+        "cublas": lambda: torch.mm(
+            torch.ones(256, 256, device="cuda"), torch.ones(256, 256, device="cuda")
+        ),
         "training": lambda: _train(products, (64, 256)),
         "cudnn": lambda: _train(convolutions, (16, 3, 64, 64)),
     }
@@ -77,14 +88,21 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 
 def rates() -> Dict[str, Optional[float]]:
-    """What is reached: bytes and operations per second, seconds of a small kernel and of a dispatch; None: no time passed."""
+    """What is reached: bytes and operations per second, seconds of a small kernel and of a
+    dispatch; None: no time passed.
+    """
     source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     host = torch.empty(SENT_BYTES, dtype=torch.uint8)
     bandwidth = _per_second(2 * COPIED_BYTES, lambda s=source, t=target: t.copy_(s))
     link = _per_second(SENT_BYTES, lambda s=source, h=host: s[:SENT_BYTES].copy_(h))
     del source, target
-    return {"bandwidth_bytes_per_s": bandwidth, "link_bytes_per_s": link, **_products(), **_small_kernels()}
+    return {
+        "bandwidth_bytes_per_s": bandwidth,
+        "link_bytes_per_s": link,
+        **_products(),
+        **_small_kernels(),
+    }
 
 
 def _per_second(amount: int, work: Callable[[], Any]) -> Optional[float]:
@@ -107,13 +125,17 @@ def _products() -> Dict[str, Optional[float]]:
         torch.backends.cuda.matmul.allow_tf32 = tf32
         a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
         out = torch.empty_like(a)
-        found[name + "_flops"] = _per_second(2 * size**3, lambda a=a, b=b, out=out: torch.mm(a, b, out=out))
+        found[name + "_flops"] = _per_second(
+            2 * size**3, lambda a=a, b=b, out=out: torch.mm(a, b, out=out)
+        )
     torch.backends.cuda.matmul.allow_tf32 = before
     return found
 
 
 def _small_kernels() -> Dict[str, Optional[float]]:
-    """`kernel_s`: from one kernel of 16 numbers to the next, the host far ahead. `dispatch_s`: the host's time for one."""
+    """`kernel_s`: from one kernel of 16 numbers to the next, the host far ahead. `dispatch_s`: the
+    host's time for one.
+    """
     x = torch.zeros(16, device="cuda")
 
     def many() -> None:
@@ -126,7 +148,8 @@ def _small_kernels() -> Dict[str, Optional[float]]:
     many()
     dispatch_s = (time.perf_counter() - begun) / SMALL_KERNELS
     torch.cuda.synchronize()
-    # The card waits while the host gets ahead: four times what the host needs, in cycles of at most 2 GHz.
+    # The card waits while the host gets ahead: four times what the host needs, in cycles of at most
+    # 2 GHz.
     torch.cuda._sleep(int(4 * dispatch_s * SMALL_KERNELS * 2e9))
     kernel_s = _seconds(many) / SMALL_KERNELS
     return {"kernel_s": kernel_s if kernel_s > 0 else None, "dispatch_s": dispatch_s}
@@ -142,7 +165,11 @@ def calibrate(with_rates: bool = True) -> Dict[str, Any]:
             "capability": [properties.major, properties.minor],
             "multiprocessors": properties.multi_processor_count,
         },
-        "versions": {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()},
+        "versions": {
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),
+        },
         "outside_bytes": outside,
         "rates": rates() if with_rates else {},
     }
@@ -150,7 +177,11 @@ def calibrate(with_rates: bool = True) -> Dict[str, Any]:
 
 def main(words: List[str]) -> int:
     none = not torch.cuda.is_available()
-    found = {"none": "torch %s sees no CUDA card" % torch.__version__} if none else calibrate("--no-rates" not in words)
+    found = (
+        {"none": "torch %s sees no CUDA card" % torch.__version__}
+        if none
+        else calibrate("--no-rates" not in words)
+    )
     print("BRIMFUL" + json.dumps(found))
     return 4 if none else 0
 

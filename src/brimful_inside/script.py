@@ -9,14 +9,25 @@ from brimful_inside.probe.context import current_context, current_probe
 
 T = TypeVar("T")
 
-_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_WORDS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
 
 
 class phase:
     """``with phase("encoding"):`` a named part of the run, with a memory peak of its own.
 
-    Where the work was cached, say so by `cached=True` or, where that shows only inside, by setting `.cached` on the object
-    that ``with`` gives: the peak means nothing then, and brimful reports "cached" instead of a small number.
+    Where the work was cached, say so by `cached=True` or, where that shows only inside, by setting
+    `.cached` on the object
+    that ``with`` gives: the peak means nothing then, and brimful reports "cached" instead of a
+    small number.
     """
 
     def __init__(self, name: str, cached: bool = False):
@@ -30,7 +41,10 @@ class phase:
         return self
 
     def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
     ) -> None:
         probe = current_probe()
         if self._visit is not None and probe is not None:
@@ -38,11 +52,14 @@ class phase:
 
 
 class tried(phase):
-    """``with tried("eval"):`` work of a phase done once before the first step, to see whether it fits: its memory is that
-    phase's, and what follows is the training."""
+    """``with tried("eval"):`` work of a phase done once before the first step, to see whether it
+    fits: its memory is that phase's, and what follows is the training."""
 
     def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
     ) -> None:
         probe = current_probe()
         if self._visit is not None and probe is not None:
@@ -50,49 +67,61 @@ class tried(phase):
 
 
 def is_imaginary() -> bool:
-    """Whether this is a trial on an imaginary card: durations mean nothing there, and need not be measured."""
+    """Whether this is a trial on an imaginary card: durations mean nothing there, and need not be
+    measured.
+    """
     context = current_context()
     return context is not None and context.config.device == "imaginary"
 
 
 def keeps_writes_out() -> bool:
-    """Whether this is a trial whose writes stay out of the user's files. It shall not resume from a checkpoint either: a
-    training that is finished there has no step left to measure."""
+    """Whether this is a trial whose writes stay out of the user's files. It shall not resume from a
+    checkpoint either: a training that is finished there has no step left to measure."""
     context = current_context()
     return context is not None and context.config.keep_out
 
 
 def ends_with(error: BaseException) -> None:
-    """The script ends because of `error`, which it prints in its own words: reported as if it had left the script."""
+    """The script ends because of `error`, which it prints in its own words: reported as if it had
+    left the script.
+    """
     probe = current_probe()
     if probe is not None:
         probe.failures.left_the_script(error)
 
 
 def report_loss(loss: Optional[float]) -> None:
-    """The loss as the training means it, a mean over all ranks, on the host: shown from the first call on in place of what
-    backward() is called on, which may be scaled or a part of the mean. None: not known (yet)."""
+    """The loss as the training means it, a mean over all ranks, on the host: shown from the first
+    call on in place of what backward() is called on, which may be scaled or a part of the mean.
+    None: not known (yet)."""
     probe = current_probe()
     if probe is not None:
         probe.losses.report(loss)
 
 
 def setting(name: str, default: T) -> T:
-    """The planned value of a setting, in the type of `default`; `default` itself without brimful or without a plan for it. A
-    value that cannot be turned into that type is an error of the plan: a note reports it, and `default` is returned."""
+    """The planned value of a setting, in the type of `default`; `default` itself without brimful or
+    without a plan for it. A value that cannot be turned into that type is an error of the plan: a
+    note reports it, and `default` is returned."""
     context = current_context()
     if context is None:
         return default
     if name not in context.config.settings:
         known = ", ".join(sorted(context.config.settings)) or "none"
-        context.note("the script reads the setting %r, which this trial does not set (it sets: %s)" % (name, known))
+        context.note(
+            "the script reads the setting %r, which this trial does not set (it sets: %s)"
+            % (name, known)
+        )
         return default
     value = context.config.settings[name]
     try:
         return _as_type_of(default, value)
     except (TypeError, ValueError):
         kind = type(default).__name__
-        context.note("the setting %r is %r, which is no %s: the script's default was used" % (name, value, kind))
+        context.note(
+            "the setting %r is %r, which is no %s: the script's default was used"
+            % (name, value, kind)
+        )
         return default
 
 

@@ -1,6 +1,7 @@
-"""The messages between brimful and the processes that it starts: the trial config one way, events the other way. The config is
-one JSON file, its path in the environment (`TRIAL_CONFIG_VARIABLE`). Each process appends events to its ``wire-<pid>.jsonl``, a
-line written whole or not at all; of several reports the last counts. In a whole run snapshots replace each other in
+"""The messages between brimful and the processes that it starts: the trial config one way, events
+the other way. The config is one JSON file, its path in the environment (`TRIAL_CONFIG_VARIABLE`).
+Each process appends events to its ``wire-<pid>.jsonl``, a line written whole or not at all; of
+several reports the last counts. In a whole run snapshots replace each other in
 ``latest-<event>-<pid>.jsonl``. Units are in the names; absent is ``None``."""
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from typing import Any, Dict, List, Optional, Type
 
 WIRE_VERSION = 2
 TRIAL_CONFIG_VARIABLE = "BRIMFUL_TRIAL_CONFIG"
-SHARED_IMPORTS_VARIABLE = "BRIMFUL_SHARED_IMPORTS"  # the descriptor of a socket: this process is forked for each trial
+SHARED_IMPORTS_VARIABLE = (
+    "BRIMFUL_SHARED_IMPORTS"  # the descriptor of a socket: this process is forked for each trial
+)
 EVAL_BATCHES = 2
-CANNOT_RUN = "the imaginary GPU cannot run"  # how the error begins that names the call and its place in the script
-SCANS_FILE = "scans-%s.jsonl"  # in a trial's folder, by process: its scans of the data sets, for later trials
+# how the error begins that names the call and its place in the script
+CANNOT_RUN = "the imaginary GPU cannot run"
+# in a trial's folder, by process: its scans of the data sets, for later trials
+SCANS_FILE = "scans-%s.jsonl"
 ALONE_VARIABLE = "BRIMFUL_ALONE"  # set for one rank of many that is started without the others
 
 
@@ -29,16 +34,23 @@ class Card:
     context_bytes: int  # what the CUDA context holds before the first tensor
     capability: List[int]  # [major, minor]
     multiprocessors: int
-    bandwidth_bytes_per_s: Optional[float] = None  # of its memory; None: not known, so steps are not timed
-    flops: Dict[str, float] = field(default_factory=dict)  # peak operations per second: "fp32", "tf32", "fp16", "bf16"
-    others: List[List[int]] = field(default_factory=list)  # capabilities of other cards that the trial may speak for as well
+    bandwidth_bytes_per_s: Optional[float] = (
+        None  # of its memory; None: not known, so steps are not timed
+    )
+    flops: Dict[str, float] = field(
+        default_factory=dict
+    )  # peak operations per second: "fp32", "tf32", "fp16", "bf16"
+    others: List[List[int]] = field(
+        default_factory=list
+    )  # capabilities of other cards that the trial may speak for as well
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a script without a flag has the number of a setting, as a trial found it (`probe/batch_size`). `kind` "script": a
-    literal of its text, from which the loader's number comes, or, without a loader, one that the model's input has as its first
-    dimension. "loader": the number is set where the loader is made."""
+    """Where a script without a flag has the number of a setting, as a trial found it
+    (`probe/batch_size`). `kind` "script": a literal of its text, from which the loader's number
+    comes, or, without a loader, one that the model's input has as its first dimension. "loader":
+    the number is set where the loader is made."""
 
     kind: str
     file: str  # of the literal, or of the innermost line of the user's own that makes the loader
@@ -47,8 +59,12 @@ class Place:
     number: int  # what stands there
     text: str  # that line
     loader: str  # "data.py:51": where the loader is made; "" without one
-    calls: List[str] = field(default_factory=list)  # the calls that lead there, innermost first: "/path/data.py:51"
-    not_calls: List[List[str]] = field(default_factory=list)  # the same of loaders that keep their number
+    calls: List[str] = field(
+        default_factory=list
+    )  # the calls that lead there, innermost first: "/path/data.py:51"
+    not_calls: List[List[str]] = field(
+        default_factory=list
+    )  # the same of loaders that keep their number
     others: List[str] = field(default_factory=list)  # where else the script's text has this number
 
 
@@ -59,25 +75,45 @@ class TrialConfig:
     folder: str  # the trial's folder: wire files, traces, and whatever the script would have saved
     device: str  # "cpu", "accelerator" (a real one) or "imaginary"
     card: Optional[Card] = None  # with device "imaginary"
-    capacity_bytes: Optional[int] = None  # imaginary: raise OutOfMemoryError beyond this; None is without limit
-    allocator_conf: str = ""  # imaginary: PYTORCH_ALLOC_CONF as a replay of the trace takes it to begin with
+    capacity_bytes: Optional[int] = (
+        None  # imaginary: raise OutOfMemoryError beyond this; None is without limit
+    )
+    allocator_conf: str = (
+        ""  # imaginary: PYTORCH_ALLOC_CONF as a replay of the trace takes it to begin with
+    )
     cards: int = 1  # imaginary: how many of them each process sees
     steps: int = 3  # measured optimizer steps, after the warm-up
     warmup_steps: int = 1
     eval_batches: int = EVAL_BATCHES  # batches that an evaluation loader gives before it ends early
     see_eval: bool = True  # continue after the measured steps until the script has evaluated
     trace: bool = False  # imaginary: write every allocation to trace-<rank>.jsonl
-    what_if: List[str] = field(default_factory=list)  # imaginary: changes to the script (imaginary/attribution/what_if.py)
-    measure_host_memory: bool = False  # tune malloc so that the resident high-water mark is true (slower steps)
+    what_if: List[str] = field(
+        default_factory=list
+    )  # imaginary: changes to the script (imaginary/attribution/what_if.py)
+    measure_host_memory: bool = (
+        False  # tune malloc so that the resident high-water mark is true (slower steps)
+    )
     worst_batch: bool = True  # scan the samples, and make the batches of the largest ones
-    scans: List[str] = field(default_factory=list)  # `SCANS_FILE`s of earlier trials of the same data, newest last
-    audits: bool = False  # look for what an audit reports besides: a checksum of each batch, how an epoch is drawn, ...
+    scans: List[str] = field(
+        default_factory=list
+    )  # `SCANS_FILE`s of earlier trials of the same data, newest last
+    # look for what an audit reports besides: a checksum of each batch, how an epoch is drawn, ...
+    audits: bool = False
     keep_out: bool = True  # writes go to the trial's folder, trackers are off, nothing is resumed
     cut: bool = True  # False: a whole run, nothing ends early
-    settings: Dict[str, Any] = field(default_factory=dict)  # what brimful.setting(name, default) answers
-    time_loader: Optional[int] = None  # imaginary: time the training loader, in batches of up to so many samples
-    find_places: Optional[str] = None  # of loaders' numbers: "script" (text and loaders), "loader" (those alone) or "workers"
-    places: Dict[str, Place] = field(default_factory=dict)  # setting -> where its value is set in a script without a flag
+    settings: Dict[str, Any] = field(
+        default_factory=dict
+    )  # what brimful.setting(name, default) answers
+    time_loader: Optional[int] = (
+        None  # imaginary: time the training loader, in batches of up to so many samples
+    )
+    find_places: Optional[str] = (
+        # of loaders' numbers: "script" (text and loaders), "loader" (those alone) or "workers"
+        None
+    )
+    places: Dict[str, Place] = field(
+        default_factory=dict
+    )  # setting -> where its value is set in a script without a flag
     parent_pid: Optional[int] = None  # the trial's first process ends when this one does
     version: int = WIRE_VERSION
 
@@ -87,10 +123,14 @@ class ProcessStarted:
     """The first event of each process."""
 
     pid: int
-    role: str  # "launcher" (torchrun, accelerate launch, a shell's python), "rank" or "worker" (of a DataLoader, a pool)
+    # "launcher" (torchrun, accelerate launch, a shell's python), "rank" or "worker" (of a
+    # DataLoader, a pool)
+    role: str
     rank: int
     argv: List[str]
-    launched_with: Optional[Dict[str, str]] = None  # the variables that a launcher, the command's first process, added for it
+    launched_with: Optional[Dict[str, str]] = (
+        None  # the variables that a launcher, the command's first process, added for it
+    )
     version: int = WIRE_VERSION
 
 
@@ -108,12 +148,20 @@ class RunCounters:
     samples: Optional[int]  # trained on by this rank; None where they cannot be counted
     train_s: float  # of training, by the host's clock, without evaluations
     loading_s: float  # of it spent waiting for data
-    loss: Optional[float]  # as the engine reports it, else of the latest step; None where reading it would wait for a device
+    loss: Optional[
+        float
+    ]  # as the engine reports it, else of the latest step; None where reading it would wait for a device
     allocated_bytes: Optional[int]  # now, of the fullest card; None on a CPU
     reserved_bytes: Optional[int]
-    alloc_retries: Optional[int]  # how often the allocators freed their cache and tried again, of all cards
-    retry_streak: int = 0  # polls in a row (a step or more apart) in which that number grew, the longest so far
-    loss_is_of_all_ranks: bool = False  # the engine reports it so; else it is what went backward in this rank
+    alloc_retries: Optional[
+        int
+    ]  # how often the allocators freed their cache and tried again, of all cards
+    retry_streak: int = (
+        0  # polls in a row (a step or more apart) in which that number grew, the longest so far
+    )
+    loss_is_of_all_ranks: bool = (
+        False  # the engine reports it so; else it is what went backward in this rank
+    )
 
 
 @dataclass(frozen=True)
@@ -131,9 +179,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that ended the script, or out of memory wherever it was raised (a script may catch it and continue)."""
+    """An exception that ended the script, or out of memory wherever it was raised (a script may
+    catch it and continue).
+    """
 
-    kind: str  # "out_of_device_memory", "out_of_host_memory", "unsupported" (a call that the imaginary GPU lacks), "crashed"
+    # "out_of_device_memory", "out_of_host_memory", "unsupported" (a call that the imaginary GPU
+    # lacks), "crashed"
+    kind: str
     type: str  # the exception's qualified name
     message: str
     traceback: str  # as Python prints it
@@ -141,9 +193,11 @@ class Failure:
     phase: str
     step: int
     caught: bool  # True if the script continued
-    after_measured: bool = False  # True if the measured steps were complete (brimful's early stop may be the cause)
-    # "script", "worker" (of a loader), "refused" (no trial can try the command), "card" (an imaginary one), "sandbox", or
-    # "brimful" (a defect of ours)
+    after_measured: bool = (
+        False  # True if the measured steps were complete (brimful's early stop may be the cause)
+    )
+    # "script", "worker" (of a loader), "refused" (no trial can try the command), "card" (an
+    # imaginary one), "sandbox", or "brimful" (a defect of ours)
     raised_by: str = "script"
 
 
@@ -172,19 +226,26 @@ class OptimizerSeen:
     skipped_steps: int = 0  # skipped by a GradScaler because gradients overflowed
     wrapped_by: Optional[str] = None
     uses_closure: bool = False
-    # Of the groups that a scheduler manages: "initial_lr", and "max_lr" (OneCycleLR, CyclicLR). [] without a scheduler.
+    # Of the groups that a scheduler manages: "initial_lr", and "max_lr" (OneCycleLR, CyclicLR). []
+    # without a scheduler.
     initial_learning_rates: List[float] = field(default_factory=list)
     max_learning_rates: List[float] = field(default_factory=list)
-    relative_steps: bool = False  # a group has relative_step=True (Adafactor): its learning rate is never read
+    relative_steps: bool = (
+        False  # a group has relative_step=True (Adafactor): its learning rate is never read
+    )
 
 
 @dataclass(frozen=True)
 class BatchSeen:
     """One batch as the loader gave it."""
 
-    samples: Optional[int]  # by the sampler's indices where there are some, else by the first dimension; None: unknown
+    samples: Optional[
+        int
+    ]  # by the sampler's indices where there are some, else by the first dimension; None: unknown
     shapes: List[List[int]]  # of its tensors, in order
-    checksum: Optional[str]  # of about a thousand strided values; None where not wanted or not possible
+    checksum: Optional[
+        str
+    ]  # of about a thousand strided values; None where not wanted or not possible
 
 
 @dataclass(frozen=True)
@@ -192,12 +253,20 @@ class Draws:
     """How a loader's samples are drawn, as an audit sees it."""
 
     dataset: str  # class name
-    drawn: Optional[int]  # indices that the sampler gives in an epoch, in this rank; None: not known
+    drawn: Optional[
+        int
+    ]  # indices that the sampler gives in an epoch, in this rank; None: not known
     distinct: Optional[int]
-    picks_at_random: bool  # the data set ignores the index, and picks one of the samples that it holds
-    random_states: List[List[str]]  # generators that the data set holds: ["dataset.random", "random.Random"]
+    picks_at_random: (
+        bool  # the data set ignores the index, and picks one of the samples that it holds
+    )
+    random_states: List[
+        List[str]
+    ]  # generators that the data set holds: ["dataset.random", "random.Random"]
     seeds_workers: bool  # the loader has a worker_init_fn
-    checksums: List[str]  # of the first batches of its own workers, where brimful makes those of the trial itself
+    checksums: List[
+        str
+    ]  # of the first batches of its own workers, where brimful makes those of the trial itself
 
 
 @dataclass(frozen=True)
@@ -218,11 +287,17 @@ class LoaderSeen:
     wait_s: Optional[float]  # waited for all its batches; None on an imaginary card
     batches: List[BatchSeen]  # at most the first 64
     iterations: int = 1  # how often it was iterated
-    rates: Dict[str, float] = field(default_factory=dict)  # number of workers -> samples per second (`TrialConfig.time_loader`)
+    rates: Dict[str, float] = field(
+        default_factory=dict
+    )  # number of workers -> samples per second (`TrialConfig.time_loader`)
     draws: Optional[Draws] = None  # in audits
     batch_s: Optional[float] = None  # in audits, of an evaluation: from one batch to the next
-    places: List[Place] = field(default_factory=list)  # where its batch size can be set; with `TrialConfig.find_places` alone
-    workers_place: Optional[Place] = None  # where its number of workers can be, without harm; likewise
+    places: List[Place] = field(
+        default_factory=list
+    )  # where its batch size can be set; with `TrialConfig.find_places` alone
+    workers_place: Optional[Place] = (
+        None  # where its number of workers can be, without harm; likewise
+    )
 
 
 @dataclass(frozen=True)
@@ -232,10 +307,15 @@ class WorstBatch:
     scanned: int  # samples measured
     dataset_length: Optional[int]
     varies: bool
-    what: str  # a sentence: which dimensions vary and which samples were taken, or why none was scanned
+    # a sentence: which dimensions vary and which samples were taken, or why none was scanned
+    what: str
     indices: List[int] = field(default_factory=list)
-    scanned_in: Optional[str] = None  # the earlier trial that scanned; this one found some samples to be the same
-    samples: Optional[int] = None  # in this batch, where a batch sampler's batches have different numbers of samples
+    scanned_in: Optional[str] = (
+        None  # the earlier trial that scanned; this one found some samples to be the same
+    )
+    samples: Optional[int] = (
+        None  # in this batch, where a batch sampler's batches have different numbers of samples
+    )
     mean_samples: Optional[float] = None  # of the batches that the sampler gave; likewise
 
 
@@ -256,7 +336,9 @@ class Precision:
     weights: List[str]  # dtypes of the parameters that are trained
     autocast: Optional[str]  # dtype; None: it was not used
     tf32: bool  # for matrix products of float32
-    convolutions: float  # share of the weights' elements that are convolutions', which TF32 is for by default
+    convolutions: (
+        float  # share of the weights' elements that are convolutions', which TF32 is for by default
+    )
 
 
 @dataclass(frozen=True)
@@ -271,35 +353,63 @@ class Report:
     ended: str  # "steps_done", "script_ended", "out_of_memory", "crashed", "running" (a snapshot)
     steps: int  # by the optimizer that stepped first, warm-up included
     warmup_steps: int
-    step_s: List[float] = field(default_factory=list)  # of each measured step, end to end; [] on an imaginary card
-    cpu_s: List[float] = field(default_factory=list)  # on a CPU: the process's processor time in each of them
-    loading_s: List[float] = field(default_factory=list)  # of it spent waiting for data; [] where not known
-    micro_batches_per_step: List[int] = field(default_factory=list)  # batches that went into each step
+    step_s: List[float] = field(
+        default_factory=list
+    )  # of each measured step, end to end; [] on an imaginary card
+    cpu_s: List[float] = field(
+        default_factory=list
+    )  # on a CPU: the process's processor time in each of them
+    loading_s: List[float] = field(
+        default_factory=list
+    )  # of it spent waiting for data; [] where not known
+    micro_batches_per_step: List[int] = field(
+        default_factory=list
+    )  # batches that went into each step
     samples_per_step: List[Optional[int]] = field(default_factory=list)
     optimizers: List[OptimizerSeen] = field(default_factory=list)
     loaders: List[LoaderSeen] = field(default_factory=list)
     phases: Dict[str, PhasePeak] = field(default_factory=dict)
-    losses: List[float] = field(default_factory=list)  # at each backward() on a scalar; [] where reading waits for a device
+    losses: List[float] = field(
+        default_factory=list
+    )  # at each backward() on a scalar; [] where reading waits for a device
     worst_batch: Optional[WorstBatch] = None
     peak_unphased: Optional[PhasePeak] = None  # over the whole process
     context_bytes: Optional[int] = None  # device memory outside PyTorch's allocator
     trace_file: Optional[str] = None  # name in the trial's folder
-    approximations: Dict[str, int] = field(default_factory=dict)  # imaginary: "nonzero" -> uses of an upper bound for a shape
+    approximations: Dict[str, int] = field(
+        default_factory=dict
+    )  # imaginary: "nonzero" -> uses of an upper bound for a shape
     notes: List[str] = field(default_factory=list)  # sentences: "no optimizer stepped", ...
     sources: List[str] = field(default_factory=list)  # the user's own Python files that it loaded
-    wrote: List[str] = field(default_factory=list)  # files that the script wrote, redirected to the trial's folder
-    first_step_unix_s: Optional[float] = None  # when the first step began: files written earlier hold nothing trained
-    cards: List[CardSeen] = field(default_factory=list)  # where a process has several imaginary cards: those that were used
-    split_over: int = 1  # a batch is split over so many cards of this process (nn.DataParallel); real ones: in audits
-    communicators: List[int] = field(default_factory=list)  # ranks of each NCCL group that was used on an imaginary card
-    alike: List[List[int]] = field(default_factory=list)  # of `Card.others`: where all would have been done in the same way
-    # Imaginary: leaks. "train": bytes that each step leaves on the card; "eval": bytes that each batch of an evaluation
-    # leaves, which gave "eval_seen" batches of "eval_length" (absent where not known). What does not grow is absent.
+    wrote: List[str] = field(
+        default_factory=list
+    )  # files that the script wrote, redirected to the trial's folder
+    first_step_unix_s: Optional[float] = (
+        None  # when the first step began: files written earlier hold nothing trained
+    )
+    cards: List[CardSeen] = field(
+        default_factory=list
+    )  # where a process has several imaginary cards: those that were used
+    # a batch is split over so many cards of this process (nn.DataParallel); real ones: in audits
+    split_over: int = 1
+    communicators: List[int] = field(
+        default_factory=list
+    )  # ranks of each NCCL group that was used on an imaginary card
+    alike: List[List[int]] = field(
+        default_factory=list
+    )  # of `Card.others`: where all would have been done in the same way
+    # Imaginary: leaks. "train": bytes that each step leaves on the card; "eval": bytes that each
+    # batch of an evaluation leaves, which gave "eval_seen" batches of "eval_length" (absent where
+    # not known). What does not grow is absent.
     growth: Dict[str, int] = field(default_factory=dict)
     counters: Optional[RunCounters] = None  # of a whole run
-    device_reads: Dict[str, int] = field(default_factory=dict)  # in audits: lines of the script that wait for a value of a card
+    device_reads: Dict[str, int] = field(
+        default_factory=dict
+    )  # in audits: lines of the script that wait for a value of a card
     precision: Optional[Precision] = None  # in audits, on a card
-    places: List[Place] = field(default_factory=list)  # where the batch size of a training without a loader may be set
+    places: List[Place] = field(
+        default_factory=list
+    )  # where the batch size of a training without a loader may be set
 
 
 EVENTS: Dict[str, Type[Any]] = {
@@ -320,17 +430,23 @@ def encode_event(event: Any) -> bytes:
 
 
 class Writer:
-    """Appends events of this process to its wire file. One write call a line, so that a kill cannot tear two lines."""
+    """Appends events of this process to its wire file. One write call a line, so that a kill cannot
+    tear two lines.
+    """
 
     def __init__(self, folder: str, pid: Optional[int] = None):
         self.path = os.path.join(folder, "wire-%d.jsonl" % (pid or os.getpid()))
-        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
+        self._descriptor = os.open(
+            self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644
+        )
 
     def write(self, event: Any) -> None:
         os.write(self._descriptor, encode_event(event))
 
     def replace(self, event: Any) -> None:
-        """Keeps `event` as the latest of its kind, in a file of its own, which another process never reads in part."""
+        """Keeps `event` as the latest of its kind, in a file of its own, which another process
+        never reads in part.
+        """
         path = latest_path(self.path, _NAMES[type(event)])
         with open(path + ".new", "wb") as file:
             file.write(encode_event(event))
@@ -338,7 +454,9 @@ class Writer:
 
 
 def latest_path(wire_path: str, event: str) -> str:
-    """Where the process of this wire file keeps its latest `event` ("progress" or "report") of a whole run."""
+    """Where the process of this wire file keeps its latest `event` ("progress" or "report") of a
+    whole run.
+    """
     folder, name = os.path.split(wire_path)
     return os.path.join(folder, name.replace("wire-", "latest-%s-" % event, 1))
 
@@ -348,7 +466,10 @@ def read_config(path: str) -> TrialConfig:
     with open(path, encoding="utf-8") as file:
         raw = json.load(file)
     if raw.get("version") != WIRE_VERSION:
-        raise ValueError("the trial config is of wire version %r, this probe reads %d" % (raw.get("version"), WIRE_VERSION))
+        raise ValueError(
+            "the trial config is of wire version %r, this probe reads %d"
+            % (raw.get("version"), WIRE_VERSION)
+        )
     card = raw.pop("card", None)
     places = {name: Place(**place) for name, place in raw.pop("places", {}).items()}
     known = {f.name for f in dataclasses.fields(TrialConfig)}

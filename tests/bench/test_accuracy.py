@@ -39,15 +39,22 @@ def test_an_under_estimate_has_a_negative_error_and_is_counted():
     assert seen.share_under_by_5_percent == 0.25
     assert seen.worst_absolute == pytest.approx(0.2)
     assert seen.median_absolute == pytest.approx(0.05)
-    assert slope_error([Pair(2 * n, n) for n in (1, 2, 3)]) == pytest.approx(1.0), "growth that a constant would hide"
+    assert slope_error([Pair(2 * n, n) for n in (1, 2, 3)]) == pytest.approx(1.0), (
+        "growth that a constant would hide"
+    )
 
 
 def test_coverage_counts_what_lies_within():
     assert coverage([(0, 1), (0, 1), (0, 1), (0, 1)], [0.0, 1.0, 1.5, 0.5]) == 0.75
 
 
-@given(st.lists(st.floats(-1, 1), min_size=1, max_size=50), st.sampled_from([0.025, 0.5, 0.9, 0.95, 0.975, 1.0]))
-def test_a_quantile_is_one_of_the_values_and_enough_are_at_or_below_it(values: list[float], share: float):
+@given(
+    st.lists(st.floats(-1, 1), min_size=1, max_size=50),
+    st.sampled_from([0.025, 0.5, 0.9, 0.95, 0.975, 1.0]),
+)
+def test_a_quantile_is_one_of_the_values_and_enough_are_at_or_below_it(
+    values: list[float], share: float
+):
     found = quantile(values, share)
     assert found in values
     assert sum(value <= found for value in values) >= share * len(values) - 1e-9
@@ -62,7 +69,9 @@ def test_the_halves_share_no_row_and_leave_none_out(count: int, seed: int):
 
 
 def test_evidence_comes_from_signed_errors_and_survives_its_json():
-    found = evidence_from([i / 1000 for i in range(-40, 41)], "dense", "2026-01-01", "one card", "a bench")
+    found = evidence_from(
+        [i / 1000 for i in range(-40, 41)], "dense", "2026-01-01", "one card", "a bench"
+    )
     assert (found.median_error, found.count) == (0.0, 81)
     assert found.high_error - found.low_error == pytest.approx(0.077)  # 78 of 81
     assert read_evidence(evidence_json(found)) == found
@@ -82,8 +91,19 @@ def test_an_interval_is_the_shortest_that_holds_its_share_of_the_runs_of_its_ben
 def test_networks_weigh_the_same_however_many_runs_each_has_and_a_few_hold_all():
     names = ["often measured"] * 900 + [f"net{number}" for number in range(99)]
     errors = [0.0] * 900 + [number / 1000 for number in range(99)]
-    assert shortest_stretch(errors, names, 0.95) == (0.0, pytest.approx(0.094)), "95 of 100 networks and one more, which is 96"
-    assert shortest_stretch(errors, [str(run) for run in range(999)], 0.95)[1] < 0.06, "by runs, the many would decide"
+    assert shortest_stretch(errors, names, 0.95) == (0.0, pytest.approx(0.094)), (
+        "95 of 100 networks and one more, which is 96"
+    )
+    assert shortest_stretch(errors, [str(run) for run in range(999)], 0.95)[1] < 0.06, (
+        "by runs, the many would decide"
+    )
     assert shortest_stretch([-0.1, 0.0, 0.3], list("abc"), 0.95) == (-0.1, 0.3)
     with pytest.raises(ValueError, match="19 networks are too few"):
-        evidence_from([0.0] * 38, "dense", "2026-01-01", "one card", "a bench", [str(run // 2) for run in range(38)])
+        evidence_from(
+            [0.0] * 38,
+            "dense",
+            "2026-01-01",
+            "one card",
+            "a bench",
+            [str(run // 2) for run in range(38)],
+        )

@@ -15,28 +15,51 @@ from bench.captcha_loading import loading
 TUNED = bench.Race("tuned", 0, 40.0, True, 0.93, 1.5)
 EXAMPLE = bench.Race("example", 0, 120.0, True, 0.91, 4.0)
 LARGE = bench.Race("large-batch", 0, 160.0, False, 0.05, 12.0)
-RUN = [TUNED, EXAMPLE, LARGE, replace(TUNED, seed=1, wall_s=50.0), replace(EXAMPLE, seed=1), replace(LARGE, seed=1)]
+RUN = [
+    TUNED,
+    EXAMPLE,
+    LARGE,
+    replace(TUNED, seed=1, wall_s=50.0),
+    replace(EXAMPLE, seed=1),
+    replace(LARGE, seed=1),
+]
 
 
 def test_evaluations_are_read_off_the_lines_of_both_sides():
     theirs = "epoch 3: loss 0.2, exact 91.50%, characters 97.00%, 300.0 images/s\n"
-    ours = "epoch 1.5  step 384  loss 0.057  eval loss 0.055  eval exact 0.9453  eval characters 0.98  lr 0\n"
+    ours = (
+        "epoch 1.5  step 384  loss 0.057  eval loss 0.055  eval exact 0.9453  eval characters "
+        "0.98  lr 0\n"
+    )
     assert bench.evaluation_in(theirs) == (3.0, pytest.approx(0.915))
     assert bench.evaluation_in(ours) == (1.5, 0.9453)
-    assert bench.evaluation_in("epoch 2  step 9  eval exact 9.766e-04  x\n") == (2.0, pytest.approx(9.766e-4))
+    assert bench.evaluation_in("epoch 2  step 9  eval exact 9.766e-04  x\n") == (
+        2.0,
+        pytest.approx(9.766e-4),
+    )
     assert bench.evaluation_in("epoch 0.3359  step 43  loss 2.141  lr 0.001\n") is None
     assert bench.evaluation_in("epochs  2  2  given; exact 0.5\n") is None
 
 
 def test_ratios_are_taken_seed_by_seed_and_bounds_are_counted():
-    assert bench.ratios(RUN, "example") == {"median": pytest.approx(2.7), "low": 2.4, "high": 3.0, "lower_bounds": 0}
+    assert bench.ratios(RUN, "example") == {
+        "median": pytest.approx(2.7),
+        "low": 2.4,
+        "high": 3.0,
+        "lower_bounds": 0,
+    }
     assert bench.ratios(RUN, "large-batch")["lower_bounds"] == 2
     assert bench.ratios([replace(TUNED, reached=False), EXAMPLE], "example")["median"] is None
 
 
 @pytest.mark.parametrize(
     ("side", "ratio", "passes"),
-    [("example", 2.1, True), ("example", 1.9, False), ("example", None, False), ("loading", 19.0, False)],
+    [
+        ("example", 2.1, True),
+        ("example", 1.9, False),
+        ("example", None, False),
+        ("loading", 19.0, False),
+    ],
 )
 def test_each_limit_can_be_missed(side: str, ratio: float | None, passes: bool):
     medians = {"example": 3.0, "large-batch": 3.0, "loading": 30.0, side: ratio}
@@ -54,7 +77,9 @@ def test_each_side_trains_on_the_same_images_with_its_own_settings():
     assert words["large-batch"][words["large-batch"].index("--preset") + 1] == "large-batch"
     assert "--epochs" not in words["large-batch"] and "--epochs" in words["tuned"]
     assert all(sorted(order) == sorted(bench.TURNS[0]) for order in bench.TURNS)
-    assert all(order.index("tuned") < order.index("large-batch") for order in bench.TURNS)  # whose patience it sets
+    assert all(
+        order.index("tuned") < order.index("large-batch") for order in bench.TURNS
+    )  # whose patience it sets
 
 
 @pytest.mark.heavy
@@ -69,8 +94,14 @@ def test_a_race_ends_at_the_target_or_when_its_time_is_over(tmp_path: Path):
 
 
 @pytest.mark.heavy
-def test_a_command_that_fails_ends_the_bench_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bench.Setup, "words", lambda *_: [sys.executable, "-c", "raise SystemExit('what went wrong')"])
+def test_a_command_that_fails_ends_the_bench_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        bench.Setup,
+        "words",
+        lambda *_: [sys.executable, "-c", "raise SystemExit('what went wrong')"],
+    )
     with pytest.raises(SystemExit, match="what went wrong"):
         bench.race(bench.Setup(tmp_path, 64, 0.9), "example", 0, 60.0)
 
@@ -79,4 +110,6 @@ def test_a_command_that_fails_ends_the_bench_with_its_words(tmp_path: Path, monk
 def test_loading_gives_both_rates_and_their_ratio(tmp_path: Path):
     figures = loading(tmp_path, rounds=1, images=64)
     assert figures["array_per_s"] > 0 and figures["png_per_s"] > 0
-    assert figures["ratio"]["median"] == pytest.approx(figures["array_per_s"] / figures["png_per_s"])
+    assert figures["ratio"]["median"] == pytest.approx(
+        figures["array_per_s"] / figures["png_per_s"]
+    )

@@ -19,21 +19,47 @@ from bench.chatlm_memory import HEADLINE, against, largest_that
 from bench.chatlm_plain import fixed
 from bench.chatlm_race import SIDES, Watch, race
 
-FLAGS = ("--model", "tiny", "--device", "cpu", "--precision", "fp32", "--no-bleu", "--eval-share", "0.1")
+FLAGS = (
+    "--model",
+    "tiny",
+    "--device",
+    "cpu",
+    "--precision",
+    "fp32",
+    "--no-bleu",
+    "--eval-share",
+    "0.1",
+)
 
 
 def test_the_plain_loop_fills_every_text_up_to_one_length():
-    samples = [(torch.tensor([5, 6, 1]), torch.tensor([7, 1])), (torch.tensor([8, 1]), torch.tensor([9, 9, 9, 1]))]
+    samples = [
+        (torch.tensor([5, 6, 1]), torch.tensor([7, 1])),
+        (torch.tensor([8, 1]), torch.tensor([9, 9, 9, 1])),
+    ]
     prompts, mask, labels = fixed(samples, length=5, padding=0)
-    assert prompts.tolist() == [[5, 6, 1, 0, 0], [8, 1, 0, 0, 0]] and mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 0, 0, 0]]
+    assert prompts.tolist() == [[5, 6, 1, 0, 0], [8, 1, 0, 0, 0]] and mask.tolist() == [
+        [1, 1, 1, 0, 0],
+        [1, 1, 0, 0, 0],
+    ]
     assert labels.tolist() == [[7, 1, -100, -100, -100], [9, 9, 9, 1, -100]]
 
 
-def test_a_watch_counts_updates_from_the_first_forward_pass_and_stops_the_clock_while_it_measures(monkeypatch):
+def test_a_watch_counts_updates_from_the_first_forward_pass_and_stops_the_clock_while_it_measures(
+    monkeypatch,
+):
     now = iter(range(100))
     monkeypatch.setattr("bench.chatlm_race.time.perf_counter", lambda: float(next(now)))
     model = T5ForConditionalGeneration(
-        T5Config(vocab_size=8, d_model=4, d_kv=2, d_ff=4, num_layers=1, num_heads=1, decoder_start_token_id=0)
+        T5Config(
+            vocab_size=8,
+            d_model=4,
+            d_kv=2,
+            d_ff=4,
+            num_layers=1,
+            num_heads=1,
+            decoder_start_token_id=0,
+        )
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watch = Watch(2, lambda _: watch.updates)
@@ -43,7 +69,12 @@ def test_a_watch_counts_updates_from_the_first_forward_pass_and_stops_the_clock_
         optimizer.step()
     watch.close()
     optimizer.step()
-    assert watch.measured == [0, 2, 4] and watch.updates == 5 and watch.seconds == [1.0, 1.0] and len(watch.cpu_seconds) == 2
+    assert (
+        watch.measured == [0, 2, 4]
+        and watch.updates == 5
+        and watch.seconds == [1.0, 1.0]
+        and len(watch.cpu_seconds) == 2
+    )
 
 
 @given(true=st.integers(0, 60), near=st.integers(1, 60), most=st.integers(1, 60))
@@ -63,9 +94,14 @@ def test_the_largest_that_fits_is_found_from_wherever_the_search_begins(true, ne
 
 
 def races(seconds: float, end: float) -> list[dict]:
-    losses = [{rows: [7.0, end + 0.01 * seed] for rows in ("train", "held_out")} for seed in (1, 2, 3)]
+    losses = [
+        {rows: [7.0, end + 0.01 * seed] for rows in ("train", "held_out")} for seed in (1, 2, 3)
+    ]
     times = [99.0] * bench.WARM_UP + [seconds] * 2
-    return [{"tokens_per_epoch": 100, "seconds": times, "cpu_seconds": times, "loss": loss} for loss in losses]
+    return [
+        {"tokens_per_epoch": 100, "seconds": times, "cpu_seconds": times, "loss": loss}
+        for loss in losses
+    ]
 
 
 def of_seeds(ratio: float, end: float) -> dict:
@@ -78,11 +114,20 @@ def speed(ratio: float, end: float) -> dict:
 
 def test_races_are_summed_up_by_tokens_per_second_and_by_what_chance_makes_of_a_loss():
     found = of_seeds(3.0, 2.0)
-    assert found["tokens_per_s_ratio"]["median"] == pytest.approx(3.0) and found["ratio_of_each_seed"] == [3.0] * 3
+    assert (
+        found["tokens_per_s_ratio"]["median"] == pytest.approx(3.0)
+        and found["ratio_of_each_seed"] == [3.0] * 3
+    )
     assert found["tokens_per_s"] == {"recipe": 100.0, "other": pytest.approx(100 / 3)}
     loss = found["loss"]["train"]
-    assert loss["difference"] == pytest.approx(0) and loss["noise"] == pytest.approx(2.776 * (2 * 1e-4 / 3) ** 0.5)
-    assert loss["recipe"] == pytest.approx([7.0, 2.02]) and loss["is_within_noise"] and not loss["is_worse"]
+    assert loss["difference"] == pytest.approx(0) and loss["noise"] == pytest.approx(
+        2.776 * (2 * 1e-4 / 3) ** 0.5
+    )
+    assert (
+        loss["recipe"] == pytest.approx([7.0, 2.02])
+        and loss["is_within_noise"]
+        and not loss["is_worse"]
+    )
     lower = of_seeds(3.0, 1.5)["loss"]["train"]
     assert not lower["is_within_noise"] and not lower["is_worse"]
     assert bench.summary(races(1.0, 9.0)[:1], races(3.0, 2.0)[:1])["loss"]["train"]["noise"] is None
@@ -100,8 +145,16 @@ def peak(gib: float) -> dict:
         ("speed", speed(1.9, 2.0), {"plain": False, "trainer": True}),
         ("speed", speed(1.0, 2.0), {"plain": False, "trainer": False}),
         ("speed", speed(2.1, 2.5), {"plain": False, "trainer": False}),
-        ("memory", {"headline": HEADLINE, **against(peak(20.0), {HEADLINE: peak(11.0)})}, {"memory": True}),
-        ("memory", {"headline": HEADLINE, **against(peak(20.0), {HEADLINE: peak(13.0)})}, {"memory": False}),
+        (
+            "memory",
+            {"headline": HEADLINE, **against(peak(20.0), {HEADLINE: peak(11.0)})},
+            {"memory": True},
+        ),
+        (
+            "memory",
+            {"headline": HEADLINE, **against(peak(20.0), {HEADLINE: peak(13.0)})},
+            {"memory": False},
+        ),
         ("largest", {"share": 0.99, "out_of_memory_trials": 0}, {"largest": True}),
         ("largest", {"share": 0.97, "out_of_memory_trials": 0}, {"largest": False}),
         ("largest", {"share": 0.99, "out_of_memory_trials": 1}, {"largest": False}),
@@ -114,23 +167,40 @@ def test_each_limit_can_be_missed(part: str, found: dict, holds: dict):
 def test_a_run_of_some_parts_keeps_what_was_found_of_the_others(tmp_path: Path):
     bench.keep({"speed": {"a": 1}, "memory": {"b": 2}}, tmp_path)
     path, result = bench.keep({"speed": {"a": 3}}, tmp_path)
-    assert result["parts"] == {"speed": {"a": 3}, "memory": {"b": 2}} and json.loads(path.read_text()) == result
+    assert (
+        result["parts"] == {"speed": {"a": 3}, "memory": {"b": 2}}
+        and json.loads(path.read_text()) == result
+    )
     assert {"cpu", "versions", "date"} <= result.keys()
 
 
 def test_long_rows_differ_and_fill_any_limit(tmp_path: Path):
     path = long_rows([("你好", "你好吗"), ("再见", "")], tmp_path / "long.jsonl", 5)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len({row["prompt"] for row in rows}) == 5 and all(len(text) >= 2000 for row in rows for text in row.values())
+    assert len({row["prompt"] for row in rows}) == 5 and all(
+        len(text) >= 2000 for row in rows for text in row.values()
+    )
 
 
 @pytest.mark.heavy
 def test_all_sides_begin_alike_and_learn(tmp_path: Path):
-    rows = [{"prompt": f"第{n}个问题是什么", "response": "答案是。" * (1 + n % 3)} for n in range(40)]
+    rows = [
+        {"prompt": f"第{n}个问题是什么", "response": "答案是。" * (1 + n % 3)} for n in range(40)
+    ]
     data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    data.write_text(
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+    )
     tokenizer = tokenizer_in(tmp_path / "tokenizer", data, 320, filled=True)
-    words = ["--data", str(data), "--tokenizer", str(tokenizer), "--cache", str(tmp_path / "cache"), *FLAGS]
+    words = [
+        "--data",
+        str(data),
+        "--tokenizer",
+        str(tokenizer),
+        "--cache",
+        str(tmp_path / "cache"),
+        *FLAGS,
+    ]
     found = [race(side, 1, [*words, "--epochs", "5", "--batch-size", "8"]) for side in SIDES]
     for one in found:
         loss = one["loss"]["train"]

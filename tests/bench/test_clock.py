@@ -23,7 +23,15 @@ def row(model: str, efficiency: Efficiency, factor: float = 1.0, groups: int = 1
     rates = rates_of(find_gpu("rtx3090"))
     assert rates is not None
     op = "aten.convolution.default"
-    kernel = Kernel(op, "fp16", 2 * 200_000 * 512 * 2304 // groups, 10**8, 1, 0, (groups, 200_000, 512 // groups, 2304))
+    kernel = Kernel(
+        op,
+        "fp16",
+        2 * 200_000 * 512 * 2304 // groups,
+        10**8,
+        1,
+        0,
+        (groups, 200_000, 512 // groups, 2304),
+    )
     step = StepKernels((kernel, Kernel("aten.relu.default", "memory", 0, 10**8)), (0, 1, 1))
     unknown = Row(model, 64, 1.0, step, rates)
     return Row(model, 64, unknown.predicted_s(efficiency) * factor, step, rates)
@@ -36,12 +44,17 @@ def test_the_fit_finds_the_constants_that_made_the_times():
 
 
 def test_figures_are_of_predicted_over_measured():
-    published_rows = figures([row("a", DEFAULT, 2.0), row("b", DEFAULT, 1.0), row("c", DEFAULT, 1.1)])
+    published_rows = figures(
+        [row("a", DEFAULT, 2.0), row("b", DEFAULT, 1.0), row("c", DEFAULT, 1.1)]
+    )
     assert published_rows["median_ratio"] == pytest.approx(1 / 1.1)
     assert published_rows["worst_error"] == pytest.approx(1.0)
     assert published_rows["within_25_percent"] == pytest.approx(2 / 3)
     assert row("a", DEFAULT, 2.0).log_ratio() == pytest.approx(-math.log(2))
-    assert [row("a", DEFAULT, groups=groups).situation for groups in (1, 4)] == [STEP_TIME, STEP_TIME_GROUPED]
+    assert [row("a", DEFAULT, groups=groups).situation for groups in (1, 4)] == [
+        STEP_TIME,
+        STEP_TIME_GROUPED,
+    ]
 
 
 def committed() -> dict:
@@ -64,6 +77,12 @@ def test_no_model_that_was_looked_at_judges():
 
 
 def test_the_committed_evidence_is_the_committed_results():
-    counts = {one.situation: one.count for one in committed_evidence() if one.situation in (STEP_TIME, STEP_TIME_GROUPED)}
+    counts = {
+        one.situation: one.count
+        for one in committed_evidence()
+        if one.situation in (STEP_TIME, STEP_TIME_GROUPED)
+    }
     published_rows = committed()["held_out_by_situation"]
-    assert counts == {name: published_rows[name]["models"] for name in (STEP_TIME, STEP_TIME_GROUPED)}
+    assert counts == {
+        name: published_rows[name]["models"] for name in (STEP_TIME, STEP_TIME_GROUPED)
+    }

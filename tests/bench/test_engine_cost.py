@@ -1,4 +1,6 @@
-"""The engine against a hand-written loop: that both do the same work, and what the figures are made of."""
+"""The engine against a hand-written loop: that both do the same work, and what the figures are made
+of.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,21 @@ import pytest
 import torch
 
 from bench import engine_cost as bench
-from brimful.train import Arrays
+from brimful_train import Arrays
 
 PLAIN = bench.Case("small", 10, 8)
 
 
 def blocks(first: float, by_hand: float) -> dict:
-    return {clock: {"first": [first] * 3, "by_hand": [by_hand] * 4} for clock in ("cpu_s", "wall_s")}
+    return {
+        clock: {"first": [first] * 3, "by_hand": [by_hand] * 4} for clock in ("cpu_s", "wall_s")
+    }
 
 
 def test_the_limit_holds_for_steps_of_ten_milliseconds_by_both_clocks():
-    within, over = (bench.summary(PLAIN, 4, [blocks(ratio * 0.01, 0.01)] * 2) for ratio in (1.019, 1.021))
+    within, over = (
+        bench.summary(PLAIN, 4, [blocks(ratio * 0.01, 0.01)] * 2) for ratio in (1.019, 1.021)
+    )
     assert within["cpu_s"]["added_us"] == pytest.approx(190) and within["blocks"] == 6
     assert bench.holds([within]) and not bench.holds([within, over])
     over["case"]["step_ms"] = 2
@@ -24,9 +30,13 @@ def test_the_limit_holds_for_steps_of_ten_milliseconds_by_both_clocks():
     assert not bench.holds([{**within, "wall_s": {"ratio": {"median": 1.03}}}])
 
 
-@pytest.mark.parametrize("case", [PLAIN, bench.Case("", 10, 8, accumulation=4), bench.Case("", 10, 8, norm=True)])
+@pytest.mark.parametrize(
+    "case", [PLAIN, bench.Case("", 10, 8, accumulation=4), bench.Case("", 10, 8, norm=True)]
+)
 def test_both_sides_make_the_same_updates(case, monkeypatch):
-    """Over the same samples: with all of them in each update their order does not matter, but to the last bits."""
+    """Over the same samples: with all of them in each update their order does not matter, but to
+    the last bits.
+    """
     monkeypatch.setattr(bench, "LR", 1e-2)
     x, y = bench.make_data(case, 32)
     micro = 32 // case.accumulation
@@ -39,9 +49,12 @@ def test_both_sides_make_the_same_updates(case, monkeypatch):
     for _ in range(5):
         next(by_hand)
     assert len(calls) == 5 * case.accumulation
-    # Compared by their outputs: biases before a normalization have no gradient but rounding, which Adam makes steps of.
+    # Compared by their outputs: biases before a normalization have no gradient but rounding, which
+    # Adam makes steps of.
     with torch.no_grad():
-        output, other, at_first = (model.train()(x) for model in (ours, theirs, bench.make_model(case)))
+        output, other, at_first = (
+            model.train()(x) for model in (ours, theirs, bench.make_model(case))
+        )
     apart, moved = float((output - other).abs().max()), float((output - at_first).abs().max())
     assert apart < moved / 1000
 

@@ -1,4 +1,6 @@
-"""Trainings killed and gone on with: what the comparison sees, which moments are drawn, and two runs of the bench itself."""
+"""Trainings killed and gone on with: what the comparison sees, which moments are drawn, and two
+runs of the bench itself.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ import torch
 
 from bench import kills as bench
 
-ENDED = {"model": {"w": torch.tensor([1.0, 2.0])}, "counts": {"updates": 3}, "random": [{"host": torch.zeros(2)}]}
+ENDED = {
+    "model": {"w": torch.tensor([1.0, 2.0])},
+    "counts": {"updates": 3},
+    "random": [{"host": torch.zeros(2)}],
+}
 
 
 @pytest.mark.parametrize(
@@ -24,7 +30,11 @@ ENDED = {"model": {"w": torch.tensor([1.0, 2.0])}, "counts": {"updates": 3}, "ra
     ],
 )
 def test_the_comparison_names_what_is_not_the_same_bit_for_bit(other, names):
-    same = {"model": {"w": torch.tensor([1.0, 2.0])}, "counts": {"updates": 3}, "random": [{"host": torch.zeros(2)}]}
+    same = {
+        "model": {"w": torch.tensor([1.0, 2.0])},
+        "counts": {"updates": 3},
+        "random": [{"host": torch.zeros(2)}],
+    }
     assert bench.different(ENDED, same) == []
     assert bench.different(ENDED, {**same, **other}) == names
     nan = torch.tensor([float("nan")])
@@ -48,15 +58,24 @@ def test_the_summary_counts_runs_that_differ():
     kill = {"kind": "step", "micro_batches": 4, "checkpoint_step": 3, "half_written": True}
     rows = [
         {"whole_s": 1.0, "control": ["model.w"]},
-        {"number": 1, "kills": [kill, {**kill, "kind": "time", "checkpoint_step": 0, "half_written": False}], "different": []},
+        {
+            "number": 1,
+            "kills": [kill, {**kill, "kind": "time", "checkpoint_step": 0, "half_written": False}],
+            "different": [],
+        },
         {"number": 0, "kills": [kill], "different": ["model.w"]},
         {"whole_s": 2.0, "control": []},
     ]
     result = bench.summary(rows)
     assert (result["runs"], result["bitwise_equal"], result["kills"]) == (2, 1, 3)
     assert result["kills_by_kind"] == {"step": 2, "time": 1, "writing": 0}
-    assert result["kills_while_a_checkpoint_was_written"] == 2 and result["kills_before_the_first_checkpoint"] == 1
-    assert result["controls_seen_to_differ"] == "1 of 2", "a control that does not differ makes the bench fail"
+    assert (
+        result["kills_while_a_checkpoint_was_written"] == 2
+        and result["kills_before_the_first_checkpoint"] == 1
+    )
+    assert result["controls_seen_to_differ"] == "1 of 2", (
+        "a control that does not differ makes the bench fail"
+    )
 
 
 @pytest.mark.heavy

@@ -13,8 +13,10 @@ COLUMNS = (
     "allocated_bytes,reserved_bytes,device_mib,step_s,note",
 )
 ROWS = (
-    'fms-acceleration,a100-80gb,2,mistralai/Mistral-7B-v0.1,lora,bf16 weights,2,4096,flash,yes,1073741824,,2048,2.5,"a, b"',
-    "torch-preflight,t4,1,bert-base-uncased,full,fp16 autocast,8,256,as the library chooses,no,2000,4000,,,",
+    "fms-acceleration,a100-80gb,2,mistralai/Mistral-7B-v0.1,lora,bf16 "
+    'weights,2,4096,flash,yes,1073741824,,2048,2.5,"a, b"',
+    "torch-preflight,t4,1,bert-base-uncased,full,fp16 autocast,8,256,as the library "
+    "chooses,no,2000,4000,,,",
 )
 
 
@@ -28,16 +30,26 @@ def folder(tmp_path, monkeypatch):
 
 def line(measured: dict, predicted: dict) -> dict:
     whole = dict.fromkeys(llm_rows.FIGURES) | measured
-    return {"name": "a row", "kind": "a kind", "measured": whole, "predicted": predicted, "note": ""}
+    return {
+        "name": "a row",
+        "kind": "a kind",
+        "measured": whole,
+        "predicted": predicted,
+        "note": "",
+    }
 
 
 def test_a_row_becomes_the_command_of_its_source_without_a_flag_for_the_batch_size(folder):
     first, second = llm_rows.read_rows(folder)
     of = json.loads(llm_rows.command_of(first)[-1])
     assert of == {
-        "recipe": "trainer", "model": "mistralai/Mistral-7B-v0.1", "method": "lora", "attention": "flash", "batch": 2,
+        "recipe": "trainer",
+        "model": "mistralai/Mistral-7B-v0.1",
+        "method": "lora",
+        "attention": "flash",
+        "batch": 2,
         "length": 4096,
-    }  # fmt: skip
+    }
     assert json.loads(llm_rows.command_of(second)[-1])["attention"] is None
     assert llm_rows.name_of(first).endswith("2 x a100-80gb, 2 x 4096")
 
@@ -65,8 +77,13 @@ def test_litgpts_rows_have_the_length_that_its_page_names(folder):
 
 def test_errors_are_of_the_rows_that_have_both_numbers_and_an_interval_that_misses_is_counted():
     lines = [
-        line({"device": 100.0, "allocated": 50.0}, {"device": 110.0, "allocated": 50.0, "device_interval": [90, 120]}),
-        line({"device": 200.0}, {"device": 190.0, "allocated": 80.0, "device_interval": [180, 195]}),
+        line(
+            {"device": 100.0, "allocated": 50.0},
+            {"device": 110.0, "allocated": 50.0, "device_interval": [90, 120]},
+        ),
+        line(
+            {"device": 200.0}, {"device": 190.0, "allocated": 80.0, "device_interval": [180, 195]}
+        ),
         line({"allocated": 10.0}, {"failed": ["no such model"]}),
     ]
     assert llm_rows.errors(lines, "device") == pytest.approx([0.1, -0.05])
@@ -79,7 +96,9 @@ def test_errors_are_of_the_rows_that_have_both_numbers_and_an_interval_that_miss
 def test_a_row_that_failed_stands_in_the_table_with_its_last_words():
     head, _, shown = llm_rows.table([line({"step": 2.0}, {"failed": ["a", "no such model"]})])
     assert "no such model" in shown and shown.count("|") == head.count("|")
-    (shown,) = llm_rows.table([line({"step": 2.0, "device": float(3 << 30)}, {"step": 2.5, "device": 3 << 30})])[2:]
+    (shown,) = llm_rows.table(
+        [line({"step": 2.0, "device": float(3 << 30)}, {"step": 2.5, "device": 3 << 30})]
+    )[2:]
     assert shown == "| a row |  |  | 3.00 +0.0% | 2.00 +25.0% |"
 
 
@@ -99,14 +118,19 @@ def test_every_source_has_a_recipe_and_a_kind():
     assert all(f"def {recipe}(of)" in text for recipe in llm_rows.KINDS)
 
 
-def test_the_rows_of_quantized_models_need_no_folder_and_are_left_out_in_a_sentence_without_bitsandbytes(monkeypatch, capsys):
+def test_the_rows_of_quantized_models_need_no_folder_and_are_left_out_in_a_sentence_without_bitsandbytes(
+    monkeypatch, capsys
+):
     rows = llm_rows.read_rows(None)
     assert [row["batch_per_card"] for row in rows] == ["1", "2", "4", "8", "12"]
     assert {json.loads(llm_rows.command_of(row)[-1])["recipe"] for row in rows} == {"quantized"}
     assert "QLoRA" in llm_rows.kind_of(rows[0])
     monkeypatch.setattr(llm_rows, "find_spec", lambda name: None)
     assert llm_rows.runnable(rows) == []
-    assert "5 rows are left out: TinyLlama, QLoRA (nf4). They need bitsandbytes" in capsys.readouterr().out
+    assert (
+        "5 rows are left out: TinyLlama, QLoRA (nf4). They need bitsandbytes"
+        in capsys.readouterr().out
+    )
     monkeypatch.setattr(llm_rows, "find_spec", lambda name: name)
     assert llm_rows.runnable(rows) == rows
 
@@ -114,7 +138,14 @@ def test_the_rows_of_quantized_models_need_no_folder_and_are_left_out_in_a_sente
 @pytest.mark.heavy
 def test_a_row_is_predicted_without_a_weight_being_downloaded(folder):
     pytest.importorskip("peft")
-    row = {"source": "fitcheck", "gpu": "t4", "cards": "1", "model": "SmolLM2-135M", "method": "lora", "attention": "eager"}
+    row = {
+        "source": "fitcheck",
+        "gpu": "t4",
+        "cards": "1",
+        "model": "SmolLM2-135M",
+        "method": "lora",
+        "attention": "eager",
+    }
     found = llm_rows.predicted(row | {"batch_per_card": "1", "sequence": "64"})
     assert found["verdict"] == "fits"
     assert found["allocated"] > 2 * 134_000_000, "the base model's weights in fp16 at least"

@@ -23,7 +23,12 @@ from brimful_inside.wire import Card  # noqa: E402
 ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
 MIB = 1 << 20
-CARD = {"name": "NVIDIA H200", "total_bytes": 140 * GIB, "capability": [9, 0], "multiprocessors": 132}
+CARD = {
+    "name": "NVIDIA H200",
+    "total_bytes": 140 * GIB,
+    "capability": [9, 0],
+    "multiprocessors": 132,
+}
 JOB = Job("pairwise", SCRIPTS / "pairwise.py", ("--steps", "6"), (16, 64))
 
 
@@ -41,10 +46,15 @@ def stand_in(arguments: list[str], real: bool) -> Any:
 
 @pytest.fixture
 def card_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = {"card": dict(CARD), "versions": {"torch": torch.__version__, "cuda": "13.0", "cudnn": 91300}}
+    figures = {
+        "card": dict(CARD),
+        "versions": {"torch": torch.__version__, "cuda": "13.0", "cudnn": 91300},
+    }
     monkeypatch.setattr(measure_gpu.machine, "describe", lambda: figures)
     monkeypatch.setattr(measure_gpu, "child", stand_in)
-    monkeypatch.setattr(measure_gpu, "cores", lambda: 1)  # one process can imagine one card at a time
+    monkeypatch.setattr(
+        measure_gpu, "cores", lambda: 1
+    )  # one process can imagine one card at a time
     monkeypatch.setattr(measure_gpu, "chosen", lambda names: (JOB,))
 
 
@@ -53,10 +63,14 @@ def only_result(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def test_jobs_are_measured_predicted_and_kept_in_one_file_named_by_card_and_month(card_here, tmp_path, capsys):
+def test_jobs_are_measured_predicted_and_kept_in_one_file_named_by_card_and_month(
+    card_here, tmp_path, capsys
+):
     measure_gpu.main(["--out", str(tmp_path)])
     result = only_result(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [f"measured-h200-{result['date'][:7]}.json"]
+    assert [path.name for path in tmp_path.iterdir()] == [
+        f"measured-h200-{result['date'][:7]}.json"
+    ]
     assert [row["batch_size"] for row in result["rows"]] == [16, 64] and not result["cut_short"]
     for row in result["rows"]:
         measured, predicted = row["measured"], row["predicted"]
@@ -98,7 +112,9 @@ def test_a_result_can_be_predicted_again_without_a_card(card_here, tmp_path, mon
     for row in result["rows"]:
         row["predicted"] = {"error": "an older version"}
     path.write_text(json.dumps(result))
-    monkeypatch.setattr(measure_gpu.machine, "describe", lambda: pytest.fail("a card was asked for"))
+    monkeypatch.setattr(
+        measure_gpu.machine, "describe", lambda: pytest.fail("a card was asked for")
+    )
     original = measure_gpu.predict_all
     monkeypatch.setattr(measure_gpu, "predict_all", lambda r, keep: original(r, keep, (JOB,)))
     measure_gpu.main(["--again", str(path)])
@@ -106,17 +122,28 @@ def test_a_result_can_be_predicted_again_without_a_card(card_here, tmp_path, mon
 
 
 def test_what_others_hold_is_taken_off_and_an_unknown_is_none():
-    figures = {"error": None, "reserved_bytes": 100 * MIB, "context_bytes": 700 * MIB, "step_s": [0.3, 0.1, 0.2]}
+    figures = {
+        "error": None,
+        "reserved_bytes": 100 * MIB,
+        "context_bytes": 700 * MIB,
+        "step_s": [0.3, 0.1, 0.2],
+    }
     found = measure_gpu.measured_of(figures, 200 * MIB, 820 * MIB)
     assert found["device_bytes"] == 600 * MIB and found["watched_device_bytes"] == 620 * MIB
     assert found["step_s"] == 0.2 and found["step_spread_s"] == [0.1, 0.3]
     alone = measure_gpu.measured_of(figures, None, None)
-    assert alone["device_bytes"] == 800 * MIB and alone["others_bytes"] is None and alone["watched_device_bytes"] is None
+    assert (
+        alone["device_bytes"] == 800 * MIB
+        and alone["others_bytes"] is None
+        and alone["watched_device_bytes"] is None
+    )
     assert measure_gpu.measured_of({"error": "killed"}, 0, None)["step_s"] is None
 
 
 def test_a_machine_without_a_card_and_an_unknown_job_are_reported(monkeypatch):
-    monkeypatch.setattr(measure_gpu.machine, "describe", Mock(side_effect=LookupError("torch sees no CUDA card")))
+    monkeypatch.setattr(
+        measure_gpu.machine, "describe", Mock(side_effect=LookupError("torch sees no CUDA card"))
+    )
     with pytest.raises(SystemExit, match="nothing to measure here: torch sees no CUDA card"):
         measure_gpu.main([])
     with pytest.raises(SystemExit, match="no job nothing"):
@@ -125,9 +152,15 @@ def test_a_machine_without_a_card_and_an_unknown_job_are_reported(monkeypatch):
 
 
 def test_it_needs_no_package_but_torch():
-    """Without site-packages only what stands in the repository and the standard library can be imported."""
+    """Without site-packages only what stands in the repository and the standard library can be
+    imported.
+    """
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     done = subprocess.run(
-        [sys.executable, "-S", "-c", "import bench.measure_gpu"], cwd="/", env=variables, capture_output=True, text=True
+        [sys.executable, "-S", "-c", "import bench.measure_gpu"],
+        cwd="/",
+        env=variables,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr

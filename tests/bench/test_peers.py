@@ -43,16 +43,23 @@ def test_a_copy_of_fake_tensors_shares_what_the_model_shares_and_holds_no_data()
 def test_a_peer_that_fails_says_so_and_the_others_answer(monkeypatch):
     monkeypatch.setitem(peers.PEERS, "mem_tracker", Mock(side_effect=RuntimeError("cannot")))
     said = peers.ask(peers.mlp_job(ROW), 8)
-    assert said["mem_tracker"].nbytes is None and said["mem_tracker"].error == "RuntimeError: cannot"
+    assert (
+        said["mem_tracker"].nbytes is None and said["mem_tracker"].error == "RuntimeError: cannot"
+    )
     assert said["naive"].nbytes and said["naive"].seconds > 0
 
 
 def answers() -> list[peers.Answer]:
-    """The card shows 1000 MiB more than "naive" says on rows to fit on, and 1100 MiB more on those that judge."""
+    """The card shows 1000 MiB more than "naive" says on rows to fit on, and 1100 MiB more on those
+    that judge.
+    """
     made = []
     for fitted in (True, False):
         for size in (8, 16):
-            said = {"naive": peers.Said(size * 10 * MIB, 0.5), "mem_tracker": peers.Said(None, 9.0, "RuntimeError: cannot")}
+            said = {
+                "naive": peers.Said(size * 10 * MIB, 0.5),
+                "mem_tracker": peers.Said(None, 9.0, "RuntimeError: cannot"),
+            }
             measured = (size * 20 + (1000 if fitted else 1100)) * MIB
             made.append(peers.Answer(measured, said, fitted, "a", size))
     return made
@@ -74,5 +81,10 @@ def test_the_slow_tracker_is_asked_of_few_image_models(monkeypatch):
     monkeypatch.setitem(peers.PEERS, "mem_tracker", track)
     measured = {name: {8: 100, 16: 200, 32: 300} for name in "abcdef"}
     found = peers.timm_answers(measured, {"a", "b", "c"}, models=4, tracked=2)
-    assert len(found) == 12 and sorted(call.args[1] for call in track.call_args_list) == [8, 8, 32, 32]
+    assert len(found) == 12 and sorted(call.args[1] for call in track.call_args_list) == [
+        8,
+        8,
+        32,
+        32,
+    ]
     assert {answer.model in "abc" for answer in found if answer.fitted} == {True}

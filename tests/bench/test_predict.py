@@ -20,11 +20,19 @@ ROW |= {"batch_size": "64", "device_peak_mib": "1500"}
 
 def made_lines(count: int, context_mib: int, spread_mib: int) -> list[dict]:
     source = random.Random(1)
-    measured = [(size, context_mib + size + source.randint(-spread_mib, spread_mib)) for size in range(10, 50 * count, 50)]
-    return [{"device_peak_mib": peak, "reserved_bytes": size * MIB, "seconds": 2.0} for size, peak in measured]
+    measured = [
+        (size, context_mib + size + source.randint(-spread_mib, spread_mib))
+        for size in range(10, 50 * count, 50)
+    ]
+    return [
+        {"device_peak_mib": peak, "reserved_bytes": size * MIB, "seconds": 2.0}
+        for size, peak in measured
+    ]
 
 
-def test_the_context_is_found_and_the_catalogues_own_is_judged_beside_it(capsys: pytest.CaptureFixture[str]):
+def test_the_context_is_found_and_the_catalogues_own_is_judged_beside_it(
+    capsys: pytest.CaptureFixture[str],
+):
     result = predict.judge(made_lines(60, 1449, 5), seed=0, catalogue_context=900 * MIB)
     assert abs(result["held_out"]["context_bytes"] / MIB - 1449) < 5
     assert result["held_out"]["rows"] == 30 and result["all"]["rows"] == 60
@@ -35,7 +43,9 @@ def test_the_context_is_found_and_the_catalogues_own_is_judged_beside_it(capsys:
 
 
 def test_the_evidence_is_what_predictions_read():
-    evidence = read_evidence(predict.evidence_of(made_lines(60, 1449, 5), 1449 * MIB, "one card", "2026-01-31"))
+    evidence = read_evidence(
+        predict.evidence_of(made_lines(60, 1449, 5), 1449 * MIB, "one card", "2026-01-31")
+    )
     assert (evidence.situation, evidence.count, evidence.date) == ("dense", 60, "2026-01-31")
     interval = interval_for("dense", [evidence])
     assert interval.low <= 0.0 <= interval.high < 0.01
@@ -47,26 +57,40 @@ def test_a_row_becomes_the_words_of_the_ordinary_script():
 
 
 @pytest.mark.parametrize("release", [213, 215])
-def test_a_row_is_predicted_alike_whichever_torch_traces_it(release: int, monkeypatch: pytest.MonkeyPatch):
+def test_a_row_is_predicted_alike_whichever_torch_traces_it(
+    release: int, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(workspaces, "torch_release", lambda version: release)
     (line,) = predict.predict_all([ROW], to_card(find_gpu("a100-40gb")))
     kept = 2 * workspaces.cublas_bytes((8, 0), 206, {})
-    assert line["allocated_bytes"] > kept, "a workspace of the script's thread and one of the autograd engine's"
+    assert line["allocated_bytes"] > kept, (
+        "a workspace of the script's thread and one of the autograd engine's"
+    )
     assert line["allocated_bytes"] < kept + 2 * MIB
 
 
 def test_the_same_seed_draws_the_same_rows(tmp_path: Path):
-    lines = [",".join(ROW), *(",".join({**ROW, "batch_size": str(size)}.values()) for size in range(4, 104))]
+    lines = [
+        ",".join(ROW),
+        *(",".join({**ROW, "batch_size": str(size)}.values()) for size in range(4, 104)),
+    ]
     (tmp_path / predict.CSV).write_text("\n".join(lines), encoding="utf-8")
     drawn = predict.read_rows(tmp_path, 7, seed=3)
-    assert len(drawn) == 7 and drawn == predict.read_rows(tmp_path, 7, seed=3) != predict.read_rows(tmp_path, 7, seed=4)
+    assert len(drawn) == 7 and drawn == predict.read_rows(tmp_path, 7, seed=3) != predict.read_rows(
+        tmp_path, 7, seed=4
+    )
     with pytest.raises(SystemExit, match="There is no"):
         predict.read_rows(tmp_path / "no folder", 7, seed=3)
 
 
 @pytest.mark.parametrize(
     ("architecture", "expected"),
-    [("uniform", [100, 100, 100]), ("pyramid", [50, 25, 20]), ("bottleneck", [50, 25, 20, 20]), ("gradual", [74, 48, 22])],
+    [
+        ("uniform", [100, 100, 100]),
+        ("pyramid", [50, 25, 20]),
+        ("bottleneck", [50, 25, 20, 20]),
+        ("gradual", [74, 48, 22]),
+    ],
 )
 def test_the_widths_follow_the_architectures_as_measured(architecture: str, expected: list[int]):
     assert widths(architecture, 100, 20, 3) == expected

@@ -1,4 +1,6 @@
-"""What a prediction costs: the arithmetic, and the claim on host memory for a billion parameters, measured."""
+"""What a prediction costs: the arithmetic, and the claim on host memory for a billion parameters,
+measured.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,15 @@ pytest.importorskip("torch")
 from bench import prediction_cost as bench
 
 COST = bench.Cost(
-    "mlp", 3, [6.0, 9.0, 8.0], [7.0, 9.0, 8.0], [400 << 20, 390 << 20, 380 << 20],
-    [2.0, 2.0, 4.0], [260 << 20, 250 << 20, 255 << 20], 640,
-)  # fmt: skip
+    "mlp",
+    3,
+    [6.0, 9.0, 8.0],
+    [7.0, 9.0, 8.0],
+    [400 << 20, 390 << 20, 380 << 20],
+    [2.0, 2.0, 4.0],
+    [260 << 20, 250 << 20, 255 << 20],
+    640,
+)
 
 #: A billion parameters in few layers, so that a step is short.
 SCRIPT = """
@@ -52,9 +60,15 @@ def test_the_limits_are_of_the_median_and_of_the_billion_parameters():
 
 def test_the_memory_of_a_process_tree_is_measured_while_it_runs(tmp_path):
     hold = "import subprocess, sys, time; x = bytearray(150 << 20); time.sleep(0.5)"
-    words = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {hold!r}])"]
+    words = [
+        sys.executable,
+        "-c",
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {hold!r}])",
+    ]
     weighed = bench.weigh(words, {}, str(tmp_path))
-    assert 150 << 20 <= weighed.peak_bytes <= 400 << 20 and weighed.wall_s >= 0.5 and weighed.code == 0
+    assert (
+        150 << 20 <= weighed.peak_bytes <= 400 << 20 and weighed.wall_s >= 0.5 and weighed.code == 0
+    )
 
 
 def test_a_billion_parameters_on_the_card_take_no_gigabyte_of_the_host(tmp_path):

@@ -1,4 +1,6 @@
-"""What the bench of the programs makes of predictions, and the page it writes; nothing is predicted here."""
+"""What the bench of the programs makes of predictions, and the page it writes; nothing is predicted
+here.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +18,56 @@ MIB = 1 << 20
 def row(build: str = "CPU", **more) -> dict:
     peak = {"device_bytes": 2048 * MIB, "device_interval_bytes": [1900 * MIB, 2300 * MIB]}
     made = {"program": "mlp", "build": build, "date": "2026-11-20", "exit_code": 0, "seconds": 4.6}
-    return {**made, "traces": 3, "peak": peak, "largest_batch_size": 4096, "limited_by": "dataset", **more}
+    return {
+        **made,
+        "traces": 3,
+        "peak": peak,
+        "largest_batch_size": 4096,
+        "limited_by": "dataset",
+        **more,
+    }
 
 
 def test_a_phase_that_was_not_seen_and_an_unexpected_approximation_are_troubles():
     program = replace(by_key("mlp"), phases=("train", "eval"), approximations=("nonzero",))
-    assert troubles(program, {"phases": {"train": 1}, "approximations": {"nonzero": 2}}) == ["eval was not seen"]
-    assert troubles(program, {"phases": {"train": 1, "eval": 1}, "approximations": {"unique": 1}}) == ["approximated: unique"]
+    assert troubles(program, {"phases": {"train": 1}, "approximations": {"nonzero": 2}}) == [
+        "eval was not seen"
+    ]
+    assert troubles(
+        program, {"phases": {"train": 1, "eval": 1}, "approximations": {"unique": 1}}
+    ) == ["approximated: unique"]
     assert troubles(program, {"phases": {"train": 1, "eval": 1}, "approximations": {}}) == []
 
 
 def test_new_rows_take_the_place_of_old_ones_and_others_stay():
-    before = {"builds": {"CPU": {"torch": "1"}, "CUDA": {"torch": "2"}}, "rows": [row(), row("CUDA"), row(program="gone")]}
+    before = {
+        "builds": {"CPU": {"torch": "1"}, "CUDA": {"torch": "2"}},
+        "rows": [row(), row("CUDA"), row(program="gone")],
+    }
     after = merged(before, [row(seconds=9.0)], {"CPU": {"torch": "3"}})
-    assert [(r["program"], r["build"], r["seconds"]) for r in after["rows"]] == [("mlp", "CPU", 9.0), ("mlp", "CUDA", 4.6)]
+    assert [(r["program"], r["build"], r["seconds"]) for r in after["rows"]] == [
+        ("mlp", "CPU", 9.0),
+        ("mlp", "CUDA", 4.6),
+    ]
     assert after["builds"] == {"CPU": {"torch": "3"}, "CUDA": {"torch": "2"}}
 
 
 def test_the_page_shows_peaks_seconds_versions_and_what_was_missing_or_stopped():
     missing = {"program": "timm_train", "build": "CPU", "date": "2026-11-21", "missing": ["timm"]}
-    stopped = {"program": PROGRAMS[-1].key, "build": "CPU", "date": "2026-11-20", "exit_code": 5, "error": {"problem": "no"}}
+    stopped = {
+        "program": PROGRAMS[-1].key,
+        "build": "CPU",
+        "date": "2026-11-20",
+        "exit_code": 5,
+        "error": {"problem": "no"},
+    }
     text = page({"builds": {"CPU": {"torch": "2.13.0"}}, "rows": [row(), missing, stopped]})
     assert "stopped (exit 5)" in text
-    assert "2048 MiB (1900 to 2300)" in text and "4,096 (dataset)" in text and "5 (3 trials) | 2026-11-20" in text
+    assert (
+        "2048 MiB (1900 to 2300)" in text
+        and "4,096 (dataset)" in text
+        and "5 (3 trials) | 2026-11-20" in text
+    )
     assert "without timm" in text and "torch 2.13.0" in text and "2026-11-20 to 2026-11-21" in text
 
 

@@ -1,4 +1,6 @@
-"""Each light program of bench/scripts trains on the imaginary GPU: one trial of it, as `brimful predict` would run it."""
+"""Each light program of bench/scripts trains on the imaginary GPU: one trial of it, as `brimful
+predict` would run it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def one_trial(program: Program, folder: Path) -> TrialResult:
 
 
 @pytest.mark.parametrize("program", LIGHT, ids=lambda program: program.key)
-def test_a_light_program_runs_unmodified_on_the_imaginary_gpu(program: Program, tmp_path: Path, monkeypatch):
+def test_a_light_program_runs_unmodified_on_the_imaginary_gpu(
+    program: Program, tmp_path: Path, monkeypatch
+):
     for name in program.needs:
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
@@ -42,10 +46,16 @@ def test_a_light_program_runs_unmodified_on_the_imaginary_gpu(program: Program, 
     sample = one_trial(program, tmp_path)
     assert sample.outcome is Outcome.COMPLETED, failure_text(sample, tmp_path)
     assert set(program.phases) <= set(sample.phases)
-    assert {name for report in sample.reports for name in report.approximations} <= program.may_be_approximated
+    assert {
+        name for report in sample.reports for name in report.approximations
+    } <= program.may_be_approximated
     assert sample.samples_per_step == program.samples_per_step
     train = sample.phases["train"]
-    assert train.allocated_bytes and train.reserved_bytes and train.allocated_bytes <= train.reserved_bytes
+    assert (
+        train.allocated_bytes
+        and train.reserved_bytes
+        and train.allocated_bytes <= train.reserved_bytes
+    )
     assert sorted(work.rglob("*")) == there, "a trial leaves no trace in the working folder"
 
 

@@ -1,4 +1,6 @@
-"""The table of other people's programs, and what the bench makes of what brimful says of them; nothing is predicted here."""
+"""The table of other people's programs, and what the bench makes of what brimful says of them;
+nothing is predicted here.
+"""
 
 import json
 import re
@@ -14,16 +16,39 @@ PEAK = {"device_bytes": 2 << 30, "device_interval_bytes": [1900 << 20, 2300 << 2
 
 
 def row(name="yolo detect train", **more):
-    predicted = {"exit_code": 0, "seconds": 40.2, "peak": PEAK, "largest_batch_size": 64, "limited_by": "dataset"}
-    audited = {"exit_code": 0, "seconds": 9.6, "findings": ["too many workers", "another"], "effective": {}}
-    base = {"name": name, "package": "ultralytics", "gpu": "a100-40gb", "batch_size": 16, "date": "2026-11-23"}
+    predicted = {
+        "exit_code": 0,
+        "seconds": 40.2,
+        "peak": PEAK,
+        "largest_batch_size": 64,
+        "limited_by": "dataset",
+    }
+    audited = {
+        "exit_code": 0,
+        "seconds": 9.6,
+        "findings": ["too many workers", "another"],
+        "effective": {},
+    }
+    base = {
+        "name": name,
+        "package": "ultralytics",
+        "gpu": "a100-40gb",
+        "batch_size": 16,
+        "date": "2026-11-23",
+    }
     return {**base, "predict": {**predicted, "ignores_batch_size": False}, "audit": audited, **more}
 
 
 def test_fifteen_packages_at_least_are_there_each_pinned_with_its_data_and_script():
     lines = (HERE / "requirements.txt").read_text().splitlines()
-    pins = {re.split(r"[\[=]", line)[0].replace("_", "-") for line in lines if re.fullmatch(r"[\w\[\]-]+==[\w.]+", line)}
-    assert len(pins) == len([line for line in lines if not line.startswith("#")]), "one is not pinned"
+    pins = {
+        re.split(r"[\[=]", line)[0].replace("_", "-")
+        for line in lines
+        if re.fullmatch(r"[\w\[\]-]+==[\w.]+", line)
+    }
+    assert len(pins) == len([line for line in lines if not line.startswith("#")]), (
+        "one is not pinned"
+    )
     others = (HERE / "constraints.txt").read_text().splitlines()[1:]
     assert len(others) > 100 and all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in others)
     packages = {one.package.replace("_", "-") for one in STRANGERS}
@@ -31,18 +56,34 @@ def test_fifteen_packages_at_least_are_there_each_pinned_with_its_data_and_scrip
     assert len({one.name for one in STRANGERS}) == len(STRANGERS)
     for one in STRANGERS:
         words = one.command("/bin", "/data")
-        assert one.data in KINDS and sum("{batch_size}" in word for word in words) == 1 and "{" not in words[0]
-        assert all((HERE / "scripts" / word.rpartition("/")[2]).exists() for word in words if "/scripts/" in word)
+        assert (
+            one.data in KINDS
+            and sum("{batch_size}" in word for word in words) == 1
+            and "{" not in words[0]
+        )
+        assert all(
+            (HERE / "scripts" / word.rpartition("/")[2]).exists()
+            for word in words
+            if "/scripts/" in word
+        )
 
 
 def test_the_table_shows_the_peak_the_first_finding_and_why_a_program_does_not_run():
     broken = row(
-        "trl sft", predict={"exit_code": 5, "seconds": 3.0, "error": "a | b\nfailed"}, audit={"seconds": 1.0, "error": "x"}
+        "trl sft",
+        predict={"exit_code": 5, "seconds": 3.0, "error": "a | b\nfailed"},
+        audit={"seconds": 1.0, "error": "x"},
     )
     ignoring = row("open_clip_train", predict={**row()["predict"], "ignores_batch_size": True})
     text = strangers_section({"packages": {"torch": "2.15.0"}, "rows": [row(), broken, ignoring]})
-    assert "2048 MiB (1900 to 2300) | 64 (dataset) | too many workers (and 1 more) | 40 + 10 |" in text
-    assert "does not run: a / b failed" in text and "no audit: x" in text and "the batch size is ignored" in text
+    assert (
+        "2048 MiB (1900 to 2300) | 64 (dataset) | too many workers (and 1 more) | 40 + 10 |" in text
+    )
+    assert (
+        "does not run: a / b failed" in text
+        and "no audit: x" in text
+        and "the batch size is ignored" in text
+    )
     assert "torch 2.15.0" in text
 
 
@@ -52,7 +93,10 @@ def test_each_row_is_kept_at_once_in_the_order_of_the_table(tmp_path, monkeypatc
     for one in (row("trl sft"), row(batch_size=1), row(batch_size=2), row("gone")):
         bench_strangers.keep([one], {"torch": "2.15.0"})
     kept = json.loads((tmp_path / "strangers.json").read_text())["rows"]
-    assert [(r["name"], r["batch_size"]) for r in kept] == [("yolo detect train", 2), ("trl sft", 16)]
+    assert [(r["name"], r["batch_size"]) for r in kept] == [
+        ("yolo detect train", 2),
+        ("trl sft", 16),
+    ]
     assert "trl sft" in (tmp_path / "programs.md").read_text()
 
 

@@ -1,4 +1,6 @@
-"""The bench's figures, from made rows, and a model's rows from made programs; tracing itself needs timm."""
+"""The bench's figures, from made rows, and a model's rows from made programs; tracing itself needs
+timm.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,19 @@ CARD = 40_000 * MIB
 SEEN = frozenset(f"net{number}" for number in range(10))
 
 
-def made_rows(models: int, context_mib: int = 1800, factor: float = 1.0, kind: str = "workspaces") -> list[Row]:
+def made_rows(
+    models: int, context_mib: int = 1800, factor: float = 1.0, kind: str = "workspaces"
+) -> list[Row]:
     """Measured is `factor` times what is predicted, and the context."""
-    made = [(f"net{number}", size, size * (10 + number)) for number in range(models) for size in (8, 16, 32, 64)]
-    return [Row(name, kind, size, round(context_mib + factor * mib), mib * MIB, 1.0, False) for name, size, mib in made]
+    made = [
+        (f"net{number}", size, size * (10 + number))
+        for number in range(models)
+        for size in (8, 16, 32, 64)
+    ]
+    return [
+        Row(name, kind, size, round(context_mib + factor * mib), mib * MIB, 1.0, False)
+        for name, size, mib in made
+    ]
 
 
 def program(batch_size: int, op: str = "aten.convolution.default") -> Program:
@@ -34,7 +45,9 @@ def test_a_perfect_prediction_leaves_a_context_and_no_error():
     assert result["held_out"]["worst_absolute"] == 0.0
     assert result["held_out"]["slope_median_absolute"] == pytest.approx(0.0)
     assert result["held_out"]["rows"] == 40 and result["seen"]["rows"] == 40
-    assert timm_figures.slope_errors(made_rows(3, factor=2.0)) == pytest.approx([-0.5] * 3, abs=0.01)
+    assert timm_figures.slope_errors(made_rows(3, factor=2.0)) == pytest.approx(
+        [-0.5] * 3, abs=0.01
+    )
 
 
 def test_figures_report_the_intervals_too():
@@ -46,13 +59,19 @@ def test_figures_report_the_intervals_too():
 
 
 def rows_of(points: list[tuple[int, int]], reserved_mib: int = 1000) -> list[Row]:
-    return [Row("net", "workspaces", size, mib, reserved_mib * MIB, 1.0, False) for size, mib in points]
+    return [
+        Row("net", "workspaces", size, mib, reserved_mib * MIB, 1.0, False) for size, mib in points
+    ]
 
 
 @pytest.mark.parametrize(
     ("points", "reserved_mib", "reason"),
     [
-        ([(8, 2500), (16, 3200), (32, 8900)], 1000, "88 MiB a sample from 8 to 16, 356 from 16 to 32"),
+        (
+            [(8, 2500), (16, 3200), (32, 8900)],
+            1000,
+            "88 MiB a sample from 8 to 16, 356 from 16 to 32",
+        ),
         ([(8, 27_300), (16, 27_700), (64, 31_400)], 1000, "MiB without any sample"),
         ([(8, 10_500), (16, 12_600)], 39_000, "more than the card has"),
     ],
@@ -80,12 +99,16 @@ def test_no_model_is_both_fitted_on_and_judged_and_those_examined_are_listed():
 
 
 @pytest.mark.parametrize("same_order", [True, False])
-def test_two_traces_predict_every_row_of_a_model_unless_the_order_changes_with_the_batch_size(same_order):
+def test_two_traces_predict_every_row_of_a_model_unless_the_order_changes_with_the_batch_size(
+    same_order,
+):
     taken = []
 
     def take(model: str, batch_size: int) -> Program:
         taken.append(batch_size)
-        return program(batch_size, "aten.convolution.default" if same_order else f"aten.op{batch_size}")
+        return program(
+            batch_size, "aten.convolution.default" if same_order else f"aten.op{batch_size}"
+        )
 
     rows = timm_rows.predict("net", {64: 2000, 32: 1900}, take)
     assert [(row.batch_size, row.device_peak_mib) for row in rows] == [(32, 1900), (64, 2000)]
@@ -97,7 +120,9 @@ def test_two_traces_predict_every_row_of_a_model_unless_the_order_changes_with_t
 
 def test_evidence_is_written_for_kinds_with_rows_enough(tmp_path, monkeypatch):
     monkeypatch.setattr(timm_figures, "version", lambda name: "0")
-    rows = made_rows(20) + [replace(row, model="other") for row in made_rows(2, kind="no workspaces")]
+    rows = made_rows(20) + [
+        replace(row, model="other") for row in made_rows(2, kind="no workspaces")
+    ]
     timm_figures.write_evidence(rows, 1800 * MIB, "one card", "2026-01-31", tmp_path)
     (path,) = tmp_path.iterdir()
     evidence = read_evidence(path.read_text())

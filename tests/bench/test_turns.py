@@ -1,4 +1,6 @@
-"""Trainings by turns: who has a turn when, what is paired with what, and how a batch is found whose step takes so long."""
+"""Trainings by turns: who has a turn when, what is paired with what, and how a batch is found whose
+step takes so long.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,13 @@ def test_blocks_of_one_stand_between_blocks_of_the_other(monkeypatch, accumulati
             clock.takes(2.0 / accumulation)
         order.append("first")
     assert order == ["second"] * 3 + (["first"] * 3 + ["second"] * 3) * 4 + ["first"]
-    assert turns.second_times.wall_s == pytest.approx([3.0] * 4) and turns.first_times.wall_s == pytest.approx([6.0] * 3)
+    assert turns.second_times.wall_s == pytest.approx(
+        [3.0] * 4
+    ) and turns.first_times.wall_s == pytest.approx([6.0] * 3)
     assert turns.first_times.cpu_s == pytest.approx([3.0] * 3)
-    assert paired_ratios(turns.first_times.wall_s, turns.second_times.wall_s) == pytest.approx([2.0] * 3)
+    assert paired_ratios(turns.first_times.wall_s, turns.second_times.wall_s) == pytest.approx(
+        [2.0] * 3
+    )
 
 
 @given(st.floats(0.5, 2), st.floats(0.01, 1), st.floats(0, 0.02), st.integers(2, 30))
@@ -48,7 +54,9 @@ def test_a_machine_that_slows_down_evenly_does_not_change_a_ratio(ratio, second,
     firsts = [ratio * second * (1 + slower * (2 * n + 1)) for n in range(rounds)]
     assert paired_ratios(firsts, seconds) == pytest.approx([ratio] * rounds)
     if slower > 1e-6:  # else rounding hides it
-        assert [a / b for a, b in zip(firsts, seconds, strict=False)] != pytest.approx([ratio] * rounds, rel=slower / 2)
+        assert [a / b for a, b in zip(firsts, seconds, strict=False)] != pytest.approx(
+            [ratio] * rounds, rel=slower / 2
+        )
 
 
 def test_a_spread_leaves_the_outermost_tenths_out():
@@ -61,7 +69,9 @@ def test_a_spread_leaves_the_outermost_tenths_out():
 
 
 @given(st.floats(0.0001, 0.004), st.floats(0.00001, 0.001), st.floats(0.006, 0.1))
-@example(own=0.004, each=0.000056, target=0.0061)  # the first line, through zero, leads back to the first batch
+@example(
+    own=0.004, each=0.000056, target=0.0061
+)  # the first line, through zero, leads back to the first batch
 def test_the_batch_is_found_whose_step_takes_so_long(own, each, target):
     measured = []
 

@@ -1,4 +1,6 @@
-"""Imitates the parent: writes the trial config, runs a script with the bootstrap folder on its path, and reads the reports."""
+"""Imitates the parent: writes the trial config, runs a script with the bootstrap folder on its
+path, and reads the reports.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ import brimful_inside
 from brimful_inside import wire
 
 BOOTSTRAP = Path(brimful_inside.__file__).resolve().parent / "bootstrap"
-CARD = {"name": "A card", "total_bytes": 8 << 30, "context_bytes": 500 << 20, "capability": [8, 0], "multiprocessors": 108}
+CARD = {
+    "name": "A card",
+    "total_bytes": 8 << 30,
+    "context_bytes": 500 << 20,
+    "capability": [8, 0],
+    "multiprocessors": 108,
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,9 @@ class Trial:
     events: dict[int, list[tuple[str, dict]]]  # by process id: (name, fields)
 
     def all(self, name: str) -> list[dict]:
-        return [fields for events in self.events.values() for kind, fields in events if kind == name]
+        return [
+            fields for events in self.events.values() for kind, fields in events if kind == name
+        ]
 
     @property
     def processes(self) -> list[dict]:
@@ -43,7 +53,9 @@ class Trial:
     @property
     def reports(self) -> list[dict]:
         """The last report of each process, by rank."""
-        last = [[f for kind, f in events if kind == "report"][-1:] for events in self.events.values()]
+        last = [
+            [f for kind, f in events if kind == "report"][-1:] for events in self.events.values()
+        ]
         return sorted((report for reports in last for report in reports), key=lambda r: r["rank"])
 
     @property
@@ -65,7 +77,9 @@ def run_trial(
     python: tuple[str, ...] = (sys.executable,),
     **config,
 ) -> Trial:
-    """Runs `script` (source text, or a command's arguments after python) as one trial; `config`: fields of TrialConfig."""
+    """Runs `script` (source text, or a command's arguments after python) as one trial; `config`:
+    fields of TrialConfig.
+    """
     folder = tmp_path / "trial"
     folder.mkdir(exist_ok=True)
     work = cwd or tmp_path / "work"
@@ -74,11 +88,22 @@ def run_trial(
         (work / "script.py").write_text(textwrap.dedent(script))
         script = ["script.py"]
     asked = {"device": "cpu", "worst_batch": False, "keep_out": False, **config}
-    (folder / "trial_config.json").write_text(json.dumps(dataclasses.asdict(wire.TrialConfig(folder=str(folder), **asked))))
-    ours = {"PYTHONPATH": str(BOOTSTRAP), "BRIMFUL_TRIAL_CONFIG": str(folder / "trial_config.json"), "OMP_NUM_THREADS": "1"}
+    (folder / "trial_config.json").write_text(
+        json.dumps(dataclasses.asdict(wire.TrialConfig(folder=str(folder), **asked)))
+    )
+    ours = {
+        "PYTHONPATH": str(BOOTSTRAP),
+        "BRIMFUL_TRIAL_CONFIG": str(folder / "trial_config.json"),
+        "OMP_NUM_THREADS": "1",
+    }
     variables = {**os.environ, **ours, **(env or {})}
     done = subprocess.run(
-        [*python, *through, *script, *argv], cwd=work, env=variables, capture_output=True, text=True, timeout=timeout_s
+        [*python, *through, *script, *argv],
+        cwd=work,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
     )
     events = {int(p.stem.split("-")[1]): _events(p) for p in sorted(folder.glob("wire-*.jsonl"))}
     return Trial(done.returncode, done.stdout, done.stderr, folder, events)
@@ -90,7 +115,9 @@ def _events(path: Path) -> list[tuple[str, dict]]:
 
 
 def contents(folder: Path) -> dict[str, tuple[int, str]]:
-    """Every file below `folder`: time of change in ns, and a hash of its bytes. Folders count as well."""
+    """Every file below `folder`: time of change in ns, and a hash of its bytes. Folders count as
+    well.
+    """
     found = {}
     for path in sorted(folder.rglob("*")):
         digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

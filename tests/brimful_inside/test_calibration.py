@@ -25,7 +25,9 @@ def card() -> Iterator[imaginary.ImaginaryGpu]:
 def test_each_stage_shows_what_is_outside_of_the_allocator(card, monkeypatch):
     steps = iter([400, 410, 500, 600, 900])
     monkeypatch.setattr(
-        torch.cuda, "mem_get_info", lambda: (24 * GIB - next(steps) * MIB - torch.cuda.memory_reserved(), 24 * GIB)
+        torch.cuda,
+        "mem_get_info",
+        lambda: (24 * GIB - next(steps) * MIB - torch.cuda.memory_reserved(), 24 * GIB),
     )
     found = calibration.contexts()
     assert tuple(found) == calibration.STAGES
@@ -64,7 +66,12 @@ def test_the_last_line_is_the_answer(card, capsys):
     assert calibration.main(["--no-rates"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     found = json.loads(line.removeprefix("BRIMFUL"))
-    assert found["card"] == {"name": "a card", "total_bytes": 24 * GIB, "capability": [8, 6], "multiprocessors": 82}
+    assert found["card"] == {
+        "name": "a card",
+        "total_bytes": 24 * GIB,
+        "capability": [8, 6],
+        "multiprocessors": 82,
+    }
     assert set(found["outside_bytes"]) == set(calibration.STAGES) and found["rates"] == {}
     assert found["versions"]["torch"] == torch.__version__
 

@@ -13,8 +13,18 @@ from brimful_inside.wire import TrialConfig
 
 @pytest.fixture
 def planned(monkeypatch, tmp_path):
-    settings = {"batch_size": 96, "lr": "0.01", "amp": "off", "name": 5, "workers": "4", "odd": "x", "half": 2.5}
-    context = ProcessContext(TrialConfig(folder=str(tmp_path), device="cpu", settings=settings), "rank")
+    settings = {
+        "batch_size": 96,
+        "lr": "0.01",
+        "amp": "off",
+        "name": 5,
+        "workers": "4",
+        "odd": "x",
+        "half": 2.5,
+    }
+    context = ProcessContext(
+        TrialConfig(folder=str(tmp_path), device="cpu", settings=settings), "rank"
+    )
     monkeypatch.setattr(context_module, "_current", context)
     return context
 
@@ -27,11 +37,17 @@ def test_without_brimful_the_default_is_given_and_a_phase_is_nothing(monkeypatch
     assert not script.is_imaginary() and not script.keeps_writes_out()
 
 
-@pytest.mark.parametrize(("device", "keep_out"), [("cpu", True), ("accelerator", False), ("imaginary", True)])
-def test_a_script_may_know_that_its_card_is_imaginary_and_that_its_writes_are_kept_out(monkeypatch, tmp_path, device, keep_out):
+@pytest.mark.parametrize(
+    ("device", "keep_out"), [("cpu", True), ("accelerator", False), ("imaginary", True)]
+)
+def test_a_script_may_know_that_its_card_is_imaginary_and_that_its_writes_are_kept_out(
+    monkeypatch, tmp_path, device, keep_out
+):
     config = TrialConfig(folder=str(tmp_path), device=device, keep_out=keep_out)
     monkeypatch.setattr(context_module, "_current", ProcessContext(config, "rank"))
-    assert script.is_imaginary() is (device == "imaginary") and script.keeps_writes_out() is keep_out
+    assert (
+        script.is_imaginary() is (device == "imaginary") and script.keeps_writes_out() is keep_out
+    )
 
 
 def test_the_planned_value_comes_in_the_type_of_the_default(planned):
@@ -45,11 +61,24 @@ def test_the_planned_value_comes_in_the_type_of_the_default(planned):
 
 
 def test_a_value_of_another_type_and_an_unknown_name_are_noted(planned):
-    assert script.setting("odd", 3) == 3 and script.setting("half", 3) == 3 and script.setting("odd", False) is False
+    assert (
+        script.setting("odd", 3) == 3
+        and script.setting("half", 3) == 3
+        and script.setting("odd", False) is False
+    )
     assert script.setting("batchsize", 8) == 8
-    assert len(planned.notes) == 4 and "'batchsize'" in planned.notes[-1] and "batch_size" in planned.notes[-1]
+    assert (
+        len(planned.notes) == 4
+        and "'batchsize'" in planned.notes[-1]
+        and "batch_size" in planned.notes[-1]
+    )
 
 
 def test_it_needs_no_torch():
     code = "import sys; import brimful_inside.script; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )

@@ -15,9 +15,19 @@ TRAPS = sorted((EXAMPLES / "traps").glob("*.py"))
 
 
 def run_script(script: Path, *flags: str, folder: Path, timeout: float = 240.0) -> str:
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     done = subprocess.run(
-        [sys.executable, str(script), *flags], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout
+        [sys.executable, str(script), *flags],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -26,14 +36,20 @@ def run_script(script: Path, *flags: str, folder: Path, timeout: float = 240.0) 
 @pytest.mark.parametrize("script", TRAPS, ids=lambda path: path.stem)
 def test_each_trap_runs_alone_and_learns_something_finite(script: Path, tmp_path: Path):
     words = run_script(script, folder=tmp_path)
-    losses = [float(number) for number in re.findall(r"(?:loss|critic|generator) (-?[\d.]+)", words)]
+    losses = [
+        float(number) for number in re.findall(r"(?:loss|critic|generator) (-?[\d.]+)", words)
+    ]
     assert losses and all(0.0 <= loss < 10.0 for loss in losses), words
 
 
 def test_the_example_scripts_know_nothing_of_brimful():
     """Those are in folders; beside the folders lie the demonstrations, which run brimful on them."""
     imports = re.compile(r"^\s*(import|from) brimful", flags=re.MULTILINE)
-    assert [script for script in EXAMPLES.glob("*/*.py") if imports.search(script.read_text(encoding="utf-8"))] == []
+    assert [
+        script
+        for script in EXAMPLES.glob("*/*.py")
+        if imports.search(script.read_text(encoding="utf-8"))
+    ] == []
 
 
 def test_every_trap_is_listed_in_the_readme():
@@ -66,21 +82,45 @@ def test_the_same_seed_draws_the_same_captchas_to_the_byte(tmp_path: Path):
         "for name in ('a', 'b'): train.draw_captchas(pathlib.Path(name), 5, 'seed 7')\n"
         "train.draw_captchas(pathlib.Path('c'), 5, 'seed 8')\n"
     )
-    subprocess.run([sys.executable, "-c", program, str(EXAMPLES / "captcha")], cwd=tmp_path, check=True, timeout=120)
-    pictures = {folder: {p.name: p.read_bytes() for p in (tmp_path / folder).iterdir()} for folder in "abc"}
+    subprocess.run(
+        [sys.executable, "-c", program, str(EXAMPLES / "captcha")],
+        cwd=tmp_path,
+        check=True,
+        timeout=120,
+    )
+    pictures = {
+        folder: {p.name: p.read_bytes() for p in (tmp_path / folder).iterdir()} for folder in "abc"
+    }
     assert pictures["a"] == pictures["b"] and len(pictures["a"]) == 5
     assert pictures["a"].keys() != pictures["c"].keys()
 
 
 @pytest.mark.heavy
 def test_the_chat_script_trains_with_the_trainer(tmp_path: Path):
-    flags = ["--conversations", "32", "--layers", "1", "--width", "32", "--output_dir", str(tmp_path / "out"), "--use_cpu"]
+    flags = [
+        "--conversations",
+        "32",
+        "--layers",
+        "1",
+        "--width",
+        "32",
+        "--output_dir",
+        str(tmp_path / "out"),
+        "--use_cpu",
+    ]
     words = run_script(EXAMPLES / "chat" / "train.py", *flags, folder=tmp_path)
     assert re.search(r"'eval_loss': [\d.]+", words)
 
 
 @pytest.mark.heavy
 def test_the_lightning_script_learns_its_stripes(tmp_path: Path):
-    words = run_script(EXAMPLES / "lightning" / "train.py", "--samples", "1024", "--out", str(tmp_path), folder=tmp_path)
+    words = run_script(
+        EXAMPLES / "lightning" / "train.py",
+        "--samples",
+        "1024",
+        "--out",
+        str(tmp_path),
+        folder=tmp_path,
+    )
     accuracy = re.search(r"accuracy ([\d.]+)%", words)
     assert accuracy and float(accuracy[1]) > 50.0, words

@@ -21,7 +21,11 @@ class Plain(nn.Module):
         )
         same = inside == outside and stride == 1
         self.skip = (
-            nn.Identity() if same else nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+            nn.Identity()
+            if same
+            else nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside)
+            )
         )
 
     def forward(self, x):
@@ -49,14 +53,21 @@ class Separable(nn.Module):
 
 
 def network(block, width, depth, classes):
-    stem = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    stem = [
+        nn.Conv2d(3, width, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+    ]
     blocks, inside = [], width
     for stage in range(4):
         for number in range(depth):
             outside = width << stage
             blocks.append(block(inside, outside, 2 if stage and not number else 1))
             inside = outside
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, classes))
+    return nn.Sequential(
+        *stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, classes)
+    )
 
 
 def main():

@@ -1,4 +1,6 @@
-"""Text classification: torch.nn's own transformer encoder with padding masks and dropout (Vaswani et al., arXiv 1706.03762)."""
+"""Text classification: torch.nn's own transformer encoder with padding masks and dropout (Vaswani
+et al., arXiv 1706.03762).
+"""
 
 import options
 import torch
@@ -10,7 +12,9 @@ class Classifier(nn.Module):
     def __init__(self, args):
         super().__init__()
         self.embed = nn.Embedding(30000, args.width, padding_idx=0)
-        layer = nn.TransformerEncoderLayer(args.width, args.heads, 4 * args.width, dropout=0.1, batch_first=True)
+        layer = nn.TransformerEncoderLayer(
+            args.width, args.heads, 4 * args.width, dropout=0.1, batch_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, args.layers, enable_nested_tensor=False)
         self.head = nn.Linear(args.width, 2)
 
@@ -35,7 +39,9 @@ def main():
     labels = torch.randint(0, 2, (args.batch_size,))
     for _ in range(args.steps):
         with options.autocast(args.amp):
-            loss = F.cross_entropy(model(tokens.cuda(non_blocking=True)), labels.cuda(non_blocking=True))
+            loss = F.cross_entropy(
+                model(tokens.cuda(non_blocking=True)), labels.cuda(non_blocking=True)
+            )
         options.update(loss, optimizer, scaler)
     print(f"loss {loss.item():.4f}")
 

@@ -1,4 +1,6 @@
-"""Language modelling: a decoder in the form of GPT-2 (Radford et al., 2019), attention by scaled_dot_product_attention."""
+"""Language modelling: a decoder in the form of GPT-2 (Radford et al., 2019), attention by
+scaled_dot_product_attention.
+"""
 
 import options
 import torch
@@ -13,11 +15,18 @@ class Block(nn.Module):
         self.heads, self.dropout = heads, dropout
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
+        )
 
     def forward(self, x):
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.first(x)).chunk(3, -1))
-        seen = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(self.first(x)).chunk(3, -1)
+        )
+        seen = F.scaled_dot_product_attention(
+            q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True
+        )
         x = x + self.out(seen.transpose(1, 2).flatten(2))
         return x + self.mlp(self.second(x))
 
@@ -26,8 +35,13 @@ class Decoder(nn.Module):
     def __init__(self, args):
         super().__init__()
         self.checkpoint = args.checkpoint
-        self.words, self.places = nn.Embedding(args.vocabulary, args.width), nn.Embedding(args.length, args.width)
-        self.blocks = nn.ModuleList(Block(args.width, args.heads, args.dropout) for _ in range(args.layers))
+        self.words, self.places = (
+            nn.Embedding(args.vocabulary, args.width),
+            nn.Embedding(args.length, args.width),
+        )
+        self.blocks = nn.ModuleList(
+            Block(args.width, args.heads, args.dropout) for _ in range(args.layers)
+        )
         self.norm = nn.LayerNorm(args.width)
         self.head = nn.Linear(args.width, args.vocabulary, bias=False)
         self.head.weight = self.words.weight
@@ -62,7 +76,9 @@ def main():
             batch = tokens.cuda(non_blocking=True)
             with options.autocast(args.amp):
                 logits = model(batch[:, :-1])
-                loss = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()) / args.accumulate
+                loss = (
+                    F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()) / args.accumulate
+                )
             scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,4 +1,5 @@
-"""Contrastive learning: two views of each sample through a perceptron, every pair of the batch compared.
+"""Contrastive learning: two views of each sample through a perceptron, every pair of the batch
+compared.
 
 The loss is NT-Xent of Chen et al., arXiv 2002.05709: its memory grows with the square of the batch.
 """
@@ -15,7 +16,12 @@ def main():
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    layers = [nn.Linear(512, args.width), nn.BatchNorm1d(args.width), nn.GELU(), nn.Linear(args.width, 128)]
+    layers = [
+        nn.Linear(512, args.width),
+        nn.BatchNorm1d(args.width),
+        nn.GELU(),
+        nn.Linear(args.width, 128),
+    ]
     model = nn.Sequential(*layers).cuda()
     optimizer = options.OPTIMIZERS[args.optimizer](model.parameters())
     scaler = options.scaler(args.amp)

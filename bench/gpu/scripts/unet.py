@@ -1,4 +1,6 @@
-"""Denoising diffusion: a U-shaped network with group norm and attention at its bottom (Ho et al., arXiv 2006.11239)."""
+"""Denoising diffusion: a U-shaped network with group norm and attention at its bottom (Ho et al.,
+arXiv 2006.11239).
+"""
 
 import options
 import torch
@@ -9,9 +11,13 @@ from torch.nn import functional as F
 class Residual(nn.Module):
     def __init__(self, inside, outside, time):
         super().__init__()
-        self.first = nn.Sequential(nn.GroupNorm(32, inside), nn.SiLU(), nn.Conv2d(inside, outside, 3, padding=1))
+        self.first = nn.Sequential(
+            nn.GroupNorm(32, inside), nn.SiLU(), nn.Conv2d(inside, outside, 3, padding=1)
+        )
         self.time = nn.Linear(time, outside)
-        self.second = nn.Sequential(nn.GroupNorm(32, outside), nn.SiLU(), nn.Conv2d(outside, outside, 3, padding=1))
+        self.second = nn.Sequential(
+            nn.GroupNorm(32, outside), nn.SiLU(), nn.Conv2d(outside, outside, 3, padding=1)
+        )
         self.skip = nn.Conv2d(inside, outside, 1) if inside != outside else nn.Identity()
 
     def forward(self, x, t):
@@ -22,24 +28,39 @@ class Attention(nn.Module):
     def __init__(self, width, heads=4):
         super().__init__()
         self.heads = heads
-        self.norm, self.qkv, self.out = nn.GroupNorm(32, width), nn.Conv2d(width, 3 * width, 1), nn.Conv2d(width, width, 1)
+        self.norm, self.qkv, self.out = (
+            nn.GroupNorm(32, width),
+            nn.Conv2d(width, 3 * width, 1),
+            nn.Conv2d(width, width, 1),
+        )
 
     def forward(self, x):
-        q, k, v = (p.flatten(2).unflatten(1, (self.heads, -1)).transpose(2, 3) for p in self.qkv(self.norm(x)).chunk(3, 1))
-        return x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(2, 3).reshape(x.shape))
+        q, k, v = (
+            p.flatten(2).unflatten(1, (self.heads, -1)).transpose(2, 3)
+            for p in self.qkv(self.norm(x)).chunk(3, 1)
+        )
+        return x + self.out(
+            F.scaled_dot_product_attention(q, k, v).transpose(2, 3).reshape(x.shape)
+        )
 
 
 class UNet(nn.Module):
     def __init__(self, width, levels=3):
         super().__init__()
         time, widths = 4 * width, [width << level for level in range(levels)]
-        self.time = nn.Sequential(nn.Linear(width, time), nn.SiLU(), nn.Linear(time, time), nn.SiLU())
+        self.time = nn.Sequential(
+            nn.Linear(width, time), nn.SiLU(), nn.Linear(time, time), nn.SiLU()
+        )
         self.enter = nn.Conv2d(3, width, 3, padding=1)
         pairs = list(zip([width, *widths], widths, strict=False))
         self.down = nn.ModuleList(Residual(inside, outside, time) for inside, outside in pairs)
         self.middle, self.attend = Residual(widths[-1], widths[-1], time), Attention(widths[-1])
-        self.up = nn.ModuleList(Residual(2 * outside, inside, time) for inside, outside in reversed(pairs))
-        self.leave = nn.Sequential(nn.GroupNorm(32, width), nn.SiLU(), nn.Conv2d(width, 3, 3, padding=1))
+        self.up = nn.ModuleList(
+            Residual(2 * outside, inside, time) for inside, outside in reversed(pairs)
+        )
+        self.leave = nn.Sequential(
+            nn.GroupNorm(32, width), nn.SiLU(), nn.Conv2d(width, 3, 3, padding=1)
+        )
         rates = torch.exp(-9.2 * torch.arange(width // 2) / (width // 2))
         self.register_buffer("rates", rates)
 

@@ -1,4 +1,6 @@
-"""Diffusers: a U-Net trained to remove noise, EMA weights, sampling by 1,000 steps at the end of an epoch."""
+"""Diffusers: a U-Net trained to remove noise, EMA weights, sampling by 1,000 steps at the end of an
+epoch.
+"""
 
 import argparse
 
@@ -24,7 +26,9 @@ model = UNet2DModel(
 ema = EMAModel(model.parameters(), decay=0.999)
 scheduler = DDPMScheduler(num_train_timesteps=1000)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-loader = DataLoader(TensorDataset(torch.randn(512, 3, 32, 32)), batch_size=args.train_batch_size, shuffle=True)
+loader = DataLoader(
+    TensorDataset(torch.randn(512, 3, 32, 32)), batch_size=args.train_batch_size, shuffle=True
+)
 schedule = get_cosine_schedule_with_warmup(optimizer, 10, 3 * len(loader))
 model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
 ema.to(accelerator.device)
@@ -46,7 +50,9 @@ for epoch in range(3):
     ema.copy_to(unet.parameters())
     pipeline = DDPMPipeline(unet=unet, scheduler=scheduler)
     images = pipeline(
-        batch_size=args.eval_batch_size, num_inference_steps=args.ddpm_num_inference_steps, output_type="np"
+        batch_size=args.eval_batch_size,
+        num_inference_steps=args.ddpm_num_inference_steps,
+        output_type="np",
     ).images
     ema.restore(unet.parameters())
     print(epoch, images.shape)

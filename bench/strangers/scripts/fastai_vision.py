@@ -9,6 +9,8 @@ parser.add_argument("data")
 parser.add_argument("--bs", type=int, default=16)
 args = parser.parse_args()
 
-loaders = ImageDataLoaders.from_folder(args.data, train="train", valid="val", item_tfms=Resize(96), bs=args.bs, num_workers=0)
+loaders = ImageDataLoaders.from_folder(
+    args.data, train="train", valid="val", item_tfms=Resize(96), bs=args.bs, num_workers=0
+)
 learner = vision_learner(loaders, resnet18, metrics=error_rate, pretrained=False)
 learner.fit_one_cycle(2, 1e-3)

@@ -12,7 +12,13 @@ parser.add_argument("--batch-size", type=int, default=64)
 args = parser.parse_args()
 
 series = [
-    pd.DataFrame({"series": str(at), "time": range(120), "value": np.random.default_rng(at).normal(size=120).cumsum()})
+    pd.DataFrame(
+        {
+            "series": str(at),
+            "time": range(120),
+            "value": np.random.default_rng(at).normal(size=120).cumsum(),
+        }
+    )
     for at in range(8)
 ]
 data = pd.concat(series, ignore_index=True)
@@ -37,9 +43,13 @@ model = TemporalFusionTransformer.from_dataset(
     hidden_continuous_size=16,
     loss=QuantileLoss(),
 )
-trainer = pl.Trainer(max_epochs=3, accelerator="gpu", devices=1, gradient_clip_val=0.1, logger=False)
+trainer = pl.Trainer(
+    max_epochs=3, accelerator="gpu", devices=1, gradient_clip_val=0.1, logger=False
+)
 trainer.fit(
     model,
     train_dataloaders=training.to_dataloader(train=True, batch_size=args.batch_size, num_workers=0),
-    val_dataloaders=validation.to_dataloader(train=False, batch_size=args.batch_size * 10, num_workers=0),
+    val_dataloaders=validation.to_dataloader(
+        train=False, batch_size=args.batch_size * 10, num_workers=0
+    ),
 )

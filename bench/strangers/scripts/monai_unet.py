@@ -1,4 +1,6 @@
-"""MONAI: segmentation of volumes with its transforms, cache, loader, U-Net, Dice loss and sliding windows."""
+"""MONAI: segmentation of volumes with its transforms, cache, loader, U-Net, Dice loss and sliding
+windows.
+"""
 
 import argparse
 
@@ -8,18 +10,34 @@ from monai.data import CacheDataset, DataLoader
 from monai.inferers import sliding_window_inference
 from monai.losses import DiceCELoss
 from monai.networks.nets import UNet
-from monai.transforms import Compose, EnsureChannelFirstd, EnsureTyped, RandFlipd, RandSpatialCropd, ScaleIntensityd
+from monai.transforms import (
+    Compose,
+    EnsureChannelFirstd,
+    EnsureTyped,
+    RandFlipd,
+    RandSpatialCropd,
+    ScaleIntensityd,
+)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch_size", type=int, default=2)
 args = parser.parse_args()
 
 draw = np.random.default_rng(0)
-volumes = [{"image": draw.random((64, 64, 64), np.float32), "label": draw.integers(0, 2, (64, 64, 64))} for _ in range(24)]
+volumes = [
+    {"image": draw.random((64, 64, 64), np.float32), "label": draw.integers(0, 2, (64, 64, 64))}
+    for _ in range(24)
+]
 both = ["image", "label"]
-always = [EnsureChannelFirstd(both, channel_dim="no_channel"), ScaleIntensityd("image"), EnsureTyped(both)]
+always = [
+    EnsureChannelFirstd(both, channel_dim="no_channel"),
+    ScaleIntensityd("image"),
+    EnsureTyped(both),
+]
 often = [RandSpatialCropd(both, (48, 48, 48), random_size=False), RandFlipd(both, prob=0.5)]
-train_loader = DataLoader(CacheDataset(volumes[:20], Compose(always + often)), batch_size=args.batch_size, shuffle=True)
+train_loader = DataLoader(
+    CacheDataset(volumes[:20], Compose(always + often)), batch_size=args.batch_size, shuffle=True
+)
 val_loader = DataLoader(CacheDataset(volumes[20:], Compose(always)), batch_size=1)
 
 device = torch.device("cuda")

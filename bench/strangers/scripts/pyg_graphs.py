@@ -1,4 +1,6 @@
-"""torch_geometric: classification of graphs, with TopKPooling, after its own example proteins_topk_pool.py."""
+"""torch_geometric: classification of graphs, with TopKPooling, after its own example
+proteins_topk_pool.py.
+"""
 
 import argparse
 
@@ -16,7 +18,11 @@ args = parser.parse_args()
 def graph(index):
     torch.manual_seed(index)
     nodes = int(torch.randint(10, 60, ()))
-    return Data(x=torch.randn(nodes, 16), edge_index=torch.randint(0, nodes, (2, 4 * nodes)), y=torch.tensor([index % 2]))
+    return Data(
+        x=torch.randn(nodes, 16),
+        edge_index=torch.randint(0, nodes, (2, 4 * nodes)),
+        y=torch.tensor([index % 2]),
+    )
 
 
 graphs = [graph(index) for index in range(600)]
@@ -27,7 +33,9 @@ test_loader = DataLoader(graphs[500:], batch_size=args.batch_size)
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.convs = torch.nn.ModuleList([GraphConv(16, 128), GraphConv(128, 128), GraphConv(128, 128)])
+        self.convs = torch.nn.ModuleList(
+            [GraphConv(16, 128), GraphConv(128, 128), GraphConv(128, 128)]
+        )
         self.pools = torch.nn.ModuleList([TopKPooling(128, ratio=0.8) for _ in range(3)])
         self.lin1, self.lin2 = torch.nn.Linear(256, 128), torch.nn.Linear(128, 2)
 
@@ -54,5 +62,7 @@ for epoch in range(1, 4):
         optimizer.step()
     model.eval()
     with torch.no_grad():
-        right = sum(int((model(d.to(device)).argmax(dim=1) == d.y.to(device)).sum()) for d in test_loader)
+        right = sum(
+            int((model(d.to(device)).argmax(dim=1) == d.y.to(device)).sum()) for d in test_loader
+        )
     print(f"epoch {epoch}: {right / len(test_loader.dataset):.3f}")

@@ -1,4 +1,6 @@
-"""sentence-transformers: its trainer with MultipleNegativesRankingLoss, as its documentation shows it."""
+"""sentence-transformers: its trainer with MultipleNegativesRankingLoss, as its documentation shows
+it.
+"""
 
 import sys
 
@@ -14,7 +16,9 @@ from transformers import HfArgumentParser
 data, *rest = sys.argv[1:]
 (args,) = HfArgumentParser(SentenceTransformerTrainingArguments).parse_args_into_dataclasses(rest)
 model = SentenceTransformer(f"{data}/model")
-rows = load_dataset("json", data_files=f"{data}/pairs.jsonl", split="train").train_test_split(test_size=60)
+rows = load_dataset("json", data_files=f"{data}/pairs.jsonl", split="train").train_test_split(
+    test_size=60
+)
 trainer = SentenceTransformerTrainer(
     model=model,
     args=args,

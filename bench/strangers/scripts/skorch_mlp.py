@@ -26,5 +26,12 @@ class Net(torch.nn.Module):
 draw = np.random.default_rng(0)
 x = draw.normal(size=(4000, 20)).astype(np.float32)
 y = (x.sum(axis=1) > 0).astype(np.int64)
-net = NeuralNetClassifier(Net, max_epochs=3, lr=0.1, batch_size=args.batch_size, device="cuda", iterator_train__shuffle=True)
+net = NeuralNetClassifier(
+    Net,
+    max_epochs=3,
+    lr=0.1,
+    batch_size=args.batch_size,
+    device="cuda",
+    iterator_train__shuffle=True,
+)
 net.fit(x, y)

@@ -38,7 +38,11 @@ for epoch in range(3):
     model.eval()
     with torch.no_grad():
         stats = [
-            smp.metrics.get_stats((model(i.cuda()).sigmoid() > 0.5).long(), m.cuda().long(), mode="binary")
+            smp.metrics.get_stats(
+                (model(i.cuda()).sigmoid() > 0.5).long(), m.cuda().long(), mode="binary"
+            )
             for i, m in valid_loader
         ]
-    print(epoch, smp.metrics.iou_score(*[torch.cat(part) for part in zip(*stats)], reduction="micro"))
+    print(
+        epoch, smp.metrics.iou_score(*[torch.cat(part) for part in zip(*stats)], reduction="micro")
+    )

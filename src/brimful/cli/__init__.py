@@ -1,4 +1,6 @@
-"""The command line: parse, call a verb, show. `main` is the entry point; importing this package is cheap."""
+"""The command line: parse, call a verb, show. `main` is the entry point; importing this package is
+cheap.
+"""
 
 from __future__ import annotations
 
@@ -12,5 +14,7 @@ def main() -> None:
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that has no "×" or "–" is no reason to fail
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a terminal that has no "×" or "–" is no reason to fail
     sys.exit(run(sys.argv[1:]))

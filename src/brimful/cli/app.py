@@ -14,7 +14,19 @@ from cyclopts import App, CycloptsError, Parameter
 
 from brimful import __version__
 from brimful.cli import views
-from brimful.cli.options import CARD, COMMON, HERE, RUNNING, Card, Common, Here, Running, axes, setting_name, whole
+from brimful.cli.options import (
+    CARD,
+    COMMON,
+    HERE,
+    RUNNING,
+    Card,
+    Common,
+    Here,
+    Running,
+    axes,
+    setting_name,
+    whole,
+)
 from brimful.errors import BrimfulError, DiskFull, Terminated, UsageError
 
 Words = Annotated[tuple[str, ...], Parameter(parse=False)]
@@ -28,7 +40,8 @@ def _example(words: str) -> str:
 app = App(
     name="brimful",
     version=__version__,
-    help="Fill the GPU to the brim, and never spill: what a training command needs, what it really does, and the settings "
+    help="Fill the GPU to the brim, and never spill: what a training command needs, what it "
+    "really does, and the settings "
     "that train fastest within memory.",
     help_epilogue=_example("predict --gpu a100-40gb -- python train.py --batch-size 64"),
 )
@@ -45,34 +58,49 @@ def predict(
     grid: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
     words: Words = (),
 ) -> int:
-    """Will it fit a card that you need not have: memory by phase, speed, and the largest batch size that fits.
+    """Will it fit a card that you need not have: memory by phase, speed, and the largest batch size
+    that fits.
 
     Parameters
     ----------
     what_if
-        Try what would save memory (mixed precision, gradient checkpointing, ...), and what batch size would fit then. Without
-        it, brimful tries it where the requested batch size does not fit; --no-what-if never tries it.
+        Try what would save memory (mixed precision, gradient checkpointing, ...), and what batch
+        size would fit then. Without it, brimful tries it where the requested batch size does not
+        fit; --no-what-if never tries it.
     samples
-        Training samples of an epoch, over all ranks, where only a part of the data is here: --samples 50030.
+        Training samples of an epoch, over all ranks, where only a part of the data is here:
+        --samples 50030.
     solve
-        Name the largest value of another setting that fits: --solve max_length, for a {max_length} or a flag --max-length.
+        Name the largest value of another setting that fits: --solve max_length, for a {max_length}
+        or a flag --max-length.
     grid
-        A table: --grid batch_size=1,2,4,8 shows memory and speed at each. Given twice, of every combination.
+        A table: --grid batch_size=1,2,4,8 shows memory and speed at each. Given twice, of every
+        combination.
     """
     from brimful.verbs.predict import predict as verb
 
     with views.progress() as watcher:
         given = whole("--samples", samples, 1) if samples is not None else None
-        asked = {"what_if": what_if, "samples": given, "solve": solve and setting_name(solve), "grid": axes(grid)}
+        asked = {
+            "what_if": what_if,
+            "samples": given,
+            "solve": solve and setting_name(solve),
+            "grid": axes(grid),
+        }
         record = verb(words, **card.chosen(), **common.chosen(watcher), **asked)
     return views.show_prediction(record, common.json, common.details)
 
 
 @app.command(
-    usage="Usage: brimful audit [OPTIONS] -- COMMAND...", help_epilogue=_example("audit -- python train.py --batch-size 64")
+    usage="Usage: brimful audit [OPTIONS] -- COMMAND...",
+    help_epilogue=_example("audit -- python train.py --batch-size 64"),
 )
-def audit(*, card: Card = CARD, here: Here = HERE, common: Common = COMMON, words: Words = ()) -> int:
-    """What the script really does: effective batch size, hidden caps, accumulation, repeated batches, loading."""
+def audit(
+    *, card: Card = CARD, here: Here = HERE, common: Common = COMMON, words: Words = ()
+) -> int:
+    """What the script really does: effective batch size, hidden caps, accumulation, repeated
+    batches, loading.
+    """
     from brimful.verbs.audit import audit as verb
 
     with views.progress() as watcher:
@@ -81,7 +109,8 @@ def audit(*, card: Card = CARD, here: Here = HERE, common: Common = COMMON, word
 
 
 @app.command(
-    usage="Usage: brimful tune [OPTIONS] -- COMMAND...", help_epilogue=_example("tune -- python train.py --batch-size 64")
+    usage="Usage: brimful tune [OPTIONS] -- COMMAND...",
+    help_epilogue=_example("tune -- python train.py --batch-size 64"),
 )
 def tune(
     *,
@@ -99,13 +128,16 @@ def tune(
     Parameters
     ----------
     objective
-        fastest (the default), largest (the largest batch size that fits) or fit (the largest up to the requested one). With
-        --gpu brimful predicts which is fastest; with --gpu-memory, which says nothing of speed, the default is largest.
+        fastest (the default), largest (the largest batch size that fits) or fit (the largest up to
+        the requested one). With
+        --gpu brimful predicts which is fastest; with --gpu-memory, which says nothing of speed, the
+        default is largest.
     host_policy
-        How many loader workers there is room for: measured (bytes of workers and batches, under 60 % of the memory that is
-        free here) or ladder (fixed, under 8 and 13 GiB free).
+        How many loader workers there is room for: measured (bytes of workers and batches, under 60
+        % of the memory that is free here) or ladder (fixed, under 8 and 13 GiB free).
     strict
-        Refuse a number of workers that the host has no room for; without it, brimful keeps it with a warning.
+        Refuse a number of workers that the host has no room for; without it, brimful keeps it with
+        a warning.
     page
         Write report.html into the record's folder.
     """
@@ -130,7 +162,9 @@ def tune(
     help_epilogue=_example("run -- python train.py --batch-size {batch_size}"),
 )
 def run_command(*, running: Running = RUNNING, words: Words = ()) -> int:
-    """Train with the settings that tune chose; after an out-of-memory error, start again with a smaller batch size."""
+    """Train with the settings that tune chose; after an out-of-memory error, start again with a
+    smaller batch size.
+    """
     from brimful.verbs.run import run as verb
 
     running.refuse_imaginary_cards()
@@ -141,7 +175,13 @@ def run_command(*, running: Running = RUNNING, words: Words = ()) -> int:
 
 @app.command(usage="Usage: brimful report [RECORD] [OPTIONS]", help_epilogue="")
 def report(
-    record: str | None = None, /, *, out: Path | None = None, format: str = "html", home: Path | None = None, json: Json = False
+    record: str | None = None,
+    /,
+    *,
+    out: Path | None = None,
+    format: str = "html",
+    home: Path | None = None,
+    json: Json = False,
 ) -> int:
     """A record as a page: HTML, Markdown or text.
 
@@ -168,7 +208,8 @@ def gpus(*, prices: Path | None = None, json: Json = False) -> int:
     Parameters
     ----------
     prices
-        A file of your own prices (TOML: l4 = 0.71, in US dollars an hour), kept for later predictions.
+        A file of your own prices (TOML: l4 = 0.71, in US dollars an hour), kept for later
+        predictions.
     json
         One JSON object on standard output, with the source of each number.
     """
@@ -176,14 +217,18 @@ def gpus(*, prices: Path | None = None, json: Json = False) -> int:
 
 
 @app.command(help_epilogue="")
-def doctor(*, calibrate: Annotated[bool, Parameter(negative="", show_default=False)] = False, json: Json = False) -> int:
+def doctor(
+    *,
+    calibrate: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    json: Json = False,
+) -> int:
     """What this machine is, and what stands in the way of good measurements.
 
     Parameters
     ----------
     calibrate
-        Measure the CUDA card of this machine: its context, what cuDNN adds, its rates. Later predictions for that card use
-        them.
+        Measure the CUDA card of this machine: its context, what cuDNN adds, its rates. Later
+        predictions for that card use them.
     json
         One JSON object on standard output.
     """
@@ -212,7 +257,10 @@ def run(argv: Sequence[str]) -> int:
         return end.code if isinstance(end.code, int) else 1
     except Exception as error:
         if isinstance(error, OSError) and DiskFull.caused(error):
-            return _show_error(DiskFull(error.filename or "the output", kept="what is in the record so far."), json=False)
+            return _show_error(
+                DiskFull(error.filename or "the output", kept="what is in the record so far."),
+                json=False,
+            )
         traceback.print_exc()
         print("This is a defect of brimful; the lines above say where.", file=sys.stderr)
         return 1
@@ -225,8 +273,8 @@ def _reader_has_gone() -> int:
 
 
 def _end_children_on_signals() -> None:
-    """SIGTERM, and a terminal that closes (SIGHUP), end the children too: they have a session of their own, so neither
-    reaches them otherwise. What ignores SIGHUP (nohup) goes on."""
+    """SIGTERM, and a terminal that closes (SIGHUP), end the children too: they have a session of
+    their own, so neither reaches them otherwise. What ignores SIGHUP (nohup) goes on."""
     signal.signal(signal.SIGTERM, _terminate)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _terminate)
@@ -234,7 +282,8 @@ def _end_children_on_signals() -> None:
 
 def _terminate(number: int, frame: object) -> None:
     raise Terminated(
-        problem=f"terminated ({signal.Signals(number).name})", explanation="brimful ended its children and keeps the record"
+        problem=f"terminated ({signal.Signals(number).name})",
+        explanation="brimful ended its children and keeps the record",
     )
 
 

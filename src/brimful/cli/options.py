@@ -25,23 +25,33 @@ WHERE = Group("Device", sort_key=1)
 class Common:
     """What every verb that runs trials takes."""
 
-    set_: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], group=TRIALS, negative="", show_default=False)] = ()
+    set_: Annotated[
+        tuple[str, ...],
+        Parameter(name=["--set", "-s"], group=TRIALS, negative="", show_default=False),
+    ] = ()
     """Give a setting its value: --set lr=3e-4 for {lr}. May be repeated."""
     budget: Annotated[str | None, Parameter(group=TRIALS)] = None
-    """Memory that may be used: a share of what is free (90%) or bytes (20GiB). Default: 90%; all of an imaginary card."""
+    """Memory that may be used: a share of what is free (90%) or bytes (20GiB). Default: 90%; all of
+    an imaginary card.
+    """
     max_batch_size: Annotated[str | None, Parameter(group=TRIALS)] = None
     """Never name or try a larger batch size."""
     time_limit: Annotated[str | None, Parameter(group=TRIALS)] = None
-    """The longest that one trial may take (10min without it); of tune, the longest that the whole search may take: the best so
-    far is the plan then."""
+    """The longest that one trial may take (10min without it); of tune, the longest that the whole
+    search may take: the best so far is the plan then."""
     steps: Annotated[str | None, Parameter(group=TRIALS)] = None
-    """Measured optimizer steps of a trial; those of tune that look at memory alone take two at most."""
+    """Measured optimizer steps of a trial; those of tune that look at memory alone take two at
+    most.
+    """
     batch_size_from: Annotated[str, Parameter(group=TRIALS)] = "auto"
-    """Where the batch size is set: flag (of the command), script (the number in its text), loader (where the DataLoader is
+    """Where the batch size is set: flag (of the command), script (the number in its text), loader
+    (where the DataLoader is
     made), none, or auto: the first of these that there is."""
     home: Annotated[Path | None, Parameter(group=OUTPUT)] = None
     """Where records are kept; else BRIMFUL_HOME, else .brimful here."""
-    json: Annotated[bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)] = False
+    json: Annotated[
+        bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)
+    ] = False
     """One JSON object on standard output; progress goes to standard error."""
     details: Annotated[bool, Parameter(negative="", show_default=False, group=OUTPUT)] = False
     """Print everything: where the memory goes, how each number was found, every trial."""
@@ -51,7 +61,9 @@ class Common:
         options = Options(
             home=self.home,
             budget=self.budget,
-            max_batch_size=parse_batch_size(self.max_batch_size) if self.max_batch_size is not None else None,
+            max_batch_size=parse_batch_size(self.max_batch_size)
+            if self.max_batch_size is not None
+            else None,
             time_limit_s=parse_duration(self.time_limit) if self.time_limit is not None else None,
             steps=whole("--steps", self.steps, 1) if self.steps is not None else None,
             batch_size_from=self.batch_size_from,
@@ -66,10 +78,13 @@ class Card:
     """An imaginary card."""
 
     gpu: Annotated[str | None, Parameter(group=WHERE)] = None
-    """An imaginary card of the catalogue (brimful gpus), for instance a100-40gb; a100-40gb:3 are three of them. predict takes
+    """An imaginary card of the catalogue (brimful gpus), for instance a100-40gb; a100-40gb:3 are
+    three of them. predict takes
     several, which it compares: l4,a100-80gb:1..4, or all."""
     gpu_memory: Annotated[str | None, Parameter(group=WHERE)] = None
-    """An imaginary card of your own with this much memory, for instance 20GiB; 20GiB:3 are three of them."""
+    """An imaginary card of your own with this much memory, for instance 20GiB; 20GiB:3 are three of
+    them.
+    """
     ranks: Annotated[int | None, Parameter(group=WHERE)] = None
     """Of a training over so many ranks, start one alone, on imaginary cards: --ranks 64."""
     as_rank: Annotated[int | None, Parameter(group=WHERE)] = None
@@ -95,31 +110,39 @@ class Running:
     """What `run` takes."""
 
     plan: Annotated[str | None, Parameter(group=RUN)] = None
-    """A record of `brimful tune`, `latest` (the newest of this command) or `none`. Without it and without --set: the newest of
-    this command that is for this machine, if there is one."""
+    """A record of `brimful tune`, `latest` (the newest of this command) or `none`. Without it and
+    without --set: the newest of this command that is for this machine, if there is one."""
     strict: Annotated[bool, Parameter(group=RUN, negative="", show_default=False)] = False
-    """Refuse a plan that was tuned with another seed, output folder, run name or number of epochs; without it, brimful lists
-    such differences and follows the plan."""
-    set_: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], group=RUN, negative="", show_default=False)] = ()
+    """Refuse a plan that was tuned with another seed, output folder, run name or number of epochs;
+    without it, brimful lists such differences and follows the plan."""
+    set_: Annotated[
+        tuple[str, ...], Parameter(name=["--set", "-s"], group=RUN, negative="", show_default=False)
+    ] = ()
     """Give a setting its value, in place of the plan's: --set batch_size=64. May be repeated."""
     max_restarts: Annotated[str, Parameter(group=RUN)] = "10"
     """How often it may start again with a smaller batch size after it ran out of memory."""
     resume_with: Annotated[str | None, Parameter(group=RUN, allow_leading_hyphen=True)] = None
     """The text that replaces {resume} when it starts again: --resume-with "--resume last"."""
     grace: Annotated[str, Parameter(group=RUN)] = "90s"
-    """How long the command may take to end after a signal, writing its checkpoint, before brimful kills it."""
+    """How long the command may take to end after a signal, writing its checkpoint, before brimful
+    kills it.
+    """
     batch_size_from: Annotated[str, Parameter(group=RUN)] = "auto"
-    """Where the batch size is set: flag, script (the number in its text), loader (where it is made), none or auto."""
+    """Where the batch size is set: flag, script (the number in its text), loader (where it is
+    made), none or auto.
+    """
     host_limit: Annotated[str | None, Parameter(group=RUN)] = None
-    """End the command as out of host memory when its processes hold more: 20GiB. brimful checks about every 0.01 s, and they
-    can pass the limit between two checks."""
+    """End the command as out of host memory when its processes hold more: 20GiB. brimful checks
+    about every 0.01 s, and they can pass the limit between two checks."""
     device: Annotated[str | None, Parameter(group=WHERE)] = None
     """auto (the plan's, else the accelerator that is here, else the CPU), cpu or accelerator."""
     gpu: Annotated[str | None, Parameter(group=WHERE, show=False)] = None
     gpu_memory: Annotated[str | None, Parameter(group=WHERE, show=False)] = None
     home: Annotated[Path | None, Parameter(group=OUTPUT)] = None
     """Where records are kept; else BRIMFUL_HOME, else .brimful here."""
-    json: Annotated[bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)] = False
+    json: Annotated[
+        bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)
+    ] = False
     """One JSON object on standard output; what the command prints there goes to standard error."""
 
     def refuse_imaginary_cards(self) -> None:
@@ -127,7 +150,10 @@ class Running:
             raise UsageError(
                 problem=f"brimful run --gpu {self.gpu or self.gpu_memory}",
                 explanation="an imaginary card computes nothing, so nothing can be trained on it",
-                suggestion="ask `brimful predict` or `brimful tune` for that card, and run the plan on a real one",
+                suggestion="ask `brimful predict` or `brimful tune` for that card, and run the "
+                "plan "
+                "on "
+                "a real one",
             )
 
     def chosen(self) -> dict[str, Any]:
@@ -159,7 +185,9 @@ def pair(text: str) -> tuple[str, Setting]:
     written, equals, value = text.partition("=")
     name = setting_name(written)
     if not equals or not name.isidentifier():
-        raise UsageError(f"--set {text}", "a setting is given as name=value", "for instance --set lr=3e-4")
+        raise UsageError(
+            f"--set {text}", "a setting is given as name=value", "for instance --set lr=3e-4"
+        )
     if name.endswith("batch_size"):
         return name, parse_batch_size(value)
     return name, parse_setting(value)
@@ -173,16 +201,37 @@ def axes(texts: Sequence[str]) -> dict[str, tuple[Setting, ...]]:
         name = setting_name(written)
         parts = [part.strip() for part in values.split(",")]
         if not equals or not name.isidentifier():
-            raise UsageError(f"--grid {text}", "a side of a table is name=value,value", "for instance --grid batch_size=1,2,4")
+            raise UsageError(
+                f"--grid {text}",
+                "a side of a table is name=value,value",
+                "for instance --grid batch_size=1,2,4",
+            )
         if not all(parts):
-            raise UsageError(f"--grid {text}: a value is missing", "values stand between commas", f"as in --grid {name}=1,2,4")
+            raise UsageError(
+                f"--grid {text}: a value is missing",
+                "values stand between commas",
+                f"as in --grid {name}=1,2,4",
+            )
         if name in found:
-            raise UsageError(f"--grid {name} was given twice", "a setting is one side of the table", "give its values together")
+            raise UsageError(
+                f"--grid {name} was given twice",
+                "a setting is one side of the table",
+                "give its values together",
+            )
         found[name] = tuple(pair(f"{name}={part}")[1] for part in parts)
         twice = next((part for part in found[name] if found[name].count(part) > 1), None)
         if twice is not None:
-            raise UsageError(f"--grid {text} has {twice} twice", "each value is one line of the table", "leave one out")
+            raise UsageError(
+                f"--grid {text} has {twice} twice",
+                "each value is one line of the table",
+                "leave one out",
+            )
     return found
 
 
-CARD, COMMON, HERE, RUNNING = Card(), Common(), Here(), Running()  # of a command line that names no option
+CARD, COMMON, HERE, RUNNING = (
+    Card(),
+    Common(),
+    Here(),
+    Running(),
+)  # of a command line that names no option

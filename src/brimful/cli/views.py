@@ -1,4 +1,6 @@
-"""What each command prints: one JSON object on standard output, or a screen for people. Progress goes to standard error."""
+"""What each command prints: one JSON object on standard output, or a screen for people. Progress
+goes to standard error.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,15 @@ def progress() -> Progress:
 
 
 def run_progress(json: bool) -> RunProgress:
-    """With --json the command's standard output goes to standard error, since standard output is data."""
+    """With --json the command's standard output goes to standard error, since standard output is
+    data.
+    """
     out = sys.stderr if json else sys.stdout
     streams = {"stdout": out, "stderr": sys.stderr}
     terminals = {name: stream.fileno() for name, stream in streams.items() if stream.isatty()}
-    return RunProgress(getattr(out, "buffer", io.BytesIO()), sys.stderr, terminals, live="stderr" in terminals)
+    return RunProgress(
+        getattr(out, "buffer", io.BytesIO()), sys.stderr, terminals, live="stderr" in terminals
+    )
 
 
 def show_prediction(record: Record, json: bool, full: bool = False) -> int:
@@ -56,13 +62,17 @@ def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int
         "memory": record.memory,
         "speed": record.speed,
         "notes": record.notes,
-        "trial_results": [replace(trial, reports=()) for trial in record.trials],  # the record keeps these
+        "trial_results": [
+            replace(trial, reports=()) for trial in record.trials
+        ],  # the record keeps these
         "page": written,
     }
     _show(record, full, record.plan if json else None, **more)
     if written and not json:
         print(f"Page: {written}", file=sys.stderr)
-    return record.closed.exit_code if record.closed is not None else 0  # 130: what an interrupted search found so far
+    return (
+        record.closed.exit_code if record.closed is not None else 0
+    )  # 130: what an interrupted search found so far
 
 
 def show_run(record: Record, json: bool) -> int:
@@ -79,17 +89,28 @@ def show_run(record: Record, json: bool) -> int:
 
 
 def _show(record: Record, full: bool, value: Any, **more: Any) -> None:
-    """Prints `value` and `more` as JSON, with the record and the flags in which settings were found; None: the screen."""
+    """Prints `value` and `more` as JSON, with the record and the flags in which settings were
+    found; None: the screen.
+    """
     if value is not None:
         command = record.opened.command
-        print(codec.answer(value, **more, record=record.folder, found_flags=command.found_flags if command else {}))
+        print(
+            codec.answer(
+                value,
+                **more,
+                record=record.folder,
+                found_flags=command.found_flags if command else {},
+            )
+        )
         return
     console.show_record(console.make_console(), record, full)
     hint = "" if full else " (more: --details, or `brimful report` for a page)"
     print(f"Record: {record.folder}{hint}", file=sys.stderr)
 
 
-def show_report(name: str | None, out: Path | None, format: str, home: Path | None, json: bool) -> int:
+def show_report(
+    name: str | None, out: Path | None, format: str, home: Path | None, json: bool
+) -> int:
     record = read_record(name or _latest(home), home)
     if format == "text" and out is None and not json:
         console.show_record(console.make_console(), record)
@@ -120,7 +141,9 @@ def write(record: Record, format: str, out: Path | None) -> Path:
         from brimful.show.console import render_text as render
     else:
         raise UsageError(
-            problem=f"--format {format}", explanation="a report is html, md or text", suggestion="give one of them"
+            problem=f"--format {format}",
+            explanation="a report is html, md or text",
+            suggestion="give one of them",
         )
     path = out or Path(record.folder) / f"report.{format}"
     try:
@@ -129,7 +152,8 @@ def write(record: Record, format: str, out: Path | None) -> Path:
         if DiskFull.caused(error):
             raise DiskFull(str(path), kept="the record itself") from error
         raise UsageError(
-            problem=f"{path} could not be written: {error.strerror}", suggestion="name another place with --out"
+            problem=f"{path} could not be written: {error.strerror}",
+            suggestion="name another place with --out",
         ) from error
     return path
 
@@ -166,8 +190,12 @@ def show_doctor(json: bool, calibrate: bool = False) -> int:
 
 
 def show_error(error: BrimfulError, json: bool) -> None:
-    """The sentences on standard error, the script's own traceback before them; with --json the same as data."""
-    unbroken = None if sys.stderr.isatty() else _NO_WIDTH  # paths and messages in a log stay in one piece
+    """The sentences on standard error, the script's own traceback before them; with --json the same
+    as data.
+    """
+    unbroken = (
+        None if sys.stderr.isatty() else _NO_WIDTH
+    )  # paths and messages in a log stay in one piece
     console.show_error(console.make_console(sys.stderr, width=unbroken), error)
     if json:
         names = ("code", "exit_code", "problem", "explanation", "suggestion")

@@ -1,5 +1,6 @@
-"""Where the batch size of a script without a flag is set, from what trials showed: the literal of its text that the training
-loader's number comes from, or the loader. And where its loader workers are: at the loader."""
+"""Where the batch size of a script without a flag is set, from what trials showed: the literal of
+its text that the training loader's number comes from, or the loader. And where its loader workers
+are: at the loader."""
 
 from __future__ import annotations
 
@@ -21,14 +22,19 @@ _NAMED = 3  # other places of the same number
 def require_choice(text: str | None) -> str:
     """What --batch-size-from asks for. Raises UsageError."""
     if text not in (None, *CHOICES):
-        explanation = "the batch size is set by a flag, in the script's text, where the loader is made, or not at all"
-        raise UsageError(f"--batch-size-from {text}", explanation, f"name one of {', '.join(CHOICES)}")
+        explanation = (
+            "the batch size is set by a flag, in the script's text, where the loader is made, or "
+            "not at all"
+        )
+        raise UsageError(
+            f"--batch-size-from {text}", explanation, f"name one of {', '.join(CHOICES)}"
+        )
     return text or AUTO
 
 
 def places_in(result: TrialResult, wants: str = AUTO) -> tuple[Place, ...]:
-    """Where the training loader's number can be set, best first: in the script's text, then at the loader. Without a loader,
-    where the text has the size of the model's input."""
+    """Where the training loader's number can be set, best first: in the script's text, then at the
+    loader. Without a loader, where the text has the size of the model's input."""
     train, report = main_loader(result), next(iter(result.reports), None)
     if report is None:
         return ()
@@ -38,13 +44,20 @@ def places_in(result: TrialResult, wants: str = AUTO) -> tuple[Place, ...]:
 
 
 def workers_place_in(results: Sequence[TrialResult]) -> Place | None:
-    """Where the training loader's number of workers can be set, as the first of these trials that saw it shows."""
+    """Where the training loader's number of workers can be set, as the first of these trials that
+    saw it shows.
+    """
     loaders = map(main_loader, results)
-    return next((one.workers_place for one in loaders if one is not None and one.workers_place is not None), None)
+    return next(
+        (one.workers_place for one in loaders if one is not None and one.workers_place is not None),
+        None,
+    )
 
 
 def eval_place_in(result: TrialResult, training: Place) -> Place | None:
-    """Where the evaluation loader's number is set without the training loader's; None where the two are one."""
+    """Where the evaluation loader's number is set without the training loader's; None where the two
+    are one.
+    """
     found, train = main_loader(result, "eval"), main_loader(result)
     if found is None or train is None:
         return None
@@ -59,30 +72,47 @@ def _alone(place: Place, others: list[LoaderSeen]) -> Place:
     """Loaders made by other calls keep their numbers."""
     if place.kind != LOADER:
         return place
-    calls = [one.calls for other in others for one in other.places if one.kind == LOADER and one.calls != place.calls]
+    calls = [
+        one.calls
+        for other in others
+        for one in other.places
+        if one.kind == LOADER and one.calls != place.calls
+    ]
     return replace(place, not_calls=calls)
 
 
 def doubt(own: TrialResult, other: TrialResult, place: Place, size: int) -> str | None:
-    """Why `place` is not that of the batch size alone, by a trial at the script's own number and one at `size`; else None."""
+    """Why `place` is not that of the batch size alone, by a trial at the script's own number and
+    one at `size`; else None.
+    """
     if other.outcome in OUT_OF_MEMORY or not own.reports:
         return None
     if other.outcome is not Outcome.COMPLETED or not any(report.steps for report in other.reports):
         return f"the script fails with {size:,} there"
     before, after = _parameters(own.reports[0]), _parameters(other.reports[0])
     if before != after and own.outcome is Outcome.COMPLETED:
-        return f"the model follows it as well ({before:,} parameters with {place.number:,}, {after:,} with {size:,})"
+        return (
+            f"the model follows it as well ({before:,} parameters with {place.number:,}, "
+            f"{after:,} with {size:,})"
+        )
     first, second = main_loader(own), main_loader(other)
     if not place.loader:
         drawn, scaled = _input_size(own.reports[0]), _input_size(other.reports[0])
         follows = drawn is not None and scaled is not None and scaled * place.number == drawn * size
-        return None if follows else f"with {size:,} there the model's input has {scaled or 'no'} samples"
+        return (
+            None
+            if follows
+            else f"with {size:,} there the model's input has {scaled or 'no'} samples"
+        )
     if first is None or second is None or first.batch_size is None or second.batch_size is None:
         return None
     if abs(second.batch_size - first.batch_size * size / place.number) >= 1:
         return f"with {size:,} there the loader is made with {second.batch_size:,}"
     if _is_in_samples(first, second):
-        return f"the samples follow it as well ({_shapes(first)} with {place.number:,}, {_shapes(second)} with {size:,})"
+        return (
+            f"the samples follow it as well ({_shapes(first)} with {place.number:,}, "
+            f"{_shapes(second)} with {size:,})"
+        )
     return None
 
 
@@ -113,7 +143,9 @@ def _is_in_samples(first: LoaderSeen, second: LoaderSeen) -> bool:
 
 def with_place(command: Command, name: str, place: Place) -> Command:
     """The command whose setting `name` is set at `place`, where its own number stands."""
-    return replace(command, places={**command.places, name: place}, given={**command.given, name: place.number})
+    return replace(
+        command, places={**command.places, name: place}, given={**command.given, name: place.number}
+    )
 
 
 def set_at(place: Place) -> str:
@@ -128,29 +160,45 @@ def _short(place: Place) -> str:
 
 
 def found(place: Place, why_not: str | None = None) -> Diagnostic:
-    """What brimful sets, and what does not follow. `why_not`: why it is not set in the script's text."""
+    """What brimful sets, and what does not follow. `why_not`: why it is not set in the script's
+    text.
+    """
     if place.kind == LOADER:
         explanation = (
-            f"what the script computes from its {place.number:,} elsewhere (steps of an epoch, buffers) does not follow"
+            f"what the script computes from its {place.number:,} elsewhere (steps of an epoch, "
+            "buffers) does not follow"
         )
         return Diagnostic(
             "batch-size-place",
-            f"batch_size: no flag in the command; set where {place.loader} makes the training DataLoader with {place.number:,}",
-            explanation if why_not is None else f"not in the script's text, as {why_not}; {explanation}",
+            f"batch_size: no flag in the command; set where {place.loader} makes the training "
+            f"DataLoader with {place.number:,}",
+            explanation
+            if why_not is None
+            else f"not in the script's text, as {why_not}; {explanation}",
             "--batch-size-from none leaves the script as it is",
         )
     here, others = _short(place), [one for one in place.others if one != place.loader]
-    makes = "the training DataLoader is made" if here == place.loader else f"{place.loader} makes the training DataLoader"
+    makes = (
+        "the training DataLoader is made"
+        if here == place.loader
+        else f"{place.loader} makes the training DataLoader"
+    )
     way = "--batch-size-from loader sets it at the loader alone, none leaves the script as it is"
     if not place.loader:
-        makes, way = "the model's input is made", "--batch-size-from none leaves the script as it is"
+        makes, way = (
+            "the model's input is made",
+            "--batch-size-from none leaves the script as it is",
+        )
     stays = ""
     if others:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
-        stays = f"; {place.number:,} also stands at {', '.join(others[:_NAMED])}{more}, and stays there"
+        stays = (
+            f"; {place.number:,} also stands at {', '.join(others[:_NAMED])}{more}, and stays there"
+        )
     return Diagnostic(
         "batch-size-place",
-        f"batch_size: no flag in the command; set where {here} has {place.number:,} (`{place.text}`), with which {makes}",
+        f"batch_size: no flag in the command; set where {here} has {place.number:,} "
+        f"(`{place.text}`), with which {makes}",
         f"what the script computes from it follows{stays}",
         way,
     )
@@ -160,10 +208,12 @@ def found_workers(place: Place, workers: int) -> Diagnostic:
     """What a plan sets, though the command has no flag for it."""
     return Diagnostic(
         "num-workers-place",
-        f"num_workers: no flag in the command; set to {workers} where {place.loader} makes the training DataLoader "
+        f"num_workers: no flag in the command; set to {workers} where {place.loader} makes the "
+        "training DataLoader "
         f"with {place.number}",
         "random numbers that the data set draws come from each worker's own generator then",
-        f"--set num_workers={place.number} leaves it; with num_workers={workers} written there the command needs no brimful",
+        f"--set num_workers={place.number} leaves it; with num_workers={workers} written there "
+        "the command needs no brimful",
     )
 
 
@@ -176,14 +226,24 @@ def why_none(result: TrialResult, wants: str) -> str:
     """Why the batch size of a script without a flag cannot be set."""
     train = main_loader(result)
     if train is None:
-        text = "no integer of the script's text, in a line that names a batch, is the size of the model's input"
+        text = (
+            "no integer of the script's text, in a line that names a batch, is the size of the "
+            "model's input"
+        )
         if not any(_input_size(report) for report in result.reports[:1]):
             text = "the model's input does not show how large a batch is"
         none = "the training uses no DataLoader whose number could be set"
         return none if wants == LOADER else f"{none}, and {text}"
     if train.batch_size is None:
-        maker = "the data set itself" if train.sampler == "NoneType" else f"{train.sampler}, a class of the script's own,"
+        maker = (
+            "the data set itself"
+            if train.sampler == "NoneType"
+            else f"{train.sampler}, a class of the script's own,"
+        )
         return f"{maker} makes the batches of the training DataLoader"
     if wants == SCRIPT:
-        return f"the training DataLoader's {train.batch_size:,} comes from no integer in the script's text"
+        return (
+            f"the training DataLoader's {train.batch_size:,} comes from no integer in the "
+            "script's text"
+        )
     return f"brimful did not see where the training DataLoader's {train.batch_size:,} comes from"

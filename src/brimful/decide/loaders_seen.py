@@ -11,7 +11,9 @@ from brimful_inside.wire import LoaderSeen
 
 def loaders(result: TrialResult, role: str) -> Iterator[LoaderSeen]:
     """`role`: "train" or "eval"."""
-    return (loader for report in result.reports[:1] for loader in report.loaders if loader.role == role)
+    return (
+        loader for report in result.reports[:1] for loader in report.loaders if loader.role == role
+    )
 
 
 def main_loader(result: TrialResult, role: str = "train") -> LoaderSeen | None:
@@ -32,20 +34,32 @@ def dataset_length(result: TrialResult) -> int | None:
 
 def largest_batch(result: TrialResult) -> int | None:
     """Samples of the largest batch that a training loader gave; None without one."""
-    given = (batch.samples for loader in loaders(result, "train") for batch in loader.batches if batch.samples)
+    given = (
+        batch.samples
+        for loader in loaders(result, "train")
+        for batch in loader.batches
+        if batch.samples
+    )
     return max(given, default=None)
 
 
 def mean_share(report: Report) -> float:
-    """Samples of a mean batch, to those of the batch that the trial made of each. A batch sampler's largest batch may have far
-    more samples than others, or fewer (short ones, or long ones, under a limit of tokens)."""
+    """Samples of a mean batch, to those of the batch that the trial made of each. A batch sampler's
+    largest batch may have far more samples than others, or fewer (short ones, or long ones, under a
+    limit of tokens)."""
     worst = report.worst_batch
-    return worst.mean_samples / worst.samples if worst is not None and worst.mean_samples and worst.samples else 1.0
+    return (
+        worst.mean_samples / worst.samples
+        if worst is not None and worst.mean_samples and worst.samples
+        else 1.0
+    )
 
 
 def batches_per_step(result: TrialResult) -> float | None:
     """Batches that went into the median measured step; None without a step."""
     for report in result.reports[:1]:
-        counts = report.micro_batches_per_step[report.warmup_steps :] or report.micro_batches_per_step
+        counts = (
+            report.micro_batches_per_step[report.warmup_steps :] or report.micro_batches_per_step
+        )
         return statistics.median(counts) if counts else None
     return None

@@ -1,8 +1,10 @@
-"""How much of the host's memory loading may take: workers, batches made ahead, pinned memory, data in memory, evaluation.
+"""How much of the host's memory loading may take: workers, batches made ahead, pinned memory, data
+in memory, evaluation.
 
-Arithmetic on values. `measured`, the default, adds up bytes: each worker's own, each batch that is ready or kept, their pinned
-copies, and data that is put into memory; over all ranks of a machine they stay under `SHARE` of what is free. `ladder` is the
-ladder of a trainer that many know, for those who want it back: it has steps at 8 and 13 GiB, where `measured` has none.
+Arithmetic on values. `measured`, the default, adds up bytes: each worker's own, each batch that is
+ready or kept, their pinned copies, and data that is put into memory; over all ranks of a machine
+they stay under `SHARE` of what is free. `ladder` is the ladder of a trainer that many know, for
+those who want it back: it has steps at 8 and 13 GiB, where `measured` has none.
 
 GiB is 1024**3 bytes: "13 GB free" is 12.1 GiB, and stands on the ladder's middle step.
 """
@@ -19,12 +21,18 @@ from brimful.values import Diagnostic, PlannedSetting, Source
 
 POLICIES = ("measured", "ladder")
 SHARE = 0.6  # of what is free, and of /dev/shm. Assumed: a training needs the rest for itself
-TRAINING_SHARE = 0.75  # of that, where there is an evaluation, whose loader lives beside the training's. Assumed
-WORKER_BYTES = 256 << 20  # assumed, until a worker was measured: what a forked one comes to have of its own
+TRAINING_SHARE = (
+    0.75  # of that, where there is an evaluation, whose loader lives beside the training's. Assumed
+)
+WORKER_BYTES = (
+    256 << 20
+)  # assumed, until a worker was measured: what a forked one comes to have of its own
 PREFETCH = 2  # PyTorch's own default
 EVAL_TIMES = 3  # assumed: evaluation keeps no activations
 _PINNED_TIMES = 2  # PyTorch's allocator of pinned memory takes the next power of two
-_GAIN = 0.1  # what more workers must bring. Assumed: less is within the noise of so short a measurement
+_GAIN = (
+    0.1  # what more workers must bring. Assumed: less is within the noise of so short a measurement
+)
 _STARVED = 0.02  # of a step: under this share of computing, p / c shows nothing any more
 _GIB = 1 << 30
 
@@ -59,7 +67,10 @@ class Host:
 
     def less(self, rank_bytes: int, rank_shm_bytes: int = 0) -> Host:
         """After each rank has taken so much."""
-        taken = self.taken_bytes + self.ranks * rank_bytes, self.taken_shm_bytes + self.ranks * rank_shm_bytes
+        taken = (
+            self.taken_bytes + self.ranks * rank_bytes,
+            self.taken_shm_bytes + self.ranks * rank_shm_bytes,
+        )
         return replace(self, taken_bytes=taken[0], taken_shm_bytes=taken[1])
 
     def for_training(self) -> Host:
@@ -79,9 +90,12 @@ def smallest(hosts: Iterable[Host | None]) -> Host:
     for other in others:
         shm = [one for one in (first.shm_free_bytes, other.shm_free_bytes) if one is not None]
         first = Host(
-            min(first.free_bytes, other.free_bytes), min(first.cores, other.cores), min(shm, default=None),
-            max(first.ranks, other.ranks), min(first.cards, other.cards),
-        )  # fmt: skip
+            min(first.free_bytes, other.free_bytes),
+            min(first.cores, other.cores),
+            min(shm, default=None),
+            max(first.ranks, other.ranks),
+            min(first.cards, other.cards),
+        )
     return first
 
 
@@ -119,7 +133,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class LoaderPlan:
-    """Of one rank's loader. `workers` are the most there is room for, where nobody gave a number; `why` says what bounds them.
+    """Of one rank's loader. `workers` are the most there is room for, where nobody gave a number;
+    `why` says what bounds them.
 
     `warnings` name what was given and does not fit: it is kept (`refuse` is for --strict).
     """
@@ -134,7 +149,9 @@ class LoaderPlan:
     warnings: tuple[Diagnostic, ...] = ()
 
 
-def plan_loader(host: Host, need: Need, asked: Asked = Asked(), policy: str = "measured") -> LoaderPlan:
+def plan_loader(
+    host: Host, need: Need, asked: Asked = Asked(), policy: str = "measured"
+) -> LoaderPlan:
     """How a loader is set up. What was given stays as it is, and the rest follows from it."""
     found = _on_the_ladder(host) if policy == "ladder" else _measured(host, need, asked)
     in_force = (
@@ -142,21 +159,35 @@ def plan_loader(host: Host, need: Need, asked: Asked = Asked(), policy: str = "m
         found.prefetch if asked.prefetch is None else asked.prefetch,
         found.pin_memory if asked.pin_memory is None else asked.pin_memory and host.cards > 0,
     )
-    plan = LoaderPlan(*in_force, found.why, need.host_bytes(*in_force), need.shm_bytes(*in_force[:2]))
+    plan = LoaderPlan(
+        *in_force, found.why, need.host_bytes(*in_force), need.shm_bytes(*in_force[:2])
+    )
     warnings = tuple(_warnings(host, need, plan, found, asked, policy))
-    return replace(plan, rows=tuple(_rows(host, plan, asked, policy, bool(warnings))), warnings=warnings)
+    return replace(
+        plan, rows=tuple(_rows(host, plan, asked, policy, bool(warnings))), warnings=warnings
+    )
 
 
 def refuse(warnings: Sequence[Diagnostic]) -> None:
     """--strict: what the host has no room for is not kept. Raises DoesNotFit."""
     if warnings:
         first = warnings[0]
-        raise DoesNotFit(first.problem, first.explanation, f"{first.suggestion}; without --strict it is kept, with a warning")
+        raise DoesNotFit(
+            first.problem,
+            first.explanation,
+            f"{first.suggestion}; without --strict it is kept, with a warning",
+        )
 
 
 def _measured(host: Host, need: Need, asked: Asked) -> LoaderPlan:
-    """The first of these that has room for a worker: pinned and with two batches ahead, with one, and the same unpinned."""
-    pins = (True, False) if host.cards and asked.pin_memory is None else (bool(asked.pin_memory and host.cards),)
+    """The first of these that has room for a worker: pinned and with two batches ahead, with one,
+    and the same unpinned.
+    """
+    pins = (
+        (True, False)
+        if host.cards and asked.pin_memory is None
+        else (bool(asked.pin_memory and host.cards),)
+    )
     prefetches = (PREFETCH, 1) if asked.prefetch is None else (asked.prefetch,)
     for pinned in pins:
         for prefetch in prefetches:
@@ -168,36 +199,65 @@ def _measured(host: Host, need: Need, asked: Asked) -> LoaderPlan:
     return LoaderPlan(most, prefetches[0], pinned, why)
 
 
-def most_workers(host: Host, need: Need, prefetch: int, pinned: bool = False, bounded: bool = True) -> tuple[int, str]:
+def most_workers(
+    host: Host, need: Need, prefetch: int, pinned: bool = False, bounded: bool = True
+) -> tuple[int, str]:
     """(the most workers of one rank that there is room for, what holds them to that).
 
     `bounded`: by cores and the length of an epoch as well, which are no matter of room.
     """
-    free, each = host.room_bytes - need.host_bytes(0, 0, pinned), need.host_bytes(1, prefetch, pinned)
+    free, each = (
+        host.room_bytes - need.host_bytes(0, 0, pinned),
+        need.host_bytes(1, prefetch, pinned),
+    )
     each -= need.host_bytes(0, 0, pinned)
     bounds = [(free // max(1, each), _memory_text(host))]
     if host.shm_room_bytes is not None and need.batch_bytes:
-        words = f"/dev/shm has {format_bytes(host.shm_free_bytes or 0)} free for batches of {format_bytes(need.batch_bytes)}"
-        bounds.append(((host.shm_room_bytes - need.kept * need.batch_bytes) // (prefetch * need.batch_bytes), words))
+        words = (
+            f"/dev/shm has {format_bytes(host.shm_free_bytes or 0)} free for batches of "
+            f"{format_bytes(need.batch_bytes)}"
+        )
+        bounds.append(
+            (
+                (host.shm_room_bytes - need.kept * need.batch_bytes)
+                // (prefetch * need.batch_bytes),
+                words,
+            )
+        )
     if bounded:
         cores = f"{host.cores} cores" + (f" for {host.ranks} ranks" if host.ranks > 1 else "")
         bounds.append((host.cores // host.ranks, f"there are {cores}"))
-        bounds.append((need.batches if need.batches > 1 else 0, f"an epoch has {need.batches:,} batches on a rank"))
+        bounds.append(
+            (
+                need.batches if need.batches > 1 else 0,
+                f"an epoch has {need.batches:,} batches on a rank",
+            )
+        )
     most, why = min(bounds, key=lambda bound: bound[0])
     return max(0, most), why
 
 
 def _memory_text(host: Host) -> str:
-    taken = f", {format_bytes(host.taken_bytes)} of them are planned already" if host.taken_bytes else ""
-    return f"{format_bytes(host.free_bytes)} of memory are free, loading may take {SHARE:.0%}{taken}"
+    taken = (
+        f", {format_bytes(host.taken_bytes)} of them are planned already"
+        if host.taken_bytes
+        else ""
+    )
+    return (
+        f"{format_bytes(host.free_bytes)} of memory are free, loading may take {SHARE:.0%}{taken}"
+    )
 
 
-def _rows(host: Host, plan: LoaderPlan, asked: Asked, policy: str, warned: bool) -> Iterable[PlannedSetting]:
+def _rows(
+    host: Host, plan: LoaderPlan, asked: Asked, policy: str, warned: bool
+) -> Iterable[PlannedSetting]:
     why = _step_text(host) if policy == "ladder" else plan.why
     kept = f"kept as asked, and it is too much: {why}" if warned else "as asked"
     yield _row("workers", asked.workers, plan.workers, why, kept)
     if plan.workers or asked.prefetch is not None:
-        yield _row("prefetch", asked.prefetch, plan.prefetch, "batches made ahead by each worker", kept)
+        yield _row(
+            "prefetch", asked.prefetch, plan.prefetch, "batches made ahead by each worker", kept
+        )
     if host.cards:
         text = "copies to the card need not be waited for" if plan.pin_memory else why
         yield _row("pin_memory", asked.pin_memory, plan.pin_memory, text, kept)
@@ -205,15 +265,30 @@ def _rows(host: Host, plan: LoaderPlan, asked: Asked, policy: str, warned: bool)
         yield _row("pin_memory", True, False, "there is no card to copy to", kept)
 
 
-def _row(name: str, asked: int | bool | None, effective: int | bool, why: str, kept: str) -> PlannedSetting:
-    return PlannedSetting(name, asked, effective, why if asked != effective else kept, Source.MEASURED)
+def _row(
+    name: str, asked: int | bool | None, effective: int | bool, why: str, kept: str
+) -> PlannedSetting:
+    return PlannedSetting(
+        name, asked, effective, why if asked != effective else kept, Source.MEASURED
+    )
 
 
-def _warnings(host: Host, need: Need, plan: LoaderPlan, found: LoaderPlan, asked: Asked, policy: str) -> Iterable[Diagnostic]:
-    """What was given, is kept, and is more than there is room for (on the ladder: than its step has)."""
-    values = {"workers": (asked.workers, found.workers), "pin_memory": (asked.pin_memory and host.cards > 0, found.pin_memory)}
+def _warnings(
+    host: Host, need: Need, plan: LoaderPlan, found: LoaderPlan, asked: Asked, policy: str
+) -> Iterable[Diagnostic]:
+    """What was given, is kept, and is more than there is room for (on the ladder: than its step
+    has).
+    """
+    values = {
+        "workers": (asked.workers, found.workers),
+        "pin_memory": (asked.pin_memory and host.cards > 0, found.pin_memory),
+    }
     if policy == "ladder":
-        over = {name: most for name, (value, most) in values.items() if value is not None and value > most}
+        over = {
+            name: most
+            for name, (value, most) in values.items()
+            if value is not None and value > most
+        }
         for name, most in over.items():
             yield _kept(name, getattr(asked, name), int(most), _step_text(host))
         return
@@ -221,12 +296,25 @@ def _warnings(host: Host, need: Need, plan: LoaderPlan, found: LoaderPlan, asked
     room = plan.host_bytes <= host.room_bytes and (shm is None or plan.shm_bytes <= shm)
     if room:
         return
-    given = {"workers": asked.workers, "prefetch": asked.prefetch, "pin_memory": asked.pin_memory or None}
+    given = {
+        "workers": asked.workers,
+        "prefetch": asked.prefetch,
+        "pin_memory": asked.pin_memory or None,
+    }
     names = {name: value for name, value in given.items() if value}
-    what = ", ".join(f"{name} {value}" for name, value in names.items()) or f"the batch of {need.batch:,} samples"
-    sums = f"{counted(plan.workers, 'worker')} and the batches of a rank take {format_bytes(plan.host_bytes)}"
+    what = (
+        ", ".join(f"{name} {value}" for name, value in names.items())
+        or f"the batch of {need.batch:,} samples"
+    )
+    sums = (
+        f"{counted(plan.workers, 'worker')} and the batches of a rank take "
+        f"{format_bytes(plan.host_bytes)}"
+    )
     if shm is not None and plan.shm_bytes > shm:
-        sums += f", {format_bytes(plan.shm_bytes)} of it in /dev/shm, which has {format_bytes(host.shm_free_bytes or 0)} free"
+        sums += (
+            f", {format_bytes(plan.shm_bytes)} of it in /dev/shm, which has "
+            f"{format_bytes(host.shm_free_bytes or 0)} free"
+        )
     yield Diagnostic(
         "host-memory",
         f"{what}: kept as you gave it, and there is room for {counted(found.workers, 'worker')}",
@@ -237,16 +325,22 @@ def _warnings(host: Host, need: Need, plan: LoaderPlan, found: LoaderPlan, asked
 
 def _kept(name: str, value: object, most: int, why: str) -> Diagnostic:
     return Diagnostic(
-        "host-memory", f"{name} {value}: kept as you gave it; the ladder would take {most}", why,
+        "host-memory",
+        f"{name} {value}: kept as you gave it; the ladder would take {most}",
+        why,
         "leave it out for the ladder to choose, or use --host-policy measured",
-    )  # fmt: skip
+    )
 
 
-# --- batches -----------------------------------------------------------------------------------------------------------
+# --- batches ---
 
 
-def eval_batch(host: Host, sample_bytes: float, wanted: int, given: bool) -> tuple[int, str | None, tuple[Diagnostic, ...]]:
-    """(samples of an evaluation batch, why it is not `wanted`, warnings): one batch of each rank within what is left."""
+def eval_batch(
+    host: Host, sample_bytes: float, wanted: int, given: bool
+) -> tuple[int, str | None, tuple[Diagnostic, ...]]:
+    """(samples of an evaluation batch, why it is not `wanted`, warnings): one batch of each rank
+    within what is left.
+    """
     most = max(1, int(host.room_bytes // max(1.0, sample_bytes)))
     if wanted <= most:
         return wanted, None, ()
@@ -288,24 +382,34 @@ def _step_text(host: Host) -> str:
     return f"--host-policy ladder, {where}: {format_bytes(host.free_bytes)} of memory are free"
 
 
-def ladder_batch(host: Host, name: str, wanted: int, given: bool) -> tuple[int, str | None, tuple[Diagnostic, ...]]:
-    """(samples, why not `wanted`, warnings) for the setting "micro_batch" or "eval_batch", the ladder's own as configured."""
+def ladder_batch(
+    host: Host, name: str, wanted: int, given: bool
+) -> tuple[int, str | None, tuple[Diagnostic, ...]]:
+    """(samples, why not `wanted`, warnings) for the setting "micro_batch" or "eval_batch", the
+    ladder's own as configured.
+    """
     step = ladder_step(host)
     most = step.batch if name == "micro_batch" else step.eval_batch
     if most is None or wanted <= most:
         return wanted, None, ()
-    return (wanted, None, (_kept(name, wanted, most, _step_text(host)),)) if given else (most, _step_text(host), ())
+    return (
+        (wanted, None, (_kept(name, wanted, most, _step_text(host)),))
+        if given
+        else (most, _step_text(host), ())
+    )
 
 
-# --- data in memory ----------------------------------------------------------------------------------------------------
+# --- data in memory ---
 
 
 def holds_data(host: Host, data_bytes: int, pinned_bytes: int, share: float) -> bool:
-    """Whether a copy for each rank of a machine is within `share` of what is free, and pinned within what loading may take."""
+    """Whether a copy for each rank of a machine is within `share` of what is free, and pinned
+    within what loading may take.
+    """
     return data_bytes * host.ranks <= share * host.free_bytes and pinned_bytes <= host.room_bytes
 
 
-# --- how many workers keep up ------------------------------------------------------------------------------------------
+# --- how many workers keep up ---
 
 
 @dataclass(frozen=True)
@@ -330,30 +434,40 @@ def brings_more(between_s: dict[int, float], count: int) -> bool:
 def choose_workers(rates: Rates) -> tuple[int, str]:
     """(workers, why)
 
-    How long the device computes for a batch is not known yet. Without workers a step takes computing + making; with them the
-    longer of computing and between, + receiving. So they win at most ``making - receiving`` (long computing) and lose at
-    most ``between + receiving - making`` (no computing); they are taken where they can win more than they can lose.
+    How long the device computes for a batch is not known yet. Without workers a step takes
+    computing + making; with them the longer of computing and between, + receiving. So they win at
+    most ``making - receiving`` (long computing) and lose at most ``between + receiving - making``
+    (no computing); they are taken where they can win more than they can lose.
     """
     made = f"a batch takes {format_duration(rates.making_s)} to make"
     if not rates.between_s:
         return 0, made
     best = min(rates.between_s.values())
-    chosen = min(count for count, between_s in rates.between_s.items() if between_s <= best * (1 + _GAIN))
+    chosen = min(
+        count for count, between_s in rates.between_s.items() if between_s <= best * (1 + _GAIN)
+    )
     wins = rates.making_s - rates.receiving_s
     loses = rates.between_s[chosen] + rates.receiving_s - rates.making_s
-    tried = ", ".join(f"{format_duration(between_s)} with {n}" for n, between_s in sorted(rates.between_s.items()))
-    reason = f"{made}, {format_duration(rates.receiving_s)} to receive from a worker, and one comes every {tried}"
+    tried = ", ".join(
+        f"{format_duration(between_s)} with {n}" for n, between_s in sorted(rates.between_s.items())
+    )
+    reason = (
+        f"{made}, {format_duration(rates.receiving_s)} to receive from a worker, and one comes "
+        f"every {tried}"
+    )
     if loses >= wins:
         return 0, f"{reason}: workers could cost more than they save"
     return chosen, f"{reason}: the fewest within {_GAIN:.0%} of the fastest"
 
 
 def workers_needed(step_s: float, waited_s: float, workers: int) -> int | None:
-    """Workers that keep up, by a step of `step_s` seconds, `waited_s` of them waiting for `workers` workers (0: none).
+    """Workers that keep up, by a step of `step_s` seconds, `waited_s` of them waiting for `workers`
+    workers (0: none).
 
-    One worker makes a batch in `p` seconds, the device works on it for `c`. Side by side `w` workers deliver one every
-    ``p / w`` seconds; the training waits as long as that is more than `c`, and ``ceil(p / c)`` workers are enough. Workers that
-    nobody waits for are taken to be as many as it needs. None where the data takes over 50 times as long as the computing.
+    One worker makes a batch in `p` seconds, the device works on it for `c`. Side by side `w`
+    workers deliver one every ``p / w`` seconds; the training waits as long as that is more than
+    `c`, and ``ceil(p / c)`` workers are enough. Workers that nobody waits for are taken to be as
+    many as it needs. None where the data takes over 50 times as long as the computing.
     """
     waited_s = min(max(waited_s, 0.0), step_s)
     computing_s = step_s - waited_s
@@ -366,7 +480,8 @@ def workers_needed(step_s: float, waited_s: float, workers: int) -> int | None:
 
 
 def workers_to_try(cores: int, most: int | None = None) -> tuple[int, ...]:
-    """Counts of loader workers worth a trial against none: one, half the cores, all the cores but one; ascending.
+    """Counts of loader workers worth a trial against none: one, half the cores, all the cores but
+    one; ascending.
 
     `most`: that the host has room for.
     """

@@ -13,9 +13,13 @@ from brimful.values import Command, NextCommand, Prediction, Setting
 
 
 def after_prediction(
-    command: Command, prediction: Prediction, is_open: bool, settings_at: Callable[[int | None], Mapping[str, Setting]]
+    command: Command,
+    prediction: Prediction,
+    is_open: bool,
+    settings_at: Callable[[int | None], Mapping[str, Setting]],
 ) -> NextCommand | None:
-    """None where nothing fits. `is_open`: nobody asked for a batch size; the prediction's own is the largest, or the script's.
+    """None where nothing fits. `is_open`: nobody asked for a batch size; the prediction's own is
+    the largest, or the script's.
 
     `settings_at`: all settings of the command at a batch size (None: of the command as it stands).
     """
@@ -25,32 +29,56 @@ def after_prediction(
     words = shlex.join(fill(command, settings_at(size)))
     unfollowed = prediction.ignores_batch_size or prediction.limited_by == NOT_FOLLOWED
     if size is None or prediction.in_force is not None or unfollowed:
-        return NextCommand(f"brimful audit -- {words}", "what the loader really gives, and what else the command really does")
+        return NextCommand(
+            f"brimful audit -- {words}",
+            "what the loader really gives, and what else the command really does",
+        )
     if prediction.verdict != "fits":
         line = None if largest is None else _line(command, settings_at(largest), largest)
         return None if line is None else NextCommand(line, "the largest batch size that fits")
     if not is_open:
-        return NextCommand(f"brimful tune -- {words}", "on the machine with that card: which settings train fastest, measured")
+        return NextCommand(
+            f"brimful tune -- {words}",
+            "on the machine with that card: which settings train fastest, measured",
+        )
     knee = speed.knee_batch_size if speed is not None else None
     if speed is None or knee is None or knee == largest:
         best = largest or size
-        return NextCommand(_line(command, settings_at(best), best), "the largest batch size that fits")
-    why = f"the smallest batch size within {format_share(speed.tolerance)} of the best predicted speed"
+        return NextCommand(
+            _line(command, settings_at(best), best), "the largest batch size that fits"
+        )
+    why = (
+        f"the smallest batch size within {format_share(speed.tolerance)} of the best predicted "
+        "speed"
+    )
     return NextCommand(_line(command, settings_at(knee), knee), why)
 
 
 def _after_a_table(
-    command: Command, prediction: Prediction, settings_at: Callable[[int | None], Mapping[str, Setting]]
+    command: Command,
+    prediction: Prediction,
+    settings_at: Callable[[int | None], Mapping[str, Setting]],
 ) -> NextCommand | None:
     """The command with the value that was solved for, or with the best cell of a grid."""
-    solved, best = prediction.solved, next((cell.settings for cell in prediction.grid if cell.best), {})
+    solved, best = (
+        prediction.solved,
+        next((cell.settings for cell in prediction.grid if cell.best), {}),
+    )
     if prediction.verdict != "fits":
         return None
     if solved is None:
         settings, size = {**settings_at(None), **best}, best.get("batch_size")
-        line = _line(command, settings, size) if isinstance(size, int) else command_line(command, settings)
+        line = (
+            _line(command, settings, size)
+            if isinstance(size, int)
+            else command_line(command, settings)
+        )
         return NextCommand(line, "the fastest of the table that fits")
-    why = f"the largest {solved.name} that fits" if solved.largest is not None else f"{solved.name} does not change its memory"
+    why = (
+        f"the largest {solved.name} that fits"
+        if solved.largest is not None
+        else f"{solved.name} does not change its memory"
+    )
     return NextCommand(command_line(command, settings_at(solved.value)), why)
 
 

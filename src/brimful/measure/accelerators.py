@@ -1,7 +1,8 @@
 """Real accelerators of this machine, without importing torch here.
 
-NVML describes NVIDIA cards, with other processes' memory and the driver. Cards of other makers, and those that NVML does not
-number as CUDA does, `torch.accelerator` describes in a process of the script's own Python (`ask_python`).
+NVML describes NVIDIA cards, with other processes' memory and the driver. Cards of other makers, and
+those that NVML does not number as CUDA does, `torch.accelerator` describes in a process of the
+script's own Python (`ask_python`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One real card. `free_bytes` counts what every process on it leaves, `others_bytes` what they hold."""
+    """One real card. `free_bytes` counts what every process on it leaves, `others_bytes` what they
+    hold.
+    """
 
     index: int  # as torch numbers it, after CUDA_VISIBLE_DEVICES
     kind: str  # "cuda", "xpu", "mps", ... as torch.device names it
@@ -33,22 +36,30 @@ class Accelerator:
 
 
 def found_by(python: str) -> tuple[Accelerator, ...]:
-    """The cards that a script sees which runs in the interpreter `python`, as it numbers them; () where there is none."""
+    """The cards that a script sees which runs in the interpreter `python`, as it numbers them; ()
+    where there is none.
+    """
     cards, seen = _by_driver()
     return seen if seen and _numbered_by_nvml(cards) else ask_python(python) or seen
 
 
 def _numbered_by_nvml(cards: list[Accelerator]) -> bool:
-    """Whether NVML's order of this machine's cards is CUDA's. CUDA counts the fastest card first unless CUDA_DEVICE_ORDER
-    says PCI_BUS_ID (CUDA C++ Programming Guide, environment variables); and of a card that is cut up (MIG) it sees one slice.
+    """Whether NVML's order of this machine's cards is CUDA's. CUDA counts the fastest card first
+    unless CUDA_DEVICE_ORDER says PCI_BUS_ID (CUDA C++ Programming Guide, environment variables);
+    and of a card that is cut up (MIG) it sees one slice.
     """
     if any(card.sliced for card in cards):
         return False
-    return len({card.name for card in cards}) == 1 or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    return (
+        len({card.name for card in cards}) == 1
+        or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    )
 
 
 def visible() -> tuple[Accelerator, ...]:
-    """NVIDIA cards by NVML, in the order that CUDA_VISIBLE_DEVICES gives them; () without a card or a driver."""
+    """NVIDIA cards by NVML, in the order that CUDA_VISIBLE_DEVICES gives them; () without a card or
+    a driver.
+    """
     return _by_driver()[1]
 
 
@@ -60,7 +71,9 @@ def _by_driver() -> tuple[list[Accelerator], tuple[Accelerator, ...]]:
             import pynvml  # the module of the package nvidia-ml-py
 
             pynvml.nvmlInit()
-    except Exception:  # no driver, no library, no permission: each is "no card" here, and `doctor` says so
+    except (
+        Exception
+    ):  # no driver, no library, no permission: each is "no card" here, and `doctor` says so
         return [], ()
     try:
         cards = [_by_nvml(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -87,7 +100,9 @@ def _by_nvml(pynvml, index: int) -> Accelerator:
 
 
 def _memory(pynvml, handle):
-    """The second version keeps the driver's own reserve apart from what processes use; drivers before 510 lack it."""
+    """The second version keeps the driver's own reserve apart from what processes use; drivers
+    before 510 lack it.
+    """
     try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError:
@@ -105,7 +120,10 @@ def _as_torch_numbers_them(pynvml, cards: list[Accelerator]) -> tuple[Accelerato
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return tuple(cards)
-    by_uuid = {pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(card.index)): card for card in cards}
+    by_uuid = {
+        pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(card.index)): card
+        for card in cards
+    }
     picked: list[Accelerator] = []
     for word in (part.strip() for part in chosen.split(",")):
         if word.isdigit() and int(word) < len(cards):
@@ -118,7 +136,8 @@ def _as_torch_numbers_them(pynvml, cards: list[Accelerator]) -> tuple[Accelerato
     return tuple(picked)
 
 
-# The question's own context counts as used: at most this much was seen of one (measure/gpus/cards.py).
+# The question's own context counts as used: at most this much was seen of one
+# (measure/gpus/cards.py).
 _CONTEXT_BYTES = 1882 << 20
 
 _QUESTION = """
@@ -142,16 +161,22 @@ print("BRIMFUL" + json.dumps(found))
 
 
 def ask_python(python: str) -> tuple[Accelerator, ...]:
-    """What `torch.accelerator` shows in the interpreter `python`; () where it has no torch or shows nothing."""
+    """What `torch.accelerator` shows in the interpreter `python`; () where it has no torch or shows
+    nothing.
+    """
     rows = json.loads(_answer(python, _QUESTION) or "[]")
     return tuple(
-        Accelerator(index, kind, name, total, free, others_bytes=max(0, total - free - _CONTEXT_BYTES))
+        Accelerator(
+            index, kind, name, total, free, others_bytes=max(0, total - free - _CONTEXT_BYTES)
+        )
         for index, kind, name, total, free in rows
     )
 
 
 def torch_version(python: str) -> str | None:
-    """The version of torch that the interpreter `python` has, without importing it; None if it has none or does not start."""
+    """The version of torch that the interpreter `python` has, without importing it; None if it has
+    none or does not start.
+    """
     return _answer(python, "import importlib.metadata as m; print('BRIMFUL' + m.version('torch'))")
 
 
@@ -163,11 +188,25 @@ def is_older(version: str, than: tuple[int, int]) -> bool:
 
 def _answer(python: str, question: str) -> str | None:
     """What the program `question` prints behind BRIMFUL in that interpreter; None where it cannot."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIMFUL_")}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("BRIMFUL_")
+    }
     try:
         run = subprocess.run(
-            [python, "-c", question], capture_output=True, text=True, timeout=60.0, env=environment, check=False
+            [python, "-c", question],
+            capture_output=True,
+            text=True,
+            timeout=60.0,
+            env=environment,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return next((line.removeprefix("BRIMFUL") for line in run.stdout.splitlines() if line.startswith("BRIMFUL")), None)
+    return next(
+        (
+            line.removeprefix("BRIMFUL")
+            for line in run.stdout.splitlines()
+            if line.startswith("BRIMFUL")
+        ),
+        None,
+    )

@@ -1,7 +1,7 @@
 """One attempt of a run: the command with the probe inside, from its start to its own end.
 
-Unlike a trial it is not cut and has no time limit, its output reaches the user as it comes, its files are the user's own, and
-brimful forwards signals to it.
+Unlike a trial it is not cut and has no time limit, its output reaches the user as it comes, its
+files are the user's own, and brimful forwards signals to it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from brimful.measure import gather, outcome
 from brimful.measure.heartbeat import Heartbeats
 from brimful.measure.output import OutputTee, Show, tail
 from brimful.measure.signal_forwarding import SignalForwarding
-from brimful.measure.supervisor import Ending, Watch, environment_with_probe, require_startable, supervise, write_config
+from brimful.measure.supervisor import (
+    Ending,
+    Watch,
+    environment_with_probe,
+    require_startable,
+    supervise,
+    write_config,
+)
 from brimful.units import counted
 from brimful.values import Attempt, Device, Heartbeat, PlannedSetting, Setting
 from brimful_inside import wire
@@ -38,7 +45,9 @@ class Start:
     device: Device
     resumed: bool | None
     host_limit_bytes: int | None
-    places: Mapping[str, wire.Place] = field(default_factory=dict)  # where a script without a flag has a setting's number
+    places: Mapping[str, wire.Place] = field(
+        default_factory=dict
+    )  # where a script without a flag has a setting's number
 
 
 def run_attempt(
@@ -56,7 +65,9 @@ def run_attempt(
     """
     require_startable(start.argv[0])
     folder = folder.resolve()
-    config_path = write_config(_config(start, folder), "what was kept before this attempt, which was not started")
+    config_path = write_config(
+        _config(start, folder), "what was kept before this attempt, which was not started"
+    )
     environment = environment_with_probe(start.device, start.environment, config_path)
     began_unix_s, heartbeats = time.time(), Heartbeats(folder)
     with OutputTee(folder, show, terminals) as output:
@@ -89,9 +100,17 @@ def run_attempt(
 
 def _watch(host_limit_bytes: int | None, heartbeat: Callable[[float, int], None]) -> Watch:
     if host_limit_bytes is None:
-        return Watch(heartbeat, HEARTBEAT_S, MEMORY_EVERY_S, memory_time_share=MEMORY_TIME_SHARE, waits_for_leftovers=True)
+        return Watch(
+            heartbeat,
+            HEARTBEAT_S,
+            MEMORY_EVERY_S,
+            memory_time_share=MEMORY_TIME_SHARE,
+            waits_for_leftovers=True,
+        )
     every_s = MEMORY_EVERY_UNDER_LIMIT_S
-    return Watch(heartbeat, HEARTBEAT_S, every_s, host_limit_bytes=host_limit_bytes, waits_for_leftovers=True)
+    return Watch(
+        heartbeat, HEARTBEAT_S, every_s, host_limit_bytes=host_limit_bytes, waits_for_leftovers=True
+    )
 
 
 def _config(start: Start, folder: Path) -> wire.TrialConfig:
@@ -110,9 +129,18 @@ def _config(start: Start, folder: Path) -> wire.TrialConfig:
 def _notes(ending: Ending, reported: gather.Reported) -> list[str]:
     notes = []
     if "rank" not in reported.roles:
-        notes.append("no Python process of the command loaded the probe: brimful did not see its steps and memory")
+        notes.append(
+            "no Python process of the command loaded the probe: brimful did not see its steps "
+            "and memory"
+        )
     if reported.damaged_files:
-        notes.append(f"{counted(reported.damaged_files, 'report')} of its processes are damaged; brimful read what it could")
+        notes.append(
+            f"{counted(reported.damaged_files, 'report')} of its processes are damaged; brimful "
+            "read what it could"
+        )
     if ending.left_behind:
-        notes.append(f"brimful ended {counted(ending.left_behind, 'process', 'processes')} that the command left behind")
+        notes.append(
+            f"brimful ended {counted(ending.left_behind, 'process', 'processes')} that the "
+            "command left behind"
+        )
     return notes

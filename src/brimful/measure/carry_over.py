@@ -1,8 +1,10 @@
-"""What the trials of one session hand on to the next: files that the script prepared, and scans of its data sets.
+"""What the trials of one session hand on to the next: files that the script prepared, and scans of
+its data sets.
 
-A trial's writes stay in its own folder. The next trial gets those from before the first optimizer step (a tokenized corpus, a
-download) and none from after it (checkpoints, logs), since no trial resumes another. Each trial checks the scans by some of
-their samples, and scans anew where they differ (`brimful_inside.probe.worst_case.scan_cache`).
+A trial's writes stay in its own folder. The next trial gets those from before the first optimizer
+step (a tokenized corpus, a download) and none from after it (checkpoints, logs), since no trial
+resumes another. Each trial checks the scans by some of their samples, and scans anew where they
+differ (`brimful_inside.probe.worst_case.scan_cache`).
 """
 
 from __future__ import annotations
@@ -20,14 +22,24 @@ _GONE = ".gone"  # marks of what it removed
 
 
 def scan_files(earlier: Sequence[TrialResult], record_folder: Path) -> tuple[Path, ...]:
-    """The scans of those trials that made some, the newest last; such a trial may have failed later on."""
-    return tuple(path for one in earlier for path in sorted((record_folder / one.folder).glob(SCANS_FILE % "*")))
+    """The scans of those trials that made some, the newest last; such a trial may have failed later
+    on.
+    """
+    return tuple(
+        path
+        for one in earlier
+        for path in sorted((record_folder / one.folder).glob(SCANS_FILE % "*"))
+    )
 
 
 def carry_over_files(earlier: Sequence[TrialResult], record_folder: Path, folder: Path) -> None:
-    """Puts what the first trial that trained had prepared into the layer of a new trial at `folder`, by hard links."""
+    """Puts what the first trial that trained had prepared into the layer of a new trial at
+    `folder`, by hard links.
+    """
     for one in earlier:
-        first_step = min((r.first_step_unix_s for r in one.reports if r.first_step_unix_s), default=None)
+        first_step = min(
+            (r.first_step_unix_s for r in one.reports if r.first_step_unix_s), default=None
+        )
         if first_step is not None:
             source = record_folder / one.folder / KEPT_OUT
             for path in _made_before(source, first_step):
@@ -36,7 +48,9 @@ def carry_over_files(earlier: Sequence[TrialResult], record_folder: Path, folder
 
 
 def _made_before(root: Path, unix_s: float) -> Iterator[Path]:
-    """Regular files under `root` that were last written before that time, and that the user's own tree does not have."""
+    """Regular files under `root` that were last written before that time, and that the user's own
+    tree does not have.
+    """
     for where, folders, names in os.walk(root):
         if Path(where) == root and _GONE in folders:
             folders.remove(_GONE)

@@ -1,4 +1,6 @@
-"""What the processes of a command reported, gathered over its ranks: worst memory, summed samples, all failures."""
+"""What the processes of a command reported, gathered over its ranks: worst memory, summed samples,
+all failures.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +60,13 @@ def of_run(folder: Path) -> Reported:
 def gathered(events_by_process: Sequence[Sequence[Any]], damaged_files: int = 0) -> Reported:
     failures = []
     for events in events_by_process:
-        rank = next((e.rank for e in reversed(events) if isinstance(e, (Report, wire.ProcessStarted))), 0)
+        rank = next(
+            (e.rank for e in reversed(events) if isinstance(e, (Report, wire.ProcessStarted))), 0
+        )
         failures += [RankFailure(rank, e) for e in events if isinstance(e, Failure)]
-    roles = tuple(e.role for events in events_by_process for e in events if isinstance(e, wire.ProcessStarted))
+    roles = tuple(
+        e.role for events in events_by_process for e in events if isinstance(e, wire.ProcessStarted)
+    )
     by_rank = tuple(sorted(failures, key=lambda one: one.rank))
     return Reported(last_reports(events_by_process), by_rank, roles, damaged_files)
 
@@ -76,17 +82,23 @@ def role_of(folder: Path, pid: int | str) -> str | None:
 
 
 def last_reports(events_by_process: Iterable[Sequence[Any]]) -> tuple[Report, ...]:
-    """The last report of each rank, by rank. Of two processes with one rank (a restart), the one with more steps counts."""
+    """The last report of each rank, by rank. Of two processes with one rank (a restart), the one
+    with more steps counts.
+    """
     best: dict[int, Report] = {}
     for events in events_by_process:
         reports = [e for e in events if isinstance(e, Report)]
-        if reports and (reports[-1].rank not in best or reports[-1].steps >= best[reports[-1].rank].steps):
+        if reports and (
+            reports[-1].rank not in best or reports[-1].steps >= best[reports[-1].rank].steps
+        ):
             best[reports[-1].rank] = reports[-1]
     return tuple(best[rank] for rank in sorted(best))
 
 
 def worst_phases(reports: Sequence[Report]) -> dict[str, PhasePeak]:
-    """By phase: the largest device figures of any rank, and the host memory of all ranks together (they share one host)."""
+    """By phase: the largest device figures of any rank, and the host memory of all ranks together
+    (they share one host).
+    """
     names = dict.fromkeys(name for report in reports for name in report.phases)
     return {name: worst([r.phases[name] for r in reports if name in r.phases]) for name in names}
 
@@ -96,7 +108,9 @@ def worst(peaks: Sequence[PhasePeak]) -> PhasePeak:
         allocated_bytes=most(p.allocated_bytes for p in peaks),
         reserved_bytes=most(p.reserved_bytes for p in peaks),
         device_bytes=most(p.device_bytes for p in peaks),
-        host_bytes=sum(known) if (known := [p.host_bytes for p in peaks if p.host_bytes is not None]) else None,
+        host_bytes=sum(known)
+        if (known := [p.host_bytes for p in peaks if p.host_bytes is not None])
+        else None,
         visits=max(p.visits for p in peaks),
         cached=all(p.cached for p in peaks),
         host_is_true=all(p.host_is_true for p in peaks),
@@ -110,7 +124,8 @@ def whole_peak(reports: Sequence[Report]) -> PhasePeak | None:
 
 
 def samples_per_step(reports: Sequence[Report], alone_of: int = 1) -> int | None:
-    """The effective batch: the median step's samples, summed over the ranks; None if a rank does not know.
+    """The effective batch: the median step's samples, summed over the ranks; None if a rank does
+    not know.
 
     Of `alone_of` ranks of which one was started, the others are taken to do as much.
     """
@@ -130,40 +145,62 @@ def step_times(reports: Sequence[Report]) -> tuple[float, ...]:
 
 
 def samples_per_second(reports: Sequence[Report]) -> float | None:
-    """Samples per second of all ranks together, over the measured steps; None without a clock or a count."""
+    """Samples per second of all ranks together, over the measured steps; None without a clock or a
+    count.
+    """
     sums = [_samples_in(report, report.step_s) for report in reports]
-    return sum(samples / seconds for samples, seconds in sums) if sums and all(seconds > 0 for _, seconds in sums) else None
+    return (
+        sum(samples / seconds for samples, seconds in sums)
+        if sums and all(seconds > 0 for _, seconds in sums)
+        else None
+    )
 
 
 def samples_per_processor_second(reports: Sequence[Report]) -> float | None:
-    """The same for a second of processor time that any of the ranks used; None where it is not known."""
+    """The same for a second of processor time that any of the ranks used; None where it is not
+    known.
+    """
     sums = [_samples_in(report, report.cpu_s) for report in reports]
     seconds = sum(seconds for _, seconds in sums)
-    return sum(samples for samples, _ in sums) / seconds if sums and all(s > 0 for _, s in sums) else None
+    return (
+        sum(samples for samples, _ in sums) / seconds
+        if sums and all(s > 0 for _, s in sums)
+        else None
+    )
 
 
 def _samples_in(report: Report, seconds: Sequence[float]) -> tuple[int, float]:
-    """Samples of the measured steps that are counted, and the sum of `seconds`, one for each step, of those."""
+    """Samples of the measured steps that are counted, and the sum of `seconds`, one for each step,
+    of those.
+    """
     pairs = zip(_measured(report, report.samples_per_step), seconds, strict=False)
     counted = [(samples, time_s) for samples, time_s in pairs if samples is not None]
     return sum(samples for samples, _ in counted), sum(time_s for _, time_s in counted)
 
 
 def loading_share(reports: Sequence[Report]) -> float | None:
-    """Share of the measured time that the slowest rank waited for data; None where not known (an imaginary card)."""
-    shares = [sum(r.loading_s) / sum(r.step_s) for r in reports if r.loading_s and sum(r.step_s) > 0]
+    """Share of the measured time that the slowest rank waited for data; None where not known (an
+    imaginary card).
+    """
+    shares = [
+        sum(r.loading_s) / sum(r.step_s) for r in reports if r.loading_s and sum(r.step_s) > 0
+    ]
     return min(1.0, max(shares)) if shares else None
 
 
 def samples_trained(reports: Sequence[Report]) -> int | None:
     """Of a run: trained on by all ranks together; None where one of them cannot count."""
-    counts = [report.counters.samples if report.counters else None for report in reports if report.steps]
+    counts = [
+        report.counters.samples if report.counters else None for report in reports if report.steps
+    ]
     known = [count for count in counts if count is not None]
     return sum(known) if known and len(known) == len(counts) else None
 
 
 def training_counters(reports: Sequence[Report]) -> list[RunCounters]:
-    """Of each rank of a run that has trained; evaluations and set-up are not counted in their times."""
+    """Of each rank of a run that has trained; evaluations and set-up are not counted in their
+    times.
+    """
     return [r.counters for r in reports if r.counters and r.counters.train_s > 0]
 
 

@@ -1,4 +1,6 @@
-"""What the ranks report while a command goes on: where a trial is, and of a run steps, speed and memory about once a second."""
+"""What the ranks report while a command goes on: where a trial is, and of a run steps, speed and
+memory about once a second.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from brimful.measure.output import tail
 from brimful.values import Heartbeat, RunCounters
 from brimful_inside.wire import Progress
 
-#: Rates are of the training time within this window: long enough for steps of seconds, short enough to show a change.
+# : Rates are of the training time within this window: long enough for steps of seconds, short
+# enough to show a change.
 WINDOW_S = 20.0
 _TAIL_BYTES = 4096
 
@@ -22,7 +25,9 @@ def trial_progress(folder: Path) -> Progress | None:
     latest: Progress | None = None
     for path in folder.glob("wire-*.jsonl"):
         lines = reversed(tail(path, _TAIL_BYTES).splitlines())
-        found = next((one for line in lines if (one := codec.progress_of(line.encode())) is not None), None)
+        found = next(
+            (one for line in lines if (one := codec.progress_of(line.encode())) is not None), None
+        )
         if found is not None and (latest is None or found.unix_s > latest.unix_s):
             latest = found
     return latest
@@ -36,12 +41,23 @@ class Heartbeats:
         self._seen: dict[str, deque[Progress]] = {}  # by file: those of the window
 
     def read(self, seconds: float, host_bytes: int | None) -> Heartbeat:
-        """`seconds` since the attempt began; `host_bytes`: resident memory of all its processes, None where not known."""
+        """`seconds` since the attempt began; `host_bytes`: resident memory of all its processes,
+        None where not known.
+        """
         for path in self._folder.glob("latest-progress-*.jsonl"):
             self._add(path)
-        latest = sorted((kept[-1] for kept in self._seen.values()), key=lambda one: (one.rank, -one.steps))
+        latest = sorted(
+            (kept[-1] for kept in self._seen.values()), key=lambda one: (one.rank, -one.steps)
+        )
         counters = [one.counters for one in latest if one.counters is not None]
-        loss = next(((one.rank, one.counters) for one in latest if one.counters and one.counters.loss is not None), None)
+        loss = next(
+            (
+                (one.rank, one.counters)
+                for one in latest
+                if one.counters and one.counters.loss is not None
+            ),
+            None,
+        )
         lately = self._lately()
         free, total = host.free_bytes(), host.total_bytes()
         newest = max(latest, key=lambda one: one.unix_s, default=None)
@@ -74,15 +90,26 @@ class Heartbeats:
                 del self._seen[path.name]
 
     def _lately(self) -> list[RunCounters]:
-        """What each rank that trains counted within the window; since it began where it did not train in the window."""
+        """What each rank that trains counted within the window; since it began where it did not
+        train in the window.
+        """
         found = []
         for kept in self._seen.values():
             first, last = kept[0].counters, kept[-1].counters
             if last is not None and last.train_s > 0:
-                found.append(last if first is None or first.train_s >= last.train_s else _since(first, last))
+                found.append(
+                    last if first is None or first.train_s >= last.train_s else _since(first, last)
+                )
         return found
 
 
 def _since(first: RunCounters, last: RunCounters) -> RunCounters:
-    samples = None if first.samples is None or last.samples is None else last.samples - first.samples
-    return replace(last, samples=samples, train_s=last.train_s - first.train_s, loading_s=last.loading_s - first.loading_s)
+    samples = (
+        None if first.samples is None or last.samples is None else last.samples - first.samples
+    )
+    return replace(
+        last,
+        samples=samples,
+        train_s=last.train_s - first.train_s,
+        loading_s=last.loading_s - first.loading_s,
+    )

@@ -1,7 +1,9 @@
-"""This machine's host side: memory that can really be had, cores, shared memory, the kernel's counter of kills.
+"""This machine's host side: memory that can really be had, cores, shared memory, the kernel's
+counter of kills.
 
-psutil shows the host's memory, not the container's. The smallest cgroup limit of any level of the hierarchy holds. Sources: the
-kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+psutil shows the host's memory, not the container's. The smallest cgroup limit of any level of the
+hierarchy holds. Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst and
+cgroup-v1/memory.rst.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ def total_bytes() -> int:
 
 
 def free_bytes() -> int:
-    """Host memory that a new process can have: what the kernel calls available, or what the cgroup still allows."""
+    """Host memory that a new process can have: what the kernel calls available, or what the cgroup
+    still allows.
+    """
     available = psutil.virtual_memory().available
     left = Cgroup().memory_free_bytes()
     return max(0, min(available, left) if left is not None else available)
@@ -45,7 +49,9 @@ def cores() -> int:
 
 
 def shm_bytes() -> int | None:
-    """The size of /dev/shm, through which DataLoader workers hand over their batches; None where there is none."""
+    """The size of /dev/shm, through which DataLoader workers hand over their batches; None where
+    there is none.
+    """
     return psutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else None
 
 
@@ -55,7 +61,9 @@ def shm_free_bytes() -> int | None:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for memory so far: in this cgroup, or in all where it does not count those."""
+    """How many processes the kernel has killed for memory so far: in this cgroup, or in all where
+    it does not count those.
+    """
     own = Cgroup().oom_kills()
     return own if own is not None else int(_entry(Path("/proc/vmstat"), "oom_kill ") or 0)
 
@@ -65,7 +73,9 @@ def machine() -> Machine:
     return Machine(
         hostname=socket.gethostname(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        cpu_name=_entry(Path("/proc/cpuinfo"), "model name").lstrip("\t :") or platform.processor() or platform.machine(),
+        cpu_name=_entry(Path("/proc/cpuinfo"), "model name").lstrip("\t :")
+        or platform.processor()
+        or platform.machine(),
         cores=cores(),
         host_total_bytes=total_bytes(),
         host_free_bytes=free_bytes(),
@@ -89,43 +99,65 @@ class Cgroup:
 
     def __init__(self, root: Path = Path("/")):
         self._mount = root / "sys/fs/cgroup"
-        self._paths: dict[str, str] = {}  # controller ("" for version 2) to this process's path in its hierarchy
+        self._paths: dict[
+            str, str
+        ] = {}  # controller ("" for version 2) to this process's path in its hierarchy
         for line in _text(root / "proc/self/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             self._paths |= dict.fromkeys(controllers.split(","), path)
 
     def _levels(self, controller: str) -> list[Path]:
-        """The folders of this cgroup and all above it; inside a container the mount itself is the own cgroup."""
+        """The folders of this cgroup and all above it; inside a container the mount itself is the
+        own cgroup.
+        """
         base = self._mount / controller if controller in self._paths else self._mount
         own = base / self._paths.get(controller, self._paths.get("", "/")).lstrip("/")
-        return [level for level in (own, *own.parents) if level == base or base in level.parents] or [base]
+        return [
+            level for level in (own, *own.parents) if level == base or base in level.parents
+        ] or [base]
 
     def memory_limit_bytes(self) -> int | None:
         """The smallest memory limit of any level, or None without one."""
         names = ("memory.max", "memory.high", "memory.limit_in_bytes")
-        return min((limit for level in self._levels("memory") for limit in _limits(level, *names)), default=None)
+        return min(
+            (limit for level in self._levels("memory") for limit in _limits(level, *names)),
+            default=None,
+        )
 
     def memory_free_bytes(self) -> int | None:
-        """What is left under the tightest level: its limit less its use, page cache that can be dropped not counted."""
+        """What is left under the tightest level: its limit less its use, page cache that can be
+        dropped not counted.
+        """
         left = []
         for level in self._levels("memory"):
             used = _text(level / "memory.current") or _text(level / "memory.usage_in_bytes")
-            droppable = _entry(level / "memory.stat", "inactive_file ") or _entry(level / "memory.stat", "total_inactive_file ")
+            droppable = _entry(level / "memory.stat", "inactive_file ") or _entry(
+                level / "memory.stat", "total_inactive_file "
+            )
             if used:
                 limits = _limits(level, "memory.max", "memory.limit_in_bytes")
                 left += [limit - int(used) + int(droppable or 0) for limit in limits]
         return min(left, default=None)
 
     def oom_kills(self) -> int | None:
-        """How many processes of this cgroup the kernel has killed for memory, or None where it does not count."""
-        files = (level / name for level in self._levels("memory") for name in ("memory.events", "memory.oom_control"))
+        """How many processes of this cgroup the kernel has killed for memory, or None where it does
+        not count.
+        """
+        files = (
+            level / name
+            for level in self._levels("memory")
+            for name in ("memory.events", "memory.oom_control")
+        )
         return next((int(count) for file in files if (count := _entry(file, "oom_kill "))), None)
 
     def cores(self) -> float | None:
         """CPU time allowed, in cores: the smallest quota of any level, or None without one."""
         quotas = []
         for level in self._levels("cpu"):
-            text = _text(level / "cpu.max") or f"{_text(level / 'cpu.cfs_quota_us')} {_text(level / 'cpu.cfs_period_us')}"
+            text = (
+                _text(level / "cpu.max")
+                or f"{_text(level / 'cpu.cfs_quota_us')} {_text(level / 'cpu.cfs_period_us')}"
+            )
             quota, _, period = text.partition(" ")
             if quota.isdigit() and period.isdigit() and int(quota) > 0 < int(period):
                 quotas.append(int(quota) / int(period))

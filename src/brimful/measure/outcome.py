@@ -1,7 +1,9 @@
-"""Why a trial or an attempt of a run ended: the cause behind its consequences (`brimful.outcomes` says what follows).
+"""Why a trial or an attempt of a run ended: the cause behind its consequences (`brimful.outcomes`
+says what follows).
 
-Where several ranks fail, the one that ran out of memory is the cause, and "connection closed by peer" is a consequence. A trial
-is cut short by brimful, so what its processes reported comes first; a run ends on its own, so its exit code does.
+Where several ranks fail, the one that ran out of memory is the cause, and "connection closed by
+peer" is a consequence. A trial is cut short by brimful, so what its processes reported comes first;
+a run ends on its own, so its exit code does.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ MESSAGE_CHARACTERS = 200  # of an exception's first line: some hold whole tensor
 
 _MEMORY_KINDS = {outcome.value: outcome for outcome in OUT_OF_MEMORY}
 _KINDS = {**_MEMORY_KINDS, "unsupported": Outcome.UNSUPPORTED}
-_RANK_KILLED = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")  # torchrun's words for a rank that was
+_RANK_KILLED = re.compile(
+    r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)"
+)  # torchrun's words for a rank that was
 _ENDED_IT = "brimful ended it: its processes held more host memory than "
 
-# The errors of `brimful.train` are known here by their names and words.
+# The errors of `brimful_train` are known here by their names and words.
 _DOES_NOT_FIT = f"{DoesNotFit.__module__}.{DoesNotFit.__qualname__}"
-_SMALLER_FITS = "brimful.train.oom_limits.SmallerFits"
-_ANOTHER_RANK = "brimful.train.distributed.ranks.RankFailed"
+_SMALLER_FITS = "brimful_train.oom_limits.SmallerFits"
+_ANOTHER_RANK = "brimful_train.distributed.ranks.RankFailed"
 _OF_ANOTHER_RANK = re.compile(r"does not fit into the memory of rank \d+")
 
 
@@ -39,7 +43,9 @@ class Cause(NamedTuple):
     sentence: str | None = None  # where there is more to say
 
 
-def of_trial(ending: Ending, reported: Reported, stderr_tail: str, probe_error: str | None = None) -> Cause:
+def of_trial(
+    ending: Ending, reported: Reported, stderr_tail: str, probe_error: str | None = None
+) -> Cause:
     """`probe_error`: the last line of why the probe could not be loaded into one of the processes."""
     if ending.stop is Stop.INTERRUPT:
         return Cause(Outcome.INTERRUPTED)
@@ -47,7 +53,11 @@ def of_trial(ending: Ending, reported: Reported, stderr_tail: str, probe_error: 
         return Cause(Outcome.OUT_OF_HOST_MEMORY, None, _ENDED_IT + "the budget")
     swallowed = _swallowed(reported)
     if swallowed is not None:
-        return Cause(Outcome.OUT_OF_DEVICE_MEMORY, swallowed, "the script caught the error and went on with less")
+        return Cause(
+            Outcome.OUT_OF_DEVICE_MEMORY,
+            swallowed,
+            "the script caught the error and went on with less",
+        )
     fatal = _gravest(reported.failures)
     if fatal is not None and fatal.failure.kind in _KINDS:
         return Cause(_KINDS[fatal.failure.kind], fatal)
@@ -60,7 +70,9 @@ def of_trial(ending: Ending, reported: Reported, stderr_tail: str, probe_error: 
     return _from_outside(ending, stderr_tail) or _without_words(ending, reported, probe_error)
 
 
-def of_run(ending: Ending, reported: Reported, stderr_tail: str, by_signal: Outcome | None = None) -> Cause:
+def of_run(
+    ending: Ending, reported: Reported, stderr_tail: str, by_signal: Outcome | None = None
+) -> Cause:
     """`by_signal`: brimful forwarded a signal to end, `interrupted` or `terminated`."""
     if ending.stop is Stop.HOST_LIMIT:
         return Cause(Outcome.OUT_OF_HOST_MEMORY, None, _ENDED_IT + "--host-limit")
@@ -70,18 +82,30 @@ def of_run(ending: Ending, reported: Reported, stderr_tail: str, by_signal: Outc
         return Cause(Outcome.COMPLETED)
     fatal = _gravest(reported.failures)
     if fatal is None or (follows(fatal.failure) and not is_for_memory(fatal.failure)):
-        caught = (f for f in reported.failures if f.failure.caught and f.failure.kind in _MEMORY_KINDS)
-        fatal = next((f for f in caught if f.failure.step >= reported.steps), None)  # the script gave up over it
+        caught = (
+            f for f in reported.failures if f.failure.caught and f.failure.kind in _MEMORY_KINDS
+        )
+        fatal = next(
+            (f for f in caught if f.failure.step >= reported.steps), None
+        )  # the script gave up over it
     if fatal is not None:
         return Cause(_kind(fatal.failure, reported.reports), fatal)
-    return _from_outside(ending, stderr_tail) or Cause(Outcome.CRASHED, next(iter(reported.failures), None))
+    return _from_outside(ending, stderr_tail) or Cause(
+        Outcome.CRASHED, next(iter(reported.failures), None)
+    )
 
 
 def execution_fields(
     cause: Cause, ending: Ending, reported: Reported, folder: str, notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What a trial's result and a run's attempt have in common (`values.Execution`), but for their rates."""
-    all_notes = [*filter(None, [cause.sentence]), *notes, *(note for report in reported.reports for note in report.notes)]
+    """What a trial's result and a run's attempt have in common (`values.Execution`), but for their
+    rates.
+    """
+    all_notes = [
+        *filter(None, [cause.sentence]),
+        *notes,
+        *(note for report in reported.reports for note in report.notes),
+    ]
     return {
         "outcome": cause.outcome,
         "reports": reported.reports,
@@ -98,7 +122,9 @@ def execution_fields(
 
 
 def is_final(failure: Failure) -> bool:
-    """Whether a training that makes its micro-batches smaller itself could not: no smaller batch size would help it."""
+    """Whether a training that makes its micro-batches smaller itself could not: no smaller batch
+    size would help it.
+    """
     return failure.type == _DOES_NOT_FIT
 
 
@@ -109,15 +135,19 @@ def is_for_memory(failure: Failure) -> bool:
 
 def follows(failure: Failure) -> bool:
     """Whether it only says that another process failed."""
-    if failure.type == _ANOTHER_RANK or (is_final(failure) and _OF_ANOTHER_RANK.search(failure.message)):
+    if failure.type == _ANOTHER_RANK or (
+        is_final(failure) and _OF_ANOTHER_RANK.search(failure.message)
+    ):
         return True
     return bool(CONSEQUENCE.search(failure.type) or CONSEQUENCE.search(failure.message))
 
 
 def _swallowed(reported: Reported) -> RankFailure | None:
-    """Out of memory in training that the script caught: it went on, and yet the requested size does not fit.
+    """Out of memory in training that the script caught: it went on, and yet the requested size does
+    not fit.
 
-    On an imaginary card alone: on a real one libraries try algorithms and catch such errors in ordinary use.
+    On an imaginary card alone: on a real one libraries try algorithms and catch such errors in
+    ordinary use.
     """
     if not any(report.device == "imaginary" for report in reported.reports):
         return None
@@ -126,11 +156,17 @@ def _swallowed(reported: Reported) -> RankFailure | None:
 
 
 def _gravest(failures: Sequence[RankFailure]) -> RankFailure | None:
-    """Of those that nobody caught: memory before all others, what follows from another rank's failure last."""
+    """Of those that nobody caught: memory before all others, what follows from another rank's
+    failure last.
+    """
     uncaught = [f for f in failures if not f.failure.caught]
 
     def order(one: RankFailure) -> tuple[bool, bool, bool]:
-        return not is_for_memory(one.failure), follows(one.failure), one.failure.kind not in _MEMORY_KINDS
+        return (
+            not is_for_memory(one.failure),
+            follows(one.failure),
+            one.failure.kind not in _MEMORY_KINDS,
+        )
 
     return min(uncaught, key=order, default=None)
 
@@ -143,25 +179,44 @@ def _kind(failure: Failure, reports: Sequence[Report]) -> Outcome:
 
 def _after_measured(failure: Failure) -> str:
     where = f" ({failure.where})" if failure.where else ""
-    words = ": ".join(filter(None, [failure.type, failure.message.strip().partition("\n")[0][:MESSAGE_CHARACTERS]]))
-    return f"after the measured steps the script stopped with {words}{where}; that brimful had ended its loaders can be why"
+    words = ": ".join(
+        filter(
+            None, [failure.type, failure.message.strip().partition("\n")[0][:MESSAGE_CHARACTERS]]
+        )
+    )
+    return (
+        f"after the measured steps the script stopped with {words}{where}; that brimful had "
+        "ended its loaders can be why"
+    )
 
 
 def _from_outside(ending: Ending, stderr_tail: str) -> Cause | None:
-    """What exit code, counters and the error stream say where no process reported why; None where they say nothing."""
+    """What exit code, counters and the error stream say where no process reported why; None where
+    they say nothing.
+    """
     code = ending.exit_code
     if code == 0:
         return None
     if ending.oom_kills > 0 and code is not None:
-        return Cause(Outcome.OUT_OF_HOST_MEMORY, None, "killed by the kernel for host memory (its oom-kill counter moved)")
+        return Cause(
+            Outcome.OUT_OF_HOST_MEMORY,
+            None,
+            "killed by the kernel for host memory (its oom-kill counter moved)",
+        )
     pattern = match_oom("", stderr_tail)
     if pattern is not None:
-        return Cause(_KINDS[pattern.kind], None, "recognised from what the script printed to standard error")
+        return Cause(
+            _KINDS[pattern.kind], None, "recognised from what the script printed to standard error"
+        )
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return Cause(Outcome.KILLED, None, "killed, probably for memory")
     if _RANK_KILLED.search(stderr_tail):
         return Cause(Outcome.KILLED, None, "killed, probably for memory: one of its ranks")
-    return Cause(Outcome.KILLED, None, f"ended by signal {-code}") if code is not None and code < 0 else None
+    return (
+        Cause(Outcome.KILLED, None, f"ended by signal {-code}")
+        if code is not None and code < 0
+        else None
+    )
 
 
 def _without_words(ending: Ending, reported: Reported, probe_error: str | None) -> Cause:
@@ -171,5 +226,9 @@ def _without_words(ending: Ending, reported: Reported, probe_error: str | None) 
             return Cause(Outcome.COMPLETED if trained else Outcome.NO_STEP)
         return Cause(Outcome.CRASHED)
     if probe_error:
-        return Cause(Outcome.PROBE_NOT_LOADED, None, f"brimful could not load its probe into the process: {probe_error}")
+        return Cause(
+            Outcome.PROBE_NOT_LOADED,
+            None,
+            f"brimful could not load its probe into the process: {probe_error}",
+        )
     return Cause(Outcome.PROBE_NOT_LOADED if code == 0 or not reported.roles else Outcome.CRASHED)

@@ -1,7 +1,9 @@
-"""Where the output of a command goes: into the record alone (a trial), or to the user as it comes and into the record (a run).
+"""Where the output of a command goes: into the record alone (a trial), or to the user as it comes
+and into the record (a run).
 
-Where the user's own stream is a terminal, the command of a run gets one too, so that it prints what it would print without
-brimful (colours, progress bars); else it gets a pipe. On a full disk the record keeps no more, and the command goes on.
+Where the user's own stream is a terminal, the command of a run gets one too, so that it prints what
+it would print without brimful (colours, progress bars); else it gets a pipe. On a full disk the
+record keeps no more, and the command goes on.
 """
 
 from __future__ import annotations
@@ -25,10 +27,15 @@ Show = Callable[[str, bytes], None]  # which of STREAMS, and what came
 
 
 class OutputFiles:
-    """stdout.txt and stderr.txt in `folder`; standard input is empty. A context manager around the start of a command."""
+    """stdout.txt and stderr.txt in `folder`; standard input is empty. A context manager around the
+    start of a command.
+    """
 
     def __init__(self, folder: Path):
-        self._files = {name: os.open(folder / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) for name in STREAMS}
+        self._files = {
+            name: os.open(folder / f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            for name in STREAMS
+        }
 
     @property
     def child_streams(self) -> dict[str, int]:
@@ -51,7 +58,9 @@ class OutputFiles:
 
 
 class OutputTee(OutputFiles):
-    """To `show` and into the same files; `terminals`: the descriptor of the user's terminal for each of STREAMS that is one."""
+    """To `show` and into the same files; `terminals`: the descriptor of the user's terminal for
+    each of STREAMS that is one.
+    """
 
     def __init__(self, folder: Path, show: Show, terminals: Mapping[str, int] | None = None):
         super().__init__(folder)
@@ -61,7 +70,9 @@ class OutputTee(OutputFiles):
         self._outer: dict[int, str] = {}  # ours
         self.cut: str | None = None  # why a part of the output is not in the record
         for name in STREAMS:
-            outer, self._inner[name] = _terminal(self._terminals[name]) if name in self._terminals else os.pipe()
+            outer, self._inner[name] = (
+                _terminal(self._terminals[name]) if name in self._terminals else os.pipe()
+            )
             self._outer[outer] = name
 
     @property
@@ -113,7 +124,10 @@ class OutputTee(OutputFiles):
             while data and self.cut is None:
                 data = data[os.write(self._files[name], data) :]
         except OSError as error:
-            self.cut = f"the rest of its output could not be kept ({error.strerror}); it was still passed on"
+            self.cut = (
+                f"the rest of its output could not be kept ({error.strerror}); it was still "
+                "passed on"
+            )
 
 
 def tail(path: Path, size: int = TAIL_BYTES) -> str:
@@ -135,7 +149,9 @@ def _read(descriptor: int) -> bytes:
 
 
 def _terminal(like: int) -> tuple[int, int]:
-    """(our end, the command's end) of a terminal of the size of `like`, which leaves line ends as they are written."""
+    """(our end, the command's end) of a terminal of the size of `like`, which leaves line ends as
+    they are written.
+    """
     outer, inner = os.openpty()
     attributes = termios.tcgetattr(inner)
     attributes[1] &= ~termios.OPOST

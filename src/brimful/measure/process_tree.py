@@ -1,7 +1,9 @@
-"""The processes of one command: finds them, samples their memory, and ends them; and how much of the cores others take.
+"""The processes of one command: finds them, samples their memory, and ends them; and how much of
+the cores others take.
 
-A process group is not enough: torchrun and others start sessions of their own. All processes of a trial share the environment
-variable that names its config; it is inherited, and can be read from outside.
+A process group is not enough: torchrun and others start sessions of their own. All processes of a
+trial share the environment variable that names its config; it is inherited, and can be read from
+outside.
 """
 
 from __future__ import annotations
@@ -16,18 +18,23 @@ import psutil
 
 from brimful_inside.wire import TRIAL_CONFIG_VARIABLE
 
-_SHORTEST_S = 1.0  # of a time of which a share of the cores is known: the kernel counts in ticks of 10 ms
+_SHORTEST_S = (
+    1.0  # of a time of which a share of the cores is known: the kernel counts in ticks of 10 ms
+)
 
 
 class ProcessTree:
-    """All processes that carry the config at `config_path`, started by the process `root_pid`; `forked_from`: another one, no
-    member, with which they share memory."""
+    """All processes that carry the config at `config_path`, started by the process `root_pid`;
+    `forked_from`: another one, no member, with which they share memory."""
 
     def __init__(self, root_pid: int, config_path: str, forked_from: int | None = None):
         self._root_pid = root_pid
         self._forked_from = forked_from
         # A forked process shows the environment of the one that it was forked from.
-        self._config_paths = {config_path, *filter(None, [_config_of(forked_from)] if forked_from is not None else [])}
+        self._config_paths = {
+            config_path,
+            *filter(None, [_config_of(forked_from)] if forked_from is not None else []),
+        }
         self._known: dict[int, psutil.Process] = {}
         self._processor_s: dict[int, float] = {}  # by process, as it was last seen
 
@@ -40,7 +47,9 @@ class ProcessTree:
         return sum(self._processor_s.values())
 
     def members(self, thorough: bool = False) -> list[psutil.Process]:
-        """Living members. Descendants alone are cheap to find; `thorough` also finds those that were orphaned."""
+        """Living members. Descendants alone are cheap to find; `thorough` also finds those that
+        were orphaned.
+        """
         for process in self._candidates(thorough):
             self._known.setdefault(process.pid, process)
         self._known = {pid: p for pid, p in self._known.items() if _alive(p)}
@@ -58,12 +67,16 @@ class ProcessTree:
                     yield process
 
     def host_bytes(self) -> int:
-        """Resident memory of all members; pages that several share (forked loader workers) count once."""
+        """Resident memory of all members; pages that several share (forked loader workers) count
+        once.
+        """
         shared = _bytes_of(self._forked_from) if self._forked_from is not None else 0
         return sum(map(_proportional_bytes, self.members())) + shared
 
     def resident_bytes(self) -> int:
-        """Resident memory of the members known so far, pages that several share counted by each: quick, and too much."""
+        """Resident memory of the members known so far, pages that several share counted by each:
+        quick, and too much.
+        """
         return sum(map(_resident_bytes, self._known.values()))
 
     def end(self, grace_s: float) -> None:
@@ -87,14 +100,22 @@ class ProcessTree:
 
 
 class MemorySampler:
-    """Samples a tree's memory now and then, and at once when it may have come to a limit; `peak_bytes` is the most seen.
+    """Samples a tree's memory now and then, and at once when it may have come to a limit;
+    `peak_bytes` is the most seen.
 
-    A sample costs some milliseconds (the PSS of a process takes a walk over its pages), in which a script can fill hundreds of
-    MiB; how much it has grown since the last one costs microseconds. With a `time_share` samples take no more than that of the
-    time, and the first ones come after as long as has passed.
+    A sample costs some milliseconds (the PSS of a process takes a walk over its pages), in which a
+    script can fill hundreds of MiB; how much it has grown since the last one costs microseconds.
+    With a `time_share` samples take no more than that of the time, and the first ones come after as
+    long as has passed.
     """
 
-    def __init__(self, tree: ProcessTree, limit_bytes: int | None, every_s: float, time_share: float | None = None):
+    def __init__(
+        self,
+        tree: ProcessTree,
+        limit_bytes: int | None,
+        every_s: float,
+        time_share: float | None = None,
+    ):
         self._tree = tree
         self._limit_bytes = limit_bytes
         self._every_s, self._time_share = every_s, time_share
@@ -110,7 +131,10 @@ class MemorySampler:
 
     def poll(self, now_s: float) -> None:
         due = now_s >= self._next_s
-        if not due and (self._limit_bytes is None or self._tree.resident_bytes() - self._resident_bytes <= self._room_bytes):
+        if not due and (
+            self._limit_bytes is None
+            or self._tree.resident_bytes() - self._resident_bytes <= self._room_bytes
+        ):
             return
         began_s = time.monotonic()
         self.latest_bytes = self._tree.host_bytes()
@@ -165,7 +189,8 @@ def _config_of(pid: int) -> str | None:
 
 
 class OtherLoad:
-    """How much of the cores other processes take, from its making on, the hypervisor's stolen time included.
+    """How much of the cores other processes take, from its making on, the hypervisor's stolen time
+    included.
 
     Poll it now and then: what a process used after the last poll before its end counts as others'.
     """
@@ -191,7 +216,11 @@ def _busy_s() -> float:
     times = psutil.cpu_times(percpu=True)
     counted = [times[core] for core in _cores() if core < len(times)]
     # Waiting for a disk is not being busy; guests' time is in the user's already.
-    idle = sum(getattr(one, name, 0.0) for one in counted for name in ("idle", "iowait", "guest", "guest_nice"))
+    idle = sum(
+        getattr(one, name, 0.0)
+        for one in counted
+        for name in ("idle", "iowait", "guest", "guest_nice")
+    )
     return sum(map(sum, counted)) - idle
 
 

@@ -1,8 +1,10 @@
-"""Imports for all trials of a command: one process runs those with which the script begins, and is forked for each trial.
+"""Imports for all trials of a command: one process runs those with which the script begins, and is
+forked for each trial.
 
-Imports are most of what a short trial costs. A trial whose command cannot be started so is started as ever: one that is not
-Python, one whose libraries start threads while they are imported (`brimful_inside.probe.process.shared_imports`). Of a launcher
-that starts one rank, trials after the first start that rank without it.
+Imports are most of what a short trial costs. A trial whose command cannot be started so is started
+as ever: one that is not Python, one whose libraries start threads while they are imported
+(`brimful_inside.probe.process.shared_imports`). Of a launcher that starts one rank, trials after
+the first start that rank without it.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ class _Messages:
         self._end.sendall(json.dumps(said).encode() + b"\n")
 
     def next(self, timeout_s: float | None) -> dict[str, Any] | None:
-        """The next message; None where none came in that time. Raises OSError where the other end is gone."""
+        """The next message; None where none came in that time. Raises OSError where the other end
+        is gone.
+        """
         while b"\n" not in self._received:
             if not select.select([self._end], [], [], timeout_s)[0]:
                 return None
@@ -90,24 +94,32 @@ class SharedImports:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._messages: _Messages | None = None
-        self._for: Any = None  # what must be the same for a trial to be forked from the process that is there
+        self._for: Any = (
+            None  # what must be the same for a trial to be forked from the process that is there
+        )
         self._replaces = 0
         self._launched: _Launched | None = None  # where the command is a launcher's
         self._used = sys.platform == "linux"
         self.forked = False  # the latest trial
 
     def fork(
-        self, config: wire.TrialConfig, argv: Sequence[str], environment: Mapping[str, str], limit_s: float
+        self,
+        config: wire.TrialConfig,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        limit_s: float,
     ) -> ForkedProcess | None:
-        """A process for this trial, its streams in files of its folder; None where it is to be started as ever. Imports may
-        take `limit_s`."""
+        """A process for this trial, its streams in files of its folder; None where it is to be
+        started as ever. Imports may take `limit_s`."""
         self.forked = False
         if self._launched is not None:
             argv, environment = self._launched.rank(argv, environment)
         head = words_to_script(argv) if self._used else None
         if head is None or _is_launcher(argv):
             return None
-        common = {name: value for name, value in environment.items() if name != wire.TRIAL_CONFIG_VARIABLE}
+        common = {
+            name: value for name, value in environment.items() if name != wire.TRIAL_CONFIG_VARIABLE
+        }
         own = _without_what_varies(config, str(self._folder))
         wanted = (tuple(argv[:head]), common, replace(own, card=None), os.getcwd())
         try:
@@ -125,14 +137,25 @@ class SharedImports:
         if self._launched is None and self._used and _is_launcher(argv):
             self._launched = _launched(argv, folder)
 
-    def _start(self, argv: Sequence[str], environment: Mapping[str, str], config: wire.TrialConfig, limit_s: float) -> None:
+    def _start(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        config: wire.TrialConfig,
+        limit_s: float,
+    ) -> None:
         """Raises OSError, ConnectionError included, where no trial can be forked from it."""
         path = write_config(config, "the trials before this one")
         ours, theirs = socket.socketpair()
         self._messages = _Messages(ours)
         with theirs, OutputFiles(self._folder) as output:
-            added = {wire.TRIAL_CONFIG_VARIABLE: str(path), wire.SHARED_IMPORTS_VARIABLE: str(theirs.fileno())}
-            self._process = start_process(argv, {**environment, **added}, output, (theirs.fileno(),))
+            added = {
+                wire.TRIAL_CONFIG_VARIABLE: str(path),
+                wire.SHARED_IMPORTS_VARIABLE: str(theirs.fileno()),
+            }
+            self._process = start_process(
+                argv, {**environment, **added}, output, (theirs.fileno(),)
+            )
         said = self._messages.next(limit_s)
         if said is None or not said["ready"]:
             raise TimeoutError
@@ -141,9 +164,13 @@ class SharedImports:
         assert self._process is not None and self._messages is not None
         folder = Path(config.folder)
         if (self._folder / KEPT_OUT).exists():  # what the imports wrote
-            shutil.copytree(self._folder / KEPT_OUT, folder / KEPT_OUT, symlinks=True, dirs_exist_ok=True)
+            shutil.copytree(
+                self._folder / KEPT_OUT, folder / KEPT_OUT, symlinks=True, dirs_exist_ok=True
+            )
         path = str(folder / "trial_config.json")
-        self._messages.send({"config": path, "replaces": self._replaces, "arguments": list(arguments)})
+        self._messages.send(
+            {"config": path, "replaces": self._replaces, "arguments": list(arguments)}
+        )
         said = self._messages.next(_FORK_S)
         if said is None:
             raise TimeoutError
@@ -169,29 +196,48 @@ class SharedImports:
 
 
 class _Launched(NamedTuple):
-    """The one rank that a launcher started, which ends with the words that the launcher's command ends with."""
+    """The one rank that a launcher started, which ends with the words that the launcher's command
+    ends with.
+    """
 
     argv: tuple[str, ...]  # the launcher's
     rank_argv: tuple[str, ...]
     same: int  # last words of both
     added: dict[str, str]  # to the environment
 
-    def rank(self, argv: Sequence[str], environment: Mapping[str, str]) -> tuple[Sequence[str], Mapping[str, str]]:
-        """How the rank of another trial is started without its launcher. Unchanged where the launcher's own words differ."""
+    def rank(
+        self, argv: Sequence[str], environment: Mapping[str, str]
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        """How the rank of another trial is started without its launcher. Unchanged where the
+        launcher's own words differ.
+        """
         if tuple(argv[: -self.same]) != self.argv[: -self.same]:
             return argv, environment
         return (*self.rank_argv[: -self.same], *argv[-self.same :]), {**environment, **self.added}
 
 
 def _launched(argv: Sequence[str], folder: Path) -> _Launched | None:
-    """None where there was not one rank alone, started with a variation of the command's last words and with nothing to ask its
-    launcher for, as torchrun's store."""
-    events = [event for path in folder.glob("wire-*.jsonl") for event in codec.read_wire_leniently(path)[0]]
-    ranks = {event.pid: event for event in events if isinstance(event, wire.ProcessStarted) and event.role == "rank"}
+    """None where there was not one rank alone, started with a variation of the command's last words
+    and with nothing to ask its launcher for, as torchrun's store."""
+    events = [
+        event
+        for path in folder.glob("wire-*.jsonl")
+        for event in codec.read_wire_leniently(path)[0]
+    ]
+    ranks = {
+        event.pid: event
+        for event in events
+        if isinstance(event, wire.ProcessStarted) and event.role == "rank"
+    }
     if len(ranks) != 1:
         return None
     (rank,) = ranks.values()
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(reversed(argv), reversed(rank.argv), strict=False)))
+    same = sum(
+        1
+        for _ in takewhile(
+            lambda pair: pair[0] == pair[1], zip(reversed(argv), reversed(rank.argv), strict=False)
+        )
+    )
     if rank.launched_with is None or "WORLD_SIZE" in rank.launched_with or not same:
         return None
     return _Launched(tuple(argv), tuple(rank.argv), same, rank.launched_with)
@@ -203,7 +249,9 @@ def _is_launcher(argv: Sequence[str]) -> bool:
 
 
 def words_to_script(argv: Sequence[str]) -> int | None:
-    """How many words of a command come before the arguments of its Python script; None where it is not the start of one."""
+    """How many words of a command come before the arguments of its Python script; None where it is
+    not the start of one.
+    """
     program = shutil.which(argv[0]) or argv[0]
     if not os.path.basename(program).startswith("python"):
         return 1 if _is_python_script(program) else None
@@ -234,8 +282,8 @@ def _is_python_script(path: str) -> bool:
 
 
 def _without_what_varies(config: wire.TrialConfig, folder: str) -> wire.TrialConfig:
-    """The trial config for the process that imports: what each trial has of its own is as in no trial, but for the card, which
-    may be replaced while it is not used."""
+    """The trial config for the process that imports: what each trial has of its own is as in no
+    trial, but for the card, which may be replaced while it is not used."""
     plain = wire.TrialConfig(folder, config.device)
     varies = (
         "capacity_bytes",

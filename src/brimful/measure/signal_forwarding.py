@@ -1,8 +1,9 @@
-"""Signals that brimful gets while a run goes on: forwarded to the command, whose own ending is awaited.
+"""Signals that brimful gets while a run goes on: forwarded to the command, whose own ending is
+awaited.
 
-The command has a session of its own, so that it gets each signal once, from here. Loader workers get none: a script that waits
-for the batch of a killed worker fails where it could have written its checkpoint. The ranks of torchrun have sessions of their
-own and get the signal from it.
+The command has a session of its own, so that it gets each signal once, from here. Loader workers
+get none: a script that waits for the batch of a killed worker fails where it could have written its
+checkpoint. The ranks of torchrun have sessions of their own and get the signal from it.
 """
 
 from __future__ import annotations
@@ -21,17 +22,25 @@ import psutil
 from brimful.measure.gather import role_of
 from brimful.values import Outcome
 
-#: How long the command may take to end after a signal. systemd waits as long before it kills (DefaultTimeoutStopSec, 90 s);
-#: Slurm's KillWait and Kubernetes' grace period (30 s each) come from outside and end the waiting where they are shorter.
+# : How long the command may take to end after a signal. systemd waits as long before it kills
+# (DefaultTimeoutStopSec, 90 s);
+# : Slurm's KillWait and Kubernetes' grace period (30 s each) come from outside and end the waiting
+# where they are shorter.
 GRACE_S = 90.0
-#: After a second Ctrl-C (assumed: enough to leave a step, too little for a large checkpoint). A third one kills at once.
+# : After a second Ctrl-C (assumed: enough to leave a step, too little for a large checkpoint). A
+# third one kills at once.
 HARDER_S = 5.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)  # clusters announce their end with these, and scripts write a checkpoint
+_FORWARDED = (
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)  # clusters announce their end with these, and scripts write a checkpoint
 
 
 class SignalForwarding:
-    """Use as a context manager around a whole run; `forward_to` says who gets the signals while an attempt goes on."""
+    """Use as a context manager around a whole run; `forward_to` says who gets the signals while an
+    attempt goes on.
+    """
 
     def __init__(self, grace_s: float = GRACE_S, clock: Callable[[], float] = time.monotonic):
         self._grace_s = grace_s
@@ -75,12 +84,16 @@ class SignalForwarding:
         if number == signal.SIGINT:
             self._interrupts += 1
             grace_s = (grace_s, min(HARDER_S, grace_s), 0.0)[min(self._interrupts, 3) - 1]
-        self.outcome = self.outcome or (Outcome.INTERRUPTED if number == signal.SIGINT else Outcome.TERMINATED)
+        self.outcome = self.outcome or (
+            Outcome.INTERRUPTED if number == signal.SIGINT else Outcome.TERMINATED
+        )
         self.deadline_s = min(self.deadline_s, self._clock() + grace_s)
 
 
 def send_to_group(leader_pid: int, folder: Path, number: int) -> None:
-    """Signals every process of the group but loader workers, which their wire files in `folder` name."""
+    """Signals every process of the group but loader workers, which their wire files in `folder`
+    name.
+    """
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
             if os.getpgid(pid) == leader_pid and role_of(folder, pid) != "worker":

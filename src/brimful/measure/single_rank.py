@@ -1,6 +1,8 @@
-"""One rank of many, started without the others: the command without its launcher, and the environment that a launcher gives.
+"""One rank of many, started without the others: the command without its launcher, and the
+environment that a launcher gives.
 
-torchrun --nproc-per-node 8 --nnodes 8 train.py --lr 1e-3   as rank 3 of 64   ->   python train.py --lr 1e-3, RANK=3 ...
+torchrun --nproc-per-node 8 --nnodes 8 train.py --lr 1e-3   as rank 3 of 64   ->   python train.py
+--lr 1e-3, RANK=3 ...
 """
 
 from __future__ import annotations
@@ -16,18 +18,36 @@ _MODULES = {
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate launch",
 }
-# Options without a value of torchrun (torch/distributed/run.py; all others take one), and of `accelerate launch` those that
-# change nothing for the rank itself, without and with a value.
+# Options without a value of torchrun (torch/distributed/run.py; all others take one), and of
+# `accelerate launch` those that change nothing for the rank itself, without and with a value.
 _TORCHRUN_FLAGS = {"standalone", "use_env", "virtual_local_rank", "run_path"}
 _ACCELERATE_FLAGS = {"multi_gpu", "same_network", "quiet", "q", "debug"}
 _ACCELERATE_VALUES = {
-    *("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port", "rdzv_backend", "gpu_ids"),
-    *("mixed_precision", "dynamo_backend", "num_cpu_threads_per_process", "max_restarts", "monitor_interval", "tee", "role"),
+    *(
+        "num_processes",
+        "num_machines",
+        "machine_rank",
+        "main_process_ip",
+        "main_process_port",
+        "rdzv_backend",
+        "gpu_ids",
+    ),
+    *(
+        "mixed_precision",
+        "dynamo_backend",
+        "num_cpu_threads_per_process",
+        "max_restarts",
+        "monitor_interval",
+        "tee",
+        "role",
+    ),
 }
 
 
 def alone_environment(ranks: int, as_rank: int, cards: int) -> dict[str, str]:
-    """What a launcher would have put into the rank's environment; `cards` are those of a node, one for each of its ranks."""
+    """What a launcher would have put into the rank's environment; `cards` are those of a node, one
+    for each of its ranks.
+    """
     on_node = min(ranks, cards)
     return {
         ALONE_VARIABLE: "1",
@@ -46,8 +66,8 @@ def alone_environment(ranks: int, as_rank: int, cards: int) -> dict[str, str]:
 def without_launcher(argv: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
     """(the command that a launcher would start as each rank, what it would add to the environment).
 
-    A command without a launcher stays as it is. Raises UsageError for options of `accelerate launch` that would change what
-    the rank does and that only its launcher understands.
+    A command without a launcher stays as it is. Raises UsageError for options of `accelerate
+    launch` that would change what the rank does and that only its launcher understands.
     """
     program = Path(argv[0]).name if argv else ""
     if program.startswith("python") and len(argv) > 2 and argv[1] == "-m" and argv[2] in _MODULES:
@@ -55,7 +75,9 @@ def without_launcher(argv: Sequence[str]) -> tuple[tuple[str, ...], dict[str, st
     if program == "torchrun":
         return _behind("torchrun", _python_beside(argv[0]), list(argv[1:]))
     if program == "accelerate-launch" or (program == "accelerate" and argv[1:2] == ["launch"]):
-        return _behind("accelerate launch", _python_beside(argv[0]), list(argv[1 if "-" in program else 2 :]))
+        return _behind(
+            "accelerate launch", _python_beside(argv[0]), list(argv[1 if "-" in program else 2 :])
+        )
     return tuple(argv), {}
 
 
@@ -83,7 +105,9 @@ def _behind(launcher: str, python: str, words: list[str]) -> tuple[tuple[str, ..
             value = value if equals or not words else words.pop(0)
             if name == "mixed_precision":
                 environment["ACCELERATE_MIXED_PRECISION"] = value
-    raise UsageError(f"{launcher} without a script", "there is nothing to start", "name it behind the options")
+    raise UsageError(
+        f"{launcher} without a script", "there is nothing to start", "name it behind the options"
+    )
 
 
 def _takes_a_value(launcher: str, word: str, name: str) -> bool:
@@ -92,7 +116,11 @@ def _takes_a_value(launcher: str, word: str, name: str) -> bool:
     if name not in _ACCELERATE_FLAGS | _ACCELERATE_VALUES:
         raise UsageError(
             problem=f"accelerate launch {word}",
-            explanation="only accelerate's launcher knows what that does, and one rank alone is started without it",
-            suggestion="leave out --as-rank, so that all ranks are started; or give the script that option itself",
+            explanation="only accelerate's launcher knows what that does, and one rank alone is "
+            "started "
+            "without it",
+            suggestion="leave out --as-rank, so that all ranks are started; or give the script "
+            "that "
+            "option itself",
         )
     return name in _ACCELERATE_VALUES

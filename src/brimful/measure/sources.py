@@ -31,14 +31,20 @@ class Differences:
 
     changed: tuple[str, ...]
     missing: tuple[str, ...]  # in the working folder
-    elsewhere: tuple[str, ...]  # missing, and outside of it: another machine may have them in another place
+    elsewhere: tuple[
+        str, ...
+    ]  # missing, and outside of it: another machine may have them in another place
 
 
 def differences(digests: Mapping[str, str]) -> Differences:
     now = {path: _digest(path) for path in digests}
     gone = [path for path, digest in now.items() if digest is None]
     return Differences(
-        changed=tuple(path for path, digest in now.items() if digest and not {*digest.split()} & {*digests[path].split()}),
+        changed=tuple(
+            path
+            for path, digest in now.items()
+            if digest and not {*digest.split()} & {*digests[path].split()}
+        ),
         missing=tuple(path for path in gone if not os.path.isabs(path)),
         elsewhere=tuple(path for path in gone if os.path.isabs(path)),
     )
@@ -57,8 +63,8 @@ def _is_small(path: str) -> bool:
 
 
 def _digest(path: str) -> str | None:
-    """Of its bytes, and of Python also of what they say: comments and blank lines change nothing. Either is enough, since
-    another version of Python may see the same code otherwise."""
+    """Of its bytes, and of Python also of what they say: comments and blank lines change nothing.
+    Either is enough, since another version of Python may see the same code otherwise."""
     try:
         content = Path(path).read_bytes()
     except OSError:

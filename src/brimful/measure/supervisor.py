@@ -1,7 +1,9 @@
-"""Starts the user's command, watches it from outside, holds it to its limits, and ends all of its processes.
+"""Starts the user's command, watches it from outside, holds it to its limits, and ends all of its
+processes.
 
-Trials and runs differ in where the output goes (`measure.output`) and in what a signal to brimful does: a trial ends at once, a
-run forwards the signal to the command and awaits its end (`measure.signal_forwarding`).
+Trials and runs differ in where the output goes (`measure.output`) and in what a signal to brimful
+does: a trial ends at once, a run forwards the signal to the command and awaits its end
+(`measure.signal_forwarding`).
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from brimful_inside import wire
 
 POLL_S, POLL_UNDER_LIMIT_S = 0.05, 0.01  # at 3 GiB/s, which is what one thread can fill, 30 MiB
 TERMINATE_GRACE_S = 3.0
-#: What a command leaves behind may end on its own; then it is ended, as systemd does it (KillMode=control-group).
+# : What a command leaves behind may end on its own; then it is ended, as systemd does it
+# (KillMode=control-group).
 LEFTOVERS_S = 5.0
 
 
@@ -49,10 +52,14 @@ class Stop(StrEnum):
 class Watch:
     """How the command is watched."""
 
-    heartbeat: Callable[[float, int], bool | None]  # (seconds since the start, host bytes of its processes); True ends it
+    heartbeat: Callable[
+        [float, int], bool | None
+    ]  # (seconds since the start, host bytes of its processes); True ends it
     heartbeat_every_s: float
     memory_every_s: float  # between two samples of host memory
-    memory_time_share: float | None = None  # sampled less often where it takes more of the time; early samples come sooner
+    memory_time_share: float | None = (
+        None  # sampled less often where it takes more of the time; early samples come sooner
+    )
     host_limit_bytes: int | None = None
     time_limit_s: float | None = None
     waits_for_leftovers: bool = False  # other processes of the command may end on their own
@@ -68,7 +75,9 @@ class Ending:
     peak_host_bytes: int | None
     duration_s: float
     left_behind: int = 0  # processes that brimful ended after the command had ended
-    others_share: float | None = None  # of the cores' time meanwhile, taken by other processes; None: too short to say
+    others_share: float | None = (
+        None  # of the cores' time meanwhile, taken by other processes; None: too short to say
+    )
 
 
 class Process(Protocol):
@@ -94,7 +103,9 @@ def require_startable(program: str) -> None:
 
 
 def write_config(config: wire.TrialConfig, kept: str) -> Path:
-    """Makes the config's folder and writes it there for the child. Raises DiskFull, which says what is `kept`."""
+    """Makes the config's folder and writes it there for the child. Raises DiskFull, which says what
+    is `kept`.
+    """
     folder = Path(config.folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,17 +117,27 @@ def write_config(config: wire.TrialConfig, kept: str) -> Path:
     return folder / "trial_config.json"
 
 
-def environment_with_probe(device: Device, added: Mapping[str, str], config_path: Path) -> dict[str, str]:
-    """The user's environment with what is `added`, and with what loads the probe into every Python process of the command."""
+def environment_with_probe(
+    device: Device, added: Mapping[str, str], config_path: Path
+) -> dict[str, str]:
+    """The user's environment with what is `added`, and with what loads the probe into every Python
+    process of the command.
+    """
     variables = dict(os.environ)
     if device.kind == "imaginary":
-        variables.pop("CUDA_VISIBLE_DEVICES", None)  # of this machine's cards; the command's own value stays
+        variables.pop(
+            "CUDA_VISIBLE_DEVICES", None
+        )  # of this machine's cards; the command's own value stays
     variables.update(added)
     bootstrap = str(Path(brimful_inside.__file__).resolve().parent / "bootstrap")
-    variables["PYTHONPATH"] = os.pathsep.join([bootstrap, *filter(None, [variables.get("PYTHONPATH")])])
+    variables["PYTHONPATH"] = os.pathsep.join(
+        [bootstrap, *filter(None, [variables.get("PYTHONPATH")])]
+    )
     variables[wire.TRIAL_CONFIG_VARIABLE] = str(config_path)
     if device.kind == "cpu":
-        variables["CUDA_VISIBLE_DEVICES"] = ""  # a script that takes a card when it sees one must not see one
+        variables["CUDA_VISIBLE_DEVICES"] = (
+            ""  # a script that takes a card when it sees one must not see one
+        )
     return variables
 
 
@@ -129,23 +150,31 @@ def supervise(
     signals: SignalForwarding | None = None,
     start: Start | None = None,
 ) -> Ending:
-    """Runs the command in a session of its own to its end, or to a limit. `start` gives its process where that is there
-    already. Raises NoSuchCommand."""
+    """Runs the command in a session of its own to its end, or to a limit. `start` gives its process
+    where that is there already. Raises NoSuchCommand."""
     kills_before = host.oom_kills()
     process = (start() if start is not None else None) or start_process(argv, environment, output)
     return _Supervisor(process, config_path, output, watch, signals).to_the_end(kills_before)
 
 
 def start_process(
-    argv: Sequence[str], environment: Mapping[str, str], output: OutputFiles, descriptors: Sequence[int] = ()
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    output: OutputFiles,
+    descriptors: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """In a session of its own; it inherits these `descriptors`. Raises NoSuchCommand."""
     try:
         ends = output.child_streams
         process = subprocess.Popen(
-            argv, stdin=ends.get("stdin"), stdout=ends["stdout"], stderr=ends["stderr"], env=environment,
-            start_new_session=True, pass_fds=descriptors,
-        )  # fmt: skip
+            argv,
+            stdin=ends.get("stdin"),
+            stdout=ends["stdout"],
+            stderr=ends["stderr"],
+            env=environment,
+            start_new_session=True,
+            pass_fds=descriptors,
+        )
     except OSError as error:
         raise NoSuchCommand(
             problem=f"{argv[0]!r} could not be started: {error.strerror}",
@@ -158,14 +187,23 @@ def start_process(
 
 class _Supervisor:
     def __init__(
-        self, process: Process, config_path: Path, output: OutputFiles, watch: Watch, signals: SignalForwarding | None
+        self,
+        process: Process,
+        config_path: Path,
+        output: OutputFiles,
+        watch: Watch,
+        signals: SignalForwarding | None,
     ):
         self._process, self._folder = process, config_path.parent
         self._output, self._watch = output, watch
         self._hold_interrupts = _interrupts_held if signals is None else contextlib.nullcontext
         self._signals = signals or SignalForwarding()  # a trial's receives none
-        self._tree = ProcessTree(process.pid, str(config_path), getattr(process, "forked_from", None))
-        self._sampler = MemorySampler(self._tree, watch.host_limit_bytes, watch.memory_every_s, watch.memory_time_share)
+        self._tree = ProcessTree(
+            process.pid, str(config_path), getattr(process, "forked_from", None)
+        )
+        self._sampler = MemorySampler(
+            self._tree, watch.host_limit_bytes, watch.memory_every_s, watch.memory_time_share
+        )
         self._poll_s = POLL_S if watch.host_limit_bytes is None else POLL_UNDER_LIMIT_S
         self._began_s = self._next_heartbeat_s = time.monotonic()
         self._heartbeat_stops = False
@@ -174,22 +212,36 @@ class _Supervisor:
     def to_the_end(self, kills_before: int) -> Ending:
         stop, code, left, others_share = None, None, 0, None
         try:
-            self._signals.forward_to(lambda number: send_to_group(self._process.pid, self._folder, number))
+            self._signals.forward_to(
+                lambda number: send_to_group(self._process.pid, self._folder, number)
+            )
             stop = self._wait()
             code = self._process.poll()
             others_share = self._load.share()
-            left = self._wait_for_leftovers() if stop is None and self._watch.waits_for_leftovers else 0
+            left = (
+                self._wait_for_leftovers()
+                if stop is None and self._watch.waits_for_leftovers
+                else 0
+            )
         except KeyboardInterrupt:
             stop = Stop.INTERRUPT
         finally:
             with self._hold_interrupts():
-                self._tree.end(0.0 if stop in (Stop.HOST_LIMIT, Stop.OVERDUE) else TERMINATE_GRACE_S)
+                self._tree.end(
+                    0.0 if stop in (Stop.HOST_LIMIT, Stop.OVERDUE) else TERMINATE_GRACE_S
+                )
                 self._process.wait()
             self._output.drain()
             self._signals.forward_to(None)
         duration_s = time.monotonic() - self._began_s
         return Ending(
-            code, stop, host.oom_kills() - kills_before, self._sampler.peak_bytes or None, duration_s, left, others_share
+            code,
+            stop,
+            host.oom_kills() - kills_before,
+            self._sampler.peak_bytes or None,
+            duration_s,
+            left,
+            others_share,
         )
 
     def _wait(self) -> Stop | None:
@@ -201,7 +253,9 @@ class _Supervisor:
             if now_s >= self._next_heartbeat_s:
                 self._next_heartbeat_s = now_s + self._watch.heartbeat_every_s
                 self._load.poll()
-                self._heartbeat_stops = bool(self._watch.heartbeat(now_s - self._began_s, self._sampler.latest_bytes))
+                self._heartbeat_stops = bool(
+                    self._watch.heartbeat(now_s - self._began_s, self._sampler.latest_bytes)
+                )
         return stop
 
     def _reason_to_stop(self) -> Stop | None:
@@ -217,15 +271,19 @@ class _Supervisor:
         return Stop.HEARTBEAT if self._heartbeat_stops else None
 
     def _is_over(self) -> bool:
-        """The command has ended; after a signal its other processes too (a launcher may end at once, and leave its script to
-        write a checkpoint)."""
+        """The command has ended; after a signal its other processes too (a launcher may end at
+        once, and leave its script to write a checkpoint)."""
         if self._process.poll() is None:
             return False
         return self._signals.outcome is None or not self._others()
 
     def _others(self) -> int:
         """How many other processes of the command are alive, loader workers not counted."""
-        pids = [member.pid for member in self._tree.members(thorough=True) if member.pid != self._process.pid]
+        pids = [
+            member.pid
+            for member in self._tree.members(thorough=True)
+            if member.pid != self._process.pid
+        ]
         return sum(role_of(self._folder, pid) != "worker" for pid in pids)
 
     def _wait_for_leftovers(self) -> int:
@@ -241,7 +299,9 @@ class _Supervisor:
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Holds back signals to end while brimful ends children, so that a second Ctrl-C leaves none behind."""
+    """Holds back signals to end while brimful ends children, so that a second Ctrl-C leaves none
+    behind.
+    """
     before = {}
     with contextlib.suppress(ValueError):  # not in the main thread: nothing to hold
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

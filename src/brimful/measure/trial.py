@@ -1,6 +1,7 @@
 """One trial: the command for a few steps with the probe inside, from its start to its result.
 
-The child needs torch alone: brimful may live in another environment (pipx). Nothing of the trial outlives it.
+The child needs torch alone: brimful may live in another environment (pipx). Nothing of the trial
+outlives it.
 """
 
 from __future__ import annotations
@@ -18,15 +19,26 @@ from brimful.measure.gpus import to_card
 from brimful.measure.heartbeat import trial_progress
 from brimful.measure.output import OutputFiles, tail
 from brimful.measure.shared_imports import SharedImports
-from brimful.measure.supervisor import Ending, Watch, environment_with_probe, require_startable, supervise, write_config
+from brimful.measure.supervisor import (
+    Ending,
+    Watch,
+    environment_with_probe,
+    require_startable,
+    supervise,
+    write_config,
+)
 from brimful.values import Outcome, Trial, TrialKind, TrialResult
 from brimful_inside import wire
 from brimful_inside.simulator.allocator_settings import conf_in
 
 _HOST_EVERY_S = 0.2  # reading the PSS of a process tree costs some milliseconds
 _HOST_OF_A_TRACE_EVERY_S = 0.5  # which holds no data, and whose limit is the card's
-_HOST_OF_A_TRACE_SHARE = 0.01  # of its time: a process that has imported Transformers takes the kernel 25 ms (measured)
-_PATIENCE_S = 20.0  # for the first rank to report in, after the probe could not be loaded into some process
+_HOST_OF_A_TRACE_SHARE = (
+    0.01  # of its time: a process that has imported Transformers takes the kernel 25 ms (measured)
+)
+_PATIENCE_S = (
+    20.0  # for the first rank to report in, after the probe could not be loaded into some process
+)
 AUDITED_EVAL_BATCHES = 5  # so that a batch of an evaluation has a time
 _NO_ROOM_BYTES = 8192
 _KEPT = "the trials before this one"
@@ -42,11 +54,13 @@ def run_trial(
     scans: Sequence[Path] = (),
     imports: SharedImports | None = None,
 ) -> TrialResult:
-    """Runs `trial` with its files in `folder` (made here); paths in the result are relative to the record.
+    """Runs `trial` with its files in `folder` (made here); paths in the result are relative to the
+    record.
 
-    `scans`: files of earlier trials of the same command (`measure.carry_over`). `imports`: for the process of a trial on an
-    imaginary card, where time is not measured. Ctrl-C gives a result with the outcome
-    `interrupted`. Raises NoSuchCommand, UsageError for an open placeholder, DiskFull when nothing can be written.
+    `scans`: files of earlier trials of the same command (`measure.carry_over`). `imports`: for the
+    process of a trial on an imaginary card, where time is not measured. Ctrl-C gives a result with
+    the outcome `interrupted`. Raises NoSuchCommand, UsageError for an open placeholder, DiskFull
+    when nothing can be written.
     """
     argv, of_launcher = _words(trial)
     require_startable(argv[0])
@@ -57,7 +71,9 @@ def run_trial(
     if imports is not None and trial.device.kind == "imaginary":
         start = functools.partial(imports.fork, config, argv, variables, trial.time_limit_s)
     of_a_trace = trial.device.kind == "imaginary" and trial.host_limit_bytes is None
-    every_s, share = (_HOST_OF_A_TRACE_EVERY_S, _HOST_OF_A_TRACE_SHARE) if of_a_trace else (_HOST_EVERY_S, None)
+    every_s, share = (
+        (_HOST_OF_A_TRACE_EVERY_S, _HOST_OF_A_TRACE_SHARE) if of_a_trace else (_HOST_EVERY_S, None)
+    )
 
     def heartbeat(seconds: float, host_bytes: int) -> bool:
         on_progress(trial_progress(folder))
@@ -85,11 +101,14 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         steps=trial.steps,
         warmup_steps=trial.warmup_steps,
         see_eval=trial.see_eval,
-        eval_batches=AUDITED_EVAL_BATCHES if trial.kind is TrialKind.AUDIT and not imaginary else wire.EVAL_BATCHES,
+        eval_batches=AUDITED_EVAL_BATCHES
+        if trial.kind is TrialKind.AUDIT and not imaginary
+        else wire.EVAL_BATCHES,
         trace=imaginary and trial.kind is not TrialKind.SPEED,
         what_if=list(trial.what_ifs),
         measure_host_memory=_slowed(trial),
-        worst_batch=trial.kind in (TrialKind.TRACE, TrialKind.MEMORY) or (trial.kind is TrialKind.AUDIT and imaginary),
+        worst_batch=trial.kind in (TrialKind.TRACE, TrialKind.MEMORY)
+        or (trial.kind is TrialKind.AUDIT and imaginary),
         scans=[str(path.resolve()) for path in scans],
         audits=trial.kind is TrialKind.AUDIT,
         settings=dict(trial.settings),
@@ -102,23 +121,37 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
 
 def environment(trial: Trial, config_path: Path) -> dict[str, str]:
     """The child's environment: the user's, the command's and the trial's additions, the probe."""
-    variables = environment_with_probe(trial.device, {**trial.command.environment, **trial.environment}, config_path)
-    return {**variables, "PYTHONDONTWRITEBYTECODE": "1"}  # a trial leaves no trace; caches that are there are still read
+    variables = environment_with_probe(
+        trial.device, {**trial.command.environment, **trial.environment}, config_path
+    )
+    return {
+        **variables,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }  # a trial leaves no trace; caches that are there are still read
 
 
 def failure_text(result: TrialResult, record_folder: Path) -> str:
     """The traceback that the script reported, else the tail of its standard error."""
-    return result.failure.traceback if result.failure else tail(record_folder / result.folder / "stderr.txt")
+    return (
+        result.failure.traceback
+        if result.failure
+        else tail(record_folder / result.folder / "stderr.txt")
+    )
 
 
 def _words(trial: Trial) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The command, and what its launcher would add to the environment where one rank is started without it."""
+    """The command, and what its launcher would add to the environment where one rank is started
+    without it.
+    """
     argv = fill(trial.command, trial.settings)
     device = trial.device
     if device.ranks is None or device.as_rank is None:
         return argv, {}
     argv, of_launcher = single_rank.without_launcher(argv)
-    return argv, {**of_launcher, **single_rank.alone_environment(device.ranks, device.as_rank, device.cards)}
+    return argv, {
+        **of_launcher,
+        **single_rank.alone_environment(device.ranks, device.as_rank, device.cards),
+    }
 
 
 def _slowed(trial: Trial) -> bool:
@@ -127,7 +160,9 @@ def _slowed(trial: Trial) -> bool:
 
 
 def _require_room(folder: Path) -> None:
-    """Raises DiskFull where the disk is full now: what the child could not write would pass for something it did not do."""
+    """Raises DiskFull where the disk is full now: what the child could not write would pass for
+    something it did not do.
+    """
     disk = os.statvfs(folder)
     blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail  # some are kept back for root
     if disk.f_blocks and blocks * disk.f_frsize < _NO_ROOM_BYTES:
@@ -137,8 +172,8 @@ def _require_room(folder: Path) -> None:
 def _a_rank_is_without_the_probe(folder: Path) -> bool:
     """Whether a rank wrote that it could not load the probe: it would train on unseen and uncut.
 
-    A process that did not report in may be a rank, or a helper with an old Python that is soon gone: it counts when no rank has
-    reported in for a while.
+    A process that did not report in may be a rank, or a helper with an old Python that is soon
+    gone: it counts when no rank has reported in for a while.
     """
     failed = list(folder.glob("probe-error-*.txt"))
     if not failed:
@@ -151,7 +186,9 @@ def _a_rank_is_without_the_probe(folder: Path) -> bool:
 
 
 def _probe_error(folder: Path) -> str | None:
-    """Why a process could not load the probe (an older Python, say): the last line of what its bootstrap wrote."""
+    """Why a process could not load the probe (an older Python, say): the last line of what its
+    bootstrap wrote.
+    """
     texts = (tail(path).strip() for path in sorted(folder.glob("probe-error-*.txt")))
     return next((text.splitlines()[-1].strip() for text in texts if text), None)
 
@@ -169,5 +206,7 @@ def _result(trial: Trial, folder: Path, record_folder: Path, ending: Ending) -> 
         samples_per_cpu_s=gather.samples_per_processor_second(reports) if timed else None,
         others_share=ending.others_share,
         loading_share=gather.loading_share(reports),
-        **outcome.execution_fields(cause, ending, reported, str(folder.resolve().relative_to(record_folder.resolve()))),
+        **outcome.execution_fields(
+            cause, ending, reported, str(folder.resolve().relative_to(record_folder.resolve()))
+        ),
     )

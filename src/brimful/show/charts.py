@@ -1,6 +1,8 @@
-"""The charts of a page as static SVG, drawn by Vega-Lite without a network: memory and speed against batch size, and the bars.
+"""The charts of a page as static SVG, drawn by Vega-Lite without a network: memory and speed
+against batch size, and the bars.
 
-Import it late: altair takes most of a second. The style sheet turns each colour into its own, light or dark.
+Import it late: altair takes most of a second. The style sheet turns each colour into its own, light
+or dark.
 """
 
 from __future__ import annotations
@@ -15,7 +17,16 @@ import vl_convert
 
 from brimful.show.text import CATEGORIES, share_text
 from brimful.units import format_bytes, noun_of
-from brimful.values import Breakdown, Budget, Estimate, MemoryEstimate, Point, PredictedSpeed, Source, SpeedEstimate
+from brimful.values import (
+    Breakdown,
+    Budget,
+    Estimate,
+    MemoryEstimate,
+    Point,
+    PredictedSpeed,
+    Source,
+    SpeedEstimate,
+)
 
 alt: Any = altair
 GIB = 2**30
@@ -34,7 +45,8 @@ PALETTE = {
 #: (class in the page, plot width in pixels): the page shows one of them, by the width there is.
 WIDTHS = (("wide", 450), ("narrow", 286))
 HEIGHT = 250
-# Vega's band of text heights at 11 px over a plot of HEIGHT: two labels nearer than this share of the axis run into each other.
+# Vega's band of text heights at 11 px over a plot of HEIGHT: two labels nearer than this share of
+# the axis run into each other.
 LABEL_SHARE = 0.08
 
 #: category -> the colour written into the SVG
@@ -53,56 +65,103 @@ COLOURS = {
 }
 
 _ROW = 30  # pixels a bar
-# Of a label at size 11 in DejaVu Sans, which Linux takes for Helvetica: a browser measured 6. Vega lays the chart out with a
-# narrower font, and cuts off the left end of a label without room.
+# Of a label at size 11 in DejaVu Sans, which Linux takes for Helvetica: a browser measured 6. Vega
+# lays the chart out with a narrower font, and cuts off the left end of a label without room.
 _CHARACTER = 7
 _LONGEST_LABEL = 180  # pixels, from where Vega shortens it
 
 
-def memory_chart(estimate: MemoryEstimate, budget: Budget | None, chosen: int | None, width: int, name: str = "chosen") -> str:
-    """The memory curve: fit with its interval, what trials showed, the budget and what the device has, the sizes that matter.
+def memory_chart(
+    estimate: MemoryEstimate,
+    budget: Budget | None,
+    chosen: int | None,
+    width: int,
+    name: str = "chosen",
+) -> str:
+    """The memory curve: fit with its interval, what trials showed, the budget and what the device
+    has, the sizes that matter.
 
-    `chosen`: the batch size of the plan or of the question; `name`: its label. Returns SVG text, the plot `width` pixels wide.
+    `chosen`: the batch size of the plan or of the question; `name`: its label. Returns SVG text,
+    the plot `width` pixels wide.
     """
     top, right = _memory_domain(estimate, budget, chosen)
     curve = [_memory_row(p, noun_of(estimate.unknown)) for p in _within(estimate.curve, right)]
     layers = []
     if any(row["low"] is not None for row in curve):
-        layers.append(_layer(curve).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True).encode(y="low:Q", y2="high:Q"))
+        layers.append(
+            _layer(curve)
+            .mark_area(color=PALETTE["fit"], opacity=0.16, clip=True)
+            .encode(y="low:Q", y2="high:Q")
+        )
     if len(curve) > 1:
-        layers.append(_layer(curve).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
+        layers.append(
+            _layer(curve)
+            .mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True)
+            .encode(y="value:Q")
+        )
     layers += _limit_lines(budget, top)
     layers += _memory_probes(estimate, right)
-    layers += _memory_marks(estimate, budget, chosen, name if width < 400 else name + ", the largest")
+    layers += _memory_marks(
+        estimate, budget, chosen, name if width < 400 else name + ", the largest"
+    )
     scale = alt.Scale(domain=[0, right], nice=False)
-    x = alt.X("x:Q", title=noun_of(estimate.unknown), scale=scale, axis=alt.Axis(tickCount=width // 80))
-    y = alt.Y("y:Q", title=f"peak {estimate.memory} memory, GiB", scale=alt.Scale(domain=[0, top], nice=False))
-    return layered(shared_axes(x, y), layers, width, f"Peak {estimate.memory} memory against {noun_of(estimate.unknown)}")
+    x = alt.X(
+        "x:Q", title=noun_of(estimate.unknown), scale=scale, axis=alt.Axis(tickCount=width // 80)
+    )
+    y = alt.Y(
+        "y:Q",
+        title=f"peak {estimate.memory} memory, GiB",
+        scale=alt.Scale(domain=[0, top], nice=False),
+    )
+    return layered(
+        shared_axes(x, y),
+        layers,
+        width,
+        f"Peak {estimate.memory} memory against {noun_of(estimate.unknown)}",
+    )
 
 
 def speed_chart(estimate: SpeedEstimate, baseline: tuple[int, Estimate] | None, width: int) -> str:
-    """Throughput with its intervals, the band within the tolerance of the best, the knee, and the user's own settings.
+    """Throughput with its intervals, the band within the tolerance of the best, the knee, and the
+    user's own settings.
 
     `baseline` is the user's batch size and its measured samples per second. Returns SVG text.
     """
     rows = [_speed_row(p.batch_size, p.value, "") for p in estimate.points]
-    values = [row["high"] or row["value"] for row in rows] + ([baseline[1].value] if baseline else [])
+    values = [row["high"] or row["value"] for row in rows] + (
+        [baseline[1].value] if baseline else []
+    )
     top = max([*values, 1e-9]) * 1.18
     own = [baseline[0]] if baseline else []
     sizes: list[int] = sorted({*(p.batch_size for p in estimate.points), *own})
     axes = _speed_axes(sizes, _ticks(sizes, width), "samples per second", top)
     layers = _speed_band(estimate.points, estimate.best_batch_size, estimate.tolerance)
-    layers.append(_layer(rows).mark_line(color=PALETTE["fit"], strokeWidth=1.2, opacity=0.65).encode(y="value:Q"))
+    layers.append(
+        _layer(rows)
+        .mark_line(color=PALETTE["fit"], strokeWidth=1.2, opacity=0.65)
+        .encode(y="value:Q")
+    )
     if any(row["low"] is not None for row in rows):
-        layers.append(_layer(rows).mark_rule(color=PALETTE["fit"], strokeWidth=1.5).encode(y="low:Q", y2="high:Q"))
-    layers.append(_points(rows, PALETTE["fit"], filled=all(p.value.source is Source.MEASURED for p in estimate.points)))
+        layers.append(
+            _layer(rows)
+            .mark_rule(color=PALETTE["fit"], strokeWidth=1.5)
+            .encode(y="low:Q", y2="high:Q")
+        )
+    layers.append(
+        _points(
+            rows,
+            PALETTE["fit"],
+            filled=all(p.value.source is Source.MEASURED for p in estimate.points),
+        )
+    )
     layers += _speed_marks(estimate, rows, baseline)
     return layered(axes, layers, width, "Samples per second against batch size")
 
 
 def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int) -> str:
-    """Predicted samples per second up to the largest batch size that fits, with the interval of its level (it moves the whole
-    curve), the band within the tolerance of the best, the knee, and the requested size. Returns SVG text.
+    """Predicted samples per second up to the largest batch size that fits, with the interval of its
+    level (it moves the whole curve), the band within the tolerance of the best, the knee, and the
+    requested size. Returns SVG text.
     """
     rows = [_speed_row(p.batch_size, p.value, "") for p in speed.curve]
     top = max(max((row["value"] for row in rows), default=1e-9) * 1.5, 1e-9)
@@ -111,19 +170,35 @@ def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int
     sizes = [row["x"] for row in rows]
     powers = [size for size in sizes if size & (size - 1) == 0]
     axes = _speed_axes(sizes, _ticks(powers, width), "samples per second, predicted", top)
-    layers = [_layer(rows).mark_area(color=PALETTE["fit"], opacity=0.16, clip=True).encode(y="low:Q", y2="high:Q")]
+    layers = [
+        _layer(rows)
+        .mark_area(color=PALETTE["fit"], opacity=0.16, clip=True)
+        .encode(y="low:Q", y2="high:Q")
+    ]
     layers += _speed_band(speed.curve, speed.best_batch_size, speed.tolerance)
-    layers.append(_layer(rows).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q"))
+    layers.append(
+        _layer(rows).mark_line(color=PALETTE["fit"], strokeWidth=2, clip=True).encode(y="value:Q")
+    )
     layers.append(_points(rows, PALETTE["fit"], filled=False, size=24))
     layers += _predicted_marks(speed, largest)
     return layered(axes, layers, width, "Predicted samples per second against batch size")
 
 
 def _predicted_marks(speed: PredictedSpeed, largest: int | None) -> list[Any]:
-    """The knee, the largest that fits, and the requested size, each named once; labels above and below in turn."""
+    """The knee, the largest that fits, and the requested size, each named once; labels above and
+    below in turn.
+    """
     names: dict[int, list[str]] = {}
-    for size, name in ((speed.knee_batch_size, "knee"), (largest, "largest"), (speed.batch_size, "asked")):
-        if size is not None and any(p.batch_size == size for p in speed.curve) and not (name == "asked" and size == largest):
+    for size, name in (
+        (speed.knee_batch_size, "knee"),
+        (largest, "largest"),
+        (speed.batch_size, "asked"),
+    ):
+        if (
+            size is not None
+            and any(p.batch_size == size for p in speed.curve)
+            and not (name == "asked" and size == largest)
+        ):
             names.setdefault(size, []).append(name)
     layers: list[Any] = []
     for number, (size, what) in enumerate(sorted(names.items())):
@@ -148,25 +223,48 @@ def _speed_axes(sizes: list[int], labelled: list[int], title: str, top: float) -
 
 def shared_axes(x: Any, y: Any) -> Any:
     """The layer that owns the axes and scales; the others share them."""
-    return alt.Chart(alt.Data(values=[{"x": None, "y": None}])).mark_point(opacity=0).encode(x=x, y=y)
+    return (
+        alt.Chart(alt.Data(values=[{"x": None, "y": None}])).mark_point(opacity=0).encode(x=x, y=y)
+    )
 
 
 def _points(rows: list[dict[str, Any]], color: str, filled: bool, size: int = 46) -> Any:
     fill = color if filled else PALETTE["paper"]
-    style: dict[str, Any] = {"color": color, "fill": fill, "filled": False, "size": size, "strokeWidth": 1.6, "opacity": 1}
-    return _layer(rows).mark_point(clip=True, aria=True, **style).encode(y="value:Q", description="tip:N")
+    style: dict[str, Any] = {
+        "color": color,
+        "fill": fill,
+        "filled": False,
+        "size": size,
+        "strokeWidth": 1.6,
+        "opacity": 1,
+    }
+    return (
+        _layer(rows)
+        .mark_point(clip=True, aria=True, **style)
+        .encode(y="value:Q", description="tip:N")
+    )
 
 
 def _label(row: dict[str, Any], color: str, dx: int, dy: int, align: str) -> list[Any]:
     """A label with a halo of the paper's colour, so that lines behind it do not strike it through."""
     base = _layer([row])
-    style: dict[str, Any] = {"dx": dx, "dy": dy, "align": align, "baseline": "middle", "fontWeight": 600}
-    halo = base.mark_text(color=PALETTE["paper"], stroke=PALETTE["paper"], strokeWidth=4, strokeJoin="round", **style)
+    style: dict[str, Any] = {
+        "dx": dx,
+        "dy": dy,
+        "align": align,
+        "baseline": "middle",
+        "fontWeight": 600,
+    }
+    halo = base.mark_text(
+        color=PALETTE["paper"], stroke=PALETTE["paper"], strokeWidth=4, strokeJoin="round", **style
+    )
     text = base.mark_text(color=color, **style)
     return [layer.encode(y="value:Q", text="label:N") for layer in (halo, text)]
 
 
-def _memory_domain(estimate: MemoryEstimate, budget: Budget | None, chosen: int | None) -> tuple[float, float]:
+def _memory_domain(
+    estimate: MemoryEstimate, budget: Budget | None, chosen: int | None
+) -> tuple[float, float]:
     """(top of the y axis in GiB, right end of the x axis)."""
     marks = [n for n in (estimate.largest_batch_size, chosen) if n]
     probes = [p.batch_size for p in estimate.probes]
@@ -174,14 +272,18 @@ def _memory_domain(estimate: MemoryEstimate, budget: Budget | None, chosen: int 
     right = float(max([*sizes, 1]))
     if marks or probes:  # room at the right for a label, and no further than what was asked about
         right = max(max([*marks, *probes]) * 1.45, 2.0)
-    seen = [p.value.high or p.value.value for p in (*estimate.probes, *_within(estimate.curve, right))]
+    seen = [
+        p.value.high or p.value.value for p in (*estimate.probes, *_within(estimate.curve, right))
+    ]
     limits = [budget.total_bytes, budget.bytes] if budget else []
     top = max([*limits, *[v for v in seen if not limits or v <= 1.3 * max(limits)], 1.0])
     return top / GIB * 1.08, right
 
 
 def _within(points: tuple[Point, ...], right: float) -> list[Point]:
-    """The points up to `right` and the one behind it, so that a clipped line still reaches the edge."""
+    """The points up to `right` and the one behind it, so that a clipped line still reaches the
+    edge.
+    """
     inside = [p for p in points if p.batch_size <= right]
     return inside + [p for p in points if p.batch_size > right][:1]
 
@@ -196,7 +298,8 @@ def _memory_row(point: Point, noun: str) -> dict[str, Any]:
         "value": value.value / GIB,
         "low": None if value.low is None else value.low / GIB,
         "high": None if value.high is None else value.high / GIB,
-        "tip": f"{noun} {point.batch_size}: {format_bytes(int(value.value))}{span}, {value.source.value}",
+        "tip": f"{noun} {point.batch_size}: {format_bytes(int(value.value))}{span}, "
+        f"{value.source.value}",
     }
 
 
@@ -207,7 +310,9 @@ def _limit_lines(budget: Budget | None, top: float) -> list[Any]:
     has = budget.total_bytes / GIB
     layers = [_rule(at, PALETTE["limit"], [6, 3])]
     close = abs(has - at) < LABEL_SHARE * top
-    name = f"budget {format_bytes(budget.bytes)}" + (f" of {format_bytes(budget.total_bytes)}" if close and has != at else "")
+    name = f"budget {format_bytes(budget.bytes)}" + (
+        f" of {format_bytes(budget.total_bytes)}" if close and has != at else ""
+    )
     if has != at:
         layers.append(_rule(has, PALETTE["muted"], [1, 3]))
         if not close:
@@ -226,16 +331,25 @@ def _memory_probes(estimate: MemoryEstimate, right: float) -> list[Any]:
     layers = []
     probes = [p for p in estimate.probes if p.batch_size <= right]
     for measured in (True, False):
-        rows = [_memory_row(p, noun_of(estimate.unknown)) for p in probes if (p.value.source is Source.MEASURED) == measured]
+        rows = [
+            _memory_row(p, noun_of(estimate.unknown))
+            for p in probes
+            if (p.value.source is Source.MEASURED) == measured
+        ]
         if rows:
             layers.append(_points(rows, PALETTE["fit"], filled=measured))
     return layers
 
 
-def _memory_marks(estimate: MemoryEstimate, budget: Budget | None, chosen: int | None, name: str) -> list[Any]:
+def _memory_marks(
+    estimate: MemoryEstimate, budget: Budget | None, chosen: int | None, name: str
+) -> list[Any]:
     layers = []
     largest = estimate.largest_batch_size
-    sizes = {largest: "largest", chosen: name if chosen == largest else name.removesuffix(", the largest")}
+    sizes = {
+        largest: "largest",
+        chosen: name if chosen == largest else name.removesuffix(", the largest"),
+    }
     for size, what in sizes.items():
         value = _interpolate((*estimate.curve, *estimate.probes), size) if size else None
         if value is None:
@@ -254,12 +368,18 @@ def _memory_marks(estimate: MemoryEstimate, budget: Budget | None, chosen: int |
 
 
 def _interpolate(points: tuple[Point, ...], size: int) -> float | None:
-    """The curve's value at `size`: a probe's own, else between its neighbours; None outside of the curve."""
+    """The curve's value at `size`: a probe's own, else between its neighbours; None outside of the
+    curve.
+    """
     exact = [p.value.value for p in points if p.batch_size == size]
     if exact:
         return exact[-1]
-    below = max((p for p in points if p.batch_size < size), key=lambda p: p.batch_size, default=None)
-    above = min((p for p in points if p.batch_size > size), key=lambda p: p.batch_size, default=None)
+    below = max(
+        (p for p in points if p.batch_size < size), key=lambda p: p.batch_size, default=None
+    )
+    above = min(
+        (p for p in points if p.batch_size > size), key=lambda p: p.batch_size, default=None
+    )
     if below is None or above is None:
         return None
     share = (size - below.batch_size) / (above.batch_size - below.batch_size)
@@ -267,9 +387,20 @@ def _interpolate(points: tuple[Point, ...], size: int) -> float | None:
 
 
 def _speed_row(size: int, value: Estimate, label: str) -> dict[str, Any]:
-    span = "" if value.low is None or value.high is None else f" ({value.low:,.1f} to {value.high:,.1f})"
+    span = (
+        ""
+        if value.low is None or value.high is None
+        else f" ({value.low:,.1f} to {value.high:,.1f})"
+    )
     tip = f"batch size {size}: {value.value:,.1f} samples/s{span}, {value.source.value}"
-    return {"x": size, "value": value.value, "low": value.low, "high": value.high, "label": label, "tip": tip}
+    return {
+        "x": size,
+        "value": value.value,
+        "low": value.low,
+        "high": value.high,
+        "label": label,
+        "tip": tip,
+    }
 
 
 def _speed_band(points: tuple[Point, ...], best_size: int | None, tolerance: float) -> list[Any]:
@@ -280,16 +411,22 @@ def _speed_band(points: tuple[Point, ...], best_size: int | None, tolerance: flo
     return [band.mark_rect(color=PALETTE["chosen"], opacity=0.13).encode(y="low:Q", y2="high:Q")]
 
 
-def _speed_marks(estimate: SpeedEstimate, rows: list[dict[str, Any]], baseline: tuple[int, Estimate] | None) -> list[Any]:
+def _speed_marks(
+    estimate: SpeedEstimate, rows: list[dict[str, Any]], baseline: tuple[int, Estimate] | None
+) -> list[Any]:
     layers = []
     by_size = {row["x"]: row for row in rows}
     best, knee = by_size.get(estimate.best_batch_size), by_size.get(estimate.knee_batch_size)
     if best and best is not knee:
-        layers += _label({**best, "label": f"{best['x']:,} fastest"}, PALETTE["ink"], 0, -15, "center")
+        layers += _label(
+            {**best, "label": f"{best['x']:,} fastest"}, PALETTE["ink"], 0, -15, "center"
+        )
     if knee:
         within = "fastest" if knee is best else f"within {share_text(estimate.tolerance)}"
         layers.append(_points([knee], PALETTE["chosen"], filled=True, size=80))
-        layers += _label({**knee, "label": f"{knee['x']:,} {within}"}, PALETTE["chosen"], -4, 17, "left")
+        layers += _label(
+            {**knee, "label": f"{knee['x']:,} {within}"}, PALETTE["chosen"], -4, 17, "left"
+        )
     if baseline:
         row = _speed_row(baseline[0], baseline[1], f"{baseline[0]:,} as it was")
         layers.append(_points([row], PALETTE["limit"], filled=False, size=60))
@@ -298,7 +435,9 @@ def _speed_marks(estimate: SpeedEstimate, rows: list[dict[str, Any]], baseline: 
 
 
 def _ticks(sizes: list[int], width: int) -> list[int]:
-    """The sizes that get a label on the logarithmic axis: not nearer to each other than a label is wide."""
+    """The sizes that get a label on the logarithmic axis: not nearer to each other than a label is
+    wide.
+    """
     least = (max(sizes) / min(sizes) * 2) ** (46 / width)
     kept: list[int] = []
     for size in sizes:
@@ -314,9 +453,23 @@ def breakdown_chart(bars: dict[str, Breakdown], width: int) -> str:
     room = min(_LONGEST_LABEL, _CHARACTER * max(map(len, bars), default=0))
     chart = alt.Chart(alt.Data(values=rows)).mark_bar(size=18, aria=True)
     chart = chart.encode(
-        x=alt.X("value:Q", title="device memory, GiB", axis=alt.Axis(tickCount=width // 80), scale=alt.Scale(nice=False)),
-        y=alt.Y("bar:N", title=None, sort=list(bars), axis=alt.Axis(domain=False, ticks=False, grid=False, minExtent=room)),
-        color=alt.Color("category:N", scale=alt.Scale(domain=used, range=[COLOURS[name] for name in used]), legend=None),
+        x=alt.X(
+            "value:Q",
+            title="device memory, GiB",
+            axis=alt.Axis(tickCount=width // 80),
+            scale=alt.Scale(nice=False),
+        ),
+        y=alt.Y(
+            "bar:N",
+            title=None,
+            sort=list(bars),
+            axis=alt.Axis(domain=False, ticks=False, grid=False, minExtent=room),
+        ),
+        color=alt.Color(
+            "category:N",
+            scale=alt.Scale(domain=used, range=[COLOURS[name] for name in used]),
+            legend=None,
+        ),
         order=alt.Order("place:Q"),
         description="tip:N",
     )
@@ -339,32 +492,60 @@ def _rows(name: str, breakdown: Breakdown) -> list[dict[str, Any]]:
 
 
 def layered(axes: Any, layers: list[Any], width: int, summary: str) -> str:
-    return drawn(alt.layer(axes, *layers).properties(width=width, height=HEIGHT, background="transparent"), summary)
+    return drawn(
+        alt.layer(axes, *layers).properties(width=width, height=HEIGHT, background="transparent"),
+        summary,
+    )
 
 
 def drawn(chart: Any, summary: str) -> str:
-    """The SVG text of a chart, in the page's manner; `summary` describes it to those who cannot see it."""
+    """The SVG text of a chart, in the page's manner; `summary` describes it to those who cannot see
+    it.
+    """
     chart = chart.properties(description=summary)
-    chart = chart.configure(font="Helvetica, Arial, sans-serif", padding={"left": 2, "right": 10, "top": 8, "bottom": 2})
-    chart = chart.configure_view(strokeWidth=0).configure_text(fontSize=11).configure_mark(aria=False)
+    chart = chart.configure(
+        font="Helvetica, Arial, sans-serif", padding={"left": 2, "right": 10, "top": 8, "bottom": 2}
+    )
+    chart = (
+        chart.configure_view(strokeWidth=0).configure_text(fontSize=11).configure_mark(aria=False)
+    )
     chart = chart.configure_axis(
-        labelFontSize=11, titleFontSize=11, titleFontWeight="normal", labelColor=PALETTE["muted"], titleColor=PALETTE["muted"],
-        gridColor=PALETTE["grid"], tickColor=PALETTE["grid"], domainColor=PALETTE["grid"], titlePadding=8,
-    ).configure_axisX(grid=False)  # fmt: skip
+        labelFontSize=11,
+        titleFontSize=11,
+        titleFontWeight="normal",
+        labelColor=PALETTE["muted"],
+        titleColor=PALETTE["muted"],
+        gridColor=PALETTE["grid"],
+        tickColor=PALETTE["grid"],
+        domainColor=PALETTE["grid"],
+        titlePadding=8,
+    ).configure_axisX(grid=False)
     return _for_the_page(vl_convert.vegalite_to_svg(chart.to_json(validate=False)), summary)
 
 
 def _for_the_page(svg: str, summary: str) -> str:
-    """Sized by the page; each mark's description becomes a title, which browsers show as a tooltip without JavaScript."""
+    """Sized by the page; each mark's description becomes a title, which browsers show as a tooltip
+    without JavaScript.
+    """
     size = re.match(r"<svg[^>]*? width=\"([\d.]+)\" height=\"([\d.]+)\"", svg)
     width = size.group(1) if size else "100%"
-    # Clip paths are found by id in the whole page: without a name of their own, one chart would clip another.
+    # Clip paths are found by id in the whole page: without a name of their own, one chart would
+    # clip another.
     own = hashlib.sha256(re.sub(r"clip\d+", "", svg).encode()).hexdigest()[:8]
-    numbers = {name: f"clip-{own}-{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"clip\d+", svg)))}
+    numbers = {
+        name: f"clip-{own}-{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"clip\d+", svg)))
+    }
     svg = re.sub(r"clip\d+", lambda found: numbers[found.group()], svg)
     svg = re.sub(
         r"^<svg[^>]*?viewBox=\"([^\"]*)\">",
-        lambda found: f'<svg viewBox="{found[1]}" width="{width}" role="img" aria-label="{html.escape(summary)}">',
+        lambda found: (
+            f'<svg viewBox="{found[1]}" width="{width}" role="img" '
+            f'aria-label="{html.escape(summary)}">'
+        ),
         svg,
     )
-    return re.sub(r'(<path aria-label="([^"]*)" role="graphics-symbol"[^>]*?)/>', r"\1><title>\2</title></path>", svg)
+    return re.sub(
+        r'(<path aria-label="([^"]*)" role="graphics-symbol"[^>]*?)/>',
+        r"\1><title>\2</title></path>",
+        svg,
+    )

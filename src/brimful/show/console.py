@@ -1,6 +1,7 @@
 """The terminal: a headline, then each section by its kind, and errors.
 
-Prints every string from outside as plain text (never as rich's markup), and never wraps a command to paste.
+Prints every string from outside as plain text (never as rich's markup), and never wraps a command
+to paste.
 """
 
 from __future__ import annotations
@@ -21,30 +22,62 @@ from brimful.show.grid_sections import grid_table
 from brimful.show.headline import headline
 from brimful.show.prediction_brief import LINES, brief_facts, fitted
 from brimful.show.run_sections import warnings_of
-from brimful.show.section import CommandLine, Facts, Figure, Findings, Quote, Section, Sentences, Table
+from brimful.show.section import (
+    CommandLine,
+    Facts,
+    Figure,
+    Findings,
+    Quote,
+    Section,
+    Sentences,
+    Table,
+)
 from brimful.show.sections import cut_off, sections
 from brimful.show.text import Cell
 from brimful.show.which_sections import which_table
 from brimful.values import Prediction, Record
 
-_TONES = {"good": "green", "bad": "red", "unfinished": "yellow", "note": "yellow", "warn": "yellow", "strong": "bold", "": ""}
+_TONES = {
+    "good": "green",
+    "bad": "red",
+    "unfinished": "yellow",
+    "note": "yellow",
+    "warn": "yellow",
+    "strong": "bold",
+    "": "",
+}
 
 
 class _Console(Console):
-    """Rich ends the process with exit code 1 where a reader has gone; the command line decides that instead."""
+    """Rich ends the process with exit code 1 where a reader has gone; the command line decides that
+    instead.
+    """
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
-def make_console(stream: TextIO | None = None, width: int | None = None, is_terminal: bool | None = None) -> Console:
-    """A console on `stream` (standard output where None), plain text throughout. `is_terminal`: None asks the stream."""
+def make_console(
+    stream: TextIO | None = None, width: int | None = None, is_terminal: bool | None = None
+) -> Console:
+    """A console on `stream` (standard output where None), plain text throughout. `is_terminal`:
+    None asks the stream.
+    """
     out = stream or sys.stdout
-    return _Console(file=out, width=width, force_terminal=is_terminal, highlight=False, markup=False, emoji=False)
+    return _Console(
+        file=out,
+        width=width,
+        force_terminal=is_terminal,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
 
 
 def show_record(console: Console, record: Record, full: bool = True) -> None:
-    """The headline and the sections of a record; without `full` the short form. A command to paste comes last."""
+    """The headline and the sections of a record; without `full` the short form. A command to paste
+    comes last.
+    """
     result = headline(record)
     sentence = Text(result.sentence, style=f"bold {_TONES[result.tone]}")
     console.print(sentence)
@@ -52,7 +85,9 @@ def show_record(console: Console, record: Record, full: bool = True) -> None:
     if record.prediction is not None and record.plan is None and not full:
         _show_brief(console, record, record.prediction, len(console.render_lines(sentence)) + 1)
         return
-    shown = [section for section in (*cut_off(record), *sections(record)) if full or not section.detail]
+    shown = [
+        section for section in (*cut_off(record), *sections(record)) if full or not section.detail
+    ]
     show_sections(console, sorted(shown, key=lambda section: isinstance(section, CommandLine)))
 
 
@@ -64,14 +99,20 @@ def render_text(record: Record) -> str:
 
 
 def _show_brief(console: Console, record: Record, prediction: Prediction, above: int) -> None:
-    """A prediction in `LINES` lines with the `above` ones, the line that names the record among them: as many facts as there is
-    room for, and the command to use next."""
+    """A prediction in `LINES` lines with the `above` ones, the line that names the record among
+    them: as many facts as there is room for, and the command to use next."""
     following, facts = prediction.next_command, brief_facts(prediction, warnings_of(record))
     if prediction.which or prediction.grid:  # as long as the cards are many, or the values
-        show_sections(console, [which_table(prediction) if prediction.which else grid_table(prediction)])
+        show_sections(
+            console, [which_table(prediction) if prediction.which else grid_table(prediction)]
+        )
     else:
         room = LINES - 1 - above - (0 if following is None else 3)
-        facts = fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room) if room > 0 else Facts("", ())
+        facts = (
+            fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room)
+            if room > 0
+            else Facts("", ())
+        )
     if facts.rows:
         console.print(_drawn(facts))
     if following is not None:
@@ -113,10 +154,18 @@ def _drawn(section: Section) -> ConsoleRenderable:
                 facts.add_row(Text(name), _cell(value))
             return facts
         case Table():
-            table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0), show_edge=False)
+            table = RichTable(
+                box=box.SIMPLE_HEAD,
+                pad_edge=False,
+                header_style="dim",
+                padding=(0, 1, 0, 0),
+                show_edge=False,
+            )
             for column in section.columns:
                 justify = "right" if column.right else "left"
-                table.add_column(column.name, justify=justify, overflow="fold", no_wrap=column.whole)
+                table.add_column(
+                    column.name, justify=justify, overflow="fold", no_wrap=column.whole
+                )
             for row in section.rows:
                 table.add_row(*map(_cell, row))
             return Group(table, *map(Text, section.notes))
@@ -125,7 +174,11 @@ def _drawn(section: Section) -> ConsoleRenderable:
             for one in section.found:
                 parts += [Text("")] if parts else []
                 parts.append(Text(one.problem, style="bold yellow"))
-                parts += [Padding(Text(text), (0, 0, 0, 2), expand=False) for text in (one.explanation, one.suggestion) if text]
+                parts += [
+                    Padding(Text(text), (0, 0, 0, 2), expand=False)
+                    for text in (one.explanation, one.suggestion)
+                    if text
+                ]
             return Group(*parts)
         case CommandLine():
             return Group(*map(Text, section.notes), Text(""), Text(section.line, style="bold"))

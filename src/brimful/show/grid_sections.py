@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from brimful.show.section import Column, Figure, Section, Table
-from brimful.show.text import ABSENT, VERDICTS, Cell, bytes_text, setting_text, settings_text, speed_text
+from brimful.show.text import (
+    ABSENT,
+    VERDICTS,
+    Cell,
+    bytes_text,
+    setting_text,
+    settings_text,
+    speed_text,
+)
 from brimful.units import GIB
 from brimful.values import GridCell, Prediction
 
 _TONES = {"fits": "good", "tight": "warn", "does_not_fit": "bad", None: "bad"}
-_TRACED = "Cells were traced at these very settings; * is extrapolated from traces of others, which a further one confirmed."
+_TRACED = (
+    "Cells were traced at these very settings; * is extrapolated from traces of others, which a "
+    "further one confirmed."
+)
 
 
 def grid_sections(prediction: Prediction) -> list[Section]:
@@ -26,8 +37,16 @@ def grid_table(prediction: Prediction) -> Table:
     )
     names = [setting_text(one) if across else "peak, speed" for one in columns]
     first = f"{down} \\ {across}" if across else down
-    problems = tuple(f"{settings_text(cell.settings)}: {cell.problem}" for cell in prediction.grid if cell.problem)
-    traced = (_TRACED,) if not all(cell.traced for cell in prediction.grid) else ("Every cell was traced.",)
+    problems = tuple(
+        f"{settings_text(cell.settings)}: {cell.problem}"
+        for cell in prediction.grid
+        if cell.problem
+    )
+    traced = (
+        (_TRACED,)
+        if not all(cell.traced for cell in prediction.grid)
+        else ("Every cell was traced.",)
+    )
     how = f"The device peak, and {_unit(prediction.grid)} a second; all is predicted."
     heads = (Column(first), *(Column(name, right=True) for name in names))
     return Table("Memory and speed", heads, rows, (how, *traced, *dict.fromkeys(problems)))
@@ -48,9 +67,18 @@ def _shown(cell: GridCell) -> Cell:
     if cell.peak is None:
         return Cell("fails", tone="bad")
     rate = cell.tokens_per_s or cell.samples_per_s
-    says = VERDICTS[cell.verdict or ""] if cell.verdict != "fits" else ABSENT.text if rate is None else speed_text(rate.value)
+    says = (
+        VERDICTS[cell.verdict or ""]
+        if cell.verdict != "fits"
+        else ABSENT.text
+        if rate is None
+        else speed_text(rate.value)
+    )
     mark = "" if cell.traced else "*"
-    return Cell(f"{bytes_text(cell.peak.device_bytes)}{mark}\n{says}", tone="strong" if cell.best else _TONES[cell.verdict])
+    return Cell(
+        f"{bytes_text(cell.peak.device_bytes)}{mark}\n{says}",
+        tone="strong" if cell.best else _TONES[cell.verdict],
+    )
 
 
 def _heat_map(prediction: Prediction) -> list[Section]:
@@ -61,9 +89,21 @@ def _heat_map(prediction: Prediction) -> list[Section]:
 
         def field(cell: GridCell) -> Field:
             device = cell.peak.device_bytes if cell.peak is not None else prediction.budget.bytes
-            label = "fails" if cell.peak is None else f"{device / GIB:.3g}" if device < 999 * GIB else f"{device / GIB:,.0f}"
-            places = setting_text(cell.settings[down]), setting_text(cell.settings[across]) if across else ""
-            shown, how = _shown(cell).text.replace("\n", ", "), "traced" if cell.traced else "extrapolated"
+            label = (
+                "fails"
+                if cell.peak is None
+                else f"{device / GIB:.3g}"
+                if device < 999 * GIB
+                else f"{device / GIB:,.0f}"
+            )
+            places = (
+                setting_text(cell.settings[down]),
+                setting_text(cell.settings[across]) if across else "",
+            )
+            shown, how = (
+                _shown(cell).text.replace("\n", ", "),
+                "traced" if cell.traced else "extrapolated",
+            )
             tip = f"{settings_text(cell.settings)}: {shown}, {how}"
             share = min(1.0, device / prediction.budget.bytes)
             return Field(*places, share, cell.verdict or "", label, tip, cell.best)
@@ -75,6 +115,10 @@ def _heat_map(prediction: Prediction) -> list[Section]:
         ("swatch tight", "tight"),
         ("swatch does-not-fit", "does not fit"),
         ("swatch framed", "the cell that this page answers for"),
-        *((("swatch fails", "fails"),) if any(cell.peak is None for cell in prediction.grid) else ()),
+        *(
+            (("swatch fails", "fails"),)
+            if any(cell.peak is None for cell in prediction.grid)
+            else ()
+        ),
     )
     return [Figure("Device peak in GiB, predicted", draw, legend, wide=False)]

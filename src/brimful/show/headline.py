@@ -22,11 +22,35 @@ from brimful.show.text import (
 )
 from brimful.show.which_sections import which_sentence
 from brimful.units import counted
-from brimful.values import Audit, Estimate, Objective, Outcome, PeakEstimate, Plan, Prediction, Record, Run, Source
+from brimful.values import (
+    Audit,
+    Estimate,
+    Objective,
+    Outcome,
+    PeakEstimate,
+    Plan,
+    Prediction,
+    Record,
+    Run,
+    Source,
+)
 
 #: The command never reached the point where it can be judged.
-_FAILURES = (Outcome.CRASHED, Outcome.PROBE_NOT_LOADED, Outcome.NO_STEP, Outcome.UNSUPPORTED, Outcome.KILLED, Outcome.TIMED_OUT)
-_WITHIN = (None, "budget", "dataset", "max_batch_size", "loader")  # limits of what fits; any other is an error of the script
+_FAILURES = (
+    Outcome.CRASHED,
+    Outcome.PROBE_NOT_LOADED,
+    Outcome.NO_STEP,
+    Outcome.UNSUPPORTED,
+    Outcome.KILLED,
+    Outcome.TIMED_OUT,
+)
+_WITHIN = (
+    None,
+    "budget",
+    "dataset",
+    "max_batch_size",
+    "loader",
+)  # limits of what fits; any other is an error of the script
 _RANKS = {
     Objective.FASTEST: "trains fastest within memory",
     Objective.LARGEST: "is the largest that fits",
@@ -36,7 +60,9 @@ _RANKS = {
 
 @dataclass(frozen=True)
 class Headline:
-    """`tone`: "good" (yes, or a plan exists), "bad" (no, or failed), "unfinished", "note" (read on)."""
+    """`tone`: "good" (yes, or a plan exists), "bad" (no, or failed), "unfinished", "note" (read
+    on).
+    """
 
     tone: str
     sentence: str
@@ -73,7 +99,11 @@ def of_run(run: Run, torn: bool = False) -> Headline:
         where = " in the middle of a line" if torn else ""
         return Headline("unfinished", f"Cut off{where} after {after}: this run has no end.")
     trained = not run.attempts or not run.attempts[-1].reports or bool(run.attempts[-1].steps)
-    tone = "unfinished" if ended.outcome in (Outcome.COMPLETED, Outcome.INTERRUPTED, Outcome.TERMINATED) else "bad"
+    tone = (
+        "unfinished"
+        if ended.outcome in (Outcome.COMPLETED, Outcome.INTERRUPTED, Outcome.TERMINATED)
+        else "bad"
+    )
     again = f", in attempt {count}" if count > 1 else ""
     good = ended.outcome is Outcome.COMPLETED and trained
     return Headline("good" if good else tone, f"{_sentence(ended.message)}{again}.")
@@ -100,15 +130,22 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
 
 
 def _named(plan: Plan, size: str, objective: Objective, alike: bool) -> str:
-    """What is said of the batch size: it stays where nothing is clearly faster than the user's own settings. `alike`: the
-    medians of all runs name another size, and runs side by side do not settle which is the fastest."""
+    """What is said of the batch size: it stays where nothing is clearly faster than the user's own
+    settings. `alike`: the medians of all runs name another size, and runs side by side do not
+    settle which is the fastest."""
     same = plan.samples_per_s is not None and plan.samples_per_s == plan.baseline_samples_per_s
-    ranks = "is the fastest" if plan.partial and objective is Objective.FASTEST else _RANKS[objective]
+    ranks = (
+        "is the fastest" if plan.partial and objective is Objective.FASTEST else _RANKS[objective]
+    )
     if alike and objective is Objective.FASTEST:
         ranks = "is among the fastest sizes that ran"
     text = f"Batch size {size} {ranks}{' so far' if plan.partial else ''}"
     if same and objective is Objective.FASTEST:
-        why = "no gain was confirmed by then" if plan.partial else "nothing that ran was clearly faster"
+        why = (
+            "no gain was confirmed by then"
+            if plan.partial
+            else "nothing that ran was clearly faster"
+        )
         text = f"Your own settings stay, batch size {size}: {why}"
     return f"Partial ({plan.partial}): {text[:1].lower()}{text[1:]}" if plan.partial else text
 
@@ -117,7 +154,10 @@ def of_prediction(prediction: Prediction) -> Headline:
     peak, card, budget = prediction.peak, cards_text(prediction), prediction.budget.bytes
     noun, value, _ = question_of(prediction)
     if prediction.nothing_fits and peak is None:
-        return Headline("bad", f"No {noun} fits {card}: not even the smallest stays within {bytes_text(budget)}.")
+        return Headline(
+            "bad",
+            f"No {noun} fits {card}: not even the smallest stays within {bytes_text(budget)}.",
+        )
     if peak is not None and peak.reserved_bytes == 0:
         return Headline("note", f"The command put nothing on {card}: it trains on the host.")
     fits = prediction.verdict == "fits"
@@ -137,14 +177,21 @@ def of_prediction(prediction: Prediction) -> Headline:
         return Headline("note" if fits else "bad", sentence + ".")
     leak = next((one.problem for one in prediction.warnings if one.code == "memory-grows"), None)
     if fits and leak is not None:
-        return Headline("bad", f"Memory grows: {leak}. In its first steps {sentence[:1].lower()}{sentence[1:]}.")
+        return Headline(
+            "bad", f"Memory grows: {leak}. In its first steps {sentence[:1].lower()}{sentence[1:]}."
+        )
     sentence += _largest_part(prediction, fits or tight) + "."
     if compiles:
-        sentence += " Compiled, as the script has it, it takes less as a rule; how much, brimful does not know."
+        sentence += (
+            " Compiled, as the script has it, it takes less as a rule; how much, brimful does "
+            "not know."
+        )
     if prediction.speed is not None and (not_counted := not_counted_text(prediction.speed)):
         sentence += f" Its predicted speed is without {not_counted}."
     if fits and prediction.loading is not None and prediction.loading.binds:
-        return Headline("note", f"{sentence} The card waits for data: {loading_text(prediction.loading)}.")
+        return Headline(
+            "note", f"{sentence} The card waits for data: {loading_text(prediction.loading)}."
+        )
     return Headline("good" if fits else "bad", sentence)
 
 
@@ -164,13 +211,21 @@ def _not_in_force(prediction: Prediction) -> str:
     """What the script trains on in place of the size in question; "" where it is that size."""
     asked, given = prediction.batch_size, prediction.in_force
     if prediction.ignores_batch_size:
-        trains = f": {asked:,} was asked, and it trains on batches of {given:,}" if asked and given else ""
+        trains = (
+            f": {asked:,} was asked, and it trains on batches of {given:,}"
+            if asked and given
+            else ""
+        )
         trains = trains or (f": it trains on batches of {asked:,} at every one" if asked else "")
         return f"The script ignores the batch size{trains}"
     if asked is None or given is None:
         return ""
     exceeds = any(one.code == "batch-exceeds-dataset" for one in prediction.warnings)
-    why = f"the data set has {given:,} samples" if exceeds else f"the script's loader makes batches of {given:,} at most"
+    why = (
+        f"the data set has {given:,} samples"
+        if exceeds
+        else f"the script's loader makes batches of {given:,} at most"
+    )
     return f"Batch size {asked:,} is not in force: {why}"
 
 
@@ -186,12 +241,17 @@ def _largest_part(prediction: Prediction, fits: bool) -> str:
     if largest != value:
         return f"; the largest that fits is {largest:,}{by}"
     if prediction.solved is not None and prediction.solved.multiple_of > 1:
-        return f"; it is the largest multiple of {prediction.solved.multiple_of} that fits, and at others the script fails"
+        return (
+            f"; it is the largest multiple of {prediction.solved.multiple_of} that fits, and at "
+            "others the script fails"
+        )
     return f"; it is the largest that {'fits' if limited_by in _WITHIN else 'ran'}{by}"
 
 
 def of_grid(prediction: Prediction) -> Headline:
-    """ "Of 16 combinations 11 fit NVIDIA L4; the fastest is batch_size 8, max_length 2,048: about 41,000 tokens/s …"."""
+    """ "Of 16 combinations 11 fit NVIDIA L4; the fastest is batch_size 8, max_length 2,048: about
+    41,000 tokens/s …".
+    """
     cells, card = prediction.grid, cards_text(prediction)
     best = next(cell for cell in cells if cell.best)
     fit = sum(cell.verdict == "fits" for cell in cells)
@@ -201,26 +261,42 @@ def of_grid(prediction: Prediction) -> Headline:
         least = "is tight" if best.verdict == "tight" else "takes least"
         return Headline(
             "bad",
-            f"None of {counted(len(cells), 'combination')} fits {card}: {settings_text(best.settings)} {least}, {peak} {of}.",
+            f"None of {counted(len(cells), 'combination')} fits {card}: "
+            f"{settings_text(best.settings)} {least}, {peak} {of}.",
         )
     rate = best.tokens_per_s or best.samples_per_s
     unit = "tokens/s" if best.tokens_per_s else "samples/s"
     about = f"about {speed_text(rate.value)} {unit}, " if rate is not None else ""
     name = f"the {'fastest' if rate is not None else 'best'} is {settings_text(best.settings)}"
-    return Headline("good", f"Of {counted(len(cells), 'combination')} {fit} fit {card}; {name}: {about}{peak} {of}.")
+    return Headline(
+        "good",
+        f"Of {counted(len(cells), 'combination')} {fit} fit {card}; {name}: {about}{peak} {of}.",
+    )
 
 
 def of_audit(audit: Audit) -> Headline:
     per_step = audit.effective.samples_per_step
-    does = f"{'an unknown number of' if per_step is None else count_text(per_step)} samples in each step"
+    does = (
+        f"{'an unknown number of' if per_step is None else count_text(per_step)} samples in each "
+        "step"
+    )
     if not audit.findings:
         return Headline("good", f"No issues found: the command does what was requested, {does}.")
     found = counted(len(audit.findings), "finding")
-    requested, accumulation = audit.requested.get("batch_size"), audit.requested.get("accumulation", 1)
-    whole = requested * accumulation if isinstance(requested, int) and isinstance(accumulation, int) else requested
+    requested, accumulation = (
+        audit.requested.get("batch_size"),
+        audit.requested.get("accumulation", 1),
+    )
+    whole = (
+        requested * accumulation
+        if isinstance(requested, int) and isinstance(accumulation, int)
+        else requested
+    )
     if whole is None or per_step is None or whole == per_step:
         return Headline("note", f"{found}: {audit.findings[0].problem}")
-    return Headline("note", f"{found}: the command trains on {does}, and {setting_text(whole)} were requested.")
+    return Headline(
+        "note", f"{found}: the command trains on {does}, and {setting_text(whole)} were requested."
+    )
 
 
 def _without_result(record: Record) -> Headline:
@@ -238,14 +314,23 @@ def _without_result(record: Record) -> Headline:
         text = OUTCOMES[failed.outcome].text + (f": {why}" if why else "")
         return Headline("bad", f"No result: in trial {record.trials.index(failed) + 1}, {text}.")
     if trials and all(trial_result.outcome in OUT_OF_MEMORY for trial_result in record.trials):
-        return Headline("bad", f"No batch size fits: all {counted(trials, 'trial')} ran out of memory.")
+        return Headline(
+            "bad", f"No batch size fits: all {counted(trials, 'trial')} ran out of memory."
+        )
     if record.closed is not None and record.closed.message:
         return Headline("bad" if code else "note", _sentence(record.closed.message))
-    return Headline("unfinished", f"No result {after}. {_reached(record)}" if trials else "This record holds no trial.")
+    return Headline(
+        "unfinished",
+        f"No result {after}. {_reached(record)}" if trials else "This record holds no trial.",
+    )
 
 
 def _reached(record: Record) -> str:
-    sizes = [one.trial.settings.get("batch_size") for one in record.trials if one.outcome is Outcome.COMPLETED]
+    sizes = [
+        one.trial.settings.get("batch_size")
+        for one in record.trials
+        if one.outcome is Outcome.COMPLETED
+    ]
     ran = [size for size in sizes if isinstance(size, int)]
     return f"The largest batch size that ran is {max(ran):,}." if ran else "No trial completed."
 
@@ -258,7 +343,10 @@ def _on(record: Record | None) -> str:
     device = record.opened.device if record else None
     if device is None:
         return ""
-    return f" on {device.gpu.name if device.gpu else 'this CPU' if device.kind == 'cpu' else device.label}"
+    return (
+        " on "
+        f"{device.gpu.name if device.gpu else 'this CPU' if device.kind == 'cpu' else device.label}"
+    )
 
 
 def _speed_part(plan: Plan) -> str:

@@ -1,4 +1,6 @@
-"""One record as one HTML page that opens offline: everything is inlined, and a policy in the page forbids every request."""
+"""One record as one HTML page that opens offline: everything is inlined, and a policy in the page
+forbids every request.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from brimful.values import Record
 
 
 def render_page(record: Record) -> str:
-    """The page of `record` as text, to be written as UTF-8. It escapes what comes from outside (commands, names, messages)."""
+    """The page of `record` as text, to be written as UTF-8. It escapes what comes from outside
+    (commands, names, messages).
+    """
     said = headline(record)
     return _rendered(
         "page.html.j2",
@@ -38,27 +42,51 @@ def render_page(record: Record) -> str:
 
 
 def render_sections(
-    shown: Sequence[Section], *, program: str, headline: str, typed: str, started_unix_s: float, footer: Sequence[str] = ()
+    shown: Sequence[Section],
+    *,
+    program: str,
+    headline: str,
+    typed: str,
+    started_unix_s: float,
+    footer: Sequence[str] = (),
 ) -> str:
     """A page of any sections, without a record."""
     return _rendered(
-        "base.html.j2", program=program, headline=headline, tone="note", typed=typed, cut_off=[], sections=shown,
-        started=when(started_unix_s), footer=footer,
-    )  # fmt: skip
+        "base.html.j2",
+        program=program,
+        headline=headline,
+        tone="note",
+        typed=typed,
+        cut_off=[],
+        sections=shown,
+        started=when(started_unix_s),
+        footer=footer,
+    )
 
 
 def _rendered(template: str, **content: Any) -> str:
     script = _template_text("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    content |= {"style": Markup(_template_text("page.css")), "script": Markup(script), "policy": policy}
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri "
+        "'none'; form-action 'none'"
+    )
+    content |= {
+        "style": Markup(_template_text("page.css")),
+        "script": Markup(script),
+        "policy": policy,
+    }
     return _environment().get_template(template).render(**content)
 
 
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("brimful.show"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("brimful.show"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.tests["address"] = _is_address
     environment.filters["kind"] = lambda section: type(section).__name__
@@ -73,7 +101,11 @@ def _charts(figure: Figure) -> list[tuple[str, Markup]]:
 
 def _is_address(text: object) -> bool:
     """Only these become links: a note from elsewhere could name any scheme."""
-    return isinstance(text, str) and text.startswith(("https://", "http://")) and not any(c.isspace() for c in text)
+    return (
+        isinstance(text, str)
+        and text.startswith(("https://", "http://"))
+        and not any(c.isspace() for c in text)
+    )
 
 
 def _template_text(name: str) -> str:

@@ -1,4 +1,6 @@
-"""Sections about machines and cards: the catalogue, this machine, and what `doctor --calibrate` measured."""
+"""Sections about machines and cards: the catalogue, this machine, and what `doctor --calibrate`
+measured.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def machine_facts(machine: Machine) -> tuple[tuple[str, Cell], ...]:
     return (
         ("machine", Cell(f"{machine.hostname}, {machine.system}")),
         ("processor", Cell(f"{machine.cpu_name}, {counted(machine.cores, 'core')} usable")),
-        *((name, Cell(bytes_text(n), Source.MEASURED)) for name, n in bytes_of.items() if n is not None),
+        *(
+            (name, Cell(bytes_text(n), Source.MEASURED))
+            for name, n in bytes_of.items()
+            if n is not None
+        ),
         ("accelerators", Cell(", ".join(machine.accelerators) or "none")),
         ("Python", Cell(machine.python_version)),
         ("brimful", Cell(machine.brimful_version)),
@@ -43,20 +49,41 @@ def machine_facts(machine: Machine) -> tuple[tuple[str, Cell], ...]:
 
 
 def card_facts(gpu: Gpu) -> tuple[tuple[str, Cell], ...]:
-    peaks = {"fp32": gpu.fp32_flops, "tf32": gpu.tf32_flops, "fp16": gpu.fp16_flops, "bf16": gpu.bf16_flops}
+    peaks = {
+        "fp32": gpu.fp32_flops,
+        "tf32": gpu.tf32_flops,
+        "fp16": gpu.fp16_flops,
+        "bf16": gpu.bf16_flops,
+    }
     return (
         ("name", Cell(gpu.name)),
         ("usable memory", bytes_cell(gpu.total_bytes)),
         ("CUDA context", bytes_cell(gpu.context_bytes)),
-        ("compute capability", Cell("{}.{}, {} multiprocessors".format(*gpu.capability, gpu.multiprocessors))),
+        (
+            "compute capability",
+            Cell("{}.{}, {} multiprocessors".format(*gpu.capability, gpu.multiprocessors)),
+        ),
         ("memory bandwidth", _scaled(gpu.bandwidth_bytes_per_s, 1e9, "GB/s")),
-        *([("link to other cards", _scaled(link, 1e9, "GB/s"))] if (link := gpu.peer_bytes_per_s) else []),
         *(
-            [("clock it holds", Cell(f"{held.value:.0%} of the peaks'", held.source, note=held.note))]
+            [("link to other cards", _scaled(link, 1e9, "GB/s"))]
+            if (link := gpu.peer_bytes_per_s)
+            else []
+        ),
+        *(
+            [
+                (
+                    "clock it holds",
+                    Cell(f"{held.value:.0%} of the peaks'", held.source, note=held.note),
+                )
+            ]
             if (held := gpu.sustained_clock)
             else []
         ),
-        *((f"peak {name}", _scaled(value, 1e12, "TFLOP/s")) for name, value in peaks.items() if value is not None),
+        *(
+            (f"peak {name}", _scaled(value, 1e12, "TFLOP/s"))
+            for name, value in peaks.items()
+            if value is not None
+        ),
     )
 
 
@@ -88,14 +115,17 @@ def gpu_sections(gpus: Iterable[Gpu], prices: Mapping[str, Estimate]) -> list[Se
     )
     notes = (
         "Usable memory and CUDA context in GiB, memory bandwidth in GB/s, peaks in TFLOP/s.",
-        "Prices of clouds an hour, in US dollars, assumed; `brimful gpus --prices FILE` keeps your own.",
+        "Prices of clouds an hour, in US dollars, assumed; `brimful gpus --prices FILE` keeps "
+        "your own.",
         "m: measured, d: from a datasheet, a: assumed; `brimful gpus --json` has the sources.",
     )
     return [Table("", (*columns, Column("name")), rows, notes)]
 
 
 def _short(value: Estimate | None, unit: float, digits: str = "4g") -> Cell:
-    return Cell("–" if value is None else f"{value.value / unit:,.{digits}} {value.source.value[0]}")
+    return Cell(
+        "–" if value is None else f"{value.value / unit:,.{digits}} {value.source.value[0]}"
+    )
 
 
 def calibration_sections(calibration: Calibration, place: str) -> list[Section]:
@@ -104,13 +134,23 @@ def calibration_sections(calibration: Calibration, place: str) -> list[Section]:
     others = Cell("not known: NVML reports nothing, so the card is assumed free")
     if calibration.others_bytes is not None:
         others = Cell(f"{bytes_text(calibration.others_bytes)}, subtracted", measured)
-    versions = ", ".join(f"{name} {version}" for name, version in calibration.versions.items() if version)
+    versions = ", ".join(
+        f"{name} {version}" for name, version in calibration.versions.items() if version
+    )
     rows = (
         ("card", Cell(calibration.name)),
         ("usable memory", Cell(bytes_text(calibration.total_bytes), measured)),
-        ("CUDA context", Cell(bytes_text(calibration.context_bytes), measured, note="outside PyTorch's allocator")),
+        (
+            "CUDA context",
+            Cell(
+                bytes_text(calibration.context_bytes), measured, note="outside PyTorch's allocator"
+            ),
+        ),
         ("cuDNN adds", Cell(bytes_text(calibration.cudnn_bytes), measured)),
-        *((f"  {_STAGES.get(name, name)}", Cell(bytes_text(n), measured)) for name, n in calibration.stages_bytes.items()),
+        *(
+            (f"  {_STAGES.get(name, name)}", Cell(bytes_text(n), measured))
+            for name, n in calibration.stages_bytes.items()
+        ),
         ("other processes", others),
         *(_rate(name, value) for name, value in calibration.rates.items()),
         ("versions", Cell(versions)),
@@ -121,6 +161,8 @@ def calibration_sections(calibration: Calibration, place: str) -> list[Section]:
 
 def _rate(name: str, value: float) -> tuple[str, Cell]:
     if name.endswith("_flops"):
-        return f"products in {name.removesuffix('_flops')}", Cell(f"{value / 1e12:.4g} TFLOPS", Source.MEASURED)
+        return f"products in {name.removesuffix('_flops')}", Cell(
+            f"{value / 1e12:.4g} TFLOPS", Source.MEASURED
+        )
     text = f"{value / 1e9:.4g} GB/s" if name.endswith("_bytes_per_s") else seconds_text(value)
     return _RATES.get(name, name), Cell(text, Source.MEASURED)

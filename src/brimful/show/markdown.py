@@ -1,4 +1,6 @@
-"""A record as GitHub's markdown, to paste into a pull request or an issue: each section by its kind."""
+"""A record as GitHub's markdown, to paste into a pull request or an issue: each section by its
+kind.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,22 @@ import re
 from collections.abc import Sequence
 
 from brimful.show.headline import headline
-from brimful.show.section import CommandLine, Facts, Figure, Findings, Quote, Section, Sentences, Table
+from brimful.show.section import (
+    CommandLine,
+    Facts,
+    Figure,
+    Findings,
+    Quote,
+    Section,
+    Sentences,
+    Table,
+)
 from brimful.show.sections import cut_off, sections
 from brimful.show.text import Cell
 from brimful.values import Record
 
-# A backslash keeps these from meaning something in a table's cell or in running text; < and & would start HTML.
+# A backslash keeps these from meaning something in a table's cell or in running text; < and & would
+# start HTML.
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#])")
 
 
@@ -36,10 +48,19 @@ def _drawn(section: Section) -> str:
         case Sentences() | Figure():
             return "\n\n".join(map(escape, section.sentences))
         case Facts():
-            return table(("what", "value"), [(name, cell_text(value)) for name, value in section.rows])
+            return table(
+                ("what", "value"), [(name, cell_text(value)) for name, value in section.rows]
+            )
         case Table():
-            body = table([column.name for column in section.columns], [tuple(map(cell_text, row)) for row in section.rows])
-            return "\n".join([body, "", *(f"- {escape(note)}" for note in section.notes)]) if section.notes else body
+            body = table(
+                [column.name for column in section.columns],
+                [tuple(map(cell_text, row)) for row in section.rows],
+            )
+            return (
+                "\n".join([body, "", *(f"- {escape(note)}" for note in section.notes)])
+                if section.notes
+                else body
+            )
         case Findings():
             lines = []
             for one in section.found:

@@ -60,8 +60,13 @@ _DURING = {
     "optimizer": "the optimizer's step",
     "forward": "forward",
 }
-_KNEE = "the smallest batch size that is nearly as fast; its interval: a host twice as fast, and half as fast"
-_UNTIMED = "not timed: no DataLoader was seen that processes can load by, each a part of its samples"
+_KNEE = (
+    "the smallest batch size that is nearly as fast; its interval: a host twice as fast, and "
+    "half as fast"
+)
+_UNTIMED = (
+    "not timed: no DataLoader was seen that processes can load by, each a part of its samples"
+)
 _NAMED = 3  # operations in a line
 _CARDS_NAMED = 4  # cards that are named one by one
 _LEAST = 0.02  # of a step: smaller shares are not named
@@ -84,7 +89,7 @@ def prediction_sections(prediction: Prediction) -> list[Section]:
     return found
 
 
-# --- peaks ------------------------------------------------------------------------------------------------------------
+# --- peaks ---
 
 
 def _phases(prediction: Prediction) -> list[Section]:
@@ -93,21 +98,36 @@ def _phases(prediction: Prediction) -> list[Section]:
     if prediction.peak is not None and peaks:
         peaks.append(("the whole run", prediction.peak))
     rows = [_peak_row(name, peak, prediction.budget.bytes) for name, peak in peaks]
-    rows += [(Cell(name), Cell("not seen", tone="warn"), *(Cell(""),) * 4) for name in prediction.not_seen]
+    rows += [
+        (Cell(name), Cell("not seen", tone="warn"), *(Cell(""),) * 4)
+        for name in prediction.not_seen
+    ]
     title = f"Peaks by phase, predicted{at_text(prediction)}"
-    columns = tuple(map(Column, ("phase", "allocated", "reserved", "device", "95 % interval", "of the budget")))
+    columns = tuple(
+        map(Column, ("phase", "allocated", "reserved", "device", "95 % interval", "of the budget"))
+    )
     return [Table(title, columns, tuple(rows))] if rows else []
 
 
 def _peak_row(name: str, peak: PeakEstimate, budget: int) -> tuple[Cell, ...]:
     share = peak.device_bytes / budget if budget else None
-    sizes = (Cell(bytes_text(size)) for size in (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes))
+    sizes = (
+        Cell(bytes_text(size))
+        for size in (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes)
+    )
     interval = Cell(bytes_interval_text(*peak.device_interval_bytes) or "")
-    return (Cell(name), *sizes, interval, ABSENT if share is None else Cell(share_text(share), share=share))
+    return (
+        Cell(name),
+        *sizes,
+        interval,
+        ABSENT if share is None else Cell(share_text(share), share=share),
+    )
 
 
 def card_groups(cards: Sequence[CardPeak]) -> list[tuple[str, PeakEstimate]]:
-    """(what the cards are called, their peak): those that need the same are one row, the fullest first."""
+    """(what the cards are called, their peak): those that need the same are one row, the fullest
+    first.
+    """
     groups: dict[PeakEstimate, list[CardPeak]] = {}
     for card in cards:
         groups.setdefault(card.peak, []).append(card)
@@ -119,12 +139,21 @@ def card_groups(cards: Sequence[CardPeak]) -> list[tuple[str, PeakEstimate]]:
 def _cards_name(members: list[CardPeak], total: int, several_ranks: bool) -> str:
     if len(members) == total:
         return f"each of {total} cards"
-    names = [f"rank {card.rank}, cuda:{card.index}" if several_ranks else f"cuda:{card.index}" for card in members]
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > _CARDS_NAMED else "; ".join(names)
+    names = [
+        f"rank {card.rank}, cuda:{card.index}" if several_ranks else f"cuda:{card.index}"
+        for card in members
+    ]
+    return (
+        f"{names[0]} and {len(names) - 1} more" if len(names) > _CARDS_NAMED else "; ".join(names)
+    )
 
 
 def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
-    solved = f"largest {prediction.solved.name} that fits" if prediction.solved is not None else "largest that fits"
+    solved = (
+        f"largest {prediction.solved.name} that fits"
+        if prediction.solved is not None
+        else "largest that fits"
+    )
     rows = [
         (solved, _largest(prediction)),
         ("budget", Cell(bytes_text(prediction.budget.bytes), note=prediction.budget.why)),
@@ -135,29 +164,51 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
         rows.append(("interval", Cell(prediction.peak.interval_basis)))
     if prediction.worst_batch is not None:
         rows.append(("worst batch", Cell(prediction.worst_batch.what)))
-    rows += [("approximated", Cell(approximation_text(*one))) for one in prediction.approximations.items()]
+    rows += [
+        ("approximated", Cell(approximation_text(*one)))
+        for one in prediction.approximations.items()
+    ]
     rows += speed_rows(prediction.speed) if prediction.speed is not None else []
     if prediction.solved is None and not prediction.grid:  # with others no loader is timed
-        rows.append(("loading", Cell(loading_text(prediction.loading) if prediction.loading else _UNTIMED)))
+        rows.append(
+            ("loading", Cell(loading_text(prediction.loading) if prediction.loading else _UNTIMED))
+        )
     rows += _epoch_rows(prediction.epoch) if prediction.epoch is not None else []
     return (*rows, ("answered in", Cell(seconds_text(prediction.seconds), Source.MEASURED)))
 
 
 def _epoch_rows(epoch: Epoch) -> list[tuple[str, Cell]]:
-    rows = [("an epoch", Cell(epoch_text(epoch))), ("time of its training", seconds_cell(epoch.train_s))]
-    rows += [] if epoch.evaluation_s is None else [("time of its evaluation", seconds_cell(epoch.evaluation_s))]
-    return rows + ([] if epoch.between_s is None else [("time before the next epoch", seconds_cell(epoch.between_s))])
+    rows = [
+        ("an epoch", Cell(epoch_text(epoch))),
+        ("time of its training", seconds_cell(epoch.train_s)),
+    ]
+    rows += (
+        []
+        if epoch.evaluation_s is None
+        else [("time of its evaluation", seconds_cell(epoch.evaluation_s))]
+    )
+    return rows + (
+        []
+        if epoch.between_s is None
+        else [("time before the next epoch", seconds_cell(epoch.between_s))]
+    )
 
 
 def _largest(prediction: Prediction) -> Cell:
     limited, (_, _, largest) = limited_text(prediction.limited_by), question_of(prediction)
     if largest is None:
         unfollowed = prediction.limited_by == "not_followed"
-        return Cell(f"none: {limited}" if unfollowed else "none" if prediction.nothing_fits else "not searched")
+        return Cell(
+            f"none: {limited}"
+            if unfollowed
+            else "none"
+            if prediction.nothing_fits
+            else "not searched"
+        )
     return Cell(count_text(largest), Source.PREDICTED, note=limited)
 
 
-# --- where the memory goes, what would help ---------------------------------------------------------------------------
+# --- where the memory goes, what would help ---
 
 
 def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
@@ -183,22 +234,41 @@ def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
 def _categories(breakdown: Breakdown) -> Table:
     """The categories that hold something, the largest first, with their share of the device peak."""
     whole = max(1, sum(breakdown.parts.values()))
-    parts = sorted(((size, name) for name, size in breakdown.parts.items() if size), key=lambda part: -part[0])
+    parts = sorted(
+        ((size, name) for name, size in breakdown.parts.items() if size), key=lambda part: -part[0]
+    )
     rows = tuple(
-        (Cell(CATEGORIES.get(name, name)), Cell(bytes_text(size)), Cell(share_text(size / whole))) for size, name in parts
+        (Cell(CATEGORIES.get(name, name)), Cell(bytes_text(size)), Cell(share_text(size / whole)))
+        for size, name in parts
     )
     columns = (Column("category"), Column("bytes", right=True), Column("of the peak", right=True))
     return Table("By category", columns, rows, detail=True, wide=False)
 
 
 def _modules(breakdown: Breakdown) -> list[Section]:
-    """The modules that hold most, each without its children, and those that repeat, together; paths are long and come last."""
+    """The modules that hold most, each without its children, and those that repeat, together; paths
+    are long and come last.
+    """
     whole = max(1, sum(breakdown.parts.values()))
-    held = [(one.bytes, Cell(one.module, note=_held(one.categories, one.bytes))) for one in breakdown.modules]
-    held += [(group.bytes, Cell(f"{group.count} of {group.pattern}, together")) for group in breakdown.alike]
+    held = [
+        (one.bytes, Cell(one.module, note=_held(one.categories, one.bytes)))
+        for one in breakdown.modules
+    ]
+    held += [
+        (group.bytes, Cell(f"{group.count} of {group.pattern}, together"))
+        for group in breakdown.alike
+    ]
     rows = [(Cell(bytes_text(size)), Cell(share_text(size / whole)), cell) for size, cell in held]
-    columns = (Column("bytes", right=True), Column("of the peak", right=True), Column("module", code=True))
-    return [Table("By module, without its children", columns, tuple(rows), detail=True)] if rows else []
+    columns = (
+        Column("bytes", right=True),
+        Column("of the peak", right=True),
+        Column("module", code=True),
+    )
+    return (
+        [Table("By module, without its children", columns, tuple(rows), detail=True)]
+        if rows
+        else []
+    )
 
 
 def _held(categories: dict[str, int], whole: int) -> str:
@@ -226,43 +296,64 @@ def moment_text(moment: Moment) -> str:
 def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
     """The changes one on top of the other, and those that do not help."""
     size = at_text(replace(prediction, in_force=None))
-    title = f"What would lower the peak{size}" if prediction.verdict == "fits" else f"What would make it fit{size}"
+    title = (
+        f"What would lower the peak{size}"
+        if prediction.verdict == "fits"
+        else f"What would make it fit{size}"
+    )
     others = tuple(f"{other.what}: {other.why}" for other in what_if.others)
     if not what_if.remedies or prediction.peak is None:
         return Sentences(title, (f"No change that brimful tried lowers the peak{size}.", *others))
     step_s = prediction.speed.step_s if prediction.speed is not None else None
-    as_it_is = Remedy("", "", "", prediction.peak.source, prediction.peak.device_bytes, prediction.verdict, step_s)
+    as_it_is = Remedy(
+        "", "", "", prediction.peak.source, prediction.peak.device_bytes, prediction.verdict, step_s
+    )
     rows = [
         (
             Cell(f"+ {one.what}" if one.what else "as it is", tone="strong"),
             Cell(bytes_text(one.device_bytes), one.source),
             Cell(VERDICTS[one.verdict], tone="good" if one.verdict == "fits" else "bad"),
-            ABSENT if one.step_s is None else Cell(seconds_text(one.step_s.value), one.step_s.source),
+            ABSENT
+            if one.step_s is None
+            else Cell(seconds_text(one.step_s.value), one.step_s.source),
         )
         for one in (as_it_is, *what_if.remedies)
     ]
     columns = ["each on top of those before", "device", "", "a step"]
     if any(one.largest_batch_size is not None for one in what_if.remedies):
         columns.append("largest that fits")
-        largest = [question_of(prediction)[2], *(one.largest_batch_size for one in what_if.remedies)]
+        largest = [
+            question_of(prediction)[2],
+            *(one.largest_batch_size for one in what_if.remedies),
+        ]
         rows = [(*row, Cell(count_text(number))) for row, number in zip(rows, largest, strict=True)]
-    hows = tuple(f"{one.what}: {one.how}" + (f" ({one.basis})" if one.basis else "") for one in what_if.remedies)
+    hows = tuple(
+        f"{one.what}: {one.how}" + (f" ({one.basis})" if one.basis else "")
+        for one in what_if.remedies
+    )
     return Table(title, tuple(map(Column, columns)), tuple(rows), (*hows, *others))
 
 
-# --- speed ------------------------------------------------------------------------------------------------------------
+# --- speed ---
 
 
 def speed_sentence(speed: PredictedSpeed) -> str:
-    """ "About 410 samples/s at 1,024 (predicted, 290 to 560); the knee is at 256: 97 % of the best; bound by …"."""
+    """ "About 410 samples/s at 1,024 (predicted, 290 to 560); the knee is at 256: 97 % of the best;
+    bound by …".
+    """
     at = "" if speed.batch_size is None else f" at {speed.batch_size:,}"
     exchange, not_counted = speed.exchange, not_counted_text(speed)
     alone = f"; without {not_counted}" if not_counted else ""
     if exchange is not None:
         alone = f"; exchange between cards {seconds_text(exchange.value)}, over {exchange.note}"
     if speed.samples_per_s is not None:
-        interval = f"{speed_text(speed.samples_per_s.low)} to {speed_text(speed.samples_per_s.high)}"
-        parts = [f"About {speed_text(speed.samples_per_s.value)} samples/s{at} (predicted, {interval}{alone})"]
+        interval = (
+            f"{speed_text(speed.samples_per_s.low)} to {speed_text(speed.samples_per_s.high)}"
+        )
+        parts = [
+            f"About {speed_text(speed.samples_per_s.value)} samples/s{at} (predicted, "
+            f"{interval}{alone})"
+        ]
     else:
         parts = [f"About {seconds_text(speed.step_s.value)} a step{at} (predicted{alone})"]
     knee = _knee(speed)
@@ -270,7 +361,10 @@ def speed_sentence(speed: PredictedSpeed) -> str:
         parts.append(f"the knee is at {knee}")
     bound = max(speed.bound_by, key=lambda name: speed.bound_by[name], default=None)
     if bound is not None:
-        parts.append(f"bound by {BOUNDS.get(bound, bound).split(' (')[0]} ({share_text(speed.bound_by[bound])})")
+        parts.append(
+            f"bound by {BOUNDS.get(bound, bound).split(' (')[0]} "
+            f"({share_text(speed.bound_by[bound])})"
+        )
     return "; ".join(parts) + "."
 
 
@@ -286,13 +380,19 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
         rows.append(("knee", Cell(knee, Source.PREDICTED, interval, _KNEE)))
     if speed.exchange is not None:
         rows.append(("between cards", seconds_cell(speed.exchange)))
-    bounds = sorted(((share, name) for name, share in speed.bound_by.items() if share >= _LEAST), reverse=True)
+    bounds = sorted(
+        ((share, name) for name, share in speed.bound_by.items() if share >= _LEAST), reverse=True
+    )
     named = ", ".join(f"{BOUNDS.get(name, name)} {share_text(share)}" for share, name in bounds)
     rows.append(("bound by", Cell(named, Source.PREDICTED)))
     top = ", ".join(f"{kernel.op} {share_text(kernel.share)}" for kernel in speed.kernels[:_NAMED])
     rows += [("takes longest", Cell(top, Source.PREDICTED))] if top else []
     left_out = ("loading: brimful cannot know how fast that host loads", *speed.notes)
-    return [*rows, ("speed's interval", Cell(speed.step_s.note or "")), ("not in the speed", Cell("; ".join(left_out)))]
+    return [
+        *rows,
+        ("speed's interval", Cell(speed.step_s.note or "")),
+        ("not in the speed", Cell("; ".join(left_out))),
+    ]
 
 
 def _knee(speed: PredictedSpeed) -> str:
@@ -309,7 +409,11 @@ def speed_figure(prediction: Prediction) -> list[Section]:
     speed = prediction.speed
     if speed is None or len(speed.curve) < 2:
         return []
-    legend = (("line", "predicted"), ("band", "95 % interval of the level"), ("near", "as fast, within the tolerance"))
+    legend = (
+        ("line", "predicted"),
+        ("band", "95 % interval of the level"),
+        ("near", "as fast, within the tolerance"),
+    )
 
     def draw(width: int) -> str:
         from brimful.show.charts import predicted_speed_chart
@@ -321,8 +425,13 @@ def speed_figure(prediction: Prediction) -> list[Section]:
 
 
 def points_table(
-    points: tuple[Point, ...], name: str, cell: Callable[[Estimate | None], Cell], noun: str = "batch size"
+    points: tuple[Point, ...],
+    name: str,
+    cell: Callable[[Estimate | None], Cell],
+    noun: str = "batch size",
 ) -> Table | None:
     """What a chart's points are, for those who cannot see it."""
-    rows = tuple((Cell(count_text(p.batch_size)), replace(cell(p.value), note=None)) for p in points)
+    rows = tuple(
+        (Cell(count_text(p.batch_size)), replace(cell(p.value), note=None)) for p in points
+    )
     return Table("", (Column(noun), Column(name)), rows) if rows else None

@@ -1,6 +1,8 @@
-"""Progress on standard error: a live line on a terminal (drawn by rich), whole plain lines in a file or a CI log.
+"""Progress on standard error: a live line on a terminal (drawn by rich), whole plain lines in a
+file or a CI log.
 
-`Progress` watches trials, `RunProgress` a run, whose command writes its own output at the same time.
+`Progress` watches trials, `RunProgress` a run, whose command writes its own output at the same
+time.
 """
 
 from __future__ import annotations
@@ -17,16 +19,26 @@ from rich.text import Text
 from brimful.outcomes import OUTCOMES
 from brimful.show.console import make_console
 from brimful.show.run_sections import kind_text
-from brimful.show.text import bytes_text, count_text, seconds_text, settings_text, share_text, speed_text, worst_memory
+from brimful.show.text import (
+    bytes_text,
+    count_text,
+    seconds_text,
+    settings_text,
+    share_text,
+    speed_text,
+    worst_memory,
+)
 from brimful.units import counted
 from brimful.values import Attempt, Heartbeat, Outcome, PlannedSetting, Trial, TrialResult
 from brimful_inside import wire
 
 #: Off a terminal: a line at most this often (seconds) while one trial runs.
 PLAIN_EVERY_S = 5.0
-#: A trial without a step for so long (assumed: most scripts have imported and begun by then) is said to have none.
+# : A trial without a step for so long (assumed: most scripts have imported and begun by then) is
+# said to have none.
 NO_STEP_S = 30.0
-#: Off a terminal, of a run: a line after so many seconds, then after every twentieth of the time passed, or ten minutes.
+# : Off a terminal, of a run: a line after so many seconds, then after every twentieth of the time
+# passed, or ten minutes.
 FIRST_S, SHARE, LONGEST_S = 5.0, 0.05, 600.0
 REDRAWS_PER_S = 4
 
@@ -41,15 +53,21 @@ def _live_line(stream: TextIO, line: Callable[[], str]) -> Live:
         return spinner if text else Text("")
 
     return Live(
-        get_renderable=draw, console=make_console(stream, is_terminal=True), refresh_per_second=REDRAWS_PER_S, transient=True,
-        redirect_stdout=False, redirect_stderr=False,
-    )  # fmt: skip
+        get_renderable=draw,
+        console=make_console(stream, is_terminal=True),
+        refresh_per_second=REDRAWS_PER_S,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
 class Progress:
     """Shows on `stream` how trials go. Use as a context manager; calls outside of one are harmless."""
 
-    def __init__(self, stream: TextIO, is_terminal: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, stream: TextIO, is_terminal: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._clock = clock
         self._stream = stream
         self._trial: Trial | None = None
@@ -66,14 +84,26 @@ class Progress:
             self._live.start(refresh=True)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
         self._trial = None
         if self._live is not None:
             self._live.stop()
 
     def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None:
-        """Trial `number` (from 1) starts; `expected_total` is a guess of how many there will be, or None."""
-        self._trial, self._number, self._expected, self._newest = trial, number, expected_total, None
+        """Trial `number` (from 1) starts; `expected_total` is a guess of how many there will be, or
+        None.
+        """
+        self._trial, self._number, self._expected, self._newest = (
+            trial,
+            number,
+            expected_total,
+            None,
+        )
         self._started = self._clock()
         if self._live is None:
             self._write(self.line())
@@ -106,7 +136,11 @@ class Progress:
         """The present trial in one line; "" between trials."""
         if self._trial is None:
             return ""
-        total = f" of about {self._expected}" if self._expected and self._expected >= self._number else ""
+        total = (
+            f" of about {self._expected}"
+            if self._expected and self._expected >= self._number
+            else ""
+        )
         parts = [f"trial {self._number}{total}: {_tried(self._trial)}"]
         if self._newest is not None:
             parts.append(f"{self._newest.phase}, step {self._newest.steps}")
@@ -117,7 +151,9 @@ class Progress:
         return ", ".join(parts)
 
     def seconds_left(self) -> float | None:
-        """By the mean of the trials so far; None before the first has ended, and where their number is unknown."""
+        """By the mean of the trials so far; None before the first has ended, and where their number
+        is unknown.
+        """
         if not self._durations or self._expected is None or self._trial is None:
             return None
         mean = sum(self._durations) / len(self._durations)
@@ -131,14 +167,21 @@ class Progress:
 
 
 class RunProgress:
-    """A run: passes on the command's own bytes, with one line of brimful's below them on a terminal.
+    """A run: passes on the command's own bytes, with one line of brimful's below them on a
+    terminal.
 
-    `out` gets the command's standard output; `err` its standard error, and brimful's own messages. `terminals`: descriptors of
-    those of its streams ("stdout", "stderr") that are terminals. `live`: whether `err` is one.
+    `out` gets the command's standard output; `err` its standard error, and brimful's own messages.
+    `terminals`: descriptors of those of its streams ("stdout", "stderr") that are terminals.
+    `live`: whether `err` is one.
     """
 
     def __init__(
-        self, out: BinaryIO, err: TextIO, terminals: Mapping[str, int], live: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        out: BinaryIO,
+        err: TextIO,
+        terminals: Mapping[str, int],
+        live: bool,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self._streams: dict[str, BinaryIO] = {"stdout": out, "stderr": getattr(err, "buffer", out)}
         self._clock = clock
@@ -161,10 +204,14 @@ class RunProgress:
         self._attempt = number
         self._began = self._last_line = self._clock()
         values = {row.name: row.effective for row in settings if row.effective is not None}
-        self.message(f"Attempt {number}: {settings_text(values) if values else 'the command as given'}")
+        self.message(
+            f"Attempt {number}: {settings_text(values) if values else 'the command as given'}"
+        )
 
     def output(self, stream: str, data: bytes) -> None:
-        """Writes what the command wrote. brimful's line returns with the next heartbeat at the start of a line."""
+        """Writes what the command wrote. brimful's line returns with the next heartbeat at the
+        start of a line.
+        """
         self._clear()
         self._write(stream, data)
         self._at_line_start = data.endswith(b"\n")
@@ -173,7 +220,9 @@ class RunProgress:
         self._line = heartbeat_line(self._attempt, seen)
         now = self._clock()
         if self._live is not None:
-            if self._at_line_start:  # a progress bar of the command's own keeps the line that it is on
+            if (
+                self._at_line_start
+            ):  # a progress bar of the command's own keeps the line that it is on
                 self._live.start(refresh=True)
         elif now - self._last_line >= max(FIRST_S, min(SHARE * (now - self._began), LONGEST_S)):
             self._last_line = now
@@ -190,7 +239,9 @@ class RunProgress:
         self._write("stderr", f"{start}brimful: {text}\n".encode(errors="backslashreplace"))
         self._at_line_start = True
 
-    def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...  # a run has no trials
+    def trial_started(
+        self, trial: Trial, number: int, expected_total: int | None
+    ) -> None: ...  # a run has no trials
     def trial_progress(self, seen: wire.Progress | None) -> None: ...
     def trial_ended(self, result: TrialResult) -> None: ...
 
@@ -208,16 +259,30 @@ class RunProgress:
         except (OSError, ValueError) as error:
             self._gone.add(stream)
             if stream == "stdout":
-                self.message(f"the reader of its standard output has gone ({error}); the run goes on, and the record keeps it")
+                self.message(
+                    f"the reader of its standard output has gone ({error}); the run goes on, and "
+                    "the record keeps it"
+                )
 
 
 def no_step_text(number: int, seconds: float, seen: wire.Progress | None) -> str:
-    """Of a trial that has had no step for a while: what was seen in place of one, and what that can mean."""
+    """Of a trial that has had no step for a while: what was seen in place of one, and what that can
+    mean.
+    """
     batches, backward = (seen.batches, seen.backward_passes) if seen is not None else (0, 0)
-    found = [counted(batches, "batch", "batches") + " of a DataLoader" if batches else "no batch of a DataLoader"]
-    found += [counted(backward, "backward pass", "backward passes") if backward else "no backward pass"]
+    found = [
+        counted(batches, "batch", "batches") + " of a DataLoader"
+        if batches
+        else "no batch of a DataLoader"
+    ]
+    found += [
+        counted(backward, "backward pass", "backward passes") if backward else "no backward pass"
+    ]
     if backward:
-        means = "its first step is slow, it accumulates gradients over more than these, or never calls step() of an optimizer"
+        means = (
+            "its first step is slow, it accumulates gradients over more than these, or never "
+            "calls step() of an optimizer"
+        )
     elif batches:
         means = (
             "it works through its data first, or only evaluates"
@@ -225,9 +290,12 @@ def no_step_text(number: int, seconds: float, seen: wire.Progress | None) -> str
             else "its first step is slow, or it only evaluates"
         )
     else:
-        means = "it still imports or prepares its data, or trains by means that brimful does not see"
+        means = (
+            "it still imports or prepares its data, or trains by means that brimful does not see"
+        )
     return (
-        f"trial {number}: no step in {seconds_text(float(round(seconds)))}; seen: {' and '.join(found)}: {means}. "
+        f"trial {number}: no step in {seconds_text(float(round(seconds)))}; seen: "
+        f"{' and '.join(found)}: {means}. "
         "The trial goes on; Ctrl-C ends it, and --time-limit limits it"
     )
 
@@ -235,7 +303,8 @@ def no_step_text(number: int, seconds: float, seen: wire.Progress | None) -> str
 def trial_line(number: int, result: TrialResult) -> str:
     """ "trial 4: memory at batch_size 512 on cpu: completed, peak 11.5 GiB host, 19.6 s"."""
     parts = [OUTCOMES[result.outcome].text]
-    # A trial on an imaginary card knows its reserved memory; the context is added once all trials are known.
+    # A trial on an imaginary card knows its reserved memory; the context is added once all trials
+    # are known.
     seen = worst_memory(result, "reserved" if result.trial.device.kind == "imaginary" else None)
     if seen is not None and result.outcome is Outcome.COMPLETED:
         parts.append(f"peak {bytes_text(seen[1])} {seen[0]}")
@@ -252,7 +321,9 @@ def _tried(trial: Trial) -> str:
 
 
 def heartbeat_line(attempt: int, seen: Heartbeat) -> str:
-    """ "attempt 1, train, step 1,200, loss 0.341, 812 samples/s, 12 % waiting for data, 3.2 GiB reserved, 5 min"."""
+    """ "attempt 1, train, step 1,200, loss 0.341, 812 samples/s, 12 % waiting for data, 3.2 GiB
+    reserved, 5 min".
+    """
     parts = [f"attempt {attempt}"] if attempt > 1 else []
     parts += [f"{seen.phase}, step {seen.steps:,}"] if seen.phase is not None else ["no step yet"]
     if seen.ranks > 1:

@@ -43,7 +43,13 @@ _WHAT_IFS = {"autocast": "mixed precision", "checkpointing": "gradient checkpoin
 
 # Warnings without which a number is read as what it is not: they come before all numbers.
 CHANGE_THE_NUMBERS = (
-    *("ignores-batch-size", "hidden-cap", "batch-exceeds-dataset", "memory-grows", "evaluation-collects"),
+    *(
+        "ignores-batch-size",
+        "hidden-cap",
+        "batch-exceeds-dataset",
+        "memory-grows",
+        "evaluation-collects",
+    ),
     *("nothing-on-the-card", "stray-card", "one-rank-alone", "changes-nothing"),
 )
 
@@ -67,30 +73,45 @@ def warnings_of(record: Record) -> tuple[Diagnostic, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def by_weight(warnings: tuple[Diagnostic, ...]) -> tuple[tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
+def by_weight(
+    warnings: tuple[Diagnostic, ...],
+) -> tuple[tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
     """(those that change what the numbers mean, the others)"""
     first = tuple(one for one in warnings if one.code in CHANGE_THE_NUMBERS)
     return first, tuple(one for one in warnings if one not in first)
 
 
-# --- peaks ------------------------------------------------------------------------------------------------------------
+# --- peaks ---
 
 
 def phases_table(
-    title: str, phases: Mapping[str, PhasePeak], not_seen: tuple[str, ...] = (), budget: Budget | None = None
+    title: str,
+    phases: Mapping[str, PhasePeak],
+    not_seen: tuple[str, ...] = (),
+    budget: Budget | None = None,
 ) -> Table | None:
     """One row a phase, the memories that some phase knows as columns; None without any."""
     if not phases and not not_seen:
         return None
-    memories = [name for name in _MEMORIES if any(getattr(p, f"{name}_bytes") is not None for p in phases.values())] or ["peak"]
+    memories = [
+        name
+        for name in _MEMORIES
+        if any(getattr(p, f"{name}_bytes") is not None for p in phases.values())
+    ] or ["peak"]
     rows = [_phase_row(name, peak, memories, budget) for name, peak in phases.items()]
-    columns = (Column("phase"), *map(Column, memories), *([Column("of the budget")] if budget else []))
+    columns = (
+        Column("phase"),
+        *map(Column, memories),
+        *([Column("of the budget")] if budget else []),
+    )
     absent = Cell("not seen", tone="warn")
     rows += [(Cell(name), absent, *(Cell(""),) * (len(columns) - 2)) for name in not_seen]
     return Table(title, columns, tuple(rows))
 
 
-def _phase_row(name: str, peak: PhasePeak, memories: list[str], budget: Budget | None) -> tuple[Cell, ...]:
+def _phase_row(
+    name: str, peak: PhasePeak, memories: list[str], budget: Budget | None
+) -> tuple[Cell, ...]:
     notes = ["cached, so its peak is not representative"] if peak.cached else []
     notes += [f"worst of {peak.visits} visits"] if peak.visits > 1 else []
     sizes = [getattr(peak, f"{memory}_bytes", None) for memory in memories]
@@ -103,7 +124,7 @@ def _phase_row(name: str, peak: PhasePeak, memories: list[str], budget: Budget |
     return (*row, Cell(share_text(share := main[1] / budget.bytes), share=share))
 
 
-# --- trials -----------------------------------------------------------------------------------------------------------
+# --- trials ---
 
 
 def trial_sections(record: Record) -> list[Section]:
@@ -112,7 +133,9 @@ def trial_sections(record: Record) -> list[Section]:
         return []
     memory = record.opened.budget.memory if record.opened.budget else None
     if record.opened.device is not None and record.opened.device.kind == "imaginary":
-        memory = "reserved"  # what is not the allocator's, the context, is known once all trials are
+        memory = (
+            "reserved"  # what is not the allocator's, the context, is known once all trials are
+        )
     kinds = [seen[0] for result in record.trials if (seen := worst_memory(result, memory))]
     kind = kinds[0] if kinds else None
     notes: list[tuple[int, str]] = []
@@ -120,21 +143,38 @@ def trial_sections(record: Record) -> list[Section]:
         environment = environment_text(result.trial.environment)
         notes += [(number, reason(result)), *((number, note) for note in result.notes)]
         notes += [(number, f"with {environment}")] if environment else []
-    rows = tuple(_trial_row(number, result, memory, kind) for number, result in enumerate(record.trials, 1))
-    names = ("#", "for", "settings", "outcome", f"peak {kind}" if kind else "peak", "samples/s", "took")
+    rows = tuple(
+        _trial_row(number, result, memory, kind) for number, result in enumerate(record.trials, 1)
+    )
+    names = (
+        "#",
+        "for",
+        "settings",
+        "outcome",
+        f"peak {kind}" if kind else "peak",
+        "samples/s",
+        "took",
+    )
     decided = bool(record.plan or record.prediction or record.audit)
-    table = Table("Trials", tuple(map(Column, names)), rows, footnotes("Trial", notes), detail=decided)
+    table = Table(
+        "Trials", tuple(map(Column, names)), rows, footnotes("Trial", notes), detail=decided
+    )
     return [table, *_tracebacks(record, unfold=not decided)]
 
 
-def _trial_row(number: int, result: TrialResult, memory: str | None, kind: str | None) -> tuple[Cell, ...]:
+def _trial_row(
+    number: int, result: TrialResult, memory: str | None, kind: str | None
+) -> tuple[Cell, ...]:
     rate = result.samples_per_s
     caught = ", caught by the script" if result.failure and result.failure.caught else ""
     return (
         Cell(str(number)),
         Cell(kind_text(result.trial)),
         Cell(settings_text(result.trial.settings)),
-        Cell(OUTCOMES[result.outcome].text + caught, tone="" if result.outcome is Outcome.COMPLETED else "bad"),
+        Cell(
+            OUTCOMES[result.outcome].text + caught,
+            tone="" if result.outcome is Outcome.COMPLETED else "bad",
+        ),
         _trial_peak(result, memory, kind),
         ABSENT if rate is None else Cell(speed_text(rate), Source.MEASURED),
         Cell(seconds_text(result.duration_s)),
@@ -148,7 +188,11 @@ def _trial_peak(result: TrialResult, memory: str | None, kind: str | None) -> Ce
         return ABSENT
     kept = seen[0] == "host" and not result.peak.host_is_true
     other = "" if seen[0] == kind else f" {seen[0]}"
-    return Cell(bytes_text(seen[1]) + other, source_of(result), note="with freed memory that was kept" if kept else None)
+    return Cell(
+        bytes_text(seen[1]) + other,
+        source_of(result),
+        note="with freed memory that was kept" if kept else None,
+    )
 
 
 def _tracebacks(record: Record, unfold: bool) -> list[Section]:
@@ -156,7 +200,10 @@ def _tracebacks(record: Record, unfold: bool) -> list[Section]:
     for number, result in enumerate(record.trials, 1):
         if text := _traceback(result):
             texts.setdefault(text, number)
-    return [Quote(f"The script's own traceback, trial {n}", text, unfold, detail=True) for text, n in texts.items()]
+    return [
+        Quote(f"The script's own traceback, trial {n}", text, unfold, detail=True)
+        for text, n in texts.items()
+    ]
 
 
 def _traceback(execution: Execution) -> str:
@@ -164,7 +211,7 @@ def _traceback(execution: Execution) -> str:
     return failure.traceback.rstrip() if failure else ""
 
 
-# --- a run ------------------------------------------------------------------------------------------------------------
+# --- a run ---
 
 
 def run_sections(run: Run) -> list[Section]:
@@ -172,7 +219,11 @@ def run_sections(run: Run) -> list[Section]:
     if not run.attempts:
         return []
     last = run.attempts[-1]
-    found: list[Section] = [CommandLine("The command", command_of(last), (f"Settings from {run.started.why}.",), detail=True)]
+    found: list[Section] = [
+        CommandLine(
+            "The command", command_of(last), (f"Settings from {run.started.why}.",), detail=True
+        )
+    ]
     found += settings_table(last.settings)
     found.append(_attempts(run.attempts))
     found += [
@@ -200,31 +251,63 @@ def settings_table(settings: tuple[PlannedSetting, ...]) -> list[Section]:
 
 
 def _attempts(attempts: tuple[Attempt, ...]) -> Table:
-    """Of the settings it shows those that differ between attempts; all of them where there is one attempt."""
-    values = [{row.name: row.effective for row in one.settings if row.effective is not None} for one in attempts]
+    """Of the settings it shows those that differ between attempts; all of them where there is one
+    attempt.
+    """
+    values = [
+        {row.name: row.effective for row in one.settings if row.effective is not None}
+        for one in attempts
+    ]
     names = list(dict.fromkeys(name for one in values for name in one))
-    changed = [name for name in names if len(values) == 1 or len({one.get(name) for one in values}) > 1] or names
+    changed = [
+        name for name in names if len(values) == 1 or len({one.get(name) for one in values}) > 1
+    ] or names
     kinds = [seen[0] for one in attempts if (seen := worst_memory(one))]
     notes: list[tuple[int, str]] = []
     for one in attempts:
-        resumed = {None: "", True: "resumed from its checkpoint", False: "started over"}[one.resumed]
+        resumed = {None: "", True: "resumed from its checkpoint", False: "started over"}[
+            one.resumed
+        ]
         environment = environment_text(one.environment)
         why = reason(one)
-        texts = (resumed, why, f"with {environment}" if environment else "", *one.notes, one.output_cut or "")
+        texts = (
+            resumed,
+            why,
+            f"with {environment}" if environment else "",
+            *one.notes,
+            one.output_cut or "",
+        )
         notes += [(one.number, text) for text in texts]
-    names = ("#", "settings", "outcome", "steps", "samples/s", f"peak {kinds[0]}" if kinds else "peak", "took")
-    columns = tuple(Column(name, whole=name in ("settings", "steps", "samples/s", "took")) for name in names)
+    names = (
+        "#",
+        "settings",
+        "outcome",
+        "steps",
+        "samples/s",
+        f"peak {kinds[0]}" if kinds else "peak",
+        "took",
+    )
+    columns = tuple(
+        Column(name, whole=name in ("settings", "steps", "samples/s", "took")) for name in names
+    )
     rows = tuple(_attempt_row(one, own, changed) for one, own in zip(attempts, values, strict=True))
     return Table("Attempts", columns, rows, footnotes("Attempt", notes))
 
 
-def _attempt_row(attempt: Attempt, values: dict[str, Setting], changed: list[str]) -> tuple[Cell, ...]:
+def _attempt_row(
+    attempt: Attempt, values: dict[str, Setting], changed: list[str]
+) -> tuple[Cell, ...]:
     peak, rate = worst_memory(attempt), attempt.samples_per_s
-    settings = "\n".join(f"{name} {setting_text(values[name])}" for name in changed if name in values)
+    settings = "\n".join(
+        f"{name} {setting_text(values[name])}" for name in changed if name in values
+    )
     return (
         Cell(str(attempt.number)),
         Cell(settings or "as given"),
-        Cell(OUTCOMES[attempt.outcome].text, tone="" if attempt.outcome is Outcome.COMPLETED else "bad"),
+        Cell(
+            OUTCOMES[attempt.outcome].text,
+            tone="" if attempt.outcome is Outcome.COMPLETED else "bad",
+        ),
         Cell(f"{attempt.steps:,}"),
         ABSENT if rate is None else Cell(speed_text(rate)),
         ABSENT if peak is None else Cell(bytes_text(peak[1])),

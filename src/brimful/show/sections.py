@@ -18,7 +18,16 @@ from brimful.show.run_sections import (
     trial_sections,
     warnings_of,
 )
-from brimful.show.section import Column, CommandLine, Facts, Figure, Findings, Section, Sentences, Table
+from brimful.show.section import (
+    Column,
+    CommandLine,
+    Facts,
+    Figure,
+    Findings,
+    Section,
+    Sentences,
+    Table,
+)
 from brimful.show.text import (
     ABSENT,
     Cell,
@@ -54,7 +63,9 @@ from brimful.values import (
 
 
 def sections(record: Record) -> list[Section]:
-    """Everything that a record holds, the most important first. Parts that it does not hold are left out."""
+    """Everything that a record holds, the most important first. Parts that it does not hold are
+    left out.
+    """
     first, rest = by_weight(warnings_of(record))
     found: list[Section] = [Findings("What changes these numbers", first)] if first else []
     if record.run is not None:
@@ -73,10 +84,22 @@ def sections(record: Record) -> list[Section]:
 
 
 def _plan_sections(record: Record, plan: Plan) -> list[Section]:
-    ran = "A trial ran these settings." if plan.verified else "No trial has run exactly these settings."
-    notes = (f"{ran} {counted(plan.trials, 'trial')}, {plan.out_of_memory_trials or 'none'} out of memory.",)
+    ran = (
+        "A trial ran these settings."
+        if plan.verified
+        else "No trial has run exactly these settings."
+    )
+    notes = (
+        f"{ran} {counted(plan.trials, 'trial')}, {plan.out_of_memory_trials or 'none'} out of "
+        "memory.",
+    )
     paste = CommandLine("The command to paste", plan.command_line, notes)
-    return [paste, *settings_table(plan.settings), *sizes_table(record, plan), *changes_table(record)]
+    return [
+        paste,
+        *settings_table(plan.settings),
+        *sizes_table(record, plan),
+        *changes_table(record),
+    ]
 
 
 def sizes_table(record: Record, plan: Plan) -> list[Section]:
@@ -96,12 +119,22 @@ def sizes_table(record: Record, plan: Plan) -> list[Section]:
         sources = [cell.source for cell in cells if cell.source is not None]
         if sources:  # that of most stands above them, and every other one beside its number
             most = max(sources, key=sources.count)
-            numbers[name] = [replace(cell, source=None) if cell.source is most else cell for cell in cells]
+            numbers[name] = [
+                replace(cell, source=None) if cell.source is most else cell for cell in cells
+            ]
             name += f", {most.value}"
         names.append(name)
     tones = ["strong" if one.batch_size == chosen else "" for one in plan.sizes]
-    sizes = [Cell(count_text(one.batch_size), tone=tone) for one, tone in zip(plan.sizes, tones, strict=True)]
-    notes = [sample.worst_batch.what for trial in record.trials for sample in trial.reports if sample.worst_batch]
+    sizes = [
+        Cell(count_text(one.batch_size), tone=tone)
+        for one, tone in zip(plan.sizes, tones, strict=True)
+    ]
+    notes = [
+        sample.worst_batch.what
+        for trial in record.trials
+        for sample in trial.reports
+        if sample.worst_batch
+    ]
     longest = tuple(f"Memory: {what}" for what in dict.fromkeys(notes[:1]))
     columns = (Column("batch size", right=True), *(Column(name, right=True) for name in names))
     rows = tuple(zip(sizes, *numbers.values(), strict=True))
@@ -111,7 +144,11 @@ def sizes_table(record: Record, plan: Plan) -> list[Section]:
 def _peak_cell(one: TriedSize) -> Cell:
     if one.peak_bytes is None:
         return Cell("out of memory", tone="bad") if one.fits is False else ABSENT
-    return Cell(bytes_text(one.peak_bytes.value), one.peak_bytes.source, tone="bad" if one.fits is False else "")
+    return Cell(
+        bytes_text(one.peak_bytes.value),
+        one.peak_bytes.source,
+        tone="bad" if one.fits is False else "",
+    )
 
 
 def _budget_cell(one: TriedSize, budget: Budget | None) -> Cell:
@@ -133,7 +170,9 @@ def _time_cell(value: Estimate | None) -> Cell:
 
 def audit_sections(audit: Audit) -> list[Section]:
     """Requested and done side by side, the peaks, then the findings."""
-    asked = tuple((f"requested: {name}", Cell(setting_text(value))) for name, value in audit.requested.items())
+    asked = tuple(
+        (f"requested: {name}", Cell(setting_text(value))) for name, value in audit.requested.items()
+    )
     facts = Facts("What the command really does", (*asked, *effective_rows(audit)))
     title = f"Peaks by phase, {audit.peak_source.value} in the audit"
     peaks = phases_table(title, {**audit.phases, **audit.cards}, audit.not_seen)
@@ -150,37 +189,76 @@ def effective_rows(audit: Audit) -> tuple[tuple[str, Cell], ...]:
         "ranks": (effective.ranks, measured),
         "samples in a step": (effective.samples_per_step, effective.samples_source),
     }
-    rows = [(name, ABSENT if v is None else Cell(count_text(v), source)) for name, (v, source) in numbers.items()]
-    rows.append(("time of a step", ABSENT if audit.step_s is None else Cell(seconds_text(audit.step_s), measured)))
-    share = ABSENT if audit.loading_share is None else Cell(share_text(audit.loading_share), measured)
+    rows = [
+        (name, ABSENT if v is None else Cell(count_text(v), source))
+        for name, (v, source) in numbers.items()
+    ]
+    rows.append(
+        (
+            "time of a step",
+            ABSENT if audit.step_s is None else Cell(seconds_text(audit.step_s), measured),
+        )
+    )
+    share = (
+        ABSENT if audit.loading_share is None else Cell(share_text(audit.loading_share), measured)
+    )
     rows.append(("of it waiting for data", share))
     return (*rows, *(("note", Cell(note)) for note in audit.notes))
 
 
-# --- before and after -------------------------------------------------------------------------------------------------
+# --- before and after ---
 
 
 def changes_table(record: Record) -> list[Section]:
-    """The user's own settings and the plan's side by side; [] where they are the same, or not both speeds were measured."""
+    """The user's own settings and the plan's side by side; [] where they are the same, or not both
+    speeds were measured.
+    """
     plan = record.plan
-    if plan is None or plan.samples_per_s is None or plan.baseline_samples_per_s in (None, plan.samples_per_s):
+    if (
+        plan is None
+        or plan.samples_per_s is None
+        or plan.baseline_samples_per_s in (None, plan.samples_per_s)
+    ):
         return []
-    changed = [s for s in plan.settings if s.name == "batch_size" or s.requested not in (None, s.effective)]
+    changed = [
+        s for s in plan.settings if s.name == "batch_size" or s.requested not in (None, s.effective)
+    ]
     rows = [
-        (Cell(s.name.replace("_", " ")), Cell(setting_text(s.requested)), Cell(setting_text(s.effective)), Cell(""))
+        (
+            Cell(s.name.replace("_", " ")),
+            Cell(setting_text(s.requested)),
+            Cell(setting_text(s.effective)),
+            Cell(""),
+        )
         for s in changed
         if s.name not in plan.environment
     ]
     before, after = plan.baseline_samples_per_s, plan.samples_per_s
-    change = replace(_ratio(1, plan.gain.value), note=plan.gain.note) if plan.gain else _ratio(before.value, after.value)
+    change = (
+        replace(_ratio(1, plan.gain.value), note=plan.gain.note)
+        if plan.gain
+        else _ratio(before.value, after.value)
+    )
     rows.append((Cell("speed"), speed_cell(before), speed_cell(after), change))
-    own = {s.name: s.requested for s in plan.settings if s.requested is not None and s.name not in plan.environment}
+    own = {
+        s.name: s.requested
+        for s in plan.settings
+        if s.requested is not None and s.name not in plan.environment
+    }
     planned = {s.name: s.effective for s in plan.settings if s.name not in plan.environment}
     timed = _ran(record, own, {}), _ran(record, planned, plan.environment)
-    memory = _ran(record, own, {}, TrialKind.MEMORY), _ran(record, planned, plan.environment, TrialKind.MEMORY)
+    memory = (
+        _ran(record, own, {}, TrialKind.MEMORY),
+        _ran(record, planned, plan.environment, TrialKind.MEMORY),
+    )
     old, new = (runs[-1] if runs else None for runs in (memory if all(memory) else timed))
     rows += _step_row(*timed) + _peak_row(old, new, plan.peak_bytes, record)
-    columns = (Column(""), Column("your settings"), Column("the plan"), Column("change", whole=True))
+    columns = (
+        Column(""),
+        Column("your settings"),
+        Column("the plan"),
+        Column("change", whole=True),
+    )
     return [Table("Before and after", columns, tuple(rows))]
 
 
@@ -190,11 +268,15 @@ def _ran(
     environment: dict[str, str] | None,
     kind: TrialKind = TrialKind.SPEED,
 ) -> list[TrialResult]:
-    """The trials of these settings, as far as a trial has them; none where the batch size is not among them."""
+    """The trials of these settings, as far as a trial has them; none where the batch size is not
+    among them.
+    """
 
     def is_one(one: TrialResult) -> bool:
         has = one.trial.settings
-        same = "batch_size" in has and all(has[name] == value for name, value in settings.items() if name in has)
+        same = "batch_size" in has and all(
+            has[name] == value for name, value in settings.items() if name in has
+        )
         ran = one.outcome is Outcome.COMPLETED and one.trial.kind is kind
         return same and ran and environment in (None, one.trial.environment)
 
@@ -202,7 +284,9 @@ def _ran(
 
 
 def _step_row(old: list[TrialResult], new: list[TrialResult]) -> list[tuple[Cell, ...]]:
-    """By the medians of the same runs as the speed above it: the latest of each, as many as ran side by side."""
+    """By the medians of the same runs as the speed above it: the latest of each, as many as ran
+    side by side.
+    """
     steps = [[statistics.median(one.step_s) for one in runs if one.step_s] for runs in (old, new)]
     turns = min(map(len, steps))
     if not turns:
@@ -210,7 +294,10 @@ def _step_row(old: list[TrialResult], new: list[TrialResult]) -> list[tuple[Cell
     steps = [medians[-turns:] for medians in steps]
     before, after = (statistics.median(medians) for medians in steps)
     notes = (f"median of {counted(len(medians), 'run')}" for medians in steps)
-    shown = [Cell(seconds_text(t), Source.MEASURED, note=note) for t, note in zip((before, after), notes, strict=True)]
+    shown = [
+        Cell(seconds_text(t), Source.MEASURED, note=note)
+        for t, note in zip((before, after), notes, strict=True)
+    ]
     return [(Cell("time of a step"), *shown, _ratio(before, after))]
 
 
@@ -221,7 +308,13 @@ def _peak_row(
     memory = record.opened.budget.memory if record.opened.budget else None
     before = worst_memory(old, memory) if old else None
     after = worst_memory(new, memory) if new else None
-    value = after[1] if after else planned.value if planned and planned.source is Source.MEASURED else None
+    value = (
+        after[1]
+        if after
+        else planned.value
+        if planned and planned.source is Source.MEASURED
+        else None
+    )
     if old is None or before is None or value is None or (after and after[0] != before[0]):
         return []
     shown = Cell(bytes_text(value), source_of(new) if new else Source.MEASURED)
@@ -233,7 +326,7 @@ def _ratio(before: float, after: float) -> Cell:
     return Cell(f"{after / before:.2f} ×" if before else "", tone="strong")
 
 
-# --- the peaks of a tune ----------------------------------------------------------------------------------------------
+# --- the peaks of a tune ---
 
 
 def _trial_phases(record: Record) -> Table | None:
@@ -244,7 +337,8 @@ def _trial_phases(record: Record) -> Table | None:
         return None
     size = setting_text(trial_result.trial.settings.get("batch_size"))
     title = (
-        f"Peaks by phase, {source_of(trial_result).value} at batch size {size}, trial {record.trials.index(trial_result) + 1}"
+        f"Peaks by phase, {source_of(trial_result).value} at batch size {size}, trial "
+        f"{record.trials.index(trial_result) + 1}"
     )
     missing = ("eval",) if trial_result.trial.see_eval and "eval" not in trial_result.phases else ()
     return phases_table(title, trial_result.phases, missing, record.opened.budget)
@@ -253,7 +347,8 @@ def _trial_phases(record: Record) -> Table | None:
 def _phase_result(record: Record) -> TrialResult | None:
     """The completed trial nearest to the plan with a true peak, the latest of several.
 
-    Host memory is true in memory trials alone (docs/quantities.md); a card's is true in every trial.
+    Host memory is true in memory trials alone (docs/quantities.md); a card's is true in every
+    trial.
     """
     seen = [s for s in record.trials if s.outcome is Outcome.COMPLETED and s.phases]
     true = [s for s in seen if s.trial.kind is not TrialKind.SPEED or s.trial.device.kind != "cpu"]
@@ -266,7 +361,7 @@ def _phase_result(record: Record) -> TrialResult | None:
     return min(reversed(true or seen), key=distance, default=None)
 
 
-# --- charts -----------------------------------------------------------------------------------------------------------
+# --- charts ---
 
 
 def _figures(record: Record) -> list[Section]:
@@ -283,9 +378,14 @@ def _figures(record: Record) -> list[Section]:
 def _memory_figure(record: Record, memory: MemoryEstimate) -> Figure:
     budget = record.opened.budget or (record.prediction.budget if record.prediction else None)
     sources = sorted({p.value.source.value for p in memory.probes})
-    kinds = {"measured": ("dot", "measured, a trial each"), "predicted": ("dot hollow", "predicted, a trace each")}
+    kinds = {
+        "measured": ("dot", "measured, a trial each"),
+        "predicted": ("dot hollow", "predicted, a trace each"),
+    }
     legend = [("line", "fit")]
-    legend += [("band", "95 % interval")] if any(p.value.low is not None for p in memory.curve) else []
+    legend += (
+        [("band", "95 % interval")] if any(p.value.low is not None for p in memory.curve) else []
+    )
     legend += [kinds.get(source, ("dot hollow", source)) for source in sources]
     legend += [("limit", "budget")] if budget else []
     name, size = "chosen" if record.plan else "asked", planned_batch_size(record)
@@ -295,22 +395,49 @@ def _memory_figure(record: Record, memory: MemoryEstimate) -> Figure:
 
         return memory_chart(memory, budget, size, width, name)
 
-    points = points_table(memory.probes, f"peak {memory.memory} memory", bytes_cell, noun_of(memory.unknown))
-    return Figure("Memory", draw, tuple(legend), memory_sentences(memory, budget), points, detail=True, wide=False)
+    points = points_table(
+        memory.probes, f"peak {memory.memory} memory", bytes_cell, noun_of(memory.unknown)
+    )
+    return Figure(
+        "Memory",
+        draw,
+        tuple(legend),
+        memory_sentences(memory, budget),
+        points,
+        detail=True,
+        wide=False,
+    )
 
 
 def memory_sentences(memory: MemoryEstimate, budget: Budget | None) -> tuple[str, ...]:
-    """How the curve was found, what it consists of, and the largest batch size, as far as the estimate states it."""
+    """How the curve was found, what it consists of, and the largest batch size, as far as the
+    estimate states it.
+    """
     text = [method_text(memory.method, memory.exact).capitalize() + "."]
     if memory.method == "peaks" and memory.fixed_bytes is not None:
-        pairs = f", {bytes_text(memory.quadratic_bytes)} for each pair of samples" if memory.quadratic_bytes else ""
-        text.append(f"Fixed {bytes_text(memory.fixed_bytes)}, {bytes_text(memory.linear_bytes)} for each sample{pairs}.")
+        pairs = (
+            f", {bytes_text(memory.quadratic_bytes)} for each pair of samples"
+            if memory.quadratic_bytes
+            else ""
+        )
+        text.append(
+            f"Fixed {bytes_text(memory.fixed_bytes)}, {bytes_text(memory.linear_bytes)} for each "
+            f"sample{pairs}."
+        )
     if memory.ignores_batch_size:
-        text.append(f"The peak does not change with the {noun_of(memory.unknown)}: the command seems to ignore it.")
-    smallest = min((*memory.probes, *memory.curve), key=lambda point: point.batch_size, default=None)
+        text.append(
+            f"The peak does not change with the {noun_of(memory.unknown)}: the command seems to "
+            "ignore it."
+        )
+    smallest = min(
+        (*memory.probes, *memory.curve), key=lambda point: point.batch_size, default=None
+    )
     if memory.largest_batch_size is not None:
         limited = limited_text(memory.limited_by)
-        text.append(f"The largest that fits is {memory.largest_batch_size:,}{', ' + limited if limited else ''}.")
+        text.append(
+            "The largest that fits is "
+            f"{memory.largest_batch_size:,}{', ' + limited if limited else ''}."
+        )
     elif memory.nothing_fits and smallest and budget and smallest.value.value > budget.bytes:
         needs = f"needs {bytes_text(smallest.value.value)} of {bytes_text(budget.bytes)} allowed"
         text.append(f"{subject_of(noun_of(memory.unknown), smallest.batch_size)} already {needs}.")
@@ -339,12 +466,24 @@ def _speed_figure(record: Record, speed: SpeedEstimate) -> Figure:
 
 
 def _fastest_sentence(record: Record, speed: SpeedEstimate) -> str:
-    """The knee; and why the plan takes another size, where runs side by side said otherwise than the medians."""
-    near = f"{speed.knee_batch_size:,} is the smallest batch size within {share_text(speed.tolerance)} of the fastest"
-    chosen = next((s for s in record.plan.settings if s.name == "batch_size"), None) if record.plan else None
+    """The knee; and why the plan takes another size, where runs side by side said otherwise than
+    the medians.
+    """
+    near = (
+        f"{speed.knee_batch_size:,} is the smallest batch size within "
+        f"{share_text(speed.tolerance)} of the fastest"
+    )
+    chosen = (
+        next((s for s in record.plan.settings if s.name == "batch_size"), None)
+        if record.plan
+        else None
+    )
     if chosen is None or chosen.effective in (None, speed.knee_batch_size):
         return f"{near}."
-    return f"{near}, by the medians of all runs; the plan takes {setting_text(chosen.effective)}: {chosen.why}."
+    return (
+        f"{near}, by the medians of all runs; the plan takes {setting_text(chosen.effective)}: "
+        f"{chosen.why}."
+    )
 
 
 def _baseline(record: Record) -> tuple[int, Estimate] | None:
@@ -352,10 +491,14 @@ def _baseline(record: Record) -> tuple[int, Estimate] | None:
     if record.plan is None or record.plan.baseline_samples_per_s is None:
         return None
     asked = next((s.requested for s in record.plan.settings if s.name == "batch_size"), None)
-    return (asked, record.plan.baseline_samples_per_s) if isinstance(asked, int) and asked > 0 else None
+    return (
+        (asked, record.plan.baseline_samples_per_s)
+        if isinstance(asked, int) and asked > 0
+        else None
+    )
 
 
-# --- where it ran -----------------------------------------------------------------------------------------------------
+# --- where it ran ---
 
 
 def _environment(record: Record) -> list[Section]:
@@ -363,11 +506,18 @@ def _environment(record: Record) -> list[Section]:
     opened = record.opened
     rows = [("started", Cell(when(opened.started_unix_s)))]
     if record.closed is not None:
-        rows.append(("took", Cell(seconds_text(max(record.closed.finished_unix_s - opened.started_unix_s, 0.0)))))
+        rows.append(
+            (
+                "took",
+                Cell(seconds_text(max(record.closed.finished_unix_s - opened.started_unix_s, 0.0))),
+            )
+        )
     if opened.device is not None:
         rows.append(("device", Cell(opened.device.label)))
     if (budget := opened.budget) is not None:
-        rows.append((f"budget of {budget.memory} memory", Cell(bytes_text(budget.bytes), note=budget.why)))
+        rows.append(
+            (f"budget of {budget.memory} memory", Cell(bytes_text(budget.bytes), note=budget.why))
+        )
     if opened.objective is not None:
         rows.append(("objective", Cell(opened.objective.value)))
     versions = sorted({r.torch_version for s in record.trials for r in s.reports})
@@ -375,7 +525,9 @@ def _environment(record: Record) -> list[Section]:
     found: list[Section] = [Facts("Where this ran", tuple(rows), detail=True, wide=False)]
     if opened.machine is not None:
         found.append(Facts("The machine", machine_facts(opened.machine), detail=True, wide=False))
-    card = record.prediction.gpu if record.prediction else opened.device.gpu if opened.device else None
+    card = (
+        record.prediction.gpu if record.prediction else opened.device.gpu if opened.device else None
+    )
     if card is not None:
         found.append(Facts(f"The card, {card.key}", card_facts(card), detail=True, wide=False))
     return found
@@ -384,7 +536,23 @@ def _environment(record: Record) -> list[Section]:
 def cut_off(record: Record) -> list[Sentences]:
     """A sentence for a record without a proper end, although it may hold a result."""
     if record.torn:
-        return [Sentences("", ("The record was cut off in the middle of a line. What was written before is shown.",))]
+        return [
+            Sentences(
+                "",
+                (
+                    "The record was cut off in the middle of a line. What was written before is "
+                    "shown.",
+                ),
+            )
+        ]
     if record.closed is None and (record.trials or record.run):
-        return [Sentences("", ("The record has no end: brimful was stopped or still runs. What it wrote so far is shown.",))]
+        return [
+            Sentences(
+                "",
+                (
+                    "The record has no end: brimful was stopped or still runs. What it wrote so "
+                    "far is shown.",
+                ),
+            )
+        ]
     return []

@@ -7,7 +7,15 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from brimful.units import counted, format_bytes, format_bytes_interval, format_duration, format_rate, format_share, noun_of
+from brimful.units import (
+    counted,
+    format_bytes,
+    format_bytes_interval,
+    format_duration,
+    format_rate,
+    format_share,
+    noun_of,
+)
 from brimful.values import (
     Epoch,
     Estimate,
@@ -68,14 +76,20 @@ _APPROXIMATIONS = {
     "flash_attn": "a stand-in answered its import: PyTorch's copy of its kernels ran",
     "flash_attn.bert_padding": "which tokens are padding depends on data, so all were kept",
     "xformers": "a stand-in answered its import: PyTorch's copy of its kernels ran",
-    "paged optimizer states": "NVIDIA's driver moves them between host and card, so they are not counted on the card",
-    "Triton kernel": "its launch was passed over; what it writes to was allocated before and is counted",
+    "paged optimizer states": "NVIDIA's driver moves them between host and card, so they are not counted "
+    "on "
+    "the "
+    "card",
+    "Triton kernel": "its launch was passed over; what it writes to was allocated before and is "
+    "counted",
 }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A value as people read it: text with its unit, where it comes from, its interval, and what it rests on."""
+    """A value as people read it: text with its unit, where it comes from, its interval, and what it
+    rests on.
+    """
 
     text: str
     source: Source | None = None
@@ -120,11 +134,20 @@ def setting_text(value: Setting | None) -> str:
         return ABSENT_TEXT
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else value
+    )
 
 
 def settings_text(settings: Mapping[str, Setting]) -> str:
-    return ", ".join(f"{name} {setting_text(value)}" for name, value in settings.items()) or ABSENT_TEXT
+    return (
+        ", ".join(f"{name} {setting_text(value)}" for name, value in settings.items())
+        or ABSENT_TEXT
+    )
 
 
 def environment_text(environment: Mapping[str, str]) -> str:
@@ -147,7 +170,12 @@ def bytes_interval_text(low: float | None, high: float | None) -> str | None:
 def bytes_cell(value: Estimate | None) -> Cell:
     if value is None:
         return ABSENT
-    return Cell(bytes_text(value.value), value.source, bytes_interval_text(value.low, value.high), value.note)
+    return Cell(
+        bytes_text(value.value),
+        value.source,
+        bytes_interval_text(value.low, value.high),
+        value.note,
+    )
 
 
 def speed_cell(value: Estimate | None) -> Cell:
@@ -165,7 +193,9 @@ def _with_interval(text: str, value: Estimate, end: Callable[[float | None], str
 
 
 def memory_of(peak: PhasePeak | None, memory: str | None = None) -> tuple[str, int] | None:
-    """(which memory, bytes) of a peak: `memory` ("device", "reserved" or "host") where it is known, else the nearest to it."""
+    """(which memory, bytes) of a peak: `memory` ("device", "reserved" or "host") where it is known,
+    else the nearest to it.
+    """
     if peak is None:
         return None
     order = (memory, *_DEVICE_FIRST) if memory is not None else _DEVICE_FIRST
@@ -192,7 +222,10 @@ def method_text(method: str, exact: bool) -> str:
     if method in _METHODS:
         return _METHODS[method]
     if exact:
-        return "sizes extrapolated from traces; a further trace matched byte for byte where the answer needs it"
+        return (
+            "sizes extrapolated from traces; a further trace matched byte for byte where the "
+            "answer needs it"
+        )
     return "sizes extrapolated from traces; a further trace did not match exactly"
 
 
@@ -210,7 +243,9 @@ def failure_text(failure: Failure, rank: int | None = None) -> str:
 
 
 def reason(execution: Execution) -> str:
-    """Why it did not complete: the script's exception, else how it ended; "" where it completed or nothing is known."""
+    """Why it did not complete: the script's exception, else how it ended; "" where it completed or
+    nothing is known.
+    """
     if execution.outcome is Outcome.COMPLETED:
         return ""
     if execution.failure is not None:
@@ -220,7 +255,8 @@ def reason(execution: Execution) -> str:
 
 
 def loading_text(loading: Loading) -> str:
-    """ "16,100 samples/s on the card (predicted); one core here loads 2,900 (measured): 6 workers needed". Where one core keeps
+    """ "16,100 samples/s on the card (predicted); one core here loads 2,900 (measured): 6 workers
+    needed". Where one core keeps
     up and no worker loads, what that costs: the card waits while the script's own process loads."""
     one, card, workers = loading.one_worker.value, loading.card, loading.workers
     text = f"one core here loads {speed_text(one)}{'' if card else ' samples/s'} (measured)"
@@ -230,31 +266,51 @@ def loading_text(loading: Loading) -> str:
         return text if workers else f"{text}, and the script has no worker"
     text = f"{speed_text(card.value)} samples/s on the card (predicted); {text}"
     if not workers and not loading.binds:
-        return f"{text}; without a worker the card waits {share_text(card.value / (card.value + one))} of the time"
+        return (
+            f"{text}; without a worker the card waits "
+            f"{share_text(card.value / (card.value + one))} of the time"
+        )
     needed = f"{counted(loading.needed or 1, 'worker')} needed"
-    if loading.binds and (loading.needed or 1) <= workers:  # beside others each is slower than alone
+    if (
+        loading.binds and (loading.needed or 1) <= workers
+    ):  # beside others each is slower than alone
         needed += ", each with a core of its own"
     return f"{text}: {needed}" if workers else f"{text}: {needed}, and the script has none"
 
 
 def not_counted_text(speed: PredictedSpeed) -> str:
     """ "communication between 3 ranks", where that takes time that is not in the speed; else ""."""
-    return f"communication between {speed.ranks} ranks" if speed.ranks > 1 and speed.exchange is None else ""
+    return (
+        f"communication between {speed.ranks} ranks"
+        if speed.ranks > 1 and speed.exchange is None
+        else ""
+    )
 
 
 def epoch_text(epoch: Epoch) -> str:
-    """ "782 steps of 64: 50,030 samples, each once; 3.20 s (predicted), and 0.4 s to evaluate 5,003 (predicted)"."""
+    """ "782 steps of 64: 50,030 samples, each once; 3.20 s (predicted), and 0.4 s to evaluate 5,003
+    (predicted)".
+    """
     drawn = "each once" if epoch.distinct is not None else "how many distinct ones is not known"
     drawn = "by --samples" if epoch.samples_given else drawn
-    steps = f"{counted(epoch.steps, 'step')} of {epoch.samples_per_step:,}: {epoch.samples:,} samples, {drawn}"
+    steps = (
+        f"{counted(epoch.steps, 'step')} of {epoch.samples_per_step:,}: {epoch.samples:,} "
+        f"samples, {drawn}"
+    )
     loaded = ", with loading as it is here" if epoch.waits_for_data else ""
     time = f"{seconds_text(epoch.train_s.value)} ({epoch.train_s.source.value}{loaded})"
     more = []
     if (evaluation := epoch.evaluation_s) is not None:
-        more += [f"{seconds_text(evaluation.value)} to evaluate {epoch.evaluated:,} ({evaluation.source.value})"]
+        more += [
+            f"{seconds_text(evaluation.value)} to evaluate {epoch.evaluated:,} "
+            f"({evaluation.source.value})"
+        ]
     between = epoch.between_s
     if between is not None and between.value >= _MUCH_BETWEEN * epoch.train_s.value:
-        more += [f"{seconds_text(between.value)} of other work on the card before the next epoch ({between.source.value})"]
+        more += [
+            f"{seconds_text(between.value)} of other work on the card before the next epoch "
+            f"({between.source.value})"
+        ]
     return ", and ".join([f"{steps}; {time}", *more])
 
 
@@ -272,7 +328,9 @@ def subject_of(noun: str, value: int) -> str:
 
 
 def at_text(prediction: Prediction) -> str:
-    """ " at batch size 64", " at max_length 4,096", " at batch_size 8, max_length 512"; "" of the command as it stands."""
+    """ " at batch size 64", " at max_length 4,096", " at batch_size 8, max_length 512"; "" of the
+    command as it stands.
+    """
     best = next((cell for cell in prediction.grid if cell.best), None)
     if best is not None:
         return f" at {settings_text(best.settings)}"
@@ -282,7 +340,9 @@ def at_text(prediction: Prediction) -> str:
 
 
 def cards_text(prediction: Prediction) -> str:
-    """What a prediction is for: "NVIDIA A100", "each of 3 x NVIDIA A100", "NVIDIA A100 as one of 64 ranks"."""
+    """What a prediction is for: "NVIDIA A100", "each of 3 x NVIDIA A100", "NVIDIA A100 as one of 64
+    ranks".
+    """
     name = prediction.gpu.name
     if prediction.alone_of is not None:
         return f"{name} as one of {prediction.alone_of:,} ranks"
@@ -295,4 +355,7 @@ def footnotes(noun: str, notes: Sequence[tuple[int, str]]) -> tuple[str, ...]:
     for number, text in notes:
         if text:
             numbers.setdefault(text, []).append(str(number))
-    return tuple(f"{noun}{'s' if len(of) > 1 else ''} {', '.join(of)}: {text}" for text, of in numbers.items())
+    return tuple(
+        f"{noun}{'s' if len(of) > 1 else ''} {', '.join(of)}: {text}"
+        for text, of in numbers.items()
+    )

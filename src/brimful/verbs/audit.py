@@ -1,5 +1,5 @@
-"""`audit`: what a command really does, against what it was asked to do. One trial, the loader's own batches untouched; on an
-imaginary card the batches, and so the peaks, are those of `predict`."""
+"""`audit`: what a command really does, against what it was asked to do. One trial, the loader's own
+batches untouched; on an imaginary card the batches, and so the peaks, are those of `predict`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from brimful import command as commands
 from brimful.decide.audit.findings import findings
 from brimful.decide.loaders_seen import batches_per_step, loaders, mean_share
 from brimful.measure.traces import read_trace
-from brimful.values import Audit, Effective, PhasePeak, Record, Setting, Source, Trial, TrialKind, TrialResult
+from brimful.values import (
+    Audit,
+    Effective,
+    PhasePeak,
+    Record,
+    Setting,
+    Source,
+    Trial,
+    TrialKind,
+    TrialResult,
+)
 from brimful.verbs import devices
 from brimful.verbs.imaginary import with_its_context
 from brimful.verbs.results import PHASES, require_steps
@@ -34,10 +44,11 @@ def audit(
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
 ) -> Record:
-    """Runs the command for some steps and reports what it did. Returns the record, whose `audit` is the answer.
+    """Runs the command for some steps and reports what it did. Returns the record, whose `audit` is
+    the answer.
 
-    Raises UsageError where a placeholder stays open (an audit needs the values that are in use), and the errors of
-    `verbs.results` when the command does not train.
+    Raises UsageError where a placeholder stays open (an audit needs the values that are in use),
+    and the errors of `verbs.results` when the command does not train.
     """
     began = start(argv, settings, options, device, gpu, gpu_memory, ranks, as_rank)
     trial = Trial(
@@ -58,7 +69,9 @@ def audit(
 
 
 def _audit(session: Session, result: TrialResult, requested: dict[str, Setting]) -> Audit:
-    peaks = {f"rank {r.rank}, cuda:{card.index}": card.peak for r in result.reports for card in r.cards}
+    peaks = {
+        f"rank {r.rank}, cuda:{card.index}": card.peak for r in result.reports for card in r.cards
+    }
     worst = result.reports[0].worst_batch
     of_others = (worst.what,) if worst is not None and worst.mean_samples is not None else ()
     return Audit(
@@ -71,38 +84,61 @@ def _audit(session: Session, result: TrialResult, requested: dict[str, Setting])
         phases=result.phases,
         cards=peaks if len(peaks) > 1 else {},
         not_seen=tuple(name for name in PHASES if name not in result.phases),
-        peak_source=Source.PREDICTED if result.trial.device.kind == "imaginary" else Source.MEASURED,
+        peak_source=Source.PREDICTED
+        if result.trial.device.kind == "imaginary"
+        else Source.MEASURED,
         notes=(*result.notes, *of_others),
     )
 
 
 def _with_accumulation(result: TrialResult, requested: dict[str, Setting]) -> dict[str, Setting]:
-    """The settings asked for, with the accumulation that follows from the samples asked for in a whole update."""
+    """The settings asked for, with the accumulation that follows from the samples asked for in a
+    whole update.
+    """
     samples, batches = result.samples_per_step, batches_per_step(result)
-    if "accumulation" in requested or not samples or not batches or not commands.asks_in_all(result.trial.command, samples):
+    if (
+        "accumulation" in requested
+        or not samples
+        or not batches
+        or not commands.asks_in_all(result.trial.command, samples)
+    ):
         return requested
     return {**requested, "accumulation": round(batches)}
 
 
 def _with_context(session: Session, result: TrialResult) -> TrialResult:
-    """On an imaginary card, device peaks as `predict` has them: with the context that this program has there."""
+    """On an imaginary card, device peaks as `predict` has them: with the context that this program
+    has there.
+    """
     gpu, trace = result.trial.device.gpu, read_trace(result, session.folder)
     if gpu is None or trace is None:
         return result
-    more = int(with_its_context(gpu, result, program_of(trace)).context_bytes.value - gpu.context_bytes.value)
+    more = int(
+        with_its_context(gpu, result, program_of(trace)).context_bytes.value
+        - gpu.context_bytes.value
+    )
 
     def moved(peak: PhasePeak) -> PhasePeak:
-        return peak if peak.device_bytes is None else replace(peak, device_bytes=peak.device_bytes + more)
+        return (
+            peak
+            if peak.device_bytes is None
+            else replace(peak, device_bytes=peak.device_bytes + more)
+        )
 
     reports = tuple(
-        replace(report, cards=[replace(card, peak=moved(card.peak)) for card in report.cards]) for report in result.reports
+        replace(report, cards=[replace(card, peak=moved(card.peak)) for card in report.cards])
+        for report in result.reports
     )
     phases = {name: moved(peak) for name, peak in result.phases.items()}
-    return replace(result, peak=moved(result.peak) if result.peak else None, phases=phases, reports=reports)
+    return replace(
+        result, peak=moved(result.peak) if result.peak else None, phases=phases, reports=reports
+    )
 
 
 def _effective(result: TrialResult) -> Effective:
-    """What the first rank's training loader gives, and how many samples go into a step over all ranks."""
+    """What the first rank's training loader gives, and how many samples go into a step over all
+    ranks.
+    """
     train = next(loaders(result, "train"), None)
     given = [batch.samples for batch in train.batches if batch.samples is not None] if train else []
     share = mean_share(result.reports[0])
@@ -111,6 +147,8 @@ def _effective(result: TrialResult) -> Effective:
         loader_batch_size=round(largest * share) if largest is not None else None,
         batches_per_step=batches_per_step(result),
         ranks=result.trial.device.ranks or len(result.reports),
-        samples_per_step=round(result.samples_per_step * share) if result.samples_per_step is not None else None,
+        samples_per_step=round(result.samples_per_step * share)
+        if result.samples_per_step is not None
+        else None,
         samples_source=Source.MEASURED if train is not None else Source.ASSUMED,
     )

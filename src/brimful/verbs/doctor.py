@@ -1,4 +1,6 @@
-"""`doctor`: what this machine is, and what stands in the way of good measurements; `--calibrate` measures its card."""
+"""`doctor`: what this machine is, and what stands in the way of good measurements; `--calibrate`
+measures its card.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ def doctor() -> tuple[Machine, tuple[Diagnostic, ...]]:
     """This machine, and what stands in the way. Starts no trial."""
     machine = host.machine()
     interpreter = shutil.which("python") or sys.executable  # which runs the user's scripts
-    return machine, (*_about_torch(interpreter), *_about_cards(interpreter), *_about_memory(machine), *_about_the_disk())
+    return machine, (
+        *_about_torch(interpreter),
+        *_about_cards(interpreter),
+        *_about_memory(machine),
+        *_about_the_disk(),
+    )
 
 
 def _about_torch(interpreter: str) -> Iterator[Diagnostic]:
@@ -45,7 +52,9 @@ def _about_torch(interpreter: str) -> Iterator[Diagnostic]:
         )
     elif accelerators.is_older(seen, (2, 6)):
         problem = f"torch {seen} in {interpreter}"
-        yield Diagnostic("old-torch", problem, "brimful is made for torch 2.6 and newer", "update torch")
+        yield Diagnostic(
+            "old-torch", problem, "brimful is made for torch 2.6 and newer", "update torch"
+        )
 
 
 def _about_cards(interpreter: str) -> Iterator[Diagnostic]:
@@ -63,13 +72,15 @@ def _about_cards(interpreter: str) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "no-accelerator",
             "no accelerator is visible here",
-            "`tune` and `audit` work on the CPU; `--gpu NAME` predicts for a card without having it",
+            "`tune` and `audit` work on the CPU; `--gpu NAME` predicts for a card without having "
+            "it",
             "see `brimful gpus`",
         )
     elif used:
         yield Diagnostic(
             "card-in-use",
-            f"{format_bytes(used[0].total_bytes - used[0].free_bytes)} of {used[0].label} are in use already",
+            f"{format_bytes(used[0].total_bytes - used[0].free_bytes)} of {used[0].label} are in "
+            "use already",
             "budgets are taken of what is free, and timings suffer from other processes",
             "check `nvidia-smi` for processes that you no longer need",
         )
@@ -80,13 +91,15 @@ def _about_memory(machine: Machine) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "small-shared-memory",
             f"/dev/shm has {format_bytes(machine.shm_bytes)}",
-            "DataLoader workers hand their batches over through it; with large batches they die of a bus error",
+            "DataLoader workers hand their batches over through it; with large batches they die "
+            "of a bus error",
             "give the container more (docker run --shm-size 8g), or use fewer workers",
         )
     if machine.cgroup_limit_bytes is not None:
         yield Diagnostic(
             "memory-limit",
-            f"a cgroup limits this process to {format_bytes(machine.cgroup_limit_bytes)} of host memory",
+            f"a cgroup limits this process to {format_bytes(machine.cgroup_limit_bytes)} of host "
+            "memory",
             "the kernel kills what goes over it (signal 9), whatever the host has free",
             "nothing: brimful counts with the smaller of the two",
         )
@@ -99,33 +112,45 @@ def _about_the_disk() -> Iterator[Diagnostic]:
     if free < _SMALL_DISK_BYTES:
         problem = f"{format_bytes(free)} free where records are kept ({folder})"
         suggestion = "free some space, or set BRIMFUL_HOME"
-        yield Diagnostic("disk-nearly-full", problem, "a trial keeps its output and traces there", suggestion)
+        yield Diagnostic(
+            "disk-nearly-full", problem, "a trial keeps its output and traces there", suggestion
+        )
 
 
 def calibrate(
     interpreter: str | None = None, home: Path | str | None = None, script: Path = SCRIPT
 ) -> tuple[Calibration, Path]:
-    """Measures the first card that `interpreter` sees, and keeps that for later predictions: (what it measured, the file).
+    """Measures the first card that `interpreter` sees, and keeps that for later predictions: (what
+    it measured, the file).
 
-    `interpreter`: None for the Python that runs the user's scripts, or brimful's own where that one has no torch.
-    Raises NoSuchDevice where torch sees no CUDA card there, CommandFailed where measuring it failed.
+    `interpreter`: None for the Python that runs the user's scripts, or brimful's own where that one
+    has no torch. Raises NoSuchDevice where torch sees no CUDA card there, CommandFailed where
+    measuring it failed.
     """
     found = shutil.which("python")
-    interpreter = interpreter or (found if found and accelerators.torch_version(found) else sys.executable)
+    interpreter = interpreter or (
+        found if found and accelerators.torch_version(found) else sys.executable
+    )
     cards = accelerators.visible()
     answer = _ask(interpreter, script)
     if "none" in answer:
         raise NoSuchDevice(
             "cuda",
             problem=f"there is no CUDA card to calibrate: {answer['none']}",
-            suggestion="run it on the machine with the card, in the environment of your script; see `brimful doctor`",
+            suggestion="run it on the machine with the card, in the environment of your script; "
+            "see "
+            "`brimful doctor`",
         )
     calibration = _calibration_of(answer, cards[0] if cards else None)
     return calibration, calibrations.keep(calibration, home)
 
 
-def _calibration_of(answer: Mapping[str, Any], card: accelerators.Accelerator | None) -> Calibration:
-    """The child's answer without what other processes held on the card before it started; `card`: None without NVML."""
+def _calibration_of(
+    answer: Mapping[str, Any], card: accelerators.Accelerator | None
+) -> Calibration:
+    """The child's answer without what other processes held on the card before it started; `card`:
+    None without NVML.
+    """
     others = card.others_bytes if card else None
     stages = {name: max(0, held - (others or 0)) for name, held in answer["outside_bytes"].items()}
     return Calibration(
@@ -146,11 +171,20 @@ def _calibration_of(answer: Mapping[str, Any], card: accelerators.Accelerator | 
 
 def _ask(interpreter: str, script: Path) -> Mapping[str, Any]:
     """What the calibration script prints in a process of its own."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("BRIMFUL_")}
-    start = f"import runpy, sys; sys.path.pop(0); runpy.run_path({str(script)!r}, run_name='__main__')"
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith("BRIMFUL_")
+    }
+    start = (
+        f"import runpy, sys; sys.path.pop(0); runpy.run_path({str(script)!r}, run_name='__main__')"
+    )
     try:
         run = subprocess.run(
-            [interpreter, "-c", start], capture_output=True, text=True, timeout=TIME_LIMIT_S, env=variables, check=False
+            [interpreter, "-c", start],
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT_S,
+            env=variables,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CommandFailed(f"the card could not be calibrated: {error}") from error

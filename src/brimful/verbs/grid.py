@@ -1,6 +1,7 @@
-"""A table over one or two settings. Along one of them, with whole numbers, the two smallest values are traced; they extrapolate
-each allocation's size, the largest that fits then is traced and must come out to the byte, and the others are read from that.
-Where it does not, and where there are no numbers, every cell is traced."""
+"""A table over one or two settings. Along one of them, with whole numbers, the two smallest values
+are traced; they extrapolate each allocation's size, the largest that fits then is traced and must
+come out to the byte, and the others are read from that. Where it does not, and where there are no
+numbers, every cell is traced."""
 
 from __future__ import annotations
 
@@ -25,21 +26,27 @@ from brimful.verbs.warnings import Answer
 
 Grid = Mapping[str, Sequence[Setting]]
 MOST_CELLS = 400  # of a table: 20 by 20
-_FEWEST = 4  # values of which some can be left to extrapolation: two or three to fit, one to confirm
+_FEWEST = (
+    4  # values of which some can be left to extrapolation: two or three to fit, one to confirm
+)
 _LENGTH = re.compile(r"(^|_)(len|length|seq|seqlen|sequence|context|ctx|block|tokens|bptt)(_|$)")
 _RANKS = {"fits": 3, "tight": 2, "does_not_fit": 1, None: 0}
 
 
 @dataclass
 class _Row:
-    """The cells along one setting, `fixed` being that of the other. A size is the value, or all that the data set has."""
+    """The cells along one setting, `fixed` being that of the other. A size is the value, or all
+    that the data set has.
+    """
 
     tracer: Tracer
     names: tuple[str, ...]
     fixed: dict[str, Setting]
     values: Sequence[int | None]  # (None,): a single cell, whose settings are all fixed
     model: SizeModel | None = None  # that a trace confirmed
-    errors: dict[int | None, BrimfulError] = field(default_factory=dict)  # by size, where the command fails
+    errors: dict[int | None, BrimfulError] = field(
+        default_factory=dict
+    )  # by size, where the command fails
 
     def settings(self, value: int | None) -> dict[str, Setting]:
         return {name: self.fixed.get(name, value or 0) for name in self.names}
@@ -56,22 +63,37 @@ class _Row:
             self.errors[size] = error
 
 
-def grid_of(session: Session, began: Start, grid: Grid) -> tuple[Tracer, Answer, tuple[GridCell, ...]]:
-    """(The tracer of the best cell, its answer, all cells). Raises the first error where the command trains in no cell."""
+def grid_of(
+    session: Session, began: Start, grid: Grid
+) -> tuple[Tracer, Answer, tuple[GridCell, ...]]:
+    """(The tracer of the best cell, its answer, all cells). Raises the first error where the
+    command trains in no cell.
+    """
     numbers = [name for name, values in grid.items() if all(type(value) is int for value in values)]
-    along = BATCH_SIZE if BATCH_SIZE in grid else max(numbers, key=lambda name: len(grid[name]), default=None)
+    along = (
+        BATCH_SIZE
+        if BATCH_SIZE in grid
+        else max(numbers, key=lambda name: len(grid[name]), default=None)
+    )
     others = [name for name in grid if name != along]
     rows: list[_Row] = []
     command = began.command
     for chosen in product(*(grid[name] for name in others)):
         fixed = dict(zip(others, chosen, strict=True))
         settings = {**began.other_values(), **fixed}
-        tracer = Tracer(session, command, began.device, began.budget, settings, unknown=along or BATCH_SIZE)
+        tracer = Tracer(
+            session, command, began.device, began.budget, settings, unknown=along or BATCH_SIZE
+        )
         if along == BATCH_SIZE:
             _require_a_place(tracer, began)
             command = tracer.command
         rows.append(
-            _Row(tracer, tuple(grid), fixed, [value for value in grid.get(along or "", ()) if isinstance(value, int)] or [None])
+            _Row(
+                tracer,
+                tuple(grid),
+                fixed,
+                [value for value in grid.get(along or "", ()) if isinstance(value, int)] or [None],
+            )
         )
         _fill(rows[-1])
         if len(rows) == 1 and not tracer.completed():
@@ -79,8 +101,19 @@ def grid_of(session: Session, began: Start, grid: Grid) -> tuple[Tracer, Answer,
     for row in rows:
         done = [size for size in row.tracer.completed() if size is not None]
         if done:  # as a prediction of that cell alone would
-            row.tracer.judge_by(min(done, key=lambda size: abs(size - FIRST_SIZE)) if along == BATCH_SIZE else max(done))
-    length = next((name for name in grid if _LENGTH.search(name) and all(_is_length(row, name) for row in rows)), None)
+            row.tracer.judge_by(
+                min(done, key=lambda size: abs(size - FIRST_SIZE))
+                if along == BATCH_SIZE
+                else max(done)
+            )
+    length = next(
+        (
+            name
+            for name in grid
+            if _LENGTH.search(name) and all(_is_length(row, name) for row in rows)
+        ),
+        None,
+    )
     cells = [(_cell(row, value, length), row, value) for row in rows for value in row.values]
     best = max(range(len(cells)), key=lambda number: _rank(cells[number][0]))
     _, row, value = cells[best]
@@ -93,17 +126,24 @@ def grid_of(session: Session, began: Start, grid: Grid) -> tuple[Tracer, Answer,
 
 
 def without_effect(cells: Sequence[GridCell]) -> Iterator[Diagnostic]:
-    """A warning for each setting whose values all take the same memory and time, whatever the other one is."""
+    """A warning for each setting whose values all take the same memory and time, whatever the other
+    one is.
+    """
     for name in cells[0].settings:
         seen: dict[tuple[Setting, ...], set[tuple[PeakEstimate | None, Estimate | None]]] = {}
         for cell in cells:
             others = tuple(value for other, value in cell.settings.items() if other != name)
             seen.setdefault(others, set()).add((cell.peak, cell.samples_per_s))
         values = list(dict.fromkeys(str(cell.settings[name]) for cell in cells))
-        if len(values) > 1 and all(len(found) == 1 for found in seen.values()) and any(cell.peak for cell in cells):
+        if (
+            len(values) > 1
+            and all(len(found) == 1 for found in seen.values())
+            and any(cell.peak for cell in cells)
+        ):
             yield Diagnostic(
                 "changes-nothing",
-                f"{name} changes nothing: memory and time are the same at {', '.join(values[:-1])} and {values[-1]}",
+                f"{name} changes nothing: memory and time are the same at "
+                f"{', '.join(values[:-1])} and {values[-1]}",
                 f"{{{name}}} reaches nothing that is on the card, or the script limits it",
                 "look where the script reads it, or leave it out of the table",
             )
@@ -112,7 +152,9 @@ def without_effect(cells: Sequence[GridCell]) -> Iterator[Diagnostic]:
 def _require_a_place(tracer: Tracer, began: Start) -> None:
     noted: list[Diagnostic] = []
     if not asked_about(tracer, replace(began, asked=None), noted)[0]:
-        raise UsageError(noted[0].problem, "brimful cannot give it the values of the grid", noted[0].suggestion)
+        raise UsageError(
+            noted[0].problem, "brimful cannot give it the values of the grid", noted[0].suggestion
+        )
 
 
 def _fill(row: _Row) -> None:
@@ -125,13 +167,21 @@ def _fill(row: _Row) -> None:
         begun = [size for size in sizes[:count] if size is not None]
         for size in begun:
             row.trace(size)
-        programs = {size: program for size in begun if size not in row.errors and (program := joined_of(tracer, size))}
+        programs = {
+            size: program
+            for size in begun
+            if size not in row.errors and (program := joined_of(tracer, size))
+        }
         model = fit_size_model(programs) if len(programs) == count else None
         if model is None or not model.superlinear:
             break
     rest = [size for size in sizes if size is not None and size not in begun]
     if model is not None and model.exact and not model.superlinear and rest:
-        fitting = [size for size in rest if tracer.card.fits(partial(model.replay_at, size, tracer.card.settings))]
+        fitting = [
+            size
+            for size in rest
+            if tracer.card.fits(partial(model.replay_at, size, tracer.card.settings))
+        ]
         check = max(fitting, default=rest[0])
         row.trace(check)
         program = None if check in row.errors else joined_of(tracer, check)
@@ -154,7 +204,11 @@ def _cell(row: _Row, value: int | None, length: str | None) -> GridCell:
     speed = speed_of(tracer, size, None)
     rate = None if isinstance(speed, Diagnostic) else speed.samples_per_s
     each = settings.get(length or "")
-    tokens = rate.with_all(lambda value: value * each) if rate is not None and isinstance(each, int) else None
+    tokens = (
+        rate.with_all(lambda value: value * each)
+        if rate is not None and isinstance(each, int)
+        else None
+    )
     return GridCell(settings, card.verdict(play), card.peak(play), traced, rate, tokens)
 
 
@@ -166,7 +220,10 @@ def _is_length(row: _Row, name: str) -> bool:
         for loader in loaders(result, "train")
         if loader.batches
     ]
-    return bool(seen) and all(len(shapes) == 1 and shapes[0][1:] == [row.settings(size).get(name)] for size, shapes in seen)
+    return bool(seen) and all(
+        len(shapes) == 1 and shapes[0][1:] == [row.settings(size).get(name)]
+        for size, shapes in seen
+    )
 
 
 def _rank(cell: GridCell) -> tuple[float, float]:

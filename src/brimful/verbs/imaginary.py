@@ -1,4 +1,6 @@
-"""What predict and tune share on an imaginary card: traces of the command, and the search for the largest batch size."""
+"""What predict and tune share on an imaginary card: traces of the command, and the search for the
+largest batch size.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,19 @@ from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
 from brimful.errors import CommandFailed, DoesNotFit
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import format_bytes, noun_of
-from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Limits, Outcome, Setting, Trial, TrialKind, TrialResult
+from brimful.values import (
+    Budget,
+    Command,
+    Device,
+    Diagnostic,
+    Gpu,
+    Limits,
+    Outcome,
+    Setting,
+    Trial,
+    TrialKind,
+    TrialResult,
+)
 from brimful.verbs.locate import Located, locate
 from brimful.verbs.long_evaluation import shown_whole, training_of
 from brimful.verbs.results import require_steps, require_steps_or_memory, script_error, trained
@@ -33,27 +47,47 @@ from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import CardTrace, Outside, Trace
 
 EXPECTED_TRACES = 3
-FIRST_VALUES = (FIRST_SIZE, 64, 256, 1024)  # of any other setting: images of 5 pixels are smaller than kernels
+FIRST_VALUES = (
+    FIRST_SIZE,
+    64,
+    256,
+    1024,
+)  # of any other setting: images of 5 pixels are smaller than kernels
 GROUP = 8  # what batch sizes are multiples of, where a script takes no others
 
 
 @dataclass
 class Tracer:
-    """Traces the command at batch sizes, or at values of another unknown, each once, and keeps what they showed."""
+    """Traces the command at batch sizes, or at values of another unknown, each once, and keeps what
+    they showed.
+    """
 
     session: Session
     command: Command
     device: Device
     budget: Budget
     settings: Mapping[str, Setting]  # all but the unknown
-    time_loader: int | None = None  # the first trial that trains times the training loader, in batches of up to so many samples
-    others: tuple[tuple[int, int], ...] = ()  # capabilities of other cards that its trials may speak for
+    time_loader: int | None = (
+        # the first trial that trains times the training loader, in batches of up to so many samples
+        None
+    )
+    others: tuple[
+        tuple[int, int], ...
+    ] = ()  # capabilities of other cards that its trials may speak for
     unknown: str = BATCH_SIZE  # the setting that sizes are of
-    traced_on: Device | None = None  # where trials run on another card, on which all is done in the same way
-    begins_with: tuple[int, ...] = ()  # sizes that were traced for that one: its own search begins with them
+    traced_on: Device | None = (
+        None  # where trials run on another card, on which all is done in the same way
+    )
+    begins_with: tuple[
+        int, ...
+    ] = ()  # sizes that were traced for that one: its own search begins with them
     asked: int | None = None  # the size in question
-    evaluation_of: TrialResult | None = None  # the trial that showed it whole, where others end before it (`long_evaluation`)
-    results: dict[int | None, TrialResult] = field(default_factory=dict)  # None: the command as it stands
+    evaluation_of: TrialResult | None = (
+        None  # the trial that showed it whole, where others end before it (`long_evaluation`)
+    )
+    results: dict[int | None, TrialResult] = field(
+        default_factory=dict
+    )  # None: the command as it stands
     _judged_by: int | None = None
     _kernels: dict[int | None, Sequence[Kernel]] = field(default_factory=dict)
     _outside: dict[int | None, Sequence[Outside]] = field(default_factory=dict)
@@ -66,36 +100,62 @@ class Tracer:
 
     def on(self, device: Device, budget: Budget) -> Tracer:
         """The same traces, read for another card that does all in the same way."""
-        begins_with = tuple(sorted(size for size in self.results if size is not None)) if self.in_batches else ()
-        return replace(self, device=device, budget=budget, traced_on=self.traced_on or self.device, begins_with=begins_with)
+        begins_with = (
+            tuple(sorted(size for size in self.results if size is not None))
+            if self.in_batches
+            else ()
+        )
+        return replace(
+            self,
+            device=device,
+            budget=budget,
+            traced_on=self.traced_on or self.device,
+            begins_with=begins_with,
+        )
 
     @property
     def alike(self) -> set[tuple[int, int]]:
         """Capabilities for which all trials so far speak, the card's own among them."""
-        seen = [{(major, minor) for major, minor in report.alike} for one in self.results.values() for report in one.reports]
+        seen = [
+            {(major, minor) for major, minor in report.alike}
+            for one in self.results.values()
+            for report in one.reports
+        ]
         assert self.device.gpu is not None
         return {self.device.gpu.capability} | (set.intersection(*seen) if seen else set())
 
-    def result(self, batch_size: int | None, limitless: bool = False, searching: bool = False) -> TrialResult:
-        """The trial at a batch size (run now, if it was not). `limitless`: the card is as large as it needs to be.
+    def result(
+        self, batch_size: int | None, limitless: bool = False, searching: bool = False
+    ) -> TrialResult:
+        """The trial at a batch size (run now, if it was not). `limitless`: the card is as large as
+        it needs to be.
 
         Raises the errors of `verbs.results`; when `searching`, not where other sizes trained.
         """
         if batch_size not in self.results or limitless:
             trial = self._trial(self.command, batch_size, limitless)
-            result = self.session.run(trial, expected_total=max(EXPECTED_TRACES, len(self.results) + 1))
+            result = self.session.run(
+                trial, expected_total=max(EXPECTED_TRACES, len(self.results) + 1)
+            )
             if searching:
                 require_steps_or_memory(self.session, result)
             self.results[batch_size] = result
             self._programs.pop(batch_size, None)
         result = self.results[batch_size]
-        if not searching and result.outcome is not Outcome.OUT_OF_DEVICE_MEMORY:  # of the host's memory no card has a say
+        if (
+            not searching and result.outcome is not Outcome.OUT_OF_DEVICE_MEMORY
+        ):  # of the host's memory no card has a say
             require_steps(self.session, result)
         return result
 
     def look_at_the_evaluation(self) -> None:
         """Before a search begins, whose traces have to be comparable."""
-        if self.evaluation_of is None and self.in_batches and self.traced_on is None and not self.others:
+        if (
+            self.evaluation_of is None
+            and self.in_batches
+            and self.traced_on is None
+            and not self.others
+        ):
             self.evaluation_of = shown_whole(self.session.results, self.session.folder)
 
     def _trial(self, command: Command, batch_size: int | None, limitless: bool = False) -> Trial:
@@ -114,21 +174,31 @@ class Tracer:
         )
 
     def locate(self, asked: int | None, given: Mapping[str, Setting]) -> Located:
-        """Finds where the batch size of a script without a flag is set; from here on it is set there."""
+        """Finds where the batch size of a script without a flag is set; from here on it is set
+        there.
+        """
         options = self.session.options
         first = _first_size(asked, options.max_batch_size, self.device.cards)
-        located = locate(self.session, self.command, self._trial, first, options.batch_size_from, given)
+        located = locate(
+            self.session, self.command, self._trial, first, options.batch_size_from, given
+        )
         self.command = located.command
         self.results.update(located.results)
         return located
 
     def settings_at(self, batch_size: int | None) -> dict[str, Setting]:
         """All settings at a batch size, those that follow it included."""
-        settings = dict(self.settings) if batch_size is None else {**self.settings, self.unknown: batch_size}
+        settings = (
+            dict(self.settings)
+            if batch_size is None
+            else {**self.settings, self.unknown: batch_size}
+        )
         return settings | following(self.command, self.settings, settings.get(BATCH_SIZE))
 
     def traced(self, batch_size: int) -> Traced:
-        """What a trial shows to a search. Of another unknown memory alone says whether the script follows it."""
+        """What a trial shows to a search. Of another unknown memory alone says whether the script
+        follows it.
+        """
         result = self.result(batch_size, searching=True)
         completed = result.outcome is Outcome.COMPLETED
         return Traced(
@@ -136,7 +206,9 @@ class Tracer:
             traces=tuple(card.trace for card in self.cards(batch_size)),
             program=training_of(joined_of(self, batch_size), self.evaluation_of),
             dataset_length=dataset_length(result) if self.in_batches else None,
-            failure=None if completed else script_error(self.session, result, noun_of(self.unknown), batch_size),
+            failure=None
+            if completed
+            else script_error(self.session, result, noun_of(self.unknown), batch_size),
             samples_per_step=result.samples_per_step if self.in_batches else None,
             batch=largest_batch(result) if self.in_batches else None,
         )
@@ -146,7 +218,9 @@ class Tracer:
         return read_trace(self.results[batch_size], self.session.folder)
 
     def cards(self, batch_size: int | None) -> tuple[CardTrace, ...]:
-        """The traces of all cards of all ranks. What is asked for again is kept of them: they may be large."""
+        """The traces of all cards of all ranks. What is asked for again is kept of them: they may
+        be large.
+        """
         cards = read_traces(self.results[batch_size], self.session.folder)
         if len(cards) == 1:
             self._kernels[batch_size] = cards[0].trace.runs
@@ -163,11 +237,18 @@ class Tracer:
         return self._kernels[batch_size]
 
     def outside(self, batch_size: int | None) -> list[Outside]:
-        """The evaluations, and what ran between two passes: of the trace nearest to a batch size that shows them."""
+        """The evaluations, and what ran between two passes: of the trace nearest to a batch size
+        that shows them.
+        """
         nearest: dict[str, list[Outside]] = {}
-        for size in sorted(self.completed(), key=lambda size: abs((size or 0) - (batch_size or 0)), reverse=True):
+        for size in sorted(
+            self.completed(), key=lambda size: abs((size or 0) - (batch_size or 0)), reverse=True
+        ):
             works = self._shown_outside(size)
-            nearest |= {name: [work for work in works if work.name == name] for name in {work.name for work in works}}
+            nearest |= {
+                name: [work for work in works if work.name == name]
+                for name in {work.name for work in works}
+            }
         return [work for works in nearest.values() for work in works]
 
     def _shown_outside(self, batch_size: int | None) -> Sequence[Outside]:
@@ -176,11 +257,17 @@ class Tracer:
             self._outside[batch_size] = trace.outside if trace is not None else ()
         return self._outside[batch_size]
 
-    def kernel_model(self, sizes: Iterable[int | None], alike: bool) -> KernelModel | ScaledKernels | None:
-        """The kernels of a step at any batch size, by those that were traced at `sizes`, which do not depend on the card."""
+    def kernel_model(
+        self, sizes: Iterable[int | None], alike: bool
+    ) -> KernelModel | ScaledKernels | None:
+        """The kernels of a step at any batch size, by those that were traced at `sizes`, which do
+        not depend on the card.
+        """
         key = (*sizes, alike)
         if key not in self._fitted:
-            self._fitted[key] = fit_kernels({size or 0: self.kernels(size) for size in sizes}, alike)
+            self._fitted[key] = fit_kernels(
+                {size or 0: self.kernels(size) for size in sizes}, alike
+            )
         return self._fitted[key]
 
     def programs(self, batch_size: int | None) -> tuple[Program, ...]:
@@ -192,12 +279,20 @@ class Tracer:
     def here(self, program: Program) -> Program:
         """The program of a trace with the sizes of this kind of card."""
         gpu = self.device.gpu
-        return program if self.traced_on is None or gpu is None else program.on_card(gpu.capability, gpu.multiprocessors)
+        return (
+            program
+            if self.traced_on is None or gpu is None
+            else program.on_card(gpu.capability, gpu.multiprocessors)
+        )
 
     def play(self, batch_size: int | None) -> Play | None:
         """The replay of the traces at a batch size, the worst of them. None without a trace."""
         programs = self.programs(batch_size)
-        return (lambda room: worst_of([self.card.replay(one, room) for one in programs])) if programs else None
+        return (
+            (lambda room: worst_of([self.card.replay(one, room) for one in programs]))
+            if programs
+            else None
+        )
 
     @cached_property
     def gpu(self) -> Gpu:
@@ -222,7 +317,11 @@ class Tracer:
     @property
     def _basis(self) -> int | None:
         """The first that trained, as far as one has, or the size given to `judge_by`."""
-        return next(iter(self.completed() or self.results)) if self._judged_by is None else self._judged_by
+        return (
+            next(iter(self.completed() or self.results))
+            if self._judged_by is None
+            else self._judged_by
+        )
 
     @cached_property
     def _first(self) -> Program:
@@ -233,26 +332,38 @@ class Tracer:
         return self.here(program_of(trace)) if trace is not None else NOTHING
 
     def judge_by(self, size: int) -> bool:
-        """From here on the kind of network, by which the card's interval goes, is that at this size. Whether that changes it.
+        """From here on the kind of network, by which the card's interval goes, is that at this
+        size. Whether that changes it.
 
-        How much cuDNN's workspaces matter is judged by small batches: as a prediction of the command with this value does, a
-        further trial has one, where there are convolutions and the command takes a batch size.
+        How much cuDNN's workspaces matter is judged by small batches: as a prediction of the
+        command with this value does, a further trial has one, where there are convolutions and the
+        command takes a batch size.
         """
         before, judge, self._judged_by = self.card, self, size
         for name in ("gpu", "card", "_first"):
             self.__dict__.pop(name, None)
-        if not self.in_batches and BATCH_SIZE in placeholders(self.command) and kind_of(self._first) in WITH_CONVOLUTIONS:
-            others = {name: value for name, value in self.settings_at(size).items() if name != BATCH_SIZE}
+        if (
+            not self.in_batches
+            and BATCH_SIZE in placeholders(self.command)
+            and kind_of(self._first) in WITH_CONVOLUTIONS
+        ):
+            others = {
+                name: value for name, value in self.settings_at(size).items() if name != BATCH_SIZE
+            }
             judge = Tracer(self.session, self.command, self.device, self.budget, others)
             first_that_trains(judge, None)
         self.gpu, self.card = judge.gpu, judge.card
         return self.card != before
 
     def dataset_length(self) -> int | None:
-        """Samples that the training sampler gives in an epoch, as far as a trial has shown it; no limit to another unknown."""
+        """Samples that the training sampler gives in an epoch, as far as a trial has shown it; no
+        limit to another unknown.
+        """
         if not self.in_batches:
             return None
-        return next((length for result in self.results.values() if (length := dataset_length(result))), None)
+        return next(
+            (length for result in self.results.values() if (length := dataset_length(result))), None
+        )
 
     def effective(self, batch_size: int | None) -> int | None:
         """What the loader gives where the script asks for so much: no more than the data set has."""
@@ -260,17 +371,28 @@ class Tracer:
         return batch_size if batch_size is None or length is None else min(batch_size, length)
 
     def in_force(self, conclusion: MemoryConclusion | None, batch_size: int | None) -> int | None:
-        """As `effective`, and no more than the script's loader makes, or always that where it ignores the size."""
-        size, cap = self.effective(batch_size), conclusion.estimate.loader_cap if conclusion else None
+        """As `effective`, and no more than the script's loader makes, or always that where it
+        ignores the size.
+        """
+        size, cap = (
+            self.effective(batch_size),
+            conclusion.estimate.loader_cap if conclusion else None,
+        )
         if size is None or cap is None or conclusion is None:
             return size
         return cap if conclusion.estimate.ignores_batch_size else min(size, cap)
 
     def completed(self) -> dict[int | None, TrialResult]:
-        return {size: result for size, result in self.results.items() if result.outcome is Outcome.COMPLETED}
+        return {
+            size: result
+            for size, result in self.results.items()
+            if result.outcome is Outcome.COMPLETED
+        }
 
     def representative(self) -> TrialResult:
-        """The result that stands for all in what it noticed besides memory: the last that completed, else the last."""
+        """The result that stands for all in what it noticed besides memory: the last that
+        completed, else the last.
+        """
         return list((self.completed() or self.results).values())[-1]
 
 
@@ -280,7 +402,9 @@ def _capacity_bytes(device: Device) -> int:
 
 
 def with_its_context(gpu: Gpu, result: TrialResult, program: Program) -> Gpu:
-    """The card with the context that a trial's program has on it: with cuDNN's for convolutions, and NCCL's for its groups."""
+    """The card with the context that a trial's program has on it: with cuDNN's for convolutions,
+    and NCCL's for its groups.
+    """
     uses_cudnn = any("conv" in name for name in program.operations)
     communicators = max((report.communicators for report in result.reports), key=len, default=[])
     return replace(gpu, context_bytes=context_of(gpu, uses_cudnn, communicators))
@@ -297,12 +421,19 @@ def search(tracer: Tracer, asked: int | None) -> MemoryConclusion:
 
     def searched() -> MemoryConclusion:
         begins_with, unknown = tracer.begins_with, tracer.unknown
-        steps = search_largest(tracer.card, limits_of(tracer), first, multiple_of, begins_with, unknown, asked)
+        steps = search_largest(
+            tracer.card, limits_of(tracer), first, multiple_of, begins_with, unknown, asked
+        )
         return run_search(steps, tracer.traced)
 
     conclusion = searched()
     largest = conclusion.estimate.largest_batch_size
-    if not tracer.in_batches and largest is not None and largest in tracer.completed() and tracer.judge_by(largest):
+    if (
+        not tracer.in_batches
+        and largest is not None
+        and largest in tracer.completed()
+        and tracer.judge_by(largest)
+    ):
         conclusion = searched()  # what was traced is not traced again
     tracer.session.keep(conclusion.estimate)
     return conclusion
@@ -322,7 +453,8 @@ def joined_of(tracer: Tracer, batch_size: int) -> Program | None:
 def _first_size(asked: int | None, max_batch_size: int | None, cards: int) -> int:
     """The first batch size to trace: small, and within what the user allows.
 
-    Of several cards each gets two samples at least and as many as the others, should they share the batch.
+    Of several cards each gets two samples at least and as many as the others, should they share the
+    batch.
     """
     least = FIRST_SIZE if cards == 1 else cards * max(2, -(-FIRST_SIZE // cards))
     size = max(1, min(n for n in (least, asked, max_batch_size) if n is not None))
@@ -332,13 +464,16 @@ def _first_size(asked: int | None, max_batch_size: int | None, cards: int) -> in
 def first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
     """(A small batch size that was traced, the size whose multiples to search.)
 
-    Scripts that want pairs, or groups of four or eight, fail at the usual first size; then brimful tries a group of eight, and
-    multiples alone where that trains. Raises the first failure where that is not the reason.
+    Scripts that want pairs, or groups of four or eight, fail at the usual first size; then brimful
+    tries a group of eight, and multiples alone where that trains. Raises the first failure where
+    that is not the reason.
     """
     if not tracer.in_batches:
         return _first_value(tracer)
     options = tracer.session.options
-    start = _first_size(None, options.max_batch_size, tracer.device.cards)  # whatever was asked: the answer is then the same
+    start = _first_size(
+        None, options.max_batch_size, tracer.device.cards
+    )  # whatever was asked: the answer is then the same
     try:
         result = tracer.result(start)
     except CommandFailed:
@@ -355,9 +490,13 @@ def first_that_trains(tracer: Tracer, asked: int | None) -> tuple[int, int]:
 
 
 def _first_value(tracer: Tracer) -> tuple[int, int]:
-    """As `first_that_trains`, of any other setting: a script may want more than a few, or multiples of a power of two."""
+    """As `first_that_trains`, of any other setting: a script may want more than a few, or multiples
+    of a power of two.
+    """
     own = tracer.command.given.get(tracer.unknown)
-    values = FIRST_VALUES if not isinstance(own, int) or own in FIRST_VALUES else (*FIRST_VALUES, own)
+    values = (
+        FIRST_VALUES if not isinstance(own, int) or own in FIRST_VALUES else (*FIRST_VALUES, own)
+    )
     first = next((value for value in values if _trains(tracer, value)), None)
     if first is None:
         tracer.result(values[0])  # raises the first failure
@@ -367,7 +506,9 @@ def _first_value(tracer: Tracer) -> tuple[int, int]:
 
 
 def _multiples(tracer: Tracer, first: int, failed: int) -> int:
-    """What sizes have to be multiples of, where `first` trains and the size `failed` does not; it is noted."""
+    """What sizes have to be multiples of, where `first` trains and the size `failed` does not; it
+    is noted.
+    """
     unit = first
     while unit > 2 and unit % 2 == 0 and _trains(tracer, first + unit // 2):
         unit //= 2
@@ -389,9 +530,15 @@ def _trains(tracer: Tracer, size: int) -> bool:
 
 
 def search_notes(conclusion: MemoryConclusion) -> list[Diagnostic]:
-    """What the search noticed; and what that means for the answer, where no trace confirmed the extrapolated sizes."""
+    """What the search noticed; and what that means for the answer, where no trace confirmed the
+    extrapolated sizes.
+    """
     extrapolated = conclusion.estimate.method == "extrapolated"
-    explanation = "" if extrapolated else "the answer rests on trials, not on the extrapolated size of each allocation"
+    explanation = (
+        ""
+        if extrapolated
+        else "the answer rests on trials, not on the extrapolated size of each allocation"
+    )
     return [Diagnostic("search", note, explanation, "") for note in conclusion.notes]
 
 
@@ -400,7 +547,10 @@ def nothing_fits(tracer: Tracer, conclusion: MemoryConclusion) -> DoesNotFit:
     smallest = min(conclusion.traced, default=1)
     result = tracer.results.get(smallest)
     peak = result.peak.device_bytes if result and result.peak else None
-    words, noun = shlex.join(fill(tracer.command, tracer.settings_at(smallest))), noun_of(tracer.unknown)
+    words, noun = (
+        shlex.join(fill(tracer.command, tracer.settings_at(smallest))),
+        noun_of(tracer.unknown),
+    )
     needs = f"it needs {format_bytes(peak)}" if peak else "it does not fit"
     return DoesNotFit(
         problem=f"no {noun} fits: at {noun} {smallest} {needs} of device memory",

@@ -1,5 +1,5 @@
-"""Finds where the batch size of a script without a flag is set: a trial at its own number, and one at another to see that the
-batch follows and nothing else does."""
+"""Finds where the batch size of a script without a flag is set: a trial at its own number, and one
+at another to see that the batch follows and nothing else does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ class Located:
 
     command: Command
     place: Place | None
-    results: dict[int | None, TrialResult] = field(default_factory=dict)  # by batch size; None: of the command as it stands
+    results: dict[int | None, TrialResult] = field(
+        default_factory=dict
+    )  # by batch size; None: of the command as it stands
     note: Diagnostic | None = None
     why: str = ""  # where there is no place
 
@@ -32,8 +34,8 @@ def locate(
     wants: str = AUTO,
     given: Mapping[str, Setting] | None = None,
 ) -> Located:
-    """`trial(command, batch size)` makes a trial of the verb's kind (None: at the script's own number); `size` is another
-    number to try. The results of both are worth keeping."""
+    """`trial(command, batch size)` makes a trial of the verb's kind (None: at the script's own
+    number); `size` is another number to try. The results of both are worth keeping."""
     own = _find(session, command, trial, wants)
     places = decide.places_in(own, wants)
     if not places:
@@ -53,21 +55,34 @@ def locate(
         if not places[0].loader:
             return Located(command, None, {None: own}, why=decide.why_not_there(places[0], why_not))
         place, why_not = places[0], None
-    if wants == AUTO and place.kind == LOADER and why_not is None and not any(p.kind == SCRIPT for p in places):
+    if (
+        wants == AUTO
+        and place.kind == LOADER
+        and why_not is None
+        and not any(p.kind == SCRIPT for p in places)
+    ):
         why_not = "its number comes from no integer there"
-    changed = _with_evaluation(session, decide.with_place(command, BATCH_SIZE, place), own, place, given or {})
+    changed = _with_evaluation(
+        session, decide.with_place(command, BATCH_SIZE, place), own, place, given or {}
+    )
     note = decide.found(place, why_not)
     session.note(note)
     return Located(changed, place, results, note)
 
 
-def _find(session: Session, command: Command, trial: Callable[[Command, int | None], Trial], wants: str) -> TrialResult:
-    """The trial at the script's own number. Where a script does not take integers that know their place, without those."""
+def _find(
+    session: Session, command: Command, trial: Callable[[Command, int | None], Trial], wants: str
+) -> TrialResult:
+    """The trial at the script's own number. Where a script does not take integers that know their
+    place, without those.
+    """
 
     def named(result: TrialResult) -> TrialResult:
         places = decide.places_in(result)
         own = {BATCH_SIZE: places[0].number} if places else {}
-        return replace(result, trial=replace(result.trial, settings={**result.trial.settings, **own}))
+        return replace(
+            result, trial=replace(result.trial, settings={**result.trial.settings, **own})
+        )
 
     first = LOADER if wants == LOADER else SCRIPT
     result = session.run(replace(trial(command, None), find_places=first), named=named)
@@ -79,7 +94,11 @@ def _find(session: Session, command: Command, trial: Callable[[Command, int | No
 
 
 def _with_evaluation(
-    session: Session, command: Command, own: TrialResult, training: Place, given: Mapping[str, Setting]
+    session: Session,
+    command: Command,
+    own: TrialResult,
+    training: Place,
+    given: Mapping[str, Setting],
 ) -> Command:
     """Where --set gives an evaluation batch size, it is set likewise."""
     if EVAL_BATCH_SIZE not in given:

@@ -1,5 +1,5 @@
-"""An evaluation that takes longer to trace than the training and far less memory, as one that generates token by token: once
-a trial has shown it whole, others end before it."""
+"""An evaluation that takes longer to trace than the training and far less memory, as one that
+generates token by token: once a trial has shown it whole, others end before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from brimful.values import Diagnostic, Outcome, TrialKind, TrialResult
 from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.trace import Phase, Step
 
-_SHARE = 0.5  # of what the training allocates, at most: both grow with the batch, and at other sizes it is not looked at
+# of what the training allocates, at most: both grow with the batch, and at other sizes it is not
+# looked at
+_SHARE = 0.5
 
 
 def shown_whole(results: Sequence[TrialResult], folder: Path) -> TrialResult | None:
@@ -23,7 +25,12 @@ def shown_whole(results: Sequence[TrialResult], folder: Path) -> TrialResult | N
 
 def _is_small(result: TrialResult) -> bool:
     trial, train, evaluation = result.trial, result.phases.get("train"), result.phases.get("eval")
-    whole = result.outcome is Outcome.COMPLETED and trial.kind is TrialKind.TRACE and trial.see_eval and not trial.what_ifs
+    whole = (
+        result.outcome is Outcome.COMPLETED
+        and trial.kind is TrialKind.TRACE
+        and trial.see_eval
+        and not trial.what_ifs
+    )
     if not whole or len(result.reports) != 1 or train is None or evaluation is None:
         return False
     return (evaluation.allocated_bytes or 0) <= _SHARE * (train.allocated_bytes or 0)
@@ -33,15 +40,21 @@ def _is_long(result: TrialResult, folder: Path) -> bool:
     trace = read_trace(result, folder)
     rows = trace.rows if trace is not None else ()
     last = _last_step(result)
-    trained = next((at for at, row in enumerate(rows) if isinstance(row, Step) and row.number >= last), len(rows))
+    trained = next(
+        (at for at, row in enumerate(rows) if isinstance(row, Step) and row.number >= last),
+        len(rows),
+    )
     after = islice(rows, trained, None)
-    begins = next((at for at, row in enumerate(after) if isinstance(row, Phase) and row.name == "eval"), len(rows) - trained)
+    begins = next(
+        (at for at, row in enumerate(after) if isinstance(row, Phase) and row.name == "eval"),
+        len(rows) - trained,
+    )
     return len(rows) - trained - begins > trained
 
 
 def training_of(program: Program | None, result: TrialResult | None) -> Program | None:
-    """The program as far as the last of the steps that the trials were to make, where one that sees no evaluation ends;
-    all of it where `result`, the one that shows the evaluation, is None."""
+    """The program as far as the last of the steps that the trials were to make, where one that sees
+    no evaluation ends; all of it where `result`, the one that shows the evaluation, is None."""
     if program is None or result is None:
         return program
     wanted = ("step", _last_step(result))
@@ -55,12 +68,19 @@ def _last_step(result: TrialResult) -> int:
 
 def seen_once(result: TrialResult) -> Diagnostic:
     """The note about it."""
-    size, train, evaluation = result.trial.settings.get("batch_size"), result.phases["train"], result.phases["eval"]
+    size, train, evaluation = (
+        result.trial.settings.get("batch_size"),
+        result.phases["train"],
+        result.phases["eval"],
+    )
     where = f"batch size {size:,}" if isinstance(size, int) else "the command as it stands"
     return Diagnostic(
         "evaluation-seen-once",
-        f"the evaluation, which is longer than the training that trials make, was traced at {where}: it allocates "
-        f"{format_bytes(evaluation.allocated_bytes or 0)}, and the training {format_bytes(train.allocated_bytes or 0)}",
-        "trials at other batch sizes end before it: it is taken to stay below the training there as well",
+        "the evaluation, which is longer than the training that trials make, was traced at "
+        f"{where}: it allocates "
+        f"{format_bytes(evaluation.allocated_bytes or 0)}, and the training "
+        f"{format_bytes(train.allocated_bytes or 0)}",
+        "trials at other batch sizes end before it: it is taken to stay below the training there "
+        "as well",
         "",
     )

@@ -1,4 +1,6 @@
-"""What a trial's result shows, and the error for one that shows nothing, with the script's own error."""
+"""What a trial's result shows, and the error for one that shows nothing, with the script's own
+error.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ import re
 
 from brimful.decide.batch_size_place import set_at
 from brimful.decide.loaders_seen import main_loader
-from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, ProbeNotLoaded, TrialFailed, Unsupported, UsageError
+from brimful.errors import (
+    BrimfulError,
+    CommandFailed,
+    DoesNotFit,
+    ProbeNotLoaded,
+    TrialFailed,
+    Unsupported,
+    UsageError,
+)
 from brimful.measure.trial import failure_text
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_duration
@@ -18,23 +28,32 @@ PHASES = ("train", "eval")
 #: Whose error it is: who raised it, and what to do, where it is not the script's.
 _RAISED_BY = {
     "refused": ("the command cannot be tried as it is, and ended", "start it as this says"),
-    "worker": ("a worker of the script's DataLoader raised an error", "its own traceback is in the output of the trial"),
+    "worker": (
+        "a worker of the script's DataLoader raised an error",
+        "its own traceback is in the output of the trial",
+    ),
     "card": (
         "an operation on the imaginary card raised an error",
-        "on a real card it may run: shapes that depend on values are what they are there, and upper bounds here "
+        "on a real card it may run: shapes that depend on values are what they are there, and "
+        "upper bounds here "
         "({approximations})",
     ),
     "sandbox": (
         "a file call failed in the layer that keeps the writes of a trial out of your folders",
-        "without brimful the call may succeed: this is then a defect of brimful; absolute paths avoid most of them",
+        "without brimful the call may succeed: this is then a defect of brimful; absolute paths "
+        "avoid most of them",
     ),
-    "brimful": ("brimful raised an error of its own", "this is a defect of brimful, not of the script; please report it"),
+    "brimful": (
+        "brimful raised an error of its own",
+        "this is a defect of brimful, not of the script; please report it",
+    ),
 }
 #: Of the script's own errors on an imaginary card those that a value read from it may cause.
 _BY_VALUES = ("AssertionError", "IndexError", "ValueError", "ZeroDivisionError")
 _WANTS_A_CARD = re.compile(r"\b(CUDA|GPUs?|NVIDIA)\b", re.IGNORECASE)
 _UNKNOWN_FLAG = re.compile(
-    r"unrecognized arguments|no such option|unexpected argument|unknown (?:flag|option)|Could not override"
+    r"unrecognized arguments|no such option|unexpected argument|unknown (?:flag|option)|Could "
+    r"not override"
 )
 
 
@@ -46,12 +65,15 @@ def require_steps(session: Session, trial_result: TrialResult) -> TrialResult:
 
 
 def trained(trial_result: TrialResult) -> bool:
-    return trial_result.outcome is Outcome.COMPLETED and any(report.steps for report in trial_result.reports)
+    return trial_result.outcome is Outcome.COMPLETED and any(
+        report.steps for report in trial_result.reports
+    )
 
 
 def require_steps_or_memory(session: Session, trial_result: TrialResult) -> TrialResult:
-    """The result, if it shows a search where to go: it trained or ran out of memory, or others trained before it (a script
-    that fails at some sizes may train at others; that is noted). Else raises the error."""
+    """The result, if it shows a search where to go: it trained or ran out of memory, or others
+    trained before it (a script that fails at some sizes may train at others; that is noted). Else
+    raises the error."""
     if trial_result.outcome in OUT_OF_MEMORY or trained(trial_result):
         return trial_result
     error = error_of(session, trial_result)
@@ -59,8 +81,14 @@ def require_steps_or_memory(session: Session, trial_result: TrialResult) -> Tria
         raise error
     at = _settings_of(trial_result)
     what = error.problem.replace(at, "", 1)
-    known = [f"{one.problem} at " for one in session.entries if isinstance(one, Diagnostic) and one.code == "script-error"]
-    if not any(problem.startswith(f"{what} at ") for problem in known):  # a search meets the same error at several sizes
+    known = [
+        f"{one.problem} at "
+        for one in session.entries
+        if isinstance(one, Diagnostic) and one.code == "script-error"
+    ]
+    if not any(
+        problem.startswith(f"{what} at ") for problem in known
+    ):  # a search meets the same error at several sizes
         explanation = "other sizes did train; this one is left out"
         session.note(Diagnostic("script-error", f"{what}{at}", explanation, error.suggestion))
     return trial_result
@@ -73,8 +101,12 @@ def error_of(session: Session, trial_result: TrialResult) -> BrimfulError:
     if trial_result.outcome is Outcome.PROBE_NOT_LOADED:
         if not trial_result.notes:
             return ProbeNotLoaded()
-        explanation = "Its Python is older than 3.9, brimful does not know its torch, or brimful has a bug."
-        return ProbeNotLoaded(trial_result.notes[0], explanation, f"The whole text is in probe-error-*.txt; {logs}.")
+        explanation = (
+            "Its Python is older than 3.9, brimful does not know its torch, or brimful has a bug."
+        )
+        return ProbeNotLoaded(
+            trial_result.notes[0], explanation, f"The whole text is in probe-error-*.txt; {logs}."
+        )
     if trial_result.outcome in OUT_OF_MEMORY:
         kind = "device" if trial_result.outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host"
         return DoesNotFit(
@@ -86,15 +118,19 @@ def error_of(session: Session, trial_result: TrialResult) -> BrimfulError:
         return Unsupported(
             problem=_what_is_lacking(trial_result, text),
             explanation="this script cannot be predicted without a card",
-            suggestion="on a machine with a card, tune and audit measure it; here brimful predicts it without that call",
+            suggestion="on a machine with a card, tune and audit measure it; here brimful predicts "
+            "it "
+            "without that call",
             traceback=text,
         )
     if trial_result.outcome is Outcome.TIMED_OUT:
         steps = max((report.steps for report in trial_result.reports), default=0)
         return TrialFailed(
-            problem=f"brimful ended the trial after its time limit of {format_duration(trial_result.trial.time_limit_s)}",
+            problem="brimful ended the trial after its time limit of "
+            f"{format_duration(trial_result.trial.time_limit_s)}",
             explanation=f"it had {f'taken {steps} steps' if steps else 'not taken a step'}; {logs}",
-            suggestion="allow more with --time-limit, or let the script begin to train sooner (a smaller data set, a cache)",
+            suggestion="allow more with --time-limit, or let the script begin to train sooner (a "
+            "smaller data set, a cache)",
             traceback=text,
         )
     if trial_result.outcome is Outcome.KILLED:
@@ -113,7 +149,9 @@ def _without_a_step(trial_result: TrialResult, text: str) -> TrialFailed:
     if gave_no_batch(trial_result):
         return TrialFailed(
             problem="the loader of the training gave no batch",
-            explanation="the data set is smaller than a batch, and what is no whole batch is left out (drop_last)",
+            explanation="the data set is smaller than a batch, and what is no whole batch is left "
+            "out "
+            "(drop_last)",
             suggestion="try a smaller batch size, or give the script more data",
             traceback=text,
         )
@@ -122,16 +160,23 @@ def _without_a_step(trial_result: TrialResult, text: str) -> TrialFailed:
         problem="the command ended without an error and no optimizer took a step",
         explanation="brimful found no training in it" + noted,
         suggestion="if the script resumes a finished training from a checkpoint, start it without; "
-        "if it trains by other means than torch.optim, brimful cannot see its steps" + _too_few_batches(trial_result),
+        "if it trains by other means than torch.optim, brimful cannot see its steps"
+        + _too_few_batches(trial_result),
         traceback=text,
     )
 
 
 def gave_no_batch(trial_result: TrialResult) -> bool:
-    """Whether the script ended well without a step because a loader that it asked for batches had none."""
+    """Whether the script ended well without a step because a loader that it asked for batches had
+    none.
+    """
     seen = [loader for report in trial_result.reports for loader in report.loaders]
     empty = any(one.iterations and not one.batches_seen for one in seen)
-    return trial_result.outcome is Outcome.NO_STEP and empty and not any(one.role == "train" for one in seen)
+    return (
+        trial_result.outcome is Outcome.NO_STEP
+        and empty
+        and not any(one.role == "train" for one in seen)
+    )
 
 
 def _too_few_batches(trial_result: TrialResult) -> str:
@@ -141,7 +186,8 @@ def _too_few_batches(trial_result: TrialResult) -> str:
         return ""
     return (
         "; if it accumulates gradients, the accumulation may need more batches than an epoch has: "
-        f"the trial met {most.batches_seen:,} batches, and {most.iterations:,} iterations of the loader"
+        f"the trial met {most.batches_seen:,} batches, and {most.iterations:,} iterations of the "
+        "loader"
     )
 
 
@@ -151,21 +197,33 @@ def _what_is_lacking(trial_result: TrialResult, text: str) -> str:
     if failure is not None and failure.message.startswith(CANNOT_RUN):
         return failure.message.splitlines()[0]  # says both
     where = f" at {failure.where}" if failure and failure.where else ""
-    return f"the imaginary GPU does not have what the script called{where}: {failure.message if failure else _last_line(text)}"
+    return (
+        f"the imaginary GPU does not have what the script called{where}: "
+        f"{failure.message if failure else _last_line(text)}"
+    )
 
 
 def _crashed(trial_result: TrialResult, text: str, logs: str) -> CommandFailed:
     unknown = _UNKNOWN_FLAG.search(text)
     code = "" if trial_result.exit_code is None else f" with exit code {trial_result.exit_code}"
-    flag = trial_result.trial.command.found_flags.get("batch_size")  # of those that were found only this one is written to
+    flag = trial_result.trial.command.found_flags.get(
+        "batch_size"
+    )  # of those that were found only this one is written to
     if unknown and flag is not None:
-        suggestion = f"the script does not know one of its flags; brimful wrote only the value behind {flag}"
+        suggestion = (
+            f"the script does not know one of its flags; brimful wrote only the value behind {flag}"
+        )
     elif unknown:
         suggestion = "the script does not know one of its flags: check the command"
-    elif trial_result.failure is not None and "invalid device ordinal" in trial_result.failure.message:
+    elif (
+        trial_result.failure is not None
+        and "invalid device ordinal" in trial_result.failure.message
+    ):
         suggestion = "name as many cards as the command's processes use: --gpu NAME:2"
     else:
-        suggestion = "run the command without brimful first: brimful changes nothing in it but the settings"
+        suggestion = (
+            "run the command without brimful first: brimful changes nothing in it but the settings"
+        )
     caught = trial_result.failure is not None and trial_result.failure.caught
     error = (None if caught else exception_of(trial_result)) or _last_line(text)
     who, device = "the script raised an error", trial_result.trial.device.kind
@@ -173,28 +231,51 @@ def _crashed(trial_result: TrialResult, text: str, logs: str) -> CommandFailed:
     if blame is not None:
         who, suggestion = blame
     elif device == "cpu" and _WANTS_A_CARD.search(error):
-        suggestion = "no card is here, and the script asks for one: name an imaginary one, --gpu a100-40gb (see `brimful gpus`)"
-    elif device == "imaginary" and not caught and trial_result.failure and trial_result.failure.type in _BY_VALUES:
         suggestion = (
-            "if it runs on a real card: values read from an imaginary one are 0 where nobody can know them (a loss, what a "
-            "mask adds up to); else run the command without brimful, which changes nothing in it but the settings"
+            "no card is here, and the script asks for one: name an imaginary one, --gpu "
+            "a100-40gb (see `brimful gpus`)"
         )
-    return CommandFailed(f"{who}{code}{_settings_of(trial_result)}: {error}", logs, suggestion, text)
+    elif (
+        device == "imaginary"
+        and not caught
+        and trial_result.failure
+        and trial_result.failure.type in _BY_VALUES
+    ):
+        suggestion = (
+            "if it runs on a real card: values read from an imaginary one are 0 where nobody can "
+            "know them (a loss, what a "
+            "mask adds up to); else run the command without brimful, which changes nothing in it "
+            "but the settings"
+        )
+    return CommandFailed(
+        f"{who}{code}{_settings_of(trial_result)}: {error}", logs, suggestion, text
+    )
 
 
 def _blame(trial_result: TrialResult) -> tuple[str, str] | None:
     """Who raised the error, and what to do, where it is not the script's."""
-    failure, used = trial_result.failure, {name for report in trial_result.reports for name in report.approximations}
-    if failure is None or failure.raised_by not in _RAISED_BY or (failure.raised_by == "card" and not used):
+    failure, used = (
+        trial_result.failure,
+        {name for report in trial_result.reports for name in report.approximations},
+    )
+    if (
+        failure is None
+        or failure.raised_by not in _RAISED_BY
+        or (failure.raised_by == "card" and not used)
+    ):
         return None
     who, suggestion = _RAISED_BY[failure.raised_by]
     return who, suggestion.replace("{approximations}", ", ".join(sorted(used)))
 
 
 def exception_of(trial_result: TrialResult) -> str | None:
-    """The script's exception as "ValueError: too short (train.py:7 in main)"; None where neither words nor a place say more."""
+    """The script's exception as "ValueError: too short (train.py:7 in main)"; None where neither
+    words nor a place say more.
+    """
     failure = trial_result.failure
-    if failure is None or not (failure.message.strip() or (failure.where and failure.type != "SystemExit")):
+    if failure is None or not (
+        failure.message.strip() or (failure.where and failure.type != "SystemExit")
+    ):
         return None
     where = f" ({failure.where})" if failure.where else ""
     words = ": ".join([failure.type.rsplit(".", 1)[-1], *failure.message.strip().splitlines()[:1]])
@@ -218,15 +299,24 @@ def ignores_the_batch_size(command: Command) -> UsageError:
     if set_there is not None:
         place = f"the number that is set where {set_at(set_there)}"
     return UsageError(
-        problem="the script ignores the batch size: memory and samples a step are the same at every one",
+        problem="the script ignores the batch size: memory and samples a step are the same at "
+        "every "
+        "one",
         explanation=f"{place} does not reach its DataLoader",
-        suggestion="look where the script takes its batch size from; `brimful audit` shows what the loader really gives",
+        suggestion="look where the script takes its batch size from; `brimful audit` shows what "
+        "the "
+        "loader really gives",
     )
 
 
 def script_error(session: Session, result: TrialResult, noun: str, size: int) -> str:
-    """What limits the size where the script failed: the end of its data, or its exception if there is one."""
+    """What limits the size where the script failed: the end of its data, or its exception if there
+    is one.
+    """
     if gave_no_batch(result):
         return f"the data set, which gives no batch at {noun} {size:,}"
     words = exception_of(result) if result.outcome is Outcome.CRASHED else None
-    return f"the script itself, which fails at {noun} {size:,}: {words or error_of(session, result).problem}"
+    return (
+        f"the script itself, which fails at {noun} {size:,}: "
+        f"{words or error_of(session, result).problem}"
+    )

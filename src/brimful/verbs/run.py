@@ -1,4 +1,6 @@
-"""`run`: trains under a plan, the probe left in. Out of memory means going on with the next smaller size, not a lost night."""
+"""`run`: trains under a plan, the probe left in. Out of memory means going on with the next smaller
+size, not a lost night.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ class _Going:
     disk_is_full: bool = False  # and the record on it stays as it is
 
     def keep(self, entry: Entry) -> None:
-        """In the record, if the disk takes it: a training that goes well is not ended for a line about it."""
+        """In the record, if the disk takes it: a training that goes well is not ended for a line
+        about it.
+        """
         try:
             if self.disk_is_full:
                 self.session.entries.append(entry)
@@ -96,27 +100,53 @@ class _Going:
                 self.session.keep(entry)
         except DiskFull as error:
             self.disk_is_full = True
-            self.session.message(f"{error.problem} The run goes on; its record stays as it is. {error.suggestion}")
+            self.session.message(
+                f"{error.problem} The run goes on; its record stays as it is. {error.suggestion}"
+            )
 
     def begin(self, advice: Diagnostic | None, kept: Iterable[str]) -> None:
-        """Keeps and shows what the run trains by. `kept`: sentences about environment variables of the user's that stay."""
+        """Keeps and shows what the run trains by. `kept`: sentences about environment variables of
+        the user's that stay.
+        """
         self.keep(self.started)
-        for one in filter(None, [advice, *(Diagnostic("environment", sentence, "yours is in force", "") for sentence in kept)]):
+        for one in filter(
+            None,
+            [
+                advice,
+                *(
+                    Diagnostic("environment", sentence, "yours is in force", "")
+                    for sentence in kept
+                ),
+            ],
+        ):
             self.note(one)
         self.session.message(f"Trains by {self.started.why}")
         if self.chosen.differences:
             problem = f"this run differs from what was tuned: {'; '.join(self.chosen.differences)}"
             explanation = "neither memory nor speed depends on that, so the plan holds"
-            self.note(Diagnostic("plan-differs", problem, explanation, "--strict refuses such differences"))
+            self.note(
+                Diagnostic(
+                    "plan-differs", problem, explanation, "--strict refuses such differences"
+                )
+            )
         if self.environment:
-            self.session.message(f"The plan adds to the environment: {environment_text(self.environment)}")
+            self.session.message(
+                f"The plan adds to the environment: {environment_text(self.environment)}"
+            )
 
     def note(self, advice: Diagnostic) -> None:
         """Keeps and shows it: in full the first time, the problem alone where it repeats."""
         self.keep(advice)
         again = advice in self.noted
         self.noted.append(advice)
-        shown = (part for part in (advice.problem, *(() if again else (advice.explanation, advice.suggestion))) if part)
+        shown = (
+            part
+            for part in (
+                advice.problem,
+                *(() if again else (advice.explanation, advice.suggestion)),
+            )
+            if part
+        )
         self.session.message(" ".join(f"{part[0].upper()}{part[1:]}." for part in shown))
 
 
@@ -134,33 +164,50 @@ def run(
     options: Options | None = None,
     watcher: RunWatcher | None = None,
 ) -> Record:
-    """Trains. Returns the record, whose `run` says how it ended (`run.ended.exit_code`), also where the command failed.
+    """Trains. Returns the record, whose `run` says how it ended (`run.ended.exit_code`), also where
+    the command failed.
 
-    `plan`: a record of `tune` ("latest": the newest of this command; "none": no plan). `resume_with`: the words that stand for
-    ``{resume}`` from the second attempt on. `strict`: the plan's seed and names must be these too. `host_limit`: ends an
-    attempt as out of host memory when it holds more ("20GiB"), by polls every `measure.supervisor.POLL_UNDER_LIMIT_S`.
-    Raises UsageError, PlanMismatch, NoSuchRecord, NoSuchDevice, NoSuchCommand, DiskFull before anything is started.
+    `plan`: a record of `tune` ("latest": the newest of this command; "none": no plan).
+    `resume_with`: the words that stand for ``{resume}`` from the second attempt on. `strict`: the
+    plan's seed and names must be these too. `host_limit`: ends an attempt as out of host memory
+    when it holds more ("20GiB"), by polls every `measure.supervisor.POLL_UNDER_LIMIT_S`. Raises
+    UsageError, PlanMismatch, NoSuchRecord, NoSuchDevice, NoSuchCommand, DiskFull before anything is
+    started.
     """
     watching = watcher or Passes()
     options = replace(options or Options(), watcher=watching)
     wants = require_choice(options.batch_size_from)
-    command, advice = devices.with_torch(commands.parse(tuple(argv), opens_batch_size=wants in (AUTO, FLAG)))
+    command, advice = devices.with_torch(
+        commands.parse(tuple(argv), opens_batch_size=wants in (AUTO, FLAG))
+    )
     given = dict(settings or {})
     resume_words = _resume_words(command, resume_with)
     chosen = run_plan.choose(command, plan, bool(given), device, options.home, strict)
     command = run_plan.with_places(command, chosen, options)
     finds = BATCH_SIZE in given and wants in (AUTO, SCRIPT, LOADER) and not takes(command)
     found_later = [BATCH_SIZE, EVAL_BATCH_SIZE] if finds else []
-    refuse_unreachable(command, {name: value for name, value in given.items() if name not in (*found_later, *command.places)})
+    refuse_unreachable(
+        command,
+        {
+            name: value
+            for name, value in given.items()
+            if name not in (*found_later, *command.places)
+        },
+    )
     rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
     try:
         commands.fill(command, values_in_force(rows))
     except UsageError as error:
-        raise UsageError(error.problem, f"{error.explanation}; brimful would run {chosen.why}", error.suggestion) from None
+        raise UsageError(
+            error.problem, f"{error.explanation}; brimful would run {chosen.why}", error.suggestion
+        ) from None
     limit = parse_bytes(host_limit) if host_limit is not None else None
     started = RunStarted(chosen.source, chosen.why, max_restarts, resume_words, limit)
     environment, kept = run_settings.environment_of(chosen.plan, os.environ)
-    with opened("run", command, chosen.device, options) as session, SignalForwarding(grace_s) as signals:
+    with (
+        opened("run", command, chosen.device, options) as session,
+        SignalForwarding(grace_s) as signals,
+    ):
         if found_later:
             command = run_plan.place_found(session, command, chosen, given)
             rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
@@ -173,23 +220,31 @@ def run(
 
 
 def _resume_words(command: Command, text: str | None) -> tuple[str, ...]:
-    """The words for ``{resume}``. Raises UsageError where one of the two is there without the other."""
+    """The words for ``{resume}``. Raises UsageError where one of the two is there without the
+    other.
+    """
     if text is not None and not commands.can_resume(command):
         raise UsageError(
             problem=f"--resume-with {text!r} was given and the command has no {{resume}}",
             explanation="the words would reach nothing",
-            suggestion="write {resume} where they go: python train.py --batch-size {batch_size} {resume}",
+            suggestion="write {resume} where they go: python train.py --batch-size {batch_size} "
+            "{resume}",
         )
     if text is None and commands.can_resume(command):
         raise UsageError(
             problem="the command has {resume}, and nothing says which words it stands for",
-            explanation="the first attempt leaves it out; later ones tell the script to resume from its own checkpoint",
+            explanation="the first attempt leaves it out; later ones tell the script to resume "
+            "from "
+            "its "
+            "own checkpoint",
             suggestion='give the words that your script takes: --resume-with "--resume last"',
         )
     try:
         return tuple(shlex.split(text or ""))
     except ValueError as error:
-        raise UsageError(f"--resume-with {text!r}: {error}", "it is read as a shell would", "close it") from None
+        raise UsageError(
+            f"--resume-with {text!r}: {error}", "it is read as a shell would", "close it"
+        ) from None
 
 
 def _to_the_end(going: _Going, signals: SignalForwarding) -> RunEnded:
@@ -198,12 +253,20 @@ def _to_the_end(going: _Going, signals: SignalForwarding) -> RunEnded:
         attempt = _attempt(going, signals)
         if attempt.outcome not in OUT_OF_MEMORY:
             return _ended_by(attempt, going)
-        if signals.outcome is not None:  # while brimful was ending the attempt that had run out of memory
+        if (
+            signals.outcome is not None
+        ):  # while brimful was ending the attempt that had run out of memory
             message = "a signal to end came after it ran out of memory"
             return RunEnded(signals.outcome, OUTCOMES[signals.outcome].exit_code, message)
         lever, record = lever_of(attempt, going.rows), going.chosen.record
-        known = known_from(record.trials, record.opened.budget, record.memory, lever) if record else Known()
-        step = next_settings(attempt, going.command, going.rows, going.started, known, going.attempts[0])
+        known = (
+            known_from(record.trials, record.opened.budget, record.memory, lever)
+            if record
+            else Known()
+        )
+        step = next_settings(
+            attempt, going.command, going.rows, going.started, known, going.attempts[0]
+        )
         if isinstance(step, str):
             return RunEnded(attempt.outcome, OUTCOMES[attempt.outcome].exit_code, step)
         going.rows, found = step
@@ -216,7 +279,9 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
     values, resume_words = values_in_force(going.rows), going.started.resume_words
     start = Start(
         number=number,
-        argv=commands.fill(commands.resuming(going.command, resume_words if number > 1 else ()), values),
+        argv=commands.fill(
+            commands.resuming(going.command, resume_words if number > 1 else ()), values
+        ),
         settings=going.rows,
         values=values,
         environment={**going.command.environment, **going.environment},
@@ -235,7 +300,13 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
 
     folder = going.session.writer.attempt_folder(number)
     attempt = run_attempt(
-        start, folder, going.session.folder, signals, going.watcher.output, heartbeat, going.watcher.terminals
+        start,
+        folder,
+        going.session.folder,
+        signals,
+        going.watcher.output,
+        heartbeat,
+        going.watcher.terminals,
     )
     going.attempts.append(attempt)
     going.watcher.attempt_ended(attempt)
@@ -245,7 +316,7 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
     return attempt
 
 
-# --- after an attempt -------------------------------------------------------------------------------------------------
+# --- after an attempt ---
 
 
 def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
@@ -257,7 +328,10 @@ def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
             going.note(nothing)
     elif attempt.outcome in (Outcome.INTERRUPTED, Outcome.TERMINATED):
         own = f"the command ended on its own ({_code(attempt.exit_code)})"
-        message = f"{attempt.outcome} {took}; {'it had to be killed' if attempt.exit_code is None else own}"
+        message = (
+            f"{attempt.outcome} {took}; "
+            f"{'it had to be killed' if attempt.exit_code is None else own}"
+        )
     else:
         what = "the script raised an error" if attempt.failure else "the command failed"
         message = f"{what} {took} ({_code(attempt.exit_code)}){reason(attempt)}"
@@ -275,20 +349,26 @@ def reason(attempt: Attempt) -> str:
     if attempt.failure is not None:
         return f": {failure_text(attempt.failure, attempt.failed_rank)}"
     if attempt.outcome is Outcome.CRASHED:
-        return "; brimful found no exception, and an exit code that a script chose has no set meaning"
+        return (
+            "; brimful found no exception, and an exit code that a script chose has no set meaning"
+        )
     return f": {attempt.notes[0]}" if attempt.notes else ""
 
 
 def nothing_trained(attempt: Attempt) -> Diagnostic | None:
-    """The warning for a command that ended well, and none of whose processes took an optimizer step."""
+    """The warning for a command that ended well, and none of whose processes took an optimizer
+    step.
+    """
     if attempt.steps or not attempt.reports:
         return None
     return Diagnostic(
         "nothing-trained",
         f"attempt {attempt.number} ended well with 0 optimizer steps",
-        "nothing was trained: the command found a finished training in its checkpoint folder, did something "
+        "nothing was trained: the command found a finished training in its checkpoint folder, "
+        "did something "
         "else than training, or trains by other means than torch.optim, which brimful does not see",
-        "to continue, give the command more epochs or steps; to train anew, give it another folder for its checkpoints",
+        "to continue, give the command more epochs or steps; to train anew, give it another "
+        "folder for its checkpoints",
     )
 
 
@@ -299,21 +379,32 @@ def lever_of(attempt: Attempt, rows: tuple[PlannedSetting, ...]) -> str:
 
 
 def next_settings(
-    attempt: Attempt, command: Command, rows: tuple[PlannedSetting, ...], started: RunStarted, known: Known, first: Attempt
+    attempt: Attempt,
+    command: Command,
+    rows: tuple[PlannedSetting, ...],
+    started: RunStarted,
+    known: Known,
+    first: Attempt,
 ) -> tuple[tuple[PlannedSetting, ...], list[Diagnostic]] | str:
-    """The settings of the attempt after one that ran out of memory, with what to show; or why there is none.
+    """The settings of the attempt after one that ran out of memory, with what to show; or why there
+    is none.
 
-    `first`: the attempt whose effective batch is to stay. Taken anew from each attempt, it would move by a rounding each time.
+    `first`: the attempt whose effective batch is to stay. Taken anew from each attempt, it would
+    move by a rounding each time.
     """
     name, where, failure = lever_of(attempt, rows), _where(attempt), attempt.failure
     if failure is not None and is_final(failure):
         message = failure.message.splitlines()[0].rstrip(".")
         return (
-            f"{where}: {message}. No smaller batch size would help: brimful.train made its micro-batches as small as they get"
+            f"{where}: {message}. No smaller batch size would help: brimful_train made its "
+            "micro-batches as small as they get"
         )
     failed = _size_of(attempt, rows, name)
     if failed is None or (name == BATCH_SIZE and not takes(command)):
-        return f"{where}; the command has no {{{BATCH_SIZE}}}, so that brimful cannot give it a smaller one"
+        return (
+            f"{where}; the command has no {{{BATCH_SIZE}}}, so that brimful cannot give it a "
+            "smaller one"
+        )
     effective = None
     if name == BATCH_SIZE and ACCUMULATION in commands.placeholders(command):
         before = _size_of(first, first.settings, BATCH_SIZE)
@@ -323,11 +414,22 @@ def next_settings(
     if size is None:
         return f"{where} at {name} {failed}: there is nothing smaller"
     if attempt.number > started.max_restarts:
-        return f"{where} at {name} {failed:,}, after {started.max_restarts} restarts (--max-restarts)"
-    accumulation = f" and {ACCUMULATION} {size.accumulation}" if size.accumulation is not None else ""
+        return (
+            f"{where} at {name} {failed:,}, after {started.max_restarts} restarts (--max-restarts)"
+        )
+    accumulation = (
+        f" and {ACCUMULATION} {size.accumulation}" if size.accumulation is not None else ""
+    )
     problem = f"attempt {attempt.number}: {where} at {name} {failed:,}"
-    goes_on = f"attempt {attempt.number + 1} starts with {name} {size.batch_size:,}{accumulation} ({size.why})"
-    advice = [Diagnostic("restart", problem, goes_on, ""), *_effective_batch(name, failed, size, effective), _resume(started)]
+    goes_on = (
+        f"attempt {attempt.number + 1} starts with {name} {size.batch_size:,}{accumulation} "
+        f"({size.why})"
+    )
+    advice = [
+        Diagnostic("restart", problem, goes_on, ""),
+        *_effective_batch(name, failed, size, effective),
+        _resume(started),
+    ]
     return run_settings.with_size(rows, name, size), advice
 
 
@@ -344,7 +446,9 @@ def _size_of(attempt: Attempt, rows: tuple[PlannedSetting, ...], name: str) -> i
     value = values_in_force(rows).get(name)
     if value is not None or name != BATCH_SIZE:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
-    loaders = [loader for report in attempt.reports for loader in report.loaders if loader.role == "train"]
+    loaders = [
+        loader for report in attempt.reports for loader in report.loaders if loader.role == "train"
+    ]
     return max((loader.batch_size for loader in loaders if loader.batch_size), default=None)
 
 
@@ -352,10 +456,15 @@ def _effective_batch(name: str, failed: int, size: Size, effective: int | None) 
     """What becomes of the effective batch, where it does not stay."""
     if name != BATCH_SIZE or size.effective_batch == effective:
         return []
-    suggestion = f"write {{{ACCUMULATION}}} where your script takes the batches of an update, and it stays"
+    suggestion = (
+        f"write {{{ACCUMULATION}}} where your script takes the batches of an update, and it stays"
+    )
     if effective is not None:
         suggestion = f"{size.batch_size:,} × {size.accumulation} is as near as whole numbers come"
-    problem = f"an update of each rank goes from {effective or failed:,} samples to {size.effective_batch:,}"
+    problem = (
+        f"an update of each rank goes from {effective or failed:,} samples to "
+        f"{size.effective_batch:,}"
+    )
     explanation = "this changes the training: its learning rate was chosen for the larger batch"
     return [Diagnostic("effective-batch", problem, explanation, suggestion)]
 
@@ -363,10 +472,14 @@ def _effective_batch(name: str, failed: int, size: Size, effective: int | None) 
 def _resume(started: RunStarted) -> Diagnostic:
     if started.resume_words:
         words = " ".join(started.resume_words)
-        return Diagnostic("resumes", f"the command resumes from its own checkpoint: {words}", "", "")
+        return Diagnostic(
+            "resumes", f"the command resumes from its own checkpoint: {words}", "", ""
+        )
     return Diagnostic(
         "starts-over",
-        "the command has no {resume}: it STARTS OVER FROM ITS BEGINNING unless the script finds its own checkpoint",
+        "the command has no {resume}: it STARTS OVER FROM ITS BEGINNING unless the script finds "
+        "its own checkpoint",
         "brimful cannot save a step of another program from outside",
-        'write {resume} where your script takes the words to resume: --resume-with "--resume last" -- python train.py {resume}',
+        'write {resume} where your script takes the words to resume: --resume-with "--resume '
+        'last" -- python train.py {resume}',
     )

@@ -1,7 +1,9 @@
-"""Which plan a run trains under: the record that is named, or the newest `tune` record of the same command on this machine.
+"""Which plan a run trains under: the record that is named, or the newest `tune` record of the same
+command on this machine.
 
-What decides memory and speed must agree: the command's words, the files that it was made of, the card. What is free (seeds,
-names, places to write to, epochs) may differ, so that one plan serves many runs; `strict` refuses that too.
+What decides memory and speed must agree: the command's words, the files that it was made of, the
+card. What is free (seeds, names, places to write to, epochs) may differ, so that one plan serves
+many runs; `strict` refuses that too.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Chosen:
     why: str
     record: Record | None
     device: Device
-    differences: tuple[str, ...] = ()  # from the command that was tuned, in what neither memory nor speed depends on
+    differences: tuple[
+        str, ...
+    ] = ()  # from the command that was tuned, in what neither memory nor speed depends on
 
     @property
     def plan(self) -> Plan | None:
@@ -48,11 +52,17 @@ class Chosen:
 
 
 def choose(
-    command: Command, named: str | None, settings_given: bool, device: str | None, home: Path | None, strict: bool = False
+    command: Command,
+    named: str | None,
+    settings_given: bool,
+    device: str | None,
+    home: Path | None,
+    strict: bool = False,
 ) -> Chosen:
-    """The plan `named` (a record, "latest" or "none"); without a name, where no settings are given either, the newest of this
-    command. `strict`: one without `differences`. Raises PlanMismatch where the plan named and this machine, command or its
-    files disagree, NoSuchRecord, UsageError."""
+    """The plan `named` (a record, "latest" or "none"); without a name, where no settings are given
+    either, the newest of this
+    command. `strict`: one without `differences`. Raises PlanMismatch where the plan named and this
+    machine, command or its files disagree, NoSuchRecord, UsageError."""
     if named is not None and named != _NONE:
         record = _named(named, command, home)
         return _under(record, f"the plan of {record.opened.record_id}", command, device, strict)
@@ -67,7 +77,9 @@ def choose(
             why = f"the newest plan of this command, {record.opened.record_id}{passed_over}"
             return _under(record, why, command, device, strict)
         except PlanMismatch as error:
-            passed_over = passed_over or f" ({record.opened.record_id} is left aside: {error.problem})"
+            passed_over = (
+                passed_over or f" ({record.opened.record_id} is left aside: {error.problem})"
+            )
     none = f"none of its plans can be followed{passed_over}"
     if not passed_over:
         none = f"`brimful tune` has left no plan of it here{_of_another(command, home)}"
@@ -79,9 +91,15 @@ def _named(name: str, command: Command, home: Path | None) -> Record:
         record = next(_of_the_same(command, home), None)
         if record is None:
             raise UsageError(
-                problem=f"--plan latest, and no `brimful tune` of this command has left a plan{_of_another(command, home)}",
-                explanation="a plan is of one command; settings, seeds and names may differ, and nothing else",
-                suggestion="tune it first, name a record, or leave --plan out to run the command as it stands",
+                problem="--plan latest, and no `brimful tune` of this command has left a "
+                f"plan{_of_another(command, home)}",
+                explanation="a plan is of one command; settings, seeds and names may differ, and "
+                "nothing "
+                "else",
+                suggestion="tune it first, name a record, or leave --plan out to run the command "
+                "as "
+                "it "
+                "stands",
             )
         return record
     record = read_record(name, home)
@@ -97,28 +115,40 @@ def _named(name: str, command: Command, home: Path | None) -> Record:
         raise PlanMismatch(
             problem=f"the plan {record.opened.record_id} is of another command: {difference}",
             explanation="a batch size that fits one training may not fit another",
-            suggestion="run the command that was tuned, tune this one, or give its settings by --set",
+            suggestion="run the command that was tuned, tune this one, or give its settings by "
+            "--set",
         )
     return record
 
 
 def _under(record: Record, why: str, command: Command, device: str | None, strict: bool) -> Chosen:
-    """Raises PlanMismatch where the command's files are no longer those of the plan, and what `_device_for` raises."""
-    assert record.plan is not None and record.opened.command is not None  # those without were left out before
+    """Raises PlanMismatch where the command's files are no longer those of the plan, and what
+    `_device_for` raises.
+    """
+    assert (
+        record.plan is not None and record.opened.command is not None
+    )  # those without were left out before
     name, files = record.opened.record_id, sources.differences(record.plan.sources)
     if files.changed or files.missing:
-        path, what = (files.changed[0], "has changed since") if files.changed else (files.missing[0], "is not here")
+        path, what = (
+            (files.changed[0], "has changed since")
+            if files.changed
+            else (files.missing[0], "is not here")
+        )
         raise PlanMismatch(
             problem=f"the plan {name} is of another state of the command: {path} {what}",
             explanation="memory and speed depend on what the script does",
-            suggestion="tune it again, give its settings by --set, or run it as it stands: --plan none",
+            suggestion="tune it again, give its settings by --set, or run it as it stands: --plan "
+            "none",
         )
     free = _free_differences(record.opened.command, command)
     free += tuple(f"{path} is not here" for path in files.elsewhere)
     if free and strict:
         raise PlanMismatch(
             problem=f"the plan {name} differs from this run: {'; '.join(free)}",
-            explanation="--strict refuses all differences, also those on which neither memory nor speed depends",
+            explanation="--strict refuses all differences, also those on which neither memory nor "
+            "speed "
+            "depends",
             suggestion="leave --strict out, or tune this command",
         )
     return Chosen("plan", why, record, _device_for(record, command, device), free)
@@ -127,34 +157,52 @@ def _under(record: Record, why: str, command: Command, device: str | None, stric
 def _free_differences(planned: Command, now: Command) -> tuple[str, ...]:
     """ "--seed 7, tuned with 1"."""
     theirs, ours = commands.free_values(planned), commands.free_values(now)
-    differing = [flag for flag in dict.fromkeys([*ours, *theirs]) if ours.get(flag) != theirs.get(flag)]
+    differing = [
+        flag for flag in dict.fromkeys([*ours, *theirs]) if ours.get(flag) != theirs.get(flag)
+    ]
     return tuple(
         (f"{flag} {ours[flag]}".rstrip() if flag in ours else f"no {flag}")
-        + (f", tuned with {theirs[flag]}".removesuffix(" ") if flag in theirs else ", tuned without")
+        + (
+            f", tuned with {theirs[flag]}".removesuffix(" ")
+            if flag in theirs
+            else ", tuned without"
+        )
         for flag in differing
     )
 
 
 def _difference(planned: Command, now: Command) -> str | None:
-    """The first words in which two commands differ, settings and what is free left out; None where they do not."""
+    """The first words in which two commands differ, settings and what is free left out; None where
+    they do not.
+    """
     ours, theirs = commands.signature(now), commands.signature(planned)
     if ours == theirs:
         return None
-    at = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), min(len(ours), len(theirs)))
+    at = next(
+        (i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]),
+        min(len(ours), len(theirs)),
+    )
     words = [repr(part[at]) if at < len(part) else "nothing more" for part in (theirs, ours)]
     return f"{words[0]} there, {words[1]} here"
 
 
 def _of_another(command: Command, home: Path | None) -> str:
-    """The newest plan in this folder, which is of another command, and in what it differs; "" where there is none."""
+    """The newest plan in this folder, which is of another command, and in what it differs; "" where
+    there is none.
+    """
     for record, planned in _planned_here(home):
-        return f"; the newest plan, {record.opened.record_id}, is of another command: {_difference(planned, command)}"
+        return (
+            f"; the newest plan, {record.opened.record_id}, is of another command: "
+            f"{_difference(planned, command)}"
+        )
     return ""
 
 
 def _of_the_same(command: Command, home: Path | None) -> Iterator[Record]:
     """Tune records of this command in this folder that hold a plan, the newest first."""
-    return (record for record, planned in _planned_here(home) if _difference(planned, command) is None)
+    return (
+        record for record, planned in _planned_here(home) if _difference(planned, command) is None
+    )
 
 
 def _planned_here(home: Path | None) -> Iterator[tuple[Record, Command]]:
@@ -163,16 +211,23 @@ def _planned_here(home: Path | None) -> Iterator[tuple[Record, Command]]:
     for folder in reversed(tuned[-_MOST_READ:]):
         try:
             record = read_record(folder)
-        except (RecordUnreadable, OSError):  # one record that cannot be read must not keep another from being found
+        except (
+            RecordUnreadable,
+            OSError,
+        ):  # one record that cannot be read must not keep another from being found
             continue
         opened = record.opened
-        if record.plan is not None and opened.command is not None and opened.working_folder in (None, os.getcwd()):
+        if (
+            record.plan is not None
+            and opened.command is not None
+            and opened.working_folder in (None, os.getcwd())
+        ):
             yield record, opened.command
 
 
 def _device_for(record: Record, command: Command, asked: str | None) -> Device:
-    """The device that the plan is for, as it is here. Raises PlanMismatch where this machine has none like it, or not as much
-    memory as the plan allows itself, or `asked` is another."""
+    """The device that the plan is for, as it is here. Raises PlanMismatch where this machine has
+    none like it, or not as much memory as the plan allows itself, or `asked` is another."""
     planned, budget = _card_of(record), record.opened.budget
     on_cpu = record.opened.device is None or record.opened.device.kind == "cpu"
     if asked not in (None, "auto") and (asked == "cpu") != on_cpu:
@@ -180,7 +235,9 @@ def _device_for(record: Record, command: Command, asked: str | None) -> Device:
     try:
         device, card = devices.choose(command, "cpu" if on_cpu else "accelerator", None)
     except NoSuchDevice:
-        raise _mismatch(record, f"it is for {planned}, and this machine has no accelerator") from None
+        raise _mismatch(
+            record, f"it is for {planned}, and this machine has no accelerator"
+        ) from None
     if card is not None and planned and _plain(planned) != _plain(card.name):
         raise _mismatch(record, f"it is for {planned}, and this machine has {card.name}")
     total = card.total_bytes if card is not None else host.total_bytes()
@@ -197,7 +254,9 @@ def _card_of(record: Record) -> str | None:
         return None
     if device.gpu is not None:
         return device.gpu.name
-    reported = next((r.device_name for result in record.trials for r in result.reports if r.device_name), None)
+    reported = next(
+        (r.device_name for result in record.trials for r in result.reports if r.device_name), None
+    )
     return reported or next(iter(machine.accelerators if machine else ()), None)
 
 
@@ -209,7 +268,8 @@ def _mismatch(record: Record, problem: str) -> PlanMismatch:
     return PlanMismatch(
         problem=f"the plan {record.opened.record_id} does not belong here: {problem}",
         explanation="what fits and what is fast were found for that device",
-        suggestion="run it there, tune the command here, or give its settings yourself: --set batch_size=...",
+        suggestion="run it there, tune the command here, or give its settings yourself: --set "
+        "batch_size=...",
     )
 
 
@@ -217,8 +277,8 @@ def _mismatch(record: Record, problem: str) -> PlanMismatch:
 
 
 def with_places(command: Command, chosen: Chosen, options: Options) -> Command:
-    """The command with the places of its plan, whose files are as they were (`run_plan`). A flag for workers stands open where
-    the plan changed their number."""
+    """The command with the places of its plan, whose files are as they were (`run_plan`). A flag
+    for workers stands open where the plan changed their number."""
     if chosen.plan is None:
         return command
     if any(row.name == WORKERS and row.requested != row.effective for row in chosen.plan.settings):
@@ -226,17 +286,30 @@ def with_places(command: Command, chosen: Chosen, options: Options) -> Command:
     opened = commands.placeholders(command)
     if options.batch_size_from not in (AUTO, SCRIPT, LOADER):
         return command
-    return replace(command, places={name: place for name, place in chosen.plan.places.items() if name not in opened})
+    return replace(
+        command,
+        places={name: place for name, place in chosen.plan.places.items() if name not in opened},
+    )
 
 
-def place_found(session: Session, command: Command, chosen: Chosen, given: Mapping[str, Setting]) -> Command:
-    """The command with the place that short trials find. Raises UsageError where there is none, and what keeps them from
-    training."""
+def place_found(
+    session: Session, command: Command, chosen: Chosen, given: Mapping[str, Setting]
+) -> Command:
+    """The command with the place that short trials find. Raises UsageError where there is none, and
+    what keeps them from training."""
 
     def trial(changed: Command, batch_size: int | None) -> Trial:
-        settings = dict(given) if batch_size is not None else {k: v for k, v in given.items() if k != BATCH_SIZE}
+        settings = (
+            dict(given)
+            if batch_size is not None
+            else {k: v for k, v in given.items() if k != BATCH_SIZE}
+        )
         return Trial(
-            changed, settings | ({BATCH_SIZE: batch_size} if batch_size else {}), chosen.device, TrialKind.AUDIT, steps=1
+            changed,
+            settings | ({BATCH_SIZE: batch_size} if batch_size else {}),
+            chosen.device,
+            TrialKind.AUDIT,
+            steps=1,
         )
 
     wants = session.options.batch_size_from

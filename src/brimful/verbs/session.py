@@ -1,4 +1,6 @@
-"""What every verb shares: an open record, a device, and trials that are numbered, shown and kept as they happen."""
+"""What every verb shares: an open record, a device, and trials that are numbered, shown and kept as
+they happen.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +68,13 @@ class Options:
     home: Path | None = None  # where records live; None: BRIMFUL_HOME, else .brimful here
     budget: str | None = None  # "90%" of what is free, or bytes: "20GiB"
     max_batch_size: int | None = None
-    time_limit_s: float | None = None  # of one trial, where nothing is searched for; of all trials of `tune`
+    time_limit_s: float | None = (
+        None  # of one trial, where nothing is searched for; of all trials of `tune`
+    )
     steps: int | None = None  # measured steps of a trial; None: as the verb needs
-    batch_size_from: str = AUTO  # `decide.batch_size_place`: "auto", "flag", "script", "loader" or "none"
+    batch_size_from: str = (
+        AUTO  # `decide.batch_size_place`: "auto", "flag", "script", "loader" or "none"
+    )
     watcher: Watcher = field(default_factory=Nobody)
 
 
@@ -93,27 +99,42 @@ class Session:
         expected_total: int | None = None,
         named: Callable[[TrialResult], TrialResult] = lambda result: result,
     ) -> TrialResult:
-        """One trial, kept in the record; `named` adds what is known at its end alone. Raises Interrupted after the record has
-        it, TimeIsUp where the time of all trials is up; other outcomes are the caller's."""
+        """One trial, kept in the record; `named` adds what is known at its end alone. Raises
+        Interrupted after the record has it, TimeIsUp where the time of all trials is up; other
+        outcomes are the caller's."""
         trial, was_last = self._in_time(trial)
         number, watcher = len(self.results) + 1, self.options.watcher
         watcher.trial_started(trial, number, expected_total)
-        result = named(self._one_result(trial, number, None) if expected_total == 1 else self._result(trial, number))
+        result = named(
+            self._one_result(trial, number, None)
+            if expected_total == 1
+            else self._result(trial, number)
+        )
         self.results.append(result)
         self.keep(result)
         watcher.trial_ended(result)
         if result.outcome is Outcome.INTERRUPTED:
-            raise Interrupted("interrupted in the middle of a trial", f"the record is kept in {self.folder}")
+            raise Interrupted(
+                "interrupted in the middle of a trial", f"the record is kept in {self.folder}"
+            )
         if result.outcome is Outcome.TIMED_OUT and was_last:
             raise self._time_is_up()
         return result
 
     def _result(self, trial: Trial, number: int) -> TrialResult:
-        """Where a process that was forked with its imports fails as no unforked one has, an unforked one shows whether the fork
-        is the reason. The files of the forked one stay beside it."""
+        """Where a process that was forked with its imports fails as no unforked one has, an
+        unforked one shows whether the fork is the reason. The files of the forked one stay beside
+        it."""
         result = self._one_result(trial, number, self.imports)
-        fine = result.outcome in (Outcome.COMPLETED, Outcome.INTERRUPTED, *OUT_OF_MEMORY, *self.failed_unforked)
-        hangs = result.outcome is Outcome.TIMED_OUT and not any(report.steps for report in result.reports)
+        fine = result.outcome in (
+            Outcome.COMPLETED,
+            Outcome.INTERRUPTED,
+            *OUT_OF_MEMORY,
+            *self.failed_unforked,
+        )
+        hangs = result.outcome is Outcome.TIMED_OUT and not any(
+            report.steps for report in result.reports
+        )
         if not self.imports.forked or fine or (result.outcome is Outcome.TIMED_OUT and not hangs):
             return result
         folder = self.writer.trial_folder(number)
@@ -130,7 +151,9 @@ class Session:
         same_data = [one for one in self.results if _of_data(one.trial) == _of_data(trial)]
         carry_over.carry_over_files(same_data, self.folder, folder)
         scans = carry_over.scan_files(self.results, self.folder)
-        return run_trial(trial, folder, self.folder, self.options.watcher.trial_progress, scans, imports)
+        return run_trial(
+            trial, folder, self.folder, self.options.watcher.trial_progress, scans, imports
+        )
 
     def _in_time(self, trial: Trial) -> tuple[Trial, bool]:
         """The trial with its time limit, and whether that is what is left of all trials' time."""
@@ -140,21 +163,27 @@ class Session:
         left_s = limit_s - (time.monotonic() - self.started)
         if left_s <= 0:
             raise self._time_is_up()
-        return replace(trial, time_limit_s=min(trial.time_limit_s, left_s)), left_s <= trial.time_limit_s
+        return replace(
+            trial, time_limit_s=min(trial.time_limit_s, left_s)
+        ), left_s <= trial.time_limit_s
 
     def _time_is_up(self) -> TimeIsUp:
         limit = format_duration(self.options.time_limit_s or 0.0)
         return TimeIsUp(
             f"the time limit of {limit} was up before any settings could be named",
             f"{counted(len(self.results), 'trial')} ran; the record is kept in {self.folder}",
-            "allow more with --time-limit, or let the script begin to train sooner (a smaller data set, a cache)",
+            "allow more with --time-limit, or let the script begin to train sooner (a smaller "
+            "data set, a cache)",
         )
 
     def keep(self, entry: Entry) -> None:
-        """On the disk and in `record`, a plan with the files that it was found with. Raises DiskFull; `record` has the entry
-        even so."""
+        """On the disk and in `record`, a plan with the files that it was found with. Raises
+        DiskFull; `record` has the entry even so."""
         if isinstance(entry, Plan) and self.opened.command is not None:
-            entry = replace(entry, sources=sources.digests(commands.signature(self.opened.command), self.results))
+            entry = replace(
+                entry,
+                sources=sources.digests(commands.signature(self.opened.command), self.results),
+            )
         self.entries.append(entry)
         self.writer.append(entry)
 
@@ -227,5 +256,12 @@ def _report_flags(session: Session, command: Command) -> None:
     """Reports, where no placeholder stood, which flag brimful took for which setting."""
     for name, flag in command.found_flags.items():
         times = sum(word == flag or word.startswith(f"{flag}=") for word in command.argv)
-        last = f"; it stands there {times} times, and the last one counts, as argparse has it" if times > 1 else ""
-        session.message(f"{name}: taken to be what stands behind {flag} in your command ({command.given.get(name)}{last})")
+        last = (
+            f"; it stands there {times} times, and the last one counts, as argparse has it"
+            if times > 1
+            else ""
+        )
+        session.message(
+            f"{name}: taken to be what stands behind {flag} in your command "
+            f"({command.given.get(name)}{last})"
+        )

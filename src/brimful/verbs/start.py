@@ -1,4 +1,6 @@
-"""What predict, audit and tune start from: the command, the settings given, the device and its budget."""
+"""What predict, audit and tune start from: the command, the settings given, the device and its
+budget.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,19 @@ class Start:
     options: Options
     advice: Diagnostic | None  # where brimful replaced a bare `python`
     sets: tuple[str, ...] = (BATCH_SIZE,)  # settings that the verb gives its trials
-    several: tuple[tuple[Device, Budget], ...] = ()  # all cards that were asked about; `device` and `budget` are the first
+    several: tuple[
+        tuple[Device, Budget], ...
+    ] = ()  # all cards that were asked about; `device` and `budget` are the first
 
     @contextmanager
     def session(self, verb: str, objective: Objective | None = None) -> Iterator[Session]:
         one = len(self.several) < 2
-        device = self.device if one else Device("imaginary", f"{len(self.several)} cards (imaginary)")
-        with opened(verb, self.command, device, self.options, self.budget if one else None, objective) as session:
+        device = (
+            self.device if one else Device("imaginary", f"{len(self.several)} cards (imaginary)")
+        )
+        with opened(
+            verb, self.command, device, self.options, self.budget if one else None, objective
+        ) as session:
             if self.advice:
                 session.note(self.advice)
             yield session
@@ -46,15 +54,23 @@ class Start:
         """Whether brimful sets the batch size of a script without a flag by itself."""
         return self.options.batch_size_from in (AUTO, SCRIPT, LOADER)
 
-    def values(self, set_elsewhere: tuple[str, ...] = (), **defaults: Setting) -> dict[str, Setting]:
-        """A trial's settings: those given, those in the command, and `defaults` where a placeholder stands open.
+    def values(
+        self, set_elsewhere: tuple[str, ...] = (), **defaults: Setting
+    ) -> dict[str, Setting]:
+        """A trial's settings: those given, those in the command, and `defaults` where a placeholder
+        stands open.
 
-        Raises UsageError for a placeholder that stays open, and for a given setting that reaches nothing, but those that are
-        `set_elsewhere`, in the script or at its loaders.
+        Raises UsageError for a placeholder that stays open, and for a given setting that reaches
+        nothing, but those that are `set_elsewhere`, in the script or at its loaders.
         """
-        refuse_unreachable(self.command, {name: value for name, value in self.given.items() if name not in set_elsewhere})
+        refuse_unreachable(
+            self.command,
+            {name: value for name, value in self.given.items() if name not in set_elsewhere},
+        )
         placeholders = commands.placeholders(self.command)
-        values = {name: self.command.given[name] for name in placeholders if name in self.command.given} | self.given
+        values = {
+            name: self.command.given[name] for name in placeholders if name in self.command.given
+        } | self.given
         for name, value in defaults.items():
             if name in placeholders:
                 values.setdefault(name, value)
@@ -64,12 +80,21 @@ class Start:
     def other_values(
         self, set_elsewhere: tuple[str, ...] = (BATCH_SIZE, EVAL_BATCH_SIZE), **defaults: Setting
     ) -> dict[str, Setting]:
-        """As `values`, without what the verb sets, and an open evaluation batch, which follows the batch size (`following`)."""
-        defaults = {**dict.fromkeys(self.sets, 1), EVAL_BATCH_SIZE: 1, ACCUMULATION: 1, **defaults}  # a run starts with 1 of it
+        """As `values`, without what the verb sets, and an open evaluation batch, which follows the
+        batch size (`following`).
+        """
+        defaults = {
+            **dict.fromkeys(self.sets, 1),
+            EVAL_BATCH_SIZE: 1,
+            ACCUMULATION: 1,
+            **defaults,
+        }  # a run starts with 1 of it
         elsewhere = set_elsewhere if self.finds_places and BATCH_SIZE in self.sets else ()
         values, is_open = self.values(elsewhere, **defaults), EVAL_BATCH_SIZE not in self.given
         return {
-            name: value for name, value in values.items() if name not in self.sets and not (is_open and name == EVAL_BATCH_SIZE)
+            name: value
+            for name, value in values.items()
+            if name not in self.sets and not (is_open and name == EVAL_BATCH_SIZE)
         }
 
 
@@ -85,12 +110,16 @@ def start(
     takes_several: bool = False,
     sets: tuple[str, ...] = (BATCH_SIZE,),
 ) -> Start:
-    """`sets`: what the verb gives its trials, in place of what the command says; it has to have a place, but the batch size.
+    """`sets`: what the verb gives its trials, in place of what the command says; it has to have a
+    place, but the batch size.
 
-    Raises UsageError for what cannot be meant, NoSuchDevice for an unknown card or a device that is not here."""
+    Raises UsageError for what cannot be meant, NoSuchDevice for an unknown card or a device that is
+    not here."""
     options, given = options or Options(), dict(settings or {})
     wants = require_choice(options.batch_size_from)
-    command, advice = devices.with_torch(commands.parse(tuple(argv), opens_batch_size=wants in (AUTO, FLAG)))
+    command, advice = devices.with_torch(
+        commands.parse(tuple(argv), opens_batch_size=wants in (AUTO, FLAG))
+    )
     for name in sets:
         command = _opened(command, name, given)
     batch_size = given.get(BATCH_SIZE, command.given.get(BATCH_SIZE))
@@ -98,7 +127,11 @@ def start(
     cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
     if len(cards) > 1 and not takes_several:
         problem = f"--gpu {gpu or gpu_memory} names {len(cards)} cards"
-        raise UsageError(problem, "this verb works on one kind", "ask `brimful predict` which one to take, then name that")
+        raise UsageError(
+            problem,
+            "this verb works on one kind",
+            "ask `brimful predict` which one to take, then name that",
+        )
     found = []
     for one in cards or (None,):
         chosen, accelerator = devices.choose(command, device, one)
@@ -108,24 +141,33 @@ def start(
 
 
 def _opened(command: Command, name: str, given: Mapping[str, Setting]) -> Command:
-    """The command with a place for a setting that a verb gives its trials. Raises UsageError where there is none."""
+    """The command with a place for a setting that a verb gives its trials. Raises UsageError where
+    there is none.
+    """
     command = command if name == BATCH_SIZE else commands.opened(command, name, whole=False)
     if name == BATCH_SIZE or takes(command, name):
         return command
     raise UsageError(
-        problem=f"{name} was asked about, and the command has no {{{name}}} and no --{name.replace('_', '-')} with a value",
+        problem=f"{name} was asked about, and the command has no {{{name}}} and no "
+        f"--{name.replace('_', '-')} with a value",
         explanation="brimful has no place to set it",
-        suggestion=f"write {{{name}}} where the value goes, for instance: python train.py --my-flag {{{name}}}",
+        suggestion=f"write {{{name}}} where the value goes, for instance: python train.py "
+        "--my-flag "
+        f"{{{name}}}",
     )
 
 
 def takes(command: Command, name: str = BATCH_SIZE) -> bool:
-    """Whether a setting can be given to the script: by a placeholder, a known flag, or brimful.setting inside."""
+    """Whether a setting can be given to the script: by a placeholder, a known flag, or
+    brimful.setting inside.
+    """
     opened = (*commands.placeholders(command), *command.places)
     return name in opened or any(commands.says_inside(text, name) for text in _texts(command))
 
 
-def following(command: Command, settings: Mapping[str, Setting], batch_size: Setting | None) -> dict[str, Setting]:
+def following(
+    command: Command, settings: Mapping[str, Setting], batch_size: Setting | None
+) -> dict[str, Setting]:
     """What an open {eval_batch_size} is at a batch size: evaluation keeps no activations."""
     if not isinstance(batch_size, int):
         return {}
@@ -134,14 +176,18 @@ def following(command: Command, settings: Mapping[str, Setting], batch_size: Set
 
 
 def refuse_unreachable(command: Command, given: Mapping[str, Setting]) -> None:
-    """Raises UsageError for a given setting that has no placeholder, unless a script may read it (brimful.setting)."""
+    """Raises UsageError for a given setting that has no placeholder, unless a script may read it
+    (brimful.setting).
+    """
     texts, opened = _texts(command), commands.placeholders(command)
     name = next((name for name in given if name not in opened), None)
     if name is not None and texts and not any("brimful" in text for text in texts):
         raise UsageError(
             problem=f"--set {name}=… was given and the command has no {{{name}}}",
             explanation="the setting would reach nothing",
-            suggestion=f"write {{{name}}} where the value goes, for instance --{name.replace('_', '-')} {{{name}}}",
+            suggestion=f"write {{{name}}} where the value goes, for instance "
+            f"--{name.replace('_', '-')} "
+            f"{{{name}}}",
         )
 
 

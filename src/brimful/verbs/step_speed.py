@@ -17,25 +17,45 @@ from brimful.decide.speed.predicted import (
 from brimful.values import Diagnostic, Estimate, PredictedSpeed, TrialResult
 from brimful.verbs.imaginary import Tracer
 
-FIXED_TOTAL = "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed total"
+FIXED_TOTAL = (
+    "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed "
+    "total"
+)
 
 
-def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> PredictedSpeed | Diagnostic:
-    """The speed at `batch_size` (None: of the command as it stands), and up to `largest`, from the traces taken so far.
+def speed_of(
+    tracer: Tracer, batch_size: int | None, largest: int | None
+) -> PredictedSpeed | Diagnostic:
+    """The speed at `batch_size` (None: of the command as it stands), and up to `largest`, from the
+    traces taken so far.
 
     Or what stands in the way of one.
     """
     if rates_of(tracer.gpu) is None:
         suggestion = "name a card of the catalogue where there is one: --gpu (see `brimful gpus`)"
-        return Diagnostic("no-clock", "only the memory of this card is known", "so no speed is predicted", suggestion)
-    done = {size: one for size, one in tracer.completed().items() if (size is None) == (batch_size is None)}
+        return Diagnostic(
+            "no-clock",
+            "only the memory of this card is known",
+            "so no speed is predicted",
+            suggestion,
+        )
+    done = {
+        size: one
+        for size, one in tracer.completed().items()
+        if (size is None) == (batch_size is None)
+    }
     accumulates = has_a_fixed_total(done)
     if not accumulates:
         done = with_whole_steps(done)
     counted = {size or 0: result.samples_per_step for size, result in done.items()}
     kernels = tracer.kernel_model(done, alike=not accumulates)
     if kernels is None:
-        return Diagnostic("no-clock", "no trial measured a step from its beginning to its end", "so no speed is predicted", "")
+        return Diagnostic(
+            "no-clock",
+            "no trial measured a step from its beginning to its end",
+            "so no speed is predicted",
+            "",
+        )
     samples, notes = samples_by_size(counted), _left_out(tracer.representative())
     if not tracer.in_batches:
         usual = tracer.representative().samples_per_step
@@ -50,25 +70,38 @@ def speed_of(tracer: Tracer, batch_size: int | None, largest: int | None) -> Pre
                 samples = _always(same)  # the script ignores the batch size
             else:
                 samples = float  # the work of a step grows with the batch size
-                notes.append("samples are counted as the batch size, for the steps' own count does not change with it")
+                notes.append(
+                    "samples are counted as the batch size, for the steps' own count does not "
+                    "change with it"
+                )
     report = tracer.representative().reports[0]
     samples, ranks = _of_mean_batches(samples, mean_share(report)), report.world_size
     speed = predict_speed(
-        kernels, tracer.gpu, batch_size, largest, samples, notes=tuple(notes), ranks=ranks,
+        kernels,
+        tracer.gpu,
+        batch_size,
+        largest,
+        samples,
+        notes=tuple(notes),
+        ranks=ranks,
         draws=not accumulates and tracer.in_batches,
-    )  # fmt: skip
+    )
     assert speed is not None
     return speed if tracer.in_batches else replace(speed, batch_size=None)
 
 
 def seconds_outside_steps(tracer: Tracer, batch_size: int | None) -> dict[int | None, Estimate]:
-    """Of a sample of an evaluation, by the place of its loader in a report, and (None) from one pass over the training's data
-    to the next, each where a trial showed it."""
-    seconds = {work.loader: seconds_outside(work, tracer.gpu) for work in tracer.outside(batch_size)}
+    """Of a sample of an evaluation, by the place of its loader in a report, and (None) from one
+    pass over the training's data to the next, each where a trial showed it."""
+    seconds = {
+        work.loader: seconds_outside(work, tracer.gpu) for work in tracer.outside(batch_size)
+    }
     return {loader: one for loader, one in seconds.items() if one is not None}
 
 
-def _of_mean_batches(samples: Callable[[int], float] | None, share: float) -> Callable[[int], float] | None:
+def _of_mean_batches(
+    samples: Callable[[int], float] | None, share: float
+) -> Callable[[int], float] | None:
     return samples if samples is None or share == 1 else lambda size: samples(size) * share
 
 
@@ -79,14 +112,17 @@ def _always(samples: float) -> Callable[[int], float]:
 def has_a_fixed_total(done: Mapping[int | None, TrialResult]) -> bool:
     """Whether as many batches make a step as come to the same samples at every batch size."""
     counted = {size or 0: result.samples_per_step for size, result in done.items()}
-    batches = {size or 0: count for size, result in done.items() if (count := batches_per_step(result))}
+    batches = {
+        size or 0: count for size, result in done.items() if (count := batches_per_step(result))
+    }
     return is_of_a_fixed_total(counted, batches)
 
 
 def with_whole_steps(done: Mapping[int | None, TrialResult]) -> dict[int | None, TrialResult]:
     """The trials whose steps have as many batches as those of the smallest batch size.
 
-    Near the size of the data set an epoch ends in the middle of a step that accumulates, and the step is shorter than others.
+    Near the size of the data set an epoch ends in the middle of a step that accumulates, and the
+    step is shorter than others.
     """
     if not done:
         return {}
@@ -104,7 +140,10 @@ def _left_out(result: TrialResult) -> list[str]:
         if report.worst_batch.mean_samples is None:
             notes.append("this is for the largest batch there can be; ordinary ones are faster")
         else:
-            notes.append("a step is as long as that of the batch that needs the most memory, and has a mean batch's samples")
+            notes.append(
+                "a step is as long as that of the batch that needs the most memory, and has a "
+                "mean batch's samples"
+            )
     if any("compile" in name for name in report.approximations):
         notes.append("the trial ran the model as it is; compiled, it is faster as a rule")
     return notes

@@ -57,15 +57,21 @@ def tune(
 
     `host_policy` and `strict`: `brimful.decide.loading`, for the loader on this machine.
 
-    Raises UsageError where the command takes no batch size or ignores it, DoesNotFit when no batch size fits, and the
-    errors of `verbs.results` when it does not train.
+    Raises UsageError where the command takes no batch size or ignores it, DoesNotFit when no batch
+    size fits, and the errors of `verbs.results` when it does not train.
     """
     began = start(argv, settings, options, device, gpu, gpu_memory, ranks, as_rank)
     if not takes(began.command) and not began.finds_places:
         raise commands.no_place_for_a_batch_size()
     if host_policy not in POLICIES:
-        raise UsageError(f"--host-policy {host_policy}", "there is no such policy", f"name one of {', '.join(POLICIES)}")
-    goal = _objective(objective, has_clock=began.device.gpu is None or rates_of(began.device.gpu) is not None)
+        raise UsageError(
+            f"--host-policy {host_policy}",
+            "there is no such policy",
+            f"name one of {', '.join(POLICIES)}",
+        )
+    goal = _objective(
+        objective, has_clock=began.device.gpu is None or rates_of(began.device.gpu) is not None
+    )
     on_imaginary = began.device.kind == "imaginary"
     if on_imaginary:
         others = began.other_values(num_workers=0)
@@ -94,7 +100,9 @@ _FOLLOWS = {
 
 
 def _objective(name: str | None, has_clock: bool) -> Objective:
-    """By default speed where it can be measured or predicted; else, where only the memory is known, the largest that fits."""
+    """By default speed where it can be measured or predicted; else, where only the memory is known,
+    the largest that fits.
+    """
     if name is None:
         return Objective.FASTEST if has_clock else Objective.LARGEST
     if name not in list(Objective):
@@ -107,13 +115,18 @@ def _objective(name: str | None, has_clock: bool) -> Objective:
         raise UsageError(
             problem="--objective fastest on a card of which only the memory is known",
             explanation="its rates are not known, so brimful cannot predict speed there",
-            suggestion="name a card of the catalogue (see `brimful gpus`), leave the objective out, or tune on a real card",
+            suggestion="name a card of the catalogue (see `brimful gpus`), leave the objective "
+            "out, "
+            "or "
+            "tune on a real card",
         )
     return Objective(name)
 
 
 def _without_a_flag(tracer: Tracer, began: Start, noted: list[Diagnostic]) -> int:
-    """The script's own batch size, or the one given; from here on it is set where its number stands."""
+    """The script's own batch size, or the one given; from here on it is set where its number
+    stands.
+    """
     located = tracer.locate(began.asked, began.given)
     if located.place is None:
         tracer.result(None)
@@ -122,8 +135,12 @@ def _without_a_flag(tracer: Tracer, began: Start, noted: list[Diagnostic]) -> in
     return began.asked or located.place.number
 
 
-def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None, noted: Sequence[Diagnostic] = ()) -> Plan:
-    """By memory and the predicted speed: the knee (or the requested size, or the largest), traced before it is named."""
+def _on_imaginary(
+    tracer: Tracer, goal: Objective, asked: int | None, noted: Sequence[Diagnostic] = ()
+) -> Plan:
+    """By memory and the predicted speed: the knee (or the requested size, or the largest), traced
+    before it is named.
+    """
     session = tracer.session
     conclusion = imaginary.search(tracer, asked)
     if conclusion.estimate.ignores_batch_size or conclusion.estimate.limited_by == NOT_FOLLOWED:
@@ -133,12 +150,18 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None, noted: Seq
         raise imaginary.nothing_fits(tracer, conclusion)
     choice = _choose(tracer, goal, asked, largest, limited_by)
     confirmed = _confirm(tracer, choice.batch_size)
-    if confirmed is None and choice.batch_size != largest:  # memory is not monotone in the batch size
+    if (
+        confirmed is None and choice.batch_size != largest
+    ):  # memory is not monotone in the batch size
         choice = _the_largest(tracer, largest, limited_by)
         confirmed = _confirm(tracer, largest)
     if choice.speed is not None:
         speed = choice.speed
-        session.keep(SpeedEstimate(speed.curve, speed.best_batch_size, speed.knee_batch_size, None, speed.tolerance))
+        session.keep(
+            SpeedEstimate(
+                speed.curve, speed.best_batch_size, speed.knee_batch_size, None, speed.tolerance
+            )
+        )
     warnings = (
         *noted,
         *imaginary.search_notes(conclusion),
@@ -146,13 +169,26 @@ def _on_imaginary(tracer: Tracer, goal: Objective, asked: int | None, noted: Seq
         *rate_advice(tracer.representative(), asked, choice.batch_size),
     )
     return _plan(
-        tracer, goal, asked, choice.batch_size, choice.why, confirmed,
-        speed=choice.samples_per_s, warnings=warnings, sizes=_sizes(tracer, conclusion, choice, asked),
-    )  # fmt: skip
+        tracer,
+        goal,
+        asked,
+        choice.batch_size,
+        choice.why,
+        confirmed,
+        speed=choice.samples_per_s,
+        warnings=warnings,
+        sizes=_sizes(tracer, conclusion, choice, asked),
+    )
 
 
 def _plan(
-    tracer: Tracer, goal: Objective, asked: int | None, size: int, why: str, peak: PeakEstimate | None, **more: Any
+    tracer: Tracer,
+    goal: Objective,
+    asked: int | None,
+    size: int,
+    why: str,
+    peak: PeakEstimate | None,
+    **more: Any,
 ) -> Plan:
     """The plan for a batch size; `peak`: of a trace at it that fits, None where there is none."""
     return make_plan(
@@ -169,23 +205,50 @@ def _plan(
     )
 
 
-def _largest_so_far(tracer: Tracer, goal: Objective, asked: int | None, stop: BaseException) -> Plan:
-    """A partial plan: the requested size, or the largest, of those that were traced and fit. Raises `stop` where none does."""
-    done = [size for size, one in tracer.results.items() if size is not None and one.outcome is Outcome.COMPLETED]
-    plays = {size: play for size in done if (play := tracer.play(size)) is not None and tracer.card.fits(play)}
+def _largest_so_far(
+    tracer: Tracer, goal: Objective, asked: int | None, stop: BaseException
+) -> Plan:
+    """A partial plan: the requested size, or the largest, of those that were traced and fit. Raises
+    `stop` where none does.
+    """
+    done = [
+        size
+        for size, one in tracer.results.items()
+        if size is not None and one.outcome is Outcome.COMPLETED
+    ]
+    plays = {
+        size: play
+        for size in done
+        if (play := tracer.play(size)) is not None and tracer.card.fits(play)
+    }
     if not plays:
         raise stop
     size = asked if asked in plays else max(plays)
     why = "the requested size fits" if size == asked else "the largest traced so far that fits"
     ended = tune_task.ended_early(tracer.session, stop)
     warnings = tune_task.partial_advice(ended, f"batch size {size:,}, which was traced and fits")
-    return _plan(tracer, goal, asked, size, why, tracer.card.peak(plays[size]), partial=ended, warnings=warnings)
+    return _plan(
+        tracer,
+        goal,
+        asked,
+        size,
+        why,
+        tracer.card.peak(plays[size]),
+        partial=ended,
+        warnings=warnings,
+    )
 
 
-def _sizes(tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked: int | None) -> tuple[TriedSize, ...]:
-    """Powers of two around the largest, and what was traced or requested: peaks by the traces, else by the sizes of allocations
-    extrapolated from them."""
-    largest, card, model = conclusion.estimate.largest_batch_size or 1, tracer.card, conclusion.size_model
+def _sizes(
+    tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked: int | None
+) -> tuple[TriedSize, ...]:
+    """Powers of two around the largest, and what was traced or requested: peaks by the traces, else
+    by the sizes of allocations extrapolated from them."""
+    largest, card, model = (
+        conclusion.estimate.largest_batch_size or 1,
+        tracer.card,
+        conclusion.size_model,
+    )
     speed = choice.speed or speed_of(tracer, largest, largest)
     curve = () if isinstance(speed, Diagnostic) else speed.curve
     peaks, fitting = {}, {}
@@ -196,7 +259,11 @@ def _sizes(tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked:
             play = tracer.play(size)
         else:
             extrapolated = model is not None and size >= min(model.fitted_at)
-            play = partial(model.replay_at, size, card.settings) if model is not None and extrapolated else None
+            play = (
+                partial(model.replay_at, size, card.settings)
+                if model is not None and extrapolated
+                else None
+            )
         if play is None and traced is None:
             continue  # nothing is known of it
         if play is not None:
@@ -236,8 +303,12 @@ class _Choice:
         return next((point.value for point in points if point.batch_size == self.batch_size), None)
 
 
-def _choose(tracer: Tracer, goal: Objective, asked: int | None, largest: int, limited_by: str | None) -> _Choice:
-    """FASTEST takes the predicted knee, FIT the requested size if it fits; LARGEST, and any other, the largest."""
+def _choose(
+    tracer: Tracer, goal: Objective, asked: int | None, largest: int, limited_by: str | None
+) -> _Choice:
+    """FASTEST takes the predicted knee, FIT the requested size if it fits; LARGEST, and any other,
+    the largest.
+    """
     if goal is Objective.FIT and asked is not None and asked <= largest:
         return _Choice(asked, "it fits as asked")
     if goal is not Objective.FASTEST:
@@ -248,18 +319,29 @@ def _choose(tracer: Tracer, goal: Objective, asked: int | None, largest: int, li
     knee, best = speed.knee_batch_size, speed.best_batch_size
     if knee is None or best is None:
         why = FIXED_TOTAL if FIXED_TOTAL in speed.notes else "too few sizes were traced for a curve"
-        nothing = Diagnostic("no-clock", why, "so no speed is predicted at sizes that were not traced", "")
+        nothing = Diagnostic(
+            "no-clock", why, "so no speed is predicted at sizes that were not traced", ""
+        )
         return _the_largest(tracer, largest, limited_by, nothing)
     why = "predicted to be the fastest that fits"
     if knee != best:
-        why = f"predicted: the smallest size within {format_share(speed.tolerance)} of the fastest that fits, {best:,}"
+        why = (
+            f"predicted: the smallest size within {format_share(speed.tolerance)} of the fastest "
+            f"that fits, {best:,}"
+        )
     return _Choice(knee, why, speed, (_predicted(speed, knee),))
 
 
-def _the_largest(tracer: Tracer, largest: int, limited_by: str | None, *found: Diagnostic) -> _Choice:
+def _the_largest(
+    tracer: Tracer, largest: int, limited_by: str | None, *found: Diagnostic
+) -> _Choice:
     """The largest that fits, with a warning of what brimful did not judge."""
     within = "the largest whose upper bound is within the budget"
-    limits = {"dataset": "the whole data set", "max_batch_size": "the maximum you gave", "budget": within}
+    limits = {
+        "dataset": "the whole data set",
+        "max_batch_size": "the maximum you gave",
+        "budget": within,
+    }
     why = limits.get(limited_by or "budget", f"the largest that ran; limited by {limited_by}")
     length = tracer.dataset_length()
     epoch = "; an epoch would be a single step" if length and largest >= length else ""
@@ -275,11 +357,16 @@ def _the_largest(tracer: Tracer, largest: int, limited_by: str | None, *found: D
 def _predicted(speed: PredictedSpeed, knee: int) -> Diagnostic:
     """What a predicted knee is worth, and where else it may lie."""
     low, high = speed.knee_interval or (knee, knee)
-    between = f" It lies between {low:,} and {high:,}, as the host there is twice as fast or half as fast."
+    between = (
+        f" It lies between {low:,} and {high:,}, as the host there is twice as fast or half as "
+        "fast."
+    )
     left_out = "".join(f"; {note}" for note in speed.notes)
     return Diagnostic(
         "predicted-speed",
-        f"the knee at {knee:,} is predicted, not measured: the time of each kernel comes from its arithmetic and bytes",
-        f"Where it lies is known better than how fast it is.{between if low < high else ''} Loading is not in it{left_out}.",
+        f"the knee at {knee:,} is predicted, not measured: the time of each kernel comes from "
+        "its arithmetic and bytes",
+        f"Where it lies is known better than how fast it is.{between if low < high else ''} "
+        f"Loading is not in it{left_out}.",
         "tune on the card itself when you have it",
     )

@@ -1,6 +1,8 @@
-"""`tune` on what is here, a CPU or a real accelerator: memory by measured peaks, then speed, then the plan.
+"""`tune` on what is here, a CPU or a real accelerator: memory by measured peaks, then speed, then
+the plan.
 
-On a CPU memory and time have trials of their own, for what makes resident memory true makes steps slower.
+On a CPU memory and time have trials of their own, for what makes resident memory true makes steps
+slower.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from dataclasses import replace
 from brimful import command as commands
 from brimful.decide.batch_size_place import with_place, workers_place_in
 from brimful.decide.loaders_seen import dataset_length, largest_batch, main_loader
-from brimful.decide.loading import Asked, Host, LoaderPlan, Need, plan_loader, refuse, workers_to_try
+from brimful.decide.loading import (
+    Asked,
+    Host,
+    LoaderPlan,
+    Need,
+    plan_loader,
+    refuse,
+    workers_to_try,
+)
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.search_measured import (
     FIRST_SIZE,
@@ -36,7 +46,13 @@ from brimful.units import format_bytes
 from brimful.values import Command, Limits, Outcome, Plan, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.devices import require_that_card
 from brimful.verbs.locate import locate
-from brimful.verbs.results import error_of, ignores_the_batch_size, require_steps, require_steps_or_memory, trained
+from brimful.verbs.results import (
+    error_of,
+    ignores_the_batch_size,
+    require_steps,
+    require_steps_or_memory,
+    trained,
+)
 from brimful.verbs.session import Session
 from brimful.verbs.start import refuse_unreachable, takes
 from brimful.verbs.tune_plan import plan_of
@@ -46,7 +62,9 @@ _SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
 
 
 def run(session: Session, task: Task) -> Plan:
-    """Tunes `task`; estimates and plan go into the session's record. Raises DoesNotFit and the errors of `verbs.results`."""
+    """Tunes `task`; estimates and plan go into the session's record. Raises DoesNotFit and the
+    errors of `verbs.results`.
+    """
     if not takes(task.start.command):
         task = _without_a_flag(session, task)
     task = _with_defaults(session, task)
@@ -73,7 +91,9 @@ def run(session: Session, task: Task) -> Plan:
 
 
 def _without_a_flag(session: Session, task: Task) -> Task:
-    """The task with its batch size set where the script has its number. Raises UsageError where it has none."""
+    """The task with its batch size set where the script has its number. Raises UsageError where it
+    has none.
+    """
     size = min(FIRST_SIZE, session.options.max_batch_size or FIRST_SIZE)
 
     def trial(command: Command, batch_size: int | None) -> Trial:
@@ -86,34 +106,53 @@ def _without_a_flag(session: Session, task: Task) -> Task:
     if located.place is None:
         require_steps(session, located.results[None])
         raise commands.no_place_for_a_batch_size(located.why)
-    start = replace(task.start, command=located.command, asked=task.start.asked or located.place.number)
+    start = replace(
+        task.start, command=located.command, asked=task.start.asked or located.place.number
+    )
     tried = {one: result for one, result in located.results.items() if one == size}
     return replace(task, start=start, tried=tried, noted=(located.note,) if located.note else ())
 
 
 def _with_defaults(session: Session, task: Task) -> Task:
-    """The task with what the script takes by itself where {batch_size} or {num_workers} stands open: the user's own settings.
+    """The task with what the script takes by itself where {batch_size} or {num_workers} stands
+    open: the user's own settings.
 
-    A trial without these words shows it, of the memory at that size. A script that needs them says so, and has none. With
+    A trial without these words shows it, of the memory at that size. A script that needs them says
+    so, and has none. With
     --max-batch-size it is not tried, as it may be larger.
     """
     command = task.start.command
-    opened = [name for name in commands.placeholders(command) if name in (BATCH_SIZE, WORKERS, EVAL_BATCH_SIZE)]
+    opened = [
+        name
+        for name in commands.placeholders(command)
+        if name in (BATCH_SIZE, WORKERS, EVAL_BATCH_SIZE)
+    ]
     opened = [name for name in opened if name not in task.start.given and name not in command.given]
-    bare = commands.without(command, opened) if session.options.max_batch_size is None or BATCH_SIZE not in opened else None
+    bare = (
+        commands.without(command, opened)
+        if session.options.max_batch_size is None or BATCH_SIZE not in opened
+        else None
+    )
     if bare is None or not {BATCH_SIZE, WORKERS}.intersection(opened):
         return task
 
     def named(result: TrialResult) -> TrialResult:
         loader = main_loader(result)
-        taken = {BATCH_SIZE: loader.batch_size, WORKERS: loader.workers} if loader is not None else {}
+        taken = (
+            {BATCH_SIZE: loader.batch_size, WORKERS: loader.workers} if loader is not None else {}
+        )
         own = {name: value for name, value in taken.items() if name in opened and value is not None}
-        return replace(result, trial=replace(result.trial, settings={**result.trial.settings, **own}))
+        return replace(
+            result, trial=replace(result.trial, settings={**result.trial.settings, **own})
+        )
 
     settings = {name: value for name, value in task.settings.items() if name not in opened}
     asked = None if BATCH_SIZE in opened else task.start.asked
     bare_task = replace(task, start=replace(task.start, command=bare), settings=settings)
-    result = session.run(bare_task.trial(session, TrialKind.MEMORY, {BATCH_SIZE: asked} if asked else {}), named=named)
+    result = session.run(
+        bare_task.trial(session, TrialKind.MEMORY, {BATCH_SIZE: asked} if asked else {}),
+        named=named,
+    )
     loader = main_loader(result)
     size = asked or (loader.batch_size if loader is not None else None)
     if not trained(result) or loader is None or size is None:
@@ -121,17 +160,29 @@ def _with_defaults(session: Session, task: Task) -> Task:
     own: dict[str, Setting] = {WORKERS: loader.workers} if WORKERS in opened else {}
     defaults = own | ({BATCH_SIZE: size} if BATCH_SIZE in opened else {})
     start = replace(task.start, asked=size)
-    return replace(task, start=start, settings={**task.settings, **own}, tried={size: result}, defaults=defaults)
+    return replace(
+        task,
+        start=start,
+        settings={**task.settings, **own},
+        tried={size: result},
+        defaults=defaults,
+    )
 
 
 def _without_defaults(task: Task) -> Task:
     asked = None if BATCH_SIZE in task.defaults else task.start.asked
-    settings = {name: 0 if name in task.defaults else value for name, value in task.settings.items()}
-    return replace(task, start=replace(task.start, asked=asked), settings=settings, tried={}, defaults={})
+    settings = {
+        name: 0 if name in task.defaults else value for name, value in task.settings.items()
+    }
+    return replace(
+        task, start=replace(task.start, asked=asked), settings=settings, tried={}, defaults={}
+    )
 
 
 def _takes_them(results: Sequence[TrialResult], defaults: Mapping[str, Setting]) -> bool:
-    """Whether the loaders have the numbers that the flags have: a script may divide them by its ranks."""
+    """Whether the loaders have the numbers that the flags have: a script may divide them by its
+    ranks.
+    """
     for result in results:
         loader = main_loader(result)
         if loader is None:
@@ -143,7 +194,8 @@ def _takes_them(results: Sequence[TrialResult], defaults: Mapping[str, Setting])
 
 
 def _with_workers(session: Session, task: Task) -> Task:
-    """The task with the workers set where the training loader is made, where nothing in the command names them.
+    """The task with the workers set where the training loader is made, where nothing in the command
+    names them.
 
     Raises UsageError where a number was given that reaches nothing.
     """
@@ -155,7 +207,11 @@ def _with_workers(session: Session, task: Task) -> Task:
         refuse_unreachable(command, {} if given is None else {WORKERS: given})
         return task
     settings = {**task.settings, WORKERS: place.number if given is None else given}
-    return replace(task, start=replace(task.start, command=with_place(command, WORKERS, place)), settings=settings)
+    return replace(
+        task,
+        start=replace(task.start, command=with_place(command, WORKERS, place)),
+        settings=settings,
+    )
 
 
 def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Limits]:
@@ -164,7 +220,9 @@ def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Li
     trials = MAX_TRIALS if task.searches_largest else _SMALL_MEMORY_TRIALS
 
     def measured(size: int) -> Measured:
-        trial_result = task.tried.get(size) or session.run(task.trial(session, TrialKind.MEMORY, {"batch_size": size}))
+        trial_result = task.tried.get(size) or session.run(
+            task.trial(session, TrialKind.MEMORY, {"batch_size": size})
+        )
         require_steps_or_memory(session, trial_result)
         require_that_card(task.start.device, trial_result)
         peak, batch = peak_bytes(trial_result, budget.memory), largest_batch(trial_result)
@@ -172,20 +230,34 @@ def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Li
         return Measured(trial_result.outcome, peak, length, per_step, batch)
 
     first = task.start.asked or FIRST_SIZE
-    search = search_largest_measured(budget.bytes, limits, budget.memory, trials, first, task.searches_largest)
+    search = search_largest_measured(
+        budget.bytes, limits, budget.memory, trials, first, task.searches_largest
+    )
     found = run_search(search, measured)
-    lengths = [length for trial_result in session.results if (length := dataset_length(trial_result))]
-    return found, replace(limits, dataset_length=lengths[-1] if lengths else None, loader_cap=found.estimate.loader_cap)
+    lengths = [
+        length for trial_result in session.results if (length := dataset_length(trial_result))
+    ]
+    return found, replace(
+        limits,
+        dataset_length=lengths[-1] if lengths else None,
+        loader_cap=found.estimate.loader_cap,
+    )
 
 
 def _room(session: Session, task: Task, batch_size: int) -> LoaderPlan:
     """What the host has room for, at the largest batch size; the warnings are of what is asked."""
-    size = max(batch_size, task.start.asked or 0) if task.searches_largest else task.start.asked or batch_size
+    size = (
+        max(batch_size, task.start.asked or 0)
+        if task.searches_largest
+        else task.start.asked or batch_size
+    )
     first, asked = next(filter(trained, session.results)), task.asked_workers
     plan = loader_plan(first, size, asked, task.host_policy)
     if asked is None or not task.chooses_workers:
         return plan
-    return replace(loader_plan(first, size, None, task.host_policy), rows=plan.rows, warnings=plan.warnings)
+    return replace(
+        loader_plan(first, size, None, task.host_policy), rows=plan.rows, warnings=plan.warnings
+    )
 
 
 def _same_samples(samples: list[TrialResult]) -> bool:
@@ -195,7 +267,9 @@ def _same_samples(samples: list[TrialResult]) -> bool:
     return len(asked) > 1 and len(given) == 1
 
 
-def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: Limits, room: LoaderPlan) -> SpeedProblem:
+def _problem(
+    session: Session, task: Task, memory: MeasuredConclusion, limits: Limits, room: LoaderPlan
+) -> SpeedProblem:
     largest = memory.largest or 1
     if not task.searches_largest:
         points = [(point.batch_size, point.value.value) for point in memory.estimate.probes]
@@ -215,31 +289,43 @@ def _problem(session: Session, task: Task, memory: MeasuredConclusion, limits: L
 
 
 def _worker_counts(session: Session, task: Task, room: LoaderPlan, cores: int) -> tuple[int, ...]:
-    """Those of a flag are tried only where a trial showed that the training loader has its number, and may have another."""
+    """Those of a flag are tried only where a trial showed that the training loader has its number,
+    and may have another.
+    """
     own = task.settings.get(WORKERS)
     by_flag = WORKERS not in task.start.command.places and WORKERS in task.start.command.given
     place = workers_place_in(session.results) if by_flag else None
     if not task.chooses_workers or (by_flag and (place is None or place.number != own)):
         return ()
-    counts = (room.workers,) if task.host_policy == "ladder" else workers_to_try(cores, room.workers)
+    counts = (
+        (room.workers,) if task.host_policy == "ladder" else workers_to_try(cores, room.workers)
+    )
     return tuple(count for count in counts if count not in (0, own))
 
 
 def _may_set_malloc(command: Command) -> bool:
     """Whether glibc's malloc is there and the user has not configured it."""
     environment = {**os.environ, **command.environment}
-    own = any(name in environment for name in ALLOCATOR) or "malloc" in environment.get("LD_PRELOAD", "")
+    own = any(name in environment for name in ALLOCATOR) or "malloc" in environment.get(
+        "LD_PRELOAD", ""
+    )
     return sys.platform == "linux" and platform.libc_ver()[0] == "glibc" and not own
 
 
 def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> Found:
-    """Runs the search to its end, or as far as it comes. Raises what ends it before anything is known."""
+    """Runs the search to its end, or as far as it comes. Raises what ends it before anything is
+    known.
+    """
     expected = len(session.results) + problem.expected_trials
     search = Search(problem)
 
     def run(request: Request) -> TrialResult:
         trial = task.trial(
-            session, TrialKind.SPEED, request.settings, environment=dict(request.environment), see_eval=request.see_eval
+            session,
+            TrialKind.SPEED,
+            request.settings,
+            environment=dict(request.environment),
+            see_eval=request.see_eval,
         )
         return session.run(trial, expected_total=max(expected, len(session.results) + 1))
 
@@ -253,7 +339,9 @@ def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> Found:
 
 
 def _nothing_fits(session: Session, task: Task) -> BrimfulError:
-    """Why no batch size can be named: none fits, or the trial at the smallest showed nothing about memory."""
+    """Why no batch size can be named: none fits, or the trial at the smallest showed nothing about
+    memory.
+    """
     sized = [one for one in session.results if BATCH_SIZE in one.trial.settings]
     smallest = min(sized, key=lambda one: one.trial.settings[BATCH_SIZE])
     budget = task.start.budget
@@ -262,7 +350,8 @@ def _nothing_fits(session: Session, task: Task) -> BrimfulError:
         return _memory_unknown(task, smallest) if trained(smallest) else error_of(session, smallest)
     needs = f"took {format_bytes(peak)}" if peak else "ran out of memory"
     return DoesNotFit(
-        problem=f"no batch size fits: {smallest.trial.settings['batch_size']} {needs} of {budget.memory} memory",
+        problem=f"no batch size fits: {smallest.trial.settings['batch_size']} {needs} of "
+        f"{budget.memory} memory",
         explanation=f"the budget is {format_bytes(budget.bytes)} ({budget.why})",
         suggestion="a larger --budget, a smaller model, or gradient checkpointing",
     )
@@ -273,29 +362,48 @@ def _memory_unknown(task: Task, trial_result: TrialResult) -> TrialFailed:
     if not task.on_cpu and all(report.device == "cpu" for report in trial_result.reports):
         return TrialFailed(
             problem="the script used no accelerator",
-            explanation=f"it trained on the CPU, and you asked to tune it for {task.start.device.label}",
-            suggestion="look where the script chooses its device; --device cpu tunes it for the CPU",
+            explanation="it trained on the CPU, and you asked to tune it for "
+            f"{task.start.device.label}",
+            suggestion="look where the script chooses its device; --device cpu tunes it for the "
+            "CPU",
         )
     notes = f" ({'; '.join(trial_result.notes)})" if trial_result.notes else ""
     return TrialFailed(
-        problem=f"no peak of {task.start.budget.memory} memory could be read on {task.start.device.label}",
+        problem=f"no peak of {task.start.budget.memory} memory could be read on "
+        f"{task.start.device.label}",
         explanation=f"without it nobody can say which batch size fits{notes}",
-        suggestion="`brimful audit` shows its speed; --gpu NAME predicts memory for a card of the catalogue",
+        suggestion="`brimful audit` shows its speed; --gpu NAME predicts memory for a card of the "
+        "catalogue",
     )
 
 
 _NUMBER_BYTES = 8  # assumed: batches are seen by their shapes, and no type has more
 
 
-def loader_plan(trial: TrialResult, batch_size: int, workers: Setting | None, policy: str) -> LoaderPlan:
-    """For the training loader of a trial at a batch size; `workers`: given by the user. A worker's own bytes are assumed."""
+def loader_plan(
+    trial: TrialResult, batch_size: int, workers: Setting | None, policy: str
+) -> LoaderPlan:
+    """For the training loader of a trial at a batch size; `workers`: given by the user. A worker's
+    own bytes are assumed.
+    """
     report = trial.reports[0]
     here = Host(
-        host.free_bytes(), host.cores(), host.shm_free_bytes(), max(1, report.world_size),
+        host.free_bytes(),
+        host.cores(),
+        host.shm_free_bytes(),
+        max(1, report.world_size),
         cards=max(1, report.world_size) if report.device != "cpu" else 0,
-    )  # fmt: skip
+    )
     loader = main_loader(trial)
     seen = [batch for batch in (loader.batches if loader is not None else ()) if batch.samples]
-    each = max((sum(map(math.prod, batch.shapes)) * _NUMBER_BYTES / (batch.samples or 1) for batch in seen), default=0.0)
+    each = max(
+        (
+            sum(map(math.prod, batch.shapes)) * _NUMBER_BYTES / (batch.samples or 1)
+            for batch in seen
+        ),
+        default=0.0,
+    )
     need = Need(each, batch_size, 1, (loader.length if loader is not None else None) or 1000)
-    return plan_loader(here, need, Asked(workers=int(workers) if workers is not None else None), policy)
+    return plan_loader(
+        here, need, Asked(workers=int(workers) if workers is not None else None), policy
+    )

@@ -1,4 +1,6 @@
-"""The plan of `tune` on a device that is here: what its search found, with what each size means and what to know about it."""
+"""The plan of `tune` on a device that is here: what its search found, with what each size means and
+what to know about it.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,12 @@ from brimful.verbs.tune_task import Found, Task, partial_advice
 _UNCLEAR = 0.25  # repeats that differ by more show little
 
 
-def plan_of(session: Session, task: Task, found: Found, memory: MemoryEstimate, room: LoaderPlan) -> Plan:
-    """The plan for what the search chose; its peak is of a run that had its evaluation, if there was one."""
+def plan_of(
+    session: Session, task: Task, found: Found, memory: MemoryEstimate, room: LoaderPlan
+) -> Plan:
+    """The plan for what the search chose; its peak is of a run that had its evaluation, if there
+    was one.
+    """
     result, gain = found.result, found.result.gain
     assert result.chosen is not None
     asked, budget, size = task.start.asked, task.start.budget, int(result.chosen[BATCH_SIZE])
@@ -59,10 +65,16 @@ def plan_of(session: Session, task: Task, found: Found, memory: MemoryEstimate, 
         requested=({BATCH_SIZE: asked} if asked else {}) | dict(task.defaults),
         environment=result.environment,
         verified=fits_budget(confirmed, budget),
-        peak=Estimate(peak, Source.MEASURED, note=f"{budget.memory} memory{evaluated}") if peak else None,
+        peak=Estimate(peak, Source.MEASURED, note=f"{budget.memory} memory{evaluated}")
+        if peak
+        else None,
         speed=speed,
         baseline_speed=speed if stays else _speed(result.own_runs[-turns:]),
-        gain=Estimate(1 + gain.middle, Source.MEASURED, 1 + gain.low, 1 + gain.high, turns_text(gain)) if gain else None,
+        gain=Estimate(
+            1 + gain.middle, Source.MEASURED, 1 + gain.low, 1 + gain.high, turns_text(gain)
+        )
+        if gain
+        else None,
         partial=found.partial,
         warnings=[
             *partial_advice(found.partial, "your own settings" if stays else "the best so far"),
@@ -82,7 +94,9 @@ def _as_left(command: Command, chosen: Mapping[str, Setting]) -> tuple[Command, 
     place = command.places.get(WORKERS)
     if place is None or chosen[WORKERS] != place.number:
         return command, [found_workers(place, int(chosen[WORKERS]))] if place is not None else []
-    return replace(command, places={name: one for name, one in command.places.items() if name != WORKERS}), []
+    return replace(
+        command, places={name: one for name, one in command.places.items() if name != WORKERS}
+    ), []
 
 
 def _speed(runs: Sequence[TrialResult]) -> Estimate | None:
@@ -91,20 +105,30 @@ def _speed(runs: Sequence[TrialResult]) -> Estimate | None:
 
 
 def _why(task: Task, result: SearchResult, room: LoaderPlan) -> dict[str, str]:
-    """With what holds the workers where there is room for no more, or where those that were given are too many."""
-    why = {"eval_batch_size": f"{EVAL_TIMES} × the batch size: evaluation keeps no activations"} | result.why
+    """With what holds the workers where there is room for no more, or where those that were given
+    are too many.
+    """
+    why = {
+        "eval_batch_size": f"{EVAL_TIMES} × the batch size: evaluation keeps no activations"
+    } | result.why
     chosen = (result.chosen or {}).get(WORKERS)
     if WORKERS in task.defaults and chosen == task.defaults[WORKERS]:
         why[WORKERS] = "; ".join(filter(None, ["the script's own default", why.get(WORKERS)]))
     if room.warnings:
         why[WORKERS] = next(row.why for row in room.rows if row.name == "workers")
     elif task.chooses_workers and (chosen == room.workers or room.workers == 0):
-        why[WORKERS] = "; ".join(filter(None, [why.get(WORKERS), f"at most {room.workers}: {room.why}"]))
+        why[WORKERS] = "; ".join(
+            filter(None, [why.get(WORKERS), f"at most {room.workers}: {room.why}"])
+        )
     return why
 
 
-def _sizes(session: Session, task: Task, result: SearchResult, memory: MemoryEstimate) -> tuple[TriedSize, ...]:
-    """Every size that ran. Its peak is measured where a trial shows a true one, and else lies on the curve through those."""
+def _sizes(
+    session: Session, task: Task, result: SearchResult, memory: MemoryEstimate
+) -> tuple[TriedSize, ...]:
+    """Every size that ran. Its peak is measured where a trial shows a true one, and else lies on
+    the curve through those.
+    """
     budget, trials = task.start.budget, {}
     for one in session.results:
         if BATCH_SIZE in one.trial.settings:
@@ -112,12 +136,20 @@ def _sizes(session: Session, task: Task, result: SearchResult, memory: MemoryEst
     peaks, fitting = {}, {}
     for size, several in trials.items():
         true = [one for one in several if not task.on_cpu or one.trial.kind is TrialKind.MEMORY]
-        seen = [peak for one in true if one.outcome is Outcome.COMPLETED and (peak := peak_bytes(one, budget.memory))]
+        seen = [
+            peak
+            for one in true
+            if one.outcome is Outcome.COMPLETED and (peak := peak_bytes(one, budget.memory))
+        ]
         failed = any(one.outcome in OUT_OF_MEMORY for one in several)
         if seen and not failed:
             peaks[size] = Estimate(max(seen), Source.MEASURED)
         elif not true and not failed and memory.fixed_bytes is not None:
-            curve = memory.fixed_bytes + (memory.linear_bytes or 0) * size + (memory.quadratic_bytes or 0) * size**2
+            curve = (
+                memory.fixed_bytes
+                + (memory.linear_bytes or 0) * size
+                + (memory.quadratic_bytes or 0) * size**2
+            )
             peaks[size] = Estimate(curve, Source.PREDICTED)
         fitting[size] = not failed and (size not in peaks or peaks[size].value <= budget.bytes)
     rates = {point.batch_size: point.value for point in result.speed.points}
@@ -125,15 +157,21 @@ def _sizes(session: Session, task: Task, result: SearchResult, memory: MemoryEst
 
 
 def _load_advice(results: Sequence[TrialResult]) -> list[Diagnostic]:
-    shares = [run.others_share for run in results if run.trial.kind is TrialKind.SPEED and run.others_share is not None]
+    shares = [
+        run.others_share
+        for run in results
+        if run.trial.kind is TrialKind.SPEED and run.others_share is not None
+    ]
     loaded = [share for share in shares if share > BUSY]
     if not loaded:
         return []
     return [
         Diagnostic(
             "loaded-machine",
-            f"other processes took up to {max(loaded):.0%} of the cores while {len(loaded)} of {len(shares)} speed trials ran",
-            "these trials were slower for it; settings were compared by turns, and where the processor time of both is known, "
+            f"other processes took up to {max(loaded):.0%} of the cores while {len(loaded)} of "
+            f"{len(shares)} speed trials ran",
+            "these trials were slower for it; settings were compared by turns, and where the "
+            "processor time of both is known, "
             "a gain counts only as far as that shows it too",
             "tune again when the machine is quiet, if the speeds themselves matter",
         )
@@ -155,9 +193,11 @@ def _noise_advice(result: SearchResult) -> list[Diagnostic]:
 
 
 def rate_advice(trial_result: TrialResult, before: int | None, after: int) -> list[Diagnostic]:
-    """What a changed batch size means for the learning rate of the first optimizer: one warning, or none.
+    """What a changed batch size means for the learning rate of the first optimizer: one warning, or
+    none.
 
-    The rate is the user's own: a schedule starts at a part of it, and keeps it as the maximum or the initial rate.
+    The rate is the user's own: a schedule starts at a part of it, and keeps it as the maximum or
+    the initial rate.
     """
     rate = name = None
     for one in trial_result.reports[0].optimizers[:1] if trial_result.reports else ():

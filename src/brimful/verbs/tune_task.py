@@ -29,8 +29,12 @@ class Task:
     settings: Mapping[str, Setting]  # all but the batch size
     host_policy: str = "measured"
     strict: bool = False
-    tried: Mapping[int, TrialResult] = field(default_factory=dict)  # trials of the memory that were run already
-    defaults: Mapping[str, Setting] = field(default_factory=dict)  # the script's own, where a placeholder stands open
+    tried: Mapping[int, TrialResult] = field(
+        default_factory=dict
+    )  # trials of the memory that were run already
+    defaults: Mapping[str, Setting] = field(
+        default_factory=dict
+    )  # the script's own, where a placeholder stands open
     noted: tuple[Diagnostic, ...] = ()
 
     @property
@@ -40,23 +44,35 @@ class Task:
     @property
     def chooses_workers(self) -> bool:
         command = self.start.command
-        return WORKERS not in self.start.given and (WORKERS in command.places or WORKERS in commands.placeholders(command))
+        return WORKERS not in self.start.given and (
+            WORKERS in command.places or WORKERS in commands.placeholders(command)
+        )
 
     @property
     def asked_workers(self) -> Setting | None:
         """By --set, or by a flag of the command."""
         command = self.start.command
-        return self.start.given.get(WORKERS, None if WORKERS in command.places else command.given.get(WORKERS))
+        return self.start.given.get(
+            WORKERS, None if WORKERS in command.places else command.given.get(WORKERS)
+        )
 
     @property
     def searches_largest(self) -> bool:
-        """Else a few memory trials show how far the search for speed may go, and no largest size is named."""
+        """Else a few memory trials show how far the search for speed may go, and no largest size is
+        named.
+        """
         return not self.on_cpu or self.objective is not Objective.FASTEST
 
     def following(self, batch_size: Setting | None) -> dict[str, Setting]:
-        return {} if batch_size is None else following(self.start.command, self.settings, int(batch_size))
+        return (
+            {}
+            if batch_size is None
+            else following(self.start.command, self.settings, int(batch_size))
+        )
 
-    def trial(self, session: Session, kind: TrialKind, settings: Mapping[str, Setting], **others) -> Trial:
+    def trial(
+        self, session: Session, kind: TrialKind, settings: Mapping[str, Setting], **others
+    ) -> Trial:
         """On a CPU the budget is host memory, and the trial is ended before the kernel would do it."""
         steps, find = session.options.steps, None
         if kind is TrialKind.SPEED:
@@ -68,8 +84,12 @@ class Task:
             settings={**self.settings, **self.following(settings.get(BATCH_SIZE)), **settings},
             device=self.start.device,
             kind=kind,
-            steps=steps or _SPEED_STEPS if kind is not TrialKind.MEMORY else min(steps or _MEMORY_STEPS, _MEMORY_STEPS),
-            host_limit_bytes=self.start.budget.bytes if self.start.budget.memory == "host" else None,
+            steps=steps or _SPEED_STEPS
+            if kind is not TrialKind.MEMORY
+            else min(steps or _MEMORY_STEPS, _MEMORY_STEPS),
+            host_limit_bytes=self.start.budget.bytes
+            if self.start.budget.memory == "host"
+            else None,
             find_places=find,
             **others,
         )
@@ -84,7 +104,9 @@ class Found:
 
 
 def ended_early(session: Session, stop: BaseException) -> str:
-    """What ended a search of which something is known; the verb then ends with the exit code of that."""
+    """What ended a search of which something is known; the verb then ends with the exit code of
+    that.
+    """
     if not isinstance(stop, TimeIsUp):
         session.exit_code = Interrupted.exit_code
     ended = "the time limit was up" if isinstance(stop, TimeIsUp) else "interrupted"
@@ -96,4 +118,11 @@ def partial_advice(partial: str | None, what: str) -> list[Diagnostic]:
     if partial is None:
         return []
     explanation = f"the plan is {what}; a whole search may find another"
-    return [Diagnostic("partial-plan", f"{partial}: the search did not come to its end", explanation, "tune again")]
+    return [
+        Diagnostic(
+            "partial-plan",
+            f"{partial}: the search did not come to its end",
+            explanation,
+            "tune again",
+        )
+    ]

@@ -7,14 +7,24 @@ from typing import Any, Optional, Sequence
 
 from brimful_inside.imaginary.attribution.annotations import Annotations
 from brimful_inside.imaginary.cuda_api import devices
-from brimful_inside.imaginary.cuda_api.autocast import Casts, handlers_under_autocast, of_library, patch_cache
+from brimful_inside.imaginary.cuda_api.autocast import (
+    Casts,
+    handlers_under_autocast,
+    of_library,
+    patch_cache,
+)
 from brimful_inside.imaginary.cuda_api.compiler import leave_uncompiled
 from brimful_inside.imaginary.cuda_api.cuda_api import patch_cuda
 from brimful_inside.imaginary.cuda_api.data_parallel import patch_transfers
 from brimful_inside.imaginary.cuda_api.stand_ins import stand_in
 from brimful_inside.imaginary.cuda_api.types import patch_storages
 from brimful_inside.imaginary.dispatch import autograd_in_place, dispatch_mode
-from brimful_inside.imaginary.dispatch.function_mode import Functions, Modes, follow_threads, let_bodies_run
+from brimful_inside.imaginary.dispatch.function_mode import (
+    Functions,
+    Modes,
+    follow_threads,
+    let_bodies_run,
+)
 from brimful_inside.imaginary.distributed import patch_distributed
 from brimful_inside.imaginary.operators import host_reads, recurrent, tables
 from brimful_inside.imaginary.operators.avoid_sympy import avoid_sympy_import
@@ -39,13 +49,15 @@ def enter(
     annotations: bool = True,
     settings: Optional[AllocatorSettings] = None,
 ) -> ImaginaryGpu:
-    """From here on this process has `count` cards like `card`. Call it in the main thread, once torch is imported.
+    """From here on this process has `count` cards like `card`. Call it in the main thread, once
+    torch is imported.
 
-    `capacity_bytes` is what PyTorch may hold on each card in segments, so the card's memory without the context; beyond it
-    torch.OutOfMemoryError is raised in PyTorch's words. None is without limit. `trace` gets the rows of `simulator.trace`: a
-    file for one card, or what opens the file of a card, by its number, when the card is first used (one that is not used
-    leaves none). `what_if` does these things otherwise than the script (`attribution/what_if.py`). `settings`: the allocator's,
-    before the script has its say; None: the environment's.
+    `capacity_bytes` is what PyTorch may hold on each card in segments, so the card's memory without
+    the context; beyond it torch.OutOfMemoryError is raised in PyTorch's words. None is without
+    limit. `trace` gets the rows of `simulator.trace`: a file for one card, or what opens the file
+    of a card, by its number, when the card is first used (one that is not used leaves none).
+    `what_if` does these things otherwise than the script (`attribution/what_if.py`). `settings`:
+    the allocator's, before the script has its say; None: the environment's.
     """
     gpu = ImaginaryGpu(card, count, capacity_bytes, trace, settings)
     if trace is not None and annotations:
@@ -58,7 +70,9 @@ def enter(
 
 
 def insert(gpu: ImaginaryGpu, card: Card, capacity_bytes: Optional[int] = None) -> None:
-    """The process has cards like `card` from here on, in place of those that it entered with and has not used."""
+    """The process has cards like `card` from here on, in place of those that it entered with and
+    has not used.
+    """
     gpu.insert(card, capacity_bytes)
     _choose_for_card(gpu)
 
@@ -75,7 +89,9 @@ def _equip(gpu: ImaginaryGpu) -> None:
     gpu.plans, gpu.casts, gpu.remembered = Plans(gpu), Casts(), Remembered()
     operations = {**tables.operation_handlers(), **dispatch_mode.handlers()}
     gpu.operation_handlers = autograd_in_place.accumulating_in_place(operations)
-    gpu.function_handlers = handlers_under_autocast({**devices.handlers(), **tables.function_handlers()})
+    gpu.function_handlers = handlers_under_autocast(
+        {**devices.handlers(), **tables.function_handlers()}
+    )
 
     def operate(func: Any, *args: Any, **kwargs: Any) -> Any:
         with dispatch_mode.Operations(gpu):
@@ -86,7 +102,9 @@ def _equip(gpu: ImaginaryGpu) -> None:
 
 
 def _patch(gpu: ImaginaryGpu) -> None:
-    """torch answers for the cards, in the current thread and in every thread started later, until `gpu.leave()`."""
+    """torch answers for the cards, in the current thread and in every thread started later, until
+    `gpu.leave()`.
+    """
     patches = gpu.patches
     autograd_in_place.measure_owners()
     register_meta_kernels(patches)

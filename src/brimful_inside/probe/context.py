@@ -1,4 +1,6 @@
-"""What this process is (launcher, rank or worker) and what it holds of brimful: trial config, wire, notes, probe. No torch."""
+"""What this process is (launcher, rank or worker) and what it holds of brimful: trial config, wire,
+notes, probe. No torch.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +22,40 @@ LAUNCHER_MODULES = (
     *("accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
     *("deepspeed.launcher.runner", "deepspeed.launcher.launch"),
 )
-LAUNCHER_PROGRAMS = (*("torchrun", "accelerate", "accelerate-launch", "deepspeed", "composer", "horovodrun", "fabric"),)
+LAUNCHER_PROGRAMS = (
+    *(
+        "torchrun",
+        "accelerate",
+        "accelerate-launch",
+        "deepspeed",
+        "composer",
+        "horovodrun",
+        "fabric",
+    ),
+)
 
 
 class ProcessContext:
-    """One a process. `probe` is None until torch is imported, and in a forked child until it steps an optimizer."""
+    """One a process. `probe` is None until torch is imported, and in a forked child until it steps
+    an optimizer.
+    """
 
     def __init__(self, config: TrialConfig, role: str):
         self.config = config
         self.role = role
         self.probe: Any = None
         self.overlay: Any = None  # of the sandbox, where there is one
-        self.only_imports = False  # it is forked for each trial, and runs none itself (process/shared_imports.py)
+        self.only_imports = (
+            False  # it is forked for each trial, and runs none itself (process/shared_imports.py)
+        )
         self.forked = False  # a forked child that has not shown itself to be a rank
         self.notes: List[str] = []
         self._writer: Optional[Writer] = None
 
     def emit(self, event: Any, replaces: bool = False) -> None:
-        """One line on the wire. With `replaces` it takes the place of the latest event of its kind, so that the files of a
-        whole run do not grow. A full disk or a vanished folder is not the script's business."""
+        """One line on the wire. With `replaces` it takes the place of the latest event of its kind,
+        so that the files of a whole run do not grow. A full disk or a vanished folder is not the
+        script's business."""
         try:
             if self._writer is None:
                 self._writer = Writer(self.config.folder)
@@ -48,7 +65,11 @@ class ProcessContext:
 
     def report_process(self) -> None:
         launched_with = added_by_launcher(self.config.parent_pid) if self.role == "rank" else None
-        self.emit(ProcessStarted(os.getpid(), self.role, environment_number("RANK"), own_argv(), launched_with))
+        self.emit(
+            ProcessStarted(
+                os.getpid(), self.role, environment_number("RANK"), own_argv(), launched_with
+            )
+        )
 
     def note(self, sentence: str) -> None:
         """A sentence for the report, once."""
@@ -56,15 +77,23 @@ class ProcessContext:
             self.notes.append(sentence)
 
     def write_error(self) -> None:
-        """The exception being handled goes beside the trial config, as the bootstrap's own do: no report can hold it."""
+        """The exception being handled goes beside the trial config, as the bootstrap's own do: no
+        report can hold it.
+        """
         try:
-            with open(os.path.join(self.config.folder, "probe-error-%d.txt" % os.getpid()), "a", encoding="utf-8") as file:
+            with open(
+                os.path.join(self.config.folder, "probe-error-%d.txt" % os.getpid()),
+                "a",
+                encoding="utf-8",
+            ) as file:
                 file.write("%s\n%s" % (sys.version, traceback.format_exc()))
         except OSError:
             pass
 
     def after_fork(self) -> None:
-        """In a forked child: the parent's wire file is not ours, and only a rank reports more than that it has started."""
+        """In a forked child: the parent's wire file is not ours, and only a rank reports more than
+        that it has started.
+        """
         self._writer = self.probe = None
         self.forked, self.role, self.notes = True, "worker", []
         self.report_process()
@@ -112,14 +141,20 @@ def note_own_error(where: str) -> None:
     """The exception being handled is ours: it becomes a note, and the script continues."""
     if _current is not None:
         lines = traceback.format_exc().strip().splitlines()
-        place = next((line.strip() for line in reversed(lines) if line.strip().startswith("File ")), "")
+        place = next(
+            (line.strip() for line in reversed(lines) if line.strip().startswith("File ")), ""
+        )
         if _current.probe is None:
             _current.write_error()
-        _current.note("an error of brimful's own in %s: %s (%s)" % (where, lines[-1] if lines else "?", place))
+        _current.note(
+            "an error of brimful's own in %s: %s (%s)" % (where, lines[-1] if lines else "?", place)
+        )
 
 
 def guarded(function: Function) -> Function:
-    """`function`, but its exceptions become notes and it returns None. For everything that runs inside the script's calls."""
+    """`function`, but its exceptions become notes and it returns None. For everything that runs
+    inside the script's calls.
+    """
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -133,7 +168,9 @@ def guarded(function: Function) -> Function:
 
 
 def patch(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Calls of ``owner.name``, if there is such a function, become ``around(original, ...)`` for good."""
+    """Calls of ``owner.name``, if there is such a function, become ``around(original, ...)`` for
+    good.
+    """
     original = getattr(owner, name, None)
     if original is not None:
 
@@ -144,33 +181,48 @@ def patch(owner: Any, name: str, around: Callable[..., Any]) -> None:
         setattr(owner, name, call)
 
 
-# --- roles ------------------------------------------------------------------------------------------------------------
+# --- roles ---
 
 
 def role_of(argv: List[str]) -> str:
-    """ "launcher", "rank" or "worker" (until it steps an optimizer), by the process's own argv, interpreter included."""
+    """ "launcher", "rank" or "worker" (until it steps an optimizer), by the process's own argv,
+    interpreter included.
+    """
     rest = argv[1:]
-    if "--multiprocessing-fork" in rest or any("multiprocessing.resource_tracker" in a or "forkserver" in a for a in rest):
+    if "--multiprocessing-fork" in rest or any(
+        "multiprocessing.resource_tracker" in a or "forkserver" in a for a in rest
+    ):
         return "worker"
     module, program = module_and_program(rest)
     if module in LAUNCHER_MODULES or os.path.basename(program) in LAUNCHER_PROGRAMS:
         return "launcher"
-    return "worker" if any("torch/_inductor/compile_worker" in a.replace(os.sep, "/") for a in rest) else "rank"
+    return (
+        "worker"
+        if any("torch/_inductor/compile_worker" in a.replace(os.sep, "/") for a in rest)
+        else "rank"
+    )
 
 
 def added_by_launcher(brimful_pid: Optional[int]) -> Optional[Dict[str, str]]:
-    """The variables that this process was started with beside those of its parent; None where that is no launcher, or not the
-    command's first process, or left some out."""
+    """The variables that this process was started with beside those of its parent; None where that
+    is no launcher, or not the command's first process, or left some out."""
     try:
         parent = "/proc/%d/" % os.getppid()
         with open(parent + "stat", "rb") as file:
             grandparent = int(file.read().rpartition(b")")[2].split()[1])
         if grandparent != brimful_pid or role_of(_null_separated(parent + "cmdline")) != "launcher":
             return None
-        own, given = (dict(word.split("=", 1) for word in _null_separated(of + "environ")) for of in ("/proc/self/", parent))
+        own, given = (
+            dict(word.split("=", 1) for word in _null_separated(of + "environ"))
+            for of in ("/proc/self/", parent)
+        )
     except (OSError, ValueError):
         return None
-    return None if given.keys() - own.keys() else {name: own[name] for name in own if own[name] != given.get(name)}
+    return (
+        None
+        if given.keys() - own.keys()
+        else {name: own[name] for name in own if own[name] != given.get(name)}
+    )
 
 
 def script_of(argv: List[str]) -> str:
@@ -179,7 +231,9 @@ def script_of(argv: List[str]) -> str:
 
 
 def module_and_program(rest: List[str]) -> Tuple[str, str]:
-    """What follows ``-m``, and the first argument that is no option of the interpreter: one of them, the other is ""."""
+    """What follows ``-m``, and the first argument that is no option of the interpreter: one of
+    them, the other is "".
+    """
     words = iter(rest)
     for word in words:
         if word == "-m":
@@ -194,7 +248,9 @@ def module_and_program(rest: List[str]) -> Tuple[str, str]:
 
 
 def own_argv() -> List[str]:
-    """This process's argv with the interpreter: `sys.orig_argv` (3.10 and later), else from Linux's /proc."""
+    """This process's argv with the interpreter: `sys.orig_argv` (3.10 and later), else from Linux's
+    /proc.
+    """
     original = getattr(sys, "orig_argv", None)
     if original:
         return list(original)

@@ -1,4 +1,5 @@
-"""How a loader's samples are drawn: what its sampler gives in an epoch, and what its data set does with an index. For audits.
+"""How a loader's samples are drawn: what its sampler gives in an epoch, and what its data set does
+with an index. For audits.
 
 The script notices nothing: samplers are copied, and random states are as before.
 """
@@ -24,12 +25,18 @@ OWN = "_brimful_own"  # an attribute of loaders that the probe makes for itself
 MOST_DRAWN, MOST_DRAWN_S = 2_000_000, 2.0  # indices; beyond, the epoch is not counted
 MOST_READ, MOST_READ_S = 512, 2.0  # samples that are read of a data set that ignores its index
 FEWEST_ELEMENTS = 8  # of a tensor that is compared: labels are alike without being the same sample
-PEEKED, PEEKED_SAMPLES, PEEKED_WORKERS = 4, 8, 2  # batches of the loader's own, samples of each, and who makes them
+PEEKED, PEEKED_SAMPLES, PEEKED_WORKERS = (
+    4,
+    8,
+    2,
+)  # batches of the loader's own, samples of each, and who makes them
 MOST_NESTED = 3  # Subset, ConcatDataset and the like
 
 
 def _if_it_can(function: Callable[..., Any]) -> Callable[..., Any]:
-    """None where the script's own sampler or data set raises an error: then it is not known, and the script will say so."""
+    """None where the script's own sampler or data set raises an error: then it is not known, and
+    the script will say so.
+    """
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
@@ -61,10 +68,16 @@ def draws_of(loader: Any, peeks: bool) -> Draws:
 def _nested(dataset: Any, path: str = "dataset", depth: int = 0) -> Iterator[Tuple[Any, str]]:
     """The data set and those that it wraps, with how a worker names them."""
     yield dataset, path
-    for name, value in vars(dataset).items() if depth < MOST_NESTED and hasattr(dataset, "__dict__") else ():
+    for name, value in (
+        vars(dataset).items() if depth < MOST_NESTED and hasattr(dataset, "__dict__") else ()
+    ):
         for place, part in enumerate(value[:8]) if isinstance(value, list) else ((None, value),):
             if isinstance(part, Dataset):
-                yield from _nested(part, "%s.%s%s" % (path, name, "" if place is None else "[%d]" % place), depth + 1)
+                yield from _nested(
+                    part,
+                    "%s.%s%s" % (path, name, "" if place is None else "[%d]" % place),
+                    depth + 1,
+                )
 
 
 def random_states(dataset: Any) -> List[List[str]]:
@@ -72,8 +85,14 @@ def random_states(dataset: Any) -> List[List[str]]:
     found = []
     for holder, path in _nested(dataset):
         for name, value in getattr(holder, "__dict__", {}).items():
-            kind = "%s.%s" % (type(value).__module__.lstrip("_").split(".")[0], type(value).__name__)
-            if isinstance(value, (random.Random, torch.Generator)) or kind in ("numpy.Generator", "numpy.RandomState"):
+            kind = "%s.%s" % (
+                type(value).__module__.lstrip("_").split(".")[0],
+                type(value).__name__,
+            )
+            if isinstance(value, (random.Random, torch.Generator)) or kind in (
+                "numpy.Generator",
+                "numpy.RandomState",
+            ):
                 found.append(["%s.%s" % (path, name), kind.replace("numpy.", "numpy.random.")])
     return found
 
@@ -83,7 +102,11 @@ def _own_sampler(loader: Any) -> Any:
     sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     memo = {id(loader.dataset): loader.dataset}
     for holder in (sampler, getattr(sampler, "sampler", None)):
-        memo.update((id(v), v) for v in getattr(holder, "__dict__", {}).values() if isinstance(v, torch.Generator))
+        memo.update(
+            (id(v), v)
+            for v in getattr(holder, "__dict__", {}).values()
+            if isinstance(v, torch.Generator)
+        )
     return copy.deepcopy(sampler, memo)
 
 
@@ -94,8 +117,8 @@ def _kept(loader: Any) -> Any:
 
 @_if_it_can
 def _epoch(loader: Any) -> Optional[Tuple[int, int]]:
-    """(indices drawn in an epoch, distinct ones). None where it has no end that is near. A last batch that is dropped counts:
-    what drop_last leaves out is another matter."""
+    """(indices drawn in an epoch, distinct ones). None where it has no end that is near. A last
+    batch that is dropped counts: what drop_last leaves out is another matter."""
     seen: Set[Any] = set()
     drawn, began = 0, time.monotonic()
     with _kept(loader):
@@ -105,16 +128,21 @@ def _epoch(loader: Any) -> Optional[Tuple[int, int]]:
             indices = index if isinstance(index, (list, tuple)) else (index,)
             seen.update(indices)
             drawn += len(indices)
-            if drawn > MOST_DRAWN or (drawn % 1024 == 0 and time.monotonic() - began > MOST_DRAWN_S):
+            if drawn > MOST_DRAWN or (
+                drawn % 1024 == 0 and time.monotonic() - began > MOST_DRAWN_S
+            ):
                 return None
     return drawn, len(seen)
 
 
 @_if_it_can
 def _picks_at_random(dataset: Any, holders: List[Any]) -> bool:
-    """Under the same random state two indices give the same sample, and in many draws samples come back, though not always
+    """Under the same random state two indices give the same sample, and in many draws samples come
+    back, though not always
     the same: they are picked among those that the data set holds, and not made up."""
-    own = copy.copy(dataset)  # a data set that opens its file at first use must open it in its workers, not here
+    own = copy.copy(
+        dataset
+    )  # a data set that opens its file at first use must open it in its workers, not here
     length = len(own)
     if length < 3:
         return False
@@ -128,7 +156,11 @@ def _picks_at_random(dataset: Any, holders: List[Any]) -> bool:
     began = time.monotonic()
     with random_state_kept(*holders):
         for n in range(min(MOST_READ, 4 * math.isqrt(length) + 8)):
-            large = [part for part in tensors_of(own[n % length]) if math.prod(part.shape) >= FEWEST_ELEMENTS]
+            large = [
+                part
+                for part in tensors_of(own[n % length])
+                if math.prod(part.shape) >= FEWEST_ELEMENTS
+            ]
             parts.append([checksum_of(part) for part in large])
             if time.monotonic() - began > MOST_READ_S:
                 break
@@ -150,7 +182,9 @@ def _peek(loader: Any, holders: List[Any]) -> List[str]:
 def private_copy(loader: Any, **changes: Any) -> Any:
     """A loader for the probe's own use, whose batches no hook sees."""
     clone = copy.copy(loader)
-    vars(clone).update({OWN: True, "persistent_workers": False, "pin_memory": False, "_iterator": None, **changes})
+    vars(clone).update(
+        {OWN: True, "persistent_workers": False, "pin_memory": False, "_iterator": None, **changes}
+    )
     return clone
 
 

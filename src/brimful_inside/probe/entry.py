@@ -1,4 +1,6 @@
-"""How the probe gets into a process: it reads the trial config, reports the process, and installs its hooks after torch."""
+"""How the probe gets into a process: it reads the trial config, reports the process, and installs
+its hooks after torch.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,24 @@ from brimful_inside.probe.context import (
 )
 from brimful_inside.probe.hooks.import_hooks import import_hooks
 from brimful_inside.probe.process.shared_imports import serve, take_over, take_streams
-from brimful_inside.wire import SHARED_IMPORTS_VARIABLE, TRIAL_CONFIG_VARIABLE, TorchImported, read_config
+from brimful_inside.wire import (
+    SHARED_IMPORTS_VARIABLE,
+    TRIAL_CONFIG_VARIABLE,
+    TorchImported,
+    read_config,
+)
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-# Before the card is used, when no cycle holds memory of it: while TRL is imported Python's own 700, 10, 10 collect 1,492 times
-# and take 1.5 of 9 s, these 9 times and 0.4 s (measured, two busy cores of an AMD EPYC, 2026-11-23).
+# Before the card is used, when no cycle holds memory of it: while TRL is imported Python's own 700,
+# 10, 10 collect 1,492 times and take 1.5 of 9 s, these 9 times and 0.4 s (measured, two busy cores
+# of an AMD EPYC, 2026-11-23).
 _COLLECTIONS = 100_000, 50, 1000
 
 
 def start() -> None:
-    """Called once, at the start of a process. Raises OSError or ValueError where the trial config cannot be read."""
+    """Called once, at the start of a process. Raises OSError or ValueError where the trial config
+    cannot be read.
+    """
     config = read_config(os.environ[TRIAL_CONFIG_VARIABLE])
     context = ProcessContext(config, role_of(own_argv()))
     set_context(context)
@@ -42,7 +52,8 @@ def start() -> None:
     if context.role != "rank" and context.only_imports:
         os._exit(0)
     if context.role == "launcher":
-        return  # it does not train, and writes only its own logs; the bootstrap enters each of its children
+        # it does not train, and writes only its own logs; the bootstrap enters each of its children
+        return
     if config.keep_out:
         from brimful_inside.probe.sandbox.native_files import keep_writes_out
 
@@ -54,7 +65,8 @@ def start() -> None:
     os.register_at_fork(after_in_child=context.after_fork)
     if config.device == "imaginary":
         gc.set_threshold(*_COLLECTIONS)
-    # The objects of torch are on no card yet: an imaginary card may keep the garbage collector away from them for good.
+    # The objects of torch are on no card yet: an imaginary card may keep the garbage collector away
+    # from them for good.
     import_hooks.load_quietly("torch", freeze=config.device == "imaginary")
     import_hooks.load_quietly("torch._dynamo")  # by the first optimizer
     import_hooks.when_imported("torch", functools.partial(_install, context))
@@ -67,7 +79,9 @@ def start() -> None:
 
 
 def _begin_forked_trial(context: ProcessContext, request: Dict[str, Any]) -> None:
-    """In a process that was forked with its imports: what the hooks hold of the trial becomes that of this one."""
+    """In a process that was forked with its imports: what the hooks hold of the trial becomes that
+    of this one.
+    """
     take_over(request)
     config = read_config(os.environ[TRIAL_CONFIG_VARIABLE])
     context.begin(config)
@@ -90,8 +104,8 @@ def _begin_forked_trial(context: ProcessContext, request: Dict[str, Any]) -> Non
 
 
 def _end_with_parent(parent_pid: Optional[int], number: int) -> None:
-    """Asks Linux to send this process a signal when its parent dies, if that is brimful: a trial does not outlive it. A whole
-    run gets SIGTERM, so that the script may write its checkpoint."""
+    """Asks Linux to send this process a signal when its parent dies, if that is brimful: a trial
+    does not outlive it. A whole run gets SIGTERM, so that the script may write its checkpoint."""
     if os.getppid() != parent_pid:
         return
     import ctypes
@@ -105,7 +119,9 @@ def _end_with_parent(parent_pid: Optional[int], number: int) -> None:
 
 
 def _install(context: ProcessContext, torch: Any) -> None:
-    """The hooks into torch's base classes, and the probe that they call. Runs when `import torch` is complete."""
+    """The hooks into torch's base classes, and the probe that they call. Runs when `import torch`
+    is complete.
+    """
     from brimful_inside.probe.batch_size import enter_loaders
     from brimful_inside.probe.hooks.data_loaders import patch_loaders
     from brimful_inside.probe.hooks.exceptions import watch_exceptions
@@ -129,7 +145,9 @@ def _install(context: ProcessContext, torch: Any) -> None:
     patch_frameworks(context.config)
     patch_graphs()
     patch_backward()
-    if context.config.device != "imaginary":  # an imaginary card compiles nothing, so a hook breaks no graph there
+    if (
+        context.config.device != "imaginary"
+    ):  # an imaginary card compiles nothing, so a hook breaks no graph there
         patch_compile()
     watch_exceptions()
     patch_spawn(context.config.cut)
@@ -138,7 +156,9 @@ def _install(context: ProcessContext, torch: Any) -> None:
 
         patch_for_audits()
     if not context.only_imports:
-        context.probe = _new_probe(context)  # last: an error before this goes to a file, as there is no report to note it in
+        context.probe = _new_probe(
+            context
+        )  # last: an error before this goes to a file, as there is no report to note it in
     atexit.register(_at_exit)
 
 
@@ -157,7 +177,9 @@ def _new_probe(context: ProcessContext) -> Any:
 
 
 def probe_of_rank() -> Any:
-    """The probe. A worker that trains, or iterates a loader, turns out to be a rank; a forked one gets its own probe here."""
+    """The probe. A worker that trains, or iterates a loader, turns out to be a rank; a forked one
+    gets its own probe here.
+    """
     context = current_context()
     if context is None or context.role == "rank":
         return current_probe()
@@ -173,13 +195,18 @@ def probe_of_rank() -> Any:
 
 
 def _watch_optimizers() -> None:
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
 
     @guarded
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
         probe = probe_of_rank()
         if probe is not None:
-            probe.steps.before(optimizer, args, kwargs, sys._getframe(2))  # that of the call, around the guard's own
+            probe.steps.before(
+                optimizer, args, kwargs, sys._getframe(2)
+            )  # that of the call, around the guard's own
 
     @guarded
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -1,8 +1,10 @@
-"""How fast the training loader makes batches on this machine: by one worker process, and by as many as the script asks for.
+"""How fast the training loader makes batches on this machine: by one worker process, and by as many
+as the script asks for.
 
-An imaginary card's own batches (`worst_case`) are made without workers, of few samples, under the modes that stand for the
-card. So real workers are forked for a moment, in which torch is as it was, over samples from all parts of the data set; the
-script's sampler and random numbers stay where they are.
+An imaginary card's own batches (`worst_case`) are made without workers, of few samples, under the
+modes that stand for the card. So real workers are forked for a moment, in which torch is as it was,
+over samples from all parts of the data set; the script's sampler and random numbers stay where they
+are.
 """
 
 from __future__ import annotations
@@ -45,9 +47,11 @@ class _Batches:
 
 
 def rates_of(loader: Any, most: int, in_worker: Callable[[], None]) -> Dict[int, float]:
-    """Samples per second, by number of workers: one, and the loader's own number. Batches have up to `most` samples.
+    """Samples per second, by number of workers: one, and the loader's own number. Batches have up
+    to `most` samples.
 
-    `in_worker` runs in each worker before its first sample. {} where the data set's samples cannot be drawn by number.
+    `in_worker` runs in each worker before its first sample. {} where the data set's samples cannot
+    be drawn by number.
     """
     if loader.batch_sampler is None:
         return {}
@@ -71,9 +75,15 @@ def _rate(loader: Any, workers: int, most: int, in_worker: Callable[[], None]) -
             own_init(number)
 
     timed = private_copy(
-        loader, batch_sampler=batches, num_workers=workers, prefetch_factor=2, generator=None, timeout=TIMEOUT_S,
-        worker_init_fn=init, _DataLoader__multiprocessing_context=multiprocessing.get_context("fork"),
-    )  # fmt: skip
+        loader,
+        batch_sampler=batches,
+        num_workers=workers,
+        prefetch_factor=2,
+        generator=None,
+        timeout=TIMEOUT_S,
+        worker_init_fn=init,
+        _DataLoader__multiprocessing_context=multiprocessing.get_context("fork"),
+    )
     with random_state_kept():
         iterator = torch_dataloader._MultiProcessingDataLoaderIter(timed)
         try:

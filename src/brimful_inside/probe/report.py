@@ -14,25 +14,35 @@ from brimful_inside.wire import Place, Report
 
 
 def how_it_ended(probe: Any) -> str:
-    """ "steps_done", "script_ended", "out_of_memory" or "crashed", when brimful did not end the trial."""
+    """ "steps_done", "script_ended", "out_of_memory" or "crashed", when brimful did not end the
+    trial.
+    """
     last = probe.failures.last
     if last is not None and not last.caught:
         if last.kind.startswith("out_of"):
             return "out_of_memory"
         if not last.after_measured:
             return "crashed"
-    return "steps_done" if probe.ending.measured or (last is not None and probe.ending.extended) else "script_ended"
+    return (
+        "steps_done"
+        if probe.ending.measured or (last is not None and probe.ending.extended)
+        else "script_ended"
+    )
 
 
 def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
-    """Reads everything. With `ended` other than "running" it waits for the device, as the script has come to its end; not
+    """Reads everything. With `ended` other than "running" it waits for the device, as the script
+    has come to its end; not
     without `waits`: then losses and learning rates that lie on the device stay unread."""
     over = ended != "running"
     waits = over and waits
     rank, size = world()
     batches, samples = probe.loaders.consumption.by_step()
     if not any(batches) and probe.inputs:
-        batches, samples = [count for count, _ in probe.inputs], [samples for _, samples in probe.inputs]
+        batches, samples = (
+            [count for count, _ in probe.inputs],
+            [samples for _, samples in probe.inputs],
+        )
     overlay, passed_over = probe.context.overlay, probe.times.passed_over
     return Report(
         rank=rank,
@@ -52,7 +62,9 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         loaders=probe.loaders.read(probe.times.between),
         phases=probe.phases.read(),
         losses=probe.losses.read(waits) if over else [],
-        worst_batch=probe.worst.report(probe.loaders.is_trained) if probe.worst is not None else None,
+        worst_batch=probe.worst.report(probe.loaders.is_trained)
+        if probe.worst is not None
+        else None,
         peak_unphased=probe.phases.whole(),
         notes=[*probe.context.notes, *(_notes(probe) if over else [])],
         sources=user_code.loaded() if over and rank == 0 else [],
@@ -71,9 +83,17 @@ def minimal_report(probe: Any, ended: str) -> Report:
     """How far the script came and our notes: for when something else cannot be read."""
     (rank, size), config = world(), probe.config
     return Report(
-        rank, size, config.device, None, str(torch.__version__), ended, probe.steps.count, config.warmup_steps,
-        trace_file=probe.device.trace_file, notes=list(probe.context.notes),
-    )  # fmt: skip
+        rank,
+        size,
+        config.device,
+        None,
+        str(torch.__version__),
+        ended,
+        probe.steps.count,
+        config.warmup_steps,
+        trace_file=probe.device.trace_file,
+        notes=list(probe.context.notes),
+    )
 
 
 def device_label(probe: Any) -> str:
@@ -87,7 +107,10 @@ def _device_index(probe: Any) -> int:
     trained = probe.steps.pace.device if probe.steps.pace is not None else None
     if trained is not None and trained.type == accelerator_type() and trained.index is not None:
         return int(trained.index)
-    index = getattr(torch.accelerator, "current_device_index", None) or torch.accelerator.current_device_idx  # until 2.6
+    index = (
+        getattr(torch.accelerator, "current_device_index", None)
+        or torch.accelerator.current_device_idx
+    )  # until 2.6
     return int(index())
 
 
@@ -117,23 +140,40 @@ def _notes(probe: Any) -> List[str]:
         notes.append("no DataLoader was used")
         if probe.inputs:
             notes.append(
-                "samples are counted by the model's input, assumed: its first dimension, or the second where that is "
+                "samples are counted by the model's input, assumed: its first dimension, or the "
+                "second where that is "
                 "the batch size of this trial"
             )
     if any(seen.kind == BY_HAND for seen in steps.seen):
-        notes.append("the script has no optimizer of torch.optim: each backward pass counts as a step")
+        notes.append(
+            "the script has no optimizer of torch.optim: each backward pass counts as a step"
+        )
     if skipped:
         notes.append("steps skipped by the GradScaler: %d" % skipped)
     if len(steps.seen) > 1:
         kinds = ", ".join("%s: %d" % (seen.name, seen.steps) for seen in steps.read())
-        notes.append("%d optimizers stepped (%s); the first one sets the pace" % (len(steps.seen), kinds))
+        notes.append(
+            "%d optimizers stepped (%s); the first one sets the pace" % (len(steps.seen), kinds)
+        )
     if any(seen.uses_closure for seen in steps.read()):
-        notes.append("the optimizer is given a closure: forward and backward passes run inside its step")
+        notes.append(
+            "the optimizer is given a closure: forward and backward passes run inside its step"
+        )
     for path in overlay.resumed_from() if overlay is not None else []:
-        notes.append("the script resumed from its own checkpoint %s: the trial shows the rest of that training" % path)
+        notes.append(
+            "the script resumed from its own checkpoint %s: the trial shows the rest of that "
+            "training" % path
+        )
     target = probe.warmup_steps + config.steps
     if 0 < steps.count < target and config.cut:
-        notes.append("the script ended after %d of the %d steps of the trial" % (steps.count, target))
-    if config.cut and config.see_eval and probe.ending.measured and "eval" not in probe.phases.read():
+        notes.append(
+            "the script ended after %d of the %d steps of the trial" % (steps.count, target)
+        )
+    if (
+        config.cut
+        and config.see_eval
+        and probe.ending.measured
+        and "eval" not in probe.phases.read()
+    ):
         notes.append("the trial reached no evaluation")
     return notes

@@ -1,4 +1,6 @@
-"""The time of each step, by device events on an accelerator, else by the host's clock; and the counters of a whole run."""
+"""The time of each step, by device events on an accelerator, else by the host's clock; and the
+counters of a whole run.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,14 @@ from brimful_inside.probe.memory.device_memory import Held, accelerator_type, is
 from brimful_inside.wire import RunCounters
 
 KEPT_EVENTS = 64  # pairs, before the device is asked which of them it has reached
-# Reading the allocator's statistics takes some 20 µs (assumed, from the size of the dictionary that is built): so at most a
-# two-thousandth of the time. Of longer steps each is polled.
+# Reading the allocator's statistics takes some 20 µs (assumed, from the size of the dictionary that
+# is built): so at most a two-thousandth of the time. Of longer steps each is polled.
 POLL_S = 0.05
 
 
 class HostClock:
-    device: Any = None  # that is trained on, where it is an accelerator; None: not known yet, so the current one
+    # that is trained on, where it is an accelerator; None: not known yet, so the current one
+    device: Any = None
 
     def mark(self) -> Any:
         return time.perf_counter()
@@ -38,23 +41,35 @@ class NoClock(HostClock):
 
 
 class EventClock(HostClock):
-    """Events on the current stream of the accelerator that is trained on. Recording one does not wait for anything."""
+    """Events on the current stream of the accelerator that is trained on. Recording one does not
+    wait for anything.
+    """
 
     def mark(self) -> Any:
         if not is_started():
             return time.perf_counter()
         kind = accelerator_type()
         if kind == "cuda" and torch.cuda.is_current_stream_capturing():
-            return time.perf_counter()  # an event recorded now would become a part of the captured graph
-        event: Any = torch.cuda.Event(enable_timing=True) if kind == "cuda" else torch.Event(kind, enable_timing=True)
+            return (
+                time.perf_counter()
+            )  # an event recorded now would become a part of the captured graph
+        event: Any = (
+            torch.cuda.Event(enable_timing=True)
+            if kind == "cuda"
+            else torch.Event(kind, enable_timing=True)
+        )
         if self.device is None:
             event.record()
         else:  # a script that uses "cuda:1" may leave cuda:0 the current one, on which nothing runs
-            event.record((torch.cuda if kind == "cuda" else torch.accelerator).current_stream(self.device))
+            event.record(
+                (torch.cuda if kind == "cuda" else torch.accelerator).current_stream(self.device)
+            )
         return (event, time.perf_counter())
 
     def seconds(self, begin: Any, end: Any, wait: bool) -> Optional[float]:
-        """None while the device has not reached `end`, unless `wait`. Where an event is missing, the host's clock counts."""
+        """None while the device has not reached `end`, unless `wait`. Where an event is missing,
+        the host's clock counts.
+        """
         if not (isinstance(begin, tuple) and isinstance(end, tuple)):
             began, ended = (mark[1] if isinstance(mark, tuple) else mark for mark in (begin, end))
             return ended - began
@@ -73,7 +88,9 @@ def clock_for(device: str) -> Any:
 
 
 class StepTimes:
-    """Begins and ends of the measured steps. A step begins where the one before it ended, or where training resumed."""
+    """Begins and ends of the measured steps. A step begins where the one before it ended, or where
+    training resumed.
+    """
 
     def __init__(self, clock: Any, warmup_steps: int, steps: Optional[int]):
         self._clock = clock
@@ -93,7 +110,9 @@ class StepTimes:
         self._begin, self._open, self._seconds, self.processor_s = None, [], [], []
 
     def extend(self, more: int) -> None:
-        """Times up to so many more steps: as many as were wanted count, the latest. A script that ends before has some too."""
+        """Times up to so many more steps: as many as were wanted count, the latest. A script that
+        ends before has some too.
+        """
         self._last += more
 
     @property
@@ -116,7 +135,11 @@ class StepTimes:
 
     def between(self, marks: List[Any]) -> List[float]:
         """Seconds from each mark to the next, as far as the device has come."""
-        found = [self._clock.seconds(begin, end, False) for begin, end in zip(marks, marks[1:]) if begin is not None]
+        found = [
+            self._clock.seconds(begin, end, False)
+            for begin, end in zip(marks, marks[1:])
+            if begin is not None
+        ]
         return [seconds for seconds in found if seconds is not None]
 
     def end_step(self, number: int) -> bool:
@@ -148,16 +171,20 @@ class StepTimes:
         return not self._open
 
     def read(self, wait: bool) -> List[float]:
-        """Seconds of each measured step. With `wait` this waits for the device: at the end of a trial alone."""
+        """Seconds of each measured step. With `wait` this waits for the device: at the end of a
+        trial alone.
+        """
         self._collect(wait)
         return self._seconds[self.passed_over :]
 
 
 class RunCounter:
-    """Counts what a rank of a whole run has done. `held()` gives what the allocators hold, None on a CPU. Times are the host's:
-    over many steps they are the device's."""
+    """Counts what a rank of a whole run has done. `held()` gives what the allocators hold, None on
+    a CPU. Times are the host's: over many steps they are the device's."""
 
-    def __init__(self, held: Callable[[], Optional[Held]], clock: Callable[[], float] = time.perf_counter):
+    def __init__(
+        self, held: Callable[[], Optional[Held]], clock: Callable[[], float] = time.perf_counter
+    ):
         self._held = held
         self._clock = clock
         self._began: Optional[float] = None
@@ -172,12 +199,16 @@ class RunCounter:
         self._began = self._clock()
 
     def step(self, samples: Optional[int], loading_s: float) -> None:
-        """A step is complete, of `samples` samples (None: not known), which waited `loading_s` for data."""
+        """A step is complete, of `samples` samples (None: not known), which waited `loading_s` for
+        data.
+        """
         now = self._clock()
         if self._began is not None:
             self._train_s += now - self._began
             self._loading_s += loading_s
-            self._samples = None if samples is None or self._samples is None else self._samples + samples
+            self._samples = (
+                None if samples is None or self._samples is None else self._samples + samples
+            )
         self._began = now
         if self._polled is None or now - self._polled >= POLL_S:
             self._polled = now
@@ -196,5 +227,13 @@ class RunCounter:
         held = self._held()
         allocated, reserved, retries = (None, None, None) if held is None else held
         return RunCounters(
-            self._samples, self._train_s, self._loading_s, loss, allocated, reserved, retries, self._longest, of_all_ranks
+            self._samples,
+            self._train_s,
+            self._loading_s,
+            loss,
+            allocated,
+            reserved,
+            retries,
+            self._longest,
+            of_all_ranks,
         )

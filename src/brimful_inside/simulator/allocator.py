@@ -1,15 +1,19 @@
-"""PyTorch's CUDA caching allocator as arithmetic: the same segments, splits and merges, without any memory.
+"""PyTorch's CUDA caching allocator as arithmetic: the same segments, splits and merges, without any
+memory.
 
 The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.6 to 2.13):
 
-- a request is rounded up to 512 bytes; up to 1 MiB it comes from the small pool (segments of 2 MiB), else from the large
-  one (segments of 20 MiB for requests under 10 MiB, else the request rounded up to 2 MiB);
-- the smallest free block that is large enough is taken, at the lowest address; it is split when the rest is worth keeping
-  (512 bytes in the small pool, more than 1 MiB in the large one); free neighbours merge;
-- a full card makes it give back oversize blocks, then every segment that is wholly free, before it gives up.
+- a request is rounded up to 512 bytes; up to 1 MiB it comes from the small pool (segments of 2
+  MiB), else from the large one (segments of 20 MiB for requests under 10 MiB, else the request
+  rounded up to 2 MiB);
+- the smallest free block that is large enough is taken, at the lowest address; it is split when the
+  rest is worth keeping (512 bytes in the small pool, more than 1 MiB in the large one); free
+  neighbours merge;
+- a full card makes it give back oversize blocks, then every segment that is wholly free, before it
+gives up.
 
-A block that another stream uses (`record_stream`) is retired first and ready later: when the other stream's event is done
-is for the caller to say, as a card's clock is not here.
+A block that another stream uses (`record_stream`) is retired first and ready later: when the other
+stream's event is done is for the caller to say, as a card's clock is not here.
 """
 
 from __future__ import annotations
@@ -20,7 +24,16 @@ from typing import Dict, List, Optional, Set, Tuple
 from brimful_inside.simulator import pools
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings, changed
 from brimful_inside.simulator.allocator_stats import Statistics
-from brimful_inside.simulator.pools import ADDRESS, MIB, NO_LIMIT, ROUND_LARGE, SIZE_AT, DeviceMemory, Pool, Segment
+from brimful_inside.simulator.pools import (
+    ADDRESS,
+    MIB,
+    NO_LIMIT,
+    ROUND_LARGE,
+    SIZE_AT,
+    DeviceMemory,
+    Pool,
+    Segment,
+)
 
 MIN_BLOCK = 512  # kMinBlockSize
 SMALL_SIZE = MIB  # kSmallSize
@@ -29,9 +42,20 @@ MIN_LARGE = 10 * MIB  # kMinLargeAlloc
 
 
 class CardFull(Exception):
-    """There is no room. All numbers are bytes; `free`, `capacity` and `reserved` count whole segments."""
+    """There is no room. All numbers are bytes; `free`, `capacity` and `reserved` count whole
+    segments.
+    """
 
-    def __init__(self, requested: int, segment: int, free: int, capacity: int, allocated: int, reserved: int, private: int = 0):
+    def __init__(
+        self,
+        requested: int,
+        segment: int,
+        free: int,
+        capacity: int,
+        allocated: int,
+        reserved: int,
+        private: int = 0,
+    ):
         super().__init__("no room for %d bytes: %d of %d are free" % (requested, free, capacity))
         self.requested = requested  # by the caller
         self.segment = segment  # what was wanted of the card: the size that PyTorch's message names
@@ -39,12 +63,22 @@ class CardFull(Exception):
         self.capacity = capacity
         self.allocated = allocated
         self.reserved = reserved
-        self.private = private  # free blocks of private pools: PyTorch counts them with what is allocated
+        self.private = (
+            private  # free blocks of private pools: PyTorch counts them with what is allocated
+        )
 
     def of(self, capacity: int) -> CardFull:
         """The same on a card of another size."""
         free = capacity - self.reserved
-        return CardFull(self.requested, self.segment, free, capacity, self.allocated, self.reserved, self.private)
+        return CardFull(
+            self.requested,
+            self.segment,
+            free,
+            capacity,
+            self.allocated,
+            self.reserved,
+            self.private,
+        )
 
 
 def rounded_size(nbytes: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> int:
@@ -62,7 +96,9 @@ def rounded_size(nbytes: int, settings: AllocatorSettings = DEFAULT_SETTINGS) ->
 
 
 def segment_size(size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> int:
-    """The bytes asked of the card for a block of `size` that no free block can serve (get_allocation_size)."""
+    """The bytes asked of the card for a block of `size` that no free block can serve
+    (get_allocation_size).
+    """
     if size <= SMALL_SIZE:
         return SMALL_SEGMENT
     if size < MIN_LARGE:
@@ -70,15 +106,18 @@ def segment_size(size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> i
     return -(-size // ROUND_LARGE) * ROUND_LARGE
 
 
-LiveBlock = Tuple[int, int, Pool, List[int]]  # its size, the bytes requested, its pool, the free list it returns to
+LiveBlock = Tuple[
+    int, int, Pool, List[int]
+]  # its size, the bytes requested, its pool, the free list it returns to
 
 
 class CachingAllocator:
-    """Hands out addresses and counts as PyTorch does. Every number is in bytes. `capacity_bytes` is what the card has for
-    segments (its memory without the context); None is without limit. `total_bytes` is what a memory fraction refers to (the
-    whole card); it defaults to the capacity. Without `detailed`, the counts by pool and of split blocks are not kept, and
-    `memory_stats` raises: a replay takes half the time. Raises NotImplementedError for ``backend:cudaMallocAsync``, whose rules
-    are the driver's."""
+    """Hands out addresses and counts as PyTorch does. Every number is in bytes. `capacity_bytes` is
+    what the card has for segments (its memory without the context); None is without limit.
+    `total_bytes` is what a memory fraction refers to (the whole card); it defaults to the capacity.
+    Without `detailed`, the counts by pool and of split blocks are not kept, and `memory_stats`
+    raises: a replay takes half the time. Raises NotImplementedError for
+    ``backend:cudaMallocAsync``, whose rules are the driver's."""
 
     def __init__(
         self,
@@ -94,7 +133,9 @@ class CachingAllocator:
         self.memory = DeviceMemory(capacity_bytes, self._statistics)
         self._small = Pool(True, MIN_BLOCK, NO_LIMIT)
         self._large = Pool(False, MIB + 1, NO_LIMIT)
-        self._private: Dict[int, Tuple[Pool, Pool]] = {}  # small and large blocks of each private pool, by its number
+        self._private: Dict[
+            int, Tuple[Pool, Pool]
+        ] = {}  # small and large blocks of each private pool, by its number
         self._released: Set[int] = set()  # private pools of which no graph is left
         self._live: Dict[int, LiveBlock] = {}
         self._retired: Dict[int, LiveBlock] = {}
@@ -110,8 +151,8 @@ class CachingAllocator:
     peak_reserved = property(lambda self: self.memory.peak_reserved)
 
     def change_settings(self, text: str) -> None:
-        """torch.cuda.memory._set_allocator_settings: what `text` names has its values from now on. Raises ValueError as
-        `settings_from` does, and NotImplementedError for another backend."""
+        """torch.cuda.memory._set_allocator_settings: what `text` names has its values from now on.
+        Raises ValueError as `settings_from` does, and NotImplementedError for another backend."""
         self._apply(changed(self.settings, text))
 
     def _apply(self, settings: AllocatorSettings) -> None:
@@ -124,23 +165,30 @@ class CachingAllocator:
         self._large.min_rest = MIN_BLOCK if grows else MIB + 1
         self._large.max_split = NO_LIMIT if grows else max_split
         self._rounds_plainly = not any(settings.roundup_power2_divisions)
-        self._best_fit_always_serves = max_split == NO_LIMIT and not grows and not settings.garbage_collection_threshold
+        self._best_fit_always_serves = (
+            max_split == NO_LIMIT and not grows and not settings.garbage_collection_threshold
+        )
         if settings.memory_fraction is not None:
             self.set_memory_fraction(settings.memory_fraction, self._total_bytes)
 
     def set_memory_fraction(self, fraction: float, total_bytes: Optional[int]) -> None:
-        """torch.cuda.set_per_process_memory_fraction: `reserved` may not pass this share of `total_bytes`."""
+        """torch.cuda.set_per_process_memory_fraction: `reserved` may not pass this share of
+        `total_bytes`.
+        """
         self.memory.allowed_bytes = None if total_bytes is None else int(fraction * total_bytes)
 
     def malloc(self, nbytes: int, stream: int = 0, private: int = 0) -> int:
-        """The address of a block for `nbytes`; 0 for no bytes at all, to which PyTorch gives no memory. `private` is the number
-        of the private pool that serves the request; 0: the general ones do. Raises CardFull: everything is then as before,
-        except that cached segments were given back."""
+        """The address of a block for `nbytes`; 0 for no bytes at all, to which PyTorch gives no
+        memory. `private` is the number of the private pool that serves the request; 0: the general
+        ones do. Raises CardFull: everything is then as before, except that cached segments were
+        given back."""
         if nbytes <= 0:
             if nbytes < 0:
                 raise ValueError("a request of %d bytes" % nbytes)
             return 0
-        size = (nbytes + 511) & -512 if self._rounds_plainly else rounded_size(nbytes, self.settings)
+        size = (
+            (nbytes + 511) & -512 if self._rounds_plainly else rounded_size(nbytes, self.settings)
+        )
         pool = self._small if size <= SMALL_SIZE else self._large
         if private:
             pool = self._private_pool(private, pool)
@@ -174,7 +222,9 @@ class CachingAllocator:
         return address
 
     def free(self, address: int) -> None:
-        """The block at `address` (an answer of `malloc`) is used no more. Raises KeyError if there is none."""
+        """The block at `address` (an answer of `malloc`) is used no more. Raises KeyError if there
+        is none.
+        """
         if address == 0:
             return
         size, nbytes, pool, free = self._live.pop(address)
@@ -198,7 +248,9 @@ class CachingAllocator:
             pool.freed_at[address] = pool.searches
 
     def retire(self, address: int) -> None:
-        """The block at `address` is allocated no more, but waits for another stream before it can be used again."""
+        """The block at `address` is allocated no more, but waits for another stream before it can
+        be used again.
+        """
         if address == 0:
             return
         block = self._retired[address] = self._live.pop(address)
@@ -207,7 +259,9 @@ class CachingAllocator:
             self._count_end(self._statistics, block[2], block[0])
 
     def ready(self, address: int) -> None:
-        """Nobody uses the retired block at `address` any more. Does nothing where a full card has waited for it already."""
+        """Nobody uses the retired block at `address` any more. Does nothing where a full card has
+        waited for it already.
+        """
         if address not in self._retired:
             return
         size, nbytes, pool, free = self._retired.pop(address)
@@ -220,8 +274,9 @@ class CachingAllocator:
         return self._live[address][0] if address else 0
 
     def empty_cache(self) -> None:
-        """Give back every segment that is wholly free (torch.cuda.empty_cache, release_cached_blocks). The host waits for every
-        stream first. Those of a private pool are given back only after its last graph is gone."""
+        """Give back every segment that is wholly free (torch.cuda.empty_cache,
+        release_cached_blocks). The host waits for every stream first. Those of a private pool are
+        given back only after its last graph is gone."""
         self.num_sync_all_streams += 1
         for address in list(self._retired):
             self.ready(address)
@@ -236,12 +291,17 @@ class CachingAllocator:
         pair = self._private.get(number)
         if pair is None:
             small, large = self._small, self._large
-            pair = (Pool(True, small.min_rest, small.max_split, number), Pool(False, large.min_rest, large.max_split, number))
+            pair = (
+                Pool(True, small.min_rest, small.max_split, number),
+                Pool(False, large.min_rest, large.max_split, number),
+            )
             self._private[number] = pair
         return pair[0] if general.small else pair[1]
 
     def release_pool(self, number: int) -> None:
-        """No graph of private pool `number` is left: its free segments go when the cache is emptied or the card is full."""
+        """No graph of private pool `number` is left: its free segments go when the cache is emptied
+        or the card is full.
+        """
         self._released.add(number)
 
     def empty_pool(self, number: int) -> None:
@@ -256,42 +316,70 @@ class CachingAllocator:
             self._statistics.reset_peaks()
 
     def memory_stats(self) -> Dict[str, int]:
-        """What torch.cuda.memory_stats() would show, by its flat keys. Raises RuntimeError without `detailed`."""
+        """What torch.cuda.memory_stats() would show, by its flat keys. Raises RuntimeError without
+        `detailed`.
+        """
         if self._statistics is None:
             raise RuntimeError("this allocator keeps no detailed counts")
         stats = self._statistics.flat()
-        stats.update({name: getattr(self, name) for name in ("num_alloc_retries", "num_ooms", "num_sync_all_streams")})
+        stats.update(
+            {
+                name: getattr(self, name)
+                for name in ("num_alloc_retries", "num_ooms", "num_sync_all_streams")
+            }
+        )
         stats.update(num_device_alloc=self.memory.num_allocs, num_device_free=self.memory.num_frees)
-        stats["max_split_size"] = self.settings.max_split_size if self.settings.max_split_size is not None else -1
+        stats["max_split_size"] = (
+            self.settings.max_split_size if self.settings.max_split_size is not None else -1
+        )
         return dict(sorted(stats.items()))
 
     def segments(self) -> List[Segment]:
         """Every segment with the blocks that tile it, by address (torch.cuda.memory_snapshot)."""
-        used = {address: block[0] for address, block in [*self._live.items(), *self._retired.items()]}
-        every = [self._small, self._large, *(pool for pair in self._private.values() for pool in pair)]
+        used = {
+            address: block[0] for address, block in [*self._live.items(), *self._retired.items()]
+        }
+        every = [
+            self._small,
+            self._large,
+            *(pool for pair in self._private.values() for pool in pair),
+        ]
         return sorted(segment for pool in every for segment in pools.segments_of(pool, used))
 
     def _allowed_fit(self, pool: Pool, free: List[int], at: int, size: int) -> int:
-        """The place of the free block that serves under settings that ask for more than the best fit (get_free_block). `at`: of
-        the best fit. The answer is the length of `free` where none serves."""
+        """The place of the free block that serves under settings that ask for more than the best
+        fit (get_free_block). `at`: of the best fit. The answer is the length of `free` where none
+        serves."""
         pool.searches += 1
         if at < len(free) and self.settings.expandable_segments:
             at = pools.best_fit(pool, free, at)
         limit = self.settings.max_split_size
         if at < len(free) and limit is not None:
             found = free[at] >> SIZE_AT
-            if size < limit <= found or (size >= limit and found >= size + self.settings.max_non_split_rounding):
+            if size < limit <= found or (
+                size >= limit and found >= size + self.settings.max_non_split_rounding
+            ):
                 return len(free)
         return at
 
     def _from_card(self, pool: Pool, size: int, stream: int, nbytes: int) -> Tuple[int, int]:
-        """Address and size of new memory, after giving cached memory back if need be. Raises CardFull."""
+        """Address and size of new memory, after giving cached memory back if need be. Raises
+        CardFull.
+        """
         settings, memory = self.settings, self.memory
         if memory.allowed_bytes is not None and settings.garbage_collection_threshold:
-            pools.collect_garbage(memory, self._large, int(settings.garbage_collection_threshold * memory.allowed_bytes))
+            pools.collect_garbage(
+                memory,
+                self._large,
+                int(settings.garbage_collection_threshold * memory.allowed_bytes),
+            )
         block = self._new_memory(pool, size, stream)
         freed, limit = memory.segments_freed, settings.max_split_size
-        if block is None and limit is not None and pools.release_oversize(memory, pool, size, stream, limit):
+        if (
+            block is None
+            and limit is not None
+            and pools.release_oversize(memory, pool, size, stream, limit)
+        ):
             block = self._new_memory(pool, size, stream)
         if block is None and not pool.owner:  # what is cached is not given back during a capture
             self.empty_cache()
@@ -300,10 +388,25 @@ class CachingAllocator:
         self.segments_freed += memory.segments_freed - freed
         if block is None:
             self.num_ooms += 1
-            capacity = min(n for n in (memory.capacity_bytes, memory.allowed_bytes) if n is not None)
-            private = sum(found for pair in self._private.values() for one in pair for _, found, _ in one.free_blocks())
+            capacity = min(
+                n for n in (memory.capacity_bytes, memory.allowed_bytes) if n is not None
+            )
+            private = sum(
+                found
+                for pair in self._private.values()
+                for one in pair
+                for _, found, _ in one.free_blocks()
+            )
             wanted = segment_size(size, settings)
-            raise CardFull(nbytes, wanted, capacity - self.reserved, capacity, self.allocated, self.reserved, private)
+            raise CardFull(
+                nbytes,
+                wanted,
+                capacity - self.reserved,
+                capacity,
+                self.allocated,
+                self.reserved,
+                private,
+            )
         return block
 
     def _new_memory(self, pool: Pool, size: int, stream: int) -> Optional[Tuple[int, int]]:
@@ -315,7 +418,9 @@ class CachingAllocator:
             return pools.grow(memory, pool, size, stream, self.settings.large_segment)
         return pools.new_segment(memory, pool, wanted, stream)
 
-    def _count_allocation(self, statistics: Statistics, pool: Pool, address: int, found: int, size: int, nbytes: int) -> None:
+    def _count_allocation(
+        self, statistics: Statistics, pool: Pool, address: int, found: int, size: int, nbytes: int
+    ) -> None:
         """A block of `size` was cut from a free one of `found` bytes, or is all of it."""
         statistics.all.allocate(size, nbytes)
         scope = statistics.small if pool.small else statistics.large
@@ -338,7 +443,9 @@ class CachingAllocator:
         if size >= self._oversize:
             statistics.oversize_allocations.add(-1)
 
-    def _count_return(self, statistics: Statistics, pool: Pool, address: int, size: int, nbytes: int) -> None:
+    def _count_return(
+        self, statistics: Statistics, pool: Pool, address: int, size: int, nbytes: int
+    ) -> None:
         """A block is about to return to its pool."""
         scope = statistics.small if pool.small else statistics.large
         statistics.all.give_back(size, nbytes)

@@ -1,5 +1,7 @@
-"""The caching allocator's settings, as PYTORCH_ALLOC_CONF (or the older PYTORCH_CUDA_ALLOC_CONF) spells them. Keys, defaults
-and rules: c10/core/AllocatorConfig.h and .cpp, c10/cuda/CUDAAllocatorConfig.h of PyTorch 2.6 to 2.15."""
+"""The caching allocator's settings, as PYTORCH_ALLOC_CONF (or the older PYTORCH_CUDA_ALLOC_CONF)
+spells them. Keys, defaults
+and rules: c10/core/AllocatorConfig.h and .cpp, c10/cuda/CUDAAllocatorConfig.h of PyTorch 2.6 to
+2.15."""
 
 from __future__ import annotations
 
@@ -10,27 +12,47 @@ MIB = 1 << 20
 LARGE_SEGMENT = 20 * MIB  # kLargeBuffer; `large_segment_size_mb` changes it since 2.10
 ROUNDING_INTERVALS = 16  # roundup_power2_divisions: one per power of two from 1 MiB to 64 GiB
 
-# Keys that say nothing about how many bytes are held on the device: host memory, locks, graph capture, handle types, and how
-# many addresses an expandable segment has.
+# Keys that say nothing about how many bytes are held on the device: host memory, locks, graph
+# capture, handle types, and how many addresses an expandable segment has.
 WITHOUT_EFFECT = {
-    "expandable_segments_handle_type", "expandable_segments_reserve", "expandable_segments_reserve_by_class",
-    "graph_capture_record_stream_reuse", "pinned_free_catch_all", "pinned_max_cached_size_mb", "pinned_max_round_threshold_mb",
-    "pinned_num_register_threads", "pinned_reserve_segment_size_mb", "pinned_use_background_threads",
-    "pinned_use_cuda_host_register", "pinned_use_hip_host_register", "release_lock_on_cudamalloc", "release_lock_on_hipmalloc",
+    "expandable_segments_handle_type",
+    "expandable_segments_reserve",
+    "expandable_segments_reserve_by_class",
+    "graph_capture_record_stream_reuse",
+    "pinned_free_catch_all",
+    "pinned_max_cached_size_mb",
+    "pinned_max_round_threshold_mb",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
     "throw_on_cudamalloc_oom",
-}  # fmt: skip
+}
 
 
 class AllocatorSettings(NamedTuple):
     """How the caching allocator behaves. The defaults are PyTorch's."""
 
-    max_split_size: Optional[int] = None  # bytes; blocks of this size and more are not split. None: no limit
-    max_non_split_rounding: int = LARGE_SEGMENT  # bytes an unsplittable block may be larger than the request
-    roundup_power2_divisions: Tuple[int, ...] = (0,) * ROUNDING_INTERVALS  # by power of two from 1 MiB on; 0: off
-    garbage_collection_threshold: float = 0.0  # of the memory allowed; 0: off. Works only where a fraction is set
+    max_split_size: Optional[int] = (
+        None  # bytes; blocks of this size and more are not split. None: no limit
+    )
+    max_non_split_rounding: int = (
+        LARGE_SEGMENT  # bytes an unsplittable block may be larger than the request
+    )
+    roundup_power2_divisions: Tuple[int, ...] = (
+        0,
+    ) * ROUNDING_INTERVALS  # by power of two from 1 MiB on; 0: off
+    garbage_collection_threshold: float = (
+        0.0  # of the memory allowed; 0: off. Works only where a fraction is set
+    )
     expandable_segments: bool = False
     memory_fraction: Optional[float] = None  # per_process_memory_fraction
-    large_segment: int = LARGE_SEGMENT  # bytes; requests from 1 to 10 MiB share segments of this size
+    large_segment: int = (
+        LARGE_SEGMENT  # bytes; requests from 1 to 10 MiB share segments of this size
+    )
     native: bool = True  # False: backend:cudaMallocAsync, which the model does not follow
 
 
@@ -38,8 +60,8 @@ DEFAULT_SETTINGS = AllocatorSettings()
 
 
 def conf_in(environment: Mapping[str, str]) -> Optional[str]:
-    """The text in force in an environment; None without one. The older names go before the newer one, even empty ones: so it is
-    in every release to 2.15, read back from it."""
+    """The text in force in an environment; None without one. The older names go before the newer
+    one, even empty ones: so it is in every release to 2.15, read back from it."""
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
         if name in environment:
             return environment[name]
@@ -52,14 +74,14 @@ def settings_in(environment: Mapping[str, str]) -> AllocatorSettings:
 
 
 def settings_from(conf: str) -> AllocatorSettings:
-    """The settings of a string such as ``"max_split_size_mb:128,expandable_segments:True"``. Raises ValueError for an unknown
-    key or a value that PyTorch refuses as well, naming the key."""
+    """The settings of a string such as ``"max_split_size_mb:128,expandable_segments:True"``. Raises
+    ValueError for an unknown key or a value that PyTorch refuses as well, naming the key."""
     return changed(DEFAULT_SETTINGS, conf)
 
 
 def changed(settings: AllocatorSettings, conf: str) -> AllocatorSettings:
-    """`settings` after `conf` was set at run time. What is not named keeps its value, but for three settings that PyTorch puts
-    back first. Raises ValueError as above."""
+    """`settings` after `conf` was set at run time. What is not named keeps its value, but for three
+    settings that PyTorch puts back first. Raises ValueError as above."""
     put_back = ("max_split_size", "roundup_power2_divisions", "garbage_collection_threshold")
     settings = settings._replace(**{name: getattr(DEFAULT_SETTINGS, name) for name in put_back})
     for part in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", re.sub(r"\s", "", conf)):
@@ -81,7 +103,9 @@ def spelled(settings: AllocatorSettings) -> str:
     if settings.max_split_size is not None:
         parts.append("max_split_size_mb:%d" % (settings.max_split_size // MIB))
     if any(settings.roundup_power2_divisions):
-        divisions = ",".join("%d:%d" % (1 << at, count) for at, count in enumerate(settings.roundup_power2_divisions))
+        divisions = ",".join(
+            "%d:%d" % (1 << at, count) for at, count in enumerate(settings.roundup_power2_divisions)
+        )
         parts.append("roundup_power2_divisions:[%s]" % divisions)
     if settings.garbage_collection_threshold:
         parts.append("garbage_collection_threshold:%r" % settings.garbage_collection_threshold)
@@ -139,7 +163,9 @@ def _division(value: str, zero_too: bool) -> int:
 
 
 def _divisions(value: str) -> Tuple[int, ...]:
-    """One number for all sizes, or ``[256:1,512:2,>:8]``: sizes in MiB with the divisions from there on."""
+    """One number for all sizes, or ``[256:1,512:2,>:8]``: sizes in MiB with the divisions from
+    there on.
+    """
     if not value.startswith("["):
         return (_division(value, zero_too=False),) * ROUNDING_INTERVALS
     divisions = [0] * ROUNDING_INTERVALS
@@ -147,7 +173,9 @@ def _divisions(value: str) -> Tuple[int, ...]:
     for part in filter(None, value.strip("[]").split(",")):
         bound, colon, count_text = part.partition(":")
         if not colon:
-            raise ValueError("roundup_power2_divisions: %r is not of the form size:divisions" % part)
+            raise ValueError(
+                "roundup_power2_divisions: %r is not of the form size:divisions" % part
+            )
         count = _division(count_text, zero_too=True)
         if bound == ">":
             divisions[last:] = [count] * (ROUNDING_INTERVALS - last)

@@ -1,13 +1,23 @@
-"""The allocator's counts: what `torch.cuda.memory_stats()` shows, by pool and over all. Names and meanings:
-c10/core/CachingDeviceAllocator.h (DeviceStats) and torch/cuda/memory.py (memory_stats)."""
+"""The allocator's counts: what `torch.cuda.memory_stats()` shows, by pool and over all. Names and
+meanings: c10/core/CachingDeviceAllocator.h (DeviceStats) and torch/cuda/memory.py
+(memory_stats)."""
 
 from __future__ import annotations
 
 from typing import Dict
 
-# What is counted in each pool and over all. Active is what is allocated or waits for another stream.
+# What is counted in each pool and over all. Active is what is allocated or waits for another
+# stream.
 STATISTICS = (
-    *("active", "active_bytes", "allocated_bytes", "allocation", "inactive_split", "inactive_split_bytes", "requested_bytes"),
+    *(
+        "active",
+        "active_bytes",
+        "allocated_bytes",
+        "allocation",
+        "inactive_split",
+        "inactive_split_bytes",
+        "requested_bytes",
+    ),
     *("reserved_bytes", "segment"),
 )
 
@@ -29,8 +39,8 @@ class Gauge:
 
 
 class Scope:
-    """The counts of one pool, or of all. Each change is one call with plain attributes: a trial makes thousands a step, and
-    gauges of their own by name made its steps a fifth slower."""
+    """The counts of one pool, or of all. Each change is one call with plain attributes: a trial
+    makes thousands a step, and gauges of their own by name made its steps a fifth slower."""
 
     __slots__ = tuple(prefix + name for prefix in ("", "peak_", "freed_") for name in STATISTICS)
 
@@ -114,7 +124,11 @@ class Statistics:
         for name in ("oversize_allocations", "oversize_segments"):
             gauge = getattr(self, name)
             flat.update(_flat(name, gauge.current, gauge.peak, gauge.freed))
-        for pool, scope in (("all", self.all), ("large_pool", self.large), ("small_pool", self.small)):
+        for pool, scope in (
+            ("all", self.all),
+            ("large_pool", self.large),
+            ("small_pool", self.small),
+        ):
             for name in STATISTICS:
                 numbers = (getattr(scope, prefix + name) for prefix in ("", "peak_", "freed_"))
                 flat.update(_flat("%s.%s" % (name, pool), *numbers))

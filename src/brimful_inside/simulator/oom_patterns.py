@@ -1,6 +1,7 @@
-"""Out-of-memory patterns: one table, by which an exception or the end of a standard error is recognised. Not among them: limits
-of a kernel launch ("invalid configuration argument", Triton's "out of resource: shared memory"), illegal memory access,
-CUDNN_STATUS_NOT_SUPPORTED, and Python's own errors that merely mention memory."""
+"""Out-of-memory patterns: one table, by which an exception or the end of a standard error is
+recognised. Not among them: limits of a kernel launch ("invalid configuration argument", Triton's
+"out of resource: shared memory"), illegal memory access, CUDNN_STATUS_NOT_SUPPORTED, and Python's
+own errors that merely mention memory."""
 
 from __future__ import annotations
 
@@ -17,38 +18,103 @@ class OomPattern(NamedTuple):
     name: str
     kind: str  # "out_of_device_memory" or "out_of_host_memory"
     pattern: str  # a regular expression over the message, case-sensitive
-    type_pattern: str = ""  # over the exception's qualified name; empty: any that is not plainly Python's own
+    type_pattern: str = (
+        ""  # over the exception's qualified name; empty: any that is not plainly Python's own
+    )
 
 
-# The order matters: the first that fits is the answer. Host rows that share words with device rows come first.
-OOM_PATTERNS: Tuple[OomPattern, ...] = tuple(OomPattern(*row) for row in (
-    # Host memory. The first two are c10/core/impl/alloc_cpu.cpp on Linux and on Windows.
-    ("DefaultCPUAllocator", HOST, r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"),
-    ("Python's MemoryError", HOST, r"", r"(^|[._])(MemoryError|_?ArrayMemoryError)$"),
-    ("brimful's BatchMemoryError", HOST, r"", r"(^|\.)BatchMemoryError$"),  # brimful.train: a batch was being made
-    ("std::bad_alloc", HOST, r"std::bad_alloc"),
-    ("ENOMEM", HOST, r"\[Errno 12\]|Cannot allocate memory( \(12\))?$", r"(OSError|RuntimeError|BlockingIOError)$|^$"),
-    ("a worker's bus error", HOST, r"(killed by signal: Bus error|Unexpected bus error encountered in worker)"),
-    ("/dev/shm is full", HOST, r"unable to (allocate shared|write to file|resize|mmap).*(No space left|Cannot allocate)"),
-    ("cuDNN, host", HOST, r"CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
-    ("XPU, host", HOST, r"(UR_RESULT|PI|ZE_RESULT)_ERROR_OUT_OF_HOST_MEMORY"),
-    # Device memory. The first is what the allocators raise: c10/cuda, c10/xpu, c10/hip, aten/src/ATen/mps.
-    ("torch.OutOfMemoryError", DEVICE, r"", r"^torch\.(cuda\.|_C\.)*_?OutOfMemoryError$|^OutOfMemoryError$"),
-    ("CUDA out of memory", DEVICE, r"CUDA out of memory"),
-    ("HIP out of memory", DEVICE, r"HIP out of memory"),
-    ("XPU out of memory", DEVICE, r"XPU out of memory"),
-    ("MPS out of memory", DEVICE, r"MPS backend out of memory"),
-    ("NCCL", DEVICE, r"NCCL[^\n]*(\n[^\n]*){0,8}?(Cuda failure (\d+ )?'out of memory'|Failed to CUDA (calloc|malloc))"),
-    ("CUDA error", DEVICE, r"CUDA (driver )?error: out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"),
-    ("HIP error", DEVICE, r"HIP (driver )?error: out of memory|hipErrorOutOfMemory|hipErrorMemoryAllocation"),
-    ("XPU error", DEVICE, r"(UR_RESULT|PI|ZE_RESULT)_ERROR_(OUT_OF_DEVICE_MEMORY|MEM_OBJECT_ALLOCATION_FAILURE)"),
-    ("cuBLAS", DEVICE, r"CUBLAS_STATUS_ALLOC_FAILED"),
-    ("cuSOLVER, cuSPARSE, cuRAND, cuFFT", DEVICE, r"(CUSOLVER|CUSPARSE|CURAND|CUFFT)_(STATUS_)?(ALLOC|ALLOCATION)_FAILED"),
-    ("ROCm libraries", DEVICE, r"(HIPBLAS|HIPSOLVER|HIPSPARSE)_STATUS_ALLOC_FAILED|miopenStatusAllocFailed"),
-    # cuDNN says so, or finds no algorithm whose workspace still fits.
-    ("cuDNN", DEVICE, r"CUDNN_STATUS_(ALLOC_FAILED|INTERNAL_ERROR(_DEVICE_ALLOCATION_FAILED)?)\b"),
-    ("cuDNN, no engine", DEVICE, r"unable to find an engine to execute this computation"),
-))  # fmt: skip
+# The order matters: the first that fits is the answer. Host rows that share words with device rows
+# come first.
+OOM_PATTERNS: Tuple[OomPattern, ...] = tuple(
+    OomPattern(*row)
+    for row in (
+        # Host memory. The first two are c10/core/impl/alloc_cpu.cpp on Linux and on Windows.
+        (
+            "DefaultCPUAllocator",
+            HOST,
+            r"DefaultCPUAllocator: (can't allocate memory|not enough memory)",
+        ),
+        ("Python's MemoryError", HOST, r"", r"(^|[._])(MemoryError|_?ArrayMemoryError)$"),
+        (
+            "brimful's BatchMemoryError",
+            HOST,
+            r"",
+            r"(^|\.)BatchMemoryError$",
+        ),  # brimful_train: a batch was being made
+        ("std::bad_alloc", HOST, r"std::bad_alloc"),
+        (
+            "ENOMEM",
+            HOST,
+            r"\[Errno 12\]|Cannot allocate memory( \(12\))?$",
+            r"(OSError|RuntimeError|BlockingIOError)$|^$",
+        ),
+        (
+            "a worker's bus error",
+            HOST,
+            r"(killed by signal: Bus error|Unexpected bus error encountered in worker)",
+        ),
+        (
+            "/dev/shm is full",
+            HOST,
+            r"unable to (allocate shared|write to file|resize|mmap).*(No space left|Cannot "
+            r"allocate)",
+        ),
+        ("cuDNN, host", HOST, r"CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
+        ("XPU, host", HOST, r"(UR_RESULT|PI|ZE_RESULT)_ERROR_OUT_OF_HOST_MEMORY"),
+        # Device memory. The first is what the allocators raise: c10/cuda, c10/xpu, c10/hip,
+        # aten/src/ATen/mps.
+        (
+            "torch.OutOfMemoryError",
+            DEVICE,
+            r"",
+            r"^torch\.(cuda\.|_C\.)*_?OutOfMemoryError$|^OutOfMemoryError$",
+        ),
+        ("CUDA out of memory", DEVICE, r"CUDA out of memory"),
+        ("HIP out of memory", DEVICE, r"HIP out of memory"),
+        ("XPU out of memory", DEVICE, r"XPU out of memory"),
+        ("MPS out of memory", DEVICE, r"MPS backend out of memory"),
+        (
+            "NCCL",
+            DEVICE,
+            r"NCCL[^\n]*(\n[^\n]*){0,8}?(Cuda failure (\d+ )?'out of memory'|Failed to CUDA "
+            r"(calloc|malloc))",
+        ),
+        (
+            "CUDA error",
+            DEVICE,
+            r"CUDA (driver )?error: out of "
+            r"memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY",
+        ),
+        (
+            "HIP error",
+            DEVICE,
+            r"HIP (driver )?error: out of memory|hipErrorOutOfMemory|hipErrorMemoryAllocation",
+        ),
+        (
+            "XPU error",
+            DEVICE,
+            r"(UR_RESULT|PI|ZE_RESULT)_ERROR_(OUT_OF_DEVICE_MEMORY|MEM_OBJECT_ALLOCATION_FAILURE)",
+        ),
+        ("cuBLAS", DEVICE, r"CUBLAS_STATUS_ALLOC_FAILED"),
+        (
+            "cuSOLVER, cuSPARSE, cuRAND, cuFFT",
+            DEVICE,
+            r"(CUSOLVER|CUSPARSE|CURAND|CUFFT)_(STATUS_)?(ALLOC|ALLOCATION)_FAILED",
+        ),
+        (
+            "ROCm libraries",
+            DEVICE,
+            r"(HIPBLAS|HIPSOLVER|HIPSPARSE)_STATUS_ALLOC_FAILED|miopenStatusAllocFailed",
+        ),
+        # cuDNN says so, or finds no algorithm whose workspace still fits.
+        (
+            "cuDNN",
+            DEVICE,
+            r"CUDNN_STATUS_(ALLOC_FAILED|INTERNAL_ERROR(_DEVICE_ALLOCATION_FAILED)?)\b",
+        ),
+        ("cuDNN, no engine", DEVICE, r"unable to find an engine to execute this computation"),
+    )
+)
 
 # Errors of Python and of scripts: what they say about memory is their own talk.
 PYTHONS_OWN = re.compile(
@@ -58,27 +124,34 @@ PYTHONS_OWN = re.compile(
 )
 
 # An exception's line in a traceback, with the prefix that torchrun gives to a rank's lines.
-EXCEPTION_LINE = re.compile(r"^(?:\[[^\]\n]*\]:? ?)*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit))(?::[ \t]*(.*))?$")
+EXCEPTION_LINE = re.compile(
+    r"^(?:\[[^\]\n]*\]:? ?)*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit))(?::[ \t]*(.*))?$"
+)
 
-# What one rank says when another one fell, and what a launcher says of its child: consequences, not causes.
+# What one rank says when another one fell, and what a launcher says of its child: consequences, not
+# causes.
 CONSEQUENCE = re.compile(
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|SignalException|SystemExit|BrokenPipeError"
-    r"|Connection (closed|reset|refused) by peer|Connection reset|[Cc]ommunicator was aborted|exited unexpectedly"
+    r"|Connection (closed|reset|refused) by peer|Connection reset|[Cc]ommunicator was "
+    r"aborted|exited unexpectedly"
     r"|Watchdog caught collective operation timeout|Broken pipe"
 )
 
 
 def match_oom(type_name: str, message: str) -> Optional[OomPattern]:
-    """The pattern of an exception, by its qualified name and message; None if it is not about missing memory. Without a name,
-    `message` is a process's last words (the end of its standard error): the exceptions in it are looked at from the last one
-    back, those that only follow from another's fall passed over."""
+    """The pattern of an exception, by its qualified name and message; None if it is not about
+    missing memory. Without a name, `message` is a process's last words (the end of its standard
+    error): the exceptions in it are looked at from the last one back, those that only follow from
+    another's fall passed over."""
     if not type_name:
         return _match_in(message)
     if PYTHONS_OWN.search(type_name):
         return None
     name = type_name[len("builtins.") :] if type_name.startswith("builtins.") else type_name
     for pattern in OOM_PATTERNS:
-        if re.search(pattern.type_pattern, name) and re.search(pattern.pattern, message, re.MULTILINE):
+        if re.search(pattern.type_pattern, name) and re.search(
+            pattern.pattern, message, re.MULTILINE
+        ):
             return pattern
     return None
 
@@ -99,7 +172,9 @@ def _match_in(text: str) -> Optional[OomPattern]:
 
 
 def _exceptions_in(text: str) -> List[Tuple[str, str]]:
-    """Qualified names and messages of the exceptions in a traceback's text; a message runs on over the lines that follow."""
+    """Qualified names and messages of the exceptions in a traceback's text; a message runs on over
+    the lines that follow.
+    """
     found: List[Tuple[str, str]] = []
     for line in text.splitlines():
         match = EXCEPTION_LINE.match(line)

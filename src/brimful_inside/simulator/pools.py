@@ -1,9 +1,11 @@
-"""Pools of free blocks, and how they take segments from the card and give them back (c10/cuda/CUDACachingAllocator.cpp). A free
-block is one number, its size above its address. So a sorted list of numbers is the allocator's order: the smallest that fits,
-at the lowest address (BlockComparatorSize). Segments never touch, so free blocks whose addresses do are neighbours in one
-segment. Ordinary segments are taken and given back whole. An expandable segment (Note [Expandable Segments]) is one stretch of
-addresses for each stream and pool, mapped page by page as it is needed: pages of 2 MiB in the small pool and 20 MiB in the
-large one; the lowest addresses are mapped first; only whole free pages are given back."""
+"""Pools of free blocks, and how they take segments from the card and give them back
+(c10/cuda/CUDACachingAllocator.cpp). A free block is one number, its size above its address. So a
+sorted list of numbers is the allocator's order: the smallest that fits, at the lowest address
+(BlockComparatorSize). Segments never touch, so free blocks whose addresses do are neighbours in one
+segment. Ordinary segments are taken and given back whole. An expandable segment (Note [Expandable
+Segments]) is one stretch of addresses for each stream and pool, mapped page by page as it is
+needed: pages of 2 MiB in the small pool and 20 MiB in the large one; the lowest addresses are
+mapped first; only whole free pages are given back."""
 
 from __future__ import annotations
 
@@ -22,14 +24,20 @@ ENDLESS = 1 << 50  # addresses of a segment on a card without limit
 
 
 class DeviceMemory:
-    """What a card has for segments, and how much of it is reserved. Bytes; None and NO_LIMIT are without limit."""
+    """What a card has for segments, and how much of it is reserved. Bytes; None and NO_LIMIT are
+    without limit.
+    """
 
     def __init__(self, capacity_bytes: Optional[int], statistics: Optional[Statistics]):
         self.capacity_bytes = capacity_bytes
-        self.allowed_bytes: Optional[int] = None  # the share of the card that a memory fraction leaves
+        self.allowed_bytes: Optional[int] = (
+            None  # the share of the card that a memory fraction leaves
+        )
         self.oversize = NO_LIMIT  # blocks of so many bytes are counted by themselves
         self.reserved = self.peak_reserved = 0
-        self.least_refused = NO_LIMIT  # the least that would have been reserved where there was no room for it
+        self.least_refused = (
+            NO_LIMIT  # the least that would have been reserved where there was no room for it
+        )
         self.num_allocs = self.num_frees = 0
         self.segments_freed = 0  # those of `num_frees` that are no part of an expandable one
         self._statistics = statistics
@@ -49,7 +57,9 @@ class DeviceMemory:
         return address
 
     def take(self, pool: Pool, nbytes: int, segments: int) -> None:
-        """Memory comes from the card; mapping a part of an expandable segment takes bytes and no segment."""
+        """Memory comes from the card; mapping a part of an expandable segment takes bytes and no
+        segment.
+        """
         self.num_allocs += 1
         self.reserved += nbytes
         self.peak_reserved = max(self.peak_reserved, self.reserved)
@@ -64,7 +74,9 @@ class DeviceMemory:
     def _count(self, pool: Pool, nbytes: int, segments: int) -> None:
         if self._statistics is not None:
             self._statistics.all.reserve(nbytes, segments)
-            (self._statistics.small if pool.small else self._statistics.large).reserve(nbytes, segments)
+            (self._statistics.small if pool.small else self._statistics.large).reserve(
+                nbytes, segments
+            )
             if segments and abs(nbytes) >= self.oversize:
                 self._statistics.oversize_segments.add(segments)
 
@@ -89,31 +101,50 @@ class ExpandableSegment(NamedTuple):
 
 
 class Pool:
-    """Small or large blocks: the free ones by stream, and the segments that they are cut from. Private pools (CUDA graphs,
-    torch.cuda.MemPool; Note [Interaction with CUDA graph capture]) have an `owner`: a graph has the addresses of its capture
-    baked in, so its segments are not given back while it lives, and nobody else is served from them."""
+    """Small or large blocks: the free ones by stream, and the segments that they are cut from.
+    Private pools (CUDA graphs, torch.cuda.MemPool; Note [Interaction with CUDA graph capture]) have
+    an `owner`: a graph has the addresses of its capture baked in, so its segments are not given
+    back while it lives, and nobody else is served from them."""
 
     __slots__ = (
-        "ends", "expandable", "free", "freed_at", "max_split", "min_rest", "owner", "searches", "segments", "small", "starts",
+        "ends",
+        "expandable",
+        "free",
+        "freed_at",
+        "max_split",
+        "min_rest",
+        "owner",
+        "searches",
+        "segments",
+        "small",
+        "starts",
         "unmapped",
-    )  # fmt: skip
+    )
 
     def __init__(self, small: bool, min_rest: int, max_split: int, owner: int = 0):
         self.small = small
         self.owner = owner  # the number of the private pool that it is half of; 0: none
         self.min_rest = min_rest  # a rest smaller than this is not worth a block of its own
-        self.max_split = max_split  # requests of this size and more are not cut out of a larger block
+        self.max_split = (
+            max_split  # requests of this size and more are not cut out of a larger block
+        )
         self.free: Dict[int, List[int]] = {}  # by stream, sorted
         self.starts: Dict[int, int] = {}  # free blocks by their addresses
         self.ends: Dict[int, int] = {}  # and by the addresses behind their ends
         self.segments: Dict[int, Tuple[int, int]] = {}  # size and stream by address
         self.expandable: List[ExpandableSegment] = []
-        self.unmapped: Dict[int, int] = {}  # stretches of expandable segments without memory: size by address
+        self.unmapped: Dict[
+            int, int
+        ] = {}  # stretches of expandable segments without memory: size by address
         self.searches = 0  # the clock of the garbage collector
-        self.freed_at: Dict[int, int] = {}  # `searches` when the free block at an address became free
+        self.freed_at: Dict[
+            int, int
+        ] = {}  # `searches` when the free block at an address became free
 
     def put(self, address: int, size: int, free: List[int]) -> int:
-        """A block becomes free and merges with its free neighbours: the number of what it is now (free_block)."""
+        """A block becomes free and merges with its free neighbours: the number of what it is now
+        (free_block).
+        """
         end = address + size
         other = self.starts.pop(end, 0)
         if other:
@@ -135,7 +166,11 @@ class Pool:
 
     def free_blocks(self, least: int = 0) -> List[Tuple[int, int, int]]:
         """Address, size and stream of each free block of at least so many bytes."""
-        large = ((stream, block) for stream, free in self.free.items() for block in free[bisect_left(free, least << SIZE_AT) :])
+        large = (
+            (stream, block)
+            for stream, free in self.free.items()
+            for block in free[bisect_left(free, least << SIZE_AT) :]
+        )
         return [(block & ADDRESS, block >> SIZE_AT, stream) for stream, block in large]
 
     def is_segment(self, address: int, size: int) -> bool:
@@ -146,7 +181,9 @@ class Pool:
         return next((segment for segment in self.expandable if segment.holds(address)), None)
 
 
-def new_segment(memory: DeviceMemory, pool: Pool, size: int, stream: int) -> Optional[Tuple[int, int]]:
+def new_segment(
+    memory: DeviceMemory, pool: Pool, size: int, stream: int
+) -> Optional[Tuple[int, int]]:
     """Address and size of a new segment; None if the card has no room for it (alloc_block)."""
     if not memory.has_room(size):
         return None
@@ -157,7 +194,9 @@ def new_segment(memory: DeviceMemory, pool: Pool, size: int, stream: int) -> Opt
 
 
 def release_free(memory: DeviceMemory, pool: Pool) -> None:
-    """Give back every segment that is wholly free, and every free page of expandable ones (release_blocks)."""
+    """Give back every segment that is wholly free, and every free page of expandable ones
+    (release_blocks).
+    """
     for address, size, stream in pool.free_blocks(ROUND_LARGE):  # no segment and no page is smaller
         if pool.is_segment(address, size):
             _release_segment(memory, pool, address)
@@ -168,10 +207,15 @@ def release_free(memory: DeviceMemory, pool: Pool) -> None:
 
 
 def release_oversize(memory: DeviceMemory, pool: Pool, size: int, stream: int, limit: int) -> bool:
-    """Give back just enough oversize blocks for a request of `size` (release_available_cached_blocks). `limit`: the size from
-    which on blocks are oversize. Answers whether enough was given back to try again."""
+    """Give back just enough oversize blocks for a request of `size`
+    (release_available_cached_blocks). `limit`: the size from which on blocks are oversize. Answers
+    whether enough was given back to try again."""
     needed = max(size, limit)
-    blocks = [(block & ADDRESS, block >> SIZE_AT) for block in pool.free.get(stream, []) if block >> SIZE_AT >= limit]
+    blocks = [
+        (block & ADDRESS, block >> SIZE_AT)
+        for block in pool.free.get(stream, [])
+        if block >> SIZE_AT >= limit
+    ]
     blocks = [block for block in blocks if pool.is_segment(*block)]
     single = next((block for block in blocks if block[1] >= needed), None)
     if single is not None:
@@ -186,7 +230,9 @@ def release_oversize(memory: DeviceMemory, pool: Pool, size: int, stream: int, l
 
 
 def collect_garbage(memory: DeviceMemory, pool: Pool, threshold_bytes: int) -> None:
-    """Give back the free segments that were unused for longer than the average, until under the threshold."""
+    """Give back the free segments that were unused for longer than the average, until under the
+    threshold.
+    """
     target = memory.reserved - threshold_bytes
     candidates = [block for block in pool.free_blocks() if pool.is_segment(*block[:2])]
     while target > 0 and candidates:
@@ -206,8 +252,9 @@ def _release_segment(memory: DeviceMemory, pool: Pool, address: int) -> None:
 
 
 def best_fit(pool: Pool, free: List[int], at: int) -> int:
-    """Of the free blocks from `at` on, the first that can grow less than the one behind it. A block at the mapped end of an
-    expandable segment can grow, so it counts with what it could become (get_free_block)."""
+    """Of the free blocks from `at` on, the first that can grow less than the one behind it. A block
+    at the mapped end of an expandable segment can grow, so it counts with what it could become
+    (get_free_block)."""
 
     def could_become(block: int) -> int:
         size = block >> SIZE_AT
@@ -218,12 +265,17 @@ def best_fit(pool: Pool, free: List[int], at: int) -> int:
     return at
 
 
-def grow(memory: DeviceMemory, pool: Pool, size: int, stream: int, large_page: int) -> Optional[Tuple[int, int]]:
-    """Address and size of a block of at least `size`, mapped as far as need be and in no list; None if the card is full. As in
-    PyTorch, what was mapped before the card was full stays mapped (try_allocate_expandable_block)."""
+def grow(
+    memory: DeviceMemory, pool: Pool, size: int, stream: int, large_page: int
+) -> Optional[Tuple[int, int]]:
+    """Address and size of a block of at least `size`, mapped as far as need be and in no list; None
+    if the card is full. As in PyTorch, what was mapped before the card was full stays mapped
+    (try_allocate_expandable_block)."""
     address = _room(pool, size, stream)
     if address is None:
-        address = _reserve_addresses(memory, pool, size, stream, 2 * MIB if pool.small else large_page)
+        address = _reserve_addresses(
+            memory, pool, size, stream, 2 * MIB if pool.small else large_page
+        )
     while True:
         found = pool.starts.get(address, 0) >> SIZE_AT
         if found >= size:
@@ -234,8 +286,10 @@ def grow(memory: DeviceMemory, pool: Pool, size: int, stream: int, large_page: i
 
 
 def _room(pool: Pool, size: int, stream: int) -> Optional[int]:
-    """Where the lowest free or unmapped block with `size` free addresses from it on lies; None if there is none. As
-    find_expandable_block has it: the search starts at unmapped blocks, or at the free block before one."""
+    """Where the lowest free or unmapped block with `size` free addresses from it on lies; None if
+    there is none. As
+    find_expandable_block has it: the search starts at unmapped blocks, or at the free block before
+    one."""
     for segment in pool.expandable:
         if segment.stream != stream:
             continue
@@ -252,9 +306,13 @@ def _room(pool: Pool, size: int, stream: int) -> Optional[int]:
 
 
 def _reserve_addresses(memory: DeviceMemory, pool: Pool, size: int, stream: int, page: int) -> int:
-    """The base of a new expandable segment. PyTorch keeps addresses for the card's memory and an eighth more."""
+    """The base of a new expandable segment. PyTorch keeps addresses for the card's memory and an
+    eighth more.
+    """
     capacity = memory.capacity_bytes
-    nbytes = -(-(ENDLESS if capacity is None else max(capacity + capacity // 8, size)) // page) * page
+    nbytes = (
+        -(-(ENDLESS if capacity is None else max(capacity + capacity // 8, size)) // page) * page
+    )
     base = memory.new_addresses(nbytes)
     pool.expandable.append(ExpandableSegment(base, page, nbytes, stream))
     pool.unmapped[base] = nbytes
@@ -262,7 +320,9 @@ def _reserve_addresses(memory: DeviceMemory, pool: Pool, size: int, stream: int,
 
 
 def _map(memory: DeviceMemory, pool: Pool, address: int, size: int, stream: int) -> bool:
-    """Put memory behind the first `size` bytes of an unmapped stretch; they become free (map_block)."""
+    """Put memory behind the first `size` bytes of an unmapped stretch; they become free
+    (map_block).
+    """
     segment = pool.expandable_at(address)
     assert segment is not None, "what is unmapped lies in an expandable segment"
     mapped = segment.up(address + size) - address
@@ -276,8 +336,17 @@ def _map(memory: DeviceMemory, pool: Pool, address: int, size: int, stream: int)
     return True
 
 
-def _unmap(memory: DeviceMemory, pool: Pool, segment: ExpandableSegment, address: int, size: int, stream: int) -> None:
-    """Give back the whole pages of a free block; what is left of it on both sides stays free (unmap_block)."""
+def _unmap(
+    memory: DeviceMemory,
+    pool: Pool,
+    segment: ExpandableSegment,
+    address: int,
+    size: int,
+    stream: int,
+) -> None:
+    """Give back the whole pages of a free block; what is left of it on both sides stays free
+    (unmap_block).
+    """
     start, end = segment.up(address), segment.down(address + size)
     if start >= end:
         return
@@ -287,7 +356,9 @@ def _unmap(memory: DeviceMemory, pool: Pool, segment: ExpandableSegment, address
             pool.put(side, left, pool.free[stream])
     memory.give_back(pool, end - start, 0)
     end += pool.unmapped.pop(end, 0)
-    start = next((other for other, length in pool.unmapped.items() if other + length == start), start)
+    start = next(
+        (other for other, length in pool.unmapped.items() if other + length == start), start
+    )
     if end - start == segment.size:
         pool.unmapped.pop(start, None)
         pool.expandable.remove(segment)
@@ -318,7 +389,9 @@ class Segment(NamedTuple):
 def segments_of(pool: Pool, used: Mapping[int, int]) -> Iterator[Segment]:
     """A pool's segments; `used`: the sizes of the blocks that are not free, by address."""
     for address, (size, stream) in pool.segments.items():
-        yield Segment(address, size, pool.small, stream, False, _pieces(pool, used, address), pool.owner)
+        yield Segment(
+            address, size, pool.small, stream, False, _pieces(pool, used, address), pool.owner
+        )
     for segment in pool.expandable:
         address = segment.base
         while segment.holds(address):

@@ -1,6 +1,6 @@
-"""A trace as a program: what happens in which order, apart from how many bytes each allocation takes. Two traces at different
-batch sizes are comparable when their programs have the same events; allocations are numbered in their order for that, from 0 on
-for each card."""
+"""A trace as a program: what happens in which order, apart from how many bytes each allocation
+takes. Two traces at different batch sizes are comparable when their programs have the same events;
+allocations are numbered in their order for that, from 0 on for each card."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from brimful_inside.simulator.allocator_settings import AllocatorSettings, chang
 from brimful_inside.simulator.garbage import uncollected
 from brimful_inside.simulator.trace import KIND_OF, Free, Malloc, Ready, Retire, Trace
 
-# What happens at one row, without bytes: ("malloc", op, workspace, number of its args), ("free", n), ("retire", n) and
-# ("ready", n) of the n-th allocation, and as in the trace all other rows (simulator/trace.py).
-# ("card", number) stands between the programs of two cards.
+# What happens at one row, without bytes: ("malloc", op, workspace, number of its args), ("free",
+# n), ("retire", n) and ("ready", n) of the n-th allocation, and as in the trace all other rows
+# (simulator/trace.py). ("card", number) stands between the programs of two cards.
 Event = Tuple[Any, ...]
 
 
@@ -44,7 +44,9 @@ class Program:
         return None
 
     def on_card(self, capability: Sequence[int], multiprocessors: int) -> Program:
-        """The program on another card that does everything in the same way: its workspaces have that card's sizes."""
+        """The program on another card that does everything in the same way: its workspaces have
+        that card's sizes.
+        """
         card = (*capability, multiprocessors)
         if card not in self._on_cards:
             self._on_cards[card] = self._moved(capability, multiprocessors)
@@ -92,7 +94,9 @@ class Program:
 
     def settings_after(self, settings: AllocatorSettings) -> AllocatorSettings:
         """Those in force at its end, where it begins with `settings`."""
-        return reduce(changed, (str(event[1]) for event in self.events if event[0] == "settings"), settings)
+        return reduce(
+            changed, (str(event[1]) for event in self.events if event[0] == "settings"), settings
+        )
 
     @cached_property
     def replays(self) -> Dict[Any, Any]:
@@ -101,8 +105,12 @@ class Program:
 
     @cached_property
     def cards(self) -> Tuple[Program, ...]:
-        """The program of each card; those of cards that do the same, as most ranks do, share their events."""
-        ends = [at for at, event in enumerate(self.events) if event[0] == "card"] + [len(self.events)]
+        """The program of each card; those of cards that do the same, as most ranks do, share their
+        events.
+        """
+        ends = [at for at, event in enumerate(self.events) if event[0] == "card"] + [
+            len(self.events)
+        ]
         if len(ends) == 1:
             return (self,)
         seen: Dict[Tuple[Event, ...], Program] = {}
@@ -116,9 +124,11 @@ class Program:
         return tuple(cards)
 
     def largest_live_set(self, sizes: Sequence[int]) -> List[int]:
-        """The allocations that are alive when most bytes are, on the card that holds most, if they have `sizes`. What is
-        retired is alive until it is ready."""
-        highest = alive = number = start = first = 0  # start and first: of this card, its first event and allocation
+        """The allocations that are alive when most bytes are, on the card that holds most, if they
+        have `sizes`. What is retired is alive until it is ready."""
+        highest = alive = number = start = first = (
+            0  # start and first: of this card, its first event and allocation
+        )
         found = (0, 0, 0)  # start, end and first allocation of the events up to the highest moment
         for at, event in enumerate(self.events):
             kind = event[0]
@@ -153,17 +163,23 @@ def joined(programs: Sequence[Program]) -> Program:
     for number, program in enumerate(programs):
         events += [("card", number), *program.events] if number else program.events
     sizes = tuple(size for program in programs for size in program.sizes)
-    return Program(tuple(events), sizes, tuple(args for program in programs for args in program.args))
+    return Program(
+        tuple(events), sizes, tuple(args for program in programs for args in program.args)
+    )
 
 
 @uncollected
 def program_of(trace: Trace) -> Program:
-    """Take a trace apart. Ends of storages older than the trace are left out, as they free nothing in a replay."""
+    """Take a trace apart. Ends of storages older than the trace are left out, as they free nothing
+    in a replay.
+    """
     events: List[Event] = []
     sizes: List[int] = []
     args: List[Tuple[int, ...]] = []
     numbers: Dict[int, int] = {}  # of what is alive, by identifier
-    seen: Dict[Event, Event] = {}  # the same few allocations come again and again: one object for each
+    seen: Dict[
+        Event, Event
+    ] = {}  # the same few allocations come again and again: one object for each
     for row in trace.rows:
         kind = KIND_OF[type(row)]
         if isinstance(row, Malloc):
@@ -190,9 +206,15 @@ def _end(kind: str, number: int) -> Event:
 
 
 def _is_known(row: Malloc) -> bool:
-    """A workspace that this version computes otherwise, or not at all, is no help: its bytes are then fitted as they are."""
+    """A workspace that this version computes otherwise, or not at all, is no help: its bytes are
+    then fitted as they are.
+    """
     name = row.workspace
-    return name is not None and name in workspaces.FORMULAS and workspaces.bytes_of(name, row.args) == row.nbytes
+    return (
+        name is not None
+        and name in workspaces.FORMULAS
+        and workspaces.bytes_of(name, row.args) == row.nbytes
+    )
 
 
 def _words(event: Event) -> str:

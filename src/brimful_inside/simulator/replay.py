@@ -33,9 +33,14 @@ class Replayed(NamedTuple):
     steps: int = 0  # optimizer steps
 
 
-def replay(program: Program, sizes: Sequence[int], allocator: CachingAllocator, observe: Optional[Observer] = None) -> Replayed:
-    """Replay the program of one card until it ends or the card is full. `sizes` are the bytes that its allocations ask for, by
-    their numbers; `allocator` is a fresh one."""
+def replay(
+    program: Program,
+    sizes: Sequence[int],
+    allocator: CachingAllocator,
+    observe: Optional[Observer] = None,
+) -> Replayed:
+    """Replay the program of one card until it ends or the card is full. `sizes` are the bytes that
+    its allocations ask for, by their numbers; `allocator` is a fresh one."""
     malloc, free = allocator.malloc, allocator.free
     remaining = iter(sizes)
     addresses: List[int] = []
@@ -70,13 +75,19 @@ def replay(program: Program, sizes: Sequence[int], allocator: CachingAllocator, 
             if observe is not None:
                 observe(event, addresses, allocator)
     except CardFull as error:
-        full = error.with_traceback(None)  # which holds the allocator, and this very frame, for as long as `full` is known
+        full = error.with_traceback(
+            None
+        )  # which holds the allocator, and this very frame, for as long as `full` is known
     visits.append((phase, Peaks(allocator.peak_allocated, allocator.peak_reserved)))
     return _worst(visits, full, allocator.num_alloc_retries, allocator.segments_freed, steps)
 
 
 def _worst(
-    visits: Iterable[Tuple[str, Peaks]], full: Optional[CardFull], retries: int, segments_freed: int, steps: int
+    visits: Iterable[Tuple[str, Peaks]],
+    full: Optional[CardFull],
+    retries: int,
+    segments_freed: int,
+    steps: int,
 ) -> Replayed:
     """From the peaks of each stay in a phase, in order."""
     phases: Dict[str, Peaks] = {}
@@ -90,9 +101,14 @@ def _worst(
 
 
 def replay_cards(
-    program: Program, sizes: Sequence[int], settings: AllocatorSettings = DEFAULT_SETTINGS, capacity_bytes: Optional[int] = None
+    program: Program,
+    sizes: Sequence[int],
+    settings: AllocatorSettings = DEFAULT_SETTINGS,
+    capacity_bytes: Optional[int] = None,
 ) -> List[Replayed]:
-    """The replay of each card's program; `capacity_bytes`: for segments (None: no limit). What was replayed before is known."""
+    """The replay of each card's program; `capacity_bytes`: for segments (None: no limit). What was
+    replayed before is known.
+    """
     replays: List[Replayed] = []
     first = 0
     for card in program.cards:
@@ -103,16 +119,29 @@ def replay_cards(
 
 
 def _known_or_replayed(
-    card: Program, sizes: Tuple[int, ...], settings: AllocatorSettings, capacity_bytes: Optional[int]
+    card: Program,
+    sizes: Tuple[int, ...],
+    settings: AllocatorSettings,
+    capacity_bytes: Optional[int],
 ) -> Replayed:
-    """Of the same sizes a replay is the same in every room that grants and refuses the same requests, if no share of the room
-    is set and no segment is expandable: how many addresses one has, and so when the next one begins, depends on the room."""
+    """Of the same sizes a replay is the same in every room that grants and refuses the same
+    requests, if no share of the room
+    is set and no segment is expandable: how many addresses one has, and so when the next one
+    begins, depends on the room."""
     known = card.replays.setdefault((hash(sizes), sum(sizes), settings), [])
-    shares = settings.memory_fraction is None and not settings.expandable_segments and not card.changes_settings
+    shares = (
+        settings.memory_fraction is None
+        and not settings.expandable_segments
+        and not card.changes_settings
+    )
     room = NO_LIMIT - 1 if capacity_bytes is None else capacity_bytes
     for own, refused, found in known:
         if own == room or (shares and found.peak.reserved <= room < refused):
-            return found if own == room or found.full is None else found._replace(full=found.full.of(room))
+            return (
+                found
+                if own == room or found.full is None
+                else found._replace(full=found.full.of(room))
+            )
     allocator = CachingAllocator(capacity_bytes, settings, detailed=False)
     found = replay(card, sizes, allocator)
     known.append((room, allocator.memory.least_refused, found))

@@ -1,26 +1,38 @@
-"""How long a kernel takes on a card: the larger of its arithmetic's and its bytes' time, and what its launch costs. The model
-is the roofline (Williams, Waterman, Patterson, CACM 2009) with two things added that make the knee of a training step: a
-product is computed in tiles that go to the multiprocessors in waves, so that a small one leaves most of them idle (NVIDIA,
-"Matrix Multiplication Background User's Guide", sections on tile and wave quantization), and the host needs time to dispatch
-each operation, so that a step of small kernels waits for the host. Times are seconds, rates are per second. Each constant below
-says whether it is fitted, cited or assumed. Cards that train together exchange bytes over links: in turn with the kernels, or
-beside them (a collective), up to the end of the step."""
+"""How long a kernel takes on a card: the larger of its arithmetic's and its bytes' time, and what
+its launch costs. The model is the roofline (Williams, Waterman, Patterson, CACM 2009) with two
+things added that make the knee of a training step: a product is computed in tiles that go to the
+multiprocessors in waves, so that a small one leaves most of them idle (NVIDIA, "Matrix
+Multiplication Background User's Guide", sections on tile and wave quantization), and the host needs
+time to dispatch each operation, so that a step of small kernels waits for the host. Times are
+seconds, rates are per second. Each constant below says whether it is fitted, cited or assumed.
+Cards that train together exchange bytes over links: in turn with the kernels, or beside them (a
+collective), up to the end of the step."""
 
 from __future__ import annotations
 
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
-# Rate classes of a kernel (`Kernel.kind`): these, "fp64" and "fp32", which have a peak rate of arithmetic, and the next six.
+# Rate classes of a kernel (`Kernel.kind`): these, "fp64" and "fp32", which have a peak rate of
+# arithmetic, and the next six.
 TENSOR_CORES = frozenset(("tf32", "fp16", "bf16", "fp8", "int8"))
 MEMORY = "memory"  # bytes of the card
 LINK, PINNED = "link", "pinned"  # bytes over the bus, of ordinary memory of the host and of pinned
-PEER, COLLECTIVE = "peer", "collective"  # bytes that a card exchanges with others: what follows waits, or only the step's end
+PEER, COLLECTIVE = (
+    "peer",
+    "collective",
+)  # bytes that a card exchanges with others: what follows waits, or only the step's end
 SYNC = "sync"  # the host waits for the card
 
 # What bounds a kernel.
-COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER, LINKS = "compute", "bandwidth", "launches", "transfer", "links"
-# `Kernel.engine` of what the autograd engine dispatches, a replayed CUDA graph runs (the host dispatches the graph alone), and
-# an optimizer's step.
+COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER, LINKS = (
+    "compute",
+    "bandwidth",
+    "launches",
+    "transfer",
+    "links",
+)
+# `Kernel.engine` of what the autograd engine dispatches, a replayed CUDA graph runs (the host
+# dispatches the graph alone), and an optimizer's step.
 BY_AUTOGRAD, BY_GRAPH, BY_OPTIMIZER = 1, 2, 3
 BOUNDS = (COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER, LINKS)
 
@@ -49,62 +61,95 @@ class Rates(NamedTuple):
     capability: Tuple[int, int]
 
     def peak(self, kind: str) -> float:
-        """Operations per second of a rate class; where the card lacks its units, those that stand in for them."""
+        """Operations per second of a rate class; where the card lacks its units, those that stand
+        in for them.
+        """
         if kind == "fp64":
             return self.fp32 * FP64_SHARE.get(self.capability, FP64_SHARE_ELSE)
         if kind in ("fp8", "int8"):
-            return (self.fp16 or self.fp32) * (2.0 if self.capability >= (8, 9) or kind == "int8" else 1.0)
+            return (self.fp16 or self.fp32) * (
+                2.0 if self.capability >= (8, 9) or kind == "int8" else 1.0
+            )
         return {"tf32": self.tf32, "fp16": self.fp16, "bf16": self.bf16}.get(kind) or self.fp32
 
 
-# Double precision against single, by compute capability (CUDA C++ Programming Guide, table "Throughput of Native Arithmetic
-# Instructions"): 1/2 on the cards for data centres, 1/32 or 1/64 elsewhere.
+# Double precision against single, by compute capability (CUDA C++ Programming Guide, table
+# "Throughput of Native Arithmetic Instructions"): 1/2 on the cards for data centres, 1/32 or 1/64
+# elsewhere.
 FP64_SHARE = {(7, 0): 0.5, (8, 0): 0.5, (9, 0): 0.5, (10, 0): 0.5, (7, 5): 1 / 32}
 FP64_SHARE_ELSE = 1 / 64
 
 
 class Efficiency(NamedTuple):
-    """What is reached of the peaks, and what a launch costs. `tensor_cores`, `halved` and `direct` are fitted on published
-    training speeds (bench/clock.py), the rest cited or assumed."""
+    """What is reached of the peaks, and what a launch costs. `tensor_cores`, `halved` and `direct`
+    are fitted on published training speeds (bench/clock.py), the rest cited or assumed."""
 
     tensor_cores: float = 0.70  # of the peak, in large products
-    halved: float = 1.0  # the same on GeForce cards: they add up in single precision at half the rate, so that operands keep up
-    bandwidth: float = 0.80  # assumed: copies on an A100 or V100 reach 80 to 90 % of the datasheet's figure
-    direct: float = 0.07  # of single precision's peak, in grouped convolutions that tensor cores do not serve
-    cuda_cores: float = 0.90  # assumed: single precision products of cuBLAS reach 85 to 95 % where they are large
-    attention: float = 0.60  # of the peak in fused attention (Dao, FlashAttention-2, arXiv 2307.08691: 50 to 73 % on an A100)
-    # The same before capability 8.0, forward and backward: PyTorch has CUTLASS's memory-efficient kernel there, in small tiles
-    # for 64 KiB of shared memory. On a T4, by Nsight Compute (github.com/ssiu/flash-attention-turing), kernels that reach 63 to
-    # 66 % of the peak forward are 2.07 to 2.19 times as fast; two backward, of four and of three products, reach 49 and 45 %
-    # and are together 1.35 times as fast as its five. Volta and GeForce cards are assumed to reach as much.
+    # the same on GeForce cards: they add up in single precision at half the rate, so that operands
+    # keep up
+    halved: float = 1.0
+    bandwidth: float = (
+        0.80  # assumed: copies on an A100 or V100 reach 80 to 90 % of the datasheet's figure
+    )
+    direct: float = (
+        0.07  # of single precision's peak, in grouped convolutions that tensor cores do not serve
+    )
+    cuda_cores: float = (
+        0.90  # assumed: single precision products of cuBLAS reach 85 to 95 % where they are large
+    )
+    # of the peak in fused attention (Dao, FlashAttention-2, arXiv 2307.08691: 50 to 73 % on an
+    # A100)
+    attention: float = 0.60
+    # The same before capability 8.0, forward and backward: PyTorch has CUTLASS's memory-efficient
+    # kernel there, in small tiles for 64 KiB of shared memory. On a T4, by Nsight Compute
+    # (github.com/ssiu/flash-attention-turing), kernels that reach 63 to 66 % of the peak forward
+    # are 2.07 to 2.19 times as fast; two backward, of four and of three products, reach 49 and 45 %
+    # and are together 1.35 times as fast as its five. Volta and GeForce cards are assumed to reach
+    # as much.
     attention_before_8: Tuple[float, float] = (0.30, 0.25)
-    kernel_s: float = 2.5e-6  # assumed: from the start of a kernel that does nothing to the start of the next one
-    script_s: float = 25e-6  # host time of an operation that Python calls, with its module's and autograd's bookkeeping
+    kernel_s: float = (
+        2.5e-6  # assumed: from the start of a kernel that does nothing to the start of the next one
+    )
+    # host time of an operation that Python calls, with its module's and autograd's bookkeeping
+    script_s: float = 25e-6
     engine_s: float = 15e-6  # the same of one that the autograd engine calls
     launch_s: float = 4e-6  # host time of each further kernel of an operation
-    pinned_bytes_per_s: float = 12e9  # assumed: 16 lanes of PCIe 3.0 carry 12 GB/s, of later ones twice and four times that
+    pinned_bytes_per_s: float = (
+        12e9  # assumed: 16 lanes of PCIe 3.0 carry 12 GB/s, of later ones twice and four times that
+    )
     peer_bytes_per_s: float = 12e9  # between cards, each way (assumed: 16 lanes of PCIe 3.0)
-    link_bytes_per_s: float = 6e9  # assumed: memory that is not pinned goes through a buffer at half of that
+    link_bytes_per_s: float = (
+        6e9  # assumed: memory that is not pinned goes through a buffer at half of that
+    )
 
     def with_host(self, factor: float) -> Efficiency:
         """The same card with a host that is `factor` times as slow."""
-        return self._replace(script_s=self.script_s * factor, engine_s=self.engine_s * factor, launch_s=self.launch_s * factor)
+        return self._replace(
+            script_s=self.script_s * factor,
+            engine_s=self.engine_s * factor,
+            launch_s=self.launch_s * factor,
+        )
 
 
 DEFAULT = Efficiency()
 
-# (rows, columns) of a tile with the share of a multiprocessor's rate that kernels of such tiles reach: small ones load more for
-# each multiplication (NVIDIA's guide, "Dimension Quantization Effects" and its figure on tile sizes).
+# (rows, columns) of a tile with the share of a multiprocessor's rate that kernels of such tiles
+# reach: small ones load more for each multiplication (NVIDIA's guide, "Dimension Quantization
+# Effects" and its figure on tile sizes).
 TENSOR_TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 64, 0.65), (64, 32, 0.5))
 SCALAR_TILES = ((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.9), (32, 32, 0.7))
-HALVED_UP_TO = 2.5  # half precision against single: 2 on GeForce cards from Ampere on, 4 to 16 on all that have full rates
+# half precision against single: 2 on GeForce cards from Ampere on, 4 to 16 on all that have full
+# rates
+HALVED_UP_TO = 2.5
 PACKED_FROM, PACKED_WIDTH = 32, 64  # groups, and channels of a block on the diagonal (assumed)
 DEPTH = 32  # a tile goes through k in steps of this length
 SPLITS = (1, 2, 4, 8, 16, 32, 64)  # k is split over several multiprocessors where tiles are few
 
 
 class Timed(NamedTuple):
-    """A kernel's time on the card: what binds it, its busy time, and the part of it that is the cost of starting it."""
+    """A kernel's time on the card: what binds it, its busy time, and the part of it that is the
+    cost of starting it.
+    """
 
     seconds: float
     bound: str
@@ -138,33 +183,51 @@ def _attention_share(kernel: Kernel, rates: Rates, efficiency: Efficiency) -> fl
     """What fused attention, whose kernels have no shape, reaches of the peak."""
     if kernel.kind not in TENSOR_CORES:
         return efficiency.cuda_cores
-    return efficiency.attention if rates.capability >= (8, 0) else efficiency.attention_before_8["backward" in kernel.op]
+    return (
+        efficiency.attention
+        if rates.capability >= (8, 0)
+        else efficiency.attention_before_8["backward" in kernel.op]
+    )
 
 
 def is_grouped(kernel: Kernel) -> bool:
-    """A convolution by groups: what is known least of all (cuDNN has kernels for some of them and not for others)."""
+    """A convolution by groups: what is known least of all (cuDNN has kernels for some of them and
+    not for others).
+    """
     return bool(kernel.shape) and kernel.shape[0] > 1 and "convolution" in kernel.op
 
 
 def _grouped_time(kernel: Kernel, rates: Rates, efficiency: Efficiency) -> float:
-    """Of many groups, blocks on the diagonal are packed into tiles; few groups, and one for each channel, run on CUDA cores."""
+    """Of many groups, blocks on the diagonal are packed into tiles; few groups, and one for each
+    channel, run on CUDA cores.
+    """
     groups, m, n, k = kernel.shape
     width = min(m, n, k)
     if groups < PACKED_FROM or width == 1 or kernel.kind not in TENSOR_CORES:
         return kernel.flops / (rates.fp32 * efficiency.direct)
-    return kernel.flops * max(1, PACKED_WIDTH // width) / (rates.peak(kernel.kind) * _reached(kernel.kind, rates, efficiency))
+    return (
+        kernel.flops
+        * max(1, PACKED_WIDTH // width)
+        / (rates.peak(kernel.kind) * _reached(kernel.kind, rates, efficiency))
+    )
 
 
 def _reached(kind: str, rates: Rates, efficiency: Efficiency) -> float:
     """The share of its peak that a large product reaches."""
     if kind not in TENSOR_CORES:
         return efficiency.cuda_cores
-    return efficiency.halved if rates.peak("fp16") <= HALVED_UP_TO * rates.fp32 else efficiency.tensor_cores
+    return (
+        efficiency.halved
+        if rates.peak("fp16") <= HALVED_UP_TO * rates.fp32
+        else efficiency.tensor_cores
+    )
 
 
-def product_time(shape: Sequence[int], kind: str, rates: Rates, efficiency: Efficiency = DEFAULT) -> float:
-    """Seconds of arithmetic of `batch` products of (m, k) by (k, n): waves of tiles over the multiprocessors, k split where
-    tiles are few."""
+def product_time(
+    shape: Sequence[int], kind: str, rates: Rates, efficiency: Efficiency = DEFAULT
+) -> float:
+    """Seconds of arithmetic of `batch` products of (m, k) by (k, n): waves of tiles over the
+    multiprocessors, k split where tiles are few."""
     batch, m, n, k = shape
     tensor = kind in TENSOR_CORES
     processors = rates.multiprocessors
@@ -183,19 +246,27 @@ def product_time(shape: Sequence[int], kind: str, rates: Rates, efficiency: Effi
 
 
 def over_links(collective: str, nbytes: float, ranks: int) -> float:
-    """Bytes that each card sends in NCCL's rings, for `nbytes` of the whole tensor (github.com/NVIDIA/nccl-tests,
-    doc/PERFORMANCE.md): all of it twice, but for its own part, to reduce it for all; once to gather, scatter or exchange it."""
+    """Bytes that each card sends in NCCL's rings, for `nbytes` of the whole tensor
+    (github.com/NVIDIA/nccl-tests,
+    doc/PERFORMANCE.md): all of it twice, but for its own part, to reduce it for all; once to
+    gather, scatter or exchange it."""
     name = collective.replace("_", "")
     if ranks < 2 or "barrier" in name:
         return 0.0
     own = (ranks - 1) / ranks
     if "allreduce" in name:
         return 2 * own * nbytes
-    return own * nbytes if any(part in name for part in ("allgather", "reducescatter", "alltoall")) else nbytes
+    return (
+        own * nbytes
+        if any(part in name for part in ("allgather", "reducescatter", "alltoall"))
+        else nbytes
+    )
 
 
 class Step(NamedTuple):
-    """The time of one step, and where it goes. `shares` are seconds by BOUNDS; they add up to `seconds`."""
+    """The time of one step, and where it goes. `shares` are seconds by BOUNDS; they add up to
+    `seconds`.
+    """
 
     seconds: float
     device_s: float  # the card is busy, collectives aside
@@ -212,9 +283,10 @@ def dispatch_time(kernel: Kernel, efficiency: Efficiency = DEFAULT) -> float:
 
 
 class Queue:
-    """Two queues in simple form: the host dispatches operations one after another, the card runs them in that order. `host` and
-    `device` are the moments, in seconds, at which each is done with all it was given so far; `links` that of the collectives,
-    which run beside the card's kernels."""
+    """Two queues in simple form: the host dispatches operations one after another, the card runs
+    them in that order. `host` and `device` are the moments, in seconds, at which each is done with
+    all it was given so far; `links` that of the collectives, which run beside the card's
+    kernels."""
 
     def __init__(self) -> None:
         self.host = self.device = self.links = 0.0
@@ -230,7 +302,9 @@ class Queue:
             self.device = max(self.device, self.host) + seconds
 
     def end_step(self) -> float:
-        """The optimizer waits for the collectives. Returns the seconds that they were still to take."""
+        """The optimizer waits for the collectives. Returns the seconds that they were still to
+        take.
+        """
         done = max(self.device, self.host)
         self.device = max(self.device, self.links)
         return max(0.0, self.links - done)
@@ -240,8 +314,12 @@ class Queue:
         self.host = max(self.host, self.device)
 
 
-def step_time(kernels: Sequence[Kernel], times: Sequence[Timed], efficiency: Efficiency = DEFAULT) -> Step:
-    """The time of a step that is one of many: from the end of one to the end of the next, after a first one."""
+def step_time(
+    kernels: Sequence[Kernel], times: Sequence[Timed], efficiency: Efficiency = DEFAULT
+) -> Step:
+    """The time of a step that is one of many: from the end of one to the end of the next, after a
+    first one.
+    """
     queue = Queue()
     for kernel, timed in zip(kernels, times):
         queue.run(kernel, timed.seconds, efficiency)

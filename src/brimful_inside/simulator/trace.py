@@ -1,41 +1,48 @@
-"""The trace of an imaginary run: every allocation and its end, in order, as lines that can be replayed.
+"""The trace of an imaginary run: every allocation and its end, in order, as lines that can be
+replayed.
 
-One JSON array a line, after a header object. Sizes are the bytes requested, before the allocator rounds them: rounding,
-segments and fragmentation are the allocator's business and are done anew at each replay.
+One JSON array a line, after a header object. Sizes are the bytes requested, before the allocator
+rounds them: rounding, segments and fragmentation are the allocator's business and are done anew at
+each replay.
 
     {"trace_version": 1, ...}
     ["malloc", id, nbytes, op]                  operation `op` allocates a storage
-    ["malloc", id, nbytes, op, name, [ints]]    the same, its size computed by `workspaces.bytes_of(name, ints)`
-    ["free", id]                                the storage is gone
-    ["stream", n]                               from here on, mallocs are of stream n (0 until the first such row)
-    ["pool", n]                                 from here on, mallocs are of private pool n (0: of the general ones)
-    ["release_pool", n]                         its last graph is gone: an emptied cache gives its free segments back as well
-    ["empty_pool", n]                           its free segments are given back now
-    ["retire", id]                              it is gone, but another stream may still be using its block (`record_stream`)
-    ["ready", id]                               that stream is done: the retired block returns to its pool
-    ["phase", name]                             from here on, peaks belong to this phase (reset at this moment)
-    ["phase_was", name]                         the phase that began last was this one, as was seen later
-    ["step", n]                                 the n-th optimizer step is complete
-    ["empty_cache"]                             cached segments are given back
-    ["settings", text]                          the allocator has other settings now, as PYTORCH_ALLOC_CONF spells them
+    ["malloc", id, nbytes, op, name, [ints]]    the same, its size computed by
+    `workspaces.bytes_of(name, ints)` ["free", id]                                the storage is
+    gone ["stream", n]                               from here on, mallocs are of stream n (0 until
+    the first such row) ["pool", n]                                 from here on, mallocs are of
+    private pool n (0: of the general ones) ["release_pool", n]                         its last
+    graph is gone: an emptied cache gives its free segments back as well ["empty_pool", n]
+    its free segments are given back now ["retire", id]                              it is gone, but
+    another stream may still be using its block (`record_stream`) ["ready", id]
+    that stream is done: the retired block returns to its pool ["phase", name]
+    from here on, peaks belong to this phase (reset at this moment) ["phase_was", name]
+    the phase that began last was this one, as was seen later ["step", n]
+    the n-th optimizer step is complete ["empty_cache"]                             cached segments
+    are given back ["settings", text]                          the allocator has other settings now,
+    as PYTORCH_ALLOC_CONF spells them
 
-`ints` of a workspace are shapes and the like, so that a fit over several traces can compute them at another batch size.
-Between them stand notes, which change nothing in a replay: where in the script and in the model each allocation belongs.
+`ints` of a workspace are shapes and the like, so that a fit over several traces can compute them at
+another batch size. Between them stand notes, which change nothing in a replay: where in the script
+and in the model each allocation belongs.
 
     ["site", n, module, where, during, model]          defines site n
     ["at", n]                                          from here on, mallocs are at site n
-    ["tag", id, category, module, model, itemsize]     what the allocation `id` is, for its whole life
-    ["backward", 1] and ["backward", 0]                a backward pass begins, ends
-    ["uses", name]                                     the script uses "autocast", "gradient_checkpointing", ...
+    ["tag", id, category, module, model, itemsize]     what the allocation `id` is, for its whole
+    life ["backward", 1] and ["backward", 0]                a backward pass begins, ends
+    ["uses", name]                                     the script uses "autocast",
+    "gradient_checkpointing", ...
 
-`module` is a path as `named_modules` of the outermost module calls it ("" for the outermost itself), `model` that module's
-class name ("" outside of any module), `where` a line of the user's, "train.py:12 in main: loss.backward()".
-At the end stands what ran on the card in the last complete step, for the clock (simulator/roofline.py has the words), and
-what ran outside of the training's passes: how often each kernel did, with the fields of a "run".
+`module` is a path as `named_modules` of the outermost module calls it ("" for the outermost
+itself), `model` that module's class name ("" outside of any module), `where` a line of the user's,
+"train.py:12 in main: loss.backward()". At the end stands what ran on the card in the last complete
+step, for the clock (simulator/roofline.py has the words), and what ran outside of the training's
+passes: how often each kernel did, with the fields of a "run".
 
     ["run", op, kind, flops, bytes, launches, engine, [batch, m, n, k] or []]
-    ["outside", "eval", samples, [[times, op, ...], ...], loader]      in evaluations of so many samples of a loader
-    ["outside", "between", times, [[times, op, ...], ...], null]       between two passes over the training's data, those aside
+    ["outside", "eval", samples, [[times, op, ...], ...], loader]      in evaluations of so many
+    samples of a loader ["outside", "between", times, [[times, op, ...], ...], null]       between
+    two passes over the training's data, those aside
 
 A loader is named by its place among those of the report.
 """
@@ -51,9 +58,16 @@ from brimful_inside.simulator.roofline import Kernel
 
 TRACE_VERSION = 1
 
-PARAMETER, GRADIENT, OPTIMIZER_STATE, BUFFER, INPUT = "parameter", "gradient", "optimizer_state", "buffer", "input"
+PARAMETER, GRADIENT, OPTIMIZER_STATE, BUFFER, INPUT = (
+    "parameter",
+    "gradient",
+    "optimizer_state",
+    "buffer",
+    "input",
+)
 
-# What the process was doing: `during` of a site. RECOMPUTATION is a forward pass inside a backward pass (checkpointing).
+# What the process was doing: `during` of a site. RECOMPUTATION is a forward pass inside a backward
+# pass (checkpointing).
 FORWARD, BACKWARD, RECOMPUTATION, OPTIMIZER = "forward", "backward", "recomputation", "optimizer"
 
 
@@ -99,13 +113,36 @@ At = NamedTuple("At", [("number", int)])
 Backward = NamedTuple("Backward", [("begins", bool)])
 Uses = NamedTuple("Uses", [("name", str)])
 
-Row = Union[Malloc, Free, Phase, Step, EmptyCache, Settings, Stream, Pool, ReleasePool, EmptyPool, Retire, Ready]
+Row = Union[
+    Malloc,
+    Free,
+    Phase,
+    Step,
+    EmptyCache,
+    Settings,
+    Stream,
+    Pool,
+    ReleasePool,
+    EmptyPool,
+    Retire,
+    Ready,
+]
 Note = Union[Site, At, Tag, Backward, Uses]
 
 _ROWS: Dict[str, Any] = {
-    "malloc": Malloc, "free": Free, "stream": Stream, "pool": Pool, "release_pool": ReleasePool, "empty_pool": EmptyPool,
-    "retire": Retire, "ready": Ready, "phase": Phase, "step": Step, "empty_cache": EmptyCache, "settings": Settings,
-}  # fmt: skip
+    "malloc": Malloc,
+    "free": Free,
+    "stream": Stream,
+    "pool": Pool,
+    "release_pool": ReleasePool,
+    "empty_pool": EmptyPool,
+    "retire": Retire,
+    "ready": Ready,
+    "phase": Phase,
+    "step": Step,
+    "empty_cache": EmptyCache,
+    "settings": Settings,
+}
 _NOTES: Dict[str, Any] = {"site": Site, "at": At, "tag": Tag, "backward": Backward, "uses": Uses}
 
 
@@ -123,7 +160,14 @@ class Outside(NamedTuple):
 
 
 KIND_OF: Dict[Any, str] = {
-    row: kind for kind, row in [*_ROWS.items(), *_NOTES.items(), ("phase_was", PhaseWas), ("run", Kernel), ("outside", Outside)]
+    row: kind
+    for kind, row in [
+        *_ROWS.items(),
+        *_NOTES.items(),
+        ("phase_was", PhaseWas),
+        ("run", Kernel),
+        ("outside", Outside),
+    ]
 }
 
 
@@ -168,7 +212,9 @@ def decode_row(parts: List[Any]) -> Row:
 
 @uncollected
 def decode(lines: Iterable[str]) -> Trace:
-    """The trace in `lines`. A torn last line is left out and `whole` is False; a torn line elsewhere is a ValueError."""
+    """The trace in `lines`. A torn last line is left out and `whole` is False; a torn line
+    elsewhere is a ValueError.
+    """
     rows: List[Row] = []
     notes: List[Tuple[int, Note]] = []
     runs: List[Kernel] = []
@@ -183,7 +229,10 @@ def decode(lines: Iterable[str]) -> Trace:
             whole = False
         elif header is None:
             if not isinstance(value, dict) or value.get("trace_version") != TRACE_VERSION:
-                raise ValueError("not a trace of version %d: it starts with %r" % (TRACE_VERSION, str(value)[:80]))
+                raise ValueError(
+                    "not a trace of version %d: it starts with %r"
+                    % (TRACE_VERSION, str(value)[:80])
+                )
             header = value
         elif kind == "backward":
             notes.append((len(rows), Backward(bool(value[1]))))
@@ -193,9 +242,18 @@ def decode(lines: Iterable[str]) -> Trace:
             runs.append(_kernel(value[1:]))
         elif kind == "outside":
             name, amount, kernels, loader = value[1:]
-            outside.append(Outside(name, amount, tuple((times, _kernel(fields)) for times, *fields in kernels), loader))
+            outside.append(
+                Outside(
+                    name,
+                    amount,
+                    tuple((times, _kernel(fields)) for times, *fields in kernels),
+                    loader,
+                )
+            )
         elif kind == "phase_was":
-            rows[max(number for number, row in enumerate(rows) if isinstance(row, Phase))] = Phase(value[1])
+            rows[max(number for number, row in enumerate(rows) if isinstance(row, Phase))] = Phase(
+                value[1]
+            )
         else:
             rows.append(decode_row(value))
     return Trace(header or {}, rows, whole, tuple(notes), tuple(runs), tuple(outside))
@@ -210,7 +268,9 @@ _AT_ONCE = 2000  # lines that are parsed by one call
 
 
 def _values(lines: Iterator[str]) -> Iterator[Any]:
-    """The value of each line; `_TORN` for a last line that cannot be read. Raises ValueError for such a line elsewhere."""
+    """The value of each line; `_TORN` for a last line that cannot be read. Raises ValueError for
+    such a line elsewhere.
+    """
     while True:
         some = list(islice(lines, _AT_ONCE))
         if not some:

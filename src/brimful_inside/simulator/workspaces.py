@@ -1,14 +1,18 @@
-"""Workspaces: device memory that libraries and kernels take from PyTorch's allocator, beside the tensors a script sees.
+"""Workspaces: device memory that libraries and kernels take from PyTorch's allocator, beside the
+tensors a script sees.
 
-Each formula computes bytes from whole numbers (shapes, a card's capability, a version), so that a trace can name it and its
-numbers, and the bytes can be computed anew at another batch size. `FORMULAS` is the table; cuDNN's are in cudnn_workspaces.py.
+Each formula computes bytes from whole numbers (shapes, a card's capability, a version), so that a
+trace can name it and its numbers, and the bytes can be computed anew at another batch size.
+`FORMULAS` is the table; cuDNN's are in cudnn_workspaces.py.
 
-PyTorch keeps one cuBLAS workspace for each pair of thread and stream: the autograd engine's thread has one of its own, so a
-training step holds two. From 2.15 on it is allocated for the operation and freed after it, unless caching is on.
+PyTorch keeps one cuBLAS workspace for each pair of thread and stream: the autograd engine's thread
+has one of its own, so a training step holds two. From 2.15 on it is allocated for the operation and
+freed after it, unless caching is on.
 
-Temporaries of CUDA's kernels that come, go or change their form at some size are in every trace, with 0 bytes where the kernel
-takes none; their numbers are chosen so that each is affine in the batch size. The files named are PyTorch's
-(below aten/src/ATen/native where no folder is given), releases 2.6 to 2.15.
+Temporaries of CUDA's kernels that come, go or change their form at some size are in every trace,
+with 0 bytes where the kernel takes none; their numbers are chosen so that each is affine in the
+batch size. The files named are PyTorch's (below aten/src/ATen/native where no folder is given),
+releases 2.6 to 2.15.
 """
 
 from __future__ import annotations
@@ -17,7 +21,11 @@ import re
 from math import gcd
 from typing import Callable, Dict, Mapping, Sequence, Tuple
 
-from brimful_inside.simulator.cudnn_workspaces import backward_data_bytes, backward_filter_bytes, forward_bytes
+from brimful_inside.simulator.cudnn_workspaces import (
+    backward_data_bytes,
+    backward_filter_bytes,
+    forward_bytes,
+)
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -37,8 +45,9 @@ def torch_release(version: str) -> int:
 
 
 def cublas_default_bytes(major: int, minor: int, release: int) -> int:
-    """cuBLAS's workspace without CUBLAS_WORKSPACE_CONFIG, by capability (aten/src/ATen/cuda/CublasHandlePool.cpp). 32 MiB on
-    Hopper, later on Blackwell as well; else two buffers of 4096 KiB and eight of 16 KiB, as ":4096:2:16:8"."""
+    """cuBLAS's workspace without CUBLAS_WORKSPACE_CONFIG, by capability
+    (aten/src/ATen/cuda/CublasHandlePool.cpp). 32 MiB on Hopper, later on Blackwell as well; else
+    two buffers of 4096 KiB and eight of 16 KiB, as ":4096:2:16:8"."""
     blackwell = major in (10, 12) and release >= BLACKWELL_32_MIB_SINCE
     thor = major == 11 and release >= THOR_32_MIB_SINCE
     if (major == 9 and (minor == 0 or release >= BLACKWELL_32_MIB_SINCE)) or blackwell or thor:
@@ -47,13 +56,15 @@ def cublas_default_bytes(major: int, minor: int, release: int) -> int:
 
 
 def cublaslt_default_bytes(major: int, minor: int, release: int) -> int:
-    """What cuBLASLt takes beside cuBLAS's workspace, without settings: nothing where the two are one, else 1 MiB."""
+    """What cuBLASLt takes beside cuBLAS's workspace, without settings: nothing where the two are
+    one, else 1 MiB.
+    """
     return 0 if release >= UNIFIED_SINCE else MIB
 
 
 def cublas_bytes(capability: Sequence[int], release: int, environment: Mapping[str, str]) -> int:
-    """cuBLAS's workspace as the environment has it. CUBLAS_WORKSPACE_CONFIG is pairs ``:KIB:COUNT``; what cannot be read leaves
-    the default, as in PyTorch."""
+    """cuBLAS's workspace as the environment has it. CUBLAS_WORKSPACE_CONFIG is pairs
+    ``:KIB:COUNT``; what cannot be read leaves the default, as in PyTorch."""
     pairs = re.findall(r":([0-9]+):([0-9]+)", environment.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if not pairs:
         return cublas_default_bytes(capability[0], capability[1], release)
@@ -61,8 +72,8 @@ def cublas_bytes(capability: Sequence[int], release: int, environment: Mapping[s
 
 
 def cublaslt_bytes(capability: Sequence[int], release: int, environment: Mapping[str, str]) -> int:
-    """What cuBLASLt takes beside cuBLAS's workspace: 0 where they are one. Of the switch, anything but "1" and "0" is as not
-    set (c10::utils::check_env)."""
+    """What cuBLASLt takes beside cuBLAS's workspace: 0 where they are one. Of the switch, anything
+    but "1" and "0" is as not set (c10::utils::check_env)."""
     unified = environment.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE")
     if unified == "1" or (unified != "0" and release >= UNIFIED_SINCE):
         return 0
@@ -94,18 +105,33 @@ def _last_power_of_2(number: int) -> int:
 
 
 def reduction_bytes(
-    element: int, itemsize: int, inputs: int, outputs: int, run: int, fastest: int, aligned: int, processors: int, threads: int
+    element: int,
+    itemsize: int,
+    inputs: int,
+    outputs: int,
+    run: int,
+    fastest: int,
+    aligned: int,
+    processors: int,
+    threads: int,
 ) -> int:
-    """The staging buffer of a reduction that is split over thread blocks (cuda/Reduce.cuh, setReduceConfig). element, itemsize:
-    bytes of the accumulator and of an element of the input; inputs: elements that go into one output; run: length of the
-    output's innermost dimension; fastest: 1 if the input's innermost dimension is summed; aligned: what all strides of the
-    input but the innermost are multiples of (1: it is not read in vectors, which are of 4 elements at most); processors,
-    threads: the card's multiprocessors, and resident threads of each. Summing the rows of a wide matrix, as for the gradient of
+    """The staging buffer of a reduction that is split over thread blocks (cuda/Reduce.cuh,
+    setReduceConfig). element, itemsize: bytes of the accumulator and of an element of the input;
+    inputs: elements that go into one output; run: length of the output's innermost dimension;
+    fastest: 1 if the input's innermost dimension is summed; aligned: what all strides of the input
+    but the innermost are multiples of (1: it is not read in vectors, which are of 4 elements at
+    most); processors,
+    threads: the card's multiprocessors, and resident threads of each. Summing the rows of a wide
+    matrix, as for the gradient of
     a bias, takes tens of MiB: each block has room for a value of each of its threads."""
     if inputs <= 0 or outputs <= 0:
         return 0
-    while inputs * outputs * itemsize > MAX_OFFSET and (inputs > 1 or outputs > 1):  # done in halves (with_32bit_indexing)
-        inputs, outputs = (ceil_div(inputs, 2), outputs) if inputs >= outputs else (inputs, ceil_div(outputs, 2))
+    while inputs * outputs * itemsize > MAX_OFFSET and (
+        inputs > 1 or outputs > 1
+    ):  # done in halves (with_32bit_indexing)
+        inputs, outputs = (
+            (ceil_div(inputs, 2), outputs) if inputs >= outputs else (inputs, ceil_div(outputs, 2))
+        )
     vector, vectors = 1, gcd(4, aligned)
     dim0, dim1 = (inputs, outputs) if fastest else (outputs, inputs)
     if fastest and vectors > 1 and dim0 >= 128:
@@ -135,9 +161,12 @@ def reduction_bytes(
     return element * outputs * blocks * (1 if fastest else width * vector)
 
 
-def layer_norm_partial_bytes(itemsize: int, rows: int, columns: int, multiprocessors: int, release: int) -> int:
-    """Partial sums of the gradient of a layer norm's weight or bias (cuda/layer_norm_kernel.cu). Only since 2.7, and only where
-    there are more than 65536 rows, and too few columns to keep the card busy."""
+def layer_norm_partial_bytes(
+    itemsize: int, rows: int, columns: int, multiprocessors: int, release: int
+) -> int:
+    """Partial sums of the gradient of a layer norm's weight or bias (cuda/layer_norm_kernel.cu).
+    Only since 2.7, and only where there are more than 65536 rows, and too few columns to keep the
+    card busy."""
     if release < 207 or rows <= 64 * 1024 or columns // 32 >= multiprocessors // 2:
         return 0
     blocks = ceil_div(columns, 32)
@@ -145,13 +174,15 @@ def layer_norm_partial_bytes(itemsize: int, rows: int, columns: int, multiproces
 
 
 def dropout_states_bytes(multiprocessors: int) -> int:
-    """The generator's states of cuDNN's recurrent networks: 48 bytes each for 1024 threads of each multiprocessor. cuDNN does
-    not document how many; assumed."""
+    """The generator's states of cuDNN's recurrent networks: 48 bytes each for 1024 threads of each
+    multiprocessor. cuDNN does not document how many; assumed."""
     return multiprocessors * 1024 * 48
 
 
 def embedding_sort_bytes(index: int, indices: int, always: int) -> int:
-    """Sorted indices, their places, a range, and cub's other buffers: beyond 3072 indices (cuda/Embedding.cu)."""
+    """Sorted indices, their places, a range, and cub's other buffers: beyond 3072 indices
+    (cuda/Embedding.cu).
+    """
     return index * indices if indices > 3072 or always else 0
 
 
@@ -161,26 +192,33 @@ def embedding_segment_bytes(index: int, indices: int, weights: int, always: int)
 
 
 def embedding_partial_bytes(width: int, indices: int, weights: int, always: int) -> int:
-    """`width` bytes for each part of a segment, of ten rows each (cuda/EmbeddingBackwardKernel.cu, NROWS_PER_THREAD)."""
+    """`width` bytes for each part of a segment, of ten rows each (cuda/EmbeddingBackwardKernel.cu,
+    NROWS_PER_THREAD).
+    """
     return width * (indices // 10 + min(indices, weights)) if indices > 3072 or always else 0
 
 
 def foreach_norm_bytes(element: int, tensors: int, largest: int) -> int:
-    """A partial result for each chunk of 65536 elements, as many for each tensor as the largest needs (ForeachReduceOp.cu)."""
+    """A partial result for each chunk of 65536 elements, as many for each tensor as the largest
+    needs (ForeachReduceOp.cu).
+    """
     return element * tensors * ceil_div(largest, 65536)
 
 
 def sort_bytes(width: int, slices: int, length: int, both: int) -> int:
-    """`width` bytes for each element where rows are sorted by radix, not in their place (cuda/SortStable.cu). Rows of up to
-    4096 elements are sorted in their place (cuda/Sort.h, should_use_small_sort). both 0: only where 2 to 127 rows are sorted by
-    one sort over all of them, which takes more (segmented_sort_pairs_by_full_sort)."""
+    """`width` bytes for each element where rows are sorted by radix, not in their place
+    (cuda/SortStable.cu). Rows of up to
+    4096 elements are sorted in their place (cuda/Sort.h, should_use_small_sort). both 0: only where
+    2 to 127 rows are sorted by one sort over all of them, which takes more
+    (segmented_sort_pairs_by_full_sort)."""
     if length <= 4096 or (not both and not 1 < slices < 128):
         return 0
     return width * slices * length
 
 
 def topk_bytes(slices: int, length: int) -> int:
-    """Counts of the top k that several blocks look for in one row (cuda/TensorTopK.cu, should_use_multiblock, mbtopk::launch).
+    """Counts of the top k that several blocks look for in one row (cuda/TensorTopK.cu,
+    should_use_multiblock, mbtopk::launch).
     256 counts of 2 bytes for each block; a block takes at least 4 elements a thread."""
     bounds = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
     least = next((shortest for most, shortest in bounds if slices <= most), 400)
@@ -188,12 +226,22 @@ def topk_bytes(slices: int, length: int) -> int:
 
 
 def efficient_workspace_bytes(
-    batch: int, heads: int, queries: int, keys: int, size: int, value_size: int, rows: int, columns: int, in_registers: int
+    batch: int,
+    heads: int,
+    queries: int,
+    keys: int,
+    size: int,
+    value_size: int,
+    rows: int,
+    columns: int,
+    in_registers: int,
 ) -> int:
-    """The workspace of memory-efficient attention's backward pass (transformers/cuda/mem_eff_attention/kernel_backward.h). rows
-    and columns: the kernel's block (kBlockSizeI, kBlockSizeJ). The gradient of the query in float32, in blocks of rows x
-    columns with 16 bytes of bookkeeping; where the gradients of key and value are not kept in registers (in_registers 0) those
-    as well, once for each part into which the keys are split."""
+    """The workspace of memory-efficient attention's backward pass
+    (transformers/cuda/mem_eff_attention/kernel_backward.h). rows
+    and columns: the kernel's block (kBlockSizeI, kBlockSizeJ). The gradient of the query in
+    float32, in blocks of rows x columns with 16 bytes of bookkeeping; where the gradients of key
+    and value are not kept in registers (in_registers 0) those as well, once for each part into
+    which the keys are split."""
     words = ceil_div(queries, rows) * ceil_div(size, columns) * (4 + rows * columns)
     if not in_registers:
         splits = max(1, min(ceil_div(keys, columns), 200 // max(1, batch * heads)))
@@ -202,7 +250,9 @@ def efficient_workspace_bytes(
 
 
 def efficient_block(capability: Sequence[int], half: bool, size: int) -> Tuple[int, int, int]:
-    """Rows and columns of the kernel's block, and the head size up to which it keeps results in registers (cutlassB.h)."""
+    """Rows and columns of the kernel's block, and the head size up to which it keeps results in
+    registers (cutlassB.h).
+    """
     if not half or size <= 64:
         return 64, 64, 64
     capability = (capability[0], capability[1])
@@ -236,13 +286,17 @@ FORMULAS: Dict[str, Callable[..., int]] = {
 
 
 def bytes_of(name: str, args: Sequence[int]) -> int:
-    """The bytes of the workspace `name` for `args`. Raises KeyError for one that is not known, naming it."""
+    """The bytes of the workspace `name` for `args`. Raises KeyError for one that is not known,
+    naming it.
+    """
     if name not in FORMULAS:
         raise KeyError("no workspace is called %r" % name)
     return FORMULAS[name](*args)
 
 
-def args_on(name: str, args: Sequence[int], capability: Sequence[int], multiprocessors: int) -> Tuple[int, ...]:
+def args_on(
+    name: str, args: Sequence[int], capability: Sequence[int], multiprocessors: int
+) -> Tuple[int, ...]:
     """The args of a workspace on another card."""
     if name in ("cublas", "cublaslt"):
         return (capability[0], capability[1], args[2])
@@ -252,7 +306,11 @@ def args_on(name: str, args: Sequence[int], capability: Sequence[int], multiproc
         return (*args[:3], multiprocessors, args[4])
     if name == "efficient_workspace":
         size = max(args[4:6])
-        half = size <= 64 or tuple(args[6:]) != (64, 64, 1)  # single precision takes this block whatever its heads' size
+        half = size <= 64 or tuple(args[6:]) != (
+            64,
+            64,
+            1,
+        )  # single precision takes this block whatever its heads' size
         rows, columns, most = efficient_block(capability, half, size)
         return (*args[:6], rows, columns, int(not half or size <= most))
     return (multiprocessors,) if name == "cudnn_dropout_states" else tuple(args)

@@ -1,4 +1,6 @@
-"""What is reported of a script, with the imaginary card in the real one's place: it has every call that is made."""
+"""What is reported of a script, with the imaginary card in the real one's place: it has every call
+that is made.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ from brimful_inside.wire import Card  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 GIB = 1 << 30
-CARD = {"name": "NVIDIA H200", "total_bytes": 140 * GIB, "capability": [9, 0], "multiprocessors": 132}
+CARD = {
+    "name": "NVIDIA H200",
+    "total_bytes": 140 * GIB,
+    "capability": [9, 0],
+    "multiprocessors": 132,
+}
 CARD["context_bytes"] = GIB // 2
 PAIRWISE = str(SCRIPTS / "pairwise.py")
 
@@ -31,7 +38,9 @@ def stand_in() -> Iterator[imaginary.ImaginaryGpu]:
     gpu.leave()
 
 
-def test_a_run_on_a_card_reports_peaks_context_settings_and_a_time_for_each_step_after_the_warm_up(stand_in):
+def test_a_run_on_a_card_reports_peaks_context_settings_and_a_time_for_each_step_after_the_warm_up(
+    stand_in,
+):
     result = child.on_real(PAIRWISE, ["--batch-size", "32", "--steps", "8"])
     assert result["error"] is None and result["steps"] == 8
     assert len(result["step_s"]) == 8 - child.WARMUP_STEPS
@@ -43,7 +52,11 @@ def test_a_run_on_a_card_reports_peaks_context_settings_and_a_time_for_each_step
 
 def test_a_script_that_fails_is_reported_with_its_own_message(stand_in, tmp_path, capsys):
     path = tmp_path / "train.py"
-    ends = {"raise RuntimeError('no')": "RuntimeError: no", "sys.exit('no')": "SystemExit: no", "sys.exit(0)": None}
+    ends = {
+        "raise RuntimeError('no')": "RuntimeError: no",
+        "sys.exit('no')": "SystemExit: no",
+        "sys.exit(0)": None,
+    }
     for line, error in ends.items():
         path.write_text(f"import sys\nassert sys.argv[1:] == ['x']\n{line}")
         assert child.on_real(str(path), ["x"])["error"] == error
@@ -58,8 +71,21 @@ def test_the_same_run_is_predicted_in_a_process_of_its_own(tmp_path, stand_in):
     words = ["--batch-size", "32", "--steps", "5"]
     seen = child.on_real(PAIRWISE, words)
     (tmp_path / "card").write_text(json.dumps({**CARD, "capacity_bytes": 139 * GIB}))
-    argv = ["-m", "bench.gpu.child", str(tmp_path / "card"), str(tmp_path / "out"), PAIRWISE, *words]
-    done = subprocess.run([sys.executable, *argv], cwd=ROOT, env={"PYTHONPATH": f"{ROOT}/src"}, capture_output=True, text=True)
+    argv = [
+        "-m",
+        "bench.gpu.child",
+        str(tmp_path / "card"),
+        str(tmp_path / "out"),
+        PAIRWISE,
+        *words,
+    ]
+    done = subprocess.run(
+        [sys.executable, *argv],
+        cwd=ROOT,
+        env={"PYTHONPATH": f"{ROOT}/src"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "out").read_text())
     for name in ("error", "steps", "allocated_bytes", "reserved_bytes", "settings"):
@@ -70,16 +96,29 @@ def test_the_same_run_is_predicted_in_a_process_of_its_own(tmp_path, stand_in):
 @pytest.mark.parametrize(
     ("script", "flags"),
     [
-        ("convnet", "--block separable --width 8 --depth 1 --image-size 32 --amp bf16 --channels-last --optimizer adamw-loop"),
-        ("gpt", "--layers 2 --width 64 --heads 2 --length 16 --vocabulary 100 --amp fp16 --checkpoint --accumulate 2"),
-        ("encoder", "--layers 1 --width 32 --heads 2 --length 16 --amp bf16 --optimizer adamw-fused"),
+        (
+            "convnet",
+            "--block separable --width 8 --depth 1 --image-size 32 --amp bf16 --channels-last "
+            "--optimizer adamw-loop",
+        ),
+        (
+            "gpt",
+            "--layers 2 --width 64 --heads 2 --length 16 --vocabulary 100 --amp fp16 "
+            "--checkpoint --accumulate 2",
+        ),
+        (
+            "encoder",
+            "--layers 1 --width 32 --heads 2 --length 16 --amp bf16 --optimizer adamw-fused",
+        ),
         ("gan", "--width 8"),  # of two optimizers the first counts the steps
         ("lstm", "--width 32 --length 8"),
         ("unet", "--width 32 --image-size 16"),
     ],
 )
 def test_every_script_trains(stand_in, script, flags):
-    result = child.on_real(str(SCRIPTS / f"{script}.py"), [*flags.split(), "--batch-size", "2", "--steps", "2"])
+    result = child.on_real(
+        str(SCRIPTS / f"{script}.py"), [*flags.split(), "--batch-size", "2", "--steps", "2"]
+    )
     assert result["error"] is None and result["steps"] == 2
 
 
@@ -88,7 +127,9 @@ def test_the_jobs_are_named_once_and_run_smallest_first_then_largest():
     runs = in_order()
     assert len(runs) == len(set(runs)) == sum(len(job.batch_sizes) for job in JOBS)
     assert [size for _, size in runs[: len(JOBS)]] == [job.batch_sizes[0] for job in JOBS]
-    assert [size for _, size in runs[len(JOBS) : 2 * len(JOBS)]] == [job.batch_sizes[-1] for job in JOBS]
+    assert [size for _, size in runs[len(JOBS) : 2 * len(JOBS)]] == [
+        job.batch_sizes[-1] for job in JOBS
+    ]
     for job in JOBS:
         assert job.script.is_file() and list(job.batch_sizes) == sorted(set(job.batch_sizes))
     assert "--input-size" in MLP_FLAGS

@@ -8,8 +8,15 @@ MIB = 1 << 20
 
 
 def row(job: str, size: int, measured: int, predicted: int | None, **more: object) -> dict:
-    sides = [(side, value) for side, value in (("measured", measured), ("predicted", predicted)) if value is not None]
-    made = {side: dict.fromkeys(figures.MEMORIES, value * MIB) | {"error": None} for side, value in sides}
+    sides = [
+        (side, value)
+        for side, value in (("measured", measured), ("predicted", predicted))
+        if value is not None
+    ]
+    made = {
+        side: dict.fromkeys(figures.MEMORIES, value * MIB) | {"error": None}
+        for side, value in sides
+    }
     return {"job": job, "batch_size": size, **made, **more}
 
 
@@ -27,7 +34,9 @@ def test_a_run_that_did_not_come_to_its_end_has_no_error_of_prediction():
 
 def test_a_slope_runs_from_a_jobs_smallest_size_to_its_largest():
     rows = [row("a", 8, 180, 200), row("a", 2, 60, 70), row("a", 4, 999, 999), row("b", 1, 5, 5)]
-    assert figures.slopes(rows, "allocated_bytes") == {"a": (20 * MIB, pytest.approx(130 / 6 * MIB))}
+    assert figures.slopes(rows, "allocated_bytes") == {
+        "a": (20 * MIB, pytest.approx(130 / 6 * MIB))
+    }
     assert "60.0" in figures.table(rows)[1] and "+16.7%" in figures.table(rows)[1]
 
 

@@ -16,7 +16,9 @@ def seen(monkeypatch: pytest.MonkeyPatch, *used_mib: int) -> None:
 
     def visible():
         used = left.pop(0) if len(left) > 1 else left[0]
-        return (Accelerator(0, "cuda", "a card", 1 << 40, 0, driver="580.1", others_bytes=used * MIB),)
+        return (
+            Accelerator(0, "cuda", "a card", 1 << 40, 0, driver="580.1", others_bytes=used * MIB),
+        )
 
     monkeypatch.setattr(machine.accelerators, "visible", visible)
 
@@ -39,7 +41,11 @@ def test_without_nvml_nvidia_smi_is_asked_and_without_both_nothing_is_known(monk
     result = subprocess.CompletedProcess([], 0, stdout="580.65.06, 512\n")
     monkeypatch.setattr(machine.subprocess, "run", lambda *args, **kwargs: result)
     assert machine.driver_and_used() == ("580.65.06", 512 * MIB)
-    monkeypatch.setattr(machine.subprocess, "run", lambda *args, **kwargs: subprocess.CompletedProcess([], 9, stdout=""))
+    monkeypatch.setattr(
+        machine.subprocess,
+        "run",
+        lambda *args, **kwargs: subprocess.CompletedProcess([], 9, stdout=""),
+    )
     assert machine.driver_and_used() == (None, None)
     assert machine.used_bytes_settled() is None
     with machine.Watch() as watch:

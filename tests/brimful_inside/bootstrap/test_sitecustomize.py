@@ -1,4 +1,6 @@
-"""The bootstrap loads the probe in every kind of process it should, disturbs none, and does nothing without a trial config."""
+"""The bootstrap loads the probe in every kind of process it should, disturbs none, and does nothing
+without a trial config.
+"""
 
 import json
 import os
@@ -19,7 +21,8 @@ for _ in range(2):
     o.step()
 """
 
-# On an imaginary card the first optimizer imports no torch._dynamo, a third of a child's time; it loads before either.
+# On an imaginary card the first optimizer imports no torch._dynamo, a third of a child's time; it
+# loads before either.
 IMAGINARY = {"device": "imaginary", "card": CARD}
 
 
@@ -38,13 +41,16 @@ def test_a_script_reports_its_process_and_torch_and_its_steps(run_trial):
 def test_a_script_without_torch_reports_its_process_alone(run_trial):
     trial = run_trial("print('no torch here')")
     assert trial.exit_code == 0
-    assert [[name for name, _ in events] for events in trial.events.values()] == [["process_started"]]
+    assert [[name for name, _ in events] for events in trial.events.values()] == [
+        ["process_started"]
+    ]
 
 
 @pytest.mark.parametrize(
     "before",
     [
-        "import threading; t = threading.Thread(target=__import__, args=('torch',)); t.start(); t.join()",
+        "import threading; t = threading.Thread(target=__import__, args=('torch',)); t.start(); "
+        "t.join()",
         "import sys; sys.path[:] = [p for p in sys.path if 'bootstrap' not in p]",
         "import importlib.util; assert importlib.util.find_spec('torch').loader is not None",
     ],
@@ -55,14 +61,24 @@ def test_torch_is_seen_however_it_is_imported(run_trial, before):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["-c", STEPS], ["-m", "package"], ["runs.py"], ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]]
+    "arguments",
+    [
+        ["-c", STEPS],
+        ["-m", "package"],
+        ["runs.py"],
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"],
+    ],
 )
-def test_the_probe_loads_for_a_command_string_a_module_runpy_and_pytest(run_trial, tmp_path, arguments):
+def test_the_probe_loads_for_a_command_string_a_module_runpy_and_pytest(
+    run_trial, tmp_path, arguments
+):
     work = tmp_path / "work"
     (work / "package").mkdir(parents=True)
     (work / "package" / "__main__.py").write_text(STEPS)
     (work / "runs.py").write_text("import runpy; runpy.run_path('package/__main__.py')")
-    (work / "test_it.py").write_text("def test_training():\n" + STEPS.replace("\n", "\n    ").rstrip() + "\n")
+    (work / "test_it.py").write_text(
+        "def test_training():\n" + STEPS.replace("\n", "\n    ").rstrip() + "\n"
+    )
     trial = run_trial(arguments, **IMAGINARY)
     assert trial.exit_code == 0 and trial.report["steps"] == 2
 
@@ -76,20 +92,26 @@ def test_without_a_trial_config_the_bootstrap_does_nothing():
     code = "import sys; print('brimful_inside' in sys.modules)"
     variables = {**os.environ, "PYTHONPATH": str(BOOTSTRAP)}
     variables.pop("BRIMFUL_TRIAL_CONFIG", None)
-    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True
+    )
     assert done.stdout.strip() == "False" and done.stderr == ""
 
 
 def test_nothing_of_ours_is_left_on_the_path(run_trial):
     source = os.path.dirname(os.path.dirname(brimful_inside.__file__))
     seen = json.loads(run_trial("import sys, json; print(json.dumps(sys.path))").stdout)
-    added = {path for path in seen if path.startswith(source) and not path.startswith(str(BOOTSTRAP))}
+    added = {
+        path for path in seen if path.startswith(source) and not path.startswith(str(BOOTSTRAP))
+    }
     assert added <= set(sys.path)  # an editable install puts it there; the bootstrap does not
 
 
 def test_a_hidden_sitecustomize_runs_as_it_would_without_us(run_trial, tmp_path):
     (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "sitecustomize.py").write_text("import builtins; builtins.theirs = 'was here'")
+    (tmp_path / "theirs" / "sitecustomize.py").write_text(
+        "import builtins; builtins.theirs = 'was here'"
+    )
     trial = run_trial(
         "import sitecustomize; print(theirs, sitecustomize.__file__)",
         env={"PYTHONPATH": f"{BOOTSTRAP}{os.pathsep}{tmp_path / 'theirs'}"},
@@ -126,7 +148,12 @@ def test_workers_of_a_loader_forked_and_spawned_report_as_workers(run_trial):
         """
     )
     assert trial.exit_code == 0
-    assert sorted(r for r in roles(trial)) == ["rank", "worker", "worker", "worker"]  # the third is spawn's resource tracker
+    assert sorted(r for r in roles(trial)) == [
+        "rank",
+        "worker",
+        "worker",
+        "worker",
+    ]  # the third is spawn's resource tracker
     assert [r["ended"] for r in trial.reports] == ["script_ended"]
 
 
@@ -138,7 +165,11 @@ def test_workers_of_a_loader_forked_and_spawned_report_as_workers(run_trial):
         (("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"), 1),
     ],
 )
-def test_torchrun_and_accelerate_launch_are_launchers_and_their_children_are_ranks(run_trial, through, ranks):
+def test_torchrun_and_accelerate_launch_are_launchers_and_their_children_are_ranks(
+    run_trial, through, ranks
+):
     trial = run_trial(STEPS, through=through)
     assert trial.exit_code == 0 and sorted(roles(trial)) == ["launcher"] + ["rank"] * ranks
-    assert [(r["rank"], r["world_size"], r["steps"]) for r in trial.reports] == [(n, ranks, 2) for n in range(ranks)]
+    assert [(r["rank"], r["world_size"], r["steps"]) for r in trial.reports] == [
+        (n, ranks, 2) for n in range(ranks)
+    ]

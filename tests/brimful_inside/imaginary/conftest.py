@@ -42,7 +42,9 @@ def enter() -> Iterator[Callable[..., imaginary.ImaginaryGpu]]:
     """Enter a card with other properties: enter(capability=(9, 0), capacity_bytes=...)."""
     entered: list[imaginary.ImaginaryGpu] = []
 
-    def make(capability: tuple = (8, 0), capacity_bytes: int | None = None, **more: Any) -> imaginary.ImaginaryGpu:
+    def make(
+        capability: tuple = (8, 0), capacity_bytes: int | None = None, **more: Any
+    ) -> imaginary.ImaginaryGpu:
         entered.append(imaginary.enter(card(capability), capacity_bytes, **more))
         return entered[-1]
 
@@ -71,7 +73,9 @@ def three(traces: dict[int, io.StringIO]) -> Iterator[imaginary.ImaginaryGpu]:
 @pytest.fixture
 def allocated() -> Callable[[], list[int]]:
     """Bytes allocated on each card."""
-    return lambda: [torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count())]
+    return lambda: [
+        torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count())
+    ]
 
 
 def rows(trace_file: io.StringIO) -> Trace:

@@ -1,6 +1,8 @@
-"""Run by test_leave.py in a process of its own: what torch is and does, before an imaginary card was there and after.
+"""Run by test_leave.py in a process of its own: what torch is and does, before an imaginary card
+was there and after.
 
-Prints one JSON object: `changed`, the names that differ, and `answers`, the smoke suite's results before and after.
+Prints one JSON object: `changed`, the names that differ, and `answers`, the smoke suite's results
+before and after.
 """
 
 from __future__ import annotations
@@ -31,8 +33,21 @@ from brimful_inside import imaginary
 from brimful_inside.wire import Card
 
 CARD = Card("an imaginary card", 24 << 30, 500 << 20, [8, 6], 82)
-WATCHED = ("torch", "threading", "gc", "os", "io", "builtins", "random", "pickle", "copy", "weakref", "multiprocessing")
-#: What torch itself keeps as it goes along: caches, counters, what is imported when it is first needed.
+WATCHED = (
+    "torch",
+    "threading",
+    "gc",
+    "os",
+    "io",
+    "builtins",
+    "random",
+    "pickle",
+    "copy",
+    "weakref",
+    "multiprocessing",
+)
+# : What torch itself keeps as it goes along: caches, counters, what is imported when it is first
+# needed.
 KEPT_BY_TORCH = (
     *(".RemovableHandle.next_id", "__warningregistry__", "__annotations__"),
     *("_cache", "__abstractmethods__", "_abc_impl"),
@@ -40,14 +55,21 @@ KEPT_BY_TORCH = (
 
 
 def snapshot() -> dict[str, Any]:
-    """Each attribute of each watched module and of each class in it, by name. Values are kept, so that identities stay."""
+    """Each attribute of each watched module and of each class in it, by name. Values are kept, so
+    that identities stay.
+    """
     seen: dict[str, Any] = {}
     for name, module in sorted(sys.modules.items()):
         if name.split(".")[0] in WATCHED and isinstance(module, types.ModuleType):
             for key, value in list(vars(module).items()):
                 seen[f"{name}.{key}"] = value
                 if isinstance(value, type) and value.__module__.split(".")[0] in WATCHED:
-                    seen.update({f"{name}.{key}.{inner}": thing for inner, thing in list(vars(value).items())})
+                    seen.update(
+                        {
+                            f"{name}.{key}.{inner}": thing
+                            for inner, thing in list(vars(value).items())
+                        }
+                    )
     return seen
 
 
@@ -70,33 +92,54 @@ def state() -> dict[str, Any]:
         "autocast": [torch.is_autocast_enabled(kind) for kind in ("cuda", "cpu")],
         "autocast dtype": [str(torch.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")],
         "threads": threading.active_count(),
-        "module hooks": [len(v) for k, v in sorted(vars(modules).items()) if k.startswith("_global") and hasattr(v, "__len__")],
-        "optimizer hooks": [len(optimizers._global_optimizer_pre_hooks), len(optimizers._global_optimizer_post_hooks)],
+        "module hooks": [
+            len(v)
+            for k, v in sorted(vars(modules).items())
+            if k.startswith("_global") and hasattr(v, "__len__")
+        ],
+        "optimizer hooks": [
+            len(optimizers._global_optimizer_pre_hooks),
+            len(optimizers._global_optimizer_post_hooks),
+        ],
         "excepthooks": [str(sys.excepthook), str(threading.excepthook)],
-        "flags": [torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32],
+        "flags": [
+            torch.backends.cudnn.benchmark,
+            torch.backends.cudnn.allow_tf32,
+            torch.backends.cuda.matmul.allow_tf32,
+        ],
         "any dispatch mode": torch.utils._python_dispatch.is_in_torch_dispatch_mode(),
         "rng": torch.get_rng_state().sum().item(),
         "warnings": len(warnings.filters),
-    }  # fmt: skip
+    }
 
 
 def differences(before: dict[str, Any], after: dict[str, Any], loaded: set[str]) -> list[str]:
-    """Names whose value is another object, or is gone, or is new and no module that was loaded meanwhile."""
-    found = [name for name, value in before.items() if name not in after or not same(value, after[name])]
+    """Names whose value is another object, or is gone, or is new and no module that was loaded
+    meanwhile.
+    """
+    found = [
+        name for name, value in before.items() if name not in after or not same(value, after[name])
+    ]
     new = [
-        name for name in after.keys() - before.keys() if name.rsplit(".", 1)[0] in loaded or name.rsplit(".", 2)[0] in loaded
+        name
+        for name in after.keys() - before.keys()
+        if name.rsplit(".", 1)[0] in loaded or name.rsplit(".", 2)[0] in loaded
     ]
     found += [name for name in new if not isinstance(after[name], types.ModuleType)]
     return sorted(name for name in found if not name.endswith(KEPT_BY_TORCH))
 
 
 def same(one: Any, other: Any) -> bool:
-    return one is other or (type(one) is type(other) in (set, frozenset, tuple, str, int) and one == other)
+    return one is other or (
+        type(one) is type(other) in (set, frozenset, tuple, str, int) and one == other
+    )
 
 
 def sizes(snapshot: dict[str, Any]) -> dict[str, int]:
     """How much is in each registry."""
-    return {name: len(value) for name, value in snapshot.items() if type(value) in (dict, list, set)}
+    return {
+        name: len(value) for name, value in snapshot.items() if type(value) in (dict, list, set)
+    }
 
 
 def words_of(action: Any) -> str:
@@ -161,17 +204,37 @@ def smoke() -> dict[str, Any]:
         "copy": copy.deepcopy(nn.Linear(2, 2)).weight.shape,
         "compiled": compiled(torch.zeros(2)).tolist(),
         "fake": list(faked),
-        "meta": [str((meta @ meta.T).device), meta.is_cuda, meta.untyped_storage().nbytes(), words_of(meta.sum().item)],
+        "meta": [
+            str((meta @ meta.T).device),
+            meta.is_cuda,
+            meta.untyped_storage().nbytes(),
+            words_of(meta.sum().item),
+        ],
         "numpy": torch.ones(2).numpy().tolist(),
-        "values": [torch.tensor([1.5, 2.5]).tolist(), bool(torch.ones(1)), torch.equal(torch.ones(2), torch.ones(2))],
+        "values": [
+            torch.tensor([1.5, 2.5]).tolist(),
+            bool(torch.ones(1)),
+            torch.equal(torch.ones(2), torch.ones(2)),
+        ],
         "masked": torch.arange(5)[torch.arange(5) > 2].tolist(),
-        "available": [torch.cuda.is_available(), torch.cuda.device_count(), torch.accelerator.is_available()],
-        "build": [torch.version.cuda, torch.backends.cuda.is_built(), torch.backends.cudnn.is_available()],
+        "available": [
+            torch.cuda.is_available(),
+            torch.cuda.device_count(),
+            torch.accelerator.is_available(),
+        ],
+        "build": [
+            torch.version.cuda,
+            torch.backends.cuda.is_built(),
+            torch.backends.cudnn.is_available(),
+        ],
         "cuda fails": [
             words_of(lambda: torch.ones(1, device="cuda")),
             words_of(lambda: nn.Linear(1, 1).cuda()),
             words_of(lambda: torch.ones(1).to("cuda:0")),
-            *(words_of(action) for action in (torch.cuda.Stream, torch.cuda.synchronize, torch.cuda.CUDAGraph)),
+            *(
+                words_of(action)
+                for action in (torch.cuda.Stream, torch.cuda.synchronize, torch.cuda.CUDAGraph)
+            ),
         ],
         "memory": [words_of(torch.cuda.mem_get_info), torch.cuda.memory_allocated()],
         "pinned": words_of(lambda: torch.ones(1).pin_memory()),
@@ -180,7 +243,9 @@ def smoke() -> dict[str, Any]:
 
 
 def train_on_the_card() -> None:
-    """Everything that puts something in place: autocast, graphs of hooks, threads, streams, recurrent networks, saving."""
+    """Everything that puts something in place: autocast, graphs of hooks, threads, streams,
+    recurrent networks, saving.
+    """
     model = Net().cuda()
     optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cuda")
     compiled = torch.compile(model)
@@ -212,7 +277,9 @@ def fail_on_the_card() -> None:
 
 
 def try_autocast() -> None:
-    """The script has a context of its own that is switched off, and ends in the middle of another step."""
+    """The script has a context of its own that is switched off, and ends in the middle of another
+    step.
+    """
     model = nn.Linear(4, 4).cuda()
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=False):
         loss = model(torch.ones(2, 4, device="cuda")).sum()
@@ -263,7 +330,11 @@ def on_a_card(action: Any) -> str:
 def switched(before: dict[str, Any], but: str = "") -> list[str]:
     """What of `state()` is no longer as it was."""
     after = state()
-    return [f"{name}: {before[name]} {after[name]}" for name in before if before[name] != after[name] and name != but]
+    return [
+        f"{name}: {before[name]} {after[name]}"
+        for name in before
+        if before[name] != after[name] and name != but
+    ]
 
 
 def main() -> None:
@@ -277,7 +348,11 @@ def main() -> None:
         ends.append(on_a_card(action))
         found = switched(before, but="rng") + differences(first, snapshot(), loaded)
         grown = sizes(first)
-        found += [f"{name}: {lengths[name]} {grown[name]}" for name in lengths if lengths[name] != grown[name]]
+        found += [
+            f"{name}: {lengths[name]} {grown[name]}"
+            for name in lengths
+            if lengths[name] != grown[name]
+        ]
         changed += [f"{action.__name__}: {one}" for one in found]
         answers.append(smoke())
     before, late = state(), thread_that_outlives_the_card()

@@ -27,7 +27,11 @@ def test_a_tensor_takes_memory_of_its_own_card_alone(three, allocated):
     assert held.device == torch.device("cuda:1") and held.get_device() == 1
     assert allocated() == [0, MIB, 0]
     total = CARD.total_bytes - CARD.context_bytes
-    assert [torch.cuda.mem_get_info(index)[0] for index in range(3)] == [total, total - 2 * MIB, total]
+    assert [torch.cuda.mem_get_info(index)[0] for index in range(3)] == [
+        total,
+        total - 2 * MIB,
+        total,
+    ]
     del held
     assert allocated() == [0, 0, 0] and torch.cuda.max_memory_allocated(1) == MIB
 
@@ -43,7 +47,9 @@ def test_without_a_number_the_current_card_is_meant(three):
 
 def test_tensors_of_two_cards_do_not_meet(three):
     first, second = torch.zeros(3, device="cuda:0"), torch.zeros(3, device="cuda:1")
-    with pytest.raises(RuntimeError, match="on the same device, but found at least two devices, cuda:0 and cuda:1!"):
+    with pytest.raises(
+        RuntimeError, match="on the same device, but found at least two devices, cuda:0 and cuda:1!"
+    ):
         first + second
     assert first.copy_(second) is first  # a copy is how they do
 
@@ -58,7 +64,10 @@ def test_a_gradient_goes_back_to_the_card_it_came_from(three):
 
 
 def test_optimizers_keep_states_beside_parameters(three, allocated):
-    first, second = torch.nn.Linear(512, 512, bias=False).to("cuda:0"), torch.nn.Linear(512, 256, bias=False).to("cuda:1")
+    first, second = (
+        torch.nn.Linear(512, 512, bias=False).to("cuda:0"),
+        torch.nn.Linear(512, 256, bias=False).to("cuda:1"),
+    )
     optimizer = torch.optim.AdamW([*first.parameters(), *second.parameters()])
     second(first(torch.ones(4, 512, device="cuda:0")).to("cuda:1")).sum().backward()
     torch.nn.utils.clip_grad_norm_([*first.parameters(), *second.parameters()], 1.0)
@@ -85,13 +94,17 @@ def test_streams_belong_to_cards(three):
     with torch.cuda.stream(side):
         assert torch.cuda.current_device() == 1
         assert torch.cuda.current_stream() == side != torch.cuda.current_stream(0)
-    assert torch.cuda.current_device() == 0 and torch.cuda.current_stream(1) == torch.cuda.default_stream(1)
+    assert torch.cuda.current_device() == 0 and torch.cuda.current_stream(
+        1
+    ) == torch.cuda.default_stream(1)
 
 
 def test_copies_keep_the_card(three):
     net = torch.nn.Linear(3, 3).to("cuda:1")
     assert copy.deepcopy(net).weight.device.index == 1 and net.weight.clone().device.index == 1
-    assert net.weight.untyped_storage().device == torch.device("cuda:1") and "device='cuda:1'" in repr(net.weight)
+    assert net.weight.untyped_storage().device == torch.device(
+        "cuda:1"
+    ) and "device='cuda:1'" in repr(net.weight)
 
 
 def test_each_card_that_is_used_leaves_a_trace_of_its_own(three, traces):
@@ -122,7 +135,9 @@ def test_a_pool_may_be_used_on_the_card_that_is_named(three, allocated):
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool, device=1):
         held = torch.zeros(MIB, dtype=torch.uint8, device="cuda:1")
-    pools = {segment["device"]: segment["segment_pool_id"] for segment in torch.cuda.memory_snapshot()}
+    pools = {
+        segment["device"]: segment["segment_pool_id"] for segment in torch.cuda.memory_snapshot()
+    }
     assert pools == {1: (0, 1)} and allocated() == [0, held.nbytes, 0]
 
 

@@ -1,4 +1,6 @@
-"""Nothing of the imaginary card stays when it is gone: not after a training, nor after an error, nor out of memory."""
+"""Nothing of the imaginary card stays when it is gone: not after a training, nor after an error,
+nor out of memory.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SOURCE = Path(__file__).parents[3] / "src"
 @pytest.fixture(scope="module")
 def report() -> dict:
     variables = {**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, str(SCRIPT)], env=variables, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)], env=variables, capture_output=True, text=True, timeout=280
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -57,7 +61,12 @@ def test_what_stays_behind_would_be_seen(monkeypatch):
     monkeypatch.setattr(torch.nn.Module, "left_behind", 1, raising=False)
     monkeypatch.delattr(torch.cuda, "synchronize")
     changed = leaving.differences(before, leaving.snapshot(), set(sys.modules))
-    for name in ("torch.Tensor.cpu", "torch.cuda.is_available", "torch.nn.Module.left_behind", "torch.cuda.synchronize"):
+    for name in (
+        "torch.Tensor.cpu",
+        "torch.cuda.is_available",
+        "torch.nn.Module.left_behind",
+        "torch.cuda.synchronize",
+    ):
         assert name in changed
     assert leaving.sizes({"registry": registry}) == {"registry": 1}
 
@@ -73,4 +82,8 @@ def test_a_switch_that_is_left_on_would_be_seen():
         torch._C._pop_torch_function_stack()
         torch.set_autocast_enabled("cuda", False)
         gc.enable()
-    assert {name for name in before if before[name] != after[name]} >= {"gc", "autocast", "function modes"}
+    assert {name for name in before if before[name] != after[name]} >= {
+        "gc",
+        "autocast",
+        "function modes",
+    }

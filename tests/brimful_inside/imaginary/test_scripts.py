@@ -22,8 +22,15 @@ class Gpt(nn.Module):
     def __init__(self, words=300, width=64, blocks=6, reentrant=None):
         super().__init__()
         self.embedding, self.reentrant = nn.Embedding(words, width), reentrant
-        options = {"dim_feedforward": 4 * width, "activation": "gelu", "batch_first": True, "norm_first": True}
-        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(width, 4, **options) for _ in range(blocks))
+        options = {
+            "dim_feedforward": 4 * width,
+            "activation": "gelu",
+            "batch_first": True,
+            "norm_first": True,
+        }
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 4, **options) for _ in range(blocks)
+        )
         self.head = nn.Linear(width, words, bias=False)
         self.head.weight = self.embedding.weight
 
@@ -61,7 +68,9 @@ def test_checkpointing_saves_memory_in_both_kinds(gpu):
 
 
 def test_a_gradient_penalty_goes_through_two_derivatives(gpu):
-    critic = nn.Sequential(nn.Conv2d(3, 8, 3), nn.LeakyReLU(), nn.Flatten(), nn.Linear(8 * 36, 1)).to("cuda")
+    critic = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.LeakyReLU(), nn.Flatten(), nn.Linear(8 * 36, 1)
+    ).to("cuda")
     data = torch.randn(2, 3, 8, 8, device="cuda", requires_grad=True)
     (grad,) = torch.autograd.grad(critic(data).sum(), data, create_graph=True)
     (grad.view(2, -1).norm(2, 1) - 1).square().mean().backward()
@@ -87,12 +96,19 @@ def test_a_closure_and_a_moving_average(gpu):
 
 
 def test_transformers_of_torch_train_and_evaluate(gpu):
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).to("cuda")
-    data, padding = torch.randn(3, 10, 32, device="cuda"), torch.zeros(3, 10, dtype=torch.bool, device="cuda")
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).to(
+        "cuda"
+    )
+    data, padding = (
+        torch.randn(3, 10, 32, device="cuda"),
+        torch.zeros(3, 10, dtype=torch.bool, device="cuda"),
+    )
     encoder(data, src_key_padding_mask=padding).sum().backward()
     encoder.eval()
     with torch.no_grad():
-        assert encoder(data).shape == encoder(data, src_key_padding_mask=padding).shape == data.shape
+        assert (
+            encoder(data).shape == encoder(data, src_key_padding_mask=padding).shape == data.shape
+        )
     with torch.inference_mode():
         assert encoder(data).shape == data.shape
     attention = nn.MultiheadAttention(32, 4).to("cuda")
@@ -134,7 +150,12 @@ def test_entered_for_the_life_of_a_process_and_never_left(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(trace)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["False", "_Dynamo", "module", "True"]  # the settings are the script's own
+    assert done.stdout.split() == [
+        "False",
+        "_Dynamo",
+        "module",
+        "True",
+    ]  # the settings are the script's own
     assert trace.read_text().count('["step",') == 3
 
 
@@ -146,14 +167,19 @@ def test_a_scripted_module_trains_wherever_it_was_scripted(gpu, script_first):
     for _ in range(3):
         scripted(torch.randn(2, 8, device="cuda")).sum().backward()
         optimizer.step()
-    assert all(parameter.is_cuda and parameter.grad is not None for parameter in scripted.parameters())
+    assert all(
+        parameter.is_cuda and parameter.grad is not None for parameter in scripted.parameters()
+    )
 
 
 def test_activations_can_be_kept_on_the_host(gpu):
     model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)).cuda()
     inputs = torch.randn(512, 256, device="cuda")
     held = {}
-    for kept, hooks in ((False, nullcontext()), (True, torch.autograd.graph.save_on_cpu(pin_memory=True))):
+    for kept, hooks in (
+        (False, nullcontext()),
+        (True, torch.autograd.graph.save_on_cpu(pin_memory=True)),
+    ):
         before = torch.cuda.memory_allocated()
         with hooks:
             loss = model(inputs).sum()

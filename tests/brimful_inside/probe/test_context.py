@@ -14,7 +14,15 @@ from brimful_inside.probe.context import role_of, script_of
         (["python", "-m", "torch.distributed.run", "train.py"], "launcher"),
         (["python", "/venv/bin/accelerate", "launch", "train.py"], "launcher"),
         (["python", "/venv/bin/deepspeed", "train.py"], "launcher"),
-        (["python", "-c", "from multiprocessing.spawn import spawn_main; spawn_main()", "--multiprocessing-fork"], "worker"),
+        (
+            [
+                "python",
+                "-c",
+                "from multiprocessing.spawn import spawn_main; spawn_main()",
+                "--multiprocessing-fork",
+            ],
+            "worker",
+        ),
         (["python", "-c", "from multiprocessing.resource_tracker import main;main(5)"], "worker"),
     ],
 )

@@ -7,7 +7,15 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Subset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from brimful_inside.probe.draws import draws_of
 
@@ -19,7 +27,11 @@ class Picks(Dataset):
 
     def __init__(self, kind="python"):
         self.samples = torch.randn(400, 16)
-        self.rng = {"python": random.Random(0), "numpy": np.random.RandomState(0), "torch": torch.Generator()}[kind]
+        self.rng = {
+            "python": random.Random(0),
+            "numpy": np.random.RandomState(0),
+            "torch": torch.Generator(),
+        }[kind]
 
     def __len__(self):
         return len(self.samples)
@@ -52,10 +64,14 @@ class Same(Picks):
         (RandomSampler(DATA, num_samples=100), 100, True),
     ],
 )
-def test_an_epoch_is_counted_by_its_distinct_indices_and_drawn_afterwards_as_ever(sampler, drawn, all_of_them):
+def test_an_epoch_is_counted_by_its_distinct_indices_and_drawn_afterwards_as_ever(
+    sampler, drawn, all_of_them
+):
     def epoch():
         torch.manual_seed(1)
-        return [batch[0] for batch in DataLoader(DATA, batch_size=64, sampler=sampler, drop_last=True)]
+        return [
+            batch[0] for batch in DataLoader(DATA, batch_size=64, sampler=sampler, drop_last=True)
+        ]
 
     before = epoch()
     draws = draws_of(DataLoader(DATA, batch_size=64, sampler=sampler, drop_last=True), peeks=True)
@@ -72,17 +88,28 @@ def test_batches_of_a_sampler_of_the_scripts_own_are_counted_too_and_an_epoch_wi
 
     one = draws_of(DataLoader(DATA, batch_sampler=[[1, 2], [2, 3]]), peeks=False)
     assert (one.drawn, one.distinct, one.checksums) == (4, 3, [])
-    assert draws_of(DataLoader(DATA, batch_sampler=Endless(DATA, 3, False)), peeks=False).drawn is None
+    assert (
+        draws_of(DataLoader(DATA, batch_sampler=Endless(DATA, 3, False)), peeks=False).drawn is None
+    )
 
 
 @pytest.mark.parametrize("kind", ["python", "numpy", "torch"])
 def test_a_data_set_that_picks_among_its_samples_is_told_from_one_that_makes_them_up(kind):
     loader = DataLoader(Picks(kind), batch_size=8)
-    state = str(loader.dataset.rng.getstate() if kind == "python" else loader.dataset.rng.get_state())
+    state = str(
+        loader.dataset.rng.getstate() if kind == "python" else loader.dataset.rng.get_state()
+    )
     draws = draws_of(loader, peeks=True)
     assert draws.picks_at_random and (draws.drawn, draws.distinct) == (400, 400)
-    assert str(loader.dataset.rng.getstate() if kind == "python" else loader.dataset.rng.get_state()) == state
-    names = {"python": "random.Random", "numpy": "numpy.random.RandomState", "torch": "torch.Generator"}
+    assert (
+        str(loader.dataset.rng.getstate() if kind == "python" else loader.dataset.rng.get_state())
+        == state
+    )
+    names = {
+        "python": "random.Random",
+        "numpy": "numpy.random.RandomState",
+        "torch": "torch.Generator",
+    }
     assert draws.random_states == [["dataset.rng", names[kind]]]
     assert not draws_of(DataLoader(MakesUp()), peeks=False).picks_at_random
     assert not draws_of(DataLoader(Same()), peeks=False).picks_at_random
@@ -90,12 +117,20 @@ def test_a_data_set_that_picks_among_its_samples_is_told_from_one_that_makes_the
 
 
 def test_a_random_state_of_a_data_set_that_another_wraps_is_named_by_its_path():
-    draws = draws_of(DataLoader(Subset(Picks(), range(100)), worker_init_fn=lambda worker: None), peeks=False)
+    draws = draws_of(
+        DataLoader(Subset(Picks(), range(100)), worker_init_fn=lambda worker: None), peeks=False
+    )
     assert draws.random_states == [["dataset.dataset.rng", "random.Random"]] and draws.seeds_workers
     assert draws.dataset == "Subset"
 
 
 @pytest.mark.heavy
 def test_copies_of_one_random_state_show_in_a_few_batches_of_two_workers():
-    assert len(set(draws_of(DataLoader(Picks(), batch_size=64, num_workers=6), peeks=True).checksums)) == 2
-    assert len(set(draws_of(DataLoader(DATA, batch_size=64, num_workers=6), peeks=True).checksums)) == 4
+    assert (
+        len(set(draws_of(DataLoader(Picks(), batch_size=64, num_workers=6), peeks=True).checksums))
+        == 2
+    )
+    assert (
+        len(set(draws_of(DataLoader(DATA, batch_size=64, num_workers=6), peeks=True).checksums))
+        == 4
+    )

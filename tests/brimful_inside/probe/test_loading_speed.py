@@ -34,7 +34,9 @@ def train(data, device="cpu", **more):
 @pytest.fixture
 def run_trial(tmp_path_factory):
     """Each trial in a folder of its own."""
-    return lambda script, **config: helper.run_trial(tmp_path_factory.mktemp("trial"), script, **config)
+    return lambda script, **config: helper.run_trial(
+        tmp_path_factory.mktemp("trial"), script, **config
+    )
 
 
 def rates(trial) -> dict:
@@ -48,7 +50,9 @@ def test_the_script_draws_and_trains_as_without(run_trial, workers) -> None:
     script = TRAIN + f"train(Rows(), shuffle=True, num_workers={workers})\n"
     plain, timed = run_trial(script), run_trial(script, time_loader=8)
     assert timed.stdout == plain.stdout and plain.stdout
-    assert rates(timed).keys() == ({"1", "2"} if workers else {"1"}) and min(rates(timed).values()) > 0
+    assert (
+        rates(timed).keys() == ({"1", "2"} if workers else {"1"}) and min(rates(timed).values()) > 0
+    )
     assert rates(plain) == {} and timed.failures == []
 
 
@@ -57,7 +61,9 @@ def test_a_loader_is_timed_on_an_imaginary_card_without_touching_its_trace(run_t
     script = TRAIN + "train(Rows(), 'cuda', shuffle=True, num_workers=2, pin_memory=True)\n"
     traces = []
     for more in ({}, {"time_loader": 8}):
-        trial = run_trial(script, device="imaginary", card=CARD, trace=True, worst_batch=True, **more)
+        trial = run_trial(
+            script, device="imaginary", card=CARD, trace=True, worst_batch=True, **more
+        )
         assert trial.report["steps"] == 4 and trial.failures == []
         assert rates(trial).keys() == ({"1", "2"} if more else set())
         traces.append((trial.folder / "trace-0.jsonl").read_text())
@@ -66,6 +72,8 @@ def test_a_loader_is_timed_on_an_imaginary_card_without_touching_its_trace(run_t
 
 def test_a_stream_is_timed_to_its_end_and_a_data_set_on_the_card_is_not(run_trial) -> None:
     assert rates(run_trial(TRAIN + "train(Stream())\n", time_loader=4)).keys() == {"1"}
-    on_card = TRAIN + "x = torch.ones(40, 8, device='cuda')\ntrain([(row, 1) for row in x], 'cuda')\n"
+    on_card = (
+        TRAIN + "x = torch.ones(40, 8, device='cuda')\ntrain([(row, 1) for row in x], 'cuda')\n"
+    )
     trial = run_trial(on_card, device="imaginary", card=CARD, time_loader=4)
     assert rates(trial) == {} and trial.report["steps"] == 4 and trial.failures == []

@@ -1,4 +1,6 @@
-"""The probe in whole scripts: it changes no loss, and it knows which phase a failure, a peak and a step belong to."""
+"""The probe in whole scripts: it changes no loss, and it knows which phase a failure, a peak and a
+step belong to.
+"""
 
 import pytest
 
@@ -44,7 +46,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("worst_batch", [False, True], ids=["left alone", "scanned and found equal"])
+@pytest.mark.parametrize(
+    "worst_batch", [False, True], ids=["left alone", "scanned and found equal"]
+)
 def test_losses_are_the_same_bit_for_bit(run_trial, worst_batch):
     plain = run_trial(RANDOM, env=WITHOUT_BRIMFUL)
     probed = run_trial(RANDOM, cut=False, worst_batch=worst_batch, audits=True, keep_out=True)
@@ -58,7 +62,10 @@ def test_losses_are_the_same_bit_for_bit(run_trial, worst_batch):
 def test_a_trial_that_draws_from_the_scripts_random_state_would_be_caught(run_trial):
     changed = RANDOM.replace("for workers in (0, 2):", "torch.rand(())\n    for workers in (0, 2):")
     assert changed != RANDOM
-    assert run_trial(changed, env=WITHOUT_BRIMFUL).stdout != run_trial(RANDOM, env=WITHOUT_BRIMFUL).stdout
+    assert (
+        run_trial(changed, env=WITHOUT_BRIMFUL).stdout
+        != run_trial(RANDOM, env=WITHOUT_BRIMFUL).stdout
+    )
 
 
 FAILS_WHEN_FULL = """
@@ -102,13 +109,18 @@ AFTER_AN_EVALUATION = {
     "between steps": "step()\nevaluate()\nmodel.full = True\nstep()",
     "by no_grad alone": "step()\nevaluate(modes=False)\nmodel.full = True\nstep()",
     "of a loader": "step()\nevaluate(given=DataLoader(batches, 4))\nmodel.full = True\nstep()",
-    "with another's forward first": "step()\nevaluate()\nmodel.full = True\nwith torch.no_grad():\n    target(x)\nstep()",
+    "with another's forward first": "step()\nevaluate()\nmodel.full = True\nwith torch.no_grad():\n  "
+    " "
+    " "
+    "target(x)\nstep()",
     "of the first epoch, before a batch was worked on": (
         "evaluate(given=DataLoader(batches, 4))\n"
-        "for _ in DataLoader(batches, 2):\n    raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB')"
+        "for _ in DataLoader(batches, 2):\n    raise torch.OutOfMemoryError('CUDA out of memory. "
+        "Tried to allocate 2.00 GiB')"
     ),
     "of the epoch before": (
-        "loader = DataLoader(batches, 4)\nfor _ in loader:\n    step()\n    break\nevaluate(given=DataLoader(batches, 2))\n"
+        "loader = DataLoader(batches, 4)\nfor _ in loader:\n    step()\n    "
+        "break\nevaluate(given=DataLoader(batches, 2))\n"
         "model.full = True\nfor _ in loader:\n    step()"
     ),
 }
@@ -117,7 +129,9 @@ AFTER_AN_EVALUATION = {
 @pytest.mark.parametrize("script", AFTER_AN_EVALUATION.values(), ids=AFTER_AN_EVALUATION.keys())
 def test_a_training_forward_after_an_evaluation_fails_as_training(run_trial, script):
     trial = run_trial(FAILS_WHEN_FULL + script, steps=20)
-    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [("out_of_device_memory", "train")]
+    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [
+        ("out_of_device_memory", "train")
+    ]
     assert "eval" in trial.report["phases"]
 
 
@@ -126,14 +140,18 @@ def test_a_training_forward_after_an_evaluation_fails_as_training(run_trial, scr
     [
         "step()\nmodel.eval()\nmodel(x)\nmodel.full = True\nmodel(x)",
         "step()\nevaluate()\nevaluate()\nmodel.full = True\nevaluate()",
-        "step()\nmodel.full = False\nwith torch.no_grad():\n    model(x)\n    model.full = True\n    model(x)",
-        "evaluate(given=DataLoader(batches, 4))\nmodel.full = True\nevaluate(given=DataLoader(batches, 2))",
+        "step()\nmodel.full = False\nwith torch.no_grad():\n    model(x)\n    model.full = "
+        "True\n    model(x)",
+        "evaluate(given=DataLoader(batches, 4))\nmodel.full = "
+        "True\nevaluate(given=DataLoader(batches, 2))",
         "step()\nmodel.eval()\nmodel.inner.train()\nmodel(x)\nmodel.full = True\nmodel(x)",
     ],
 )
 def test_an_evaluation_that_fails_does_so_as_one(run_trial, script):
     trial = run_trial(FAILS_WHEN_FULL + script, steps=20)
-    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [("out_of_device_memory", "eval")]
+    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [
+        ("out_of_device_memory", "eval")
+    ]
 
 
 COMPILED = """
@@ -153,12 +171,19 @@ Net.out = True
 
 
 @pytest.mark.parametrize(
-    ("ends", "phase"), [("step()", "train"), ("net.eval()\nwith torch.enable_grad():\n    model(x)", "eval")]
+    ("ends", "phase"),
+    [("step()", "train"), ("net.eval()\nwith torch.enable_grad():\n    model(x)", "eval")],
 )
-def test_host_memory_that_runs_out_in_a_compiled_model_right_after_an_evaluation_is_of_its_mode(run_trial, ends, phase):
-    """No hook sees the forward pass of a compiled model begin, and none is called where the host's memory runs out."""
+def test_host_memory_that_runs_out_in_a_compiled_model_right_after_an_evaluation_is_of_its_mode(
+    run_trial, ends, phase
+):
+    """No hook sees the forward pass of a compiled model begin, and none is called where the host's
+    memory runs out.
+    """
     trial = run_trial(FAILS_WHEN_FULL + COMPILED + ends, steps=20)
-    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [("out_of_host_memory", phase)]
+    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [
+        ("out_of_host_memory", phase)
+    ]
 
 
 STEPS_AND_EVALUATION = """
@@ -225,9 +250,13 @@ for _ in range(6):
 
 
 @pytest.mark.parametrize(("settings", "counted"), [({"batch_size": 4}, 4), ({"batch_size": 5}, 7)])
-def test_the_second_dimension_counts_where_it_is_the_batch_size_that_was_asked_for(run_trial, settings, counted):
+def test_the_second_dimension_counts_where_it_is_the_batch_size_that_was_asked_for(
+    run_trial, settings, counted
+):
     trial = run_trial(RECURRENT, argv=("4",), settings=settings)
-    assert set(trial.report["samples_per_step"][1:]) == {counted}, "the first step is over before the hook is there"
+    assert set(trial.report["samples_per_step"][1:]) == {counted}, (
+        "the first step is over before the hook is there"
+    )
     assert any("counted by the model's input" in note for note in trial.report["notes"])
 
 
@@ -263,7 +292,9 @@ with torch.no_grad():
 
 
 @pytest.mark.parametrize(("how", "follows"), [("looked up", True), ("not looked up", False)])
-def test_what_follows_a_sampling_loop_is_seen_where_its_passes_are_looked_up(run_trial, how, follows):
+def test_what_follows_a_sampling_loop_is_seen_where_its_passes_are_looked_up(
+    run_trial, how, follows
+):
     report = run_trial(SAMPLES, argv=(how,), device="imaginary", card=CARD, trace=True).report
     assert (report["phases"]["eval"]["allocated_bytes"] > 64 << 20) == follows
     assert any("what follows was not seen" in note for note in report["notes"]) != follows
@@ -273,4 +304,7 @@ def test_what_follows_a_sampling_loop_is_seen_where_its_passes_are_looked_up(run
 def test_garbage_is_collected_as_ever_but_before_an_imaginary_card_is_used(run_trial, device):
     script = "import gc, torch; print(gc.get_threshold()[0], gc.isenabled())"
     card = CARD if device == "imaginary" else None
-    assert run_trial(script, device=device, card=card).stdout.split() == ["100000" if card else "700", "True"]
+    assert run_trial(script, device=device, card=card).stdout.split() == [
+        "100000" if card else "700",
+        "True",
+    ]

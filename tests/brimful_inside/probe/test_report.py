@@ -48,15 +48,29 @@ for epoch in range(50):
     report = trial.report
     assert trial.exit_code == 0 and trial.stdout == "epoch 0\n" and trial.failures == []
     assert report["ended"] == "steps_done" and report["steps"] == 4
-    assert len(report["step_s"]) == len(report["loading_s"]) == 3 and all(s > 0 for s in report["step_s"])
-    assert report["micro_batches_per_step"] == [1, 1, 1, 1] and report["samples_per_step"] == [16, 16, 16, 16]
+    assert len(report["step_s"]) == len(report["loading_s"]) == 3 and all(
+        s > 0 for s in report["step_s"]
+    )
+    assert report["micro_batches_per_step"] == [1, 1, 1, 1] and report["samples_per_step"] == [
+        16,
+        16,
+        16,
+        16,
+    ]
     assert len(report["losses"]) == 4
     train, evaluation = loader_of(trial, "train"), loader_of(trial, "eval")
-    assert (train["batches_seen"], train["samples_seen"], train["sampler"]) == (4, 64, "RandomSampler")
+    assert (train["batches_seen"], train["samples_seen"], train["sampler"]) == (
+        4,
+        64,
+        "RandomSampler",
+    )
     assert train["batches"][0] == {"samples": 16, "shapes": [[16, 8], [16]], "checksum": None}
     assert (evaluation["batches_seen"], evaluation["length"]) == (2, 8)
     assert list(report["phases"]) == ["setup", "train", "eval"]
-    assert report["optimizers"][0]["learning_rates"] == [1e-3] and report["optimizers"][0]["name"] == "AdamW"
+    assert (
+        report["optimizers"][0]["learning_rates"] == [1e-3]
+        and report["optimizers"][0]["name"] == "AdamW"
+    )
     assert report["notes"] == [] and not report["phases"]["train"]["host_is_true"]
 
 
@@ -74,12 +88,20 @@ step(*data[:16])
 print("never")
 """
     )
-    assert trial.stdout.splitlines() == ["6 True"] + ["1 True"] * 5, "two steps find a batch that the worker made ahead"
-    assert trial.report["ended"] == "steps_done" and "eval" in trial.report["phases"] and trial.failures == []
+    assert trial.stdout.splitlines() == ["6 True"] + ["1 True"] * 5, (
+        "two steps find a batch that the worker made ahead"
+    )
+    assert (
+        trial.report["ended"] == "steps_done"
+        and "eval" in trial.report["phases"]
+        and trial.failures == []
+    )
 
 
 @pytest.mark.parametrize(("evaluates", "steps"), [(False, 4 + 200), (True, 11)])
-def test_a_script_without_a_loader_is_counted_by_its_models_input_and_ends_after_its_evaluation(run_trial, evaluates, steps):
+def test_a_script_without_a_loader_is_counted_by_its_models_input_and_ends_after_its_evaluation(
+    run_trial, evaluates, steps
+):
     trial = run_trial(
         HEAD
         + """
@@ -96,23 +118,44 @@ for i in range(10_000):
     assert report["ended"] == "steps_done" and report["steps"] == steps
     assert report["samples_per_step"][1:4] == [32, 32, 32] and report["loaders"] == []
     assert "no DataLoader was used" in report["notes"]
-    assert ("the trial reached no evaluation" in report["notes"]) == ("eval" not in report["phases"]) == (not evaluates)
+    assert (
+        ("the trial reached no evaluation" in report["notes"])
+        == ("eval" not in report["phases"])
+        == (not evaluates)
+    )
 
 
 @pytest.mark.parametrize(
     ("script", "code", "steps", "note"),
     [
-        ("for x, y in loader:\n    F.cross_entropy(model(x), y).backward()\n", 0, 0, "no optimizer stepped"),
+        (
+            "for x, y in loader:\n    F.cross_entropy(model(x), y).backward()\n",
+            0,
+            0,
+            "no optimizer stepped",
+        ),
         (
             "for x, y in list(loader)[:2]:\n    step(x, y)\nsys.exit(3)\n",
-            3, 2, "the script ended after 2 of the 4 steps of the trial",
+            3,
+            2,
+            "the script ended after 2 of the 4 steps of the trial",
         ),
     ],
-)  # fmt: skip
-def test_a_script_that_ends_without_the_steps_of_the_trial_says_so(run_trial, script, code, steps, note):
+)
+def test_a_script_that_ends_without_the_steps_of_the_trial_says_so(
+    run_trial, script, code, steps, note
+):
     trial = run_trial(HEAD + script)
-    assert trial.exit_code == code and trial.report["ended"] == "script_ended" and trial.report["steps"] == steps
-    assert note in trial.report["notes"] and trial.failures == [] and loader_of(trial, "train")["batches_seen"] == 10
+    assert (
+        trial.exit_code == code
+        and trial.report["ended"] == "script_ended"
+        and trial.report["steps"] == steps
+    )
+    assert (
+        note in trial.report["notes"]
+        and trial.failures == []
+        and loader_of(trial, "train")["batches_seen"] == 10
+    )
 
 
 THREAD = "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()\n"
@@ -121,21 +164,48 @@ THREAD = "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(
 @pytest.mark.parametrize(
     ("script", "type_", "caught", "after_measured", "ended", "place"),
     [
-        ("for x, y in loader:\n    step(x[:, :5], y)\n", "RuntimeError", False, False, "crashed", "in step"),
-        ("n = 0\nfor x, y in loader:\n    step(x, y); n += 1\nassert n == 10", "AssertionError", False, True, "steps_done", ""),
-        (THREAD + "for x, y in list(loader)[:2]:\n    step(x, y)\n", "ZeroDivisionError", True, False, "script_ended", ""),
+        (
+            "for x, y in loader:\n    step(x[:, :5], y)\n",
+            "RuntimeError",
+            False,
+            False,
+            "crashed",
+            "in step",
+        ),
+        (
+            "n = 0\nfor x, y in loader:\n    step(x, y); n += 1\nassert n == 10",
+            "AssertionError",
+            False,
+            True,
+            "steps_done",
+            "",
+        ),
+        (
+            THREAD + "for x, y in list(loader)[:2]:\n    step(x, y)\n",
+            "ZeroDivisionError",
+            True,
+            False,
+            "script_ended",
+            "",
+        ),
     ],
     ids=["the script's own", "after the measured steps, so perhaps ours", "in a thread"],
 )
-def test_an_exception_is_reported_with_its_place(run_trial, script, type_, caught, after_measured, ended, place):
+def test_an_exception_is_reported_with_its_place(
+    run_trial, script, type_, caught, after_measured, ended, place
+):
     trial = run_trial(HEAD + script)
     (failure,) = trial.failures
     assert (failure["kind"], failure["type"], failure["caught"]) == ("crashed", type_, caught)
     assert (failure["after_measured"], trial.report["ended"]) == (after_measured, ended)
-    assert failure["where"].endswith(place) and type_ in failure["traceback"] and type_ in trial.stderr
+    assert (
+        failure["where"].endswith(place) and type_ in failure["traceback"] and type_ in trial.stderr
+    )
 
 
-def test_a_training_inside_a_phase_that_the_script_names_has_whole_steps_without_its_evaluations(run_trial):
+def test_a_training_inside_a_phase_that_the_script_names_has_whole_steps_without_its_evaluations(
+    run_trial,
+):
     trial = run_trial(
         HEAD
         + """
@@ -153,7 +223,9 @@ with brimful.phase("tuning"):
 """
     )
     assert list(trial.report["phases"]) == ["setup", "tuning"]
-    assert len(trial.report["step_s"]) == 3 and all(0.05 < seconds < 0.3 for seconds in trial.report["step_s"])
+    assert len(trial.report["step_s"]) == 3 and all(
+        0.05 < seconds < 0.3 for seconds in trial.report["step_s"]
+    )
 
 
 def test_two_optimizers_of_a_gan_are_counted_each(run_trial):
@@ -210,11 +282,19 @@ for x, y in loader:
 """
 
 
-@pytest.mark.parametrize(("script", "most_visits"), [(TEACHER, 2), (AVERAGE, 1)], ids=["a teacher", "a copy for averages"])
-def test_a_model_in_eval_mode_beside_the_trained_one_makes_no_evaluation(run_trial, script, most_visits):
+@pytest.mark.parametrize(
+    ("script", "most_visits"),
+    [(TEACHER, 2), (AVERAGE, 1)],
+    ids=["a teacher", "a copy for averages"],
+)
+def test_a_model_in_eval_mode_beside_the_trained_one_makes_no_evaluation(
+    run_trial, script, most_visits
+):
     trial = run_trial(HEAD + script)
     assert list(trial.report["phases"]) == ["setup", "train"] and trial.failures == []
-    assert trial.report["phases"]["train"]["visits"] <= most_visits  # a first batch may be corrected from "eval"
+    assert (
+        trial.report["phases"]["train"]["visits"] <= most_visits
+    )  # a first batch may be corrected from "eval"
     assert [seen["role"] for seen in trial.report["loaders"]] == ["train"]
 
 
@@ -306,7 +386,11 @@ for i, x in enumerate(DataLoader(torch.ones(64, 1024), 8)):
         capacity_bytes=1 << 30,
     )
     (failure,) = trial.failures
-    assert (failure["kind"], failure["phase"], failure["step"]) == ("out_of_device_memory", "train", 2)
+    assert (failure["kind"], failure["phase"], failure["step"]) == (
+        "out_of_device_memory",
+        "train",
+        2,
+    )
     assert failure["caught"] == caught and (caught or "script.py" in failure["where"])
     ended = (0, "steps_done", 4) if caught else (1, "out_of_memory", 2)
     assert (trial.exit_code, trial.report["ended"], trial.report["steps"]) == ended

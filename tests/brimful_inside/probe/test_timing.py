@@ -1,4 +1,6 @@
-"""The times of steps, by events where there is a card; what a whole run counts, and what of it is left when it is killed."""
+"""The times of steps, by events where there is a card; what a whole run counts, and what of it is
+left when it is killed.
+"""
 
 import json
 import signal
@@ -60,7 +62,13 @@ def test_evaluations_are_in_no_time_of_training_and_in_no_count():
 
 @pytest.mark.parametrize(
     ("retries", "streak"),
-    [([0, 0, 0], 0), ([5, 5, 5], 0), ([0, 1, 1, 2, 2, 3], 1), ([0, 1, 2], 2), ([0, 1, 1, 2, 4, 9, 9], 3)],
+    [
+        ([0, 0, 0], 0),
+        ([5, 5, 5], 0),
+        ([0, 1, 1, 2, 2, 3], 1),
+        ([0, 1, 2], 2),
+        ([0, 1, 1, 2, 4, 9, 9], 3),
+    ],
 )
 def test_retries_of_steps_in_a_row_are_reported_and_those_before_training_are_none(retries, streak):
     found = iter([*retries, retries[-1]])
@@ -74,20 +82,32 @@ def test_retries_of_steps_in_a_row_are_reported_and_those_before_training_are_no
 
 def test_short_steps_are_polled_now_and_then_only():
     polls = []
-    counter = RunCounter(lambda: polls.append(1), clock=iter(POLL_S * n / 10 for n in range(1000)).__next__)
+    counter = RunCounter(
+        lambda: polls.append(1), clock=iter(POLL_S * n / 10 for n in range(1000)).__next__
+    )
     counter.begin()
     for _ in range(100):
         counter.step(1, 0.0)
     assert 9 <= len(polls) <= 11
 
 
-def test_a_whole_run_counts_every_sample_and_reports_its_last_loss_and_its_files_do_not_grow(run_trial):
+def test_a_whole_run_counts_every_sample_and_reports_its_last_loss_and_its_files_do_not_grow(
+    run_trial,
+):
     trial = run_trial(TRAINING.replace("range(3)", "range(400)"), **RUN)
     counter = trial.report["counters"]
-    assert (trial.report["ended"], trial.report["steps"], len(trial.report["step_s"])) == ("script_ended", 1200, 1199)
+    assert (trial.report["ended"], trial.report["steps"], len(trial.report["step_s"])) == (
+        "script_ended",
+        1200,
+        1199,
+    )
     assert trial.all("progress") == [] and len(trial.all("report")) == 1
-    assert len(list(trial.folder.glob("latest-progress-*"))) == 1 and not list(trial.folder.glob("*.new"))
-    assert [seen["batches_seen"] for seen in trial.report["loaders"]] == [2000, 800], "an evaluation is whole as well"
+    assert len(list(trial.folder.glob("latest-progress-*"))) == 1 and not list(
+        trial.folder.glob("*.new")
+    )
+    assert [seen["batches_seen"] for seen in trial.report["loaders"]] == [2000, 800], (
+        "an evaluation is whole as well"
+    )
     assert counter["samples"] == 8000
     assert counter["loss"] == pytest.approx(float(trial.stdout))
     assert 0 < counter["loading_s"] < counter["train_s"]
@@ -165,7 +185,10 @@ def test_the_latest_steps_count_where_more_are_timed():
     times = StepTimes(HostClock(), 1, 2)
     times.extend(3)
     times.begin()
-    counted = [times.end_step(number) and (times.passed_over, len(times.read(wait=True))) for number in range(1, 8)]
+    counted = [
+        times.end_step(number) and (times.passed_over, len(times.read(wait=True)))
+        for number in range(1, 8)
+    ]
     assert counted == [False, (0, 1), (0, 2), (1, 2), (2, 2), (3, 2), False]
 
 
@@ -237,14 +260,20 @@ def test_events_are_recorded_where_the_parameters_lie(clock):
 
 
 @pytest.mark.parametrize(
-    ("trained", "label"), [(torch.device("cuda:1"), "cuda:1"), (torch.device("cpu"), "cuda:3"), (None, "cuda:3")]
+    ("trained", "label"),
+    [(torch.device("cuda:1"), "cuda:1"), (torch.device("cpu"), "cuda:3"), (None, "cuda:3")],
 )
 def test_a_report_names_the_card_that_the_parameters_lie_on(clock, trained, label):
     clock.setattr(report, "is_started", lambda: True)
     clock.setattr(report, "accelerator_type", lambda: "cuda")
     clock.setattr(torch.accelerator, "current_device_index", lambda: 3)
     steps = types.SimpleNamespace(pace=types.SimpleNamespace(device=trained) if trained else None)
-    assert report.device_label(types.SimpleNamespace(config=TrialConfig("", "accelerator"), steps=steps)) == label
+    assert (
+        report.device_label(
+            types.SimpleNamespace(config=TrialConfig("", "accelerator"), steps=steps)
+        )
+        == label
+    )
 
 
 def test_an_evaluation_between_steps_belongs_to_none(clock):
@@ -296,7 +325,9 @@ def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(clock, tmp_p
 
     config = TrialConfig(folder=str(tmp_path), device="accelerator", steps=1, warmup_steps=0)
     probe = Probe(
-        ProcessContext(config, "rank"), DeviceMeter(), types.SimpleNamespace(reset=int, peak_bytes=int, is_true=False)
+        ProcessContext(config, "rank"),
+        DeviceMeter(),
+        types.SimpleNamespace(reset=int, peak_bytes=int, is_true=False),
     )
     events = []
     clock.setattr(probe.context, "emit", lambda event, replaces=False: events.append(event))
@@ -316,22 +347,33 @@ def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(clock, tmp_p
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("workers", "summed", "more", "ahead"), [(2, 1, {}, 4), (1, 2, {}, 2), (0, 1, {}, 0), (2, 1, {"worst_batch": True}, 0)]
+    ("workers", "summed", "more", "ahead"),
+    [(2, 1, {}, 4), (1, 2, {}, 2), (0, 1, {}, 0), (2, 1, {"worst_batch": True}, 0)],
 )
 def test_a_speed_is_measured_behind_the_batches_that_workers_made_while_the_first_steps_were_slow(
     run_trial, workers, summed, more, ahead
 ):
     report = run_trial(
-        AHEAD % (workers, summed), device="cpu", warmup_steps=2, steps=3, see_eval=False, **{"worst_batch": False, **more}
+        AHEAD % (workers, summed),
+        device="cpu",
+        warmup_steps=2,
+        steps=3,
+        see_eval=False,
+        **{"worst_batch": False, **more},
     ).report
-    assert report["warmup_steps"] == 2 + ahead and len(report["step_s"]) == len(report["loading_s"]) == 3
+    assert (
+        report["warmup_steps"] == 2 + ahead
+        and len(report["step_s"]) == len(report["loading_s"]) == 3
+    )
     assert report["steps"] == 5 + ahead
 
 
 @pytest.mark.heavy
 def test_a_script_that_ends_among_the_batches_made_ahead_has_a_speed_all_the_same(run_trial):
     script = AHEAD.replace("400", "28") % (2, 1)
-    report = run_trial(script, device="cpu", warmup_steps=2, steps=3, see_eval=False, worst_batch=False).report
+    report = run_trial(
+        script, device="cpu", warmup_steps=2, steps=3, see_eval=False, worst_batch=False
+    ).report
     assert report["steps"] == 7 and report["warmup_steps"] == 4, "of nine steps"
     assert [len(report[name]) for name in ("step_s", "cpu_s", "loading_s")] == [3, 3, 3]
     assert not any("the script ended" in note for note in report["notes"])

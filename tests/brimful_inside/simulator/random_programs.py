@@ -1,4 +1,5 @@
-"""Random programs of one card, and the caching allocator's default rules once more, as plainly as they can be written.
+"""Random programs of one card, and the caching allocator's default rules once more, as plainly as
+they can be written.
 
 The tests hold the quick one against it.
 """
@@ -20,9 +21,34 @@ CONFIGURATIONS = [
     "roundup_power2_divisions:4,expandable_segments:True",
     "large_segment_size_mb:32",
 ]
-EDGES = [0, 1, 512, 513, MIB - 511, MIB, MIB + 1, 10 * MIB - 512, 10 * MIB, 19 * MIB, 20 * MIB, 2 * MIB]
+EDGES = [
+    0,
+    1,
+    512,
+    513,
+    MIB - 511,
+    MIB,
+    MIB + 1,
+    10 * MIB - 512,
+    10 * MIB,
+    19 * MIB,
+    20 * MIB,
+    2 * MIB,
+]
 PLAIN = ("malloc", "malloc", "malloc", "free", "free", "free", "phase", "empty_cache")
-ANY = ("malloc", "malloc", "malloc", "free", "free", *PLAIN[6:], "stream", "pool", "retire", "ready", "settings")
+ANY = (
+    "malloc",
+    "malloc",
+    "malloc",
+    "free",
+    "free",
+    *PLAIN[6:],
+    "stream",
+    "pool",
+    "retire",
+    "ready",
+    "settings",
+)
 
 
 def program(*rows: tuple) -> Program:
@@ -40,7 +66,10 @@ def random_program(rng: random.Random, length: int, kinds: tuple[str, ...] = ANY
     sizes: list[int] = []
     living: list[int] = []
     retired: list[int] = []
-    common = [rng.choice([*EDGES, rng.randrange(4096), rng.randrange(3 * MIB), rng.randrange(60 * MIB)]) for _ in range(6)]
+    common = [
+        rng.choice([*EDGES, rng.randrange(4096), rng.randrange(3 * MIB), rng.randrange(60 * MIB)])
+        for _ in range(6)
+    ]
     for _ in range(length):
         kind = rng.choice(kinds)
         if kind in ("phase", "empty_cache", "stream", "pool", "settings") and rng.random() < 0.6:
@@ -60,9 +89,18 @@ def random_program(rng: random.Random, length: int, kinds: tuple[str, ...] = ANY
         elif kind == "empty_cache":
             events.append((kind,))
         elif kind in ("stream", "pool"):
-            events.append((rng.choice([kind, kind, "release_pool", "empty_pool"]), rng.randrange(3)))
+            events.append(
+                (rng.choice([kind, kind, "release_pool", "empty_pool"]), rng.randrange(3))
+            )
         elif kind == "settings":
-            events.append((kind, rng.choice(["roundup_power2_divisions:4", "roundup_power2_divisions:[256:1,>:8]"])))
+            events.append(
+                (
+                    kind,
+                    rng.choice(
+                        ["roundup_power2_divisions:4", "roundup_power2_divisions:[256:1,>:8]"]
+                    ),
+                )
+            )
     return program_from(events, sizes)
 
 
@@ -84,7 +122,13 @@ class NaiveAllocator:
         if fitting:
             _, number, place = min(fitting)
         else:
-            whole = 2 * MIB if small else 20 * MIB if size < 10 * MIB else 2 * MIB * -(-size // (2 * MIB))
+            whole = (
+                2 * MIB
+                if small
+                else 20 * MIB
+                if size < 10 * MIB
+                else 2 * MIB * -(-size // (2 * MIB))
+            )
             self.segments.append((small, [[whole, None]]))
             number, place = len(self.segments) - 1, 0
         blocks = self.segments[number][1]

@@ -19,7 +19,8 @@ SIZES = st.one_of(
     st.integers(1, 80 * MIB),
     st.sampled_from([512, 513, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 20 * MIB, 2 * MIB]),
 )
-# What is done: a request of that many bytes, or (negative) the free of the n-th living block, or emptying the cache.
+# What is done: a request of that many bytes, or (negative) the free of the n-th living block, or
+# emptying the cache.
 ACTIONS = st.lists(st.one_of(SIZES, st.integers(-40, -1), st.just("empty_cache")), max_size=60)
 
 
@@ -44,7 +45,14 @@ def check(allocator: CachingAllocator, live: dict[int, int]) -> None:
     stats = allocator.memory_stats()
     assert stats["allocation.all.current"] == len(live)
     assert stats["requested_bytes.all.current"] == sum(live.values())
-    for statistic in ("allocated_bytes", "reserved_bytes", "requested_bytes", "inactive_split_bytes", "segment", "allocation"):
+    for statistic in (
+        "allocated_bytes",
+        "reserved_bytes",
+        "requested_bytes",
+        "inactive_split_bytes",
+        "segment",
+        "allocation",
+    ):
         by_pool = [stats[f"{statistic}.{pool}.current"] for pool in ("small_pool", "large_pool")]
         assert stats[f"{statistic}.all.current"] == sum(by_pool)
         assert 0 <= stats[f"{statistic}.all.current"] <= stats[f"{statistic}.all.peak"]
@@ -55,7 +63,9 @@ def check(allocator: CachingAllocator, live: dict[int, int]) -> None:
     assert stats["segment.all.current"] == len(plain)
 
 
-def act(allocator: CachingAllocator, actions: list, live: dict[int, int], every=lambda: None) -> None:
+def act(
+    allocator: CachingAllocator, actions: list, live: dict[int, int], every=lambda: None
+) -> None:
     for action in actions:
         if action == "empty_cache":
             allocator.empty_cache()
@@ -111,7 +121,10 @@ def test_it_does_what_the_plainest_writing_of_the_rules_does(actions):
 def test_a_full_card_leaves_everything_as_it_was_but_the_cache(conf, actions):
     allocator, live = CachingAllocator(100 * MIB, settings_from(conf)), {}
     act(allocator, actions, live)
-    before, used = allocator.allocated, {p for s in allocator.segments() for p in s.pieces if p.used}
+    before, used = (
+        allocator.allocated,
+        {p for s in allocator.segments() for p in s.pieces if p.used},
+    )
     with pytest.raises(CardFull) as caught:
         allocator.malloc(101 * MIB)
     assert allocator.allocated == before
@@ -128,7 +141,10 @@ def test_a_full_card_leaves_everything_as_it_was_but_the_cache(conf, actions):
 @given(actions=ACTIONS)
 @settings(max_examples=20, deadline=None)
 def test_without_details_the_memory_is_the_same(conf, actions):
-    full, plain = (CachingAllocator(150 * MIB, settings_from(conf), detailed=detailed) for detailed in (True, False))
+    full, plain = (
+        CachingAllocator(150 * MIB, settings_from(conf), detailed=detailed)
+        for detailed in (True, False)
+    )
     for allocator in (full, plain):
         act(allocator, actions, {})
     assert full.segments() == plain.segments()
@@ -147,7 +163,11 @@ def test_an_emptied_cache_holds_no_segment_and_no_page_that_is_wholly_free(conf,
     for segment in allocator.segments():
         page = 2 * MIB if segment.small else allocator.settings.large_segment
         free = [piece.size for piece in segment.pieces if not piece.used]
-        assert all(size < 2 * page for size in free) if segment.expandable else len(free) < len(segment.pieces)
+        assert (
+            all(size < 2 * page for size in free)
+            if segment.expandable
+            else len(free) < len(segment.pieces)
+        )
 
 
 def test_no_bytes_get_no_block():
@@ -174,7 +194,10 @@ def test_oversize_blocks_are_not_split_and_are_given_back_first():
 
 
 def test_expandable_segments_waste_less_when_sizes_grow():
-    plain, grows = CachingAllocator(), CachingAllocator(settings=settings_from("expandable_segments:True"))
+    plain, grows = (
+        CachingAllocator(),
+        CachingAllocator(settings=settings_from("expandable_segments:True")),
+    )
     for allocator in (plain, grows):
         for size in range(20, 60, 3):
             for address in [allocator.malloc(size * MIB) for _ in range(4)]:
@@ -194,7 +217,9 @@ def test_a_memory_fraction_is_the_limit_and_ages_the_cache():
         allocator.free(allocator.malloc(2 * MIB))
     assert allocator.reserved == 30 * MIB
     held = allocator.malloc(30 * MIB)
-    allocator.malloc(2 * MIB)  # 20 MiB more: 50 would be over the limit's 60 %, but nothing is free to collect
+    allocator.malloc(
+        2 * MIB
+    )  # 20 MiB more: 50 would be over the limit's 60 %, but nothing is free to collect
     assert allocator.reserved == 50 * MIB
     allocator.free(held)
     with pytest.raises(CardFull):
@@ -205,14 +230,26 @@ def test_a_memory_fraction_is_the_limit_and_ages_the_cache():
 def test_the_statistics_have_pytorchs_keys():
     stats = CachingAllocator().memory_stats()
     bytes_of = ("active", "allocated", "inactive_split", "requested", "reserved")
-    for statistic in ("active", "allocation", "inactive_split", "segment", *(f"{name}_bytes" for name in bytes_of)):
+    for statistic in (
+        "active",
+        "allocation",
+        "inactive_split",
+        "segment",
+        *(f"{name}_bytes" for name in bytes_of),
+    ):
         for pool in ("all", "small_pool", "large_pool"):
             for quantity in ("current", "peak", "allocated", "freed"):
                 assert stats[f"{statistic}.{pool}.{quantity}"] == 0
     for name in ("oversize_allocations", "oversize_segments"):
         assert stats[f"{name}.peak"] == 0
     assert stats["max_split_size"] == -1
-    assert {"num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free", "num_sync_all_streams"} <= stats.keys()
+    assert {
+        "num_alloc_retries",
+        "num_ooms",
+        "num_device_alloc",
+        "num_device_free",
+        "num_sync_all_streams",
+    } <= stats.keys()
 
 
 def test_what_is_not_modelled_is_refused():
@@ -222,7 +259,11 @@ def test_what_is_not_modelled_is_refused():
 
 BUGS = {
     "a tail is lost": (module, "insort", lambda free, block: None),
-    "rounding to 256": (module, "rounded_size", lambda nbytes, settings=None: -(-nbytes // 256) * 256),
+    "rounding to 256": (
+        module,
+        "rounded_size",
+        lambda nbytes, settings=None: -(-nbytes // 256) * 256,
+    ),
     "any free block is taken": (module, "bisect_left", lambda free, block: 0),
 }
 
@@ -232,7 +273,10 @@ def test_the_checks_catch_an_injected_bug(bug, monkeypatch):
     owner, name, replacement = BUGS[bug]
     monkeypatch.setattr(owner, name, replacement)
     rng = random.Random(5)
-    allocator, live = CachingAllocator(settings=settings_from("roundup_power2_divisions:[64:0]")), {}
+    allocator, live = (
+        CachingAllocator(settings=settings_from("roundup_power2_divisions:[64:0]")),
+        {},
+    )
     monkeypatch.setattr(allocator, "_rounds_plainly", False)
     naive, names = NaiveAllocator(), {}
     with pytest.raises((AssertionError, KeyError, IndexError)):
@@ -282,9 +326,9 @@ def test_private_pools_are_in_the_statistics_and_in_the_snapshot():
     stats = allocator.memory_stats()
     assert (stats["segment.large_pool.current"], stats["segment.small_pool.current"]) == (2, 1)
     assert stats["reserved_bytes.all.current"] == 42 * MIB
-    assert sorted((segment.pool, segment.stream, segment.small) for segment in allocator.segments()) == [
-        (0, 0, False), (2, 0, False), (2, 1, True)
-    ]  # fmt: skip
+    assert sorted(
+        (segment.pool, segment.stream, segment.small) for segment in allocator.segments()
+    ) == [(0, 0, False), (2, 0, False), (2, 1, True)]
 
 
 def test_private_pools_of_expandable_segments_are_kept_as_well():

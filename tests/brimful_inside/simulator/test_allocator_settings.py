@@ -6,27 +6,42 @@ import sys
 import pytest
 
 from brimful_inside.simulator.allocator import rounded_size
-from brimful_inside.simulator.allocator_settings import AllocatorSettings, changed, settings_from, settings_in, spelled
+from brimful_inside.simulator.allocator_settings import (
+    AllocatorSettings,
+    changed,
+    settings_from,
+    settings_in,
+    spelled,
+)
 
 MIB = 1 << 20
 
 
 def test_every_key_that_changes_memory_is_read():
     found = settings_from(
-        "max_split_size_mb: 128, max_non_split_rounding_mb:40,garbage_collection_threshold:0.8,expandable_segments:True,"
+        "max_split_size_mb: 128, "
+        "max_non_split_rounding_mb:40,garbage_collection_threshold:0.8,expandable_segments:True,"
         "roundup_power2_divisions:8,per_process_memory_fraction:0.5,large_segment_size_mb:40,backend:cudaMallocAsync"
     )
-    assert found == AllocatorSettings(128 * MIB, 40 * MIB, (8,) * 16, 0.8, True, 0.5, 40 * MIB, False)
+    assert found == AllocatorSettings(
+        128 * MIB, 40 * MIB, (8,) * 16, 0.8, True, 0.5, 40 * MIB, False
+    )
 
 
 def test_no_string_and_keys_about_host_memory_change_nothing():
     assert settings_in({}) == AllocatorSettings()
-    assert settings_from("pinned_use_background_threads:True,pinned_num_register_threads:8") == AllocatorSettings()
+    assert (
+        settings_from("pinned_use_background_threads:True,pinned_num_register_threads:8")
+        == AllocatorSettings()
+    )
 
 
 def test_rounding_divisions_are_given_by_size():
-    found = settings_from("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]").roundup_power2_divisions
-    # ">" counts from the last size named, so that the 4 of 1024 MiB is never in force: PyTorch does so too.
+    found = settings_from(
+        "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]"
+    ).roundup_power2_divisions
+    # ">" counts from the last size named, so that the 4 of 1024 MiB is never in force: PyTorch does
+    # so too.
     assert found == (1,) * 9 + (2,) + (8,) * 6
 
 
@@ -59,12 +74,17 @@ def test_what_pytorch_refuses_is_refused_by_name(conf, names):
 
 
 def test_the_older_variable_goes_first_as_in_pytorch():
-    environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:False", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    environment = {
+        "PYTORCH_ALLOC_CONF": "expandable_segments:False",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    }
     assert settings_in(environment).expandable_segments
     del environment["PYTORCH_CUDA_ALLOC_CONF"]
     assert not settings_in(environment).expandable_segments
     environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": ""}
-    assert settings_in(environment) == AllocatorSettings(), "an older one that is empty hides the newer one"
+    assert settings_in(environment) == AllocatorSettings(), (
+        "an older one that is empty hides the newer one"
+    )
 
 
 def test_the_least_block_to_keep_whole_is_a_segment_that_requests_share():
@@ -76,7 +96,9 @@ def test_the_least_block_to_keep_whole_is_a_segment_that_requests_share():
 
 
 def test_a_change_at_run_time_keeps_what_it_does_not_name_but_for_three_settings():
-    before = settings_from("expandable_segments:True,max_split_size_mb:64,garbage_collection_threshold:0.5")
+    before = settings_from(
+        "expandable_segments:True,max_split_size_mb:64,garbage_collection_threshold:0.5"
+    )
     after = changed(before, "max_non_split_rounding_mb:30")
     assert after == AllocatorSettings(max_non_split_rounding=30 * MIB, expandable_segments=True)
 
@@ -90,16 +112,36 @@ def test_a_change_at_run_time_keeps_what_it_does_not_name_but_for_three_settings
     ],
 )
 def test_settings_can_be_spelled_whatever_was_in_force(conf):
-    wanted, other = settings_from(conf), settings_from("expandable_segments:True,max_non_split_rounding_mb:60")
+    wanted, other = (
+        settings_from(conf),
+        settings_from("expandable_segments:True,max_non_split_rounding_mb:60"),
+    )
     assert changed(other, spelled(wanted)) == wanted
 
 
 SPELLINGS = [
-    *("max_split_size_mb:20", "max_split_size_mb:19", "large_segment_size_mb:11", "large_segment_size_mb:10"),
-    *("garbage_collection_threshold:0.5", "garbage_collection_threshold:1.0", "garbage_collection_threshold:0"),
-    *("roundup_power2_divisions:8", "roundup_power2_divisions:3", "roundup_power2_divisions:[256:0,>:4]"),
+    *(
+        "max_split_size_mb:20",
+        "max_split_size_mb:19",
+        "large_segment_size_mb:11",
+        "large_segment_size_mb:10",
+    ),
+    *(
+        "garbage_collection_threshold:0.5",
+        "garbage_collection_threshold:1.0",
+        "garbage_collection_threshold:0",
+    ),
+    *(
+        "roundup_power2_divisions:8",
+        "roundup_power2_divisions:3",
+        "roundup_power2_divisions:[256:0,>:4]",
+    ),
     *("roundup_power2_divisions:[300:1]", "expandable_segments:True", "expandable_segments:true"),
-    *("max_non_split_rounding_mb:19", "max_split_size_mb : 100", "max_split_size_mb:100,expandable_segments:False"),
+    *(
+        "max_non_split_rounding_mb:19",
+        "max_split_size_mb : 100",
+        "max_split_size_mb:100,expandable_segments:False",
+    ),
     *("pinned_use_background_threads:True", "roundup_power2_divisions:[256:1,512:2,>:8]"),
 ]
 
@@ -119,7 +161,13 @@ def test_what_is_refused_here_is_what_torch_itself_refuses():
         "    except Exception:\n"
         "        print('refused')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, *SPELLINGS], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *SPELLINGS],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     ours = []
     for text in SPELLINGS:
         try:
@@ -127,5 +175,7 @@ def test_what_is_refused_here_is_what_torch_itself_refuses():
             ours.append("taken")
         except ValueError:
             ours.append("refused")
-    assert dict(zip(SPELLINGS, ours, strict=True)) == dict(zip(SPELLINGS, done.stdout.split(), strict=True))
+    assert dict(zip(SPELLINGS, ours, strict=True)) == dict(
+        zip(SPELLINGS, done.stdout.split(), strict=True)
+    )
     assert {"taken", "refused"} == set(ours)

@@ -3,7 +3,12 @@ from __future__ import annotations
 import pytest
 
 from brimful_inside.simulator.allocator import CachingAllocator
-from brimful_inside.simulator.cudnn_workspaces import FEW_CHANNELS, MIB, PARTIAL_SUMS, partial_sums_bytes
+from brimful_inside.simulator.cudnn_workspaces import (
+    FEW_CHANNELS,
+    MIB,
+    PARTIAL_SUMS,
+    partial_sums_bytes,
+)
 from brimful_inside.simulator.workspaces import bytes_of
 
 
@@ -13,13 +18,18 @@ def test_a_convolution_works_in_copies_of_what_is_converted():
     copies = 4 * (inputs + outputs + weights)
     assert bytes_of("cudnn_backward_data", [4, inputs, outputs, weights]) == copies
     assert bytes_of("cudnn_backward_filter", [4, inputs, outputs, weights]) == copies
-    assert bytes_of("cudnn_backward_filter", [4, inputs, outputs, weights, PARTIAL_SUMS]) == copies + PARTIAL_SUMS
+    assert (
+        bytes_of("cudnn_backward_filter", [4, inputs, outputs, weights, PARTIAL_SUMS])
+        == copies + PARTIAL_SUMS
+    )
     assert bytes_of("cudnn_backward_filter", [2, inputs, outputs, weights]) * 2 == copies
 
 
 @pytest.mark.parametrize("copies", [10 * MIB, 10 * MIB + 512, 12 * MIB - 512, 100 * MIB + 3 * 512])
 @pytest.mark.parametrize(("more", "segments"), [(0, 1), (PARTIAL_SUMS, 2)])
-def test_partial_sums_are_as_much_as_keeps_two_workspaces_from_sharing_a_segment(copies, more, segments):
+def test_partial_sums_are_as_much_as_keeps_two_workspaces_from_sharing_a_segment(
+    copies, more, segments
+):
     allocator = CachingAllocator()
     allocator.free(allocator.malloc(copies))
     allocator.free(allocator.malloc(copies + more))

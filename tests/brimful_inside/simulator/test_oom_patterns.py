@@ -7,53 +7,156 @@ import pytest
 from brimful_inside.simulator.oom_patterns import DEVICE, HOST, OOM_PATTERNS, match_oom
 
 SEEN = [
-    ("RuntimeError", "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
-     "allocate 4294967296 bytes. Error code 12 (Cannot allocate memory)", "DefaultCPUAllocator", HOST),
-    ("RuntimeError", "[enforce fail at alloc_cpu.cpp:72] data. DefaultCPUAllocator: not enough memory: you tried to get 9.",
-     "DefaultCPUAllocator", HOST),
+    (
+        "RuntimeError",
+        "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate "
+        "memory: you tried to "
+        "allocate 4294967296 bytes. Error code 12 (Cannot allocate memory)",
+        "DefaultCPUAllocator",
+        HOST,
+    ),
+    (
+        "RuntimeError",
+        "[enforce fail at alloc_cpu.cpp:72] data. DefaultCPUAllocator: not enough memory: you "
+        "tried to get 9.",
+        "DefaultCPUAllocator",
+        HOST,
+    ),
     ("builtins.MemoryError", "", "Python's MemoryError", HOST),
-    ("numpy._core._exceptions._ArrayMemoryError", "Unable to allocate 1.00 TiB for an array with shape (137438953472,)",
-     "Python's MemoryError", HOST),
-    ("brimful.train.data.batch_errors.BatchMemoryError", "Memory ran out while a batch was being made on the host: MemoryError",
-     "brimful's BatchMemoryError", HOST),
+    (
+        "numpy._core._exceptions._ArrayMemoryError",
+        "Unable to allocate 1.00 TiB for an array with shape (137438953472,)",
+        "Python's MemoryError",
+        HOST,
+    ),
+    (
+        "brimful_train.data.batch_errors.BatchMemoryError",
+        "Memory ran out while a batch was being made on the host: MemoryError",
+        "brimful's BatchMemoryError",
+        HOST,
+    ),
     ("RuntimeError", "std::bad_alloc", "std::bad_alloc", HOST),
     ("OSError", "[Errno 12] Cannot allocate memory", "ENOMEM", HOST),
-    ("RuntimeError", "DataLoader worker (pid 46794) is killed by signal: Bus error. It is possible that dataloader's workers "
-     "are out of shared memory. Please try to raise your shared memory limit.", "a worker's bus error", HOST),
-    ("RuntimeError", "unable to allocate shared memory(shm) for file </torch_12_3>: No space left on device (28)",
-     "/dev/shm is full", HOST),
-    ("RuntimeError", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", "cuDNN, host", HOST),
-    ("RuntimeError", "Native API failed. Native API returns: 38 (UR_RESULT_ERROR_OUT_OF_HOST_MEMORY)", "XPU, host", HOST),
-    ("torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 39.38 GiB",
-     "torch.OutOfMemoryError", DEVICE),
+    (
+        "RuntimeError",
+        "DataLoader worker (pid 46794) is killed by signal: Bus error. It is possible that "
+        "dataloader's workers "
+        "are out of shared memory. Please try to raise your shared memory limit.",
+        "a worker's bus error",
+        HOST,
+    ),
+    (
+        "RuntimeError",
+        "unable to allocate shared memory(shm) for file </torch_12_3>: No space left on device "
+        "(28)",
+        "/dev/shm is full",
+        HOST,
+    ),
+    (
+        "RuntimeError",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+        "cuDNN, host",
+        HOST,
+    ),
+    (
+        "RuntimeError",
+        "Native API failed. Native API returns: 38 (UR_RESULT_ERROR_OUT_OF_HOST_MEMORY)",
+        "XPU, host",
+        HOST,
+    ),
+    (
+        "torch.OutOfMemoryError",
+        "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 39.38 GiB",
+        "torch.OutOfMemoryError",
+        DEVICE,
+    ),
     ("torch.cuda.OutOfMemoryError", "CUDA out of memory.", "torch.OutOfMemoryError", DEVICE),
-    ("RuntimeError", "CUDA out of memory. Tried to allocate 2.00 GiB", "CUDA out of memory", DEVICE),
+    (
+        "RuntimeError",
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "CUDA out of memory",
+        DEVICE,
+    ),
     ("RuntimeError", "HIP out of memory. Tried to allocate 2.00 MiB.", "HIP out of memory", DEVICE),
-    ("RuntimeError", "XPU out of memory, please use `empty_cache` to release", "XPU out of memory", DEVICE),
-    ("RuntimeError", "MPS backend out of memory (MPS allocated: 17.12 GB, other allocations: 1.00 GB, max allowed: 18.13 GB).",
-     "MPS out of memory", DEVICE),
-    ("torch.distributed.DistBackendError", "NCCL error in: ProcessGroupNCCL.cpp:1691, unhandled cuda error\n"
-     "Last error:\nFailed to CUDA calloc 6291456 bytes", "NCCL", DEVICE),
-    ("torch.AcceleratorError", "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported", "CUDA error",
-     DEVICE),
+    (
+        "RuntimeError",
+        "XPU out of memory, please use `empty_cache` to release",
+        "XPU out of memory",
+        DEVICE,
+    ),
+    (
+        "RuntimeError",
+        "MPS backend out of memory (MPS allocated: 17.12 GB, other allocations: 1.00 GB, max "
+        "allowed: 18.13 GB).",
+        "MPS out of memory",
+        DEVICE,
+    ),
+    (
+        "torch.distributed.DistBackendError",
+        "NCCL error in: ProcessGroupNCCL.cpp:1691, unhandled cuda error\n"
+        "Last error:\nFailed to CUDA calloc 6291456 bytes",
+        "NCCL",
+        DEVICE,
+    ),
+    (
+        "torch.AcceleratorError",
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "CUDA error",
+        DEVICE,
+    ),
     ("RuntimeError", "CUDA driver error: out of memory", "CUDA error", DEVICE),
     ("RuntimeError", "HIP error: out of memory", "HIP error", DEVICE),
-    ("RuntimeError", "Native API failed. Native API returns: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "XPU error", DEVICE),
-    ("RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "cuBLAS", DEVICE),
-    ("torch._C._LinAlgError", "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
-     "cuSOLVER, cuSPARSE, cuRAND, cuFFT", DEVICE),
-    ("RuntimeError", "CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`", "ROCm libraries", DEVICE),
+    (
+        "RuntimeError",
+        "Native API failed. Native API returns: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",
+        "XPU error",
+        DEVICE,
+    ),
+    (
+        "RuntimeError",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuBLAS",
+        DEVICE,
+    ),
+    (
+        "torch._C._LinAlgError",
+        "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
+        "cuSOLVER, cuSPARSE, cuRAND, cuFFT",
+        DEVICE,
+    ),
+    (
+        "RuntimeError",
+        "CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate(handle)`",
+        "ROCm libraries",
+        DEVICE,
+    ),
     ("RuntimeError", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", "cuDNN", DEVICE),
     ("RuntimeError", "cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "cuDNN", DEVICE),
-    ("RuntimeError", "GET was unable to find an engine to execute this computation", "cuDNN, no engine", DEVICE),
-]  # fmt: skip
+    (
+        "RuntimeError",
+        "GET was unable to find an engine to execute this computation",
+        "cuDNN, no engine",
+        DEVICE,
+    ),
+]
 
 NOT_MEMORY = [
     ("RuntimeError", "CUDA error: invalid configuration argument"),
     ("torch.AcceleratorError", "CUDA error: an illegal memory access was encountered"),
-    ("RuntimeError", "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input."),
-    ("triton.runtime.errors.OutOfResources", "out of resource: shared memory, Required: 147456, Hardware limit: 101376."),
-    ("RuntimeError", "view size is not compatible with input tensor's size and stride (at least one dimension spans memory)"),
+    (
+        "RuntimeError",
+        "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a "
+        "non-contiguous input.",
+    ),
+    (
+        "triton.runtime.errors.OutOfResources",
+        "out of resource: shared memory, Required: 147456, Hardware limit: 101376.",
+    ),
+    (
+        "RuntimeError",
+        "view size is not compatible with input tensor's size and stride (at least one dimension "
+        "spans memory)",
+    ),
     ("KeyError", "'CUDA out of memory'"),
     ("ValueError", "not enough memory slots: CUDA out of memory"),
     ("builtins.AssertionError", "expected CUDA out of memory"),
@@ -81,20 +184,45 @@ def test_this_is_not_out_of_memory(type_name, message):
 
 
 LAST_WORDS = [
-    ('Traceback (most recent call last):\n  File "train.py", line 3\ntorch.OutOfMemoryError: CUDA out of memory.', DEVICE),
-    ("Traceback (most recent call last):\n  File 'x.py', line 1\n    x = [0] * 10**12\nMemoryError\n", HOST),
+    (
+        'Traceback (most recent call last):\n  File "train.py", line 3\ntorch.OutOfMemoryError: '
+        "CUDA out of memory.",
+        DEVICE,
+    ),
+    (
+        "Traceback (most recent call last):\n  File 'x.py', line 1\n    x = [0] * "
+        "10**12\nMemoryError\n",
+        HOST,
+    ),
     # a rank that only lost its peer does not hide the cause
-    ("[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
-     "[rank1]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4000\n"
-     "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\ntrain.py FAILED\n", DEVICE),
+    (
+        "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+        "[rank1]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer "
+        "[127.0.0.1]:4000\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n====\ntrain.py "
+        "FAILED\n",
+        DEVICE,
+    ),
     # an error after one that the script caught is the cause
-    ("torch.OutOfMemoryError: CUDA out of memory. (caught, going on)\nTraceback:\nKeyError: 'loss'\n", None),
+    (
+        "torch.OutOfMemoryError: CUDA out of memory. (caught, going on)\nTraceback:\nKeyError: "
+        "'loss'\n",
+        None,
+    ),
     # native code
-    ("terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: out of memory\n", DEVICE),
-    ("ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n", HOST),
+    (
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: out "
+        "of memory\n",
+        DEVICE,
+    ),
+    (
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient "
+        "shared memory (shm).\n",
+        HOST,
+    ),
     ("epoch 1 loss 2.3\nusing 3 GiB of memory\n", None),
     ("", None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("words", "kind"), LAST_WORDS)

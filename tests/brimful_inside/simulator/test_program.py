@@ -24,7 +24,10 @@ def test_another_order_of_ends_is_another_program_and_says_where():
     other = program(("malloc", 1, 1, "a"), ("malloc", 2, 1, "a"), ("free", 2), ("free", 1))
     assert not one.same_events(other)
     assert one.difference(other) == "row 2: free against free 1"
-    assert program(("malloc", 1, 1, "a")).difference(program(("malloc", 1, 1, "a"), ("step", 1))) == "1 rows against 2"
+    assert (
+        program(("malloc", 1, 1, "a")).difference(program(("malloc", 1, 1, "a"), ("step", 1)))
+        == "1 rows against 2"
+    )
 
 
 def test_an_identifier_can_be_used_again_after_its_end():
@@ -33,28 +36,62 @@ def test_an_identifier_can_be_used_again_after_its_end():
 
 
 def test_ends_of_storages_older_than_the_trace_are_left_out():
-    assert program(("free", 3), ("phase", "train"), ("empty_cache",)).events == (("phase", "train"), ("empty_cache",))
+    assert program(("free", 3), ("phase", "train"), ("empty_cache",)).events == (
+        ("phase", "train"),
+        ("empty_cache",),
+    )
 
 
 def test_a_workspace_that_is_computed_otherwise_than_recorded_is_fitted_as_it_is():
     known = program(("malloc", 1, 32 << 20, "mm", "cublas", (9, 0, 213)))
     assert known.args == ((9, 0, 213),)
     assert program(("malloc", 1, 77, "mm", "cublas", (9, 0, 213))).args == ((),)
-    assert program(("malloc", 1, 77, "mm", "of the future", (1,))).events == (("malloc", "mm", None, 0),)
+    assert program(("malloc", 1, 77, "mm", "of the future", (1,))).events == (
+        ("malloc", "mm", None, 0),
+    )
 
 
 def test_streams_retired_blocks_and_private_pools_belong_to_the_program():
-    rows = [("stream", 1), ("malloc", 5, 10, "a"), ("retire", 5), ("stream", 0), ("ready", 5), ("ready", 99), ("retire", 99)]
+    rows = [
+        ("stream", 1),
+        ("malloc", 5, 10, "a"),
+        ("retire", 5),
+        ("stream", 0),
+        ("ready", 5),
+        ("ready", 99),
+        ("retire", 99),
+    ]
     found = program(*rows)
-    assert found.events == (("stream", 1), ("malloc", "a", None, 0), ("retire", 0), ("stream", 0), ("ready", 0))
+    assert found.events == (
+        ("stream", 1),
+        ("malloc", "a", None, 0),
+        ("retire", 0),
+        ("stream", 0),
+        ("ready", 0),
+    )
     assert not found.same_events(program(*rows[1:]))
-    rows = [("pool", 1), ("pool", 0), ("release_pool", 1), ("empty_pool", 1), ("settings", "max_split_size_mb:32")]
-    kinds = [("pool", 1), ("pool", 0), ("release_pool", 1), ("empty_pool", 1), ("settings", "max_split_size_mb:32")]
+    rows = [
+        ("pool", 1),
+        ("pool", 0),
+        ("release_pool", 1),
+        ("empty_pool", 1),
+        ("settings", "max_split_size_mb:32"),
+    ]
+    kinds = [
+        ("pool", 1),
+        ("pool", 0),
+        ("release_pool", 1),
+        ("empty_pool", 1),
+        ("settings", "max_split_size_mb:32"),
+    ]
     assert program(*rows).events == tuple(kinds)
 
 
 def test_programs_of_several_cards_are_joined_and_taken_apart_again():
-    one, other = program(("malloc", 1, 10, "a"), ("free", 1)), program(("malloc", 7, 20, "b"), ("malloc", 8, 30, "b"))
+    one, other = (
+        program(("malloc", 1, 10, "a"), ("free", 1)),
+        program(("malloc", 7, 20, "b"), ("malloc", 8, 30, "b")),
+    )
     both = joined([one, other, one])
     assert both.cards == (one, other, one) and both.sizes == (10, 20, 30, 10)
     assert both.cards[0].events is both.cards[2].events
@@ -63,9 +100,17 @@ def test_programs_of_several_cards_are_joined_and_taken_apart_again():
 
 
 def test_what_is_retired_is_alive_until_it_is_ready():
-    rows = [("malloc", 1, 1000, "a"), ("retire", 1), ("malloc", 2, 500, "b"), ("ready", 1), ("malloc", 3, 900, "c")]
+    rows = [
+        ("malloc", 1, 1000, "a"),
+        ("retire", 1),
+        ("malloc", 2, 500, "b"),
+        ("ready", 1),
+        ("malloc", 3, 900, "c"),
+    ]
     found = program(*rows)
-    assert found.largest_live_set(found.sizes) == [0, 1] and found.peak_live_bytes(found.sizes) == 1500
+    assert (
+        found.largest_live_set(found.sizes) == [0, 1] and found.peak_live_bytes(found.sizes) == 1500
+    )
 
 
 def requested_bytes(allocator: CachingAllocator) -> int:
@@ -79,7 +124,14 @@ def test_the_largest_live_set_holds_what_a_replay_has_at_its_highest_and_never_m
     found = joined(cards)
     requested: list[int] = []
     for card in cards:
-        replay(card, card.sizes, CachingAllocator(), observe=lambda *moment: requested.append(requested_bytes(moment[2])))
+        replay(
+            card,
+            card.sizes,
+            CachingAllocator(),
+            observe=lambda *moment: requested.append(requested_bytes(moment[2])),
+        )
     assert found.peak_live_bytes(found.sizes) == max(requested)
     others = [rng.randrange(scale * 1000) for _ in found.sizes]
-    assert sum(others[number] for number in found.largest_live_set(found.sizes)) <= found.peak_live_bytes(others)
+    assert sum(
+        others[number] for number in found.largest_live_set(found.sizes)
+    ) <= found.peak_live_bytes(others)

@@ -29,18 +29,29 @@ CAPACITIES = st.sampled_from([None, 64 * MIB, 200 * MIB, 1000 * MIB])
 
 def replayed(rows: str, capacity: int | None = None) -> Replayed:
     """`rows` as simulator/trace.py lists them, with sizes in MiB and without operations."""
-    split = [[int(word) if word.isdigit() else word for word in row.split()] for row in rows.split(", ")]
-    found = program(*([*row[:2], row[2] * MIB, "op"] if row[0] == "malloc" else row for row in split))
+    split = [
+        [int(word) if word.isdigit() else word for word in row.split()] for row in rows.split(", ")
+    ]
+    found = program(
+        *([*row[:2], row[2] * MIB, "op"] if row[0] == "malloc" else row for row in split)
+    )
     return replay(found, found.sizes, CachingAllocator(capacity, detailed=False))
 
 
 def comparable(found: Replayed) -> tuple:
     """With what the exception says in place of the exception."""
-    return *found[:2], list(found.phases), None if found.full is None else vars(found.full), found.retries
+    return (
+        *found[:2],
+        list(found.phases),
+        None if found.full is None else vars(found.full),
+        found.retries,
+    )
 
 
 def test_a_phase_has_the_peak_of_its_own_stretch():
-    found = replayed("malloc 1 30, phase train, malloc 2 40, free 2, empty_cache, phase eval, step 1")
+    found = replayed(
+        "malloc 1 30, phase train, malloc 2 40, free 2, empty_cache, phase eval, step 1"
+    )
     assert found.phases == {
         "start": Peaks(30 * MIB, 30 * MIB),
         "train": Peaks(70 * MIB, 70 * MIB),
@@ -52,7 +63,10 @@ def test_a_phase_has_the_peak_of_its_own_stretch():
 def test_the_worst_visit_of_a_phase_counts():
     visits = [("a", 10), ("b", 0), ("a", 30), ("b", 0)]
     found = replayed(", ".join(f"phase {phase}, malloc 1 {size}, free 1" for phase, size in visits))
-    assert {name: peaks.allocated for name, peaks in found.phases.items()} == {"a": 30 * MIB, "b": 0}
+    assert {name: peaks.allocated for name, peaks in found.phases.items()} == {
+        "a": 30 * MIB,
+        "b": 0,
+    }
     assert list(found.phases) == ["a", "b"]
 
 
@@ -64,7 +78,10 @@ def test_a_replay_ends_where_the_card_is_full():
 
 def test_a_replay_that_ended_at_a_full_card_keeps_nothing_of_its_allocator_alive():
     """A search knows thousands of them; the exception's traceback would hold each one's blocks."""
-    allocator, one = CachingAllocator(40 * MIB, detailed=False), program(("malloc", 1, 60 * MIB, "mm"))
+    allocator, one = (
+        CachingAllocator(40 * MIB, detailed=False),
+        program(("malloc", 1, 60 * MIB, "mm")),
+    )
     gone = weakref.ref(allocator)
     found = replay(one, one.sizes, allocator)
     del allocator
@@ -102,12 +119,18 @@ def test_the_peaks_are_those_of_the_plainest_writing_of_the_rules(seed, length):
 @given(seed=SEEDS)
 @example(seed=496878413)
 @settings(max_examples=60, deadline=None)
-def test_a_program_gets_through_on_a_card_of_its_reserved_peak_and_never_on_one_of_less_than_its_allocated_peak(conf, seed):
+def test_a_program_gets_through_on_a_card_of_its_reserved_peak_and_never_on_one_of_less_than_its_allocated_peak(
+    conf, seed
+):
     program, chosen = random_program(random.Random(seed), 200), settings_from(conf)
     whole = replay(program, program.sizes, CachingAllocator(None, chosen))
-    again = replay(program, program.sizes, CachingAllocator(whole.peak.reserved, chosen, detailed=False))
+    again = replay(
+        program, program.sizes, CachingAllocator(whole.peak.reserved, chosen, detailed=False)
+    )
     assert again.full is None
-    if not chosen.expandable_segments:  # where a smaller card has fewer addresses, blocks may lie elsewhere
+    if (
+        not chosen.expandable_segments
+    ):  # where a smaller card has fewer addresses, blocks may lie elsewhere
         assert comparable(again) == comparable(whole)
     smaller = replay(program, program.sizes, CachingAllocator(whole.peak.allocated - 1, chosen))
     assert smaller.full is not None or not whole.peak.allocated
@@ -117,7 +140,9 @@ def test_random_programs_fill_their_cards_empty_their_caches_and_fit_as_well():
     """The comparisons above say something only where all of these are among their programs."""
     found = {"full": 0, "fits": 0, "full after the cache was emptied for it": 0}
     for seed in range(200):
-        program = random_program(random.Random(seed), 200, tuple(kind for kind in PLAIN if kind != "empty_cache"))
+        program = random_program(
+            random.Random(seed), 200, tuple(kind for kind in PLAIN if kind != "empty_cache")
+        )
         allocator = CachingAllocator(200 * MIB)
         found["full" if replay(program, program.sizes, allocator).full else "fits"] += 1
         found["full after the cache was emptied for it"] += allocator.memory.num_frees > 0
@@ -125,18 +150,33 @@ def test_random_programs_fill_their_cards_empty_their_caches_and_fit_as_well():
 
 
 def test_an_observer_is_called_after_each_event():
-    program = program_from([("malloc", "a", None, 0), ("phase", "train"), ("free", 0), ("step", 1)], [MIB])
+    program = program_from(
+        [("malloc", "a", None, 0), ("phase", "train"), ("free", 0), ("step", 1)], [MIB]
+    )
     seen = []
-    replay(program, program.sizes, CachingAllocator(), observe=lambda event, _, card: seen.append((event, card.allocated)))
+    replay(
+        program,
+        program.sizes,
+        CachingAllocator(),
+        observe=lambda event, _, card: seen.append((event, card.allocated)),
+    )
     assert seen == list(zip(program.events, [MIB, MIB, 0, 0], strict=True))
 
 
 def test_a_stream_does_not_use_what_another_one_freed():
-    assert replayed("stream 1, malloc 1 30, free 1, stream 0, malloc 2 30, stream 1, malloc 3 30").peak.reserved == 60 * MIB
+    assert (
+        replayed(
+            "stream 1, malloc 1 30, free 1, stream 0, malloc 2 30, stream 1, malloc 3 30"
+        ).peak.reserved
+        == 60 * MIB
+    )
 
 
 def test_a_retired_block_is_used_again_only_when_it_is_ready():
-    assert replayed("malloc 1 30, retire 1, malloc 2 30, ready 1, malloc 3 30").peak == (60 * MIB, 60 * MIB)
+    assert replayed("malloc 1 30, retire 1, malloc 2 30, ready 1, malloc 3 30").peak == (
+        60 * MIB,
+        60 * MIB,
+    )
     assert replayed("malloc 1 30, free 1, malloc 2 30, malloc 3 30").peak.reserved == 60 * MIB
 
 
@@ -147,7 +187,10 @@ def test_a_full_card_waits_for_retired_blocks():
 
 def test_a_private_pool_is_served_apart_and_kept_while_a_graph_of_it_lives():
     rows = "pool 1, malloc 1 30, free 1, malloc 2 20, pool 0, malloc 3 30, free 3"
-    rows += ", free 2, empty_cache, phase then, release_pool 1, phase released, empty_cache, phase emptied"
+    rows += (
+        ", free 2, empty_cache, phase then, release_pool 1, phase released, empty_cache, phase "
+        "emptied"
+    )
     reserved = {name: peaks.reserved for name, peaks in replayed(rows).phases.items()}
     assert reserved == {"start": 60 * MIB, "then": 30 * MIB, "released": 30 * MIB, "emptied": 0}
 
@@ -176,7 +219,11 @@ def test_each_card_of_a_joined_program_shows_what_it_shows_alone(seeds, capacity
     assert list(map(comparable, found)) == list(map(comparable, alone))
 
 
-@given(seed=st.integers(0, 10**9), configuration=st.sampled_from(CONFIGURATIONS), kinds=st.sampled_from([PLAIN, ANY]))
+@given(
+    seed=st.integers(0, 10**9),
+    configuration=st.sampled_from(CONFIGURATIONS),
+    kinds=st.sampled_from([PLAIN, ANY]),
+)
 @example(seed=115957, configuration="expandable_segments:True", kinds=PLAIN)
 @settings(max_examples=60, deadline=None)
 def test_what_was_replayed_before_in_other_rooms_changes_no_replay(seed, configuration, kinds):
@@ -184,30 +231,53 @@ def test_what_was_replayed_before_in_other_rooms_changes_no_replay(seed, configu
     program, of = random_program(rng, 120, kinds), settings_from(configuration)
     middle = rng.randrange(400 * MIB)
     near = [max(0, middle + rng.randrange(-30 * MIB, 30 * MIB)) for _ in range(6)]
-    for room in rng.choices([None, middle, *near, *(rng.randrange(400 * MIB) for _ in range(3))], k=14):
+    for room in rng.choices(
+        [None, middle, *near, *(rng.randrange(400 * MIB) for _ in range(3))], k=14
+    ):
         (found,) = replay_cards(program, program.sizes, of, room)
-        assert comparable(found) == comparable(replay(program, program.sizes, CachingAllocator(room, of, detailed=False)))
+        assert comparable(found) == comparable(
+            replay(program, program.sizes, CachingAllocator(room, of, detailed=False))
+        )
 
 
 def test_a_replay_that_had_room_is_known_wherever_there_is_as_much(monkeypatch):
     calls = []
     program = random_program(random.Random(1), 20, PLAIN)
     (whole,) = replay_cards(program, program.sizes)
-    monkeypatch.setattr(module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2)))
-    (there,) = replay_cards(program.of_sizes(program.sizes, program.args), program.sizes, capacity_bytes=whole.peak.reserved)
+    monkeypatch.setattr(
+        module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2))
+    )
+    (there,) = replay_cards(
+        program.of_sizes(program.sizes, program.args),
+        program.sizes,
+        capacity_bytes=whole.peak.reserved,
+    )
     assert there is whole and not calls
     replay_cards(program, program.sizes, capacity_bytes=whole.peak.reserved - 1)
     assert len(calls) == 1
 
 
 @pytest.mark.parametrize("other", [100 * MIB, 60 * MIB - 1])
-def test_a_replay_that_was_short_of_room_is_known_in_every_room_that_refuses_it_the_same(other, monkeypatch):
-    rows = [("malloc", 1, 40 * MIB, "mm"), ("free", 1), ("malloc", 2, 60 * MIB, "mm"), ("malloc", 3, 100 * MIB, "mm")]
+def test_a_replay_that_was_short_of_room_is_known_in_every_room_that_refuses_it_the_same(
+    other, monkeypatch
+):
+    rows = [
+        ("malloc", 1, 40 * MIB, "mm"),
+        ("free", 1),
+        ("malloc", 2, 60 * MIB, "mm"),
+        ("malloc", 3, 100 * MIB, "mm"),
+    ]
     one, calls = program(*rows), []
     (short,) = replay_cards(one, one.sizes, capacity_bytes=90 * MIB)
     assert (short.retries, short.full is None, short.peak.reserved) == (2, False, 60 * MIB)
-    monkeypatch.setattr(module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2)))
-    for room in (60 * MIB, 99 * MIB, 100 * MIB - 1):  # with 100 MiB the first two segments would be there together
+    monkeypatch.setattr(
+        module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2))
+    )
+    for room in (
+        60 * MIB,
+        99 * MIB,
+        100 * MIB - 1,
+    ):  # with 100 MiB the first two segments would be there together
         (found,) = replay_cards(one, one.sizes, capacity_bytes=room)
         assert found.peak == short.peak and found.full.capacity == room and not calls
     replay_cards(one, one.sizes, capacity_bytes=other)
@@ -216,7 +286,9 @@ def test_a_replay_that_was_short_of_room_is_known_in_every_room_that_refuses_it_
 
 def test_cards_that_do_the_same_are_replayed_once(monkeypatch):
     calls = []
-    monkeypatch.setattr(module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2)))
+    monkeypatch.setattr(
+        module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2))
+    )
     program = joined([random_program(random.Random(1), 20)] * 8)
     assert len(replay_cards(program, program.sizes)) == 8
     assert len(calls) == 1
@@ -225,5 +297,7 @@ def test_cards_that_do_the_same_are_replayed_once(monkeypatch):
 def test_the_worst_of_each_value_is_kept():
     one = Replayed({"train": Peaks(1, 9)}, Peaks(1, 9))
     other = Replayed({"train": Peaks(5, 2), "eval": Peaks(0, 1)}, Peaks(5, 2))
-    assert worst_of([one, other]) == Replayed({"train": Peaks(5, 9), "eval": Peaks(0, 1)}, Peaks(5, 9))
+    assert worst_of([one, other]) == Replayed(
+        {"train": Peaks(5, 9), "eval": Peaks(0, 1)}, Peaks(5, 9)
+    )
     assert worst_of([one, other._replace(retries=3)]).retries == 3

@@ -22,7 +22,7 @@ from brimful_inside.simulator.roofline import (
     over_links,
     product_time,
     step_time,
-)  # fmt: skip  # isort: skip
+)  # isort: skip
 
 A100 = Rates(1555e9, 19.5e12, 156e12, 312e12, 312e12, 108, (8, 0))
 T4 = Rates(320e9, 4.3e12, None, 34.3e12, None, 40, (7, 5))
@@ -33,9 +33,19 @@ def elementwise(nbytes: int, launches: int = 1, engine: int = 0) -> Kernel:
     return Kernel("aten.relu.default", "memory", 0, nbytes, launches, engine)
 
 
-def product(m: int, n: int, k: int, kind: str = "bf16", batch: int = 1, op: str = "aten.mm.default") -> Kernel:
+def product(
+    m: int, n: int, k: int, kind: str = "bf16", batch: int = 1, op: str = "aten.mm.default"
+) -> Kernel:
     size = 2 if kind in ("bf16", "fp16") else 4
-    return Kernel(op, kind, 2 * batch * m * n * k, size * batch * (m * k + k * n + m * n), 1, 0, (batch, m, n, k))
+    return Kernel(
+        op,
+        kind,
+        2 * batch * m * n * k,
+        size * batch * (m * k + k * n + m * n),
+        1,
+        0,
+        (batch, m, n, k),
+    )
 
 
 def exchange(kind: str, nbytes: int) -> Kernel:
@@ -54,8 +64,13 @@ def test_a_large_product_is_bound_by_arithmetic_and_reaches_the_fitted_share_of_
 
 
 @pytest.mark.parametrize(("rates", "forward", "backward"), [(A100, 0.60, 0.60), (T4, 0.30, 0.25)])
-def test_fused_attention_reaches_less_of_the_peak_before_ampere_and_least_backward(rates: Rates, forward, backward):
-    for op, share in (("aten._scaled_dot_product_efficient_attention", forward), ("aten.any_attention_backward", backward)):
+def test_fused_attention_reaches_less_of_the_peak_before_ampere_and_least_backward(
+    rates: Rates, forward, backward
+):
+    for op, share in (
+        ("aten._scaled_dot_product_efficient_attention", forward),
+        ("aten.any_attention_backward", backward),
+    ):
         timed = kernel_time(Kernel(op, "fp16", 10**13, 1 << 20), rates)
         assert timed.bound == COMPUTE
         assert timed.seconds == pytest.approx(10**13 / (share * rates.peak("fp16")), rel=0.01)
@@ -77,12 +92,19 @@ def test_what_computes_little_is_bound_by_what_it_moves_or_by_its_start(kernel, 
 
 
 def test_one_tile_more_than_there_are_multiprocessors_takes_another_wave():
-    full = product_time((1, 128 * 54, 256 * 2, 4096), "bf16", A100)  # 108 tiles of 256 x 128, whichever way they lie
+    full = product_time(
+        (1, 128 * 54, 256 * 2, 4096), "bf16", A100
+    )  # 108 tiles of 256 x 128, whichever way they lie
     over = product_time((1, 128 * 54 + 256, 256 * 2, 4096), "bf16", A100)
     assert over > 1.2 * full, "two more tiles"
 
 
-@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096), st.sampled_from(["fp32", "tf32", "bf16"]))
+@given(
+    st.integers(1, 4096),
+    st.integers(1, 4096),
+    st.integers(1, 4096),
+    st.sampled_from(["fp32", "tf32", "bf16"]),
+)
 def test_no_product_is_faster_than_the_peak(m, n, k, kind):
     seconds = product_time((1, m, n, k), kind, A100)
     assert math.isfinite(seconds)
@@ -91,7 +113,9 @@ def test_no_product_is_faster_than_the_peak(m, n, k, kind):
 
 @given(st.integers(1, 2000), st.integers(1, 512), st.integers(1, 2048))
 def test_twice_the_rows_never_take_less_time(m, n, k):
-    assert product_time((1, 2 * m, n, k), "bf16", A100) >= product_time((1, m, n, k), "bf16", A100) * (1 - 1e-9)
+    assert product_time((1, 2 * m, n, k), "bf16", A100) >= product_time(
+        (1, m, n, k), "bf16", A100
+    ) * (1 - 1e-9)
 
 
 def test_a_product_that_few_tiles_would_do_is_split_over_what_it_sums():
@@ -137,21 +161,40 @@ def test_exchange_in_turn_takes_its_time_and_a_collective_only_what_the_kernels_
     work = [elementwise(1 << 30)] * 4
     alone = step_of(work)
     first, last = (
-        step_of(made) for made in ([exchange("collective", 10_000_000), *work], [*work, exchange("peer", 10_000_000)])
+        step_of(made)
+        for made in (
+            [exchange("collective", 10_000_000), *work],
+            [*work, exchange("peer", 10_000_000)],
+        )
     )
-    assert first.seconds == pytest.approx(alone.seconds, rel=0.02) and first.shares[LINKS] == 0.0 and first.links_s > 8e-4
+    assert (
+        first.seconds == pytest.approx(alone.seconds, rel=0.02)
+        and first.shares[LINKS] == 0.0
+        and first.links_s > 8e-4
+    )
     sent_s = 10_000_000 / DEFAULT.peer_bytes_per_s
-    assert last.seconds == pytest.approx(alone.seconds + sent_s, rel=0.02) and last.shares[LINKS] == pytest.approx(sent_s)
+    assert last.seconds == pytest.approx(alone.seconds + sent_s, rel=0.02) and last.shares[
+        LINKS
+    ] == pytest.approx(sent_s)
     longer = step_of([exchange("collective", 1 << 31), *work])
-    assert longer.seconds == pytest.approx(longer.links_s, rel=0.01), "the optimizer waits for the rest"
+    assert longer.seconds == pytest.approx(longer.links_s, rel=0.01), (
+        "the optimizer waits for the rest"
+    )
     assert alone.links_s == 0.0
 
 
 @pytest.mark.parametrize(
     ("name", "ranks", "sent"),
-    [("allreduce_", 4, 1500), ("all_gather_into_tensor", 4, 750), ("_reduce_scatter_base_", 2, 500), ("alltoall_base_", 4, 750),
-     ("broadcast_", 4, 1000), ("allreduce_", 1, 0), ("barrier", 4, 0)],
-)  # fmt: skip
+    [
+        ("allreduce_", 4, 1500),
+        ("all_gather_into_tensor", 4, 750),
+        ("_reduce_scatter_base_", 2, 500),
+        ("alltoall_base_", 4, 750),
+        ("broadcast_", 4, 1000),
+        ("allreduce_", 1, 0),
+        ("barrier", 4, 0),
+    ],
+)
 def test_rings_send_each_part_as_often_as_nccl_counts_it(name, ranks, sent):
     assert over_links(name, 1000, ranks) == sent
 
@@ -159,7 +202,9 @@ def test_rings_send_each_part_as_often_as_nccl_counts_it(name, ranks, sent):
 @given(
     st.lists(
         st.one_of(
-            st.builds(elementwise, st.integers(0, 1 << 28), st.integers(1, 3), st.sampled_from([0, 1])),
+            st.builds(
+                elementwise, st.integers(0, 1 << 28), st.integers(1, 3), st.sampled_from([0, 1])
+            ),
             st.builds(product, st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3000)),
             st.just(Kernel("s", "sync", 0, 0, 0)),
             st.builds(exchange, st.sampled_from(["peer", "collective"]), st.integers(0, 1 << 28)),

@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from brimful_inside.simulator.workspaces import bytes_of, cublas_bytes, cublaslt_bytes, torch_release
+from brimful_inside.simulator.workspaces import (
+    bytes_of,
+    cublas_bytes,
+    cublaslt_bytes,
+    torch_release,
+)
 
 MIB = 1 << 20
 AMPERE = 8_519_680  # 2 × 4096 KiB + 8 × 16 KiB
@@ -42,15 +47,17 @@ def test_an_unknown_workspace_is_named():
 
 A100 = (108, 2048)  # multiprocessors, and threads of each
 REDUCTIONS = [
-    # The gradient of a bias of 3072 numbers over 8192 rows, in half precision: blocks of 32 x 4 threads read vectors of 4; each
-    # thread has 8192 / 4 = 2048 rows; 24 blocks cover the columns, so that ceil(108 * 16 / 24) = 72 share each; 72 lies
-    # between 2048 / 256 and 2048 / 16. Every thread has room for its vector: 4 * 3072 * 72 * 32 * 4 bytes.
+    # The gradient of a bias of 3072 numbers over 8192 rows, in half precision: blocks of 32 x 4
+    # threads read vectors of 4; each thread has 8192 / 4 = 2048 rows; 24 blocks cover the columns,
+    # so that ceil(108 * 16 / 24) = 72 share each; 72 lies between 2048 / 256 and 2048 / 16. Every
+    # thread has room for its vector: 4 * 3072 * 72 * 32 * 4 bytes.
     ((4, 2, 8192, 3072, 3072, 0, 3072), 4 * 3072 * 72 * 32 * 4),
     # 768 columns: 6 blocks, 288 wanted, 2048 / 16 = 128 at most.
     ((4, 2, 8192, 768, 768, 0, 768), 4 * 768 * 128 * 32 * 4),
     # Few rows: one block a column does.
     ((4, 2, 64, 768, 768, 0, 768), 0),
-    # Everything to one number: 512 threads read vectors of 4; 2^24 / 512 = 32768 a thread; 108 * 4 = 432 blocks wanted.
+    # Everything to one number: 512 threads read vectors of 4; 2^24 / 512 = 32768 a thread; 108 * 4
+    # = 432 blocks wanted.
     ((4, 4, 1 << 24, 1, 1, 1, 4), 4 * 432),
 ]
 
@@ -70,15 +77,25 @@ def test_a_reduction_too_large_for_32_bits_is_done_in_parts():
 def test_a_layer_norms_partial_sums_need_many_rows_few_columns_and_a_release_that_has_them():
     """cuda/layer_norm_kernel.cu: 32 rows a block, at most 32768 blocks in all."""
     assert bytes_of("layer_norm_partial", (4, 65536, 768, 108, 213)) == 0
-    assert bytes_of("layer_norm_partial", (4, 65537, 768, 108, 213)) == min(32768 // 24, 2049) * 768 * 4
-    assert bytes_of("layer_norm_partial", (2, 70000, 64, 108, 213)) == min(32768 // 2, 2188) * 64 * 2
-    assert bytes_of("layer_norm_partial", (4, 70000, 108 * 16, 108, 213)) == 0, "wide rows keep the card busy"
+    assert (
+        bytes_of("layer_norm_partial", (4, 65537, 768, 108, 213))
+        == min(32768 // 24, 2049) * 768 * 4
+    )
+    assert (
+        bytes_of("layer_norm_partial", (2, 70000, 64, 108, 213)) == min(32768 // 2, 2188) * 64 * 2
+    )
+    assert bytes_of("layer_norm_partial", (4, 70000, 108 * 16, 108, 213)) == 0, (
+        "wide rows keep the card busy"
+    )
     assert bytes_of("layer_norm_partial", (4, 70000, 768, 108, 206)) == 0
 
 
 def test_an_embeddings_gradient_is_summed_in_parts_of_ten_rows_beyond_3072_indices():
     """cuda/Embedding.cu, cuda/EmbeddingBackwardKernel.cu."""
-    assert bytes_of("embedding_sort", (8, 3072, 0)) == 0 and bytes_of("embedding_sort", (8, 3072, 1)) == 8 * 3072
+    assert (
+        bytes_of("embedding_sort", (8, 3072, 0)) == 0
+        and bytes_of("embedding_sort", (8, 3072, 1)) == 8 * 3072
+    )
     assert bytes_of("embedding_sort", (8, 3073, 0)) == 8 * 3073
     assert bytes_of("embedding_segment", (8, 8192, 50257, 0)) == 8 * 8192
     assert bytes_of("embedding_segment", (8, 8192, 100, 0)) == 8 * 100
@@ -87,8 +104,14 @@ def test_an_embeddings_gradient_is_summed_in_parts_of_ten_rows_beyond_3072_indic
 
 def test_rows_are_sorted_in_their_place_up_to_4096_elements():
     """cuda/Sort.h and cuda/SortStable.cu."""
-    assert bytes_of("sort", (8, 3, 4096, 1)) == 0 and bytes_of("sort", (8, 3, 4097, 1)) == 8 * 3 * 4097
-    assert [bytes_of("sort", (8, rows, 5000, 0)) for rows in (1, 127, 128)] == [0, 8 * 127 * 5000, 0]
+    assert (
+        bytes_of("sort", (8, 3, 4096, 1)) == 0 and bytes_of("sort", (8, 3, 4097, 1)) == 8 * 3 * 4097
+    )
+    assert [bytes_of("sort", (8, rows, 5000, 0)) for rows in (1, 127, 128)] == [
+        0,
+        8 * 127 * 5000,
+        0,
+    ]
 
 
 def test_the_top_k_of_long_rows_is_found_by_several_blocks():
@@ -101,9 +124,12 @@ def test_efficient_attention_works_in_blocks():
     """transformers/cuda/mem_eff_attention/kernel_backward.h, workspace_size."""
     one = 16 + 64 * 64 * 4
     assert bytes_of("efficient_workspace", (2, 8, 100, 100, 64, 64, 64, 64, 1)) == 2 * 8 * 2 * one
-    # Heads of 128 in blocks of 64 x 64 that do not keep their results: 200 / (2 x 8) = 12 parts, but 100 keys are 2.
+    # Heads of 128 in blocks of 64 x 64 that do not keep their results: 200 / (2 x 8) = 12 parts,
+    # but 100 keys are 2.
     beside = 2 * 64 * (128 + 128) * 4
-    assert bytes_of("efficient_workspace", (2, 8, 100, 100, 128, 128, 64, 64, 0)) == 2 * 8 * (4 * one + beside)
+    assert bytes_of("efficient_workspace", (2, 8, 100, 100, 128, 128, 64, 64, 0)) == 2 * 8 * (
+        4 * one + beside
+    )
 
 
 def test_the_norms_of_lists_take_a_partial_result_for_each_chunk_of_the_largest():

@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 SMALL = (
-    *("--digits", "--length", "2", "--height", "16", "--width", "32", "--samples", "96", "--eval-samples", "24"),
+    *(
+        "--digits",
+        "--length",
+        "2",
+        "--height",
+        "16",
+        "--width",
+        "32",
+        "--samples",
+        "96",
+        "--eval-samples",
+        "24",
+    ),
     *("--device", "cpu", "--precision", "fp32"),
 )
 
@@ -42,12 +54,19 @@ def environment() -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if k not in hidden}, "OMP_NUM_THREADS": "1"}
 
 
-def run_recipe(cache: Path | None, *flags: object, code: int = 0, ranks: int = 0) -> subprocess.CompletedProcess[str]:
-    """`python -m brimful.recipes.captcha FLAGS --cache CACHE`, by torchrun with `ranks`."""
+def run_recipe(
+    cache: Path | None, *flags: object, code: int = 0, ranks: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """`python -m recipes.captcha FLAGS --cache CACHE`, by torchrun with `ranks`."""
     program = [sys.executable, "-m"]
     if ranks:
         program += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
-    words = [*program, "brimful.recipes.captcha", *last_of_each(*flags), *(["--cache", str(cache)] if cache else [])]
+    words = [
+        *program,
+        "recipes.captcha",
+        *last_of_each(*flags),
+        *(["--cache", str(cache)] if cache else []),
+    ]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=280)
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done

@@ -16,12 +16,12 @@ import pytest
 pytest.importorskip("captcha")
 
 from brimful.errors import BrimfulError, DiskFull, UsageError
-from brimful.recipes import cache as shared_cache
-from brimful.recipes import workers
-from brimful.recipes.cache import cache_folder
-from brimful.recipes.captcha import cache, drawing, images
-from brimful.recipes.captcha.cache import Captchas, Key, captchas, held_out, images_of
-from brimful.recipes.captcha.images import DIGITS, ImageOptions, Look, Painter, texts
+from recipes import cache as shared_cache
+from recipes import workers
+from recipes.captcha import cache, drawing, images
+from recipes.captcha.cache import Captchas, Key, captchas, held_out, images_of
+from recipes.captcha.images import DIGITS, ImageOptions, Look, Painter, texts
+from recipes.common.cache import cache_folder
 
 LOOK = Look(alphabet=DIGITS, length=2, height=16, width=40)
 KEY = Key("train 0", 10, LOOK)
@@ -43,24 +43,39 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def draw_one(key: Key = KEY) -> np.ndarray:
     painter = Painter(key.look)
-    return np.stack([painter.draw(key.seed, n, text) for n, text in enumerate(texts(key.seed, key.count, key.look))])
+    return np.stack(
+        [
+            painter.draw(key.seed, n, text)
+            for n, text in enumerate(texts(key.seed, key.count, key.look))
+        ]
+    )
 
 
 def test_the_array_holds_each_image_and_its_label(tmp_path: Path):
     drawn = captchas(KEY, tmp_path, 1, Messages())
     assert np.array_equal(drawn.images, draw_one())
-    assert ["".join(DIGITS[place] for place in row) for row in drawn.labels] == texts("train 0", 10, LOOK)
-    assert np.array_equal(np.load(drawn.path, mmap_mode="r"), drawn.images)  # a plain .npy file, for anybody
+    assert ["".join(DIGITS[place] for place in row) for row in drawn.labels] == texts(
+        "train 0", 10, LOOK
+    )
+    assert np.array_equal(
+        np.load(drawn.path, mmap_mode="r"), drawn.images
+    )  # a plain .npy file, for anybody
     assert isinstance(drawn.images, np.memmap) and drawn.images.dtype == np.uint8
 
 
 def test_it_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Also where the folder may only be read by then."""
     captchas(KEY, tmp_path, 1, first := Messages())
-    monkeypatch.setattr("brimful.recipes.cache.lock", None)  # neither lock nor folder is needed from here on
+    monkeypatch.setattr(
+        "recipes.common.cache.lock", None
+    )  # neither lock nor folder is needed from here on
     monkeypatch.setattr(drawing, "draw_part", None)
     drawn = captchas(KEY, tmp_path, 1, again := Messages())
-    assert "Drawing 10 images: once" in first.text and again == [] and np.array_equal(drawn.images, draw_one())
+    assert (
+        "Drawing 10 images: once" in first.text
+        and again == []
+        and np.array_equal(drawn.images, draw_one())
+    )
     assert sorted(path.suffix for path in tmp_path.iterdir()) in ([".lock", ".npy"], [".npy"])
 
 
@@ -104,7 +119,9 @@ def test_a_damaged_file_is_named_and_drawn_anew(tmp_path: Path, damage: str):
     assert f"{path} is no whole array" in messages[0] and np.array_equal(drawn.images, draw_one())
 
 
-def test_what_an_interruption_leaves_is_not_taken_for_the_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_an_interruption_leaves_is_not_taken_for_the_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     def some(*arguments):
         yield b"x"
         raise KeyboardInterrupt
@@ -113,15 +130,17 @@ def test_what_an_interruption_leaves_is_not_taken_for_the_array(tmp_path: Path, 
         patch.setattr(cache, "draw_parts", some)
         captchas(KEY, tmp_path, 1, Messages())
     assert [path.suffix for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
-    (tmp_path / f"{KEY.file_name}.partial").write_bytes(b"\xff" * 100_000)  # as a process leaves it that is killed
+    (tmp_path / f"{KEY.file_name}.partial").write_bytes(
+        b"\xff" * 100_000
+    )  # as a process leaves it that is killed
     assert np.array_equal(captchas(KEY, tmp_path, 1, Messages()).images, draw_one())
 
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from brimful.recipes.captcha import cache
-from brimful.recipes.captcha.images import DIGITS, Look
+from recipes.captcha import cache
+from recipes.captcha.images import DIGITS, Look
 cache.PART = 4
 key = cache.Key("train 0", int(sys.argv[2]), Look(alphabet=DIGITS, length=2, height=16, width=40))
 cache.captchas(key, Path(sys.argv[1]), int(sys.argv[3]), lambda sentence: print(sentence, flush=True))
@@ -130,7 +149,9 @@ cache.captchas(key, Path(sys.argv[1]), int(sys.argv[3]), lambda sentence: print(
 
 def start(folder: Path, count: int, processes: int = 1) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(folder), str(count), str(processes)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM, str(folder), str(count), str(processes)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -160,7 +181,9 @@ def test_a_process_that_is_killed_leaves_its_lock_and_no_children(tmp_path: Path
     assert len(children) >= processes - 1 and not (tmp_path / key.file_name).exists()
     psutil.wait_procs(children, timeout=30)
     assert [child for child in children if child.is_running()] == []
-    assert np.array_equal(captchas(replace(KEY, count=12), tmp_path, 1, Messages()).images[:10], draw_one())
+    assert np.array_equal(
+        captchas(replace(KEY, count=12), tmp_path, 1, Messages()).images[:10], draw_one()
+    )
 
 
 def test_a_full_disk_is_reported_before_anything_is_drawn_and_none_of_it_is_taken(tmp_path: Path):
@@ -168,8 +191,14 @@ def test_a_full_disk_is_reported_before_anything_is_drawn_and_none_of_it_is_take
     with pytest.raises(DiskFull) as caught:
         captchas(beyond, tmp_path, 1, Messages())
     error = caught.value
-    assert "8,589,934,592 images take" in error.problem and "--cache" in error.suggestion and "nothing" in error.kept
-    assert sum(path.stat().st_blocks for path in tmp_path.rglob("*") if path.is_file()) * 512 < 2**20
+    assert (
+        "8,589,934,592 images take" in error.problem
+        and "--cache" in error.suggestion
+        and "nothing" in error.kept
+    )
+    assert (
+        sum(path.stat().st_blocks for path in tmp_path.rglob("*") if path.is_file()) * 512 < 2**20
+    )
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
@@ -203,7 +232,9 @@ def test_a_process_that_waits_reports_it_once(tmp_path: Path):
 
 
 @pytest.mark.heavy
-def test_a_drawing_process_that_dies_is_an_error_and_no_endless_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_drawing_process_that_dies_is_an_error_and_no_endless_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(workers, "begin", _die)
     with pytest.raises(BrimfulError, match="ended before its time"):
         captchas(KEY, tmp_path, 2, Messages())
@@ -228,7 +259,9 @@ def random_images(count: int, seed: int) -> np.ndarray:
 
 
 def test_training_and_held_out_images_are_drawn_apart_and_share_none(tmp_path: Path):
-    options = ImageOptions(samples=40, eval_samples=40, digits=True, length=1, height=16, width=16, cache=tmp_path)
+    options = ImageOptions(
+        samples=40, eval_samples=40, digits=True, length=1, height=16, width=16, cache=tmp_path
+    )
     train, valid = images_of(options, messages := Messages())
     assert len(train.images) == len(valid.images) == 40 and "held-out" not in messages.text
     # Labels may recur, and with one digit they must; images may not.
@@ -241,7 +274,9 @@ def test_held_out_images_that_are_training_images_too_are_not_measured_and_count
     valid[1] = train[2]
     valid[1, 0, 0] ^= 1  # one pixel makes another image
     left = held_out(captchas_of(train), captchas_of(valid), messages := Messages())
-    assert left.labels.ravel().tolist() == [1, 2, 4] and np.array_equal(left.images, valid[[1, 2, 4]])
+    assert left.labels.ravel().tolist() == [1, 2, 4] and np.array_equal(
+        left.images, valid[[1, 2, 4]]
+    )
     assert "2 of 5" in messages[0] and "3 are measured" in messages[0]
     with pytest.raises(UsageError, match="All 5 held-out images"):
         held_out(captchas_of(valid), captchas_of(valid), messages)

@@ -13,8 +13,8 @@ import captcha.image
 from PIL import Image
 
 from brimful.errors import UsageError
-from brimful.recipes.captcha import images
-from brimful.recipes.captcha.images import ImageOptions, Look, Painter, font_digest, texts
+from recipes.captcha import images
+from recipes.captcha.images import ImageOptions, Look, Painter, font_digest, texts
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "captcha"
 
@@ -22,7 +22,9 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "captcha"
 def test_images_are_those_of_the_example_script_pixel_by_pixel(tmp_path: Path):
     program = "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import train\n"
     program += "train.draw_captchas(pathlib.Path('drawn'), 6, 'train 0')\n"
-    subprocess.run([sys.executable, "-c", program, str(EXAMPLE)], cwd=tmp_path, check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", program, str(EXAMPLE)], cwd=tmp_path, check=True, timeout=120
+    )
     files = sorted((tmp_path / "drawn").glob("*.png"), key=lambda path: path.stem[-6:])
     look = Look()
     painter, shown = Painter(look), texts("train 0", 6, look)
@@ -73,7 +75,10 @@ def test_what_cannot_be_meant_is_refused_by_the_name_of_its_flag(options: dict, 
 
 
 def test_the_alphabet_is_that_of_the_flags():
-    assert [len(ImageOptions(**options).look.alphabet) for options in ({}, {"digits": True}, {"alphabet": "AB"})] == [36, 10, 2]
+    assert [
+        len(ImageOptions(**options).look.alphabet)
+        for options in ({}, {"digits": True}, {"alphabet": "AB"})
+    ] == [36, 10, 2]
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -109,9 +114,12 @@ def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch: pytest.Monke
     for needs in (images.package_versions, lambda: Painter(Look())):
         with pytest.raises(UsageError) as caught:
             needs()
-        assert "captcha is not installed" in caught.value.problem and "brimful[captcha]" in caught.value.suggestion
+        assert (
+            "captcha is not installed" in caught.value.problem
+            and "brimful[captcha]" in caught.value.suggestion
+        )
 
 
 def test_drawing_needs_no_torch():
-    program = "import sys, brimful.recipes.captcha.cache; sys.exit('torch' in sys.modules)"
+    program = "import sys, recipes.captcha.cache; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

@@ -1,4 +1,6 @@
-"""The network is that of the example script, and its size and memory are what the recipe's documentation has."""
+"""The network is that of the example script, and its size and memory are what the recipe's
+documentation has.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from brimful.recipes.captcha.model import Reader
+from recipes.captcha.model import Reader
 
 GIB = 1 << 30
 EXAMPLE = Path(__file__).parents[3] / "examples" / "captcha" / "train.py"
@@ -39,8 +41,12 @@ def test_it_has_19_07_million_parameters_of_76_megabytes():
     assert round(sum(p.nbytes for p in parameters) / 1e6) == 76
 
 
-@pytest.mark.parametrize(("height", "width", "length", "classes"), [(8, 8, 1, 2), (24, 64, 4, 10), (31, 85, 6, 26)])
-def test_other_sizes_give_logits_for_each_character(height: int, width: int, length: int, classes: int):
+@pytest.mark.parametrize(
+    ("height", "width", "length", "classes"), [(8, 8, 1, 2), (24, 64, 4, 10), (31, 85, 6, 26)]
+)
+def test_other_sizes_give_logits_for_each_character(
+    height: int, width: int, length: int, classes: int
+):
     reader = Reader(classes, length, height, width)
     assert reader(torch.zeros(3, 1, height, width)).shape == (3, length, classes)
 
@@ -53,23 +59,33 @@ def saved_bytes(batch: int, autocast: bool) -> int:
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # held, so that no address is used twice
+            kept[storage.data_ptr()] = (
+                storage.nbytes(),
+                tensor,
+            )  # held, so that no address is used twice
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
+        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+    ):
         reader(torch.randn(batch, 1, 60, 160))
     return sum(size for size, _ in kept.values())
 
 
 @pytest.mark.parametrize(("autocast", "gib"), [(True, 4.4), (False, 7.7)])
 def test_activations_at_1024(autocast: bool, gib: float):
-    """The slope over the batch, so that weights cast to bf16 do not count. The images themselves are in it."""
+    """The slope over the batch, so that weights cast to bf16 do not count. The images themselves
+    are in it.
+    """
     slope = (saved_bytes(6, autocast) - saved_bytes(2, autocast)) / 4
     assert slope * 1024 / GIB == pytest.approx(gib, abs=0.1)
 
 
 def test_activations_by_hand():
-    """Each convolution's output and each block's, in bf16; pooling keeps int64 places besides its output."""
+    """Each convolution's output and each block's, in bf16; pooling keeps int64 places besides its
+    output.
+    """
     blocks = 32 * 60 * 160 + 2 * 64 * 30 * 80 + 2 * 128 * 15 * 40 + 2 * 128 * 7 * 20
     pooled = 32 * 30 * 80 + 64 * 15 * 40 + 128 * 7 * 20
     assert 1024 * (blocks * (2 + 2) + pooled * (2 + 8)) / GIB == pytest.approx(4.33, abs=0.01)

@@ -6,18 +6,20 @@ import math
 
 import pytest
 
-from brimful.recipes.captcha.__main__ import app, presets
-from brimful.recipes.captcha.presets import TUNED
-from brimful.train.config import Config
-from brimful.train.data.epoch_sampler import EpochSampler
-from brimful.train.optim.schedules import Schedule
-from brimful.train.step.batching import plan_batches
+from brimful_train.batching import plan_batches
+from brimful_train.config import Config
+from brimful_train.data.epoch_sampler import EpochSampler
+from brimful_train.optim.schedules import Schedule
+from recipes.captcha.__main__ import app, presets
+from recipes.captcha.presets import TUNED
 
 NOTES_SAMPLES = 50_030
 
 
 def config_of(preset: str) -> Config:
-    _, bound, _ = app.parse_args(["--preset", preset, "--device", "cpu"], exit_on_error=False, print_error=False)
+    _, bound, _ = app.parse_args(
+        ["--preset", preset, "--device", "cpu"], exit_on_error=False, print_error=False
+    )
     return bound.kwargs["config"]
 
 
@@ -25,15 +27,23 @@ def config_of(preset: str) -> Config:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_an_epoch_has_17_steps_on_three_cards_and_on_one_that_accumulates(samples: int, ranks: int):
     batching = plan_batches(config_of("large-batch").batch, ranks, samples, None)
-    assert (batching.micro_batch, batching.accumulation * ranks, batching.effective) == (1024, 3, 3072)
-    sampler = EpochSampler(samples, seed=0, micro_batch=1024, accumulation=batching.accumulation, ranks=ranks)
+    assert (batching.micro_batch, batching.accumulation * ranks, batching.effective) == (
+        1024,
+        3,
+        3072,
+    )
+    sampler = EpochSampler(
+        samples, seed=0, micro_batch=1024, accumulation=batching.accumulation, ranks=ranks
+    )
     assert sampler.steps_per_epoch() == 17 == math.ceil(samples / 3072)
     assert samples // 3072 == 16  # what drop-last would make of it
 
 
 def test_the_learning_rate_after_epoch_1_is_a_fifth_of_the_peak():
     config = config_of("large-batch")
-    schedule = Schedule(config.schedule, config.optimizer.lr, config.epochs * NOTES_SAMPLES, NOTES_SAMPLES)
+    schedule = Schedule(
+        config.schedule, config.optimizer.lr, config.epochs * NOTES_SAMPLES, NOTES_SAMPLES
+    )
     assert schedule.lr(NOTES_SAMPLES) == pytest.approx(1.2e-4)
     assert schedule.lr(5 * NOTES_SAMPLES) == pytest.approx(6e-4)
     assert schedule.lr(150 * NOTES_SAMPLES) == pytest.approx(1e-6)
@@ -42,10 +52,16 @@ def test_the_learning_rate_after_epoch_1_is_a_fifth_of_the_peak():
 def test_the_original_has_no_warm_up():
     config = config_of("original")
     schedule = Schedule(config.schedule, config.optimizer.lr, config.epochs * 50_000, 50_000)
-    assert (config.batch.micro_batch, config.optimizer.name, config.optimizer.lr) == (512, "adam", 2e-4)
+    assert (config.batch.micro_batch, config.optimizer.name, config.optimizer.lr) == (
+        512,
+        "adam",
+        2e-4,
+    )
     assert schedule.lr(1) == pytest.approx(2e-4, rel=1e-6)
     assert config.clip_norm is None and config.schedule.kind == "cosine"
-    assert config.optimizer.lr * math.sqrt(3072 / 512) == pytest.approx(4.9e-4, rel=1e-2)  # the square-root rule
+    assert config.optimizer.lr * math.sqrt(3072 / 512) == pytest.approx(
+        4.9e-4, rel=1e-2
+    )  # the square-root rule
 
 
 @pytest.mark.parametrize("name", presets.presets)

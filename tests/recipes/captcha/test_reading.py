@@ -9,8 +9,8 @@ from PIL import Image
 pytest.importorskip("captcha")
 
 from brimful.errors import UsageError
-from brimful.recipes.captcha.images import DIGITS, Look, Painter, texts
-from brimful.recipes.captcha.reading import FILE_NAME, load_reader, read_images, show
+from recipes.captcha.images import DIGITS, Look, Painter, texts
+from recipes.captcha.reading import FILE_NAME, load_reader, read_images, show
 from tests.recipes.captcha.conftest import SMALL, run_recipe
 
 LOOK = Look(alphabet=DIGITS, length=2, height=16, width=32)
@@ -40,15 +40,32 @@ def test_a_folder_is_read_in_order_whatever_the_batch_size(trained: Path, pictur
     by_one = list(read_images([pictures], trained, 1, "cpu"))
     assert [Path(reading.path).name for reading in at_once] == ["0.png", "1.png", "2.png"]
     for one, other in zip(at_once, by_one, strict=True):
-        assert one.text == other.text and one.confidence == pytest.approx(other.confidence, abs=1e-5)
+        assert one.text == other.text and one.confidence == pytest.approx(
+            other.confidence, abs=1e-5
+        )
         assert one.text is not None and len(one.text) == 2 and set(one.text) <= set(DIGITS)
         assert one.confidence is not None and 0 < one.confidence <= 1
 
 
 def test_it_reads_what_the_network_was_trained_to_read(images_cache: Path, tmp_path: Path):
-    """Overfitted on few images, it reads these right: labels, places and the alphabet belong together."""
-    flags = ["--samples", 24, "--epochs", 60, "--batch-size", 8, "--dropout", 0, "--eval-every-epochs", 60]
-    run_recipe(images_cache, *SMALL, *flags, "--checkpoint-every-epochs", 60, "--out", tmp_path / "out")
+    """Overfitted on few images, it reads these right: labels, places and the alphabet belong
+    together.
+    """
+    flags = [
+        "--samples",
+        24,
+        "--epochs",
+        60,
+        "--batch-size",
+        8,
+        "--dropout",
+        0,
+        "--eval-every-epochs",
+        60,
+    ]
+    run_recipe(
+        images_cache, *SMALL, *flags, "--checkpoint-every-epochs", 60, "--out", tmp_path / "out"
+    )
     painter, files = Painter(LOOK), []
     shown = texts("train 0", 24, LOOK)
     for number, text in enumerate(shown):
@@ -64,7 +81,9 @@ def test_an_image_of_another_size_is_scaled_with_a_note(trained: Path, tmp_path:
     assert reading.text is not None and reading.note == "scaled from 60 × 160 to 16 × 32"
 
 
-def test_what_is_no_image_is_named_and_the_others_are_read(trained: Path, pictures: Path, tmp_path: Path):
+def test_what_is_no_image_is_named_and_the_others_are_read(
+    trained: Path, pictures: Path, tmp_path: Path
+):
     (tmp_path / "words.png").write_text("no image")
     whole = (pictures / "0.png").read_bytes()
     (tmp_path / "cut.png").write_bytes(whole[: len(whole) // 2])
@@ -92,14 +111,22 @@ def test_the_command_prints_a_line_a_file_or_json(trained: Path, pictures: Path,
     assert failed.stdout == "" and "Traceback" not in failed.stderr
 
 
-def test_the_exit_code_shows_that_a_file_was_not_read_and_the_others_are_answered(trained, pictures, tmp_path, capsys):
+def test_the_exit_code_shows_that_a_file_was_not_read_and_the_others_are_answered(
+    trained, pictures, tmp_path, capsys
+):
     (tmp_path / "words.png").write_text("no image")
     (tmp_path / "empty").mkdir()
     paths = [tmp_path / "words.png", tmp_path / "gone.png", tmp_path / "empty", pictures]
     assert show(read_images(paths, trained, 8, "cpu"), as_json=False) == 2
     printed = capsys.readouterr()
-    assert [line.split("\t")[0] for line in printed.out.splitlines()] == [str(pictures / f"{n}.png") for n in range(3)]
-    for name, why in (("words.png", "no image"), ("gone.png", "it is not there"), ("empty", "no image files in it")):
+    assert [line.split("\t")[0] for line in printed.out.splitlines()] == [
+        str(pictures / f"{n}.png") for n in range(3)
+    ]
+    for name, why in (
+        ("words.png", "no image"),
+        ("gone.png", "it is not there"),
+        ("empty", "no image files in it"),
+    ):
         assert f"{tmp_path / name} could not be read: {why}" in printed.err
     assert "3 of 6 files could not be read." in printed.err
     assert show(read_images([pictures], trained, 8, "cpu"), as_json=True) == 0
@@ -116,7 +143,9 @@ def test_the_exit_code_shows_that_a_file_was_not_read_and_the_others_are_answere
         (["pictures"], "trained", 0, "--batch-size 0"),
     ],
 )
-def test_what_cannot_be_read_from_is_named(paths, checkpoint, batch, words, trained: Path, pictures: Path, tmp_path: Path):
+def test_what_cannot_be_read_from_is_named(
+    paths, checkpoint, batch, words, trained: Path, pictures: Path, tmp_path: Path
+):
     place = {"trained": trained, "pictures": pictures}
     for name in ("empty", "facts"):
         (tmp_path / name).mkdir()

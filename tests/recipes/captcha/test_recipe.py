@@ -10,8 +10,8 @@ from torch import nn
 
 pytest.importorskip("captcha")
 
-from brimful.recipes.captcha.cache import Captchas
-from brimful.recipes.captcha.recipe import loss, measure, reader_task
+from recipes.captcha.cache import Captchas
+from recipes.captcha.recipe import loss, measure, reader_task
 from tests.recipes.captcha.conftest import SMALL, run_recipe
 
 
@@ -45,15 +45,26 @@ def test_bytes_become_floats_from_minus_1_to_1_when_they_are_on_the_device():
     task = reader_task(nn.Identity(), captchas_of(3), captchas_of(2))
     images = torch.tensor([[[0, 255], [127, 128]]], dtype=torch.uint8)
     floats, labels = task.prepare((images, torch.zeros(1, 2, dtype=torch.uint8)))  # type: ignore[misc]
-    assert floats.shape == (1, 1, 2, 2) and floats.dtype == torch.float32 and labels.dtype == torch.int64
+    assert (
+        floats.shape == (1, 1, 2, 2)
+        and floats.dtype == torch.float32
+        and labels.dtype == torch.int64
+    )
     assert floats.flatten().tolist() == pytest.approx([-1.0, 1.0, -1 / 255, 1 / 255], abs=1e-6)
-    assert images.flatten().tolist() == [0, 255, 127, 128]  # the data set's own bytes are left as they are
+    assert images.flatten().tolist() == [
+        0,
+        255,
+        127,
+        128,
+    ]  # the data set's own bytes are left as they are
     assert [tensor.dtype for tensor in task.train_data.tensors] == [torch.uint8, torch.uint8]  # type: ignore[attr-defined]
     assert task.best == ("exact", "max")
 
 
 @pytest.mark.heavy
-def test_a_training_learns_is_measured_and_goes_on_where_it_stopped(images_cache: Path, tmp_path: Path):
+def test_a_training_learns_is_measured_and_goes_on_where_it_stopped(
+    images_cache: Path, tmp_path: Path
+):
     first = run_recipe(images_cache, *SMALL, "--out", tmp_path, "--batch-size", 16, "--epochs", 2)
     assert "preset tuned" in first.stderr and "given; preset tuned has" in first.stderr
     statistics = json.loads((tmp_path / "training_stats.json").read_text())
@@ -69,12 +80,16 @@ def test_a_training_learns_is_measured_and_goes_on_where_it_stopped(images_cache
 @pytest.mark.heavy
 def test_other_images_than_those_of_the_checkpoint_are_refused(images_cache: Path, tmp_path: Path):
     run_recipe(images_cache, *SMALL, "--out", tmp_path, "--batch-size", 16, "--max-steps", 1)
-    refused = run_recipe(images_cache, *SMALL, "--samples", 64, "--out", tmp_path, "--batch-size", 16, code=2)
+    refused = run_recipe(
+        images_cache, *SMALL, "--samples", 64, "--out", tmp_path, "--batch-size", 16, code=2
+    )
     assert "--resume no" in refused.stderr and "Traceback" not in refused.stderr
 
 
 def test_a_batch_larger_than_the_data_set_is_refused_before_anything_is_drawn(tmp_path: Path):
-    refused = run_recipe(tmp_path / "cache", "--batch-size", 10_000_000, "--out", tmp_path / "out", code=2)
+    refused = run_recipe(
+        tmp_path / "cache", "--batch-size", 10_000_000, "--out", tmp_path / "out", code=2
+    )
     assert "--batch-size: a batch of 10,000,000 samples is more than the 50,000" in refused.stderr
     assert not (tmp_path / "cache").exists()
 
@@ -84,7 +99,11 @@ def test_a_data_set_of_one_sample_trains(images_cache: Path, tmp_path: Path):
     one = [*SMALL, "--samples", 1, "--eval-samples", 1]
     run_recipe(images_cache, *one, "--batch-size", 1, "--epochs", 2, "--out", tmp_path)
     statistics = json.loads((tmp_path / "training_stats.json").read_text())
-    assert (statistics["updates"], statistics["samples"], statistics["effective_batch"]) == (2, 2, 1)
+    assert (statistics["updates"], statistics["samples"], statistics["effective_batch"]) == (
+        2,
+        2,
+        1,
+    )
 
 
 @pytest.mark.heavy
@@ -97,9 +116,33 @@ def test_the_other_presets_train(preset: str, images_cache: Path, tmp_path: Path
 
 @pytest.mark.heavy
 def test_every_switch_trains(images_cache: Path, tmp_path: Path):
-    flags = ["--gradient-checkpointing", "--channels-last", "--precision", "bf16", "--host-allocator", "system"]
-    flags += ["--accumulation", 2, "--clip-norm", 0.5, "--schedule", "wsd", "--eval-batch-size", 5, "--on-nan", "skip"]
-    done = run_recipe(images_cache, *SMALL, *flags, "--batch-size", 8, "--max-steps", 2, "--out", tmp_path)
+    flags = [
+        "--gradient-checkpointing",
+        "--channels-last",
+        "--precision",
+        "bf16",
+        "--host-allocator",
+        "system",
+    ]
+    flags += [
+        "--accumulation",
+        2,
+        "--clip-norm",
+        0.5,
+        "--schedule",
+        "wsd",
+        "--eval-batch-size",
+        5,
+        "--on-nan",
+        "skip",
+    ]
+    done = run_recipe(
+        images_cache, *SMALL, *flags, "--batch-size", 8, "--max-steps", 2, "--out", tmp_path
+    )
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     effective = {row["name"]: row["effective"] for row in rows[0]["rows"]}
-    assert (effective["accumulation"], effective["effective_batch"], effective["precision"]) == (2, 16, "bf16"), done.stderr
+    assert (effective["accumulation"], effective["effective_batch"], effective["precision"]) == (
+        2,
+        16,
+        "bf16",
+    ), done.stderr

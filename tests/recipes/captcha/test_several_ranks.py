@@ -1,9 +1,10 @@
 """Two processes against one, with the same samples in an update.
 
-Batch normalization takes its statistics over what one rank sees at once, so two ranks of 8 are equal to one rank that
-accumulates 2 × 8, and not to one batch of 16. Dropout draws other numbers on another rank, so it is off. SGD, because an
-Adam step is the sign of the gradient where that is nothing but rounding (a bias before a batch normalization), and so
-makes rounding as large as the learning rate.
+Batch normalization takes its statistics over what one rank sees at once, so two ranks of 8 are
+equal to one rank that accumulates 2 × 8, and not to one batch of 16. Dropout draws other numbers on
+another rank, so it is off. SGD, because an Adam step is the sign of the gradient where that is
+nothing but rounding (a bias before a batch normalization), and so makes rounding as large as the
+learning rate.
 """
 
 from __future__ import annotations
@@ -20,7 +21,21 @@ from tests.recipes.captcha.conftest import SMALL, run_recipe
 # fp32 sums in another order, over 12 updates: measured 1e-7 to 1e-6 of weights around 0.1.
 TOLERANCE = 1e-5
 RUNNING = ("running_mean", "running_var", "num_batches_tracked")
-FLAGS = (*SMALL, "--dropout", 0, "--optimizer", "sgd", "--lr", 0.05, "--clip-norm", 0, "--epochs", 2, "--schedule", "cosine")
+FLAGS = (
+    *SMALL,
+    "--dropout",
+    0,
+    "--optimizer",
+    "sgd",
+    "--lr",
+    0.05,
+    "--clip-norm",
+    0,
+    "--epochs",
+    2,
+    "--schedule",
+    "cosine",
+)
 
 
 def trained(cache: Path, out: Path, *flags: object, ranks: int = 0) -> dict[str, torch.Tensor]:
@@ -36,11 +51,15 @@ def losses(out: Path) -> list[float]:
 
 def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     assert one.keys() == other.keys()
-    return max((one[name] - other[name]).abs().max().item() for name in one if not name.endswith(RUNNING))
+    return max(
+        (one[name] - other[name]).abs().max().item() for name in one if not name.endswith(RUNNING)
+    )
 
 
 @pytest.fixture(scope="module")
-def two_ranks(images_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, torch.Tensor]]:
+def two_ranks(
+    images_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, torch.Tensor]]:
     out = tmp_path_factory.mktemp("two")
     return out, trained(images_cache, out, "--batch-size", 8, ranks=2)
 
@@ -54,7 +73,9 @@ def test_two_ranks_are_equal_to_one_that_accumulates(images_cache: Path, tmp_pat
 
 
 @pytest.mark.heavy
-def test_one_batch_of_as_many_samples_is_another_training(images_cache: Path, tmp_path: Path, two_ranks):
+def test_one_batch_of_as_many_samples_is_another_training(
+    images_cache: Path, tmp_path: Path, two_ranks
+):
     _, weights = two_ranks
     alone = trained(images_cache, tmp_path, "--batch-size", 16)
     assert largest_difference(weights, alone) > 100 * TOLERANCE
@@ -69,7 +90,9 @@ def test_the_running_averages_are_those_of_one_rank(two_ranks):
 
 @pytest.mark.heavy
 def test_one_set_of_files_is_written_and_one_table_shown(images_cache: Path, tmp_path: Path):
-    done = run_recipe(images_cache, *FLAGS, "--out", tmp_path, "--batch-size", 8, "--max-steps", 1, ranks=2)
+    done = run_recipe(
+        images_cache, *FLAGS, "--out", tmp_path, "--batch-size", 8, "--max-steps", 1, ranks=2
+    )
     assert done.stderr.count("captcha, preset tuned") == 1
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [row["event"] for row in rows].count("settings") == 1

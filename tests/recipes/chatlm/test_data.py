@@ -19,10 +19,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import DiskFull, UsageError
-from brimful.recipes.chatlm import data
-from brimful.recipes.chatlm.data import encode, fingerprint, load_tokenizer, pairs, tokenizer_for, train_tokenizer
-from brimful.recipes.chatlm.loss import IGNORED
-from brimful.recipes.chatlm.settings import DataOptions
+from recipes.chatlm import data
+from recipes.chatlm.data import (
+    encode,
+    fingerprint,
+    load_tokenizer,
+    pairs,
+    tokenizer_for,
+    train_tokenizer,
+)
+from recipes.chatlm.loss import IGNORED
+from recipes.chatlm.settings import DataOptions
 from tests.recipes.chatlm.conftest import environment
 
 ROWS = [("你好吗", "我很好，谢谢。"), ("今天天气怎么样", "今天天气很好。")] * 3
@@ -42,10 +49,14 @@ def test_a_tokenizer_has_the_size_asked_for_or_what_the_data_gives():
     assert len(TOKENIZER) < 300 and len(train_tokenizer(ROWS, 260)) == 260
 
 
-def test_a_tokenizer_learns_from_a_bounded_number_of_rows_of_all_the_data(monkeypatch: pytest.MonkeyPatch):
+def test_a_tokenizer_learns_from_a_bounded_number_of_rows_of_all_the_data(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(data, "SAMPLED_ROWS", 10)
     merged = len(train_tokenizer(((str(n), "") for n in range(10_000)), 1000)) - 258
-    assert 10 < merged <= 10 * 3  # a number of 4 digits is 3 merges; the first ten rows alone would be none
+    assert (
+        10 < merged <= 10 * 3
+    )  # a number of 4 digits is 3 merges; the first ten rows alone would be none
 
 
 def test_a_tokenizer_is_saved_and_loaded_offline_as_it_was(tmp_path: Path):
@@ -74,14 +85,24 @@ def test_a_tokenizer_is_trained_on_the_data_once(rows_file: Path, tmp_path: Path
 
 def made(folder: Path, rows: list[tuple[str, str]], said: list[str] | None = None, **options):
     path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps({"prompt": p, "response": r}) + "\n" for p, r in rows), encoding="utf-8")
-    return pairs(DataOptions(data=(path,), **options), TOKENIZER, folder / "cache", (said if said is not None else []).append)
+    path.write_text(
+        "".join(json.dumps({"prompt": p, "response": r}) + "\n" for p, r in rows), encoding="utf-8"
+    )
+    return pairs(
+        DataOptions(data=(path,), **options),
+        TOKENIZER,
+        folder / "cache",
+        (said if said is not None else []).append,
+    )
 
 
 texts = st.text(max_size=12)
 
 
-@given(rows=st.lists(st.tuples(texts, texts), min_size=1, max_size=8), most=st.tuples(st.integers(2, 30), st.integers(2, 30)))
+@given(
+    rows=st.lists(st.tuples(texts, texts), min_size=1, max_size=8),
+    most=st.tuples(st.integers(2, 30), st.integers(2, 30)),
+)
 def test_each_text_is_its_tokens_and_an_end_within_the_limit(tmp_path_factory, rows, most):
     said: list[str] = []
     limits = {"max_prompt_tokens": most[0], "max_response_tokens": most[1]}
@@ -90,7 +111,9 @@ def test_each_text_is_its_tokens_and_an_end_within_the_limit(tmp_path_factory, r
     cut = [0, 0]
     for number, row in enumerate(rows):
         for which, text in enumerate(row):
-            tokens = TOKENIZER(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            tokens = TOKENIZER(text, add_special_tokens=False, split_special_tokens=True)[
+                "input_ids"
+            ]
             assert train[number][which].tolist() == [*tokens[: most[which] - 1], END]
             cut[which] += len(tokens) > most[which] - 1
     assert train.sizes.tolist() == [2 * max(map(len, train[n])) for n in range(len(rows))]
@@ -101,7 +124,10 @@ def test_each_text_is_its_tokens_and_an_end_within_the_limit(tmp_path_factory, r
 def test_a_batch_is_padded_with_a_mask_and_ignored_labels(tmp_path: Path):
     train, _ = made(tmp_path, [("abc", "d"), ("e", "fgh")], eval_share=0.0)
     prompts, mask, labels = train.collate([train[0], train[1]])
-    assert prompts.tolist()[1][2:] == [PADDING, PADDING] and mask.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert prompts.tolist()[1][2:] == [PADDING, PADDING] and mask.tolist() == [
+        [1, 1, 1, 1],
+        [1, 1, 0, 0],
+    ]
     assert labels.tolist()[0][2:] == [IGNORED, IGNORED] and labels[1, -1] == END
     assert prompts.numel() + labels.numel() <= 2 * train.sizes.max()
 
@@ -166,8 +192,8 @@ def test_a_worker_that_is_not_forked_maps_the_files(tmp_path: Path):
 PROGRAM = """
 import resource, sys
 from pathlib import Path
-from brimful.recipes.chatlm.settings import DataOptions
-from brimful.recipes.chatlm.recipe import prepare
+from recipes.chatlm.settings import DataOptions
+from recipes.chatlm.recipe import prepare
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 prepare(DataOptions(data=(Path(sys.argv[1]),), cache=Path(sys.argv[2]), tokenizer=Path(sys.argv[3])))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
@@ -188,7 +214,9 @@ def growth_kib(folder: Path, kind: str, rows: int) -> int:
         path.write_text(lines if kind == "jsonl" else json.dumps(content), encoding="utf-8")
     TOKENIZER.save_pretrained(folder / "tokenizer")
     command = [sys.executable, "-c", PROGRAM, path, folder / f"cache-{rows}", folder / "tokenizer"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280, check=True)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=280, check=True
+    )
     return int(done.stdout)
 
 

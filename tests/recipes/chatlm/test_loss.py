@@ -7,14 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.recipes.chatlm.loss import IGNORED, logits_bytes, summed_cross_entropy
+from recipes.chatlm.loss import IGNORED, logits_bytes, summed_cross_entropy
 
 Found = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]
-# Relative to the largest entry: of fp32 sums in another order; of bf16 and fp16, whose products keep 8 and 11 bits.
+# Relative to the largest entry: of fp32 sums in another order; of bf16 and fp16, whose products
+# keep 8 and 11 bits.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 
-def computed(chunk: int, hidden, weight, labels, *, dtype: torch.dtype, frozen: bool, factor: float = 1.0) -> Found:
+def computed(
+    chunk: int, hidden, weight, labels, *, dtype: torch.dtype, frozen: bool, factor: float = 1.0
+) -> Found:
     """Loss and gradients; in fp16 and bf16 by autocast."""
     hidden = hidden.clone().requires_grad_()
     weight = weight.clone().requires_grad_(not frozen)
@@ -31,11 +34,19 @@ def close(one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 @given(
-    seed=st.integers(0, 2**31), positions=st.integers(1, 40), width=st.integers(1, 24), vocabulary=st.integers(2, 60),
-    chunk=st.integers(1, 50), ignored=st.floats(0, 1), frozen=st.booleans(), factor=st.sampled_from([1.0, 1 / 7, 1024.0]),
+    seed=st.integers(0, 2**31),
+    positions=st.integers(1, 40),
+    width=st.integers(1, 24),
+    vocabulary=st.integers(2, 60),
+    chunk=st.integers(1, 50),
+    ignored=st.floats(0, 1),
+    frozen=st.booleans(),
+    factor=st.sampled_from([1.0, 1 / 7, 1024.0]),
     dtype=st.sampled_from(sorted(TOLERANCE, key=str)),
-)  # fmt: skip
-def test_it_is_the_plain_loss_in_value_and_gradients(seed, positions, width, vocabulary, chunk, ignored, frozen, factor, dtype):
+)
+def test_it_is_the_plain_loss_in_value_and_gradients(
+    seed, positions, width, vocabulary, chunk, ignored, frozen, factor, dtype
+):
     source = torch.Generator().manual_seed(seed)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     hidden = torch.randn(positions, width, generator=source, dtype=wide)
@@ -52,17 +63,28 @@ def test_it_is_the_plain_loss_in_value_and_gradients(seed, positions, width, voc
 
 
 def test_a_wrong_gradient_would_be_seen():
-    hidden, weight, labels = torch.randn(5, 4), torch.randn(7, 4), torch.tensor([0, 1, 2, 3, IGNORED])
+    hidden, weight, labels = (
+        torch.randn(5, 4),
+        torch.randn(7, 4),
+        torch.tensor([0, 1, 2, 3, IGNORED]),
+    )
     right = computed(2, hidden, weight, labels, dtype=torch.float32, frozen=False)
-    wrong = computed(0, hidden, weight, torch.tensor([0, 1, 2, 4, IGNORED]), dtype=torch.float32, frozen=False)
-    assert right[2] is not None and wrong[2] is not None and not close(right[2], wrong[2], torch.float32)
+    wrong = computed(
+        0, hidden, weight, torch.tensor([0, 1, 2, 4, IGNORED]), dtype=torch.float32, frozen=False
+    )
+    assert (
+        right[2] is not None
+        and wrong[2] is not None
+        and not close(right[2], wrong[2], torch.float32)
+    )
 
 
 def test_rare_tokens_keep_their_gradient_in_fp16():
     """A softmax of 3e-8 is below what fp16 holds."""
     hidden, weight = torch.full((1, 1), 1.0), torch.tensor([[0.0], [-17.3], [-1.0]])
     pieces, exact = (
-        computed(1, hidden, weight, torch.tensor([0]), dtype=dtype, frozen=False)[2] for dtype in (torch.float16, torch.float32)
+        computed(1, hidden, weight, torch.tensor([0]), dtype=dtype, frozen=False)[2]
+        for dtype in (torch.float16, torch.float32)
     )
     assert pieces is not None and exact is not None and exact[1] < 5e-8
     assert pieces[1].item() == pytest.approx(exact[1].item(), rel=0.2)
@@ -82,7 +104,10 @@ def largest_tensor(chunk: int, learns: bool) -> int:
                     seen[0] = max(seen[0], one.numel())
             return made
 
-    hidden, weight = torch.randn(64, 4, requires_grad=learns), torch.randn(50, 4, requires_grad=learns)
+    hidden, weight = (
+        torch.randn(64, 4, requires_grad=learns),
+        torch.randn(50, 4, requires_grad=learns),
+    )
     with Watch(), torch.set_grad_enabled(learns):
         total = summed_cross_entropy(hidden, weight, torch.zeros(64, dtype=torch.int64), chunk)
         if learns:
@@ -99,7 +124,10 @@ def test_no_tensor_of_all_logits_lives(learns: bool):
 def test_nothing_is_kept_where_nothing_is_learned():
     hidden, weight = torch.randn(6, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
     with torch.no_grad():
-        assert summed_cross_entropy(hidden, weight, torch.zeros(6, dtype=torch.int64), 2).grad_fn is None
+        assert (
+            summed_cross_entropy(hidden, weight, torch.zeros(6, dtype=torch.int64), 2).grad_fn
+            is None
+        )
 
 
 def test_the_bytes_that_the_recipe_shows():

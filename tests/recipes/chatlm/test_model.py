@@ -11,15 +11,17 @@ from safetensors.torch import save_file
 from transformers import T5ForConditionalGeneration
 
 from brimful.errors import UsageError
-from brimful.recipes.chatlm.model import SIZES, ChatModel, chat_model
-from brimful.recipes.chatlm.settings import ModelOptions
+from recipes.chatlm.model import SIZES, ChatModel, chat_model
+from recipes.chatlm.settings import ModelOptions
 
 PADDING, END = 0, 1
 
 
 def tiny(vocabulary: int = 50, **options) -> ChatModel:
     torch.manual_seed(0)
-    return chat_model(ModelOptions(**{"model": "tiny", "dropout": 0.0, **options}), vocabulary, PADDING, END)
+    return chat_model(
+        ModelOptions(**{"model": "tiny", "dropout": 0.0, **options}), vocabulary, PADDING, END
+    )
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -38,7 +40,9 @@ def test_its_loss_is_that_of_transformers(chunk: int):
     model = tiny(loss_chunk=chunk)
     prompts, mask, labels = batch()
     total, count = model(prompts, mask, labels)
-    theirs = T5ForConditionalGeneration.forward(model, input_ids=prompts, attention_mask=mask, labels=labels)
+    theirs = T5ForConditionalGeneration.forward(
+        model, input_ids=prompts, attention_mask=mask, labels=labels
+    )
     assert count == 5 and (total / count).item() == pytest.approx(theirs.loss.item(), rel=1e-5)
     (total / count).backward()
     ours = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -53,10 +57,15 @@ def test_padding_changes_neither_the_loss_nor_the_answer():
     model = tiny().eval()
     prompts, mask, labels = batch()
     together = model(prompts, mask, labels)[0].item()
-    alone = model(prompts[:1], mask[:1], labels[:1])[0].item() + model(prompts[1:, :2], mask[1:, :2], labels[1:, :2])[0].item()
+    alone = (
+        model(prompts[:1], mask[:1], labels[:1])[0].item()
+        + model(prompts[1:, :2], mask[1:, :2], labels[1:, :2])[0].item()
+    )
     assert together == pytest.approx(alone, rel=1e-5)
     made = model.generate(input_ids=prompts, attention_mask=mask, max_new_tokens=5, do_sample=False)
-    short = model.generate(input_ids=prompts[1:, :2], attention_mask=mask[1:, :2], max_new_tokens=5, do_sample=False)
+    short = model.generate(
+        input_ids=prompts[1:, :2], attention_mask=mask[1:, :2], max_new_tokens=5, do_sample=False
+    )
     assert made[1, : short.shape[1]].tolist() == short[0].tolist()
 
 
@@ -80,11 +89,20 @@ def test_pretrained_weights_are_taken(tmp_path: Path, kind: str):
     path = tmp_path / "weights.safetensors" if kind == "file" else tmp_path
     if kind == "file":
         own = pretrained.state_dict()
-        save_file({name: one for name, one in own.items() if "embed_tokens" not in name and name != "lm_head.weight"}, path)
+        save_file(
+            {
+                name: one
+                for name, one in own.items()
+                if "embed_tokens" not in name and name != "lm_head.weight"
+            },
+            path,
+        )
     else:
         pretrained.save_pretrained(path, max_shard_size="1MB" if kind == "several files" else "1GB")
     model = tiny(init=path)
-    assert all(torch.equal(one, pretrained.state_dict()[name]) for name, one in model.state_dict().items())
+    assert all(
+        torch.equal(one, pretrained.state_dict()[name]) for name, one in model.state_dict().items()
+    )
     assert model.lm_head.weight is model.shared.weight
 
 
@@ -94,7 +112,9 @@ def test_weights_of_another_vocabulary_are_refused_with_both_sizes(tmp_path: Pat
         tiny(init=tmp_path)
 
 
-def test_weights_of_another_network_are_refused_by_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_weights_of_another_network_are_refused_by_what_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setitem(SIZES, "chatlm-0.2b", {**SIZES["tiny"], "d_ff": 256, "num_layers": 3})
     other(model="chatlm-0.2b").save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=r"of another network: .*encoder.block.2") as caught:

@@ -1,4 +1,6 @@
-"""The training as a whole: it learns, is measured exactly, goes on where it stopped, and refuses what does not belong to it."""
+"""The training as a whole: it learns, is measured exactly, goes on where it stopped, and refuses
+what does not belong to it.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from safetensors.torch import load_file
 
-from brimful.recipes.chatlm.__main__ import app
-from brimful.recipes.chatlm.data import encode, train_tokenizer
-from brimful.recipes.chatlm.recipe import bleu_sums, derive
+from recipes.chatlm.__main__ import app
+from recipes.chatlm.data import encode, train_tokenizer
+from recipes.chatlm.recipe import bleu_sums, derive
 from tests.recipes.chatlm.conftest import SMALL, environment, run_recipe, write_rows
 
 TOKENIZER = train_tokenizer([("你好吗", "我很好，谢谢")], 262)
@@ -34,7 +36,9 @@ texts = st.text(alphabet="我很好谢你ab ，", max_size=12)
 
 def tokens(rows: list[str]) -> torch.Tensor:
     made = [torch.tensor(one) for one, _ in encode(TOKENIZER, rows, 100)]
-    return torch.nn.utils.rnn.pad_sequence(made, batch_first=True, padding_value=TOKENIZER.pad_token_id)
+    return torch.nn.utils.rnn.pad_sequence(
+        made, batch_first=True, padding_value=TOKENIZER.pad_token_id
+    )
 
 
 @given(pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=10), size=st.integers(1, 4))
@@ -47,23 +51,32 @@ def test_bleu_over_batches_is_that_of_the_whole_corpus(pairs, size):
         for name, one in bleu_sums(model, (None, None, labels), TOKENIZER, 20).items():
             total, count = sums.get(name, (0.0, 0.0))
             sums[name] = (total + float(one.total), count + float(one.count))
-    whole = BLEU(tokenize="zh").corpus_score([made for made, _ in pairs], [[wanted for _, wanted in pairs]])
+    whole = BLEU(tokenize="zh").corpus_score(
+        [made for made, _ in pairs], [[wanted for _, wanted in pairs]]
+    )
     assert derive(sums)["bleu"] == pytest.approx(whole.score)
     assert derive(sums)["perplexity"] == pytest.approx(4.4817, abs=1e-4)
 
 
 @pytest.mark.parametrize(
     ("flag", "value"),
-    [("max-prompt-tokens", 1), ("eval-share", 1), ("vocab-size", 257), ("model", "large"), ("freeze", "decoder"),
-     ("dropout", -0.1), ("loss-chunk", -1)],
-)  # fmt: skip
+    [
+        ("max-prompt-tokens", 1),
+        ("eval-share", 1),
+        ("vocab-size", 257),
+        ("model", "large"),
+        ("freeze", "decoder"),
+        ("dropout", -0.1),
+        ("loss-chunk", -1),
+    ],
+)
 def test_what_cannot_be_meant_is_refused_by_its_flag(flag, value):
     with pytest.raises(CycloptsError, match=f"--{flag}"):
         app.parse_args([f"--{flag}", str(value)], exit_on_error=False, print_error=False)
 
 
 def test_the_command_line_needs_no_torch():
-    program = "import sys, brimful.recipes.chatlm.__main__; sys.exit('torch' in sys.modules)"
+    program = "import sys, recipes.chatlm.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
 
 
@@ -72,7 +85,11 @@ def test_without_data_there_is_nothing_to_train_on():
 
 
 def epochs(out: Path) -> list[dict]:
-    return [row for row in map(json.loads, (out / "log.jsonl").read_text().splitlines()) if row["event"] == "epoch"]
+    return [
+        row
+        for row in map(json.loads, (out / "log.jsonl").read_text().splitlines())
+        if row["event"] == "epoch"
+    ]
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
@@ -83,7 +100,18 @@ def weights(out: Path) -> dict[str, torch.Tensor]:
 def trained(rows_file: Path, tokens_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Measured on the rows that it learns by heart: 40 are too few to learn more of."""
     out = tmp_path_factory.mktemp("trained")
-    flags = ("--epochs", 30, "--lr", 3e-3, "--dropout", 0, "--eval-every-epochs", 15, "--eval-data", rows_file)
+    flags = (
+        "--epochs",
+        30,
+        "--lr",
+        3e-3,
+        "--dropout",
+        0,
+        "--eval-every-epochs",
+        15,
+        "--eval-data",
+        rows_file,
+    )
     done = run_recipe("--data", rows_file, *SMALL, *flags, "--out", out, "--cache", tokens_cache)
     assert "of logits live at once" in done.stderr
     return out
@@ -94,8 +122,15 @@ def test_a_training_learns_and_is_measured(trained: Path):
     losses = [row["loss"] for row in epochs(trained)]
     assert losses[0] > 3 and losses[-1] < 1, losses
     last = epochs(trained)[-1]
-    assert set(last["measures"]) == {"loss", "perplexity", "bleu"} and 10 < last["measures"]["bleu"] < 100.01
-    assert json.loads((trained / "training_stats.json").read_text())["samples"] == last["samples"] == 30 * 40
+    assert (
+        set(last["measures"]) == {"loss", "perplexity", "bleu"}
+        and 10 < last["measures"]["bleu"] < 100.01
+    )
+    assert (
+        json.loads((trained / "training_stats.json").read_text())["samples"]
+        == last["samples"]
+        == 30 * 40
+    )
 
 
 @pytest.mark.heavy
@@ -103,19 +138,35 @@ def test_it_answers_chats_and_is_evaluated(trained: Path, rows_file: Path):
     place = ("--checkpoint", trained, "--device", "cpu")
     answers = run_recipe("answer", "第3个问题是什么", "第4个问题是什么", *place).stdout.splitlines()
     assert len(answers) == 2 and all("答案" in one for one in answers)
-    drawn = [run_recipe("answer", "第3个问题是什么", "--temperature", 2, "--seed", 5, *place).stdout for _ in range(2)]
+    drawn = [
+        run_recipe("answer", "第3个问题是什么", "--temperature", 2, "--seed", 5, *place).stdout
+        for _ in range(2)
+    ]
     assert drawn[0] == drawn[1]
-    talked = run_recipe("chat", *place, typed="第3个问题是什么\n\n第4个问题是什么\n").stdout.splitlines()
+    talked = run_recipe(
+        "chat", *place, typed="第3个问题是什么\n\n第4个问题是什么\n"
+    ).stdout.splitlines()
     assert [line.strip() for line in talked] == answers
     shown = run_recipe("evaluate", "--data", rows_file, *place).stdout
-    patterns = (r"^loss ([\d.]+) over 40 rows", r"tok:zh[^=]*version[^=]* = ([\d.]+)", r"chrF2[^=]*version[^=]* = ([\d.]+)")
+    patterns = (
+        r"^loss ([\d.]+) over 40 rows",
+        r"tok:zh[^=]*version[^=]* = ([\d.]+)",
+        r"chrF2[^=]*version[^=]* = ([\d.]+)",
+    )
     loss, bleu, chrf = (float(re.findall(pattern, shown)[0]) for pattern in patterns)
-    assert loss < 2 and chrf > 10 and bleu == pytest.approx(epochs(trained)[-1]["measures"]["bleu"], abs=0.01)
+    assert (
+        loss < 2
+        and chrf > 10
+        and bleu == pytest.approx(epochs(trained)[-1]["measures"]["bleu"], abs=0.01)
+    )
 
 
 @pytest.mark.heavy
 def test_a_folder_without_a_training_is_refused(tmp_path: Path, trained: Path):
-    assert "There is no checkpoint" in run_recipe("answer", "x", "--checkpoint", tmp_path / "none", code=2).stderr
+    assert (
+        "There is no checkpoint"
+        in run_recipe("answer", "x", "--checkpoint", tmp_path / "none", code=2).stderr
+    )
     assert "chatlm.json" in run_recipe("answer", "x", "--checkpoint", tmp_path, code=2).stderr
     (tmp_path / "chatlm.json").write_text((trained / "chatlm.json").read_text())
     TOKENIZER.save_pretrained(tmp_path / "tokenizer")
@@ -126,17 +177,27 @@ def test_a_folder_without_a_training_is_refused(tmp_path: Path, trained: Path):
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("other", "words"),
-    [(("--max-response-tokens", 8), "max response tokens 16 and not 8"), (("--eval-share", 0.5), "held out rows 40 and not"),
-     (("--vocab-size", 300), "vocabulary 320 and not 300"), (("--freeze", "encoder"), "freeze 'none' and not 'encoder'")],
-)  # fmt: skip
+    [
+        (("--max-response-tokens", 8), "max response tokens 16 and not 8"),
+        (("--eval-share", 0.5), "held out rows 40 and not"),
+        (("--vocab-size", 300), "vocabulary 320 and not 300"),
+        (("--freeze", "encoder"), "freeze 'none' and not 'encoder'"),
+    ],
+)
 def test_a_checkpoint_of_another_configuration_is_refused_by_the_difference(
     trained: Path, rows_file: Path, tokens_cache: Path, other, words
 ):
     before = sorted(path.name for path in (trained / "checkpoints").iterdir())
     flags = dict(zip(SMALL[::2], SMALL[1::2], strict=True)) | dict([other])
     pairs = [word for both in flags.items() for word in both]
-    refused = run_recipe("--data", rows_file, *pairs, "--out", trained, "--cache", tokens_cache, code=2)
-    assert words in refused.stderr and "--resume no" in refused.stderr and "Traceback" not in refused.stderr
+    refused = run_recipe(
+        "--data", rows_file, *pairs, "--out", trained, "--cache", tokens_cache, code=2
+    )
+    assert (
+        words in refused.stderr
+        and "--resume no" in refused.stderr
+        and "Traceback" not in refused.stderr
+    )
     assert sorted(path.name for path in (trained / "checkpoints").iterdir()) == before
 
 
@@ -153,8 +214,10 @@ def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> 
 
 def stopped(words: list[str], out: Path) -> None:
     """Starts a training and asks it to end once a checkpoint is there."""
-    program = [sys.executable, "-m", "brimful.recipes.chatlm", *words]
-    with subprocess.Popen(program, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    program = [sys.executable, "-m", "recipes.chatlm", *words]
+    with subprocess.Popen(
+        program, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
         until = time.monotonic() + 120
         while not list((out / "checkpoints").glob("step-*")) and time.monotonic() < until:
             time.sleep(0.005)
@@ -167,7 +230,9 @@ def stopped(words: list[str], out: Path) -> None:
 def test_it_goes_on_with_the_next_sample_with_another_batch_and_other_ranks(
     rows_file: Path, tokens_cache: Path, tmp_path: Path
 ):
-    """Stopped within its epochs; then 4 × 2 accumulated; and two ranks of 4: the weights of a run that was never stopped."""
+    """Stopped within its epochs; then 4 × 2 accumulated; and two ranks of 4: the weights of a run
+    that was never stopped.
+    """
     common = ["--data", rows_file, *SMALL, *STEADY, "--cache", tokens_cache]
     run_recipe(*common, "--out", tmp_path / "whole")
     parts = tmp_path / "parts"
@@ -184,16 +249,39 @@ def test_it_goes_on_with_the_next_sample_with_another_batch_and_other_ranks(
 @pytest.mark.heavy
 def test_every_switch_trains(rows_file: Path, tokens_cache: Path, tmp_path: Path):
     common = ("--data", rows_file, "--cache", tokens_cache)
-    flags = ("--gradient-checkpointing", "--optimizer", "adafactor", "--freeze", "encoder", "--max-tokens", 200)
-    run_recipe(*common, *SMALL[:-1], "bf16", *flags, "--loss-chunk", 5, "--max-steps", 2, "--out", tmp_path / "one")
+    flags = (
+        "--gradient-checkpointing",
+        "--optimizer",
+        "adafactor",
+        "--freeze",
+        "encoder",
+        "--max-tokens",
+        200,
+    )
+    run_recipe(
+        *common,
+        *SMALL[:-1],
+        "bf16",
+        *flags,
+        "--loss-chunk",
+        5,
+        "--max-steps",
+        2,
+        "--out",
+        tmp_path / "one",
+    )
     flags = ("--preset", "original", "--loss-chunk", 0, "--max-steps", 1)
     done = run_recipe(*common, *SMALL, *flags, "--out", tmp_path / "other")
     assert "chatlm, preset original" in done.stderr
 
 
 @pytest.mark.heavy
-def test_a_tokenizer_is_trained_by_command_and_used(rows_file: Path, tokens_cache: Path, tmp_path: Path):
-    run_recipe("tokenizer", "--data", rows_file, "--vocab-size", 290, "--out", tmp_path / "tokenizer")
+def test_a_tokenizer_is_trained_by_command_and_used(
+    rows_file: Path, tokens_cache: Path, tmp_path: Path
+):
+    run_recipe(
+        "tokenizer", "--data", rows_file, "--vocab-size", 290, "--out", tmp_path / "tokenizer"
+    )
     flags = ("--tokenizer", tmp_path / "tokenizer", "--cache", tokens_cache)
     run_recipe("prepare", "--data", rows_file, *flags)
     held = write_rows(tmp_path / "held.jsonl", 5)

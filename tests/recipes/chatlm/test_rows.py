@@ -15,10 +15,14 @@ import pyarrow
 from pyarrow import parquet
 
 from brimful.errors import UsageError
-from brimful.recipes.chatlm.rows import digest, read_rows
-from brimful.recipes.chatlm.settings import DataOptions
+from recipes.chatlm.rows import digest, read_rows
+from recipes.chatlm.settings import DataOptions
 
-ROWS = [{"prompt": "你好", "response": "您好！"}, {"prompt": "", "response": "空"}, {"prompt": "a\nb", "response": ""}]
+ROWS = [
+    {"prompt": "你好", "response": "您好！"},
+    {"prompt": "", "response": "空"},
+    {"prompt": "a\nb", "response": ""},
+]
 PAIRS = [(row["prompt"], row["response"]) for row in ROWS]
 
 
@@ -28,7 +32,9 @@ def write(path: Path, rows: list[Any]) -> Path:
     elif path.suffix == ".json":
         path.write_text(json.dumps(rows, ensure_ascii=False, indent=1), encoding="utf-8")
     else:
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+        path.write_text(
+            "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
+        )
     return path
 
 
@@ -52,8 +58,11 @@ def test_each_kind_of_file_gives_its_rows_in_order(tmp_path: Path, name: str):
 
 @KINDS
 def test_an_instruction_is_followed_by_its_input(tmp_path: Path, name: str):
-    rows = [{"instruction": "译", "input": "cat", "output": "猫"}, {"instruction": "写", "input": "", "output": "诗"},
-            {"instruction": "问", "input": None, "output": "答"}]  # fmt: skip
+    rows = [
+        {"instruction": "译", "input": "cat", "output": "猫"},
+        {"instruction": "写", "input": "", "output": "诗"},
+        {"instruction": "问", "input": None, "output": "答"},
+    ]
     assert read(write(tmp_path / name, rows)) == [("译\ncat", "猫"), ("写", "诗"), ("问", "答")]
 
 
@@ -66,9 +75,15 @@ def test_other_columns_are_read_by_name(tmp_path: Path, name: str):
 @KINDS
 def test_a_missing_column_names_those_there_are(tmp_path: Path, name: str):
     error = refused(write(tmp_path / name, [{"question": "q", "answer": "a"}]))
-    assert "row 1: it has no column prompt or instruction; there are question, answer" in error.problem.replace("line", "row")
+    assert (
+        "row 1: it has no column prompt or instruction; there are question, answer"
+        in error.problem.replace("line", "row")
+    )
     assert "--prompt-column" in error.suggestion
-    assert "no column text" in refused(tmp_path / name, prompt_column="text", response_column="answer").problem
+    assert (
+        "no column text"
+        in refused(tmp_path / name, prompt_column="text", response_column="answer").problem
+    )
 
 
 @KINDS
@@ -76,7 +91,9 @@ def test_a_missing_column_names_those_there_are(tmp_path: Path, name: str):
 def test_a_row_that_is_not_text_is_named(tmp_path: Path, name: str, value: Any, words: str):
     path = write(tmp_path / name, [{"prompt": "p", "response": value}])
     problem = refused(path).problem
-    assert f"{path}, " in problem and "response is" in problem and words in problem and "1" in problem
+    assert (
+        f"{path}, " in problem and "response is" in problem and words in problem and "1" in problem
+    )
 
 
 @KINDS
@@ -89,9 +106,13 @@ def test_an_empty_file_has_no_rows(tmp_path: Path, name: str):
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [(b'{"prompt": "\xe4\xbd", "response": ""}', "no UTF-8"), (b'{"prompt": ', "no JSON"), (b'"text"', "no object"),
-     (b'{"prompt": "\\ud800", "response": ""}', "surrogate")],
-)  # fmt: skip
+    [
+        (b'{"prompt": "\xe4\xbd", "response": ""}', "no UTF-8"),
+        (b'{"prompt": ', "no JSON"),
+        (b'"text"', "no object"),
+        (b'{"prompt": "\\ud800", "response": ""}', "surrogate"),
+    ],
+)
 def test_a_damaged_line_is_named(tmp_path: Path, line: bytes, words: str):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"prompt": "p", "response": "r"}\n\n' + line + b"\n")
@@ -102,14 +123,18 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: bytes, words: str):
 @pytest.mark.parametrize("damage", [b"\xff", b"}"])
 def test_a_damaged_array_names_the_row_before(tmp_path: Path, damage: bytes):
     path = tmp_path / "rows.json"
-    path.write_bytes(b'[{"prompt": "p", "response": "r"}, {"prompt": "' + damage + b'", "response": 1}}')
+    path.write_bytes(
+        b'[{"prompt": "p", "response": "r"}, {"prompt": "' + damage + b'", "response": 1}}'
+    )
     assert "row 1" in refused(path).problem or "row 2" in refused(path).problem
 
 
 def test_invalid_utf8_in_parquet_is_named_by_its_row(tmp_path: Path):
     texts = pyarrow.array([b"ok", b"\xff\xfe"], pyarrow.binary()).view(pyarrow.string())
     path = tmp_path / "rows.parquet"
-    parquet.write_table(pyarrow.table({"prompt": texts, "response": pyarrow.array(["a", "b"])}), path)
+    parquet.write_table(
+        pyarrow.table({"prompt": texts, "response": pyarrow.array(["a", "b"])}), path
+    )
     assert "row 2: prompt: byte 1 is no UTF-8" in refused(path).problem
 
 

@@ -34,19 +34,29 @@ def molecule(ring: int, tail: int) -> str:
 
 def molecules(count: int) -> list[str]:
     """No two are the same; half of them have the first scaffold, a quarter the second ..."""
-    return [molecule(min((index & -index).bit_length() - 1, len(RINGS) - 1), index) for index in range(1, count + 1)]
+    return [
+        molecule(min((index & -index).bit_length() - 1, len(RINGS) - 1), index)
+        for index in range(1, count + 1)
+    ]
 
 
 def drugood_items(smiles: list[str], domain: str = "a", label: Any = None) -> list[dict[str, Any]]:
     return [
-        {"smiles": one, "reg_label": 5.5, "cls_label": index % 2 if label is None else label, "domain_id": domain}
+        {
+            "smiles": one,
+            "reg_label": 5.5,
+            "cls_label": index % 2 if label is None else label,
+            "domain_id": domain,
+        }
         for index, one in enumerate(smiles)
     ]
 
 
 def write_drugood(path: Path, splits: dict[str, list[Any]], cfg: bool = True) -> Path:
     """As DrugOOD's files are: the configuration that made them, and the splits."""
-    path.write_text(json.dumps({"cfg": {"name": "made"}, "split": splits} if cfg else splits), encoding="utf-8")
+    path.write_text(
+        json.dumps({"cfg": {"name": "made"}, "split": splits} if cfg else splits), encoding="utf-8"
+    )
     return path
 
 
@@ -68,7 +78,11 @@ def write_csv(path: Path, header: list[str], rows: list[list[Any]]) -> Path:
 @pytest.fixture
 def csv_file(tmp_path: Path) -> Path:
     """80 molecules with labels of two classes."""
-    return write_csv(tmp_path / "made.csv", ["smiles", "label"], [[one, n % 2] for n, one in enumerate(molecules(80))])
+    return write_csv(
+        tmp_path / "made.csv",
+        ["smiles", "label"],
+        [[one, n % 2] for n, one in enumerate(molecules(80))],
+    )
 
 
 def environment() -> dict[str, str]:
@@ -77,8 +91,8 @@ def environment() -> dict[str, str]:
 
 
 def run_recipe(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """`python -m brimful.recipes.ood_dpo WORDS`."""
-    command = [sys.executable, "-m", "brimful.recipes.ood_dpo", *map(str, words)]
+    """`python -m recipes.ood_dpo WORDS`."""
+    command = [sys.executable, "-m", "recipes.ood_dpo", *map(str, words)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280)
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done

@@ -12,9 +12,9 @@ pytest.importorskip("rdkit")
 pytest.importorskip("sklearn")
 
 from brimful.errors import UsageError
-from brimful.recipes.ood_dpo.baselines import OF_CLASSES, Detectors, Known
-from brimful.recipes.ood_dpo.experiments import BASELINES, TRIVIAL
-from brimful.recipes.ood_dpo.metrics import metrics
+from recipes.ood_dpo.baselines import OF_CLASSES, Detectors, Known
+from recipes.ood_dpo.experiments import BASELINES, TRIVIAL
+from recipes.ood_dpo.metrics import metrics
 
 CHANCE = np.random.default_rng(0)
 CLASS = CHANCE.standard_normal(32)
@@ -24,7 +24,9 @@ def rows(count: int, is_ood: bool) -> tuple[np.ndarray, np.ndarray]:
     """Two classes apart from each other; out of distribution lie between them, and wider."""
     labels = CHANCE.integers(0, 2, count)
     features = CHANCE.standard_normal((count, 32)) * (2.0 if is_ood else 1.0)
-    return (features + (0 if is_ood else 1) * np.outer(2 * labels - 1, CLASS)).astype(np.float32), labels
+    return (features + (0 if is_ood else 1) * np.outer(2 * labels - 1, CLASS)).astype(
+        np.float32
+    ), labels
 
 
 def known(count: int = 400) -> Known:
@@ -47,7 +49,9 @@ def test_a_baseline_finds_a_plain_shift(method: str, detectors: Detectors):
     score = detectors.fit(method)
     # A class of two has its softmax at 1 far away from both, so that its certainty is a weak sign.
     assert metrics(score(inside, ["CC"] * 300), score(outside, ["CCCCC"] * 300))["auroc"] > 0.6
-    assert np.array_equal(score(inside[:10], ["CC"] * 10), score(inside[:10], ["CC"] * 10)), "it draws the same each time"
+    assert np.array_equal(score(inside[:10], ["CC"] * 10), score(inside[:10], ["CC"] * 10)), (
+        "it draws the same each time"
+    )
 
 
 @pytest.mark.parametrize("method", OF_CLASSES)
@@ -59,12 +63,16 @@ def test_a_classifier_needs_two_classes(method: str):
 
 def test_distances_need_no_labels(detectors: Detectors):
     one = known(60)
-    unlabelled = Detectors(replace(one, labels=np.full(60, -1), held_out_labels=np.full(200, -1)), 0)
+    unlabelled = Detectors(
+        replace(one, labels=np.full(60, -1), held_out_labels=np.full(200, -1)), 0
+    )
     for method in ("mahalanobis", "knn", "lof"):
         assert unlabelled.fit(method)(one.features, []).shape == (60,)
 
 
-def test_molecules_in_distribution_are_strange_to_conformal_as_often_as_it_says(detectors: Detectors):
+def test_molecules_in_distribution_are_strange_to_conformal_as_often_as_it_says(
+    detectors: Detectors,
+):
     """Its p-values are at most α with a chance of at most about α: 1 - score is the largest of two."""
     inside, _ = rows(2000, False)
     p_values = 1 - detectors.fit("conformal")(inside, [])
@@ -74,7 +82,7 @@ def test_molecules_in_distribution_are_strange_to_conformal_as_often_as_it_says(
 
 
 def test_without_pytorch_ood_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
-    from brimful.recipes.ood_dpo import baselines
+    from recipes.ood_dpo import baselines
 
     monkeypatch.delitem(sys.modules, "pytorch_ood", raising=False)
     monkeypatch.setattr(baselines.importlib.util, "find_spec", lambda name: None)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful.errors import UsageError
-from brimful.recipes.ood_dpo.datasets import Dataset, classes, load_dataset
-from brimful.recipes.ood_dpo.domains import describe
-from brimful.recipes.ood_dpo.settings import DatasetOptions
+from recipes.ood_dpo.datasets import Dataset, classes, load_dataset
+from recipes.ood_dpo.domains import describe
+from recipes.ood_dpo.settings import DatasetOptions
 from tests.recipes.ood_dpo.conftest import (
     RINGS,
     SPLITS,
@@ -24,7 +24,7 @@ from tests.recipes.ood_dpo.conftest import (
     molecules,
     write_csv,
     write_drugood,
-)  # fmt: skip
+)
 
 
 def load(path: Path | str, **options: Any) -> Dataset:
@@ -53,14 +53,20 @@ def test_a_domain_that_is_asked_for_takes_the_place_of_the_files(tmp_path: Path)
 @pytest.mark.parametrize("domain", ["scaffold", "size", "assay"])
 @settings(max_examples=25)
 @given(
-    shape=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 25)), min_size=12, max_size=80, unique=True),
+    shape=st.lists(
+        st.tuples(st.integers(0, 6), st.integers(1, 25)), min_size=12, max_size=80, unique=True
+    ),
     seed=st.integers(0, 3),
 )
 def test_each_molecule_is_in_one_split_and_each_domain_on_one_side(
     tmp_path_factory: pytest.TempPathFactory, domain: Any, shape: list[tuple[int, int]], seed: int
 ):
-    rows = [[molecule(ring, tail), 5.0 + n, f"assay {tail % 5}"] for n, (ring, tail) in enumerate(shape)]
-    path = write_csv(tmp_path_factory.mktemp("made") / "made.csv", ["smiles", "y", "assay_id"], rows)
+    rows = [
+        [molecule(ring, tail), 5.0 + n, f"assay {tail % 5}"] for n, (ring, tail) in enumerate(shape)
+    ]
+    path = write_csv(
+        tmp_path_factory.mktemp("made") / "made.csv", ["smiles", "y", "assay_id"], rows
+    )
     described = {row[0]: describe(row[0], scaffold=True) for row in rows}
     of = {
         "scaffold": lambda row: described[row[0]].scaffold,
@@ -76,7 +82,11 @@ def test_each_molecule_is_in_one_split_and_each_domain_on_one_side(
         return
     everything = [one for name in SPLITS for one in dataset.splits[name].smiles]
     assert sorted(everything) == sorted(true)
-    sides = [domains(dataset, "train", "iid_val", "iid_test"), domains(dataset, "ood_val"), domains(dataset, "ood_test")]
+    sides = [
+        domains(dataset, "train", "iid_val", "iid_test"),
+        domains(dataset, "ood_val"),
+        domains(dataset, "ood_test"),
+    ]
     assert all(not (a & b) for a, b in itertools.combinations(sides, 2))
     for split in dataset.splits.values():
         assert len(split) and split.domains == tuple(true[one] for one in split.smiles)
@@ -84,18 +94,29 @@ def test_each_molecule_is_in_one_split_and_each_domain_on_one_side(
 
 
 def test_of_many_small_domains_the_shares_are_drugoods(tmp_path: Path):
-    path = write_csv(tmp_path / "made.csv", ["smiles", "y"], [["C" * n + r, n] for n in range(1, 101) for r in RINGS[:1]])
+    path = write_csv(
+        tmp_path / "made.csv",
+        ["smiles", "y"],
+        [["C" * n + r, n] for n in range(1, 101) for r in RINGS[:1]],
+    )
     dataset = load(path, domain="size")
     assert [len(dataset.splits[name]) for name in SPLITS] == [36, 12, 12, 20, 20]
     sizes = {name: [int(one) for one in dataset.splits[name].domains] for name in SPLITS}
-    assert max(sizes["train"]) < min(sizes["ood_val"]) and max(sizes["ood_val"]) < min(sizes["ood_test"])
+    assert max(sizes["train"]) < min(sizes["ood_val"]) and max(sizes["ood_val"]) < min(
+        sizes["ood_test"]
+    )
 
 
 def test_common_scaffolds_are_in_distribution_and_another_seed_cuts_them_otherwise(csv_file: Path):
     first, again, other = (load(csv_file, domain="scaffold", split_seed=seed) for seed in (0, 0, 1))
-    assert domains(first, "train") == {RINGS[0]} and RINGS[0] not in domains(first, "ood_val", "ood_test")
+    assert domains(first, "train") == {RINGS[0]} and RINGS[0] not in domains(
+        first, "ood_val", "ood_test"
+    )
     assert first.fingerprint == again.fingerprint != other.fingerprint
-    assert first.splits["ood_test"].smiles == other.splits["ood_test"].smiles and first.name == "made-scaffold"
+    assert (
+        first.splits["ood_test"].smiles == other.splits["ood_test"].smiles
+        and first.name == "made-scaffold"
+    )
     assert set(first.splits["train"].smiles) != set(other.splits["train"].smiles)
 
 
@@ -111,9 +132,14 @@ def test_rows_of_one_molecule_stay_together(tmp_path: Path):
 
 
 def test_a_subsample_is_drawn_from_each_split_by_the_seed(tmp_path: Path, csv_file: Path):
-    for path, more in ((write_drugood(tmp_path / "made.json", drugood_splits(12)), {}), (csv_file, {"domain": "size"})):
+    for path, more in (
+        (write_drugood(tmp_path / "made.json", drugood_splits(12)), {}),
+        (csv_file, {"domain": "size"}),
+    ):
         whole = load(path, **more)
-        first, again, other = (load(path, subsample=5, split_seed=seed, **more) for seed in (0, 0, 3))
+        first, again, other = (
+            load(path, subsample=5, split_seed=seed, **more) for seed in (0, 0, 3)
+        )
         assert [len(first.splits[name]) for name in SPLITS] == [5] * 5
         assert first.fingerprint == again.fingerprint != other.fingerprint
         assert set(first.splits["ood_test"].smiles) < set(whole.splits["ood_test"].smiles)
@@ -123,22 +149,34 @@ def test_invalid_smiles_are_counted_named_and_left_out(tmp_path: Path):
     splits = drugood_splits(4)
     splits["iid_val"][1]["smiles"], splits["ood_test"][0]["smiles"] = "C1CC", ""
     say = Messages()
-    dataset = load_dataset(DatasetOptions(dataset=str(write_drugood(tmp_path / "made.json", splits))), say)
+    dataset = load_dataset(
+        DatasetOptions(dataset=str(write_drugood(tmp_path / "made.json", splits))), say
+    )
     assert [len(dataset.splits[name]) for name in SPLITS] == [4, 3, 4, 4, 3]
     assert "2 of 20 SMILES" in say.text and "'C1CC'" in say.text and "iid_val, item 2" in say.text
 
 
-def test_a_molecule_in_two_splits_is_an_error_that_names_it_or_stays_where_it_is_measured(tmp_path: Path):
+def test_a_molecule_in_two_splits_is_an_error_that_names_it_or_stays_where_it_is_measured(
+    tmp_path: Path,
+):
     splits = drugood_splits(4)
     splits["train"] += drugood_items(["OCC", *molecules(20)[-2:]])
     splits["iid_val"] += drugood_items(["CCO"])  # the same as OCC
     path = write_drugood(tmp_path / "made.json", splits)
-    with pytest.raises(UsageError, match=r"3 molecules are in more than one split: .*CCO \(train, iid_val\)") as caught:
+    with pytest.raises(
+        UsageError, match=r"3 molecules are in more than one split: .*CCO \(train, iid_val\)"
+    ) as caught:
         load(path)
     assert "--shared leave-out" in caught.value.suggestion
     say = Messages()
     dataset = load_dataset(DatasetOptions(dataset=str(path), shared="leave-out"), say)
-    assert [len(dataset.splits[name]) for name in SPLITS] == [4, 5, 4, 4, 4] and "3 of train" in say.text
+    assert [len(dataset.splits[name]) for name in SPLITS] == [
+        4,
+        5,
+        4,
+        4,
+        4,
+    ] and "3 of train" in say.text
 
 
 def test_a_csv_with_its_own_splits_keeps_them(tmp_path: Path):
@@ -146,15 +184,21 @@ def test_a_csv_with_its_own_splits_keeps_them(tmp_path: Path):
     path = write_csv(tmp_path / "made.csv", ["mol", "activity", "fold"], rows)
     dataset = load(path, split_column="fold")
     assert dataset.splits["iid_val"].smiles == tuple(molecules(20)[1::5])
-    assert np.isnan(dataset.splits["train"].labels).all()  # an empty cell is a molecule that was not measured
-    path = write_csv(tmp_path / "made.csv", ["smiles", "label", "split"], [*rows[:-1], [rows[-1][0], 1, "test"]])
+    assert np.isnan(
+        dataset.splits["train"].labels
+    ).all()  # an empty cell is a molecule that was not measured
+    path = write_csv(
+        tmp_path / "made.csv", ["smiles", "label", "split"], [*rows[:-1], [rows[-1][0], 1, "test"]]
+    )
     with pytest.raises(UsageError, match=r"line 21: 'test' is no split"):
         load(path, split_column="split")
 
 
 def test_hiv_is_read_by_the_names_of_its_columns(tmp_path: Path):
     rows = [[one, "CI" if n % 3 else "CA", int(not n % 3)] for n, one in enumerate(molecules(60))]
-    dataset = load(write_csv(tmp_path / "HIV.csv", ["smiles", "activity", "HIV_active"], rows), domain="size")
+    dataset = load(
+        write_csv(tmp_path / "HIV.csv", ["smiles", "activity", "HIV_active"], rows), domain="size"
+    )
     assert set(np.unique(dataset.splits["train"].labels)) == {0, 1}
 
 
@@ -168,19 +212,38 @@ def change(**values: Any) -> Callable[[dict[str, list[Any]]], Any]:
 @pytest.mark.parametrize(
     ("mend", "message"),
     [
-        (lambda splits: splits.pop("ood_val"), "has no split ood_val; it has train, iid_val, iid_test, ood_test"),
+        (
+            lambda splits: splits.pop("ood_val"),
+            "has no split ood_val; it has train, iid_val, iid_test, ood_test",
+        ),
         (lambda splits: splits["ood_test"].clear(), "ood_test is empty"),
         (lambda splits: splits.update(iid_val={}), "iid_val is no list of molecules"),
         (change(cls_label="active"), r"iid_test, item 3: cls_label is 'active' and no number"),
         (change(cls_label="inf"), "no number"),
-        (lambda splits: splits["iid_test"][2].pop("cls_label"), r"iid_test, item 3: it has no cls_label"),
-        (lambda splits: splits["train"][0].pop("smiles"), r"train, item 1: it has no text `smiles`"),
+        (
+            lambda splits: splits["iid_test"][2].pop("cls_label"),
+            r"iid_test, item 3: it has no cls_label",
+        ),
+        (
+            lambda splits: splits["train"][0].pop("smiles"),
+            r"train, item 1: it has no text `smiles`",
+        ),
         (lambda splits: splits["train"].append("CCO"), r"train, item 5: it has no text `smiles`"),
-        (lambda splits: [item.update(cls_label=1) for items in splits.values() for item in items], "one class only"),
-        (lambda splits: [item.update(smiles="C1C") for item in splits["iid_val"]], "iid_val is empty"),
+        (
+            lambda splits: [
+                item.update(cls_label=1) for items in splits.values() for item in items
+            ],
+            "one class only",
+        ),
+        (
+            lambda splits: [item.update(smiles="C1C") for item in splits["iid_val"]],
+            "iid_val is empty",
+        ),
     ],
 )
-def test_what_is_wrong_with_a_json_is_said(tmp_path: Path, mend: Callable[[dict[str, list[Any]]], Any], message: str):
+def test_what_is_wrong_with_a_json_is_said(
+    tmp_path: Path, mend: Callable[[dict[str, list[Any]]], Any], message: str
+):
     splits = drugood_splits(4)
     mend(splits)
     with pytest.raises(UsageError, match=message):
@@ -197,7 +260,9 @@ def test_what_is_wrong_with_a_json_is_said(tmp_path: Path, mend: Callable[[dict[
         (["smiles", "label"], ["CC", 1], "has 1 domain"),
     ],
 )
-def test_what_is_wrong_with_a_csv_is_said(tmp_path: Path, header: list[str], row: list[Any], message: str):
+def test_what_is_wrong_with_a_csv_is_said(
+    tmp_path: Path, header: list[str], row: list[Any], message: str
+):
     with pytest.raises(UsageError, match=message):
         load(write_csv(tmp_path / "made.csv", header, [row]))
 
@@ -221,18 +286,26 @@ def test_what_is_no_data_set_is_said(tmp_path: Path):
 
 def test_too_few_domains_and_too_few_molecules_are_said(tmp_path: Path):
     header = ["smiles", "label", "assay_id"]
-    path = write_csv(tmp_path / "made.csv", header, [[one, n % 2, "a"] for n, one in enumerate(molecules(9))])
+    path = write_csv(
+        tmp_path / "made.csv", header, [[one, n % 2, "a"] for n, one in enumerate(molecules(9))]
+    )
     with pytest.raises(UsageError, match="has 1 domain"):
         load(path)
-    path = write_csv(tmp_path / "made.csv", header, [[one, n % 2, n] for n, one in enumerate(molecules(3))])
+    path = write_csv(
+        tmp_path / "made.csv", header, [[one, n % 2, n] for n, one in enumerate(molecules(3))]
+    )
     with pytest.raises(UsageError, match="1 molecule would be in distribution"):
         load(path)
-    path = write_csv(tmp_path / "made.csv", header[:2], [[one, n % 2] for n, one in enumerate(molecules(9))])
+    path = write_csv(
+        tmp_path / "made.csv", header[:2], [[one, n % 2] for n, one in enumerate(molecules(9))]
+    )
     with pytest.raises(UsageError, match="there is no assay"):
         load(path, domain="assay")
 
 
-def test_classes_are_labels_of_two_values_or_above_and_below_the_training_median(tmp_path: Path, csv_file: Path):
+def test_classes_are_labels_of_two_values_or_above_and_below_the_training_median(
+    tmp_path: Path, csv_file: Path
+):
     two = load(csv_file, domain="size")
     assert all(np.array_equal(made, two.splits[name].labels) for name, made in classes(two).items())
     rows = [[one, "" if n == 3 else n] for n, one in enumerate(molecules(50))]
@@ -240,7 +313,9 @@ def test_classes_are_labels_of_two_values_or_above_and_below_the_training_median
     made, labels = classes(several), {name: split.labels for name, split in several.splits.items()}
     assert abs(made["train"][made["train"] >= 0].mean() - 0.5) < 0.1
     assert all((made[name] == -1).tolist() == np.isnan(labels[name]).tolist() for name in SPLITS)
-    assert made["ood_test"].tolist() == [1] * len(made["ood_test"])  # the larger ones have the larger labels
+    assert made["ood_test"].tolist() == [1] * len(
+        made["ood_test"]
+    )  # the larger ones have the larger labels
 
 
 def test_training_molecules_of_one_class_are_an_error_of_those_who_classify(tmp_path: Path):

@@ -1,4 +1,6 @@
-"""An ensemble trains each member as it would be trained alone, whoever else is in it, and goes on where it was killed."""
+"""An ensemble trains each member as it would be trained alone, whoever else is in it, and goes on
+where it was killed.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,7 @@ import pytest
 import torch
 
 from brimful.errors import UsageError
-from brimful.recipes.ood_dpo.ensemble import Ensemble, Member, Trained, clip_each, energies, member
-from brimful.recipes.ood_dpo.head import make_head
-from brimful.recipes.ood_dpo.pairs import pair_data
-from brimful.recipes.ood_dpo.settings import HeadOptions
-from brimful.train.config import (
+from brimful_train.config import (
     BatchingConfig,
     CheckpointConfig,
     Config,
@@ -23,6 +21,10 @@ from brimful.train.config import (
     ScalingConfig,
     ScheduleConfig,
 )
+from recipes.ood_dpo.ensemble import Ensemble, Member, Trained, clip_each, energies, member
+from recipes.ood_dpo.head import make_head
+from recipes.ood_dpo.pairs import pair_data
+from recipes.ood_dpo.settings import HeadOptions
 from tests.recipes.ood_dpo.helpers import made
 
 CPU = torch.device("cpu")
@@ -32,24 +34,38 @@ def config(out: Path, **changes) -> Config:
     """150 pairs in batches of 64: the last one of an epoch is smaller."""
     return replace(
         Config(
-            out=out, epochs=6, device="cpu", batch=BatchingConfig(micro_batch=64), clip_norm=0.05,
-            optimizer=OptimizerConfig(lr=1e-3, weight_decay=0.1), checkpoints=CheckpointConfig(every_epochs=None),
-            schedule=ScheduleConfig(kind="step", decay_factor=0.5, decay_every_epochs=2), data=DataConfig(random_samples=False),
+            out=out,
+            epochs=6,
+            device="cpu",
+            batch=BatchingConfig(micro_batch=64),
+            clip_norm=0.05,
+            optimizer=OptimizerConfig(lr=1e-3, weight_decay=0.1),
+            checkpoints=CheckpointConfig(every_epochs=None),
+            schedule=ScheduleConfig(kind="step", decay_factor=0.5, decay_every_epochs=2),
+            data=DataConfig(random_samples=False),
         ),
         **changes,
-    )  # fmt: skip
+    )
 
 
 def on_tests(trained: Trained, one: Member, options: HeadOptions) -> np.ndarray:
     head = make_head(options, one.seed)
     head.load_state_dict(trained.weights)
-    return np.concatenate([energies(head, one.arrays[split], CPU) for split in ("iid_test", "ood_test")])
+    return np.concatenate(
+        [energies(head, one.arrays[split], CPU) for split in ("iid_test", "ood_test")]
+    )
 
 
-@pytest.mark.parametrize("options", [HeadOptions(), HeadOptions(loss="bce", dropout=0.0), HeadOptions(loss="hinge")])
-def test_each_member_is_what_it_would_be_trained_alone_by_the_engine(tmp_path: Path, options: HeadOptions):
-    """Weights, dropout, clipping, weight decay and schedule are the same; sums are added up in another order: 1e-4."""
-    from brimful.recipes.ood_dpo.recipe import train_head
+@pytest.mark.parametrize(
+    "options", [HeadOptions(), HeadOptions(loss="bce", dropout=0.0), HeadOptions(loss="hinge")]
+)
+def test_each_member_is_what_it_would_be_trained_alone_by_the_engine(
+    tmp_path: Path, options: HeadOptions
+):
+    """Weights, dropout, clipping, weight decay and schedule are the same; sums are added up in
+    another order: 1e-4.
+    """
+    from recipes.ood_dpo.recipe import train_head
 
     arrays = [made(1), made(2)]
     members = [member(array, seed) for array in arrays for seed in (3, 4)]
@@ -57,23 +73,33 @@ def test_each_member_is_what_it_would_be_trained_alone_by_the_engine(tmp_path: P
     for number, (one, found) in enumerate(zip(members, trained, strict=True)):
         settings = config(tmp_path / str(number), seed=one.seed)
         alone = train_head(pair_data(one.arrays, one.seed), options, settings)
-        assert (found.updates, found.samples) == (alone.result.steps, alone.result.samples) == (18, 900)
+        assert (
+            (found.updates, found.samples)
+            == (alone.result.steps, alone.result.samples)
+            == (18, 900)
+        )
         wanted = np.concatenate([alone.energies["test_id"], alone.energies["test_ood"]])
         np.testing.assert_allclose(on_tests(found, one, options), wanted, atol=1e-4)
-        assert alone.result.best is not None and found.best_auroc == pytest.approx(alone.result.best["auroc"], abs=1e-6)
+        assert alone.result.best is not None and found.best_auroc == pytest.approx(
+            alone.result.best["auroc"], abs=1e-6
+        )
 
 
 def test_the_others_change_nothing_and_each_stops_by_itself(tmp_path: Path):
     options, settings = HeadOptions(), config(tmp_path, epochs=40, patience_samples=450)
     members = [member(made(seed, shift), seed) for seed, shift in ((1, 0.3), (2, 0.0), (3, 0.1))]
     stopped: list[int] = []
-    together = Ensemble(members, options, settings, CPU).train(lambda index, found: stopped.append(index))
+    together = Ensemble(members, options, settings, CPU).train(
+        lambda index, found: stopped.append(index)
+    )
     assert sorted(stopped) == [0, 1, 2] and len({found.samples for found in together}) > 1
     for one, found in zip(members, together, strict=True):
         (alone,) = Ensemble([one], options, settings, CPU).train()
         assert [point[0] for point in alone.curve] == [point[0] for point in found.curve]
         np.testing.assert_allclose(alone.curve, found.curve, atol=1e-4)
-        np.testing.assert_allclose(on_tests(alone, one, options), on_tests(found, one, options), atol=1e-4)
+        np.testing.assert_allclose(
+            on_tests(alone, one, options), on_tests(found, one, options), atol=1e-4
+        )
         assert found.samples - found.best_samples >= 450 or found.samples == 6000
 
 
@@ -111,7 +137,9 @@ def test_one_that_was_killed_ends_bit_for_bit_as_if_it_was_not(tmp_path: Path):
 def test_a_member_whose_loss_is_no_number_fails_alone(tmp_path: Path):
     arrays = made(1)
     broken = {**arrays, "train": arrays["train"] * np.float32(1e30)}
-    good, bad = Ensemble([member(arrays, 0), member(broken, 0)], HeadOptions(), config(tmp_path), CPU).train()
+    good, bad = Ensemble(
+        [member(arrays, 0), member(broken, 0)], HeadOptions(), config(tmp_path), CPU
+    ).train()
     assert not good.error and good.samples == 900
     assert "loss became" in bad.error
 
@@ -127,13 +155,21 @@ def test_members_of_another_number_of_pairs_are_refused(tmp_path: Path):
     [
         ({"optimizer": OptimizerConfig(name="sgd")}, "config.optimizer.name = 'sgd'"),
         ({"precision": "fp16"}, "config.precision = 'fp16'"),
-        ({"batch": BatchingConfig(micro_batch=64, accumulation=2)}, "config.batch.accumulation = 2"),
+        (
+            {"batch": BatchingConfig(micro_batch=64, accumulation=2)},
+            "config.batch.accumulation = 2",
+        ),
         ({"batch": BatchingConfig(micro_batch=64, effective=128)}, "config.batch.effective = 128"),
-        ({"scaling": ScalingConfig(rule="linear", reference_batch=8)}, "config.scaling.rule = 'linear'"),
+        (
+            {"scaling": ScalingConfig(rule="linear", reference_batch=8)},
+            "config.scaling.rule = 'linear'",
+        ),
         ({"compile": True, "on_nan": "skip"}, "config.compile = True, config.on_nan = 'skip'"),
     ],
-)  # fmt: skip
-def test_what_an_ensemble_does_not_train_by_is_refused_with_what_it_has(tmp_path: Path, changes, named: str):
+)
+def test_what_an_ensemble_does_not_train_by_is_refused_with_what_it_has(
+    tmp_path: Path, changes, named: str
+):
     with pytest.raises(UsageError) as refused:
         Ensemble([member(made(1), 0)], HeadOptions(), config(tmp_path, **changes), CPU)
     text = " ".join(refused.value.sentences())
@@ -141,14 +177,16 @@ def test_what_an_ensemble_does_not_train_by_is_refused_with_what_it_has(tmp_path
 
 
 def test_an_end_by_updates_is_the_end_of_the_schedule_too(tmp_path: Path):
-    from brimful.recipes.ood_dpo.recipe import train_head
+    from recipes.ood_dpo.recipe import train_head
 
     settings = config(tmp_path, max_steps=7, schedule=ScheduleConfig(kind="cosine"), seed=3)
     one = member(made(1), 3)
     (found,) = Ensemble([one], HeadOptions(), settings, CPU).train()
     alone = train_head(pair_data(one.arrays, 3), HeadOptions(), settings)
     assert found.updates == alone.result.steps == 7
-    assert alone.result.best is not None and found.best_auroc == pytest.approx(alone.result.best["auroc"], abs=1e-6)
+    assert alone.result.best is not None and found.best_auroc == pytest.approx(
+        alone.result.best["auroc"], abs=1e-6
+    )
 
 
 def test_clipping_is_that_of_each_member_by_itself():

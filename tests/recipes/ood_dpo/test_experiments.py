@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow")
 import pandas
 
 from brimful.errors import UsageError
-from brimful.recipes.ood_dpo.experiments import (
+from recipes.ood_dpo.experiments import (
     BASELINES,
     TRIVIAL,
     Experiment,
@@ -37,7 +37,11 @@ def test_all_are_the_head_and_every_baseline_and_trivial_stands_beside_any():
 
 
 def done(one: Experiment, area: float, other: str = "") -> Result:
-    tests = {name: {"auroc": area, "aupr": area, "fpr95": 1 - area} for name in (one.dataset, other) if name}
+    tests = {
+        name: {"auroc": area, "aupr": area, "fpr95": 1 - area}
+        for name in (one.dataset, other)
+        if name
+    }
     return Result(one, tests, 0.6, 1000, 4, 1.5, "ensemble")
 
 
@@ -63,7 +67,9 @@ def test_names_are_file_names_and_each_its_own(half_done):
     assert len(set(names)) == len(names) and not any("/" in name for name in names)
 
 
-def test_the_table_has_a_row_for_each_test_and_for_what_failed_or_is_left(half_done, tmp_path: Path):
+def test_the_table_has_a_row_for_each_test_and_for_what_failed_or_is_left(
+    half_done, tmp_path: Path
+):
     frame = table(*half_done)
     assert frame.state.value_counts().to_dict() == {"left": 9, "done": 4, "failed": 1}
     assert frame[frame.state == "failed"].error.tolist() == ["RuntimeError: no memory"]

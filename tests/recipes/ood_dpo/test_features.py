@@ -19,14 +19,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import DoesNotFit, UsageError
-from brimful.recipes.ood_dpo import features as features_module
-from brimful.recipes.ood_dpo import shards as shards_module
-from brimful.recipes.ood_dpo.datasets import Dataset, load_dataset
-from brimful.recipes.ood_dpo.encoders.morgan import Morgan
-from brimful.recipes.ood_dpo.features import Features, encode, features_of
-from brimful.recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
-from brimful.recipes.ood_dpo.shards import ENCODED, FAILED, MISSING, Shards
-from tests.recipes.ood_dpo.conftest import SPLITS, Messages, environment, molecules, run_recipe, write_csv
+from recipes.ood_dpo import features as features_module
+from recipes.ood_dpo import shards as shards_module
+from recipes.ood_dpo.datasets import Dataset, load_dataset
+from recipes.ood_dpo.encoders.morgan import Morgan
+from recipes.ood_dpo.features import Features, encode, features_of
+from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
+from recipes.ood_dpo.shards import ENCODED, FAILED, MISSING, Shards
+from tests.recipes.ood_dpo.conftest import (
+    SPLITS,
+    Messages,
+    environment,
+    molecules,
+    run_recipe,
+    write_csv,
+)
 
 
 @pytest.fixture
@@ -40,7 +47,9 @@ def dataset(csv_file: Path) -> Dataset:
 
 
 def morgan(dataset: Dataset, folder: Path, say: Any = print, **options: Any) -> Features:
-    return features_of(dataset, EncoderOptions(encoder="morgan", cache=folder, **options), device="cpu", say=say)
+    return features_of(
+        dataset, EncoderOptions(encoder="morgan", cache=folder, **options), device="cpu", say=say
+    )
 
 
 def files(folder: Path) -> list[Path]:
@@ -48,13 +57,18 @@ def files(folder: Path) -> list[Path]:
 
 
 def right(features: Features, dataset: Dataset) -> bool:
-    wanted = {name: np.stack([Morgan("").prepare(one) for one in split.smiles]) for name, split in dataset.splits.items()}
+    wanted = {
+        name: np.stack([Morgan("").prepare(one) for one in split.smiles])
+        for name, split in dataset.splits.items()
+    }
     return all(np.array_equal(features.arrays[name], wanted[name]) for name in SPLITS)
 
 
 @dataclass
 class Echo:
-    """An encoder for tests: a molecule's features are its length; what begins with F fails in the network, with N before it."""
+    """An encoder for tests: a molecule's features are its length; what begins with F fails in the
+    network, with N before it.
+    """
 
     most: int = 10**9
     name: str = "echo"
@@ -73,38 +87,69 @@ class Echo:
         if len(prepared) > self.most:
             raise MemoryError("DefaultCPUAllocator: can't allocate memory")
         self.batches.append(list(prepared))
-        return np.array([[np.nan if one.startswith("F") else len(one), 1] for one in prepared], np.float32)
+        return np.array(
+            [[np.nan if one.startswith("F") else len(one), 1] for one in prepared], np.float32
+        )
 
 
-def test_each_molecule_has_its_row_of_features_and_a_second_run_finds_them(dataset: Dataset, tmp_path: Path):
+def test_each_molecule_has_its_row_of_features_and_a_second_run_finds_them(
+    dataset: Dataset, tmp_path: Path
+):
     say = Messages()
     features = morgan(dataset, tmp_path, say)
-    assert right(features, dataset) and all(features.kept[n].tolist() == list(range(len(dataset.splits[n]))) for n in SPLITS)
+    assert right(features, dataset) and all(
+        features.kept[n].tolist() == list(range(len(dataset.splits[n]))) for n in SPLITS
+    )
     stats = features.encoding
-    assert not stats.cached and stats.encoded == stats.molecules == 80 and stats.failed == 0 and stats.molecules_per_second
+    assert (
+        not stats.cached
+        and stats.encoded == stats.molecules == 80
+        and stats.failed == 0
+        and stats.molecules_per_second
+    )
     assert stats.peak_host_gb and stats.peak_gpu_memory_encoding_gb is None
     again = morgan(dataset, tmp_path, say)
-    assert again.encoding.cached and again.encoding.encoded == 0 and again.encoding.peak_host_gb is None
+    assert (
+        again.encoding.cached
+        and again.encoding.encoded == 0
+        and again.encoding.peak_host_gb is None
+    )
     assert right(again, dataset) and "all from the cache" in say.text
 
 
 def test_another_data_set_finds_the_molecules_that_they_share(dataset: Dataset, tmp_path: Path):
     morgan(dataset, tmp_path)
-    path = write_csv(tmp_path / "more.csv", ["smiles", "label"], [[one, n % 2] for n, one in enumerate(molecules(100))])
+    path = write_csv(
+        tmp_path / "more.csv",
+        ["smiles", "label"],
+        [[one, n % 2] for n, one in enumerate(molecules(100))],
+    )
     larger = load_dataset(DatasetOptions(dataset=str(path), domain="scaffold"), Messages())
     features = morgan(larger, tmp_path, say := Messages())
-    assert features.encoding.encoded == 20 and right(features, larger) and "80 more are in the cache" in say.text
+    assert (
+        features.encoding.encoded == 20
+        and right(features, larger)
+        and "80 more are in the cache" in say.text
+    )
 
 
-@given(st.lists(st.text("CNF", min_size=1, max_size=30), min_size=1, max_size=60), st.integers(1, 400), st.integers(1, 7))
-def test_batches_cost_what_they_may_and_every_row_is_its_molecules(smiles: list[str], budget: int, most: int):
+@given(
+    st.lists(st.text("CNF", min_size=1, max_size=30), min_size=1, max_size=60),
+    st.integers(1, 400),
+    st.integers(1, 7),
+)
+def test_batches_cost_what_they_may_and_every_row_is_its_molecules(
+    smiles: list[str], budget: int, most: int
+):
     echo = Echo(most=most, budget=float(budget))
     made, failed = encode(echo, smiles)
     kept = [one for index, one in enumerate(smiles) if index not in failed]
     assert made[:, 0].tolist() == [len(one) for one in kept]
     assert [smiles[index][0] for index in failed] == [one[0] for one in smiles if one[0] in "NF"]
     for batch in echo.batches:
-        assert len(batch) == 1 or (len(batch) <= most and len(batch) * max(map(len, batch)) <= budget)
+        assert len(batch) == 1 or (
+            len(batch) <= most and len(batch) * max(map(len, batch)) <= budget
+        )
     sizes = [max(map(len, batch)) for batch in echo.batches]
     assert sizes == sorted(sizes, reverse=True)  # what does not fit shows at once
 
@@ -123,25 +168,41 @@ def test_molecules_that_cannot_be_encoded_are_counted_left_out_and_not_tried_aga
     monkeypatch.setattr(features_module, "encoder", lambda options, device: echo)
     for tried in (True, False):
         echo.batches.clear()
-        features = features_of(dataset, EncoderOptions(cache=tmp_path), device="cpu", say=(say := Messages()))
-        assert features.encoding.failed == 10 and "10 of 80 molecules cannot be encoded by echo" in say.text
+        features = features_of(
+            dataset, EncoderOptions(cache=tmp_path), device="cpu", say=(say := Messages())
+        )
+        assert (
+            features.encoding.failed == 10
+            and "10 of 80 molecules cannot be encoded by echo" in say.text
+        )
         assert bool(echo.batches) is tried
         for name, split in dataset.splits.items():
             assert features.kept[name].tolist() == [0, *range(3, len(split))]
-            assert features.arrays[name][:, 0].tolist() == [len(split.smiles[index]) for index in features.kept[name]]
+            assert features.arrays[name][:, 0].tolist() == [
+                len(split.smiles[index]) for index in features.kept[name]
+            ]
     fails.update(dataset.splits["iid_val"].smiles)
     with pytest.raises(UsageError, match="No molecule of iid_val can be encoded by echo"):
-        features_of(dataset, EncoderOptions(cache=tmp_path, recompute_features=True), device="cpu", say=Messages())
+        features_of(
+            dataset,
+            EncoderOptions(cache=tmp_path, recompute_features=True),
+            device="cpu",
+            say=Messages(),
+        )
 
 
-def test_a_flipped_byte_anywhere_is_seen_and_its_shard_is_encoded_again(dataset: Dataset, tmp_path: Path, small_shards: None):
+def test_a_flipped_byte_anywhere_is_seen_and_its_shard_is_encoded_again(
+    dataset: Dataset, tmp_path: Path, small_shards: None
+):
     morgan(dataset, tmp_path)
     chance = random.Random(0)
     for _ in range(40):
         damaged = chance.choice(files(tmp_path))
         content = bytearray(damaged.read_bytes())
         # In the header, in the digests, in the features: each of them once in a while.
-        place = chance.choice([chance.randrange(16), chance.randrange(300), chance.randrange(len(content))])
+        place = chance.choice(
+            [chance.randrange(16), chance.randrange(300), chance.randrange(len(content))]
+        )
         content[place] ^= 1 << chance.randrange(8)
         damaged.write_bytes(content[: chance.choice([len(content), len(content), place])])
         features = morgan(dataset, tmp_path, Messages())
@@ -153,8 +214,14 @@ def test_recompute_encodes_what_is_there(dataset: Dataset, tmp_path: Path, small
     morgan(dataset, tmp_path)
     before = {path: path.stat().st_mtime_ns for path in files(tmp_path)}
     features = morgan(dataset, tmp_path, recompute_features=True)
-    assert features.encoding.encoded == 80 and not features.encoding.cached and right(features, dataset)
-    assert {path: path.stat().st_mtime_ns > at for path, at in before.items()} == dict.fromkeys(before, True)
+    assert (
+        features.encoding.encoded == 80
+        and not features.encoding.cached
+        and right(features, dataset)
+    )
+    assert {path: path.stat().st_mtime_ns > at for path, at in before.items()} == dict.fromkeys(
+        before, True
+    )
 
 
 def test_a_cache_of_another_encoder_is_refused(dataset: Dataset, tmp_path: Path):
@@ -175,18 +242,22 @@ def test_shards_hold_what_was_written_and_what_failed(tmp_path: Path):
     shards = Shards(tmp_path, "1", 3)
     shards.write(["CC", "CO"], np.arange(6, dtype=np.float32).reshape(2, 3), ["CF"])
     found = shards.find(["CF", "CO", "CN"], Messages())
-    assert found.state.tolist() == [FAILED, ENCODED, MISSING] and found.features[1].tolist() == [3, 4, 5]
+    assert found.state.tolist() == [FAILED, ENCODED, MISSING] and found.features[1].tolist() == [
+        3,
+        4,
+        5,
+    ]
     assert not list(tmp_path.glob("*.partial")) and shards_module.SHARD >= 256
 
 
-# --- processes ------------------------------------------------------------------------------------------------------------
+# --- processes ---
 
 SLOW = """
 import sys, time
 from pathlib import Path
-from brimful.recipes.ood_dpo import features, shards
-from brimful.recipes.ood_dpo.datasets import load_dataset
-from brimful.recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
+from recipes.ood_dpo import features, shards
+from recipes.ood_dpo.datasets import load_dataset
+from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
 features.SHARD = 8
 write = shards.Shards.write
 def slowly(self, *arguments):
@@ -202,10 +273,14 @@ print("encoded", features.features_of(dataset, options, device="cpu").encoding.e
 
 def start(csv_file: Path, folder: Path, pause: float) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", SLOW, str(csv_file), str(folder), str(pause)]
-    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
-def test_a_process_that_is_killed_loses_one_shard_at_most(csv_file: Path, dataset: Dataset, tmp_path: Path):
+def test_a_process_that_is_killed_loses_one_shard_at_most(
+    csv_file: Path, dataset: Dataset, tmp_path: Path
+):
     chance, written = random.Random(1), 0
     for _ in range(3):
         process = start(csv_file, tmp_path, 0.2)
@@ -232,9 +307,26 @@ def test_two_processes_that_want_the_same_features_encode_them_once(csv_file: Pa
 
 
 def test_the_command_encodes_and_prints_what_it_took(csv_file: Path, tmp_path: Path):
-    words = ("encode", "--dataset", csv_file, "--domain", "size", "--encoder", "morgan", "--cache", tmp_path, "--device", "cpu")
+    words = (
+        "encode",
+        "--dataset",
+        csv_file,
+        "--domain",
+        "size",
+        "--encoder",
+        "morgan",
+        "--cache",
+        tmp_path,
+        "--device",
+        "cpu",
+    )
     first, second = (json.loads(run_recipe(*words).stdout) for _ in range(2))
-    assert (first["encoded"], first["cached"], second["encoded"], second["cached"]) == (80, False, 0, True)
+    assert (first["encoded"], first["cached"], second["encoded"], second["cached"]) == (
+        80,
+        False,
+        0,
+        True,
+    )
     assert sum(first["splits"].values()) == 80
     done = run_recipe("encode", "--dataset", "none.csv", code=2)
     assert "none.csv cannot be read: No such file" in done.stderr and "Traceback" not in done.stderr

@@ -8,13 +8,17 @@ import pytest
 import torch
 from torch.func import functional_call, stack_module_state, vmap
 
-from brimful.recipes.ood_dpo.head import EnergyHead, SeededDropout, make_head
-from brimful.recipes.ood_dpo.settings import HeadOptions
+from recipes.ood_dpo.head import EnergyHead, SeededDropout, make_head
+from recipes.ood_dpo.settings import HeadOptions
 
 
 def test_it_has_the_layers_and_parameters_of_the_paper():
     head = EnergyHead()
-    assert [tuple(weight.shape) for weight in head.parameters() if weight.dim() == 2] == [(256, 512), (128, 256), (1, 128)]
+    assert [tuple(weight.shape) for weight in head.parameters() if weight.dim() == 2] == [
+        (256, 512),
+        (128, 256),
+        (1, 128),
+    ]
     assert sum(weight.numel() for weight in head.parameters()) == 164_353
     assert head.eval()(torch.randn(5, 512)).shape == (5,)
 
@@ -42,12 +46,21 @@ def test_a_share_is_dropped_and_what_is_kept_makes_up_for_it(share):
 
 def test_masks_of_rows_units_passes_and_seeds_are_independent():
     """Of two independent masks a share of 0.25 is dropped by both; within five standard deviations."""
-    masks = [dropped(layer) for layer in (SeededDropout(0.5, 1), SeededDropout(0.5, 2)) for layer in [layer] * 2]
+    masks = [
+        dropped(layer)
+        for layer in (SeededDropout(0.5, 1), SeededDropout(0.5, 2))
+        for layer in [layer] * 2
+    ]
     pairs = [(masks[0], one) for one in masks[1:]]
     pairs += [(one[:-1], one[1:]) for one in masks] + [(one[:, :-1], one[:, 1:]) for one in masks]
-    pairs += [(one[:-1, :-1], one[1:, 1:]) for one in masks] + [(one[:-1, 1:], one[1:, :-1]) for one in masks]
+    pairs += [(one[:-1, :-1], one[1:, 1:]) for one in masks] + [
+        (one[:-1, 1:], one[1:, :-1]) for one in masks
+    ]
     for one, other in pairs:
-        assert abs(float((one & other).double().mean()) - 0.25) < 5 * (0.25 * 0.75 / one.numel()) ** 0.5
+        assert (
+            abs(float((one & other).double().mean()) - 0.25)
+            < 5 * (0.25 * 0.75 / one.numel()) ** 0.5
+        )
 
 
 def test_rows_and_units_are_dropped_no_more_unevenly_than_by_chance():
@@ -68,7 +81,9 @@ def test_members_side_by_side_drop_what_they_drop_alone():
     bare = copy.deepcopy(heads[0]).to("meta")
     features = torch.randn(2, 16, 512, generator=torch.Generator().manual_seed(0))
     for some in features:  # the second pass has other masks
-        together = vmap(lambda p, b, some=some: functional_call(bare, (p, b), (some,)))(parameters, buffers)
+        together = vmap(lambda p, b, some=some: functional_call(bare, (p, b), (some,)))(
+            parameters, buffers
+        )
         alone = torch.stack([head(some) for head in heads])
         assert torch.allclose(together, alone, rtol=1e-5, atol=1e-6)
     assert buffers["drop_first.passes"].tolist() == [2, 2, 2]

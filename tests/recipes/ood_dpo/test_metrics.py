@@ -1,4 +1,6 @@
-"""AUROC, AUPR and FPR95 against scikit-learn and against their definitions, with the class out of distribution positive."""
+"""AUROC, AUPR and FPR95 against scikit-learn and against their definitions, with the class out of
+distribution positive.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from brimful.errors import UsageError
-from brimful.recipes.ood_dpo.metrics import metrics, summary
+from recipes.ood_dpo.metrics import metrics, summary
 
 # Few values, so that there are ties.
 some = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=40).map(np.array)

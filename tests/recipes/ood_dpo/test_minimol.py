@@ -1,4 +1,6 @@
-"""MiniMol's features against those of its own package, which bench/ood_minimol.py wrote down, and what they are made of."""
+"""MiniMol's features against those of its own package, which bench/ood_minimol.py wrote down, and
+what they are made of.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ from safetensors import safe_open
 
 from bench.ood_minimol import made_weights
 from brimful.errors import UsageError
-from brimful.recipes.cache import cache_folder
-from brimful.recipes.ood_dpo.encoders import encoder, minimol
-from brimful.recipes.ood_dpo.encoders.minimol import ATOM, BOND, VALENCE, Batch, Graph, Network, graph_of
-from brimful.recipes.ood_dpo.settings import EncoderOptions
+from recipes.common.cache import cache_folder
+from recipes.ood_dpo.encoders import encoder, minimol
+from recipes.ood_dpo.encoders.minimol import ATOM, BOND, VALENCE, Batch, Graph, Network, graph_of
+from recipes.ood_dpo.settings import EncoderOptions
 
 CPU = torch.device("cpu")
 STRIDE = 8
@@ -35,13 +37,18 @@ def graphs() -> list[Graph]:
     graphs = [graph for smiles in SMILES if (graph := graph_of(smiles)) is not None]
     ends = np.cumsum([0, *(len(graph.atoms) for graph in graphs)])
     parts = [(REFERENCE["spectrum"][a:b], REFERENCE["returns"][a:b]) for a, b in pairwise(ends)]
-    return [graph._replace(spectrum=part[0], returns=part[1]) for graph, part in zip(graphs, parts, strict=True)]
+    return [
+        graph._replace(spectrum=part[0], returns=part[1])
+        for graph, part in zip(graphs, parts, strict=True)
+    ]
 
 
 @pytest.fixture(scope="module")
 def made() -> Network:
     network = Network()
-    network.load_state_dict({name: made_weights(name, tensor) for name, tensor in network.state_dict().items()})
+    network.load_state_dict(
+        {name: made_weights(name, tensor) for name, tensor in network.state_dict().items()}
+    )
     return network.eval()
 
 
@@ -50,9 +57,13 @@ def features(network: Network, graphs: list[Graph]) -> np.ndarray:
         return network(Batch.of(graphs, CPU)).numpy()
 
 
-def test_made_weights_give_the_features_that_the_package_has_with_them(made: Network, graphs: list[Graph]) -> None:
+def test_made_weights_give_the_features_that_the_package_has_with_them(
+    made: Network, graphs: list[Graph]
+) -> None:
     ours = features(made, graphs)
-    np.testing.assert_allclose(ours[:, ::STRIDE], REFERENCE["features of made weights"], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(
+        ours[:, ::STRIDE], REFERENCE["features of made weights"], atol=1e-5, rtol=0
+    )
 
 
 def test_the_wheels_weights_give_the_features_of_the_package(graphs: list[Graph]) -> None:
@@ -64,14 +75,18 @@ def test_the_wheels_weights_give_the_features_of_the_package(graphs: list[Graph]
     np.testing.assert_allclose(ours[:, ::STRIDE], REFERENCE["features"], atol=1e-5, rtol=0)
 
 
-def test_a_molecule_has_the_same_features_alone_and_beside_others(made: Network, graphs: list[Graph]) -> None:
+def test_a_molecule_has_the_same_features_alone_and_beside_others(
+    made: Network, graphs: list[Graph]
+) -> None:
     together = features(made, graphs)
     alone = np.concatenate([features(made, [graph]) for graph in graphs])
     np.testing.assert_allclose(alone, together, atol=1e-5, rtol=0)
 
 
 def test_an_atom_is_described_by_five_numbers_and_four_ones() -> None:
-    rows = {smiles: graph_of(smiles).atoms for smiles in ("C[O-]", "[CH3]", "*C", "[U]", "c1ccccc1")}
+    rows = {
+        smiles: graph_of(smiles).atoms for smiles in ("C[O-]", "[CH3]", "*C", "[U]", "c1ccccc1")
+    }
     assert rows["C[O-]"].shape == (2, ATOM)
     assert [row[:5].tolist() for row in rows["C[O-]"]] == [[2, 0, 0, 0, 0], [-1, -1, 0, 0, 0]]
     assert rows["[CH3]"][0, :5].tolist() == [1, 0, 1, 0, 0]
@@ -79,9 +94,19 @@ def test_an_atom_is_described_by_five_numbers_and_four_ones() -> None:
     for row in np.concatenate(list(rows.values())):
         assert row[5:].sum() == 4
     carbon, oxygen = rows["C[O-]"]
-    assert np.flatnonzero(carbon[5:]).tolist() == [0, 44 + 13, 64 + 1, 72 + 4]  # C, group 14, period 2, valence 4
+    assert np.flatnonzero(carbon[5:]).tolist() == [
+        0,
+        44 + 13,
+        64 + 1,
+        72 + 4,
+    ]  # C, group 14, period 2, valence 4
     assert np.flatnonzero(oxygen[5:]).tolist() == [2, 44 + 15, 64 + 1, 72 + 1]
-    assert np.flatnonzero(rows["[U]"][0, 5:]).tolist() == [43, 44 + 18, 64 + 6, 72 + 0]  # another element, no group
+    assert np.flatnonzero(rows["[U]"][0, 5:]).tolist() == [
+        43,
+        44 + 18,
+        64 + 6,
+        72 + 0,
+    ]  # another element, no group
     assert rows["C[O-]"][:, VALENCE:].shape == (2, 8)
 
 
@@ -92,7 +117,11 @@ def test_a_bond_is_one_of_seventy_kinds() -> None:
     aromatic = kinds[graph_of("c1ccccc1").bonds[2]]
     assert np.flatnonzero(aromatic[0]).tolist() == [3, 5 + 0, 12]
     double = kinds[graph_of("C/C=C/C").bonds[2]]
-    assert sorted(np.flatnonzero(row).tolist() for row in double) == [[0, 5], [0, 5], [1, 5 + 3]]  # E
+    assert sorted(np.flatnonzero(row).tolist() for row in double) == [
+        [0, 5],
+        [0, 5],
+        [1, 5 + 3],
+    ]  # E
 
 
 @pytest.mark.parametrize("smiles", SMILES)
@@ -106,7 +135,9 @@ def test_the_spectrum_is_that_of_the_laplacian(smiles: str) -> None:
     values, vectors = graph.spectrum[..., 0].astype(float), graph.spectrum[..., 1].astype(float)
     np.testing.assert_allclose(laplacian @ vectors, values * vectors, atol=5e-3)
     if "." not in smiles:
-        np.testing.assert_allclose(values[0, :lowest], np.linalg.eigvalsh(laplacian)[:lowest], atol=5e-3)
+        np.testing.assert_allclose(
+            values[0, :lowest], np.linalg.eigvalsh(laplacian)[:lowest], atol=5e-3
+        )
         np.testing.assert_allclose((vectors[:, :lowest] ** 2).sum(0), 1, atol=5e-3)
     assert not vectors[:, lowest:].any()
 
@@ -134,7 +165,9 @@ def test_the_order_of_the_atoms_in_the_smiles_does_not_matter() -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-def test_the_encoder_needs_no_weights_before_it_encodes_and_its_preparation_can_be_sent(tmp_path: Path) -> None:
+def test_the_encoder_needs_no_weights_before_it_encodes_and_its_preparation_can_be_sent(
+    tmp_path: Path,
+) -> None:
     made = encoder(EncoderOptions(encoder="minimol", cache=tmp_path), "cpu")
     assert made.width == 512 and len(made.key) == 16
     prepared = pickle.loads(pickle.dumps(made.prepare))("CCO")

@@ -1,4 +1,6 @@
-"""Each molecule is paired as often as any other of its class, and no domain of the validation half is trained on."""
+"""Each molecule is paired as often as any other of its class, and no domain of the validation half
+is trained on.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.errors import UsageError
-from brimful.recipes.ood_dpo.pairs import SPLITS, pair_data
+from recipes.ood_dpo.pairs import SPLITS, pair_data
 
 
 def arrays(**sizes: int) -> dict[str, np.ndarray]:
     """A row has its number, and a thousand for each split before its own."""
     lengths = {"train": 7, "iid_val": 3, "iid_test": 4, "ood_val": 12, "ood_test": 5, **sizes}
-    return {name: np.arange(n, dtype=np.float32)[:, None] + 1000 * SPLITS.index(name) for name, n in lengths.items()}
+    return {
+        name: np.arange(n, dtype=np.float32)[:, None] + 1000 * SPLITS.index(name)
+        for name, n in lengths.items()
+    }
 
 
 def rows(array: np.ndarray) -> list[int]:
@@ -36,8 +41,12 @@ def test_every_molecule_is_in_the_pairs_and_none_twice_as_often_as_it_must(train
 def test_the_other_splits_are_taken_as_they_are_and_the_seed_decides_the_rest():
     one, again, other = (pair_data(arrays(), seed) for seed in (0, 0, 1))
     given = arrays()
-    assert rows(one.validation_id) == rows(given["iid_val"]) and rows(one.test_ood) == rows(given["ood_test"])
-    assert rows(one.train_id) == rows(again.train_id) and rows(one.train_ood) == rows(again.train_ood)
+    assert rows(one.validation_id) == rows(given["iid_val"]) and rows(one.test_ood) == rows(
+        given["ood_test"]
+    )
+    assert rows(one.train_id) == rows(again.train_id) and rows(one.train_ood) == rows(
+        again.train_ood
+    )
     assert rows(one.train_ood) != rows(other.train_ood)
 
 

@@ -15,38 +15,51 @@ pytest.importorskip("pandas")
 import ray
 from ray.cluster_utils import Cluster
 
-from brimful.recipes.ood_dpo import local_engine, ray_engine
-from brimful.recipes.ood_dpo.experiments import SweepOptions
-from brimful.recipes.ood_dpo.local_engine import Needs
-from brimful.recipes.ood_dpo.runs import Bench, Settings
-from brimful.recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions
-from brimful.train.config import BatchingConfig, CheckpointConfig, Config
+from brimful_train.config import BatchingConfig, CheckpointConfig, Config
+from recipes.ood_dpo import local_engine, ray_engine
+from recipes.ood_dpo.experiments import SweepOptions
+from recipes.ood_dpo.local_engine import Needs
+from recipes.ood_dpo.runs import Bench, Settings
+from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions
 from tests.recipes.ood_dpo.conftest import molecules, write_csv
 
 
 @pytest.mark.heavy
-def test_the_tasks_of_a_node_that_dies_start_on_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    file = write_csv(tmp_path / "made.csv", ["smiles", "label"], [[one, n % 2] for n, one in enumerate(molecules(120))])
+def test_the_tasks_of_a_node_that_dies_start_on_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = write_csv(
+        tmp_path / "made.csv",
+        ["smiles", "label"],
+        [[one, n % 2] for n, one in enumerate(molecules(120))],
+    )
     settings = Settings(
         SweepOptions(seeds=6, engine="ray"),
         DatasetOptions(dataset=str(file), domain="scaffold"),
         EncoderOptions(encoder="morgan", cache=tmp_path / "cache"),
         HeadOptions(),
         Config(
-            out=tmp_path / "out", device="cpu", epochs=2, batch=BatchingConfig(micro_batch=32),
+            out=tmp_path / "out",
+            device="cpu",
+            epochs=2,
+            batch=BatchingConfig(micro_batch=32),
             checkpoints=CheckpointConfig(every_epochs=None),
         ),
-    )  # fmt: skip
+    )
     monkeypatch.setattr(ray_engine, "needed", lambda *_: Needs(200 * 2**20))
     bench = Bench(settings)
     plan = bench.plan()
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     try:
         other = cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, log_to_driver=False)
         written: list[str] = []
         write = settings.results.write
-        monkeypatch.setattr(settings.results, "write", lambda result: (written.append(result.engine), write(result)))
+        monkeypatch.setattr(
+            settings.results, "write", lambda result: (written.append(result.engine), write(result))
+        )
 
         def kill() -> None:
             until = time.monotonic() + 120

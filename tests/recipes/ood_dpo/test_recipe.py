@@ -14,19 +14,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from brimful.recipes.ood_dpo import files
-from brimful.recipes.ood_dpo.datasets import Dataset, Molecules
-from brimful.recipes.ood_dpo.experiments import MEASURES
-from brimful.recipes.ood_dpo.features import EncodingStats, Features
-from brimful.recipes.ood_dpo.head import make_head
-from brimful.recipes.ood_dpo.loss import head_loss
-from brimful.recipes.ood_dpo.metrics import metrics
-from brimful.recipes.ood_dpo.pairs import pair_data
-from brimful.recipes.ood_dpo.recipe import Loaded, Ranking, energies, held_to, train_head, train_seed
-from brimful.recipes.ood_dpo.settings import EncoderOptions, HeadOptions
-from brimful.train import BatchingConfig, CheckpointConfig, Config, OptimizerConfig, ScheduleConfig
-from brimful.train.data.epoch_sampler import EpochSampler
-from brimful.train.optim.schedules import Schedule
+from brimful_train import BatchingConfig, CheckpointConfig, Config, OptimizerConfig, ScheduleConfig
+from brimful_train.data.epoch_sampler import EpochSampler
+from brimful_train.optim.schedules import Schedule
+from recipes.ood_dpo import files
+from recipes.ood_dpo.datasets import Dataset, Molecules
+from recipes.ood_dpo.experiments import MEASURES
+from recipes.ood_dpo.features import EncodingStats, Features
+from recipes.ood_dpo.head import make_head
+from recipes.ood_dpo.loss import head_loss
+from recipes.ood_dpo.metrics import metrics
+from recipes.ood_dpo.pairs import pair_data
+from recipes.ood_dpo.recipe import Loaded, Ranking, energies, held_to, train_head, train_seed
+from recipes.ood_dpo.settings import EncoderOptions, HeadOptions
 
 SIZES = {"train": 60, "iid_val": 40, "iid_test": 40, "ood_val": 80, "ood_test": 40}
 
@@ -57,8 +57,12 @@ def config(out, **changes) -> Config:
 def by_hand(pairs, options: HeadOptions, settings: Config):
     """The same training in a plain loop of PyTorch; its head after the last epoch."""
     head, loss = make_head(options, settings.seed), head_loss(options)
-    weights, biases = ([p for p in head.parameters() if (p.dim() > 1) is on] for on in (True, False))
-    adam = torch.optim.AdamW([{"params": weights, "weight_decay": 1e-5}, {"params": biases, "weight_decay": 0}], lr=1e-3)
+    weights, biases = (
+        [p for p in head.parameters() if (p.dim() > 1) is on] for on in (True, False)
+    )
+    adam = torch.optim.AdamW(
+        [{"params": weights, "weight_decay": 1e-5}, {"params": biases, "weight_decay": 0}], lr=1e-3
+    )
     schedule = Schedule(settings.schedule, 1e-3, settings.epochs * pairs.pairs, pairs.pairs)
     sampler = EpochSampler(pairs.pairs, seed=settings.seed, micro_batch=16, accumulation=1)
     low, high, seen = torch.from_numpy(pairs.train_id), torch.from_numpy(pairs.train_ood), 0
@@ -77,13 +81,19 @@ def by_hand(pairs, options: HeadOptions, settings: Config):
 @pytest.mark.parametrize("loss", ["dpo", "bce", "mse", "hinge"])
 def test_it_is_the_training_of_a_plain_loop_dropout_included(loss, tmp_path):
     pairs, options = pair_data(features(), 3), HeadOptions(loss=loss)
-    settings = config(tmp_path, seed=3, eval_every_epochs=None)  # so that the last evaluation is the best
+    settings = config(
+        tmp_path, seed=3, eval_every_epochs=None
+    )  # so that the last evaluation is the best
     trained = train_head(pairs, options, settings)
     expected = by_hand(pairs, options, settings)
     for name, there in (("validation_ood", pairs.validation_ood), ("test_id", pairs.test_id)):
-        assert np.allclose(trained.energies[name], energies(expected, there, torch.device("cpu")), atol=2e-5)
+        assert np.allclose(
+            trained.energies[name], energies(expected, there, torch.device("cpu")), atol=2e-5
+        )
     other = by_hand(pairs, options, dataclasses.replace(settings, seed=4))
-    assert not np.allclose(trained.energies["test_id"], energies(other, pairs.test_id, torch.device("cpu")), atol=2e-5)
+    assert not np.allclose(
+        trained.energies["test_id"], energies(other, pairs.test_id, torch.device("cpu")), atol=2e-5
+    )
 
 
 def test_the_weights_are_those_of_the_best_evaluation_and_the_training_ends_by_patience(tmp_path):
@@ -98,11 +108,17 @@ def test_the_weights_are_those_of_the_best_evaluation_and_the_training_ends_by_p
 
 def test_a_batch_of_more_pairs_than_there_are_is_one_of_all_of_them_and_is_said(tmp_path, capfd):
     pairs = pair_data(features(), 0)
-    held = held_to(config(tmp_path, batch=BatchingConfig(micro_batch=8192, effective=8192)), pairs.pairs)
+    held = held_to(
+        config(tmp_path, batch=BatchingConfig(micro_batch=8192, effective=8192)), pairs.pairs
+    )
     assert (held.batch.micro_batch, held.batch.effective) == (60, 60)
     assert "8,192 is more than the 60 pairs" in capfd.readouterr().err
     results = [
-        train_head(pairs, HeadOptions(), config(tmp_path / str(size), batch=BatchingConfig(micro_batch=size)))
+        train_head(
+            pairs,
+            HeadOptions(),
+            config(tmp_path / str(size), batch=BatchingConfig(micro_batch=size)),
+        )
         for size in (60, 8192)
     ]
     assert results[0].result.steps == results[1].result.steps == 6, "an epoch is one update"
@@ -118,7 +134,11 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_energies(tmp_path):
         pairs,
         options,
         config(
-            tmp_path / "cut", epochs=4, max_steps=7, checkpoints=often, schedule=ScheduleConfig("step", decay_every_epochs=2)
+            tmp_path / "cut",
+            epochs=4,
+            max_steps=7,
+            checkpoints=often,
+            schedule=ScheduleConfig("step", decay_every_epochs=2),
         ),
     )
     on = train_head(pairs, options, config(tmp_path / "cut", epochs=4, checkpoints=often))
@@ -126,7 +146,10 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_energies(tmp_path):
     assert np.array_equal(whole.energies["test_id"], on.energies["test_id"])
 
 
-@given(low=st.lists(st.floats(-2, 2), min_size=1, max_size=30), high=st.lists(st.floats(-2, 2), min_size=1, max_size=30))
+@given(
+    low=st.lists(st.floats(-2, 2), min_size=1, max_size=30),
+    high=st.lists(st.floats(-2, 2), min_size=1, max_size=30),
+)
 @example(low=[1.05], high=[1.0])
 def test_how_pairs_are_ranked_is_counted_exactly(low, high):
     ranking = Ranking()
@@ -135,7 +158,10 @@ def test_how_pairs_are_ranked_is_counted_exactly(low, high):
     differences = b.double()[None, :] - a.double()[:, None]
     found = ranking.summary()
     assert found["misranked_ratio"] == pytest.approx(float((differences < 0).double().mean()))
-    near = (differences.abs() < 0.05).double().mean(), (differences.abs() < 0.05 + 1e-9).double().mean()
+    near = (
+        (differences.abs() < 0.05).double().mean(),
+        (differences.abs() < 0.05 + 1e-9).double().mean(),
+    )
     assert near[0] - 1e-9 <= found["boundary_ratio"] <= near[1] + 1e-9
     assert found["avg_margin"] == pytest.approx(float(differences.mean()), abs=1e-6)
     assert math.isnan(ranking.summary()["avg_margin"]), "each batch counts for one evaluation"
@@ -152,7 +178,9 @@ def made() -> tuple[Dataset, Features]:
             tuple("abcdef"[number % 6] for number in numbers),
         )
         splits[name] = Molecules(smiles, np.zeros(size + 1, np.float32), domains)
-    kept = {name: np.arange(1, n + 1) for name, n in SIZES.items()}  # the first of each could not be encoded
+    kept = {
+        name: np.arange(1, n + 1) for name, n in SIZES.items()
+    }  # the first of each could not be encoded
     encoding = EncodingStats("made", False, 260, 260, 5, 1.0, 260.0, 0.5, 0.25)
     return Dataset("made", splits, "0123"), Features(arrays, kept, encoding)
 
@@ -167,19 +195,31 @@ def test_the_files_have_what_their_names_promise(tmp_path):
         ("iid_test", "0", "ID"),
         ("ood_test", "1", "OOD"),
     }
-    scores = {label: np.array([float(row["score"]) for row in rows if row["true_label"] == label]) for label in "01"}
+    scores = {
+        label: np.array([float(row["score"]) for row in rows if row["true_label"] == label])
+        for label in "01"
+    }
     results = json.loads((tmp_path / "ood_evaluation_results.json").read_text())
-    assert metrics(scores["0"], scores["1"]) == pytest.approx({name: results[name] for name in MEASURES})
-    assert results["positive_class"] == "out of distribution" and results["validation"]["id_count"] == 40
-    # The chains of both classes overlap by three lengths of seven: what the number of atoms tells is known by hand.
+    assert metrics(scores["0"], scores["1"]) == pytest.approx(
+        {name: results[name] for name in MEASURES}
+    )
+    assert (
+        results["positive_class"] == "out of distribution"
+        and results["validation"]["id_count"] == 40
+    )
+    # The chains of both classes overlap by three lengths of seven: what the number of atoms tells
+    # is known by hand.
     lengths = {
-        split: np.array([len(row["smiles"]) for row in rows if row["split"] == split]) for split in ("iid_test", "ood_test")
+        split: np.array([len(row["smiles"]) for row in rows if row["split"] == split])
+        for split in ("iid_test", "ood_test")
     }
     assert results["trivial"] == pytest.approx(metrics(lengths["iid_test"], lengths["ood_test"]))
     with (tmp_path / "training_dynamics.csv").open() as file:
         dynamics = list(csv.DictReader(file))
     assert [row["epoch"] for row in dynamics] == ["1", "2", "3", "4", "5", "6"]
-    assert max(float(row["val_auroc"]) for row in dynamics) == pytest.approx(trained.result.best["auroc"])
+    assert max(float(row["val_auroc"]) for row in dynamics) == pytest.approx(
+        trained.result.best["auroc"]
+    )
     assert float(dynamics[0]["misranked_ratio"]) > float(dynamics[-1]["misranked_ratio"])
     stats = json.loads((tmp_path / "training_stats.json").read_text())
     assert stats["peak_gpu_memory_encoding_gb"] == 0.5 and "encoding_cached" not in stats
@@ -187,7 +227,10 @@ def test_the_files_have_what_their_names_promise(tmp_path):
     assert settings["head"]["beta"] == 0.1 and settings["optimizer"]["lr"] == 1e-3
     head = make_head(HeadOptions(), 0)
     head.load_state_dict(load_file(tmp_path / "head.safetensors"))
-    assert np.array_equal(energies(head.eval(), there.arrays["ood_test"], torch.device("cpu")), trained.energies["test_ood"])
+    assert np.array_equal(
+        energies(head.eval(), there.arrays["ood_test"], torch.device("cpu")),
+        trained.energies["test_ood"],
+    )
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -204,7 +247,9 @@ def test_metrics_over_seeds_have_mean_and_standard_deviation(tmp_path):
     tests = [{"auroc": 0.7, "aupr": 0.5, "fpr95": 0.9}, {"auroc": 0.9, "aupr": 0.5, "fpr95": 0.7}]
     files.write_dataset_metrics(tmp_path, "made", [0, 1], tests)
     found = json.loads((tmp_path / "dataset_metrics.json").read_text())
-    assert found["auroc"]["mean"] == pytest.approx(0.8) and found["auroc"]["std"] == pytest.approx(np.sqrt(0.02))
+    assert found["auroc"]["mean"] == pytest.approx(0.8) and found["auroc"]["std"] == pytest.approx(
+        np.sqrt(0.02)
+    )
     assert found["aupr"]["std"] == 0 and found["seeds"] == [0, 1]
     files.write_dataset_metrics(tmp_path, "made", [0], tests[:1])
     assert json.loads((tmp_path / "dataset_metrics.json").read_text())["auroc"]["std"] is None
@@ -213,10 +258,28 @@ def test_metrics_over_seeds_have_mean_and_standard_deviation(tmp_path):
 def test_dynamics_of_a_training_that_did_an_epoch_again_have_it_once(tmp_path):
     def event(samples: int, auroc: float) -> str:
         measures = {"auroc": auroc, **dict.fromkeys(files.DYNAMICS, 0.5)}
-        return json.dumps({"event": "epoch", "epoch": samples / 10, "samples": samples, "loss": 1.0, "measures": measures})
+        return json.dumps(
+            {
+                "event": "epoch",
+                "epoch": samples / 10,
+                "samples": samples,
+                "loss": 1.0,
+                "measures": measures,
+            }
+        )
 
-    lines = [json.dumps({"event": "message", "sentence": "."}), event(10, 0.1), event(20, 0.2), event(20, 0.3), event(30, 0.4)]
+    lines = [
+        json.dumps({"event": "message", "sentence": "."}),
+        event(10, 0.1),
+        event(20, 0.2),
+        event(20, 0.3),
+        event(30, 0.4),
+    ]
     (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
     files.write_dynamics(tmp_path)
     rows = list(csv.DictReader((tmp_path / "training_dynamics.csv").read_text().splitlines()))
-    assert [(row["samples"], row["val_auroc"]) for row in rows] == [("10", "0.1"), ("20", "0.3"), ("30", "0.4")]
+    assert [(row["samples"], row["val_auroc"]) for row in rows] == [
+        ("10", "0.1"),
+        ("20", "0.3"),
+        ("30", "0.4"),
+    ]

@@ -1,4 +1,6 @@
-"""The study of the batch size: the noise scale is the estimator's, what is equal is equal, and the page shows it."""
+"""The study of the batch size: the noise scale is the estimator's, what is equal is equal, and the
+page shows it.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ import torch
 pytest.importorskip("rdkit")
 pytest.importorskip("sklearn")
 
-from brimful.recipes.ood_dpo.ensemble import member
-from brimful.recipes.ood_dpo.experiments import Point
-from brimful.recipes.ood_dpo.head import make_head
-from brimful.recipes.ood_dpo.loss import head_loss
-from brimful.recipes.ood_dpo.page import study_page
-from brimful.recipes.ood_dpo.settings import HeadOptions
-from brimful.recipes.ood_dpo.study import Measured
-from brimful.train.config import BatchingConfig, Config, OptimizerConfig
+from brimful_train.config import BatchingConfig, Config, OptimizerConfig
+from recipes.ood_dpo.ensemble import member
+from recipes.ood_dpo.experiments import Point
+from recipes.ood_dpo.head import make_head
+from recipes.ood_dpo.loss import head_loss
+from recipes.ood_dpo.page import study_page
+from recipes.ood_dpo.settings import HeadOptions
+from recipes.ood_dpo.study import Measured
 from tests.recipes.ood_dpo.conftest import run_recipe
 from tests.recipes.ood_dpo.helpers import made
 
@@ -26,45 +28,86 @@ from tests.recipes.ood_dpo.helpers import made
 def squared_norm(seed: int, inside: torch.Tensor, outside: torch.Tensor) -> float:
     head = make_head(HeadOptions(), seed).eval()
     head_loss(HeadOptions())(head(inside), head(outside)).backward()
-    return sum(float(parameter.grad.double().square().sum()) for parameter in head.parameters() if parameter.grad is not None)
+    return sum(
+        float(parameter.grad.double().square().sum())
+        for parameter in head.parameters()
+        if parameter.grad is not None
+    )
 
 
 def test_the_noise_scale_is_that_of_the_two_batches_norms(tmp_path: Path):
     """At the first update, whose weights are known: batches of 64 and of 16 pairs."""
     one = member(made(1), 3)
     config = Config(
-        out=tmp_path, max_steps=1, device="cpu", batch=BatchingConfig(micro_batch=64), optimizer=OptimizerConfig(lr=1e-3)
+        out=tmp_path,
+        max_steps=1,
+        device="cpu",
+        batch=BatchingConfig(micro_batch=64),
+        optimizer=OptimizerConfig(lr=1e-3),
     )
     measured = Measured([one], HeadOptions(), config, torch.device("cpu"))
     order = measured.samplers[0].order(0)[:64]
     measured.train()
-    rows = [torch.from_numpy(one.arrays[name][places[order]]) for name, places in
-            (("train", one.rows.train_id), ("ood_val", one.rows.train_ood))]  # fmt: skip
+    rows = [
+        torch.from_numpy(one.arrays[name][places[order]])
+        for name, places in (("train", one.rows.train_id), ("ood_val", one.rows.train_ood))
+    ]
     large, small = (squared_norm(3, rows[0][:size], rows[1][:size]) for size in (64, 16))
     signal, noise = (64 * large - 16 * small) / 48, (small - large) / (1 / 16 - 1 / 64)
     assert measured.squares[:2, 0].tolist() == pytest.approx([signal, noise], rel=1e-3)
-    assert measured.noise_scale(0) == (pytest.approx(noise / signal, rel=1e-3) if signal > 0 and noise > 0 else None)
+    assert measured.noise_scale(0) == (
+        pytest.approx(noise / signal, rel=1e-3) if signal > 0 and noise > 0 else None
+    )
 
 
 def test_the_page_says_which_sizes_are_the_same_batch():
     points = [
-        Point(equal, size, min(size, 300), seed, 0.7 + seed / 100, 0.7, 5, 1000, 0.5, 2**20, 50.0 if size < 300 else None)
+        Point(
+            equal,
+            size,
+            min(size, 300),
+            seed,
+            0.7 + seed / 100,
+            0.7,
+            5,
+            1000,
+            0.5,
+            2**20,
+            50.0 if size < 300 else None,
+        )
         for equal in ("samples", "updates")
         for size in (64, 8192)
         for seed in (0, 1)
     ]
     page = study_page(points, "made", "morgan", 300, "cpu")
-    assert "larger than 300 pairs is the same batch as 300: 8,192" in page and "about 50 pairs" in page
+    assert (
+        "larger than 300 pairs is the same batch as 300: 8,192" in page and "about 50 pairs" in page
+    )
     assert page.count("<svg") == 8 and "http" not in page.split("<body>")[1].split("<svg")[0]
 
 
 @pytest.mark.heavy
 def test_equal_samples_and_equal_updates_are_equal(csv_file: Path, tmp_path: Path):
-    words = ("study", "batch-size", "--dataset", csv_file, "--domain", "scaffold", "--encoder", "morgan", "--device", "cpu")
+    words = (
+        "study",
+        "batch-size",
+        "--dataset",
+        csv_file,
+        "--domain",
+        "scaffold",
+        "--encoder",
+        "morgan",
+        "--device",
+        "cpu",
+    )
     sizes = ("--sizes", 4, 16, 4096, "--samples", 100, "--updates", 7, "--seeds", 2)
     run_recipe(*words, *sizes, "--cache", tmp_path / "cache", "--out", tmp_path / "out")
     found = json.loads((tmp_path / "out" / "batch_size.json").read_text())
     assert len(found["points"]) == 2 * 3 * 2
     for point in found["points"]:
         assert point["batch_in_force"] == min(point["batch_size"], found["pairs"])
-        assert point["updates"] == 7 if point["equal"] == "updates" else 100 <= point["samples"] < 100 + point["batch_in_force"]
+        assert (
+            point["updates"] == 7
+            if point["equal"] == "updates"
+            else 100 <= point["samples"] < 100 + point["batch_in_force"]
+        )

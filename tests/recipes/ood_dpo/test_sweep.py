@@ -20,7 +20,7 @@ pytest.importorskip("pyarrow")
 
 import pandas
 
-from brimful.recipes.ood_dpo.local_engine import Needs, places
+from recipes.ood_dpo.local_engine import Needs, places
 from tests.recipes.ood_dpo.conftest import environment, molecules, run_recipe, write_csv
 
 KILLS = 10
@@ -30,14 +30,33 @@ KILLS = 10
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("data")
     rows = [[one, n % 2] for n, one in enumerate(molecules(240))]
-    made = {name: write_csv(folder / f"{name}.csv", ["smiles", "label"], part) for name, part in
-            (("one", rows[:160]), ("other", rows[60:]))}  # fmt: skip
+    made = {
+        name: write_csv(folder / f"{name}.csv", ["smiles", "label"], part)
+        for name, part in (("one", rows[:160]), ("other", rows[60:]))
+    }
     return {**made, "cache": folder / "cache"}
 
 
 def words(files: dict[str, Path], out: Path, *more: object) -> list[str]:
-    data = ("--datasets", files["one"], files["other"], "--domain", "scaffold", "--shared", "leave-out")
-    common = ("--encoder", "morgan", "--cache", files["cache"], "--device", "cpu", "--batch-size", 32)
+    data = (
+        "--datasets",
+        files["one"],
+        files["other"],
+        "--domain",
+        "scaffold",
+        "--shared",
+        "leave-out",
+    )
+    common = (
+        "--encoder",
+        "morgan",
+        "--cache",
+        files["cache"],
+        "--device",
+        "cpu",
+        "--batch-size",
+        32,
+    )
     epochs = () if "--epochs" in more else ("--epochs", 4)
     return [str(word) for word in ("sweep", *data, *common, *epochs, *more, "--out", out)]
 
@@ -62,25 +81,44 @@ def test_a_sweep_across_data_sets_has_its_tables_and_its_page(whole: Path):
     metrics = json.loads((whole / "dataset_metrics.json").read_text())
     assert set(metrics["one-scaffold"]["morgan"]["dpo"]) == {"one-scaffold", "other-scaffold"}
     page = (whole / "page.html").read_text()
-    assert "18 of 18 experiments done" in page and "Tested on other data sets" in page and page.count("<svg") >= 4
+    assert (
+        "18 of 18 experiments done" in page
+        and "Tested on other data sets" in page
+        and page.count("<svg") >= 4
+    )
     assert not list((whole / "ensembles").iterdir())
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
 def test_a_sweep_killed_ten_times_ends_with_the_same_table(files: dict[str, Path], tmp_path: Path):
-    """Each kill comes a random moment after the sweep wrote something new: the state of a training, or a result."""
-    more = ("--methods", "dpo", "knn", "--seeds", 2, "--cross", "--epochs", 60, "--state-every-s", 0)
+    """Each kill comes a random moment after the sweep wrote something new: the state of a training,
+    or a result.
+    """
+    more = (
+        "--methods",
+        "dpo",
+        "knn",
+        "--seeds",
+        2,
+        "--cross",
+        "--epochs",
+        60,
+        "--state-every-s",
+        0,
+    )
     run_recipe(*words(files, tmp_path / "whole", *more))
     out, chance, kills = tmp_path / "killed", random.Random(0), 0
-    command = [sys.executable, "-m", "brimful.recipes.ood_dpo", *words(files, out, *more)]
+    command = [sys.executable, "-m", "recipes.ood_dpo", *words(files, out, *more)]
     while kills < KILLS:
         before = written(out)
         with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
             while process.poll() is None and written(out) <= before:
                 time.sleep(0.002)
             time.sleep(chance.uniform(0, 0.05))
-            assert process.poll() is None, f"the sweep ended after {kills} kills: too early to test anything"
+            assert process.poll() is None, (
+                f"the sweep ended after {kills} kills: too early to test anything"
+            )
             os.kill(process.pid, signal.SIGKILL)
             kills += 1
     run_recipe(*command[3:])
@@ -98,11 +136,34 @@ def written(out: Path) -> int:
 
 
 @pytest.mark.heavy
-def test_one_data_set_that_cannot_be_read_does_not_stop_the_rest_and_is_tried_again(files: dict[str, Path], tmp_path: Path):
+def test_one_data_set_that_cannot_be_read_does_not_stop_the_rest_and_is_tried_again(
+    files: dict[str, Path], tmp_path: Path
+):
     broken = tmp_path / "broken.csv"
     write_csv(broken, ["smiles", "label"], [["CC", 0]])
-    data = ("sweep", "--datasets", files["one"], broken, "--domain", "scaffold", "--encoder", "morgan")
-    common = (*data, "--cache", files["cache"], "--device", "cpu", "--epochs", 1, "--seeds", 1, "--out", tmp_path / "out")
+    data = (
+        "sweep",
+        "--datasets",
+        files["one"],
+        broken,
+        "--domain",
+        "scaffold",
+        "--encoder",
+        "morgan",
+    )
+    common = (
+        *data,
+        "--cache",
+        files["cache"],
+        "--device",
+        "cpu",
+        "--epochs",
+        1,
+        "--seeds",
+        1,
+        "--out",
+        tmp_path / "out",
+    )
     shown = run_recipe(*common, code=1).stderr
     assert "1 failed" in shown and "broken" in shown
     states = {row["dataset"]: row["state"] for row in rows(tmp_path / "out")}
@@ -114,29 +175,49 @@ def test_one_data_set_that_cannot_be_read_does_not_stop_the_rest_and_is_tried_ag
 
 
 @pytest.mark.heavy
-def test_results_of_other_settings_are_not_mixed_and_the_status_changes_nothing(files: dict[str, Path], whole: Path):
+def test_results_of_other_settings_are_not_mixed_and_the_status_changes_nothing(
+    files: dict[str, Path], whole: Path
+):
     refused = run_recipe(*words(files, whole, "--seeds", 3, "--cross", "--lr", 0.5), code=2).stderr
     assert "optimizer lr 0.002 and not 0.5" in refused and "--out" in refused
     assert "3 done" in run_recipe(*words(files, whole, "--seeds", 3, "--cross", "--status")).stdout
 
 
 @pytest.mark.heavy
-def test_what_an_ensemble_does_not_train_by_is_refused_before_anything_is_written(files: dict[str, Path], tmp_path: Path):
-    refused = run_recipe(*words(files, tmp_path / "out", "--seeds", 1, "--optimizer", "sgd"), code=2).stderr
+def test_what_an_ensemble_does_not_train_by_is_refused_before_anything_is_written(
+    files: dict[str, Path], tmp_path: Path
+):
+    refused = run_recipe(
+        *words(files, tmp_path / "out", "--seeds", 1, "--optimizer", "sgd"), code=2
+    ).stderr
     assert "--optimizer = 'sgd'" in refused and "adamw" in refused
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.heavy
-def test_processes_train_what_the_ensemble_trains(files: dict[str, Path], whole: Path, tmp_path: Path):
+def test_processes_train_what_the_ensemble_trains(
+    files: dict[str, Path], whole: Path, tmp_path: Path
+):
     more = ("--methods", "dpo", "knn", "--seeds", 1, "--cross", "--engine", "local")
     shown = run_recipe(*words(files, tmp_path, *more)).stderr
-    assert "One process takes" in shown and json.loads((tmp_path / "memory.json").read_text())["host_bytes"] > 10**8
+    assert (
+        "One process takes" in shown
+        and json.loads((tmp_path / "memory.json").read_text())["host_bytes"] > 10**8
+    )
     of = json.loads((tmp_path / "memory.json").read_text())["of"]
-    assert of["encoder"] == "morgan" and of["hidden"] == 256 and of["pairs"] > 0 and of["molecules"] > 0
+    assert (
+        of["encoder"] == "morgan"
+        and of["hidden"] == 256
+        and of["pairs"] > 0
+        and of["molecules"] > 0
+    )
     wanted = [row for row in rows(whole) if row["seed"] == 0]
     for found, row in zip(rows(tmp_path), wanted, strict=True):
-        assert (found["dataset"], found["method"], found["tested_on"]) == (row["dataset"], row["method"], row["tested_on"])
+        assert (found["dataset"], found["method"], found["tested_on"]) == (
+            row["dataset"],
+            row["method"],
+            row["tested_on"],
+        )
         assert found["auroc"] == pytest.approx(row["auroc"], abs=0.01)
 
 

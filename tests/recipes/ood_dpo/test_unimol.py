@@ -1,4 +1,6 @@
-"""Uni-Mol by its package, of which a stand-in with the same calls is imported here: the package and its weights are large."""
+"""Uni-Mol by its package, of which a stand-in with the same calls is imported here: the package and
+its weights are large.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +15,46 @@ import pytest
 pytest.importorskip("rdkit")
 
 from brimful.errors import UsageError
-from brimful.recipes.ood_dpo.encoders import Encoder, encoder, unimol
-from brimful.recipes.ood_dpo.settings import EncoderOptions
+from recipes.ood_dpo.encoders import Encoder, encoder, unimol
+from recipes.ood_dpo.settings import EncoderOptions
 
 
 class UniMolRepr:
     """As in unimol_tools 0.1.6."""
 
-    def __init__(self, *, data_type: str, remove_hs: bool, use_cuda: bool, use_gpu: Any, max_atoms: int,
-                 pretrained_model_path: str, pretrained_dict_path: str) -> None:  # fmt: skip
+    def __init__(
+        self,
+        *,
+        data_type: str,
+        remove_hs: bool,
+        use_cuda: bool,
+        use_gpu: Any,
+        max_atoms: int,
+        pretrained_model_path: str,
+        pretrained_dict_path: str,
+    ) -> None:
         self.params = {"batch_size": 32}
         self.made_with = dict(locals())
 
-    def get_repr(self, data: dict[str, Any], return_atomic_reprs: bool = False, return_tensor: bool = False) -> np.ndarray:
+    def get_repr(
+        self, data: dict[str, Any], return_atomic_reprs: bool = False, return_tensor: bool = False
+    ) -> np.ndarray:
         assert return_tensor and not return_atomic_reprs
         assert self.params["batch_size"] == len(data["atoms"]) == len(data["coordinates"])
         return np.stack([np.full(512, len(atoms)) for atoms in data["atoms"]])
 
 
-def inner_smi2coords(smiles: str, seed: int, mode: str, remove_hs: bool) -> tuple[list[str], np.ndarray, object]:
+def inner_smi2coords(
+    smiles: str, seed: int, mode: str, remove_hs: bool
+) -> tuple[list[str], np.ndarray, object]:
     if smiles == "invalid":
         raise AttributeError("'NoneType' object has no attribute 'GetAtoms'")
     assert seed == 42 and mode == "fast" and not remove_hs
-    return list(smiles), np.zeros((len(smiles), 3)) if smiles in ("CC", "N") else np.ones((len(smiles), 3)), None
+    return (
+        list(smiles),
+        np.zeros((len(smiles), 3)) if smiles in ("CC", "N") else np.ones((len(smiles), 3)),
+        None,
+    )
 
 
 @pytest.fixture
@@ -73,7 +92,9 @@ def test_a_molecule_costs_its_atoms_squared(package: None, weights: Path) -> Non
     assert one.cost(one.prepare("CCO")) == 9
 
 
-@pytest.mark.parametrize("smiles", ["invalid", "CC", "C" * 257], ids=["no molecule", "no conformer", "too large"])
+@pytest.mark.parametrize(
+    "smiles", ["invalid", "CC", "C" * 257], ids=["no molecule", "no conformer", "too large"]
+)
 def test_what_has_no_conformer_is_not_encoded(package: None, smiles: str) -> None:
     assert unimol.conformer(smiles) is None
 
@@ -84,7 +105,9 @@ def test_other_weights_are_another_key(package: None, weights: Path) -> None:
     assert made(weights).key != key
 
 
-def test_without_the_package_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, weights: Path) -> None:
+def test_without_the_package_the_error_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, weights: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "unimol_tools", None)
     with pytest.raises(UsageError, match="needs the package unimol_tools") as error:
         made(weights)

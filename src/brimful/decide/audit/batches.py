@@ -7,52 +7,70 @@ from brimful.units import format_share
 
 DROPPED_SHARE = 0.01  # of the data set, never trained on in an epoch
 SHORT_BATCH_SHARE = 0.5  # of the batch size: a last batch under this is a short one
-SHORT_BATCH_STEPS = 50  # in longer epochs one short batch is less than 2 % of the steps and does not matter
+SHORT_BATCH_STEPS = (
+    50  # in longer epochs one short batch is less than 2 % of the steps and does not matter
+)
 
 
 def hidden_cap(seen: Seen) -> Texts:
-    """The loader's largest batch is smaller than requested, and neither the data set's end, nor ranks, nor accumulation make up
-    for it (a batch size that is meant over all ranks and micro-batches is no cap)."""
+    """The loader's largest batch is smaller than requested, and neither the data set's end, nor
+    ranks, nor accumulation make up for it (a batch size that is meant over all ranks and
+    micro-batches is no cap)."""
     asked, given = seen.asked, seen.given
     if asked is None or given is None or given >= asked:
         return None
-    exceeds = seen.length is not None and seen.length < asked and given >= seen.length  # another finding
+    exceeds = (
+        seen.length is not None and seen.length < asked and given >= seen.length
+    )  # another finding
     if exceeds or given * (seen.batches_per_step or 1) * len(seen.sample.reports) == asked:
         return None
     return (
         f"You asked for a batch size of {asked:,}, and the loader gives batches of {given:,}.",
-        f"Something between the flag and the loader caps or replaces it; memory and speed are those of {given:,}.",
-        f"Look for min(), max() or a fixed number where the DataLoader is made, or ask for {given:,}.",
+        "Something between the flag and the loader caps or replaces it; memory and speed are "
+        f"those of {given:,}.",
+        "Look for min(), max() or a fixed number where the DataLoader is made, or ask for "
+        f"{given:,}.",
     )
 
 
 def hidden_accumulation(seen: Seen) -> Texts:
-    """The median step takes another number of batches than requested (by default one). Several training loaders that a script
-    reads side by side give one batch each to a step: no finding."""
+    """The median step takes another number of batches than requested (by default one). Several
+    training loaders that a script reads side by side give one batch each to a step: no finding."""
     got = seen.batches_per_step
     value = seen.requested.get("accumulation", 1)
     asked = int(value) if isinstance(value, int | float) else 1
     if not got or got in (asked, asked * len(seen.loaders)):
         return None
     optimizers = seen.report.optimizers
-    # Without a DataLoader batches are counted by backward passes, which several optimizers or a closure need more of.
+    # Without a DataLoader batches are counted by backward passes, which several optimizers or a
+    # closure need more of.
     if seen.loader is None and (len(optimizers) != 1 or optimizers[0].uses_closure):
         return None
     effective = seen.sample.samples_per_step
     whole = f" ({effective:,} samples)" if effective else ""
-    flag = f"you asked for {asked}" if "accumulation" in seen.requested else "the command asks for no accumulation"
-    explanation = "The learning rate acts on the gradients of all of them, so it is tuned for that effective batch size."
+    flag = (
+        f"you asked for {asked}"
+        if "accumulation" in seen.requested
+        else "the command asks for no accumulation"
+    )
+    explanation = (
+        "The learning rate acts on the gradients of all of them, so it is tuned for that "
+        "effective batch size."
+    )
     if got > asked and seen.asked is not None and effective == seen.asked:
         explanation = (
-            f"A step sees the {effective:,} samples asked for, but memory and speed are those of a batch of {seen.given:,}."
+            f"A step sees the {effective:,} samples asked for, but memory and speed are those of "
+            f"a batch of {seen.given:,}."
         )
     suggestion = "If it is meant, ask for it with a flag"
     if "accumulation" in seen.requested:
         suggestion = "Look where the script counts its batches, and whether that number reaches it"
     return (
-        f"{got} {'batches' if seen.loader else 'backward passes'} go into each optimizer step{whole}, and {flag}.",
+        f"{got} {'batches' if seen.loader else 'backward passes'} go into each optimizer "
+        f"step{whole}, and {flag}.",
         explanation,
-        f"{suggestion}; when the batch size grows, divide the accumulation by the same factor to keep the effective one.",
+        f"{suggestion}; when the batch size grows, divide the accumulation by the same factor to "
+        "keep the effective one.",
     )
 
 
@@ -63,7 +81,8 @@ def batch_exceeds_dataset(seen: Seen) -> Texts:
         return None
     return (
         f"The batch size is {size:,}, and the data set has {seen.length:,} samples.",
-        f"Every batch size above {seen.length:,} is the same batch of {seen.length:,}: comparing them compares nothing, "
+        f"Every batch size above {seen.length:,} is the same batch of {seen.length:,}: comparing "
+        "them compares nothing, "
         "and an epoch is one step.",
         f"Use at most {seen.length:,}; smaller batches give more steps an epoch.",
     )
@@ -71,11 +90,18 @@ def batch_exceeds_dataset(seen: Seen) -> Texts:
 
 def evaluation_batch_exceeds_dataset(seen: Seen) -> Texts:
     """The batch size of an evaluation is larger than its data set."""
-    over = [one for one in seen.evaluations if one.batch_size and one.dataset_length and one.batch_size > one.dataset_length]
+    over = [
+        one
+        for one in seen.evaluations
+        if one.batch_size and one.dataset_length and one.batch_size > one.dataset_length
+    ]
     if not over:
         return None
     size, length = over[0].batch_size or 0, over[0].dataset_length or 0
-    explanation = f"Every evaluation batch size above {length:,} is the same batch of {length:,}, in memory too."
+    explanation = (
+        f"Every evaluation batch size above {length:,} is the same batch of {length:,}, in "
+        "memory too."
+    )
     if over[0].drop_last:
         explanation = "With drop_last the loader gives no batch at all: nothing is evaluated."
     return (
@@ -86,23 +112,33 @@ def evaluation_batch_exceeds_dataset(seen: Seen) -> Texts:
 
 
 def split_batch(seen: Seen) -> Texts:
-    """nn.DataParallel splits the loader's batch over cards, and a card's part is not the batch size that was asked for."""
+    """nn.DataParallel splits the loader's batch over cards, and a card's part is not the batch size
+    that was asked for.
+    """
     cards, given = max((report.split_over for report in seen.sample.reports), default=1), seen.given
     if cards < 2 or not given or -(-given // cards) == seen.asked:
         return None
     return (
-        f"A batch of {given:,} is split over {cards} cards (nn.DataParallel): {-(-given // cards):,} a card.",
-        f"Batch normalization and memory see {-(-given // cards):,} samples; the learning rate acts on {given:,}.",
-        f"For {given:,} on each card ask for {given * cards:,}, and judge the learning rate for that. "
+        f"A batch of {given:,} is split over {cards} cards (nn.DataParallel): "
+        f"{-(-given // cards):,} a card.",
+        f"Batch normalization and memory see {-(-given // cards):,} samples; the learning rate "
+        f"acts on {given:,}.",
+        f"For {given:,} on each card ask for {given * cards:,}, and judge the learning rate for "
+        "that. "
         "DistributedDataParallel is faster: it does not copy the model at every step.",
     )
 
 
 def remainder(seen: Seen) -> Texts:
-    """Samples that drop_last leaves out, if over 1 % of the data set; else a last batch of one sample, or of under half the
-    batch size in an epoch of at most 50 steps."""
+    """Samples that drop_last leaves out, if over 1 % of the data set; else a last batch of one
+    sample, or of under half the batch size in an epoch of at most 50 steps."""
     loader = seen.loader
-    if loader is None or not loader.batch_size or not seen.length or seen.length < loader.batch_size:
+    if (
+        loader is None
+        or not loader.batch_size
+        or not seen.length
+        or seen.length < loader.batch_size
+    ):
         return None
     size, length = loader.batch_size, seen.length
     rest = length % size
@@ -112,7 +148,8 @@ def remainder(seen: Seen) -> Texts:
         if rest <= DROPPED_SHARE * length:
             return None
         return (
-            f"{rest:,} of {length:,} samples ({format_share(rest / length)}) are dropped in every epoch (drop_last).",
+            f"{rest:,} of {length:,} samples ({format_share(rest / length)}) are dropped in "
+            "every epoch (drop_last).",
             "Without shuffling they are never trained on.",
             _better_size(size, length),
         )
@@ -123,14 +160,21 @@ def remainder(seen: Seen) -> Texts:
         f"The last batch of every epoch has {rest:,} of {size:,} samples.",
         f"Its gradient is noisier, and its step has as much weight as the other {steps - 1}."
         if rest > 1
-        else "Batch normalization fails on a single sample, and its step has as much weight as the others.",
+        else "Batch normalization fails on a single sample, and its step has as much weight as "
+        "the others.",
         _better_size(size, length) + " Or use drop_last=True.",
     )
 
 
 def _better_size(size: int, length: int) -> str:
-    """The batch size nearest to `size` that leaves nothing over, within a quarter of it, else what little it can do."""
-    near = [other for other in range(max(1, size * 3 // 4), size * 5 // 4 + 1) if length % other == 0]
+    """The batch size nearest to `size` that leaves nothing over, within a quarter of it, else what
+    little it can do.
+    """
+    near = [
+        other for other in range(max(1, size * 3 // 4), size * 5 // 4 + 1) if length % other == 0
+    ]
     if not near:
         return "No batch size near this one divides the data set; a smaller batch leaves less over."
-    return f"A batch size of {min(near, key=lambda other: abs(other - size)):,} leaves nothing over."
+    return (
+        f"A batch size of {min(near, key=lambda other: abs(other - size)):,} leaves nothing over."
+    )

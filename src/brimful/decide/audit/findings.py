@@ -1,4 +1,5 @@
-"""What an audit finds: each finding is a function of `_FINDERS`; its name is the code, its docstring the condition.
+"""What an audit finds: each finding is a function of `_FINDERS`; its name is the code, its
+docstring the condition.
 
 An ordinary, sound script meets none of them.
 """
@@ -37,14 +38,25 @@ CODES = tuple(find.__name__.replace("_", "-") for find in _FINDERS)
 
 
 def findings(
-    sample: TrialResult, requested: Mapping[str, Setting], budget: Budget | None = None, machine: Machine | None = None
+    sample: TrialResult,
+    requested: Mapping[str, Setting],
+    budget: Budget | None = None,
+    machine: Machine | None = None,
 ) -> tuple[Diagnostic, ...]:
-    """All findings of a trial, in the order of `CODES`; () for a sound script or a trial without a report."""
+    """All findings of a trial, in the order of `CODES`; () for a sound script or a trial without a
+    report.
+    """
     if not sample.reports:
         return ()
     report = sample.reports[0]
     iterated = [one for one in report.loaders if one.batches_seen > 0]
     loaders = tuple(one for one in iterated if one.role == "train")
     evaluations = tuple(one for one in iterated if one.role == "eval")
-    seen = Seen(sample, report, requested, evaluations, loaders, main_loader(sample), budget, machine)
-    return tuple(Diagnostic(code, *texts) for code, find in zip(CODES, _FINDERS, strict=True) if (texts := find(seen)))
+    seen = Seen(
+        sample, report, requested, evaluations, loaders, main_loader(sample), budget, machine
+    )
+    return tuple(
+        Diagnostic(code, *texts)
+        for code, find in zip(CODES, _FINDERS, strict=True)
+        if (texts := find(seen))
+    )

@@ -15,8 +15,8 @@ UNDRAWN_SHARE = 0.01  # of an epoch's draws that are repeats
 
 
 def repeated_batches(seen: Seen) -> Texts:
-    """Within one epoch, over a tenth of the batches (and two at least) hold the very values of an earlier one; those that
-    brimful made of the largest samples do not count."""
+    """Within one epoch, over a tenth of the batches (and two at least) hold the very values of an
+    earlier one; those that brimful made of the largest samples do not count."""
     if seen.loader is None:
         return None
     own = seen.loader.draws.checksums if seen.loader.draws else []
@@ -29,20 +29,28 @@ def repeated_batches(seen: Seen) -> Texts:
     distinct = len(set(sums))
     if len(sums) - distinct < 2 or len(sums) - distinct <= REPEATED_SHARE * len(sums):
         return None
-    workers, states = seen.loader.workers, seen.loader.draws.random_states if seen.loader.draws else []
+    workers, states = (
+        seen.loader.workers,
+        seen.loader.draws.random_states if seen.loader.draws else [],
+    )
     problem = f"{distinct} of {len(sums)} batches of an epoch are distinct."
     if workers > 1 and states:
-        return (problem, *_copied(workers, states, bool(seen.loader.draws and seen.loader.draws.seeds_workers)))
+        return (
+            problem,
+            *_copied(workers, states, bool(seen.loader.draws and seen.loader.draws.seeds_workers)),
+        )
     explanation = "The same samples are made several times in one epoch."
     if workers > 1:
         explanation = (
-            f"The {workers} loader workers draw the same random numbers: each process has a copy of one random "
+            f"The {workers} loader workers draw the same random numbers: each process has a copy "
+            "of one random "
             "state (NumPy's or Python's), so the same samples are made several times."
         )
     return (
         problem,
         explanation,
-        "Draw random numbers from torch (its workers are seeded apart), or seed the others in worker_init_fn with "
+        "Draw random numbers from torch (its workers are seeded apart), or seed the others in "
+        "worker_init_fn with "
         "torch.initial_seed().",
     )
 
@@ -56,25 +64,34 @@ def _copied(workers: int, states: list[list[str]], seeds_workers: bool) -> tuple
         "torch.Generator": f"{where}.manual_seed(torch.initial_seed())",
         "numpy.random.RandomState": f"{where}.seed(torch.initial_seed() % 2**32)",
     }.get(kind, f"{where} = numpy.random.default_rng(torch.initial_seed())")
-    explanation = f"Each of the {workers} loader workers has a copy of {path}, a {kind}, and all copies draw the same numbers."
+    explanation = (
+        f"Each of the {workers} loader workers has a copy of {path}, a {kind}, and all copies "
+        "draw the same numbers."
+    )
     if seeds_workers:
-        return f"{explanation} The loader's worker_init_fn does not seed it apart.", f"Add to worker_init_fn: {anew}"
+        return (
+            f"{explanation} The loader's worker_init_fn does not seed it apart.",
+            f"Add to worker_init_fn: {anew}",
+        )
     return explanation, f"Give the DataLoader a worker_init_fn that calls {anew}"
 
 
 def undrawn_samples(seen: Seen) -> Texts:
-    """An epoch draws some samples several times and others not at all: its sampler draws with replacement, or its data set
-    ignores the index and picks at random."""
+    """An epoch draws some samples several times and others not at all: its sampler draws with
+    replacement, or its data set ignores the index and picks at random."""
     draws, length = (seen.loader.draws, seen.loader.dataset_length) if seen.loader else (None, None)
     if draws is None or not length:
         return None
     if draws.picks_at_random:
         share = 1 - (1 - 1 / length) ** length
         return (
-            f"{draws.dataset} ignores the index that it is asked for and picks a sample at random: an epoch meets about "
+            f"{draws.dataset} ignores the index that it is asked for and picks a sample at "
+            "random: an epoch meets about "
             f"{format_share(share)} of {length:,} samples.",
-            "Computed for samples that are picked equally often; the others are not trained on in that epoch.",
-            "Pick by the index, and let shuffle=True draw the order: then each sample comes once an epoch.",
+            "Computed for samples that are picked equally often; the others are not trained on "
+            "in that epoch.",
+            "Pick by the index, and let shuffle=True draw the order: then each sample comes once "
+            "an epoch.",
         )
     if draws.drawn is None or draws.distinct is None or seen.loader is None:
         return None
@@ -82,8 +99,10 @@ def undrawn_samples(seen: Seen) -> Texts:
     if draws.distinct >= (1 - UNDRAWN_SHARE) * most:
         return None
     return (
-        f"An epoch draws {draws.distinct:,} of {length:,} samples ({format_share(draws.distinct / length)}).",
-        f"{seen.loader.sampler} draws some several times; the other samples are not trained on in that epoch.",
+        f"An epoch draws {draws.distinct:,} of {length:,} samples "
+        f"({format_share(draws.distinct / length)}).",
+        f"{seen.loader.sampler} draws some several times; the other samples are not trained on "
+        "in that epoch.",
         "If weights are not what you want, use shuffle=True: then each sample comes once an epoch.",
     )
 
@@ -93,13 +112,20 @@ def loader_bound(seen: Seen) -> Texts:
     share, steps = seen.sample.loading_share, seen.sample.step_s
     if share is None or share <= LOADER_BOUND_SHARE or not steps or seen.loader is None:
         return None
-    step_s, workers, cores = statistics.fmean(steps), seen.loader.workers, seen.machine.cores if seen.machine else None
+    step_s, workers, cores = (
+        statistics.fmean(steps),
+        seen.loader.workers,
+        seen.machine.cores if seen.machine else None,
+    )
     needed = workers_needed(step_s, share * step_s, workers)
     if needed is None:
         suggestion = (
-            "Loading takes nearly all the time: cache decoded samples, or make loading cheaper; workers alone will not do."
+            "Loading takes nearly all the time: cache decoded samples, or make loading cheaper; "
+            "workers alone will not do."
         )
-    elif cores is None or needed <= max(cores, workers):  # loading that waits for a disk could use more, which nothing shows
+    elif cores is None or needed <= max(
+        cores, workers
+    ):  # loading that waits for a disk could use more, which nothing shows
         suggestion = f"Set num_workers={needed}."
     else:
         suggestion = (
@@ -107,43 +133,60 @@ def loader_bound(seen: Seen) -> Texts:
             "cache decoded samples, or make loading itself cheaper."
         )
     return (
-        f"{format_share(share)} of a step is spent waiting for data, with {workers or 'no'} loader workers.",
+        f"{format_share(share)} of a step is spent waiting for data, with {workers or 'no'} "
+        "loader workers.",
         "The device stands idle in that time; a larger batch does not help.",
         suggestion,
     )
 
 
 def too_many_workers(seen: Seen) -> Texts:
-    """All ranks' training loaders have more worker processes than this machine has cores for brimful."""
+    """All ranks' training loaders have more worker processes than this machine has cores for
+    brimful.
+    """
     cores = seen.machine.cores if seen.machine else None
-    each = [max((one.workers for one in report.loaders), default=0) for report in seen.sample.reports]
+    each = [
+        max((one.workers for one in report.loaders), default=0) for report in seen.sample.reports
+    ]
     if not cores or sum(each) <= cores:
         return None
     ranks = f" ({each[0]} in each of {len(each)} ranks)" if len(each) > 1 else ""
     most = cores // len(each)
     return (
         f"{sum(each)} loader workers{ranks} share {counted(cores, 'core')} of this machine.",
-        "They take the processor from each other and from the training, and each holds memory of its own.",
-        f"Set num_workers={most}{' in each rank' if len(each) > 1 else ''}, or less; more only where workers wait for a disk.",
+        "They take the processor from each other and from the training, and each holds memory of "
+        "its own.",
+        f"Set num_workers={most}{' in each rank' if len(each) > 1 else ''}, or less; more only "
+        "where workers wait for a disk.",
     )
 
 
 def idle_workers(seen: Seen) -> Texts:
     """A loader has more workers than batches in an epoch."""
-    idle = [one for one in (*seen.loaders, *seen.evaluations) if one.length is not None and 0 < one.length < one.workers]
+    idle = [
+        one
+        for one in (*seen.loaders, *seen.evaluations)
+        if one.length is not None and 0 < one.length < one.workers
+    ]
     if not idle:
         return None
     one = max(idle, key=lambda loader: loader.workers - (loader.length or 0))
-    role, batches = "training" if one.role == "train" else "evaluation", counted(one.length or 0, "batch", "batches")
+    role, batches = (
+        "training" if one.role == "train" else "evaluation",
+        counted(one.length or 0, "batch", "batches"),
+    )
     return (
         f"An epoch of the {role} loader has {batches}, and {one.workers} workers.",
-        f"A worker makes whole batches, so {one.workers - (one.length or 0)} of them make none and take memory.",
+        f"A worker makes whole batches, so {one.workers - (one.length or 0)} of them make none "
+        "and take memory.",
         f"Set num_workers={one.length} or less for it, or make its batches smaller.",
     )
 
 
 def long_evaluation(seen: Seen) -> Texts:
-    """Evaluation takes over a quarter of an epoch, if there is one an epoch, by the measured time of its batches."""
+    """Evaluation takes over a quarter of an epoch, if there is one an epoch, by the measured time
+    of its batches.
+    """
     steps, per_step = seen.sample.step_s, seen.batches_per_step
     batches = seen.loader.length if seen.loader else None
     timed = [(one.length, one.batch_s) for one in seen.evaluations if one.length and one.batch_s]
@@ -156,9 +199,12 @@ def long_evaluation(seen: Seen) -> Texts:
         return None
     count = sum(length for length, _ in timed)
     return (
-        f"Evaluation takes {format_share(share)} of an epoch: {counted(count, 'batch', 'batches')} in "
+        f"Evaluation takes {format_share(share)} of an epoch: "
+        f"{counted(count, 'batch', 'batches')} in "
         f"{format_duration(eval_s)}, and training {format_duration(train_s)}.",
-        "Computed from the measured times of a batch and of a step, assuming one evaluation an epoch.",
-        "Use a larger evaluation batch size (it keeps no activations), torch.inference_mode(), fewer samples, or evaluate less "
+        "Computed from the measured times of a batch and of a step, assuming one evaluation an "
+        "epoch.",
+        "Use a larger evaluation batch size (it keeps no activations), torch.inference_mode(), "
+        "fewer samples, or evaluate less "
         "often.",
     )

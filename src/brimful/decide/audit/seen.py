@@ -29,20 +29,27 @@ class Seen:
     def asked(self) -> int | None:
         """The requested batch size."""
         value = self.requested.get("batch_size")
-        return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return (
+            int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        )
 
     @property
     def learning_rate(self) -> float | None:
         """The learning rate asked for."""
         value = self.requested.get("lr")
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return (
+            float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        )
 
     @property
     def given(self) -> int | None:
         """The largest batch that the loader gave, else its own batch_size."""
         if self.loader is None:
             return None
-        return max((b.samples for b in self.loader.batches if b.samples is not None), default=self.loader.batch_size)
+        return max(
+            (b.samples for b in self.loader.batches if b.samples is not None),
+            default=self.loader.batch_size,
+        )
 
     @property
     def length(self) -> int | None:

@@ -8,17 +8,25 @@ from brimful.units import counted, format_bytes, format_share
 
 IDLE_SHARE = 0.50  # of the budget
 RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
-BF16_FROM, FP16_FROM = [8, 0], [7, 0]  # compute capabilities whose tensor cores have bf16 and TF32, and fp16 alone
+BF16_FROM, FP16_FROM = (
+    [8, 0],
+    [7, 0],
+)  # compute capabilities whose tensor cores have bf16 and TF32, and fp16 alone
 
 
 def learning_rate(seen: Seen) -> Texts:
-    """The requested learning rate is neither what a group of the optimizer was made with, nor where its schedule goes.
+    """The requested learning rate is neither what a group of the optimizer was made with, nor where
+    its schedule goes.
 
-    A schedule (warm-up, decay, one cycle) is no finding, as the scheduler keeps the constructor's rate; nor is a rate that a
-    script moves by hand.
+    A schedule (warm-up, decay, one cycle) is no finding, as the scheduler keeps the constructor's
+    rate; nor is a rate that a script moves by hand.
     """
     value = seen.learning_rate
-    if value is None or not seen.report.optimizers or any(one.relative_steps for one in seen.report.optimizers):
+    if (
+        value is None
+        or not seen.report.optimizers
+        or any(one.relative_steps for one in seen.report.optimizers)
+    ):
         return None
     in_force: list[float] = []
     for one in seen.report.optimizers:
@@ -34,57 +42,87 @@ def learning_rate(seen: Seen) -> Texts:
     factor = f", {closest / value:.3g} times as much" if value else ""
     return (
         f"You asked for a learning rate of {value:g}, and {closest:g} is in force{factor}.",
-        "Something scales or replaces it before the optimizer sees it (by the batch size, or the number of processes, say).",
-        f"Look where the optimizer is made; ask for what gives {value:g}, or note that {closest:g} is what you train with.",
+        "Something scales or replaces it before the optimizer sees it (by the batch size, or the "
+        "number of processes, say).",
+        f"Look where the optimizer is made; ask for what gives {value:g}, or note that "
+        f"{closest:g} is what you train with.",
     )
 
 
 def ignored_learning_rate(seen: Seen) -> Texts:
-    """A learning rate was asked for, and the optimizer takes relative steps (Adafactor's default in most packages)."""
+    """A learning rate was asked for, and the optimizer takes relative steps (Adafactor's default in
+    most packages).
+    """
     relative = next((one for one in seen.report.optimizers if one.relative_steps), None)
     if seen.learning_rate is None or relative is None:
         return None
     return (
-        f"You asked for a learning rate of {seen.learning_rate:g}, and {relative.name} ignores it: it takes relative steps.",
-        "Its steps follow from their number (at most 0.01, falling with 1/√step) and the size of the parameters; "
+        f"You asked for a learning rate of {seen.learning_rate:g}, and {relative.name} ignores "
+        "it: it takes relative steps.",
+        "Its steps follow from their number (at most 0.01, falling with 1/√step) and the size of "
+        "the parameters; "
         "every learning rate that you ask for trains alike.",
-        "Make it with relative_step=False for the learning rate to be in force, or leave the flag out.",
+        "Make it with relative_step=False for the learning rate to be in force, or leave the "
+        "flag out.",
     )
 
 
 def memory_idle(seen: Seen) -> Texts:
-    """On a card, the peak is under half of what may be used, and the data set has room for a larger batch."""
+    """On a card, the peak is under half of what may be used, and the data set has room for a larger
+    batch.
+    """
     peak = seen.sample.peak.device_bytes if seen.sample.peak else None
-    if seen.budget is None or seen.budget.memory != "device" or not peak or peak >= IDLE_SHARE * seen.budget.bytes:
+    if (
+        seen.budget is None
+        or seen.budget.memory != "device"
+        or not peak
+        or peak >= IDLE_SHARE * seen.budget.bytes
+    ):
         return None
     if seen.length is not None and seen.given is not None and seen.given >= seen.length:
         return None
     return (
-        f"The peak is {format_bytes(peak)}, {format_share(peak / seen.budget.bytes)} of the {format_bytes(seen.budget.bytes)} "
+        f"The peak is {format_bytes(peak)}, {format_share(peak / seen.budget.bytes)} of the "
+        f"{format_bytes(seen.budget.bytes)} "
         "that may be used.",
-        "There is room for a larger batch. A full card is not a goal in itself: a larger batch is often no faster.",
+        "There is room for a larger batch. A full card is not a goal in itself: a larger batch "
+        "is often no faster.",
         "Measure whether it helps: brimful tune.",
     )
 
 
 def memory_grows(seen: Seen) -> Texts:
-    """On an imaginary card, each step or each batch of the evaluation leaves so much memory behind that it matters."""
+    """On an imaginary card, each step or each batch of the evaluation leaves so much memory behind
+    that it matters.
+    """
     peak = seen.sample.peak
     if peak is None or not peak.device_bytes:
         return None
     grows = memory_that_grows(seen.report.growth, peak.device_bytes)
-    found = [(one.problem, one.explanation, one.suggestion) for one in grows if one.code == "memory-grows"]
+    found = [
+        (one.problem, one.explanation, one.suggestion)
+        for one in grows
+        if one.code == "memory-grows"
+    ]
     if not found:
         return None
-    problem, explanation, suggestion = (f"{text[:1].upper()}{text[1:]}." for text in map("; ".join, zip(*found, strict=True)))
+    problem, explanation, suggestion = (
+        f"{text[:1].upper()}{text[1:]}." for text in map("; ".join, zip(*found, strict=True))
+    )
     return problem, explanation, suggestion
 
 
 def full_precision(seen: Seen) -> Texts:
-    """Weights are float32, autocast and TF32 are off, and the card has tensor cores. Convolutions use TF32 by default: where
-    most weights are theirs, there is no finding."""
+    """Weights are float32, autocast and TF32 are off, and the card has tensor cores. Convolutions
+    use TF32 by default: where most weights are theirs, there is no finding."""
     found = seen.report.precision
-    if found is None or found.capability < FP16_FROM or found.weights != ["float32"] or found.autocast or found.tf32:
+    if (
+        found is None
+        or found.capability < FP16_FROM
+        or found.weights != ["float32"]
+        or found.autocast
+        or found.tf32
+    ):
         return None
     bf16 = found.capability >= BF16_FROM
     if bf16 and found.convolutions > 0.5:
@@ -93,13 +131,20 @@ def full_precision(seen: Seen) -> Texts:
     fast = (gpu.bf16_flops if bf16 else gpu.fp16_flops) if gpu is not None else None
     rates = ""
     if gpu is not None and fast is not None:
-        rates = f" The card's are {fast.value / gpu.fp32_flops.value:.0f} times as fast as its float32 ({fast.source})."
-    suggestion = 'torch.set_float32_matmul_precision("high") (TF32), or torch.autocast("cuda", torch.bfloat16)'
+        rates = (
+            f" The card's are {fast.value / gpu.fp32_flops.value:.0f} times as fast as its "
+            f"float32 ({fast.source})."
+        )
+    suggestion = (
+        'torch.set_float32_matmul_precision("high") (TF32), or torch.autocast("cuda", '
+        "torch.bfloat16)"
+    )
     if not bf16:
         suggestion = 'torch.autocast("cuda", torch.float16) with a torch.amp.GradScaler'
     return (
         "The training computes in float32, without autocast" + (" or TF32." if bf16 else "."),
-        f"Matrix products do not use the card's tensor cores.{rates} Small models, which wait for launches, gain little.",
+        f"Matrix products do not use the card's tensor cores.{rates} Small models, which wait "
+        "for launches, gain little.",
         f"Try {suggestion}, and compare the losses.",
     )
 
@@ -107,14 +152,22 @@ def full_precision(seen: Seen) -> Texts:
 def frequent_reads(seen: Seen) -> Texts:
     """The script reads values of the card (`loss.item()`) more than once a step."""
     steps = seen.report.steps
-    lines = {where: round(count / steps) for where, count in seen.report.device_reads.items()} if steps else {}
+    lines = (
+        {where: round(count / steps) for where, count in seen.report.device_reads.items()}
+        if steps
+        else {}
+    )
     lines = {where: count for where, count in lines.items() if count}
     if sum(lines.values()) < 2:
         return None
-    shown = ", ".join(f"{where} ({count} times)" if count > 1 else where for where, count in list(lines.items())[:4])
+    shown = ", ".join(
+        f"{where} ({count} times)" if count > 1 else where
+        for where, count in list(lines.items())[:4]
+    )
     return (
         f"Each step reads {counted(sum(lines.values()), 'value')} from the card: {shown}.",
-        "Each read (item(), float(), tolist()) waits until the card has done all that came before, and then the card waits for "
+        "Each read (item(), float(), tolist()) waits until the card has done all that came "
+        "before, and then the card waits for "
         "the next launches.",
         "Keep sums on the card (total += loss.detach()), and read them every so many steps.",
     )

@@ -16,15 +16,22 @@ class Given:
 
 
 def loader_cap(given: Mapping[int, Given], length: int | None) -> int | None:
-    """The batch beyond which the loader does not follow the size asked, where trials (by size) show one; else None.
+    """The batch beyond which the loader does not follow the size asked, where trials (by size) show
+    one; else None.
 
-    Two sizes with the same batch show it where fewer samples than asked go into a step at both (else it may be a size for all
-    processes, or one that is accumulated), or where the batch lies between the two. So does one size, where the smaller ones
-    were followed. A batch of the whole data set (`length`) is no cap.
+    Two sizes with the same batch show it where fewer samples than asked go into a step at both
+    (else it may be a size for all processes, or one that is accumulated), or where the batch lies
+    between the two. So does one size, where the smaller ones were followed. A batch of the whole
+    data set (`length`) is no cap.
     """
     for (small, one), (large, other) in combinations(sorted(given.items()), 2):
         same, batch = one == other, other.batch
-        if same and _is_part(batch, length) and other.per_step < large and (one.per_step < small or small < batch < large):
+        if (
+            same
+            and _is_part(batch, length)
+            and other.per_step < large
+            and (one.per_step < small or small < batch < large)
+        ):
             return batch
     return _cap_of_the_largest(given, length)
 

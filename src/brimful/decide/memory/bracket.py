@@ -1,4 +1,6 @@
-"""How searches run, and the bracket of one for the largest batch size: what ran, what did not and why, which limits hold."""
+"""How searches run, and the bracket of one for the largest batch size: what ran, what did not and
+why, which limits hold.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,12 @@ _Shown = TypeVar("_Shown")
 _Found = TypeVar("_Found")
 
 
-def run_search(search: Generator[_Asked, _Shown, _Found], show: Callable[[_Asked], _Shown]) -> _Found:
-    """Runs a search to its end: it yields what to try, is sent what `show` makes of that, and returns its conclusion."""
+def run_search(
+    search: Generator[_Asked, _Shown, _Found], show: Callable[[_Asked], _Shown]
+) -> _Found:
+    """Runs a search to its end: it yields what to try, is sent what `show` makes of that, and
+    returns its conclusion.
+    """
     try:
         asked = next(search)
         while True:
@@ -30,8 +36,14 @@ def run_search(search: Generator[_Asked, _Shown, _Found], show: Callable[[_Asked
 
 
 def upper_limit(limits: Limits) -> tuple[int | None, str | None]:
-    """The largest batch size that the limits allow, and which of them sets it: "dataset", "max_batch_size" or "loader"."""
-    named = [(limits.dataset_length, "dataset"), (limits.max_batch_size, "max_batch_size"), (limits.loader_cap, "loader")]
+    """The largest batch size that the limits allow, and which of them sets it: "dataset",
+    "max_batch_size" or "loader".
+    """
+    named = [
+        (limits.dataset_length, "dataset"),
+        (limits.max_batch_size, "max_batch_size"),
+        (limits.loader_cap, "loader"),
+    ]
     given = [(value, name) for value, name in named if value is not None]
     return min(given, key=lambda pair: pair[0]) if given else (None, None)
 
@@ -40,8 +52,9 @@ def upper_limit(limits: Limits) -> tuple[int | None, str | None]:
 class Bracket:
     """The batch sizes that were tried. Raises ValueError where the limits leave none.
 
-    All sizes count groups of `multiple_of` samples: a script may want pairs, or a process may split its batch over several
-    cards. Uneven sizes would leave cards with rounded shares, whose allocations nothing extrapolates.
+    All sizes count groups of `multiple_of` samples: a script may want pairs, or a process may split
+    its batch over several cards. Uneven sizes would leave cards with rounded shares, whose
+    allocations nothing extrapolates.
     """
 
     limits: Limits  # in samples
@@ -50,8 +63,12 @@ class Bracket:
     tried: list[int] = field(default_factory=list)  # in order
     fitting: set[int] = field(default_factory=set)
     too_large: set[int] = field(default_factory=set)  # ran out of memory, or peaked over the budget
-    given: dict[int, Given] = field(default_factory=dict)  # by size in samples: what the training loader gave
-    script_errors: dict[int, str] = field(default_factory=dict)  # where the script itself failed, and its words
+    given: dict[int, Given] = field(
+        default_factory=dict
+    )  # by size in samples: what the training loader gave
+    script_errors: dict[int, str] = field(
+        default_factory=dict
+    )  # where the script itself failed, and its words
     failed: Outcome | None = None  # a failure that no smaller size can mend
 
     def __post_init__(self) -> None:
@@ -74,7 +91,9 @@ class Bracket:
 
     @property
     def low(self) -> int | None:
-        """The largest size that ran within the budget and obeys the limits, which trials may have made known."""
+        """The largest size that ran within the budget and obeys the limits, which trials may have
+        made known.
+        """
         upper = self.upper
         return max((size for size in self.fitting if upper is None or size <= upper), default=None)
 
@@ -87,18 +106,27 @@ class Bracket:
     def largest_to_try(self) -> int | None:
         """The largest size below `high` that the limits allow; None where nothing bounds it."""
         high = self.high
-        return min((bound for bound in (self.upper, None if high is None else high - 1) if bound is not None), default=None)
+        return min(
+            (
+                bound
+                for bound in (self.upper, None if high is None else high - 1)
+                if bound is not None
+            ),
+            default=None,
+        )
 
     def learn_given(self, size: int, batch: int | None, per_step: float | None) -> None:
         """What the training loader gave at `size`."""
         if batch and per_step:
             self.given[self.samples(size)] = Given(batch, per_step)
-            self.limits = replace(self.limits, loader_cap=loader_cap(self.given, self.limits.dataset_length))
+            self.limits = replace(
+                self.limits, loader_cap=loader_cap(self.given, self.limits.dataset_length)
+            )
 
     @property
     def step(self) -> int:
-        """How far above `low` to go at least: not at all as a rule, and twice as far each time where sizes fit of which the
-        first was next to one that was taken for the largest."""
+        """How far above `low` to go at least: not at all as a rule, and twice as far each time
+        where sizes fit of which the first was next to one that was taken for the largest."""
         step, low = 0, 0
         for size in self.tried:
             if size > low:
@@ -122,21 +150,30 @@ class Bracket:
         self.limits = replace(self.limits, dataset_length=min(lengths, default=None))
 
     def add_script_error(self, size: int, words: str | None, outcome: Outcome) -> None:
-        self.script_errors[size] = words or f"the script itself, which fails at {self.noun} {self.samples(size):,} ({outcome})"
+        self.script_errors[size] = (
+            words
+            or f"the script itself, which fails at {self.noun} {self.samples(size):,} ({outcome})"
+        )
 
     def script_error_above(self, size: int | None) -> int | None:
-        """The smallest size above `size` at which the script raised an error. Only trials show where that is."""
+        """The smallest size above `size` at which the script raised an error. Only trials show
+        where that is.
+        """
         return min((one for one in self.script_errors if one > (size or 0)), default=None)
 
     @property
     def largest_without_error(self) -> int | None:
-        """The largest size to try below a script error: half way in octaves, and `low` itself once the two are close."""
+        """The largest size to try below a script error: half way in octaves, and `low` itself once
+        the two are close.
+        """
         low, error = self.low, self.script_error_above(self.low)
         if error is None:
             return None
         if low is None:
             return error - 1
-        crept = not self.in_batches and error > low + 1 and low - 1 in self.fitting  # the size above the answer ran as well
+        crept = (
+            not self.in_batches and error > low + 1 and low - 1 in self.fitting
+        )  # the size above the answer ran as well
         if error - low <= max(1, low // CLOSE) and not crept:
             return low
         middle = isqrt(low * error)
@@ -145,14 +182,17 @@ class Bracket:
         return max(low + 1, middle if self.in_batches else round_one)
 
     def untried_note(self) -> str | None:
-        """What was not tried between the largest size that ran and the script's error; None where they are close."""
+        """What was not tried between the largest size that ran and the script's error; None where
+        they are close.
+        """
         low, error = self.low, self.script_error_above(self.low)
         if low is None or error is None or error == low + 1:
             return None
         if self.in_batches and self.largest_without_error == low:
             return None
         return (
-            f"{self.samples(low):,} is the largest that ran and {self.samples(error):,} the smallest at which the script "
+            f"{self.samples(low):,} is the largest that ran and {self.samples(error):,} the "
+            "smallest at which the script "
             "raised an error: no trials were left for sizes in between"
         )
 
@@ -161,7 +201,9 @@ class Bracket:
 
 
 def roundest(first: int, end: int) -> int:
-    """The number from `first` up to `end`, without it, that the largest power of two divides: where things are padded to."""
+    """The number from `first` up to `end`, without it, that the largest power of two divides: where
+    things are padded to.
+    """
     power = 1
     while (end - 1) // (2 * power) * 2 * power >= first:
         power *= 2

@@ -1,7 +1,9 @@
-"""Where the memory went: each allocation of a trace with its category, module and place, and the device peak by them.
+"""Where the memory went: each allocation of a trace with its category, module and place, and the
+device peak by them.
 
-The parts add up to the device peak: the blocks live when most was allocated, as the allocator rounds them; what the allocator
-held beyond them at its own highest moment (cache and fragmentation); and the context.
+The parts add up to the device peak: the blocks live when most was allocated, as the allocator
+rounds them; what the allocator held beyond them at its own highest moment (cache and
+fragmentation); and the context.
 """
 
 from __future__ import annotations
@@ -35,17 +37,41 @@ from brimful_inside.simulator.trace import (
     Uses,
 )
 
-PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS = "parameters", "gradients", "optimizer_state", "activations"
-INPUTS, BUFFERS, TEMPORARIES, WORKSPACES, OTHER = "inputs", "buffers", "temporaries", "workspaces", "other"
+PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS = (
+    "parameters",
+    "gradients",
+    "optimizer_state",
+    "activations",
+)
+INPUTS, BUFFERS, TEMPORARIES, WORKSPACES, OTHER = (
+    "inputs",
+    "buffers",
+    "temporaries",
+    "workspaces",
+    "other",
+)
 CACHE, CONTEXT = "cache", "context"
 
 #: In the order in which they are shown. The last two are no allocations.
 CATEGORIES = (
-    *(PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, INPUTS, BUFFERS, TEMPORARIES, WORKSPACES, OTHER),
+    *(
+        PARAMETERS,
+        GRADIENTS,
+        OPTIMIZER_STATE,
+        ACTIVATIONS,
+        INPUTS,
+        BUFFERS,
+        TEMPORARIES,
+        WORKSPACES,
+        OTHER,
+    ),
     *(CACHE, CONTEXT),
 )
 
-_OF_TAG = {name.removesuffix("s"): name for name in (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS, INPUTS)}  # singulars
+_OF_TAG = {
+    name.removesuffix("s"): name
+    for name in (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS, INPUTS)
+}  # singulars
 _NO_SITE = Site(-1, "", "")
 _LIBRARIES = ("cublas", "cudnn")
 _TRAINING = ("train", "eval")
@@ -61,7 +87,8 @@ class Allocation:
 
     op: str
     category: str
-    module: str  # the path that named_modules of the outermost module has for its owner, "" for that one itself
+    # the path that named_modules of the outermost module has for its owner, "" for that one itself
+    module: str
     model: str  # the outermost module's class name; "" outside of any
     site: Site
     itemsize: int = 0  # bytes of an element of a parameter, a state, ...; 0: not known
@@ -111,7 +138,9 @@ def annotate(trace: Trace) -> Annotated:
         elif isinstance(row, Site):
             sites[row.number] = row
         elif isinstance(row, Tag):
-            if row.id not in tags or tags[row.id].category == "input":  # a copy from the host that is a parameter
+            if (
+                row.id not in tags or tags[row.id].category == "input"
+            ):  # a copy from the host that is a parameter
                 tags[row.id] = row
         elif isinstance(row, Backward) and row.begins:
             for life in alive.values():
@@ -122,7 +151,11 @@ def annotate(trace: Trace) -> Annotated:
             step = row.number
         elif isinstance(row, Uses):
             uses.add(row.name)
-    of_model = {life.nbytes for id_, life in made if id_ in tags and _OF_TAG.get(tags[id_].category) in (PARAMETERS, BUFFERS)}
+    of_model = {
+        life.nbytes
+        for id_, life in made
+        if id_ in tags and _OF_TAG.get(tags[id_].category) in (PARAMETERS, BUFFERS)
+    }
     allocations = (_allocation(life, tags.get(id_), life.nbytes in of_model) for id_, life in made)
     return Annotated(tuple(allocations), frozenset(uses))
 
@@ -138,24 +171,33 @@ def _in_order(trace: Trace) -> Iterator[Row | Note]:
 
 
 def _allocation(life: _Life, tag: Tag | None, as_large_as_a_parameter: bool) -> Allocation:
-    """A copy from the host that was made before training, stays, and is as large as a parameter is no input: an average of
-    the weights."""
+    """A copy from the host that was made before training, stays, and is as large as a parameter is
+    no input: an average of the weights."""
     site = life.site
-    if tag is not None and tag.category == "input" and as_large_as_a_parameter and life.before_training and _stays(life):
+    if (
+        tag is not None
+        and tag.category == "input"
+        and as_large_as_a_parameter
+        and life.before_training
+        and _stays(life)
+    ):
         tag = None
     if tag is None:
         return Allocation(life.op, _category(life), site.module, site.model, site)
     category = _OF_TAG.get(tag.category, OTHER)
-    owner = (tag.module, tag.model) if tag.model or category == INPUTS else (site.module, site.model)
+    owner = (
+        (tag.module, tag.model) if tag.model or category == INPUTS else (site.module, site.model)
+    )
     return Allocation(life.op, category, *owner, site, tag.itemsize)
 
 
 def _category(life: _Life) -> str:
     """Of an allocation that no module, optimizer or gradient claims by a tag.
 
-    An activation was alive when a backward pass began, or came of a forward pass that was done again within one. What stays
-    alive over the backward passes of more than two steps, or of two where it was made before the training began, the script
-    holds for other reasons (averages of weights, results that it collects).
+    An activation was alive when a backward pass began, or came of a forward pass that was done
+    again within one. What stays alive over the backward passes of more than two steps, or of two
+    where it was made before the training began, the script holds for other reasons (averages of
+    weights, results that it collects).
     """
     if life.op.endswith("(temporary)"):
         return TEMPORARIES
@@ -175,7 +217,9 @@ def _stays(life: _Life) -> bool:
 
 @dataclass
 class Visit:
-    """One stay in a phase. Bytes, and the moments at which they were reached: numbers of the replay's events, from 1 on."""
+    """One stay in a phase. Bytes, and the moments at which they were reached: numbers of the
+    replay's events, from 1 on.
+    """
 
     phase: str
     allocated: int = 0
@@ -185,7 +229,8 @@ class Visit:
 
 
 class LiveBlocks:
-    """As `observe` of a replay: the lifetime of each block, and the highest moments of each stay in a phase.
+    """As `observe` of a replay: the lifetime of each block, and the highest moments of each stay in
+    a phase.
 
     Moment 0 is before all events.
     """
@@ -210,7 +255,9 @@ class LiveBlocks:
         elif kind in ("free", "retire"):
             self._ended[event[1]] = self._moment
         elif kind == "phase":
-            self.visits.append(Visit(event[1], allocator.allocated, self._moment, allocator.reserved, self._moment))
+            self.visits.append(
+                Visit(event[1], allocator.allocated, self._moment, allocator.reserved, self._moment)
+            )
 
     def at(self, moment: int) -> dict[int, int]:
         """The bytes of the live blocks at a moment, by their allocations' numbers."""
@@ -239,24 +286,33 @@ def break_down(
     settings: AllocatorSettings = DEFAULT_SETTINGS,
     capacity_bytes: int | None = None,
 ) -> Breakdowns | None:
-    """The breakdowns of a program whose allocations have `sizes` (bytes, by their numbers), on a card with `capacity_bytes` for
+    """The breakdowns of a program whose allocations have `sizes` (bytes, by their numbers), on a
+    card with `capacity_bytes` for
     segments (None: without limit); None where it has none.
 
-    `annotated` may be of the same program at another batch size. Raises ValueError where it is of another program.
+    `annotated` may be of the same program at another batch size. Raises ValueError where it is of
+    another program.
     """
     if len(annotated.allocations) != len(sizes):
-        raise ValueError(f"{len(annotated.allocations)} allocations are annotated, {len(sizes)} have sizes")
+        raise ValueError(
+            f"{len(annotated.allocations)} allocations are annotated, {len(sizes)} have sizes"
+        )
     live = LiveBlocks()
     replay(program, sizes, CachingAllocator(capacity_bytes, settings, detailed=False), observe=live)
     visits = [visit for visit in live.visits if visit.allocated or visit.reserved]
     if not visits:
         return None
     phases = dict.fromkeys(visit.phase for visit in visits)
-    made = {name: _breakdown([v for v in visits if v.phase == name], live, annotated, context_bytes) for name in phases}
+    made = {
+        name: _breakdown([v for v in visits if v.phase == name], live, annotated, context_bytes)
+        for name in phases
+    }
     return Breakdowns(_breakdown(visits, live, annotated, context_bytes), made)
 
 
-def _breakdown(visits: Sequence[Visit], live: LiveBlocks, annotated: Annotated, context_bytes: int) -> Breakdown:
+def _breakdown(
+    visits: Sequence[Visit], live: LiveBlocks, annotated: Annotated, context_bytes: int
+) -> Breakdown:
     """Of several visits to phases together."""
     highest = max(visits, key=lambda visit: visit.allocated)
     largest = max(visits, key=lambda visit: visit.reserved)
@@ -271,9 +327,15 @@ def _breakdown(visits: Sequence[Visit], live: LiveBlocks, annotated: Annotated, 
     own: dict[str, Counter[str]] = {}
     for allocation, size in blocks:
         if allocation.model:
-            own.setdefault(names[allocation.model, allocation.module], Counter())[allocation.category] += size
+            own.setdefault(names[allocation.model, allocation.module], Counter())[
+                allocation.category
+            ] += size
     shares = [
-        ModuleShare(name, sum(held.values()), {category: held[category] for category in CATEGORIES if held[category]})
+        ModuleShare(
+            name,
+            sum(held.values()),
+            {category: held[category] for category in CATEGORIES if held[category]},
+        )
         for name, held in sorted(own.items(), key=lambda item: -sum(item[1].values()))
     ]
     moment = _moment(highest.phase, live.allocation_at(highest.allocated_at), allocations, names)
@@ -289,22 +351,35 @@ def _breakdown(visits: Sequence[Visit], live: LiveBlocks, annotated: Annotated, 
 
 
 def _names(allocations: tuple[Allocation, ...]) -> dict[tuple[str, str], str]:
-    """What a module is called: by its path; where several models have parts with paths, with the model's name before it."""
-    places = {(a.model, a.module) for a in allocations} | {(a.site.model, a.site.module) for a in allocations}
+    """What a module is called: by its path; where several models have parts with paths, with the
+    model's name before it.
+    """
+    places = {(a.model, a.module) for a in allocations} | {
+        (a.site.model, a.site.module) for a in allocations
+    }
     several = len({model for model, module in places if module}) > 1
     return {
-        (model, module): (f"{model} (itself)" if not module else f"{model}: {module}" if several else module)
+        (model, module): (
+            f"{model} (itself)" if not module else f"{model}: {module}" if several else module
+        )
         for model, module in places
         if model
     }
 
 
-def _moment(phase: str, number: int | None, allocations: tuple[Allocation, ...], names: dict[tuple[str, str], str]) -> Moment:
+def _moment(
+    phase: str,
+    number: int | None,
+    allocations: tuple[Allocation, ...],
+    names: dict[tuple[str, str], str],
+) -> Moment:
     if number is None:
         return Moment(phase, "", "", "", "")
     allocation = allocations[number]
     site = allocation.site
-    return Moment(phase, allocation.op, names.get((site.model, site.module), ""), site.where, site.during)
+    return Moment(
+        phase, allocation.op, names.get((site.model, site.module), ""), site.where, site.during
+    )
 
 
 def _alike(shares: list[ModuleShare]) -> tuple[Alike, ...]:
@@ -315,5 +390,9 @@ def _alike(shares: list[ModuleShare]) -> tuple[Alike, ...]:
         pattern = re.sub(r"(?<![^. ])\d+(?=\.)", "*", share.module)
         if pattern != share.module:
             groups.setdefault(pattern, []).append(share.bytes)
-    found = [Alike(pattern, len(sizes), sum(sizes)) for pattern, sizes in groups.items() if len(sizes) > 1]
+    found = [
+        Alike(pattern, len(sizes), sum(sizes))
+        for pattern, sizes in groups.items()
+        if len(sizes) > 1
+    ]
     return tuple(sorted(found, key=lambda group: -group.bytes)[:TOP_GROUPS])

@@ -1,7 +1,9 @@
-"""What fits: a program whose replay gets through on a card that has no more memory than the budget, and the largest size that
-does. As PyTorch's allocator does, a full card gives its cached memory back and goes on.
+"""What fits: a program whose replay gets through on a card that has no more memory than the budget,
+and the largest size that does. As PyTorch's allocator does, a full card gives its cached memory
+back and goes on.
 
-Device memory is what nvidia-smi shows: what PyTorch's allocator has reserved, the CUDA context, and NCCL's buffers.
+Device memory is what nvidia-smi shows: what PyTorch's allocator has reserved, the CUDA context, and
+NCCL's buffers.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.replay import Peaks, Replayed, replay_cards, worst_of
 from brimful_inside.simulator.trace import Trace
 
-WINDOW = 160  # sizes above an edge that are tested one by one, or a tenth of the edge where that is more
+WINDOW = (
+    160  # sizes above an edge that are tested one by one, or a tenth of the edge where that is more
+)
 REACH = 1.3  # in random programs on small cards, sizes up to 1.28 times a first edge fitted again
 FEWEST_TESTS, MOST_TESTS = 128, 600
 TESTED_ROWS = 400_000  # all tests together: a second or two
@@ -30,21 +34,30 @@ ENDLESS = 1 << 24  # a batch size that nobody has
 FEWEST_POINTS, CURVE_POINTS = 8, 24
 DRAWN_ROWS = 120_000  # all points of a curve together: a third of a second
 
-# No formula of NCCL's buffers is documented: a communicator makes them at its first collective, and their size depends on
-# channels, links and NCCL's release. These are assumed, from what users of four A100 with NVLink measured for an all-reduce.
-# Fewer channels (PCIe) take less, all-to-all takes several times as much (github.com/NVIDIA/nccl/issues/1685).
-NCCL_OF_TWO, NCCL_OF_MORE = 544 << 20, 688 << 20  # bytes in a group of two cards, and in larger ones
-NCCL_LOW, NCCL_HIGH = 0.25, 1.5  # of that: two channels of the 24 that NVLink gets; a release or a link that takes more
-# One segment given back and another taken, while the card waits: in PyTorch programs the median of cudaMalloc was 65 µs on an
-# A10, 130 µs on an A100 and 1.5 ms on a GH200, that of cudaFree 43 µs on the GH200, 0.4 ms on an RTX 4090, 1.1 ms on the A10.
+# No formula of NCCL's buffers is documented: a communicator makes them at its first collective, and
+# their size depends on channels, links and NCCL's release. These are assumed, from what users of
+# four A100 with NVLink measured for an all-reduce. Fewer channels (PCIe) take less, all-to-all
+# takes several times as much (github.com/NVIDIA/nccl/issues/1685).
+NCCL_OF_TWO, NCCL_OF_MORE = (
+    544 << 20,
+    688 << 20,
+)  # bytes in a group of two cards, and in larger ones
+NCCL_LOW, NCCL_HIGH = (
+    0.25,
+    1.5,
+)  # of that: two channels of the 24 that NVLink gets; a release or a link that takes more
+# One segment given back and another taken, while the card waits: in PyTorch programs the median of
+# cudaMalloc was 65 µs on an A10, 130 µs on an A100 and 1.5 ms on a GH200, that of cudaFree 43 µs on
+# the GH200, 0.4 ms on an RTX 4090, 1.1 ms on the A10.
 SEGMENT_S, SEGMENT_LOW_S, SEGMENT_HIGH_S = 0.6e-3, 0.15e-3, 2.5e-3
 _SEGMENT_SOURCE = "cudaMalloc and cudaFree as traced on four cards, github.com/ingero-io/ingero"
 _NCCL_SOURCE = "github.com/NVIDIA/nccl/issues/964, four A100"
 
 
 def context_of(gpu: Gpu, uses_cudnn: bool, communicators: Sequence[int] = ()) -> Estimate:
-    """Bytes that nvidia-smi shows beside PyTorch's memory: the CUDA context, cuDNN's where a convolution runs, and NCCL's
-    buffers for `communicators` of so many ranks each. No interval where all was measured on this very card."""
+    """Bytes that nvidia-smi shows beside PyTorch's memory: the CUDA context, cuDNN's where a
+    convolution runs, and NCCL's buffers for `communicators` of so many ranks each. No interval
+    where all was measured on this very card."""
     base = gpu.context_bytes
     if uses_cudnn and gpu.cudnn_bytes is not None:
         base = _together(base, gpu.cudnn_bytes)
@@ -54,7 +67,9 @@ def context_of(gpu: Gpu, uses_cudnn: bool, communicators: Sequence[int] = ()) ->
     low = (base.value if base.low is None else base.low) + NCCL_LOW * nccl
     high = (base.value if base.high is None else base.high) + NCCL_HIGH * nccl
     note = f"{base.note or 'the CUDA context'}; with NCCL's buffers, assumed ({_NCCL_SOURCE})"
-    return replace(base, value=base.value + nccl, source=Source.ASSUMED, low=low, high=high, note=note)
+    return replace(
+        base, value=base.value + nccl, source=Source.ASSUMED, low=low, high=high, note=note
+    )
 
 
 def nccl_bytes(communicators: Sequence[int]) -> int:
@@ -62,22 +77,33 @@ def nccl_bytes(communicators: Sequence[int]) -> int:
 
 
 def giving_back_s(played: Replayed) -> Estimate | None:
-    """Seconds of a step in which the host frees cached segments of a full card and takes others; None without such. What it
-    takes to unmap and map parts of expandable segments is not known."""
+    """Seconds of a step in which the host frees cached segments of a full card and takes others;
+    None without such. What it takes to unmap and map parts of expandable segments is not known."""
     if not played.segments_freed:
         return None
     segments = played.segments_freed / max(1, played.steps)
-    return Estimate(SEGMENT_S, Source.ASSUMED, SEGMENT_LOW_S, SEGMENT_HIGH_S, _SEGMENT_SOURCE).with_all(lambda s: s * segments)
+    return Estimate(
+        SEGMENT_S, Source.ASSUMED, SEGMENT_LOW_S, SEGMENT_HIGH_S, _SEGMENT_SOURCE
+    ).with_all(lambda s: s * segments)
 
 
 def _together(base: Estimate, more: Estimate) -> Estimate:
     """Both parts of a context, with the ends of their intervals added; measured where both are."""
     source = Source.MEASURED if base.source is more.source is Source.MEASURED else Source.ASSUMED
     (low, high), (least, most) = (
-        (part.value if part.low is None else part.low, part.value if part.high is None else part.high) for part in (base, more)
+        (
+            part.value if part.low is None else part.low,
+            part.value if part.high is None else part.high,
+        )
+        for part in (base, more)
     )
     ends = (None, None) if source is Source.MEASURED else (low + least, high + most)
-    return Estimate(base.value + more.value, source, *ends, f"{base.note}; cuDNN: {more.note}" if base.note else more.note)
+    return Estimate(
+        base.value + more.value,
+        source,
+        *ends,
+        f"{base.note}; cuDNN: {more.note}" if base.note else more.note,
+    )
 
 
 def slack_of(context: Estimate) -> tuple[int, int]:
@@ -99,11 +125,17 @@ class Card:
 
     budget_bytes: int  # of device memory, context included
     context_bytes: int
-    context_slack_bytes: tuple[int, int] = field(default=(0, 0), kw_only=True)  # how far below and above it may lie
+    context_slack_bytes: tuple[int, int] = field(
+        default=(0, 0), kw_only=True
+    )  # how far below and above it may lie
     interval: RelativeInterval
     settings: AllocatorSettings = DEFAULT_SETTINGS
-    capacity_bytes: int | None = None  # for segments: the card's memory without the context; None: without limit
-    calibration: str | None = None  # a sentence on where the context was measured, if not for the catalogue
+    capacity_bytes: int | None = (
+        None  # for segments: the card's memory without the context; None: without limit
+    )
+    calibration: str | None = (
+        None  # a sentence on where the context was measured, if not for the catalogue
+    )
 
     def among(self, ranks: int) -> Card:
         """The same card as one of so many that train together, with NCCL's buffers."""
@@ -111,27 +143,38 @@ class Card:
         return replace(
             self,
             context_bytes=self.context_bytes + nccl,
-            context_slack_bytes=(below + int((1 - NCCL_LOW) * nccl), above + int((NCCL_HIGH - 1) * nccl)),
-            capacity_bytes=None if self.capacity_bytes is None else max(0, self.capacity_bytes - nccl),
+            context_slack_bytes=(
+                below + int((1 - NCCL_LOW) * nccl),
+                above + int((NCCL_HIGH - 1) * nccl),
+            ),
+            capacity_bytes=None
+            if self.capacity_bytes is None
+            else max(0, self.capacity_bytes - nccl),
         )
 
     def device_bytes(self, peaks: Peaks) -> int:
         return peaks.reserved + self.context_bytes
 
     def around(self, device_bytes: float, growth: float = 0.0) -> tuple[int, int]:
-        """The interval around a predicted device peak, with what is not known of the context, in bytes."""
+        """The interval around a predicted device peak, with what is not known of the context, in
+        bytes.
+        """
         low, high = self.interval.around(device_bytes, growth)
         return max(0, low - self.context_slack_bytes[0]), high + self.context_slack_bytes[1]
 
     def upper(self, played: Replayed) -> float:
-        """The upper end of the device peak's interval; infinite where the card was full before the end."""
+        """The upper end of the device peak's interval; infinite where the card was full before the
+        end.
+        """
         if played.full is not None:
             return float("inf")
         return self.around(self.device_bytes(played.peak))[1]
 
     @cached_property
     def sure_bytes(self) -> int:
-        """For segments within the budget if all that is uncertain turns out large; below 0 where nothing is left."""
+        """For segments within the budget if all that is uncertain turns out large; below 0 where
+        nothing is left.
+        """
         return self._room(1)
 
     @cached_property
@@ -151,7 +194,11 @@ class Card:
     def verdict(self, play: Play) -> Verdict:
         if self.fits(play):
             return "fits"
-        return "tight" if self.hoped_bytes >= 0 and play(self.hoped_bytes).full is None else "does_not_fit"
+        return (
+            "tight"
+            if self.hoped_bytes >= 0 and play(self.hoped_bytes).full is None
+            else "does_not_fit"
+        )
 
     def peak(self, play: Play) -> PeakEstimate:
         """Of the device, as this card shows it (`shown`)."""
@@ -167,7 +214,9 @@ class Card:
             basis += "; and the context of this card is assumed"
         if self.calibration:
             basis += f"; {self.calibration}"
-        return PeakEstimate(peaks.allocated, peaks.reserved, device, (low, high), Source.PREDICTED, basis)
+        return PeakEstimate(
+            peaks.allocated, peaks.reserved, device, (low, high), Source.PREDICTED, basis
+        )
 
     def point(self, batch_size: int, played: Replayed, growth: float = 0.0) -> Point:
         """The device peak at one batch size, for a curve."""
@@ -176,12 +225,16 @@ class Card:
         return Point(batch_size, Estimate(device, Source.PREDICTED, low, high, self.interval.basis))
 
     def replay(self, traced: Trace | Program, capacity_bytes: int | None) -> Replayed:
-        """Replay on a card with so many bytes for segments, or on as many cards as a program is of: the worst of them."""
+        """Replay on a card with so many bytes for segments, or on as many cards as a program is of:
+        the worst of them.
+        """
         program = traced if isinstance(traced, Program) else program_of(traced)
         return worst_of(replay_cards(program, program.sizes, self.settings, capacity_bytes))
 
     def shown(self, play: Play) -> Replayed:
-        """What this card shows; where the program runs out of memory on it, what a card without limit would."""
+        """What this card shows; where the program runs out of memory on it, what a card without
+        limit would.
+        """
         played = play(self.capacity_bytes)
         return played if played.full is None else play(None)
 
@@ -201,14 +254,16 @@ class ExtrapolatedPeaks:
         if batch_size not in self._fits:
             room = self.card.sure_bytes
             may_fit = self.model.least_bytes_at(batch_size) <= room
-            self._fits[batch_size] = may_fit and self.model.replay_at(batch_size, self.card.settings, room).full is None
+            self._fits[batch_size] = (
+                may_fit and self.model.replay_at(batch_size, self.card.settings, room).full is None
+            )
         return self._fits[batch_size]
 
     def largest(self, lower: int, upper: int | None) -> int | None:
         """As `largest_that`, with the more tests the shorter the program.
 
-        Where it would test every size within reach, they are tested from above, from the first whose live bytes have room: one
-        replay to the end, where a bisection takes several.
+        Where it would test every size within reach, they are tested from above, from the first
+        whose live bytes have room: one replay to the end, where a bisection takes several.
         """
         rows = max(1, len(self.model.program.events))
         tests = max(FEWEST_TESTS, min(MOST_TESTS, TESTED_ROWS // rows))
@@ -231,12 +286,15 @@ class ExtrapolatedPeaks:
         return bisect_left(range(min(bound, end) + 1), True, lower, key=is_too_much) - 1
 
 
-def largest_that(fits: Callable[[int], bool], lower: int, upper: int | None, tests: int = MOST_TESTS) -> int | None:
+def largest_that(
+    fits: Callable[[int], bool], lower: int, upper: int | None, tests: int = MOST_TESTS
+) -> int | None:
     """The largest batch size from `lower` to `upper` that fits, None if not even `lower` does.
 
-    Memory reserved is not monotone in the batch size: a larger batch can fall into better fitting segments. So bisection finds
-    a size that fits whose next one does not; then about `tests` sizes above it follow (the next ones, and some up to `REACH`
-    times as large), from the largest that fits anew. Without `upper` it doubles until a size does not fit, up to 2**24.
+    Memory reserved is not monotone in the batch size: a larger batch can fall into better fitting
+    segments. So bisection finds a size that fits whose next one does not; then about `tests` sizes
+    above it follow (the next ones, and some up to `REACH` times as large), from the largest that
+    fits anew. Without `upper` it doubles until a size does not fit, up to 2**24.
     """
     if not fits(lower):
         found = next((size for size in _above(lower, upper, tests) if fits(size)), None)
@@ -266,7 +324,10 @@ def _above(edge: int, upper: int | None, tests: int) -> list[int]:
     parts = tests // 4
     spread = {edge + round(edge * (REACH - 1) * part / parts) for part in range(1, parts + 1)}
     near = set(range(edge + 1, edge + _near(edge, tests) + 1))
-    return sorted((size for size in near | spread if size > edge and (upper is None or size <= upper)), reverse=True)
+    return sorted(
+        (size for size in near | spread if size > edge and (upper is None or size <= upper)),
+        reverse=True,
+    )
 
 
 def _near(edge: int, tests: int) -> int:
@@ -275,7 +336,9 @@ def _near(edge: int, tests: int) -> int:
 
 
 def curve_sizes(largest: int | None, lower: int, upper: int | None, rows: int = 0) -> list[int]:
-    """Batch sizes for a picture: evenly spread to somewhat beyond the largest that fits, fewer for a program of many rows."""
+    """Batch sizes for a picture: evenly spread to somewhat beyond the largest that fits, fewer for
+    a program of many rows.
+    """
     end = max(lower + 1, round((largest or lower) * 1.25))
     if upper is not None:
         end = min(end, max(upper, lower))
@@ -283,4 +346,7 @@ def curve_sizes(largest: int | None, lower: int, upper: int | None, rows: int = 
     count = min(points, end - lower + 1)
     if count <= 1:
         return [lower]
-    return sorted({lower + round(i * (end - lower) / (count - 1)) for i in range(count)} | ({largest} if largest else set()))
+    return sorted(
+        {lower + round(i * (end - lower) / (count - 1)) for i in range(count)}
+        | ({largest} if largest else set())
+    )

@@ -1,6 +1,8 @@
-"""How far a prediction of device memory may be off: by bench results on real cards for its kind of network, or assumed.
+"""How far a prediction of device memory may be off: by bench results on real cards for its kind of
+network, or assumed.
 
-Each file of ``evidence/`` is one bench's result: errors of the predicted device peak, (measured - predicted) / predicted.
+Each file of ``evidence/`` is one bench's result: errors of the predicted device peak, (measured -
+predicted) / predicted.
 """
 
 from __future__ import annotations
@@ -17,36 +19,51 @@ from brimful_inside.simulator.program import Program
 
 EVIDENCE_SCHEMA = 1
 
-# Without a bench: the 95th percentile of a first prototype's errors over 160 image models on one A100 was 8.4 %.
+# Without a bench: the 95th percentile of a first prototype's errors over 160 image models on one
+# A100 was 8.4 %.
 ASSUMED_ERROR = 0.085
 
-# Per doubling of the batch size beyond what was seen, for a peak fitted as fixed + linear + quadratic: fitted at 4 and 8
-# and extrapolated to 64, such peaks erred by 5 % on a ResNet and 18 % on a small T5, that is up to 6 % a doubling.
+# Per doubling of the batch size beyond what was seen, for a peak fitted as fixed + linear +
+# quadratic: fitted at 4 and 8 and extrapolated to 64, such peaks erred by 5 % on a ResNet and 18 %
+# on a small T5, that is up to 6 % a doubling.
 GROWTH_PEAKS = 0.06
 # The same for extrapolated sizes that no further trace has confirmed.
 GROWTH_EXTRAPOLATED = 0.02
 
-# Kinds of networks: of linear layers alone; all others by the largest workspace of cuDNN's convolutions. Convolutions for which
-# our tables have none are a kind of their own, and so is attention without any (language models): no bench has measured either,
-# as nearly every measured network without workspaces has a stem of convolutions and no more.
-DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES = "dense", "no workspaces", "small workspaces", "workspaces"
-UNKNOWN_WORKSPACES, NO_CONVOLUTIONS = "convolutions of unknown workspaces", "attention without convolutions"
+# Kinds of networks: of linear layers alone; all others by the largest workspace of cuDNN's
+# convolutions. Convolutions for which our tables have none are a kind of their own, and so is
+# attention without any (language models): no bench has measured either, as nearly every measured
+# network without workspaces has a stem of convolutions and no more.
+DENSE, NO_WORKSPACES, SMALL_WORKSPACES, WORKSPACES = (
+    "dense",
+    "no workspaces",
+    "small workspaces",
+    "workspaces",
+)
+UNKNOWN_WORKSPACES, NO_CONVOLUTIONS = (
+    "convolutions of unknown workspaces",
+    "attention without convolutions",
+)
 WITH_CONVOLUTIONS = (NO_WORKSPACES, UNKNOWN_WORKSPACES, SMALL_WORKSPACES, WORKSPACES)
 KINDS = (DENSE, NO_CONVOLUTIONS, *WITH_CONVOLUTIONS)
 SMALL = 0.0175  # of the most bytes alive at once
 STEM = 0.05  # of all that is allocated: results of convolutions, where these are more than a stem
 
-# Situations of their own: errors of predicted step times (predicted_speed.py), where convolutions by groups matter and not.
+# Situations of their own: errors of predicted step times (predicted_speed.py), where convolutions
+# by groups matter and not.
 STEP_TIME, STEP_TIME_GROUPED = "step time", "step time, grouped convolutions"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One bench's result. Errors are relative and signed: above 0 means that more was measured than predicted."""
+    """One bench's result. Errors are relative and signed: above 0 means that more was measured than
+    predicted.
+    """
 
     situation: str  # one of KINDS, or STEP_TIME, STEP_TIME_GROUPED
     median_error: float
-    low_error: float  # the shortest stretch that holds 95 % of the networks, and one more that lies outside
+    # the shortest stretch that holds 95 % of the networks, and one more that lies outside
+    low_error: float
     high_error: float
     count: int
     date: str  # ISO
@@ -65,40 +82,64 @@ class RelativeInterval:
     source: Source  # measured (by a bench) or assumed
 
     def around(self, device_bytes: float, growth: float = 0.0) -> tuple[int, int]:
-        """The interval around a predicted device peak, in bytes; `growth` widens both ends (extrapolation)."""
+        """The interval around a predicted device peak, in bytes; `growth` widens both ends
+        (extrapolation).
+        """
         low = device_bytes * max(0.0, 1 + self.low - growth)
         high = device_bytes * (1 + self.high + growth)
         return math.floor(low), math.ceil(high)
 
 
 def interval_for(kind: str, evidence: Iterable[Evidence] | None = None) -> RelativeInterval:
-    """The interval for a kind of network (see `kind_of`): that of its bench with most runs, else assumed."""
-    found = [one for one in (committed_evidence() if evidence is None else evidence) if one.situation == kind]
+    """The interval for a kind of network (see `kind_of`): that of its bench with most runs, else
+    assumed.
+    """
+    found = [
+        one
+        for one in (committed_evidence() if evidence is None else evidence)
+        if one.situation == kind
+    ]
     if not found:
-        basis = f"assumed ±{ASSUMED_ERROR:.1%}: no bench has measured networks of this kind ({kind})"
+        basis = (
+            f"assumed ±{ASSUMED_ERROR:.1%}: no bench has measured networks of this kind ({kind})"
+        )
         return RelativeInterval(-ASSUMED_ERROR, ASSUMED_ERROR, basis, Source.ASSUMED)
     one = max(found, key=lambda e: e.count)
     basis = f"{one.basis} ({one.count} runs, {one.hardware}, {one.date})"
-    return RelativeInterval(min(one.low_error, 0.0), max(one.high_error, 0.0), basis, Source.MEASURED)
+    return RelativeInterval(
+        min(one.low_error, 0.0), max(one.high_error, 0.0), basis, Source.MEASURED
+    )
 
 
 def kind_of(program: Program) -> str:
     """The kind of network by what a trace of a small batch allocates.
 
-    The model of cuDNN's workspaces is the least certain: what counts is the largest, as a share of the most bytes alive.
+    The model of cuDNN's workspaces is the least certain: what counts is the largest, as a share of
+    the most bytes alive.
     """
     if not _any_of(program, "conv", "attention", "bmm", "._softmax", "_safe_softmax"):
         return DENSE
     if not _any_of(program, "convolution", "cudnn_"):
         return NO_CONVOLUTIONS
     names = [str(event[1]) for event in program.allocations]
-    largest = max((size for name, size in zip(names, program.sizes, strict=True) if name.startswith("cudnn_")), default=0)
+    largest = max(
+        (
+            size
+            for name, size in zip(names, program.sizes, strict=True)
+            if name.startswith("cudnn_")
+        ),
+        default=0,
+    )
     if not largest:
-        convolved = sum(size for name, size in zip(names, program.sizes, strict=True) if "convolution" in name)
+        convolved = sum(
+            size for name, size in zip(names, program.sizes, strict=True) if "convolution" in name
+        )
         if not convolved:
             return NO_CONVOLUTIONS
         return UNKNOWN_WORKSPACES if convolved > STEM * sum(program.sizes) else NO_WORKSPACES
-    return SMALL_WORKSPACES if largest < SMALL * program.peak_live_bytes(program.sizes) else WORKSPACES
+    return (
+        SMALL_WORKSPACES if largest < SMALL * program.peak_live_bytes(program.sizes) else WORKSPACES
+    )
 
 
 def _any_of(program: Program, *words: str) -> bool:
@@ -106,7 +147,9 @@ def _any_of(program: Program, *words: str) -> bool:
 
 
 def growth(batch_size: float, seen_to: float, per_doubling: float) -> float:
-    """How much wider an interval is at `batch_size` when sizes up to `seen_to` were seen; 0 within what was seen."""
+    """How much wider an interval is at `batch_size` when sizes up to `seen_to` were seen; 0 within
+    what was seen.
+    """
     if batch_size <= seen_to or seen_to <= 0:
         return 0.0
     return per_doubling * math.log2(batch_size / seen_to)
@@ -124,7 +167,9 @@ def read_evidence(text: str) -> Evidence:
     """Evidence from its JSON. Raises ValueError for another schema or missing fields."""
     raw = json.loads(text)
     if raw.get("schema") != EVIDENCE_SCHEMA:
-        raise ValueError(f"evidence of schema {raw.get('schema')!r}; this brimful reads {EVIDENCE_SCHEMA}")
+        raise ValueError(
+            f"evidence of schema {raw.get('schema')!r}; this brimful reads {EVIDENCE_SCHEMA}"
+        )
     try:
         return Evidence(**raw)
     except TypeError as error:

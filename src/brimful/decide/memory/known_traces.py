@@ -8,7 +8,13 @@ from functools import partial
 
 from brimful.decide.memory.bracket import Bracket
 from brimful.decide.memory.fit import Card, ExtrapolatedPeaks, Play
-from brimful.decide.memory.size_model import ROUNDED_TO, Fitted, SizeModel, TrustedModel, most_trusted
+from brimful.decide.memory.size_model import (
+    ROUNDED_TO,
+    Fitted,
+    SizeModel,
+    TrustedModel,
+    most_trusted,
+)
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import Outcome
 from brimful_inside.simulator.program import Program, joined, program_of
@@ -20,12 +26,16 @@ APART_IN_STEPS = 4  # values that are nearer may be padded to the same
 
 @dataclass(frozen=True)
 class Traced:
-    """What a trial showed: a trace of each card, which may be cut off where the outcome is not COMPLETED."""
+    """What a trial showed: a trace of each card, which may be cut off where the outcome is not
+    COMPLETED.
+    """
 
     outcome: Outcome
     traces: tuple[Trace, ...] = ()
     dataset_length: int | None = None  # once it is known: no larger batch size is tried
-    failure: str | None = None  # of the script itself: its error and the batch size, as what limits the batch size
+    failure: str | None = (
+        None  # of the script itself: its error and the batch size, as what limits the batch size
+    )
     samples_per_step: int | None = None
     batch: int | None = None  # the largest that the training loader of a process gave
     program: Program | None = None  # of these traces, where it was made before
@@ -40,24 +50,38 @@ class Known:
     programs: dict[int, Program] = field(default_factory=dict)
     played: dict[int, Replayed] = field(default_factory=dict)
     full: set[int] = field(default_factory=set)  # ran out of device memory
-    steps: set[int | None] = field(default_factory=set)  # samples that went into a step, over all traces
+    steps: set[int | None] = field(
+        default_factory=set
+    )  # samples that went into a step, over all traces
     predicted: dict[tuple, ExtrapolatedPeaks] = field(default_factory=dict)
-    fitted: dict[tuple[int, ...], Fitted] = field(default_factory=dict)  # by the sizes of the traces
+    fitted: dict[tuple[int, ...], Fitted] = field(
+        default_factory=dict
+    )  # by the sizes of the traces
     aside: dict[int, Traced] = field(default_factory=dict)  # traced, and not learned: see `trace`
 
     def most_trusted(self, frontier: list[int] | None = None) -> TrustedModel | None:
-        """The model to be trusted most near these sizes, near the edge of what fits where none are named."""
-        return most_trusted(self.programs, frontier or self.frontier, self.fitted) if self.programs else None
+        """The model to be trusted most near these sizes, near the edge of what fits where none are
+        named.
+        """
+        return (
+            most_trusted(self.programs, frontier or self.frontier, self.fitted)
+            if self.programs
+            else None
+        )
 
     def peaks_of(self, model: SizeModel) -> ExtrapolatedPeaks:
         return self.predicted.setdefault(model.identity, ExtrapolatedPeaks(model, self.card))
 
     def trace(self, size: int, only_if_it_fits: bool = False) -> Generator[int, Traced, None]:
-        """Trace this size, and keep what it showed. `only_if_it_fits`: what does not is laid aside until somebody traces it."""
+        """Trace this size, and keep what it showed. `only_if_it_fits`: what does not is laid aside
+        until somebody traces it.
+        """
         traced = self.aside.pop(size, None)
         if traced is None:
             traced = yield self.bracket.samples(size)
-        if not only_if_it_fits or (_is_whole(traced) and self.card.fits(self._play(_program_of(traced)))):
+        if not only_if_it_fits or (
+            _is_whole(traced) and self.card.fits(self._play(_program_of(traced)))
+        ):
             self.learn(size, traced)
         else:
             self.aside[size] = traced
@@ -83,14 +107,22 @@ class Known:
             (bracket.fitting if self.card.fits(play) else bracket.too_large).add(size)
 
     def keep_nearest(self, count: int) -> None:
-        """So many programs, those nearest to the edge: a model is sought of each two and three of them."""
+        """So many programs, those nearest to the edge: a model is sought of each two and three of
+        them.
+        """
         edge = self.bracket.low or self.bracket.high or 1
         nearest = sorted(self.programs, key=lambda size: abs(size - edge))[:count]
         self.programs = {size: self.programs[size] for size in sorted(nearest)}
 
     def about(self, model: TrustedModel | None) -> int | None:
-        """The largest size that fits by a model that rounds; without one the largest that was traced."""
-        low, upper, most = self.bracket.low, self.bracket.largest_to_try, self.bracket.largest_without_error
+        """The largest size that fits by a model that rounds; without one the largest that was
+        traced.
+        """
+        low, upper, most = (
+            self.bracket.low,
+            self.bracket.largest_to_try,
+            self.bracket.largest_without_error,
+        )
         found = None if model is None else self.peaks_of(model.size_model).largest(low or 1, upper)
         return low if found is None else min(found, most or found)
 
@@ -99,21 +131,34 @@ class Known:
 
     @property
     def unfollowed(self) -> int | None:
-        """The second largest size that was traced, where the largest takes exactly as much memory, while a smaller one takes
-        less, or where both accumulate the same batches to steps of their size: the script's memory does not follow the size.
-        None where it does, or where `Bracket.ignored` will tell."""
+        """The second largest size that was traced, where the largest takes exactly as much memory,
+        while a smaller one takes less, or where both accumulate the same batches to steps of their
+        size: the script's memory does not follow the size. None where it does, or where
+        `Bracket.ignored` will tell."""
         given = {size: self.bracket.given.get(self.bracket.samples(size)) for size in self.programs}
         held = {size: sum(program.sizes) for size, program in sorted(self.programs.items())}
-        if len(held) < 2 or self.bracket.ignored or (self.bracket.low is not None and self.bracket.low == self.bracket.upper):
+        if (
+            len(held) < 2
+            or self.bracket.ignored
+            or (self.bracket.low is not None and self.bracket.low == self.bracket.upper)
+        ):
             return None
         *smaller, small, large = held
         one, other = given[small], given[large]
         if one is not None and other is not None:
             peaks = [self.played[size].peak.allocated for size in (small, large)]
-            return small if one.batch == other.batch and one != other and peaks[0] == peaks[1] else None
+            return (
+                small
+                if one.batch == other.batch and one != other and peaks[0] == peaks[1]
+                else None
+            )
         if large < APART_IN_STEPS * small:
             return None
-        return small if held[small] == held[large] and any(held[size] < held[small] for size in smaller) else None
+        return (
+            small
+            if held[small] == held[large] and any(held[size] < held[small] for size in smaller)
+            else None
+        )
 
     @property
     def frontier(self) -> list[int]:
@@ -124,15 +169,21 @@ class Known:
         return sorted(below[-1:] + above[:1] if below and above else below[-2:] or above[:2])
 
     def all_alike(self, model: TrustedModel) -> bool:
-        """Whether all that was traced takes the same memory; sizes near each other may only be padded to the same."""
+        """Whether all that was traced takes the same memory; sizes near each other may only be
+        padded to the same.
+        """
         return model.size_model.constant and len(model.reproduced) == len(self.programs)
 
     def trusts(self, model: TrustedModel) -> bool:
         """Whether the model says what sizes take that were not traced."""
-        return (self.bracket.in_batches or model.verified) and (not model.size_model.constant or self.all_alike(model))
+        return (self.bracket.in_batches or model.verified) and (
+            not model.size_model.constant or self.all_alike(model)
+        )
 
     def is_sure(self, model: TrustedModel | None) -> bool:
-        """Whether a trace confirmed it, that of the largest that fits as well, and none above that speaks against it."""
+        """Whether a trace confirmed it, that of the largest that fits as well, and none above that
+        speaks against it.
+        """
         low = self.bracket.low
         if model is None or self.may_round_up(model.size_model, model.reproduced):
             return False
@@ -140,18 +191,27 @@ class Known:
         return sure and not self.promises(model, self.bracket.high)
 
     def may_round_up(self, model: SizeModel, sizes: Collection[int]) -> bool:
-        """Whether these are no evidence that the size above the largest that fits takes more: where a script rounds up to pairs
-        or to eight it takes as much, which sizes that are all odd, or all four above a multiple of eight, do not show. What a
-        model rounds to may be another of several that agree with its traces; and where it does not give a larger trace of the
-        same operations, those that it gives may lie on a line by chance: 276, 278 and 280, rounded up to threes."""
-        if any(min(sizes) % step and len({size % step for size in sizes}) == 1 for step in ROUNDED_TO):
+        """Whether these are no evidence that the size above the largest that fits takes more: where
+        a script rounds up to pairs or to eight it takes as much, which sizes that are all odd, or
+        all four above a multiple of eight, do not show. What a model rounds to may be another of
+        several that agree with its traces; and where it does not give a larger trace of the same
+        operations, those that it gives may lie on a line by chance: 276, 278 and 280, rounded up to
+        threes."""
+        if any(
+            min(sizes) % step and len({size % step for size in sizes}) == 1 for step in ROUNDED_TO
+        ):
             return True
         low = self.bracket.low or 0
         if low + 1 in self.bracket.tried:
             return False
-        others = {size: program for size, program in self.programs.items() if size > low and size not in sizes}
+        others = {
+            size: program
+            for size, program in self.programs.items()
+            if size > low and size not in sizes
+        }
         return model.rounded or any(
-            model.program.same_events(program) and model.difference_from(program, size) for size, program in others.items()
+            model.program.same_events(program) and model.difference_from(program, size)
+            for size, program in others.items()
         )
 
     def promises(self, model: TrustedModel | None, size: int | None) -> bool:
@@ -159,13 +219,23 @@ class Known:
         return model is not None and size is not None and self.peaks_of(model.size_model).fits(size)
 
     def upper_if_grown(self, size: int, factor: float) -> float:
-        """The upper end of the device peak if all that the script holds at a traced size were `factor` times as much."""
+        """The upper end of the device peak if all that the script holds at a traced size were
+        `factor` times as much.
+        """
         played, card = self.played[size], self.card
-        return card.around(card.context_bytes + factor * played.peak.reserved)[1] if played.full is None else float("inf")
+        return (
+            card.around(card.context_bytes + factor * played.peak.reserved)[1]
+            if played.full is None
+            else float("inf")
+        )
 
 
 def _is_whole(traced: Traced) -> bool:
-    return traced.outcome is Outcome.COMPLETED and bool(traced.traces) and all(trace.whole for trace in traced.traces)
+    return (
+        traced.outcome is Outcome.COMPLETED
+        and bool(traced.traces)
+        and all(trace.whole for trace in traced.traces)
+    )
 
 
 def _program_of(traced: Traced) -> Program:

@@ -1,4 +1,6 @@
-"""What a trial cannot see, as it is cut: memory that each step, or each batch of an evaluation, leaves on the card."""
+"""What a trial cannot see, as it is cut: memory that each step, or each batch of an evaluation,
+leaves on the card.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,13 @@ from collections.abc import Mapping
 from brimful.units import format_bytes
 from brimful.values import Diagnostic
 
-STEP_SHARE = 0.001  # of the peak, a step (or a batch of an evaluation of unknown length): below, 1,000 of them do not double it
+# of the peak, a step (or a batch of an evaluation of unknown length): below, 1,000 of them do not
+# double it
+STEP_SHARE = 0.001
 EVALUATION_SHARE = 0.01  # of the peak, by the end of the evaluation
-EMBEDDING_BYTES = 256  # kept of a sample: below, it is a prediction, and predictions are not compared with each other (assumed)
+# kept of a sample: below, it is a prediction, and predictions are not compared with each other
+# (assumed)
+EMBEDDING_BYTES = 256
 PAIR_BYTES = 4  # of a matrix in which each sample meets each: single precision
 MANY = 1000  # steps, or batches where nobody knows how many there are
 
@@ -23,59 +29,94 @@ def memory_that_grows(
 ) -> list[Diagnostic]:
     """Warnings about what piles up; [] where it is too little to matter.
 
-    `growth`: as in `Report.growth`. `peak_bytes`: device peak of the same trial. `evaluation_bytes` (the most that it holds on
-    the card, predicted) and `budget_bytes` show whether it fits in the end; `evaluation_samples`: how many there are.
+    `growth`: as in `Report.growth`. `peak_bytes`: device peak of the same trial. `evaluation_bytes`
+    (the most that it holds on the card, predicted) and `budget_bytes` show whether it fits in the
+    end; `evaluation_samples`: how many there are.
     """
     found, per_step = [], growth.get("train", 0)
     if per_step and per_step >= STEP_SHARE * peak_bytes:
         problem = f"each step leaves {format_bytes(per_step)} more on the card"
-        later = f"the predicted peak is of the first steps; after {MANY:,} it is about {format_bytes(MANY * per_step)} more"
-        suggestion = "keep numbers, not tensors with their graph: loss.item(), output.detach().cpu()"
+        later = (
+            f"the predicted peak is of the first steps; after {MANY:,} it is about "
+            f"{format_bytes(MANY * per_step)} more"
+        )
+        suggestion = (
+            "keep numbers, not tensors with their graph: loss.item(), output.detach().cpu()"
+        )
         found.append(Diagnostic("memory-grows", problem, later, suggestion))
     evaluation = _evaluation(growth, peak_bytes, evaluation_bytes, budget_bytes)
     return [*found, *filter(None, [evaluation, _collected(growth, peak_bytes, evaluation_samples)])]
 
 
 def _evaluation(
-    growth: Mapping[str, int], peak_bytes: int, evaluation_bytes: int | None, budget_bytes: int | None
+    growth: Mapping[str, int],
+    peak_bytes: int,
+    evaluation_bytes: int | None,
+    budget_bytes: int | None,
 ) -> Diagnostic | None:
-    per_batch, length, seen = growth.get("eval", 0), growth.get("eval_length"), growth.get("eval_seen", 0)
+    per_batch, length, seen = (
+        growth.get("eval", 0),
+        growth.get("eval_length"),
+        growth.get("eval_seen", 0),
+    )
     left = MANY if length is None else max(0, length - seen)
     total = per_batch * left
-    small = per_batch < STEP_SHARE * peak_bytes if length is None else total < EVALUATION_SHARE * peak_bytes
+    small = (
+        per_batch < STEP_SHARE * peak_bytes
+        if length is None
+        else total < EVALUATION_SHARE * peak_bytes
+    )
     if not total or small:
         return None
     of = "" if length is None else f" of {length:,}"
     when = f"after {MANY:,} more of them" if length is None else "at its end"
     explanation = (
-        f"{when} the evaluation holds about {format_bytes(total)} more than the predicted peak holds, "
+        f"{when} the evaluation holds about {format_bytes(total)} more than the predicted peak "
+        "holds, "
         "and what is joined (torch.cat) takes as much again"
     )
-    if evaluation_bytes is not None and budget_bytes is not None and evaluation_bytes + total > budget_bytes:
+    if (
+        evaluation_bytes is not None
+        and budget_bytes is not None
+        and evaluation_bytes + total > budget_bytes
+    ):
         explanation += (
             f"; that does not fit: about {format_bytes(evaluation_bytes + total)} in all, and "
             f"{format_bytes(budget_bytes)} may be used"
         )
     return Diagnostic(
         "memory-grows",
-        f"each evaluation batch leaves {format_bytes(per_batch)} more on the card; the trial met {seen:,}{of} batches",
+        f"each evaluation batch leaves {format_bytes(per_batch)} more on the card; the trial met "
+        f"{seen:,}{of} batches",
         explanation,
         "move what is kept to the host: .cpu(), or .item() for numbers",
     )
 
 
-def _collected(growth: Mapping[str, int], peak_bytes: int, samples: int | None) -> Diagnostic | None:
+def _collected(
+    growth: Mapping[str, int], peak_bytes: int, samples: int | None
+) -> Diagnostic | None:
     """What is kept of each sample may meet all the rest in the end, as in a matrix of similarities."""
-    per_batch, length, seen = growth.get("eval", 0), growth.get("eval_length"), growth.get("eval_seen", 0)
+    per_batch, length, seen = (
+        growth.get("eval", 0),
+        growth.get("eval_length"),
+        growth.get("eval_seen", 0),
+    )
     if not per_batch or not samples or not length or seen >= length:
         return None
     pairs_bytes = PAIR_BYTES * samples**2
-    if per_batch * length < EMBEDDING_BYTES * samples or pairs_bytes < EVALUATION_SHARE * peak_bytes:
+    if (
+        per_batch * length < EMBEDDING_BYTES * samples
+        or pairs_bytes < EVALUATION_SHARE * peak_bytes
+    ):
         return None
     return Diagnostic(
         "evaluation-collects",
-        f"the evaluation keeps {format_bytes(per_batch)} of each batch on the card; the trial met {seen:,} of {length:,}",
-        f"what is made of all batches at its end was made of {seen:,}: where each of the {samples:,} samples meets each, as in "
-        f"a matrix of similarities, that takes {format_bytes(pairs_bytes)}, which is not in the predicted peak",
+        f"the evaluation keeps {format_bytes(per_batch)} of each batch on the card; the trial "
+        f"met {seen:,} of {length:,}",
+        f"what is made of all batches at its end was made of {seen:,}: where each of the "
+        f"{samples:,} samples meets each, as in "
+        f"a matrix of similarities, that takes {format_bytes(pairs_bytes)}, which is not in the "
+        "predicted peak",
         "compare them in parts, or on the host: .cpu()",
     )

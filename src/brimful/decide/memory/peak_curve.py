@@ -1,7 +1,8 @@
-"""Peaks alone, where nothing finer can be measured: fixed + linear + quadratic in the batch size, none of them negative.
+"""Peaks alone, where nothing finer can be measured: fixed + linear + quadratic in the batch size,
+none of them negative.
 
-The quadratic part is real (pairwise losses, attention over the batch); a negative one, of noisy points, would promise memory
-that is not there.
+The quadratic part is real (pairwise losses, attention over the batch); a negative one, of noisy
+points, would promise memory that is not there.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-import numpy as np
-
 from brimful.decide.memory.intervals import GROWTH_PEAKS, growth
 
-FLOOR = 0.002  # least relative uncertainty of a measured peak: resident memory under a tuned malloc was right within 0.2 %
+# least relative uncertainty of a measured peak: resident memory under a tuned malloc was right
+# within 0.2 %
+FLOOR = 0.002
 UNJUDGED = 0.02  # what two points leave open: nothing is left over to judge the fit by
 Z_95 = 1.96
+_DEPENDENT = (
+    1e-12  # a column that is so nearly a sum of those before it: rounding alone tells them apart
+)
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,12 @@ class PeakFit:
 
 
 def fit_peaks(points: Sequence[tuple[int, float]]) -> PeakFit:
-    """The curve through measured peaks (batch size, bytes), repeats allowed. Raises ValueError without points.
+    """The curve through measured peaks (batch size, bytes), repeats allowed. Raises ValueError
+    without points.
 
-    Least squares of relative errors with no coefficient negative: every choice of terms is fitted freely, and the best
-    of those without a negative coefficient is the constrained optimum (three terms are few enough to try all).
+    Least squares of relative errors with no coefficient negative: every choice of terms is fitted
+    freely, and the best of those without a negative coefficient is the constrained optimum (three
+    terms are few enough to try all).
     """
     if not points:
         raise ValueError("no peak was measured")
@@ -59,8 +65,12 @@ def fit_peaks(points: Sequence[tuple[int, float]]) -> PeakFit:
             if coefficients is None or min(coefficients) < 0:
                 continue
             fixed, linear, quadratic = coefficients
-            error = sum(((fixed + size * (linear + size * quadratic)) / value - 1) ** 2 for size, value in points)
-            # With two sizes, fixed + linear and the others fit equally well: the plainest comes first and stays.
+            error = sum(
+                ((fixed + size * (linear + size * quadratic)) / value - 1) ** 2
+                for size, value in points
+            )
+            # With two sizes, fixed + linear and the others fit equally well: the plainest comes
+            # first and stays.
             if error < best[0] - 1e-12:
                 best = (error, coefficients)
     freedom = len(points) - sum(c > 0 for c in best[1])
@@ -69,7 +79,9 @@ def fit_peaks(points: Sequence[tuple[int, float]]) -> PeakFit:
 
 
 def parabola_through(peaks: Mapping[int, float]) -> PeakFit | None:
-    """Fixed + quadratic through two peaks by batch size: the steepest that they allow; None where they fall."""
+    """Fixed + quadratic through two peaks by batch size: the steepest that they allow; None where
+    they fall.
+    """
     (first, low), (last, high) = sorted(peaks.items())
     if high <= low:
         return None
@@ -83,16 +95,44 @@ def _repeats(points: Sequence[tuple[int, float]]) -> float:
     return max((max(values) - min(values)) / max(values) / 2 for values in groups)
 
 
-def _least_squares(points: Sequence[tuple[int, float]], terms: tuple[int, ...]) -> tuple[float, float, float] | None:
-    """Coefficients of the powers `terms` of the batch size, others 0, for the least relative errors; None without a solution.
+def _least_squares(
+    points: Sequence[tuple[int, float]], terms: tuple[int, ...]
+) -> tuple[float, float, float] | None:
+    """Coefficients of the powers `terms` of the batch size, others 0, for the least relative
+    errors.
 
-    Sizes are scaled to at most 1, so that the equations stay well conditioned.
+    None without a single solution. By Gram and Schmidt's orthogonal columns: normal equations would
+    lose half the digits. Sizes are scaled to at most 1, so that the columns are of one order.
     """
-    sizes, values = np.array(points, dtype=float).T
-    scale = sizes.max()
-    found, _, rank, _ = np.linalg.lstsq((sizes / scale)[:, None] ** terms / values[:, None], np.ones(len(points)))
-    if rank < len(terms):
-        return None
-    coefficients = dict(zip(terms, found, strict=True))
-    fixed, linear, quadratic = (float(coefficients.get(term, 0.0) / scale**term) for term in (0, 1, 2))
+    largest = max(size for size, _ in points)
+    columns = [[(size / largest) ** term / value for size, value in points] for term in terms]
+    remainder = [1.0] * len(points)
+    directions: list[list[float]] = []
+    upper: list[
+        list[float]
+    ] = []  # of each column, its part along each direction before it, and its own length
+    along: list[float] = []
+    for column in columns:
+        parts, length = [], math.hypot(*column)
+        for direction in directions:
+            parts.append(_dot(direction, column))
+            column = [c - parts[-1] * d for c, d in zip(column, direction, strict=True)]
+        parts.append(math.hypot(*column))
+        if parts[-1] <= _DEPENDENT * length:
+            return None
+        directions.append([c / parts[-1] for c in column])
+        upper.append(parts)
+        along.append(_dot(directions[-1], remainder))
+        remainder = [r - along[-1] * d for r, d in zip(remainder, directions[-1], strict=True)]
+    coefficients = [0.0, 0.0, 0.0]
+    for row in reversed(range(len(terms))):
+        known = sum(
+            upper[later][row] * coefficients[terms[later]] for later in range(row + 1, len(terms))
+        )
+        coefficients[terms[row]] = (along[row] - known) / upper[row][row]
+    fixed, linear, quadratic = (c / largest**power for power, c in enumerate(coefficients))
     return fixed, linear, quadratic
+
+
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))

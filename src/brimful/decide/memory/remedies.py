@@ -1,7 +1,8 @@
-"""What would make a program fit: the memory of a program on a card, and what arithmetic says of changes to it.
+"""What would make a program fit: the memory of a program on a card, and what arithmetic says of
+changes to it.
 
-A change that no trial can switch is an estimate: the replay of the same program with other sizes for the allocations that it
-concerns, so that another moment may become the highest.
+A change that no trial can switch is an estimate: the replay of the same program with other sizes
+for the allocations that it concerns, so that another moment may become the highest.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ CHUNKS = 8  # of a loss (assumed: what is left is an eighth, and the products st
 CHUNKED_FROM = 0.02  # of the peak: logits of less are not worth it
 NOTHING = 512  # bytes, the allocator's smallest block
 
-# bitsandbytes quantizes states of 4096 elements and more, in blocks of 256 with a scale of 4 bytes each (optim/optimizer.py of
-# 0.50.2; torchao has as many).
+# bitsandbytes quantizes states of 4096 elements and more, in blocks of 256 with a scale of 4 bytes
+# each (optim/optimizer.py of 0.50.2; torchao has as many).
 EIGHT_BIT_FROM = 4096
 EIGHT_BIT_BLOCK = 256
 _NOTE = "what_if: "  # how the child's notes of what it switched begin
@@ -50,7 +51,9 @@ Resize = Callable[[Allocation, str, int], int]
 
 @dataclass(frozen=True)
 class Memory:
-    """A program of one card, and the card with the allocator's settings. `more_bytes` are alive beside it all the time."""
+    """A program of one card, and the card with the allocator's settings. `more_bytes` are alive
+    beside it all the time.
+    """
 
     card: Card
     program: Program
@@ -59,10 +62,17 @@ class Memory:
     more_bytes: int = 0
 
     def play(self, room: int | None) -> Replayed:
-        played = self.card.replay(self._sized, None if room is None else max(0, room - self.more_bytes))
+        played = self.card.replay(
+            self._sized, None if room is None else max(0, room - self.more_bytes)
+        )
         more = self.more_bytes
-        phases = {name: Peaks(peak.allocated + more, peak.reserved + more) for name, peak in played.phases.items()}
-        return played._replace(phases=phases, peak=Peaks(played.peak.allocated + more, played.peak.reserved + more))
+        phases = {
+            name: Peaks(peak.allocated + more, peak.reserved + more)
+            for name, peak in played.phases.items()
+        }
+        return played._replace(
+            phases=phases, peak=Peaks(played.peak.allocated + more, played.peak.reserved + more)
+        )
 
     @property
     def _sized(self) -> Program:
@@ -81,12 +91,21 @@ class Memory:
 
     def resized(self, resize: Resize) -> Memory:
         of_each = zip(self.annotated.allocations, phases_of(self.program), self.sizes, strict=True)
-        return replace(self, sizes=[max(NOTHING, resize(*one)) if one[2] > NOTHING else one[2] for one in of_each])
+        return replace(
+            self,
+            sizes=[max(NOTHING, resize(*one)) if one[2] > NOTHING else one[2] for one in of_each],
+        )
 
     def with_all_gradients(self) -> Memory:
-        """Where the gradients of several micro-batches are summed, they live on while the next one is computed."""
+        """Where the gradients of several micro-batches are summed, they live on while the next one
+        is computed.
+        """
         live = self.program.largest_live_set(self.sizes)
-        there = sum(self.sizes[number] for number in live if self.annotated.allocations[number].category == GRADIENTS)
+        there = sum(
+            self.sizes[number]
+            for number in live
+            if self.annotated.allocations[number].category == GRADIENTS
+        )
         return replace(self, more_bytes=max(0, self.bytes_of(GRADIENTS) - there))
 
     def bytes_of(self, category: str) -> int:
@@ -99,7 +118,10 @@ class Memory:
 
     def _most(self, category: str, of_each: Sequence[int]) -> int:
         allocations = self.annotated.allocations
-        counted = [amount if one.category == category else 0 for one, amount in zip(allocations, of_each, strict=True)]
+        counted = [
+            amount if one.category == category else 0
+            for one, amount in zip(allocations, of_each, strict=True)
+        ]
         alive = most = number = 0
         for event in self.program.events:
             if event[0] == "malloc":
@@ -136,28 +158,44 @@ def autocast_line(capability: tuple[int, int]) -> str:
     """What to write in the script; cards before capability 8.0 have no bfloat16."""
     lower, scaler = "torch.bfloat16", ""
     if capability < (8, 0):
-        lower, scaler = "torch.float16", ", and a torch.amp.GradScaler around the backward pass and the step"
-    return f'with torch.autocast("cuda", dtype={lower}): around the forward pass and the loss{scaler}'
+        lower, scaler = (
+            "torch.float16",
+            ", and a torch.amp.GradScaler around the backward pass and the step",
+        )
+    return (
+        f'with torch.autocast("cuda", dtype={lower}): around the forward pass and the loss{scaler}'
+    )
 
 
 def checkpointing_line(trace: Trace) -> str:
     """What to write, by what the child found to switch; "" where it found nothing."""
-    found = [note.name.removeprefix(_NOTE) for _, note in trace.notes if isinstance(note, Uses) and note.name.startswith(_NOTE)]
+    found = [
+        note.name.removeprefix(_NOTE)
+        for _, note in trace.notes
+        if isinstance(note, Uses) and note.name.startswith(_NOTE)
+    ]
     costs = "; each forward pass is done twice then"
     own = next((name.removeprefix(_OWN) for name in found if name.startswith(_OWN)), "")
     if own:
         return own + costs
     if not found:
         return ""
-    return f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each of the {', '.join(found)}{costs}"
+    return (
+        "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each of the "
+        f"{', '.join(found)}{costs}"
+    )
 
 
 def computes_in_half(kernels: Iterable[Kernel]) -> bool:
-    """Whether all but a hundredth of the arithmetic is of half types as it is: autocast lowers nothing."""
+    """Whether all but a hundredth of the arithmetic is of half types as it is: autocast lowers
+    nothing.
+    """
     flops = Counter[str]()
     for kernel in kernels:
         flops[kernel.kind] += kernel.flops
-    return flops["fp32"] + flops["tf32"] <= 0.01 * (flops["fp16"] + flops["bf16"]) and bool(flops["fp16"] + flops["bf16"])
+    return flops["fp32"] + flops["tf32"] <= 0.01 * (flops["fp16"] + flops["bf16"]) and bool(
+        flops["fp16"] + flops["bf16"]
+    )
 
 
 def evaluation_in(parts: int) -> Resize:
@@ -171,7 +209,9 @@ def evaluation_in(parts: int) -> Resize:
 
 
 def is_of_the_step(allocation: Allocation) -> bool:
-    """What an optimizer takes to update all parameters together (PyTorch's foreach): one kernel a parameter takes nothing."""
+    """What an optimizer takes to update all parameters together (PyTorch's foreach): one kernel a
+    parameter takes nothing.
+    """
     return allocation.category == TEMPORARIES and allocation.site.during == OPTIMIZER
 
 
@@ -195,18 +235,23 @@ def offloaded(allocation: Allocation, phase: str, size: int) -> int:
 
 
 def sharded(cards: int) -> Resize:
-    """Parameters, gradients and states, and what the step makes of them, in as many parts as there are cards."""
+    """Parameters, gradients and states, and what the step makes of them, in as many parts as there
+    are cards.
+    """
 
     def resize(allocation: Allocation, phase: str, size: int) -> int:
-        shared = allocation.category in (PARAMETERS, GRADIENTS, OPTIMIZER_STATE) or is_of_the_step(allocation)
+        shared = allocation.category in (PARAMETERS, GRADIENTS, OPTIMIZER_STATE) or is_of_the_step(
+            allocation
+        )
         return -(-size // cards) if shared else size
 
     return resize
 
 
 def gathered_bytes(memory: Memory) -> int:
-    """What FSDP has whole at once: one block computes, the next one is gathered and copied to its parameters, the gradients of
-    one are whole and copied for the exchange; and what is in no block with its gradients.
+    """What FSDP has whole at once: one block computes, the next one is gathered and copied to its
+    parameters, the gradients of one are whole and copied for the exchange; and what is in no block
+    with its gradients.
 
     A block is what the first number in a module's path stands for: all of `layers.3`.
     """
@@ -223,7 +268,8 @@ def gathered_bytes(memory: Memory) -> int:
 def chunked_loss(memory: Memory) -> Resize | None:
     """Logits and what a cross-entropy makes of them, in parts; None where there is none of weight.
 
-    By their size: that of the log-softmax, in two or in four bytes an element, with or without the last position.
+    By their size: that of the log-softmax, in two or in four bytes an element, with or without the
+    last position.
     """
     sizes = [
         size

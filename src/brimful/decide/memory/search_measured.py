@@ -1,6 +1,8 @@
-"""The search for the largest batch size where each trial is run and its peak measured: a generator without input or output.
+"""The search for the largest batch size where each trial is run and its peak measured: a generator
+without input or output.
 
-It goes up in steps whose predicted peak stays within the budget; the size that it names ran and fitted.
+It goes up in steps whose predicted peak stays within the budget; the size that it names ran and
+fitted.
 """
 
 from __future__ import annotations
@@ -19,14 +21,18 @@ MAX_TRIALS = 8
 FIRST_SIZE = 4
 STEP = 8  # a size is at most this many times the largest that fitted, whatever the curve promises
 WORTH = 0.01  # a step of less than this share is not worth a trial
-BENT = 0.02  # a curve that misses its points by more than this does not describe them: there is a kink
+BENT = (
+    0.02  # a curve that misses its points by more than this does not describe them: there is a kink
+)
 FLAT = 0.005  # a relative change below this is none
 FLAT_SPAN = 64  # over sizes this many times apart, no change means that the batch size is ignored
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a trial showed. `peak_bytes` is of the memory that the budget is of; absent where it was not read."""
+    """What a trial showed. `peak_bytes` is of the memory that the budget is of; absent where it was
+    not read.
+    """
 
     outcome: Outcome
     peak_bytes: int | None = None
@@ -63,7 +69,9 @@ class _Known:
         else:
             self.peaks[size] = float(measured.peak_bytes)
             bracket.learn_given(size, measured.batch, measured.samples_per_step)
-            (bracket.fitting if measured.peak_bytes <= self.budget_bytes else bracket.too_large).add(size)
+            (
+                bracket.fitting if measured.peak_bytes <= self.budget_bytes else bracket.too_large
+            ).add(size)
 
     @property
     def fit(self) -> PeakFit | None:
@@ -73,7 +81,11 @@ class _Known:
     def flat(self) -> bool:
         """Sizes far apart took the same memory."""
         sizes, peaks = self.peaks.keys(), self.peaks.values()
-        return bool(peaks) and max(sizes) >= FLAT_SPAN * min(sizes) and max(peaks) <= (1 + FLAT) * min(peaks)
+        return (
+            bool(peaks)
+            and max(sizes) >= FLAT_SPAN * min(sizes)
+            and max(peaks) <= (1 + FLAT) * min(peaks)
+        )
 
 
 def search_largest_measured(
@@ -86,9 +98,10 @@ def search_largest_measured(
 ) -> Generator[int, Measured, MeasuredConclusion]:
     """Yields batch sizes to run, is sent what each showed, and returns the conclusion.
 
-    Without `names_largest` few trials show how memory grows, and the estimate names no largest size. `budget_bytes` and
-    the peaks sent are of the same `memory`, "host" or "device". No size is yielded twice, and none whose peak is predicted
-    beyond the budget, except the first. Raises ValueError where the limits leave no batch size.
+    Without `names_largest` few trials show how memory grows, and the estimate names no largest
+    size. `budget_bytes` and the peaks sent are of the same `memory`, "host" or "device". No size is
+    yielded twice, and none whose peak is predicted beyond the budget, except the first. Raises
+    ValueError where the limits leave no batch size.
     """
     bracket = Bracket(limits)
     known = _Known(budget_bytes, bracket)
@@ -101,18 +114,26 @@ def search_largest_measured(
     return MeasuredConclusion(estimate, bracket.low)
 
 
-def predicted_ceiling(points: Sequence[tuple[int, float]], budget_bytes: int, limits: Limits) -> int:
+def predicted_ceiling(
+    points: Sequence[tuple[int, float]], budget_bytes: int, limits: Limits
+) -> int:
     """How far a search for speed may go up when only small sizes had their memory measured.
 
-    The largest batch size whose predicted peak, at the upper end of its interval, stays within the budget, and at least the
-    largest of the measured `points` (batch size, peak bytes) within budget and limits. Raises ValueError where there is none.
+    The largest batch size whose predicted peak, at the upper end of its interval, stays within the
+    budget, and at least the largest of the measured `points` (batch size, peak bytes) within budget
+    and limits. Raises ValueError where there is none.
     """
     upper = upper_limit(limits)[0]
-    within = [size for size, peak in points if peak <= budget_bytes and (upper is None or size <= upper)]
+    within = [
+        size for size, peak in points if peak <= budget_bytes and (upper is None or size <= upper)
+    ]
     if not within:
         raise ValueError("no measured size is within the budget and the limits")
     fit, lower = fit_peaks(points), max(within)
-    return max(lower, largest_that(lambda size: fit.interval(size)[1] <= budget_bytes, lower, upper) or lower)
+    return max(
+        lower,
+        largest_that(lambda size: fit.interval(size)[1] <= budget_bytes, lower, upper) or lower,
+    )
 
 
 def _next_size(known: _Known) -> int | None:
@@ -128,10 +149,17 @@ def _next_size(known: _Known) -> int | None:
     if known.flat or fit is None:
         return None
     step = STEP * low
-    if fit.spread > BENT:  # beyond a kink the last points alone show how it goes on, and not for long
+    if (
+        fit.spread > BENT
+    ):  # beyond a kink the last points alone show how it goes on, and not for long
         last = sorted(known.peaks.items())
-        fit, step = min((fit_peaks(last[-count:]) for count in (3, 2)), key=lambda f: f.spread), 2 * low
-    if high is not None and known.out:  # the curve was wrong once: halve what is left instead of trusting it again
+        fit, step = (
+            min((fit_peaks(last[-count:]) for count in (3, 2)), key=lambda f: f.spread),
+            2 * low,
+        )
+    if (
+        high is not None and known.out
+    ):  # the curve was wrong once: halve what is left instead of trusting it again
         step = min(step, (low + high) // 2)
     most = step if upper is None else min(step, upper)
     found = _largest_within(known, fit, low, most) if most > low else low
@@ -141,14 +169,16 @@ def _next_size(known: _Known) -> int | None:
 
 def _largest_within(known: _Known, fit: PeakFit, low: int, most: int) -> int:
     """The largest size up to `most` whose predicted upper end is within the budget; at least `low`."""
-    # A size that ran out of memory where the curve promised room shows the curve to be too low by at least this factor.
+    # A size that ran out of memory where the curve promised room shows the curve to be too low by
+    # at least this factor.
     inflation = max([1.0, *(known.budget_bytes / fit.at(size) for size in known.out)])
     # Two points cannot tell a line from a parabola: the steeper one must fit as well.
     steep = parabola_through(known.peaks) if len(known.peaks) == 2 else None
 
     def within(size: int) -> bool:
         if len(fit.sizes) == 1:
-            # One point says nothing of what is fixed: as if all grew with the batch, unless that has been tried.
+            # One point says nothing of what is fixed: as if all grew with the batch, unless that
+            # has been tried.
             return bool(known.out) or known.peaks[low] * size / low <= known.budget_bytes
         if steep is not None and steep.at(size) > known.budget_bytes:
             return False
@@ -170,7 +200,11 @@ def _estimate(known: _Known, memory: str, names_largest: bool) -> MemoryEstimate
         linear_bytes=fit.linear if fit else None,
         quadratic_bytes=fit.quadratic if fit else None,
         curve=_curve(fit, curve_sizes(low, 1, bracket.upper)) if fit else (),
-        probes=tuple(Point(n, Estimate(known.peaks[n], Source.MEASURED)) for n in bracket.tried if n in known.peaks),
+        probes=tuple(
+            Point(n, Estimate(known.peaks[n], Source.MEASURED))
+            for n in bracket.tried
+            if n in known.peaks
+        ),
         largest_batch_size=low if names_largest else None,
         nothing_fits=low is None and 1 in bracket.too_large,
         limited_by=limit,
@@ -181,4 +215,7 @@ def _estimate(known: _Known, memory: str, names_largest: bool) -> MemoryEstimate
 
 def _curve(fit: PeakFit, sizes: Sequence[int]) -> tuple[Point, ...]:
     note = f"a curve through {len(fit.sizes)} measured batch sizes"
-    return tuple(Point(size, Estimate(fit.at(size), Source.PREDICTED, *fit.interval(size), note)) for size in sizes)
+    return tuple(
+        Point(size, Estimate(fit.at(size), Source.PREDICTED, *fit.interval(size), note))
+        for size in sizes
+    )

@@ -1,9 +1,11 @@
-"""The search for the largest batch size on an imaginary card: a generator of batch sizes to trace, without input or output.
+"""The search for the largest batch size on an imaginary card: a generator of batch sizes to trace,
+without input or output.
 
-Two small traces extrapolate each allocation's size, and the third, at the answer, must come out to the byte, or at least as far
-as to a row by which no larger size has room. Else the traces nearest to the answer, or peaks alone, give the next size, until
-the size above one that fits was traced and does not: so the answer does not depend on which size the user asked about. Where
-sizes fit that were taken not to, steps double.
+Two small traces extrapolate each allocation's size, and the third, at the answer, must come out to
+the byte, or at least as far as to a row by which no larger size has room. Else the traces nearest
+to the answer, or peaks alone, give the next size, until the size above one that fits was traced and
+does not: so the answer does not depend on which size the user asked about. Where sizes fit that
+were taken not to, steps double.
 """
 
 from __future__ import annotations
@@ -18,15 +20,24 @@ from brimful.decide.memory.fit import ENDLESS, Card, curve_sizes, largest_that
 from brimful.decide.memory.intervals import GROWTH_EXTRAPOLATED, GROWTH_PEAKS, growth
 from brimful.decide.memory.known_traces import APART_IN_STEPS, Known, Traced
 from brimful.decide.memory.peak_curve import fit_peaks
-from brimful.decide.memory.size_model import SizeModel, TrustedModel, common_prefix, fit_size_model, third_size
+from brimful.decide.memory.size_model import (
+    SizeModel,
+    TrustedModel,
+    common_prefix,
+    fit_size_model,
+    third_size,
+)
 from brimful.values import Limits, MemoryEstimate, Outcome, Point
 
 MAX_TRACES = 6  # by which a model is confirmed as a rule
 MOST_TRACES = 16  # where none is: trials alone show where the edge is
-GROWTH_STEP = 8  # where peaks alone are known, a size is at most this many times the largest that was traced
+GROWTH_STEP = (
+    8  # where peaks alone are known, a size is at most this many times the largest that was traced
+)
 FIRST_SIZE = 5  # not 1 or 2, where scripts and kernels take other ways
 FAR = 500  # a setting up to which nothing changed changes nothing
-NOT_FOLLOWED = "not_followed"  # what limits a search that names no largest size, since larger ones were the same
+# what limits a search that names no largest size, since larger ones were the same
+NOT_FOLLOWED = "not_followed"
 APART = 7  # of the first two: a prime, so that a rounding in the script shows as a broken slope
 NEAREST = 3  # of the two where the second is the one that was asked about
 
@@ -61,16 +72,18 @@ def search_largest(
     unknown: str = "batch_size",
     asked: int | None = None,
 ) -> Generator[int, Traced, MemoryConclusion]:
-    """Yields batch sizes to trace, or values of another `unknown`, is sent what each showed, and returns the conclusion.
-    `begins_with`: sizes whose traces are there, in place of its own first ones. `asked`: the size in question, of which a trace
-    is wanted anyway; it is the second of them where it can be.
+    """Yields batch sizes to trace, or values of another `unknown`, is sent what each showed, and
+    returns the conclusion. `begins_with`: sizes whose traces are there, in place of its own first
+    ones. `asked`: the size in question, of which a trace is wanted anyway; it is the second of them
+    where it can be.
 
-    A size is never yielded twice, obeys `limits`, is a multiple of `multiple_of`, and above the first two is predicted to fit.
-    Operations may change with the size, or sizes move in steps: where no model is confirmed, the size above the answer is
-    traced as well, to see that it does not fit.
+    A size is never yielded twice, obeys `limits`, is a multiple of `multiple_of`, and above the
+    first two is predicted to fit. Operations may change with the size, or sizes move in steps:
+    where no model is confirmed, the size above the answer is traced as well, to see that it does
+    not fit.
 
-    An error of the script where smaller sizes ran bounds the search; any other failure that has nothing to do with memory ends
-    it. Raises ValueError where the limits leave no batch size.
+    An error of the script where smaller sizes ran bounds the search; any other failure that has
+    nothing to do with memory ends it. Raises ValueError where the limits leave no batch size.
     """
     known = Known(card, Bracket(limits, multiple_of, unknown))
     bracket = known.bracket
@@ -80,7 +93,9 @@ def search_largest(
     if not begun:
         yield from _first_traces(known, first_size, asked)
     most = MOST_TRACES + len(begun)
-    while bracket.failed is None and known.programs and not bracket.ignored and not known.unfollowed:
+    while (
+        bracket.failed is None and known.programs and not bracket.ignored and not known.unfollowed
+    ):
         size = _next_size(known) if len(bracket.tried) < most else None
         if size is None:
             break
@@ -96,10 +111,15 @@ def first_traces(
 
 
 def extrapolate(
-    card: Card, limits: Limits, shown: Mapping[int, Traced], multiple_of: int = 1, unknown: str = "batch_size"
+    card: Card,
+    limits: Limits,
+    shown: Mapping[int, Traced],
+    multiple_of: int = 1,
+    unknown: str = "batch_size",
 ) -> Extrapolated:
-    """What `search_largest` would ask next, after traces at these batch sizes, taken on a card that does all as this one.
-    Of another unknown it says something only where a trace confirmed a model, for there sizes often move in steps."""
+    """What `search_largest` would ask next, after traces at these batch sizes, taken on a card that
+    does all as this one. Of another unknown it says something only where a trace confirmed a model,
+    for there sizes often move in steps."""
     known = Known(card, Bracket(limits, multiple_of, unknown))
     for size, traced in sorted(shown.items()):
         if size % multiple_of == 0:
@@ -116,17 +136,26 @@ def extrapolate(
 
 
 def _in_samples(known: Known, model: TrustedModel | None) -> SizeModel | None:
-    """With sizes in samples, where the bracket counts multiples; it holds from the first of the traced sizes on that it gives
-    without a gap."""
+    """With sizes in samples, where the bracket counts multiples; it holds from the first of the
+    traced sizes on that it gives without a gap."""
     if model is None:
         return None
-    other = max((size for size in known.programs if size < max(model.reproduced) and size not in model.reproduced), default=0)
+    other = max(
+        (
+            size
+            for size in known.programs
+            if size < max(model.reproduced) and size not in model.reproduced
+        ),
+        default=0,
+    )
     held = sorted(known.bracket.samples(size) for size in model.reproduced if size > other)
     return replace(model.size_model, per=known.bracket.multiple_of, fitted_at=tuple(held))
 
 
 def _first_traces(known: Known, first_size: int, asked: int | None) -> Generator[int, Traced, None]:
-    """Two traces at small sizes, a third where they call for it; smaller ones where those are too large already."""
+    """Two traces at small sizes, a third where they call for it; smaller ones where those are too
+    large already.
+    """
     bracket = known.bracket
     size = bracket.within(max(1, first_size // bracket.multiple_of))
     yield from known.trace(size)
@@ -140,11 +169,17 @@ def _first_traces(known: Known, first_size: int, asked: int | None) -> Generator
     second = _second_size(known, size) if len(known.programs) == 1 else None
     if second is not None and len(bracket.tried) < MAX_TRACES:
         yield from known.trace(second)
-    if bracket.failed is None and len(known.programs) == 2 and not bracket.ignored and not known.unfollowed:
+    if (
+        bracket.failed is None
+        and len(known.programs) == 2
+        and not bracket.ignored
+        and not known.unfollowed
+    ):
         third, upper, largest = third_size(known.programs), bracket.upper, max(known.played)
         if third is None or (upper is not None and third > upper) or known.full:
             return
-        # Even if all memory grew with the square of the batch since the largest size that was traced.
+        # Even if all memory grew with the square of the batch since the largest size that was
+        # traced.
         if known.upper_if_grown(largest, (third / largest) ** 2) <= known.card.budget_bytes:
             yield from known.trace(third)
 
@@ -152,11 +187,18 @@ def _first_traces(known: Known, first_size: int, asked: int | None) -> Generator
 def _may_be_second(known: Known, first: int, asked: int) -> bool:
     size, rest = divmod(asked, known.bracket.multiple_of)
     far = size >= first + NEAREST and size == known.bracket.within(size)
-    return far and not rest and not known.full and known.upper_if_grown(first, size / first) <= known.card.budget_bytes
+    return (
+        far
+        and not rest
+        and not known.full
+        and known.upper_if_grown(first, size / first) <= known.card.budget_bytes
+    )
 
 
 def _second_size(known: Known, first: int) -> int | None:
-    """A size above the first one that fits even if all memory grows with the batch; else a size below it."""
+    """A size above the first one that fits even if all memory grows with the batch; else a size
+    below it.
+    """
     wanted = min([first + APART, *(size - 1 for size in known.full)])
     if known.bracket.upper is not None:
         wanted = min(wanted, known.bracket.upper)
@@ -177,15 +219,33 @@ def _next_size(known: Known) -> int | None:
         return candidate
     if _is_proven(known, model, candidate):
         return None
-    confirms = bracket.in_batches and model is not None and model.size_model.exact and len(bracket.tried) < MAX_TRACES
+    confirms = (
+        bracket.in_batches
+        and model is not None
+        and model.size_model.exact
+        and len(bracket.tried) < MAX_TRACES
+    )
     below = range(candidate - 1, 0, -1) if confirms else ()
-    pairs = confirms and model is not None and known.may_round_up(model.size_model, [*model.reproduced, candidate])
+    pairs = (
+        confirms
+        and model is not None
+        and known.may_round_up(model.size_model, [*model.reproduced, candidate])
+    )
     above = [candidate + 1] if pairs and candidate != bracket.upper else []
-    return next((size for size in chain(above, below, [(bracket.low or 0) + 1]) if size not in bracket.tried), None)
+    return next(
+        (
+            size
+            for size in chain(above, below, [(bracket.low or 0) + 1])
+            if size not in bracket.tried
+        ),
+        None,
+    )
 
 
 def _is_proven(known: Known, model: TrustedModel | None, size: int) -> bool:
-    """Whether a size that was traced is the largest: it is the limit itself, or a model that a trace confirmed says so."""
+    """Whether a size that was traced is the largest: it is the limit itself, or a model that a
+    trace confirmed says so.
+    """
     bracket, error = known.bracket, known.bracket.script_error_above(known.bracket.low)
     if size == bracket.upper and size in bracket.fitting:
         return True
@@ -196,7 +256,9 @@ def _is_proven(known: Known, model: TrustedModel | None, size: int) -> bool:
 
 
 def _proves_the_limit(known: Known, size: int) -> bool:
-    """Whether models of smaller sizes, as far as the trace at this one confirms them, have no room for any larger one."""
+    """Whether models of smaller sizes, as far as the trace at this one confirms them, have no room
+    for any larger one.
+    """
     bracket = known.bracket
     if size != bracket.low or size == bracket.upper or bracket.script_errors:
         return False
@@ -231,10 +293,20 @@ def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None
             return low
     # Whatever shape the peaks have: every other trial halves the bracket.
     halves = len(bracket.tried) > MAX_TRACES and len(bracket.tried) % 2
-    if low is not None and high is not None and high > low + 1 and halves and not known.is_sure(model):
+    if (
+        low is not None
+        and high is not None
+        and high > low + 1
+        and halves
+        and not known.is_sure(model)
+    ):
         return roundest(low + max(1, (high - low) // 8), high - (high - low) // 8)
-    wrong = known.promises(model, high) or (high in known.full and (model is None or not model.verified))
-    if low is not None and upper is not None and high is not None and wrong:  # half way then, in octaves
+    wrong = known.promises(model, high) or (
+        high in known.full and (model is None or not model.verified)
+    )
+    if (
+        low is not None and upper is not None and high is not None and wrong
+    ):  # half way then, in octaves
         upper = min(upper, max(low + 1, _between(known, low, high)))
     if upper is not None and upper <= (low or 0):
         return low
@@ -242,7 +314,9 @@ def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None
         found = _candidate_by_peaks(known, low or 1, upper)
     elif model.size_model.constant:
         # Any size is as good as any other: without a limit, name none that was not traced.
-        found = upper if upper is not None and known.peaks_of(model.size_model).fits(upper) else None
+        found = (
+            upper if upper is not None and known.peaks_of(model.size_model).fits(upper) else None
+        )
     else:
         # From the largest traced size that fits upwards, for a model may hold near the edge alone.
         found = known.peaks_of(model.size_model).largest(low or 1, upper)
@@ -254,10 +328,18 @@ def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None
 
 
 def _between(known: Known, low: int, high: int) -> int:
-    """Where a line through the peaks of a size that fits and of one that does not reaches the budget; half way in octaves where
-    the second has no peak."""
-    below, above = (known.card.upper(known.played[size]) if size in known.played else None for size in (low, high))
-    if below is None or above is None or not below <= known.card.budget_bytes < above or high in known.full:
+    """Where a line through the peaks of a size that fits and of one that does not reaches the
+    budget; half way in octaves where the second has no peak."""
+    below, above = (
+        known.card.upper(known.played[size]) if size in known.played else None
+        for size in (low, high)
+    )
+    if (
+        below is None
+        or above is None
+        or not below <= known.card.budget_bytes < above
+        or high in known.full
+    ):
         return isqrt(low * high)
     return low + round((high - low) * (known.card.budget_bytes - below) / (above - below))
 
@@ -269,9 +351,16 @@ def _is_whole(model: SizeModel) -> bool:
 
 def _candidate_by_peaks(known: Known, lowest: int, upper: int | None) -> int | None:
     card, fitting = known.card, known.bracket.fitting
-    needed = {size: float(card.upper(played)) for size, played in known.played.items() if played.full is None}
+    needed = {
+        size: float(card.upper(played))
+        for size, played in known.played.items()
+        if played.full is None
+    }
     # What gives its cached memory back within the budget may take more where there is more.
-    points = [(size, min(card.budget_bytes, most) if size in fitting else most) for size, most in needed.items()]
+    points = [
+        (size, min(card.budget_bytes, most) if size in fitting else most)
+        for size, most in needed.items()
+    ]
     if not points:
         return None
     near = [point for point in points if point[0] in known.frontier] if len(points) > 3 else points
@@ -285,7 +374,9 @@ def _candidate_by_peaks(known: Known, lowest: int, upper: int | None) -> int | N
     def fits(size: int) -> bool:
         return fit.at(size) * (1 + growth(size, seen_to, widens)) <= known.card.budget_bytes
 
-    most = GROWTH_STEP * seen_to  # peaks of small sizes can be flat (they share one segment) and promise anything
+    most = (
+        GROWTH_STEP * seen_to
+    )  # peaks of small sizes can be flat (they share one segment) and promise anything
     return largest_that(fits, lowest, most if upper is None else min(upper, most))
 
 
@@ -293,9 +384,17 @@ def _conclude(known: Known) -> MemoryConclusion:
     bracket, card = known.bracket, known.card
     trusted = known.most_trusted()
     largest = bracket.low
-    # A model whose answer no trial was left for is none: by chance it may give some traces and not others.
-    verified = known.is_sure(trusted) and bracket.failed is None and _candidate(known, trusted) == largest
-    proven = not verified and bracket.failed is None and largest is not None and _proves_the_limit(known, largest)
+    # A model whose answer no trial was left for is none: by chance it may give some traces and not
+    # others.
+    verified = (
+        known.is_sure(trusted) and bracket.failed is None and _candidate(known, trusted) == largest
+    )
+    proven = (
+        not verified
+        and bracket.failed is None
+        and largest is not None
+        and _proves_the_limit(known, largest)
+    )
     constant = trusted is not None and known.all_alike(trusted) and len(known.programs) > 1
     if bracket.ignored or known.unfollowed:
         largest = None
@@ -308,11 +407,17 @@ def _conclude(known: Known) -> MemoryConclusion:
         linear_bytes=None,
         quadratic_bytes=None,
         curve=_curve(known, largest),
-        probes=tuple(card.point(bracket.samples(size), shown) for size, shown in known.played.items()),
+        probes=tuple(
+            card.point(bracket.samples(size), shown) for size, shown in known.played.items()
+        ),
         largest_batch_size=None if largest is None else bracket.samples(largest),
-        nothing_fits=largest is None and not bracket.ignored and limit is None and (verified or 1 in bracket.too_large),
+        nothing_fits=largest is None
+        and not bracket.ignored
+        and limit is None
+        and (verified or 1 in bracket.too_large),
         limited_by=limit or _limited_by(known, trusted, largest, constant),
-        ignores_batch_size=bracket.ignored or (constant and limit is None and len(known.steps) == 1),
+        ignores_batch_size=bracket.ignored
+        or (constant and limit is None and len(known.steps) == 1),
         loader_cap=bracket.limits.loader_cap,
         unknown=bracket.unknown,
     )
@@ -321,12 +426,20 @@ def _conclude(known: Known) -> MemoryConclusion:
         tuple(map(bracket.samples, bracket.tried)),
         _in_samples(known, trusted) if verified else None,
         bracket.failed,
-        tuple(_notes(known, trusted, verified or proven or (largest is not None and largest == bracket.upper))),
+        tuple(
+            _notes(
+                known,
+                trusted,
+                verified or proven or (largest is not None and largest == bracket.upper),
+            )
+        ),
         bracket.multiple_of,
     )
 
 
-def _limited_by(known: Known, model: TrustedModel | None, largest: int | None, constant: bool) -> str | None:
+def _limited_by(
+    known: Known, model: TrustedModel | None, largest: int | None, constant: bool
+) -> str | None:
     bracket = known.bracket
     if largest is not None and largest == bracket.upper:
         return upper_limit(bracket.limits)[1]
@@ -336,13 +449,20 @@ def _limited_by(known: Known, model: TrustedModel | None, largest: int | None, c
         if by_memory is None or by_memory > largest:
             return bracket.script_errors[error]
     ends = 2 * (largest or 0) >= ENDLESS and not constant
-    if ends and largest is not None and model is not None and known.peaks_of(model.size_model).fits(largest + 1):
+    if (
+        ends
+        and largest is not None
+        and model is not None
+        and known.peaks_of(model.size_model).fits(largest + 1)
+    ):
         return f"brimful, which tries none above {ENDLESS:,}"
     return None if constant and largest else "budget"
 
 
 def _curve(known: Known, largest: int | None) -> tuple[Point, ...]:
-    """Predicted peaks for a picture: at each size by the model that holds at the nearest traced size."""
+    """Predicted peaks for a picture: at each size by the model that holds at the nearest traced
+    size.
+    """
     bracket, sizes = known.bracket, sorted(known.programs)
     models = [known.most_trusted(frontier) for frontier in (known.frontier, sizes[:2]) if frontier]
     found = [model for model in models if model is not None]
@@ -360,22 +480,35 @@ def _notes(known: Known, model: TrustedModel | None, sure: bool) -> list[str]:
     notes: list[str] = []
     low, high, noun = known.bracket.low, known.bracket.high, known.bracket.noun
     if low is not None and high is not None and high > low + 1 and not sure:
-        errors = [f"{known.bracket.samples(size):,}" for size in sorted(known.bracket.script_errors) if low < size < high]
+        errors = [
+            f"{known.bracket.samples(size):,}"
+            for size in sorted(known.bracket.script_errors)
+            if low < size < high
+        ]
         low, high = known.bracket.samples(low), known.bracket.samples(high)
         between = f"between them the script itself raised an error at {', '.join(errors)}"
         untried = "no trials were left for those in between"
         notes.append(f"{noun} {low:,} fits and {high:,} does not: {between if errors else untried}")
     elif high is None and len(known.bracket.tried) >= MOST_TRACES and not sure:
-        notes.append(f"{noun} {known.bracket.samples(low or 0):,} fits: no trials were left for larger ones")
+        notes.append(
+            f"{noun} {known.bracket.samples(low or 0):,} fits: no trials were left for larger ones"
+        )
     if known.bracket.in_batches and len(known.programs) > 1:
         if model is None:
-            where = known.programs[min(known.programs)].difference(known.programs[max(known.programs)])
-            notes.append(f"the order of allocations depends on the {noun} ({where}), so trials searched for the answer")
+            where = known.programs[min(known.programs)].difference(
+                known.programs[max(known.programs)]
+            )
+            notes.append(
+                f"the order of allocations depends on the {noun} ({where}), so trials searched "
+                "for the answer"
+            )
         elif not sure:
             notes.append(f"no trace confirmed the extrapolated sizes: {_difference(known, model)}")
     notes += filter(None, [known.bracket.untried_note(), _unfollowed_note(known)])
     notes += [
-        f"{noun} {known.bracket.samples(size)} ran out of memory" for size in sorted(known.full) if known.bracket.in_batches
+        f"{noun} {known.bracket.samples(size)} ran out of memory"
+        for size in sorted(known.full)
+        if known.bracket.in_batches
     ]
     return notes
 
@@ -386,7 +519,8 @@ def _unfollowed_note(known: Known) -> str | None:
         return None
     named = "batch sizes" if known.bracket.in_batches else known.bracket.noun
     return (
-        f"{named} {samples(small):,} and {samples(max(known.programs)):,} take exactly as much memory: "
+        f"{named} {samples(small):,} and {samples(max(known.programs)):,} take exactly as much "
+        "memory: "
         "the script does not follow the size there, so that none is called the largest"
     )
 
@@ -396,4 +530,6 @@ def _difference(known: Known, model: TrustedModel) -> str:
         where = model.size_model.difference_from(known.programs[size], size)
         if where is not None:
             return f"at {known.bracket.noun} {known.bracket.samples(size)}, {where}"
-    return "no trace was left to confirm them" if model.size_model.exact else "the script rounds sizes"
+    return (
+        "no trace was left to confirm them" if model.size_model.exact else "the script rounds sizes"
+    )

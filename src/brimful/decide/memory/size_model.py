@@ -1,7 +1,9 @@
-"""The size of each allocation as a function of the batch size, fitted through two traces, or three where batch meets batch.
+"""The size of each allocation as a function of the batch size, fitted through two traces, or three
+where batch meets batch.
 
-The peak of a run is not affine in its batch size, for its moment moves. But each allocation's size is, and their order stays:
-the peak at any size comes from replaying the program with the sizes computed anew.
+The peak of a run is not affine in its batch size, for its moment moves. But each allocation's size
+is, and their order stays: the peak at any size comes from replaying the program with the sizes
+computed anew.
 """
 
 from __future__ import annotations
@@ -21,16 +23,18 @@ from brimful_inside.simulator.replay import Replayed, replay_cards, worst_of
 
 ROUNDED_TO = 2, 3, 4, 5, 8, 16, 32, 64, 128  # what scripts round a size up or down to multiples of
 ROUNDINGS = [(step, added) for step in ROUNDED_TO for added in (step - 1, 0)]  # up, then down
-LARGE = 100  # assumed: at so many times the sizes that were traced, most of what is alive grows with the batch
+# assumed: at so many times the sizes that were traced, most of what is alive grows with the batch
+LARGE = 100
 
 
 @dataclass(frozen=True)
 class Polynomial:
-    """A quantity (bytes, or a length) as (constant + linear × B + quadratic × B²) / divisor, rounded up, where B is the batch
-    size; or, where the script rounds that, the number of groups in it: (batch size + `added`) // `group`.
+    """A quantity (bytes, or a length) as (constant + linear × B + quadratic × B²) / divisor,
+    rounded up, where B is the batch size; or, where the script rounds that, the number of groups in
+    it: (batch size + `added`) // `group`.
 
-    `exact`: it is a whole number at every B. Where it is not, something was rounded in the script otherwise, and the
-    polynomial is an approximation.
+    `exact`: it is a whole number at every B. Where it is not, something was rounded in the script
+    otherwise, and the polynomial is an approximation.
     """
 
     constant: int
@@ -43,7 +47,10 @@ class Polynomial:
 
     def at(self, batch_size: int) -> int:
         batch_size = (batch_size + self.added) // self.group
-        return -(-(self.constant + batch_size * (self.linear + batch_size * self.quadratic)) // self.divisor)
+        return -(
+            -(self.constant + batch_size * (self.linear + batch_size * self.quadratic))
+            // self.divisor
+        )
 
 
 def fit_polynomial(points: Sequence[tuple[int, int]]) -> Polynomial:
@@ -52,7 +59,10 @@ def fit_polynomial(points: Sequence[tuple[int, int]]) -> Polynomial:
     Raises ValueError for more points, or for two at the same batch size.
     """
     if len({batch_size for batch_size, _ in points}) != len(points) or not 1 <= len(points) <= 3:
-        raise ValueError(f"a polynomial goes through one to three different batch sizes, not {[b for b, _ in points]}")
+        raise ValueError(
+            "a polynomial goes through one to three different batch sizes, not "
+            f"{[b for b, _ in points]}"
+        )
     (b1, n1) = points[0]
     if all(value == n1 for _, value in points):
         return Polynomial(n1)
@@ -68,9 +78,16 @@ def fit_polynomial(points: Sequence[tuple[int, int]]) -> Polynomial:
     linear = slope - bend * (b1 + b2)
     constant = n1 - linear * b1 - bend * b1 * b1
     divisor = lcm(constant.denominator, linear.denominator, bend.denominator)
-    # Whole at every whole B: the constant is whole, and so are the coefficients of B and of B(B-1)/2.
-    exact = constant.denominator == 1 and (2 * bend).denominator == 1 and (linear + bend).denominator == 1
-    return Polynomial(int(constant * divisor), int(linear * divisor), int(bend * divisor), divisor, exact)
+    # Whole at every whole B: the constant is whole, and so are the coefficients of B and of
+    # B(B-1)/2.
+    exact = (
+        constant.denominator == 1
+        and (2 * bend).denominator == 1
+        and (linear + bend).denominator == 1
+    )
+    return Polynomial(
+        int(constant * divisor), int(linear * divisor), int(bend * divisor), divisor, exact
+    )
 
 
 Workspace = tuple[str, tuple[Polynomial, ...]]  # a workspace's name and its args
@@ -82,10 +99,16 @@ class SizeModel:
 
     program: Program
     polynomials: tuple[Polynomial, ...]  # the different ones
-    polynomial_of: tuple[int, ...]  # of each allocation, as a place in `polynomials`; -1: it is one of `workspace_of`
+    polynomial_of: tuple[
+        int, ...
+    ]  # of each allocation, as a place in `polynomials`; -1: it is one of `workspace_of`
     workspace_of: dict[int, Workspace]  # by the numbers of their allocations
-    fitted_at: tuple[int, ...]  # batch sizes; of a search's answer all that were traced and that it gives to the byte
-    per: int = 1  # the sizes are of the batch's share of so many cards of a process; of an uneven batch that of the first
+    fitted_at: tuple[
+        int, ...
+    ]  # batch sizes; of a search's answer all that were traced and that it gives to the byte
+    # the sizes are of the batch's share of so many cards of a process; of an uneven batch that of
+    # the first
+    per: int = 1
 
     @cached_property
     def exact(self) -> bool:
@@ -99,7 +122,9 @@ class SizeModel:
 
     @cached_property
     def superlinear(self) -> bool:
-        """Some allocation grows faster than the batch: a line through two points starts below nothing."""
+        """Some allocation grows faster than the batch: a line through two points starts below
+        nothing.
+        """
         return any(one.constant < 0 < one.linear for one in self._all_polynomials())
 
     @cached_property
@@ -115,7 +140,12 @@ class SizeModel:
     @cached_property
     def identity(self) -> tuple:
         """Equal for models that give the same sizes, whichever traces they were fitted through."""
-        return self.program.digest, self.polynomials, self.polynomial_of, tuple(sorted(self.workspace_of.items()))
+        return (
+            self.program.digest,
+            self.polynomials,
+            self.polynomial_of,
+            tuple(sorted(self.workspace_of.items())),
+        )
 
     def _all_polynomials(self) -> list[Polynomial]:
         return [*self.polynomials, *(one for _, args in self.workspace_of.values() for one in args)]
@@ -140,29 +170,39 @@ class SizeModel:
         return found
 
     def replay_at(
-        self, batch_size: int, settings: AllocatorSettings = DEFAULT_SETTINGS, capacity_bytes: int | None = None
+        self,
+        batch_size: int,
+        settings: AllocatorSettings = DEFAULT_SETTINGS,
+        capacity_bytes: int | None = None,
     ) -> Replayed:
-        """The peaks by phase at a batch size, on a card with `capacity_bytes` for segments (None: without limit). Of several
-        cards the worst."""
-        return worst_of(replay_cards(self.program, self.sizes_at(batch_size), settings, capacity_bytes))
+        """The peaks by phase at a batch size, on a card with `capacity_bytes` for segments (None:
+        without limit). Of several cards the worst."""
+        return worst_of(
+            replay_cards(self.program, self.sizes_at(batch_size), settings, capacity_bytes)
+        )
 
     def least_bytes_at(self, batch_size: int) -> int:
         """What is alive at one moment on a card: no allocator gets by with less."""
         batch_size = -(-batch_size // self.per)
         plain, taken = self._held
         bytes_of = workspaces.bytes_of
-        return sum(count * max(0, self.polynomials[index].at(batch_size)) for index, count in plain.items()) + sum(
-            count * bytes_of(name, [one.at(batch_size) for one in args]) for (name, args), count in taken.items()
+        return sum(
+            count * max(0, self.polynomials[index].at(batch_size)) for index, count in plain.items()
+        ) + sum(
+            count * bytes_of(name, [one.at(batch_size) for one in args])
+            for (name, args), count in taken.items()
         )
 
-    def replay_cards_at(self, batch_size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> list[Replayed]:
+    def replay_cards_at(
+        self, batch_size: int, settings: AllocatorSettings = DEFAULT_SETTINGS
+    ) -> list[Replayed]:
         """As `replay_at`, each card alone."""
         return replay_cards(self.program, self.sizes_at(batch_size), settings)
 
     @cached_property
     def _held(self) -> tuple[Counter[int], Counter[Workspace]]:
-        """What is alive at one moment on one card, that at which most bytes are at a large batch size: by place in
-        `polynomials`, and workspaces, how many allocations each."""
+        """What is alive at one moment on one card, that at which most bytes are at a large batch
+        size: by place in `polynomials`, and workspaces, how many allocations each."""
         alive = self.program.largest_live_set(self.sizes_at(LARGE * max(self.fitted_at)))
         return (
             Counter(index for number in alive if (index := self.polynomial_of[number]) >= 0),
@@ -170,12 +210,19 @@ class SizeModel:
         )
 
     def difference_from(self, program: Program, batch_size: int) -> str | None:
-        """The first row in which a trace taken at `batch_size` differs; None: the model gives it to the byte."""
+        """The first row in which a trace taken at `batch_size` differs; None: the model gives it to
+        the byte.
+        """
         if not self.program.same_events(program):
             return self.program.difference(program)
-        for number, (mine, theirs) in enumerate(zip(self.sizes_at(batch_size), program.sizes, strict=True)):
+        for number, (mine, theirs) in enumerate(
+            zip(self.sizes_at(batch_size), program.sizes, strict=True)
+        ):
             if mine != theirs:
-                return f"allocation {number} ({self.program.allocations[number][1]}): {mine} bytes predicted, {theirs} seen"
+                return (
+                    f"allocation {number} ({self.program.allocations[number][1]}): {mine} bytes "
+                    f"predicted, {theirs} seen"
+                )
         return None
 
 
@@ -198,7 +245,10 @@ def fit_size_model(programs: dict[int, Program]) -> SizeModel | None:
         if name is not None:
             args = tuple(programs[size].args[number] for size in sizes)
             if (name, args) not in known_workspaces:
-                known_workspaces[name, args] = name, tuple(_fit(sizes, column) for column in zip(*args, strict=True))
+                known_workspaces[name, args] = (
+                    name,
+                    tuple(_fit(sizes, column) for column in zip(*args, strict=True)),
+                )
             found[number] = known_workspaces[name, args]
             polynomial_of.append(-1)
             continue
@@ -210,8 +260,8 @@ def fit_size_model(programs: dict[int, Program]) -> SizeModel | None:
 
 
 def _fit(batch_sizes: Sequence[int], values: Sequence[int]) -> Polynomial:
-    """The polynomial through the values; where it is none in whole numbers, a multiple of what scripts round a batch size to,
-    or of its square."""
+    """The polynomial through the values; where it is none in whole numbers, a multiple of what
+    scripts round a batch size to, or of its square."""
     plain = fit_polynomial(list(zip(batch_sizes, values, strict=True)))
     if plain.exact:
         return plain
@@ -219,13 +269,18 @@ def _fit(batch_sizes: Sequence[int], values: Sequence[int]) -> Polynomial:
         groups = [(size + added) // group for size in batch_sizes]
         for power in (1, 2):
             factor, rest = divmod(values[-1], max(1, groups[-1]) ** power)
-            if not rest and all(value == factor * count**power for count, value in zip(groups, values, strict=True)):
-                return Polynomial(0, *((factor, 0) if power == 1 else (0, factor)), group=group, added=added)
+            if not rest and all(
+                value == factor * count**power for count, value in zip(groups, values, strict=True)
+            ):
+                return Polynomial(
+                    0, *((factor, 0) if power == 1 else (0, factor)), group=group, added=added
+                )
     return plain
 
 
 def third_size(programs: dict[int, Program]) -> int | None:
-    """The batch size of the third trace that two call for where an allocation grows faster than the batch (batch meets batch).
+    """The batch size of the third trace that two call for where an allocation grows faster than the
+    batch (batch meets batch).
 
     None where two do, and where their events differ, so that more small traces give no model.
     """
@@ -248,24 +303,32 @@ class TrustedModel:
 
 @dataclass
 class Fitted:
-    """A model of some of the traces, if they have one, and which traces it gives to the byte, each looked at once."""
+    """A model of some of the traces, if they have one, and which traces it gives to the byte, each
+    looked at once.
+    """
 
     model: SizeModel | None
     _gives: dict[int, bool]
 
     def gives(self, size: int, program: Program) -> bool:
         if size not in self._gives:
-            self._gives[size] = self.model is not None and self.model.difference_from(program, size) is None
+            self._gives[size] = (
+                self.model is not None and self.model.difference_from(program, size) is None
+            )
         return self._gives[size]
 
 
 def most_trusted(
-    programs: dict[int, Program], frontier: list[int], known: dict[tuple[int, ...], Fitted] | None = None
+    programs: dict[int, Program],
+    frontier: list[int],
+    known: dict[tuple[int, ...], Fitted] | None = None,
 ) -> TrustedModel | None:
-    """The model, of all that two or three traces give, that is to be trusted most near the frontier.
+    """The model, of all that two or three traces give, that is to be trusted most near the
+    frontier.
 
-    First those that give the traces at the frontier to the byte, then those without rounding that give the most traces,
-    then the plainest. None where no two traces have the same events. `known`: what was fitted to these traces before.
+    First those that give the traces at the frontier to the byte, then those without rounding that
+    give the most traces, then the plainest. None where no two traces have the same events. `known`:
+    what was fitted to these traces before.
     """
     known = {} if known is None else known
     best: tuple[tuple[int, int, int, int], TrustedModel] | None = None
@@ -273,7 +336,8 @@ def most_trusted(
         for sizes in combinations(sorted(programs), count):
             if sizes not in known:
                 fitted = fit_size_model({size: programs[size] for size in sizes})
-                # Any three points have a parabola: it says something if its numbers are whole and it does not fall.
+                # Any three points have a parabola: it says something if its numbers are whole and
+                # it does not fall.
                 says = fitted is not None and (count == 2 or (fitted.exact and not fitted.concave))
                 known[sizes] = Fitted(fitted if says else None, dict.fromkeys(sizes, True))
             model = known[sizes].model
@@ -285,17 +349,23 @@ def most_trusted(
             rank = (near, len(reproduced) if model.exact else 0, -count, -distance)
             if best is None or rank > best[0]:
                 best = (rank, TrustedModel(model, reproduced))
-        if best is not None and len(best[1].reproduced) == len(programs) and best[1].size_model.exact:
+        if (
+            best is not None
+            and len(best[1].reproduced) == len(programs)
+            and best[1].size_model.exact
+        ):
             break
     return best[1] if best is not None else None
 
 
 def common_prefix(model: SizeModel, program: Program, batch_size: int) -> SizeModel | None:
-    """The model of the rows, from the start, that a trace at `batch_size` confirms to the byte; None: of no allocation.
+    """The model of the rows, from the start, that a trace at `batch_size` confirms to the byte;
+    None: of no allocation.
 
-    Batch sizes differ in how a run goes on, not in how it begins: an epoch is over sooner with larger batches, and evaluation
-    gets fewer of them. If by the last common row no size above some limit has room, none has, whatever comes after; unless a
-    larger size goes another way before that row, of which no trace below it could show anything.
+    Batch sizes differ in how a run goes on, not in how it begins: an epoch is over sooner with
+    larger batches, and evaluation gets fewer of them. If by the last common row no size above some
+    limit has room, none has, whatever comes after; unless a larger size goes another way before
+    that row, of which no trace below it could show anything.
     """
     rows = count = 0
     predicted = model.sizes_at(batch_size)
@@ -307,5 +377,9 @@ def common_prefix(model: SizeModel, program: Program, batch_size: int) -> SizeMo
     if not count:
         return None
     begun = model.program.first(rows)
-    found = {number: workspace for number, workspace in model.workspace_of.items() if number < count}
-    return replace(model, program=begun, polynomial_of=model.polynomial_of[:count], workspace_of=found)
+    found = {
+        number: workspace for number, workspace in model.workspace_of.items() if number < count
+    }
+    return replace(
+        model, program=begun, polynomial_of=model.polynomial_of[:count], workspace_of=found
+    )

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from brimful.units import format_bytes, format_share
 from brimful.values import Diagnostic, Heartbeat
 
-#: Steps (or polls) in a row in which PyTorch's allocator freed its whole cache to find room: after one it may have settled.
+# : Steps (or polls) in a row in which PyTorch's allocator freed its whole cache to find room: after
+# one it may have settled.
 RETRIES_RUNNING = 2
 HOST_SHARE = 0.95  # of the machine's or the cgroup's memory; the kernel's own killer comes at 1
 HOST_AGAIN = 0.90  # below this the warning is armed once more
@@ -23,13 +24,20 @@ class MemoryPressure:
     def warnings(self, heartbeat: Heartbeat) -> Iterator[Diagnostic]:
         if not self._retries_warned and heartbeat.retry_streak >= RETRIES_RUNNING:
             self._retries_warned = True
-            held = f" and holds {format_bytes(heartbeat.reserved_bytes)}" if heartbeat.reserved_bytes is not None else ""
+            held = (
+                f" and holds {format_bytes(heartbeat.reserved_bytes)}"
+                if heartbeat.reserved_bytes is not None
+                else ""
+            )
             yield Diagnostic(
                 "allocator-retries",
-                f"in {heartbeat.retry_streak} steps in a row PyTorch's allocator found no room and freed its cache first "
+                f"in {heartbeat.retry_streak} steps in a row PyTorch's allocator found no room "
+                "and freed its cache first "
                 f"({heartbeat.alloc_retries} times by step {heartbeat.steps:,}){held}",
-                "the card is full: steps are slower for it, and a slightly larger batch is out of memory",
-                "a smaller batch size; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps where sizes vary",
+                "the card is full: steps are slower for it, and a slightly larger batch is out "
+                "of memory",
+                "a smaller batch size; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps "
+                "where sizes vary",
             )
         share, own_bytes = heartbeat.host_used_share or 0.0, heartbeat.process_tree_host_bytes
         if self._host_armed and share >= HOST_SHARE:
@@ -37,9 +45,11 @@ class MemoryPressure:
             own = f"; this command holds {format_bytes(own_bytes)} of it" if own_bytes else ""
             yield Diagnostic(
                 "host-memory-nearly-full",
-                f"{format_share(share)} of the host memory allowed are in use at step {heartbeat.steps:,}{own}",
+                f"{format_share(share)} of the host memory allowed are in use at step "
+                f"{heartbeat.steps:,}{own}",
                 "the kernel ends processes when nothing is left",
-                "fewer loader workers, less kept in memory from step to step, or less beside this command",
+                "fewer loader workers, less kept in memory from step to step, or less beside "
+                "this command",
             )
         elif heartbeat.host_used_share is not None and share < HOST_AGAIN:
             self._host_armed = True

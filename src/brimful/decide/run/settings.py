@@ -1,4 +1,6 @@
-"""The settings of a run: what the command says, the plan's and those given, side by side with what is in force and why."""
+"""The settings of a run: what the command says, the plan's and those given, side by side with what
+is in force and why.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from brimful.command import placeholders
 from brimful.decide.run.smaller_batch_size import Size
 from brimful.values import Command, Plan, PlannedSetting, Setting, Source
 
-BATCH_SIZE, EVAL_BATCH_SIZE, ACCUMULATION, WORKERS = "batch_size", "eval_batch_size", "accumulation", "num_workers"
+BATCH_SIZE, EVAL_BATCH_SIZE, ACCUMULATION, WORKERS = (
+    "batch_size",
+    "eval_batch_size",
+    "accumulation",
+    "num_workers",
+)
 
 
 def settings_of(
@@ -17,11 +24,16 @@ def settings_of(
 ) -> tuple[PlannedSetting, ...]:
     """One row for every setting that the command, the plan or the user names; none is dropped.
 
-    What was given with --set comes before the plan, and the plan before the value in the command, which is the placeholder's
-    where it stands open. A value that is written out in the command stays.
+    What was given with --set comes before the plan, and the plan before the value in the command,
+    which is the placeholder's where it stands open. A value that is written out in the command
+    stays.
     """
     opened = placeholders(command)
-    planned = {s.name: s for s in plan.settings if s.name not in plan.environment} if plan is not None else {}
+    planned = (
+        {s.name: s for s in plan.settings if s.name not in plan.environment}
+        if plan is not None
+        else {}
+    )
     names = dict.fromkeys([*opened, *planned, *given, *command.given])
     rows = (_row(name, command, opened, planned.get(name), plan_name, given) for name in names)
     return tuple(row for row in rows if row is not None)
@@ -40,19 +52,42 @@ def _row(
         asked = planned.requested
     if name in given:
         others = {"the plan's": planned.effective if planned else None, "the command's": asked}
-        over = "".join(f", over {whose} {v}" for whose, v in others.items() if v is not None and v != given[name])
-        return PlannedSetting(name, given[name], given[name], f"given with --set{over}", Source.MEASURED)
+        over = "".join(
+            f", over {whose} {v}"
+            for whose, v in others.items()
+            if v is not None and v != given[name]
+        )
+        return PlannedSetting(
+            name, given[name], given[name], f"given with --set{over}", Source.MEASURED
+        )
     if name not in opened and asked is not None and name not in command.places:
-        passed = f"; the plan's {planned.effective} has no place in it" if planned and planned.effective != asked else ""
+        passed = (
+            f"; the plan's {planned.effective} has no place in it"
+            if planned and planned.effective != asked
+            else ""
+        )
         return PlannedSetting(name, asked, asked, f"as in the command{passed}", Source.MEASURED)
     reaches = name in opened or name in command.places
     if planned is not None and not reaches and planned.effective == planned.requested:
         return None  # the plan left it as the script has it
     if planned is not None and planned.effective is not None:
-        reach = "" if reaches else f"; the command has no {{{name}}}, so that only brimful.setting({name!r}) meets it"
+        reach = (
+            ""
+            if reaches
+            else f"; the command has no {{{name}}}, so that only brimful.setting({name!r}) meets it"
+        )
         if name in command.places:
-            reach = f"; set at {command.places[name].file.rpartition('/')[2]}:{command.places[name].line}"
-        return PlannedSetting(name, asked, planned.effective, f"by the plan {plan_name}: {planned.why}{reach}", planned.source)
+            reach = (
+                "; set at "
+                f"{command.places[name].file.rpartition('/')[2]}:{command.places[name].line}"
+            )
+        return PlannedSetting(
+            name,
+            asked,
+            planned.effective,
+            f"by the plan {plan_name}: {planned.why}{reach}",
+            planned.source,
+        )
     if asked is not None:
         return PlannedSetting(name, asked, asked, "as in the command", Source.MEASURED)
     if name == ACCUMULATION:
@@ -61,7 +96,9 @@ def _row(
 
 
 def environment_of(plan: Plan | None, own: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """(what the plan adds to the environment, sentences about what the user's `own` environment has already)."""
+    """(what the plan adds to the environment, sentences about what the user's `own` environment has
+    already).
+    """
     wanted = plan.environment if plan is not None else {}
     kept = [
         f"{name}={own[name]} is set already; the plan's {value} is left out"
@@ -76,16 +113,23 @@ def values_in_force(rows: tuple[PlannedSetting, ...]) -> dict[str, Setting]:
 
 
 def lever_of(phase: str | None, names: Mapping[str, object] | tuple[str, ...]) -> str:
-    """The setting that made a phase too large: its own batch size where it has one (an evaluation that runs out of memory does
-    not shrink the training), else the batch size."""
+    """The setting that made a phase too large: its own batch size where it has one (an evaluation
+    that runs out of memory does not shrink the training), else the batch size."""
     own = f"{phase}_batch_size"
     return own if own in names else BATCH_SIZE
 
 
-def with_size(rows: tuple[PlannedSetting, ...], lever: str, size: Size) -> tuple[PlannedSetting, ...]:
+def with_size(
+    rows: tuple[PlannedSetting, ...], lever: str, size: Size
+) -> tuple[PlannedSetting, ...]:
     """The rows with another size in force; what was asked stays beside it."""
-    changed = {lever: size.batch_size} | ({ACCUMULATION: size.accumulation} if size.accumulation is not None else {})
-    why = {lever: size.why, ACCUMULATION: f"so that {size.effective_batch:,} samples go into an update of each rank"}
+    changed = {lever: size.batch_size} | (
+        {ACCUMULATION: size.accumulation} if size.accumulation is not None else {}
+    )
+    why = {
+        lever: size.why,
+        ACCUMULATION: f"so that {size.effective_batch:,} samples go into an update of each rank",
+    }
     source = Source.MEASURED if size.ran else Source.ASSUMED
     found = {row.name: row for row in rows}
     for name, value in changed.items():

@@ -1,7 +1,9 @@
-"""The next smaller batch size of a run that ran out of memory, and the accumulation that keeps its effective batch.
+"""The next smaller batch size of a run that ran out of memory, and the accumulation that keeps its
+effective batch.
 
-A size that ran within the budget in a trial comes first. Without one it is three quarters of a size that had fitted in a trial
-(something grew, a near miss), and half of one of which nothing is known (memory grows about linearly with the batch).
+A size that ran within the budget in a trial comes first. Without one it is three quarters of a size
+that had fitted in a trial (something grew, a near miss), and half of one of which nothing is known
+(memory grows about linearly with the batch).
 """
 
 from __future__ import annotations
@@ -13,14 +15,22 @@ from brimful.decide.tune.objective import fits_budget
 from brimful.values import Budget, MemoryEstimate, Outcome, TrialResult
 
 _NEAR_MISS, _UNKNOWN = 3 / 4, 1 / 2  # assumed, as argued above
-_WORTH_IT = 9 / 10  # assumed: a size that ran and is larger than this share of the failed one is likely to fail as well
-_LEAST_SHARE = 1 / 4  # assumed: a size that ran, or a divisor, below this share of the failed one is too far down
-_MULTIPLE = 8  # of samples: tensor cores take sizes of which 8 is a factor (NVIDIA, Deep Learning Performance guide)
+_WORTH_IT = (
+    9 / 10
+)  # assumed: a size that ran and is larger than this share of the failed one is likely to fail as well
+_LEAST_SHARE = (
+    1 / 4
+)  # assumed: a size that ran, or a divisor, below this share of the failed one is too far down
+# of samples: tensor cores take sizes of which 8 is a factor (NVIDIA, Deep Learning Performance
+# guide)
+_MULTIPLE = 8
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of other sizes: those that ran within the budget, and the largest that was concluded to fit."""
+    """What is known of other sizes: those that ran within the budget, and the largest that was
+    concluded to fit.
+    """
 
     ran: tuple[int, ...] = ()
     largest: int | None = None
@@ -28,7 +38,9 @@ class Known:
 
 @dataclass(frozen=True)
 class Size:
-    """A batch size with its accumulation (None: the command has no place for one), and why it comes next."""
+    """A batch size with its accumulation (None: the command has no place for one), and why it comes
+    next.
+    """
 
     batch_size: int
     accumulation: int | None
@@ -42,13 +54,20 @@ class Size:
 
 
 def known_from(
-    samples: Iterable[TrialResult], budget: Budget | None, estimate: MemoryEstimate | None, name: str = "batch_size"
+    samples: Iterable[TrialResult],
+    budget: Budget | None,
+    estimate: MemoryEstimate | None,
+    name: str = "batch_size",
 ) -> Known:
     """What the record of a plan knows of sizes of the setting `name`."""
     sizes = set()
     for sample in samples:
         size = sample.trial.settings.get(name)
-        fits = fits_budget(sample, budget) if budget is not None else sample.outcome is Outcome.COMPLETED
+        fits = (
+            fits_budget(sample, budget)
+            if budget is not None
+            else sample.outcome is Outcome.COMPLETED
+        )
         if isinstance(size, int) and fits:
             sizes.add(size)
     largest = estimate.largest_batch_size if estimate is not None and name == "batch_size" else None
@@ -58,8 +77,9 @@ def known_from(
 def next_smaller(failed: int, known: Known, effective: int | None = None) -> Size | None:
     """The size to try after `failed` ran out of memory; None where there is none, as it was 1.
 
-    `effective`: the samples of an update (of a rank) that are to stay, where the command takes an accumulation; None where it
-    takes none. They stay exactly if a divisor of them is near enough, else as nearly as a whole number allows.
+    `effective`: the samples of an update (of a rank) that are to stay, where the command takes an
+    accumulation; None where it takes none. They stay exactly if a divisor of them is near enough,
+    else as nearly as a whole number allows.
     """
     if failed <= 1:
         return None
@@ -68,19 +88,28 @@ def next_smaller(failed: int, known: Known, effective: int | None = None) -> Siz
         return Size(size, None, why, size in known.ran)
     divisor = next((d for d in range(size, 0, -1) if effective % d == 0), 1)
     if divisor < size and divisor >= max(1, failed * _LEAST_SHARE):
-        why = f"the largest up to {size:,} that divides the {effective:,} samples of an update; {size:,} is {why}"
+        why = (
+            f"the largest up to {size:,} that divides the {effective:,} samples of an update; "
+            f"{size:,} is {why}"
+        )
         size = divisor
     return Size(size, max(1, round(effective / size)), why, size in known.ran)
 
 
 def _by_knowledge(failed: int, known: Known) -> tuple[int, str]:
-    if known.largest is not None and 1 <= known.largest < failed:  # 0: not one sample fits, by the estimate
+    if (
+        known.largest is not None and 1 <= known.largest < failed
+    ):  # 0: not one sample fits, by the estimate
         return known.largest, f"the largest that was found to fit; {failed:,} ran out of memory"
     near = [size for size in known.ran if failed * _LEAST_SHARE <= size <= failed * _WORTH_IT]
     if near:
         size = max(near)
         next_below = size == max(one for one in known.ran if one < failed)
-        which = "the next smaller size that" if next_below else "the largest size at least a tenth smaller that"
+        which = (
+            "the next smaller size that"
+            if next_below
+            else "the largest size at least a tenth smaller that"
+        )
         return size, f"{which} ran in a trial; {failed:,} ran out of memory"
     share, part, what = _UNKNOWN, "half", "ran out of memory"
     if failed in known.ran:
@@ -88,4 +117,8 @@ def _by_knowledge(failed: int, known: Known) -> tuple[int, str]:
     size = max(1, int(failed * share))
     if size >= 2 * _MULTIPLE:
         size -= size % _MULTIPLE
-    return size, f"{part} of {failed:,}{'' if size == failed * share else ', rounded down'}; {failed:,} {what}"
+    return (
+        size,
+        f"{part} of {failed:,}{'' if size == failed * share else ', rounded down'}; {failed:,} "
+        f"{what}",
+    )

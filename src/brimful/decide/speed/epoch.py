@@ -9,10 +9,11 @@ from dataclasses import replace
 from brimful.decide.loaders_seen import dataset_length, loaders, samples_of
 from brimful.values import Epoch, Estimate, Loading, PredictedSpeed, Source, TrialResult
 
-# Samplers that draw every sample once at most. What others draw (with weights, with replacement) nobody knows beforehand.
+# Samplers that draw every sample once at most. What others draw (with weights, with replacement)
+# nobody knows beforehand.
 _ONCE = ("SequentialSampler", "RandomSampler", "SubsetRandomSampler", "DistributedSampler")
-# Of a training step's time for as many samples, where no trial showed what runs: a forward pass, which a backward pass takes
-# twice the time of.
+# Of a training step's time for as many samples, where no trial showed what runs: a forward pass,
+# which a backward pass takes twice the time of.
 EVALUATION = 1 / 3
 _EVALUATION_BASIS = "assumed: a third of the training's time for each sample"
 
@@ -24,23 +25,39 @@ def epoch_of(
     samples: int | None = None,
     outside: Mapping[int | None, Estimate] | None = None,
 ) -> Epoch | None:
-    """None where nobody knows how many samples an epoch or a step has. `samples`: of an epoch, as the user gives them.
-    `outside`: the card's seconds for a sample of an evaluation, by the place of its loader in a report, and (None) from one
-    pass over the training's data to the next, as far as trials showed them."""
+    """None where nobody knows how many samples an epoch or a step has. `samples`: of an epoch, as
+    the user gives them. `outside`: the card's seconds for a sample of an evaluation, by the place
+    of its loader in a report, and (None) from one pass over the training's data to the next, as far
+    as trials showed them."""
     loader, here = next(loaders(result, "train"), None), dataset_length(result)
     own = None if here is None else here * result.reports[0].world_size
     total = samples or own
-    if total is None or loader is None or speed is None or speed.samples_per_s is None or not speed.step_s.value:
+    if (
+        total is None
+        or loader is None
+        or speed is None
+        or speed.samples_per_s is None
+        or not speed.step_s.value
+    ):
         return None
     per_step = speed.samples_per_s.value * speed.step_s.value
     share = total / per_step + 1e-9
     steps = max(1, math.floor(share) if loader.drop_last else math.ceil(share - 2e-9))
     rate = replace(speed.samples_per_s, note=None)
     outside = outside or {}
-    timed = [(samples_of(one) or 0, outside[n]) for n, one in enumerate(result.reports[0].loaders) if n in outside]
+    timed = [
+        (samples_of(one) or 0, outside[n])
+        for n, one in enumerate(result.reports[0].loaders)
+        if n in outside
+    ]
     if timed:
         evaluated = sum(samples for samples, _ in timed)
-        evaluation_s = _sum([each.with_all(lambda seconds, samples=samples: seconds * samples) for samples, each in timed])
+        evaluation_s = _sum(
+            [
+                each.with_all(lambda seconds, samples=samples: seconds * samples)
+                for samples, each in timed
+            ]
+        )
     else:
         evaluated = sum(samples_of(one) or 0 for one in loaders(result, "eval"))
         assumed = replace(rate, source=Source.ASSUMED, note=_EVALUATION_BASIS)
@@ -50,7 +67,9 @@ def epoch_of(
         samples_per_step=round(per_step),
         samples=total,
         samples_given=samples is not None,
-        distinct=own if samples is None and loader.sampler in _ONCE and own == loader.dataset_length else None,
+        distinct=own
+        if samples is None and loader.sampler in _ONCE and own == loader.dataset_length
+        else None,
         train_s=_with_loading(_seconds_on_card(rate, total), total / speed.ranks, loading),
         waits_for_data=loading is not None and (loading.binds or not loading.workers),
         evaluated=evaluated or None,
@@ -65,17 +84,22 @@ def _seconds_on_card(samples_per_s: Estimate, samples: float) -> Estimate:
 
 
 def _sum(estimates: Sequence[Estimate]) -> Estimate:
-    low, high = (sum(end or 0.0 for end in ends) for ends in zip(*((one.low, one.high) for one in estimates), strict=True))
+    low, high = (
+        sum(end or 0.0 for end in ends)
+        for ends in zip(*((one.low, one.high) for one in estimates), strict=True)
+    )
     return Estimate(sum(one.value for one in estimates), Source.PREDICTED, low, high)
 
 
 def _with_loading(card_s: Estimate, samples: float, loading: Loading | None) -> Estimate:
-    """What the card takes or what loading so many samples does where that is longer, or both, one after the other, where no
-    worker loads."""
+    """What the card takes or what loading so many samples does where that is longer, or both, one
+    after the other, where no worker loads."""
     if loading is None:
         return card_s
     loaded_s = samples / loading.all_workers.value
-    return card_s.with_all(lambda seconds: max(seconds, loaded_s) if loading.workers else seconds + loaded_s)
+    return card_s.with_all(
+        lambda seconds: max(seconds, loaded_s) if loading.workers else seconds + loaded_s
+    )
 
 
 def loading_of(results: Iterable[TrialResult], speed: PredictedSpeed | None) -> Loading | None:
@@ -87,11 +111,19 @@ def loading_of(results: Iterable[TrialResult], speed: PredictedSpeed | None) -> 
     one_worker = _measured(loader.rates["1"])
     all_workers = _measured(loader.rates.get(str(loader.workers), one_worker.value))
     rate = None if speed is None else speed.samples_per_s
-    card = None if speed is None or rate is None else replace(rate.with_all(lambda samples: samples / speed.ranks), note=None)
+    card = (
+        None
+        if speed is None or rate is None
+        else replace(rate.with_all(lambda samples: samples / speed.ranks), note=None)
+    )
     needed = None if card is None else max(1, math.ceil(card.value / one_worker.value))
     binds = card is not None and all_workers.value < card.value
     return Loading(loader.workers, one_worker, all_workers, card, needed, binds)
 
 
 def _measured(samples_per_s: float) -> Estimate:
-    return Estimate(samples_per_s, Source.MEASURED, note="on this machine, by processes of the script's own loader")
+    return Estimate(
+        samples_per_s,
+        Source.MEASURED,
+        note="on this machine, by processes of the script's own loader",
+    )

@@ -1,4 +1,6 @@
-"""The kernels of a step, extrapolated to any batch size as allocations are: each one's arithmetic, bytes and lengths."""
+"""The kernels of a step, extrapolated to any batch size as allocations are: each one's arithmetic,
+bytes and lengths.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from brimful_inside.simulator.roofline import Kernel
 
 @dataclass(frozen=True)
 class StepKernels:
-    """The kernels of one step at one batch size: the different ones, and which of them ran, in order."""
+    """The kernels of one step at one batch size: the different ones, and which of them ran, in
+    order.
+    """
 
     kernels: tuple[Kernel, ...]
     order: tuple[int, ...]
@@ -22,7 +26,9 @@ class KernelModel:
     """Kernels whose numbers are polynomials of the batch size."""
 
     kernels: tuple[Kernel, ...]  # the different ones, with the numbers of the smallest trace
-    polynomials: tuple[tuple[Polynomial, ...], ...]  # of each: flops, bytes, launches, then its lengths
+    polynomials: tuple[
+        tuple[Polynomial, ...], ...
+    ]  # of each: flops, bytes, launches, then its lengths
     order: tuple[int, ...]
     fitted_at: tuple[int, ...]  # batch sizes
     exact: bool = True  # the same kernels ran at all sizes
@@ -31,13 +37,17 @@ class KernelModel:
         kernels = []
         for kernel, polynomials in zip(self.kernels, self.polynomials, strict=True):
             flops, nbytes, launches, *shape = (max(0, one.at(batch_size)) for one in polynomials)
-            kernels.append(kernel._replace(flops=flops, bytes=nbytes, launches=launches, shape=tuple(shape)))
+            kernels.append(
+                kernel._replace(flops=flops, bytes=nbytes, launches=launches, shape=tuple(shape))
+            )
         return StepKernels(tuple(kernels), self.order)
 
 
 @dataclass(frozen=True)
 class ScaledKernels:
-    """Kernels of traces that did not run the same ones: those of the nearest, grown as their kind's totals grow."""
+    """Kernels of traces that did not run the same ones: those of the nearest, grown as their kind's
+    totals grow.
+    """
 
     traced: Mapping[int, StepKernels]
     totals: Mapping[str, tuple[Polynomial, Polynomial]]  # kind: flops, bytes
@@ -52,8 +62,13 @@ class ScaledKernels:
         step = self.traced[nearest]
         if nearest == batch_size:
             return step
-        grown = {kind: [_growth(one, nearest, batch_size) for one in totals] for kind, totals in self.totals.items()}
-        kernels = (_scaled(kernel, nearest, *grown.get(kernel.kind, (1.0, 1.0))) for kernel in step.kernels)
+        grown = {
+            kind: [_growth(one, nearest, batch_size) for one in totals]
+            for kind, totals in self.totals.items()
+        }
+        kernels = (
+            _scaled(kernel, nearest, *grown.get(kernel.kind, (1.0, 1.0))) for kernel in step.kernels
+        )
         return StepKernels(tuple(kernels), step.order)
 
 
@@ -63,26 +78,40 @@ def _growth(total: Polynomial, old: int, new: int) -> float:
 
 
 def _scaled(kernel: Kernel, batch_size: int, flops: float, nbytes: float) -> Kernel:
-    """More of the same: a product grows in its rows, or in what it sums over: where the batch is a factor, or the longer."""
+    """More of the same: a product grows in its rows, or in what it sums over: where the batch is a
+    factor, or the longer.
+    """
     shape = list(kernel.shape)
     if shape:
         place = max((1, 3), key=lambda at: (shape[at] % max(1, batch_size) == 0, shape[at]))
         shape[place] = max(1, round(shape[place] * flops))
-    return kernel._replace(flops=round(kernel.flops * flops), bytes=round(kernel.bytes * nbytes), shape=tuple(shape))
+    return kernel._replace(
+        flops=round(kernel.flops * flops), bytes=round(kernel.bytes * nbytes), shape=tuple(shape)
+    )
 
 
-def fit_kernels(steps: Mapping[int, Sequence[Kernel]], alike: bool = True) -> KernelModel | ScaledKernels | None:
-    """The kernels of traces, by batch size, at any other; None without a step. One trace gives numbers that do not grow.
+def fit_kernels(
+    steps: Mapping[int, Sequence[Kernel]], alike: bool = True
+) -> KernelModel | ScaledKernels | None:
+    """The kernels of traces, by batch size, at any other; None without a step. One trace gives
+    numbers that do not grow.
 
-    Without `alike` it is known that not all sizes run the same kernels, though some may: then no polynomial is of all sizes.
+    Without `alike` it is known that not all sizes run the same kernels, though some may: then no
+    polynomial is of all sizes.
     """
     steps = {size: kernels for size, kernels in sorted(steps.items()) if kernels}
     if not steps:
         return None
     chosen = _alike(steps)
     if len(steps) > 1 and (len(chosen) == 1 or not alike):
-        return ScaledKernels({size: _distinct(kernels) for size, kernels in steps.items()}, _totals(steps))
-    points = [chosen[0], *([chosen[len(chosen) // 2]] if len(chosen) > 2 else []), chosen[-1]] if len(chosen) > 1 else chosen
+        return ScaledKernels(
+            {size: _distinct(kernels) for size, kernels in steps.items()}, _totals(steps)
+        )
+    points = (
+        [chosen[0], *([chosen[len(chosen) // 2]] if len(chosen) > 2 else []), chosen[-1]]
+        if len(chosen) > 1
+        else chosen
+    )
     numbers: dict[tuple, int] = {}
     different: list[Kernel] = []
     polynomials: list[tuple[Polynomial, ...]] = []
@@ -93,7 +122,9 @@ def fit_kernels(steps: Mapping[int, Sequence[Kernel]], alike: bool = True) -> Ke
             numbers[key] = len(different)
             different.append(kernels[0])
             columns = zip(*key[2], strict=True)
-            polynomials.append(tuple(fit_polynomial(list(zip(points, column, strict=True))) for column in columns))
+            polynomials.append(
+                tuple(fit_polynomial(list(zip(points, column, strict=True))) for column in columns)
+            )
         order.append(numbers[key])
     exact = len(chosen) == len(steps)
     return KernelModel(tuple(different), tuple(polynomials), tuple(order), tuple(points), exact)
@@ -104,10 +135,14 @@ def _numbers(kernel: Kernel) -> tuple[int, ...]:
 
 
 def _alike(steps: Mapping[int, Sequence[Kernel]]) -> list[int]:
-    """The most batch sizes whose steps ran the same kernels, ascending; of equally many those with the largest size."""
+    """The most batch sizes whose steps ran the same kernels, ascending; of equally many those with
+    the largest size.
+    """
     groups: dict[tuple, list[int]] = {}
     for size, kernels in steps.items():
-        groups.setdefault(tuple((k.op, k.kind, k.engine, len(k.shape)) for k in kernels), []).append(size)
+        groups.setdefault(
+            tuple((k.op, k.kind, k.engine, len(k.shape)) for k in kernels), []
+        ).append(size)
     return max(groups.values(), key=lambda sizes: (len(sizes), sizes[-1]))
 
 
@@ -121,7 +156,9 @@ def _totals(steps: Mapping[int, Sequence[Kernel]]) -> dict[str, tuple[Polynomial
     ends = [min(steps), max(steps)]
 
     def total(kind: str, field: str) -> Polynomial:
-        return fit_polynomial([(size, sum(getattr(k, field) for k in steps[size] if k.kind == kind)) for size in ends])
+        return fit_polynomial(
+            [(size, sum(getattr(k, field) for k in steps[size] if k.kind == kind)) for size in ends]
+        )
 
     kinds = {kernel.kind for size in ends for kernel in steps[size]}
     return {kind: (total(kind, "flops"), total(kind, "bytes")) for kind in kinds}

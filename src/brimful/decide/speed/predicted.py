@@ -1,6 +1,8 @@
-"""Speed on a card where nothing was run: the time of a step at any batch size, the knee, and what binds it.
+"""Speed on a card where nothing was run: the time of a step at any batch size, the knee, and what
+binds it.
 
-Kernels come from traces (`kernels`), their times from the roofline (`brimful_inside.simulator.roofline`).
+Kernels come from traces (`kernels`), their times from the roofline
+(`brimful_inside.simulator.roofline`).
 """
 
 from __future__ import annotations
@@ -8,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, Evidence, RelativeInterval, committed_evidence
+from brimful.decide.memory.intervals import (
+    STEP_TIME,
+    STEP_TIME_GROUPED,
+    Evidence,
+    RelativeInterval,
+    committed_evidence,
+)
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels, StepKernels
 from brimful.decide.speed.measured import TOLERANCE
 from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
@@ -28,29 +36,37 @@ from brimful_inside.simulator.roofline import (
 )
 from brimful_inside.simulator.trace import Outside
 
-# How far the host that will dispatch may differ from an ordinary one, either way (assumed: processors of servers and of
-# desktops differ by that much in a single thread, and so do scripts in what they do between operations).
+# How far the host that will dispatch may differ from an ordinary one, either way (assumed:
+# processors of servers and of desktops differ by that much in a single thread, and so do scripts in
+# what they do between operations).
 HOSTS = (0.5, 1.0, 2.0)
-# Wider on a card that is not the evidence's: how much of its peak a card reaches differs from one to the next (assumed; of five
-# other cards in bench/results/clock-*.json the medians lie within this).
+# Wider on a card that is not the evidence's: how much of its peak a card reaches differs from one
+# to the next (assumed; of five other cards in bench/results/clock-*.json the medians lie within
+# this).
 OTHER_CARD = 0.25
 ASSUMED_ERROR = 0.5  # without evidence
-# What exchange between cards reaches of their links' rate, with each of HOSTS, in their order (assumed: NCCL's rings reach 70
-# to 85 % in large messages; cards that exchange through the host's memory, and small messages, half of that and less).
+# What exchange between cards reaches of their links' rate, with each of HOSTS, in their order
+# (assumed: NCCL's rings reach 70 to 85 % in large messages; cards that exchange through the host's
+# memory, and small messages, half of that and less).
 LINKS_REACHED = (0.9, 0.7, 0.3)
-MACHINE_RANKS = 8  # more of them are on several machines, whose network nobody knows from here (assumed)
-# Host time of one small operation without modules and gradients, where `Efficiency.script_s` is that of a script's (assumed).
+MACHINE_RANKS = (
+    8  # more of them are on several machines, whose network nobody knows from here (assumed)
+)
+# Host time of one small operation without modules and gradients, where `Efficiency.script_s` is
+# that of a script's (assumed).
 ORDINARY_DISPATCH_S = 5e-6
-# What a network's products reach of what products of 8192 x 8192 do (assumed: 0.70 of the peak against 0.80 to 0.85).
+# What a network's products reach of what products of 8192 x 8192 do (assumed: 0.70 of the peak
+# against 0.80 to 0.85).
 OF_LARGE_SQUARES = 0.85
-GROUPED_SHARE = 0.05  # of a step's time: from here on convolutions by groups decide how far a prediction may be off
+# of a step's time: from here on convolutions by groups decide how far a prediction may be off
+GROUPED_SHARE = 0.05
 TOP = 10
 ROUNDING = 0.01  # of a step's samples: batches at the end of an epoch are smaller
 
 
 def rates_of(gpu: Gpu) -> Rates | None:
-    """The card's peaks at the clock that it holds, or what it reached where that was measured; None where only its memory is
-    known."""
+    """The card's peaks at the clock that it holds, or what it reached where that was measured; None
+    where only its memory is known."""
     known = gpu.bandwidth_bytes_per_s.source is not Source.ASSUMED
     reached = gpu.reached
     if not known and not ("bandwidth_bytes_per_s" in reached and "fp32_flops" in reached):
@@ -73,7 +89,9 @@ def _tensor_peaks(gpu: Gpu) -> dict[str, Estimate | None]:
 
 
 def efficiency_of(gpu: Gpu) -> Efficiency:
-    """What is reached of `rates_of`: all of what was measured to be reached, the fitted shares of a datasheet's peaks."""
+    """What is reached of `rates_of`: all of what was measured to be reached, the fitted shares of a
+    datasheet's peaks.
+    """
     found, reached = DEFAULT, gpu.reached
     if "bandwidth_bytes_per_s" in reached:
         found = found._replace(bandwidth=1.0)
@@ -81,7 +99,9 @@ def efficiency_of(gpu: Gpu) -> Efficiency:
         found = found._replace(cuda_cores=1.0)
     if any(f"{kind}_flops" in reached for kind in _tensor_peaks(gpu)):
         found = found._replace(tensor_cores=OF_LARGE_SQUARES, halved=1.0)
-    found = found._replace(**{name: reached[name] for name in ("kernel_s", "link_bytes_per_s") if name in reached})
+    found = found._replace(
+        **{name: reached[name] for name in ("kernel_s", "link_bytes_per_s") if name in reached}
+    )
     if gpu.peer_bytes_per_s is not None:
         found = found._replace(peer_bytes_per_s=gpu.peer_bytes_per_s.value)
     if "dispatch_s" in reached:
@@ -92,22 +112,37 @@ def efficiency_of(gpu: Gpu) -> Efficiency:
 def situation_of(step: StepKernels, times: Sequence[Timed]) -> str:
     """Which evidence speaks for a step."""
     grouped = sum(times[i].seconds for i in step.order if is_grouped(step.kernels[i]))
-    return STEP_TIME_GROUPED if grouped > GROUPED_SHARE * sum(times[i].seconds for i in step.order) else STEP_TIME
+    return (
+        STEP_TIME_GROUPED
+        if grouped > GROUPED_SHARE * sum(times[i].seconds for i in step.order)
+        else STEP_TIME
+    )
 
 
-def step_interval(gpu: Gpu, situation: str = STEP_TIME, evidence: tuple[Evidence, ...] | None = None) -> RelativeInterval:
+def step_interval(
+    gpu: Gpu, situation: str = STEP_TIME, evidence: tuple[Evidence, ...] | None = None
+) -> RelativeInterval:
     """How far a predicted step time may be off, by the committed evidence."""
-    found = [one for one in (committed_evidence() if evidence is None else evidence) if one.situation == situation]
+    found = [
+        one
+        for one in (committed_evidence() if evidence is None else evidence)
+        if one.situation == situation
+    ]
     if not found:
         basis = f"assumed, within a factor of {1 / ASSUMED_ERROR:g}"
-        return RelativeInterval(-ASSUMED_ERROR, ASSUMED_ERROR / (1 - ASSUMED_ERROR), basis, Source.ASSUMED)
+        return RelativeInterval(
+            -ASSUMED_ERROR, ASSUMED_ERROR / (1 - ASSUMED_ERROR), basis, Source.ASSUMED
+        )
     own = [one for one in found if gpu.name in one.hardware]
     best = max(own or found, key=lambda one: one.count)
     basis = f"{best.basis} ({best.count} models, {best.hardware}, {best.date})"
     if own or "bandwidth_bytes_per_s" in gpu.reached:
         basis += "; by rates measured on this card" if gpu.reached else ""
         return RelativeInterval(best.low_error, best.high_error, basis, Source.MEASURED)
-    low, high = (1 + best.low_error) / (1 + OTHER_CARD) - 1, (1 + best.high_error) * (1 + OTHER_CARD) - 1
+    low, high = (
+        (1 + best.low_error) / (1 + OTHER_CARD) - 1,
+        (1 + best.high_error) * (1 + OTHER_CARD) - 1,
+    )
     basis += f"; widened by {100 * OTHER_CARD:.0f} %, for this is another card"
     return RelativeInterval(low, high, basis, Source.MEASURED)
 
@@ -126,14 +161,19 @@ class _Clock:
         return step, [kernel_time(kernel, self.rates, usual) for kernel in step.kernels]
 
     def steps(self, batch_size: int) -> list[Step]:
-        """The step with each of `HOSTS`, and with as much of the links' rate; with the slowest nothing hides the exchange."""
+        """The step with each of `HOSTS`, and with as much of the links' rate; with the slowest
+        nothing hides the exchange.
+        """
         step, times = self.kernels(batch_size)
         kernels, ordered = [step.kernels[i] for i in step.order], [times[i] for i in step.order]
         exchange = [n for n, kernel in enumerate(kernels) if kernel.kind in (PEER, COLLECTIVE)]
         found = []
         for factor, share in zip(HOSTS, LINKS_REACHED, strict=True):
             if exchange and factor > 1:
-                kernels = [kernel._replace(kind=PEER) if kernel.kind == COLLECTIVE else kernel for kernel in kernels]
+                kernels = [
+                    kernel._replace(kind=PEER) if kernel.kind == COLLECTIVE else kernel
+                    for kernel in kernels
+                ]
             for n in exchange:
                 ordered[n] = kernel_time(kernels[n], self.rates, self._reaching(share))
             found.append(step_time(kernels, ordered, self.efficiency.with_host(factor)))
@@ -153,10 +193,11 @@ def predict_speed(
     ranks: int = 1,
     draws: bool = True,
 ) -> PredictedSpeed | None:
-    """The speed at `batch_size` (None: of the command as it stands) and the curve up to `largest`, the largest that fits.
+    """The speed at `batch_size` (None: of the command as it stands) and the curve up to `largest`,
+    the largest that fits.
 
-    `samples_at`: samples in a step, by batch size; None where nobody knows them. Without `draws` no curve shows sizes that
-    were not traced. None for a card without known rates.
+    `samples_at`: samples in a step, by batch size; None where nobody knows them. Without `draws` no
+    curve shows sizes that were not traced. None for a card without known rates.
     """
     rates = rates_of(gpu)
     if rates is None:
@@ -167,7 +208,13 @@ def predict_speed(
     steps = clock.steps(at)
     step, estimate = steps[1], _estimate(steps, interval)
     curve = _Curve()
-    if draws and largest is not None and batch_size is not None and samples_at is not None and len(model.fitted_at) > 1:
+    if (
+        draws
+        and largest is not None
+        and batch_size is not None
+        and samples_at is not None
+        and len(model.fitted_at) > 1
+    ):
         curve = _curve(clock, largest, batch_size, samples_at, interval)
     own = None if samples_at is None else _rate(samples_at(at), estimate)
     return PredictedSpeed(
@@ -179,7 +226,9 @@ def predict_speed(
         knee_batch_size=curve.knees[1] if curve.knees else None,
         knee_interval=(min(curve.knees), max(curve.knees)) if curve.knees else None,
         tolerance=TOLERANCE,
-        bound_by={name: seconds / step.seconds for name, seconds in step.shares.items()} if step.seconds else {},
+        bound_by={name: seconds / step.seconds for name, seconds in step.shares.items()}
+        if step.seconds
+        else {},
         kernels=_top(clock, at, step.seconds),
         exact=model.exact,
         notes=notes,
@@ -189,12 +238,15 @@ def predict_speed(
 
 
 def seconds_outside(work: Outside, gpu: Gpu) -> Estimate | None:
-    """Seconds of a sample of an evaluation, or from one pass over the training's data to the next, by a trace: what the card
-    computes or what the host dispatches, where that is longer. None for a card without known rates, and where nothing ran."""
+    """Seconds of a sample of an evaluation, or from one pass over the training's data to the next,
+    by a trace: what the card computes or what the host dispatches, where that is longer. None for a
+    card without known rates, and where nothing ran."""
     rates, efficiency = rates_of(gpu), efficiency_of(gpu)
     if rates is None or not work.kernels:
         return None
-    device_s = sum(times * kernel_time(kernel, rates, efficiency).seconds for times, kernel in work.kernels)
+    device_s = sum(
+        times * kernel_time(kernel, rates, efficiency).seconds for times, kernel in work.kernels
+    )
     host_s = sum(times * dispatch_time(kernel, efficiency) for times, kernel in work.kernels)
     fast, middle, slow = (max(device_s, host_s * factor) / work.amount for factor in HOSTS)
     interval = step_interval(gpu)
@@ -202,11 +254,17 @@ def seconds_outside(work: Outside, gpu: Gpu) -> Estimate | None:
 
 
 def _exchange(gpu: Gpu, steps: Sequence[Step]) -> Estimate | None:
-    """Seconds of a step that its cards exchange bytes, also where other work hides it; None where none do."""
+    """Seconds of a step that its cards exchange bytes, also where other work hides it; None where
+    none do.
+    """
     fast, middle, slow = (step.links_s for step in steps)
     if not middle:
         return None
-    link = (gpu.peer_bytes_per_s.note or "").split(";")[0] if gpu.peer_bytes_per_s else "PCIe 3.0, assumed"
+    link = (
+        (gpu.peer_bytes_per_s.note or "").split(";")[0]
+        if gpu.peer_bytes_per_s
+        else "PCIe 3.0, assumed"
+    )
     return Estimate(middle, Source.PREDICTED, fast, slow, link)
 
 
@@ -220,32 +278,56 @@ class _Curve:
 
 
 def _curve(
-    clock: _Clock, largest: int, batch_size: int, samples_at: Callable[[int], float], interval: RelativeInterval
+    clock: _Clock,
+    largest: int,
+    batch_size: int,
+    samples_at: Callable[[int], float],
+    interval: RelativeInterval,
 ) -> _Curve:
     sizes = sizes_up_to(largest, {batch_size} if batch_size <= largest else ())
     samples = {size: samples_at(size) for size in sizes}
     steps = {size: clock.steps(size) for size in sizes}
-    points = tuple(Point(size, _rate(samples[size], _estimate(steps[size], interval))) for size in sizes)
-    rates = [{size: samples[size] / steps[size][host].seconds for size in sizes} for host in range(len(HOSTS))]
+    points = tuple(
+        Point(size, _rate(samples[size], _estimate(steps[size], interval))) for size in sizes
+    )
+    rates = [
+        {size: samples[size] / steps[size][host].seconds for size in sizes}
+        for host in range(len(HOSTS))
+    ]
     best = max(sizes, key=lambda size: (rates[1][size], -size))
-    knees = (min(size for size in sizes if of[size] >= max(of.values()) * (1 - TOLERANCE)) for of in rates)
+    knees = (
+        min(size for size in sizes if of[size] >= max(of.values()) * (1 - TOLERANCE))
+        for of in rates
+    )
     return _Curve(points, best, tuple(knees))
 
 
 def _estimate(steps: Sequence[Step], interval: RelativeInterval) -> Estimate:
-    """Seconds of a step with each of `HOSTS`: what kernels take may be off by the evidence's interval, the host as they are."""
+    """Seconds of a step with each of `HOSTS`: what kernels take may be off by the evidence's
+    interval, the host as they are.
+    """
     fast, middle, slow = (step.seconds for step in steps)
-    return Estimate(middle, Source.PREDICTED, fast * (1 + interval.low), slow * (1 + interval.high), interval.basis)
+    return Estimate(
+        middle,
+        Source.PREDICTED,
+        fast * (1 + interval.low),
+        slow * (1 + interval.high),
+        interval.basis,
+    )
 
 
 def _rate(samples: float, step: Estimate) -> Estimate:
     low = samples / step.high if step.high else None
     high = samples / step.low if step.low else None
-    return Estimate(samples / step.value if step.value else 0.0, Source.PREDICTED, low, high, step.note)
+    return Estimate(
+        samples / step.value if step.value else 0.0, Source.PREDICTED, low, high, step.note
+    )
 
 
 def sizes_up_to(largest: int, also: Iterable[int] = ()) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16, ... : powers of two and what lies half way between them, and the largest."""
+    """1, 2, 3, 4, 6, 8, 12, 16, ... : powers of two and what lies half way between them, and the
+    largest.
+    """
     sizes, power = {1, largest} | set(also), 2
     while power <= largest:
         sizes |= {power, power * 3 // 2}
@@ -264,19 +346,26 @@ def _top(clock: _Clock, batch_size: int, step_s: float) -> tuple[KernelShare, ..
             by_bound[timed.bound] = by_bound.get(timed.bound, 0.0) + timed.seconds
     totals = sorted(spent.items(), key=lambda item: -sum(item[1].values()))[:TOP]
     return tuple(
-        KernelShare(name, sum(parts.values()) / step_s, max(parts, key=lambda bound: parts[bound])) for name, parts in totals
+        KernelShare(name, sum(parts.values()) / step_s, max(parts, key=lambda bound: parts[bound]))
+        for name, parts in totals
     )
 
 
 def _name(op: str) -> str:
-    """The short name of an operation of PyTorch: convolution_backward of aten.convolution_backward.default."""
+    """The short name of an operation of PyTorch: convolution_backward of
+    aten.convolution_backward.default.
+    """
     parts = op.split(".")
     return parts[1] if len(parts) > 1 and parts[0] == "aten" else op
 
 
 def is_of_a_fixed_total(seen: Mapping[int, float | None], batches: Mapping[int, float]) -> bool:
-    """Whether as many batches make a step as come to the same samples at every batch size, up to a part of a batch."""
-    sizes = sorted(size for size, samples in seen.items() if size and samples and size in batches)[:2]
+    """Whether as many batches make a step as come to the same samples at every batch size, up to a
+    part of a batch.
+    """
+    sizes = sorted(size for size, samples in seen.items() if size and samples and size in batches)[
+        :2
+    ]
     if len(sizes) < 2:
         return False
     small, large = sizes
@@ -288,20 +377,24 @@ def is_of_a_fixed_total(seen: Mapping[int, float | None], batches: Mapping[int, 
 def samples_by_size(seen: Mapping[int, float | None]) -> Callable[[int], float] | None:
     """Samples in a step by batch size, from what traces showed; None where they showed none.
 
-    In proportion to the batch size, as far as that was seen; from there on no more than the next larger trace showed: a script
-    may cap its batch, and a data set ends.
+    In proportion to the batch size, as far as that was seen; from there on no more than the next
+    larger trace showed: a script may cap its batch, and a data set ends.
     """
     known = {size: float(samples) for size, samples in sorted(seen.items()) if samples}
     if not known:
         return None
     first = min(known)
     each = known[first] / first if first else 0.0
-    capped = {size: samples for size, samples in known.items() if samples < each * size * (1 - ROUNDING)}
+    capped = {
+        size: samples for size, samples in known.items() if samples < each * size * (1 - ROUNDING)
+    }
 
     def samples_at(size: int) -> float:
         if size in known:
             return known[size]
-        beyond = [samples for at, samples in capped.items() if at >= size] or list(capped.values())[-1:]
+        beyond = [samples for at, samples in capped.items() if at >= size] or list(capped.values())[
+            -1:
+        ]
         return max(1.0, min([each * size if first else known[first], *beyond[:1]]))
 
     return samples_at

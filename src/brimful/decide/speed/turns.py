@@ -1,6 +1,8 @@
-"""How much faster one way to train is than another, by their own runs alone: what other settings showed says nothing of it.
+"""How much faster one way to train is than another, by their own runs alone: what other settings
+showed says nothing of it.
 
-Runs that were made by turns (A B A B) are compared turn by turn, so that a machine that gets slower meanwhile slows both.
+Runs that were made by turns (A B A B) are compared turn by turn, so that a machine that gets slower
+meanwhile slows both.
 """
 
 from __future__ import annotations
@@ -13,11 +15,16 @@ from dataclasses import dataclass
 from brimful.decide.speed.measured import TOLERANCE, step_spread
 from brimful.values import Setting, TrialResult
 
-BUSY = 0.1  # other processes that take more than this share of the cores are seen in a trial's times
-# Assumed, and checked by `bench/tune_regret.py`: by how much two trials of the same settings differ where nothing else runs
-# (processes start anew, memory lies elsewhere), and what each share of the cores that others take adds to that.
+BUSY = (
+    0.1  # other processes that take more than this share of the cores are seen in a trial's times
+)
+# Assumed, and checked by `bench/tune_regret.py`: by how much two trials of the same settings differ
+# where nothing else runs (processes start anew, memory lies elsewhere), and what each share of the
+# cores that others take adds to that.
 _QUIET, _OF_LOAD = 0.02, 0.1
-_EXPECTED_WEIGHT = 3  # so many turns' worth: what is expected of the spread, beside what the turns show
+_EXPECTED_WEIGHT = (
+    3  # so many turns' worth: what is expected of the spread, beside what the turns show
+)
 _Z95 = 1.96
 
 
@@ -33,12 +40,16 @@ class Gain:
 
     @property
     def is_clear(self) -> bool:
-        """By more than the tolerance, and by more than its noise; where others use the machine, in more than one turn."""
+        """By more than the tolerance, and by more than its noise; where others use the machine, in
+        more than one turn.
+        """
         return self.middle > TOLERANCE and self.low > 0 and (self.turns > 1 or not self.loaded)
 
 
 def gain(one: Sequence[TrialResult], other: Sequence[TrialResult]) -> Gain | None:
-    """Of the runs of `one` over those of `other`, each in order, the latest side by side; None where one has no speed."""
+    """Of the runs of `one` over those of `other`, each in order, the latest side by side; None
+    where one has no speed.
+    """
     runs = ([run for run in runs if run.samples_per_s] for runs in (one, other))
     turns = list(zip(*map(reversed, runs), strict=False))
     if not turns:
@@ -49,15 +60,25 @@ def gain(one: Sequence[TrialResult], other: Sequence[TrialResult]) -> Gain | Non
     spread = math.sqrt((_EXPECTED_WEIGHT * expected + seen) / (_EXPECTED_WEIGHT + len(turns) - 1))
     middle, half = statistics.median(logs), _Z95 * spread / math.sqrt(len(turns))
     low, high = math.expm1(middle - half), math.expm1(middle + half)
-    return Gain(math.expm1(middle), low, high, len(turns), any(_is_loaded(run) for turn in turns for run in turn))
+    return Gain(
+        math.expm1(middle),
+        low,
+        high,
+        len(turns),
+        any(_is_loaded(run) for turn in turns for run in turn),
+    )
 
 
 def _log_ratio(one: TrialResult, other: TrialResult) -> float:
-    """By wall time; where others took a part of the machine, a difference counts as far as processor time shows it too. Not so
-    of another number of loader workers: they read beside the training, whose own processor time stays as it is."""
+    """By wall time; where others took a part of the machine, a difference counts as far as
+    processor time shows it too. Not so
+    of another number of loader workers: they read beside the training, whose own processor time
+    stays as it is."""
     wall = math.log((one.samples_per_s or 1.0) / (other.samples_per_s or 1.0))
     other_workers = _workers(one) != _workers(other)
-    if other_workers or not (one.samples_per_cpu_s and other.samples_per_cpu_s and (_is_loaded(one) or _is_loaded(other))):
+    if other_workers or not (
+        one.samples_per_cpu_s and other.samples_per_cpu_s and (_is_loaded(one) or _is_loaded(other))
+    ):
         return wall
     processor = math.log(one.samples_per_cpu_s / other.samples_per_cpu_s)
     return min(wall, processor, key=abs) if wall * processor > 0 else 0.0
@@ -69,7 +90,10 @@ def _workers(run: TrialResult) -> Setting | None:
 
 def _expected_spread(one: TrialResult, other: TrialResult) -> float:
     """Of the ratio of two runs, by the steps of each and by what else ran."""
-    each = [math.hypot(_QUIET, step_spread(run.step_s) or 0.0, _OF_LOAD * _load(run)) for run in (one, other)]
+    each = [
+        math.hypot(_QUIET, step_spread(run.step_s) or 0.0, _OF_LOAD * _load(run))
+        for run in (one, other)
+    ]
     return math.hypot(*each)
 
 

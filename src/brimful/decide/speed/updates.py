@@ -1,4 +1,6 @@
-"""What the optimizer's step takes after a change to it: other kernels in place of those that a trace shows of it."""
+"""What the optimizer's step takes after a change to it: other kernels in place of those that a
+trace shows of it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from dataclasses import replace
 from brimful.values import Estimate
 from brimful_inside.simulator.roofline import BY_AUTOGRAD, BY_OPTIMIZER, MEMORY, Efficiency, Kernel
 
-# What a host's optimizer reads and writes in a second (assumed: two channels of DDR4-3200 carry 51 GB/s, a server's eight 205).
+# What a host's optimizer reads and writes in a second (assumed: two channels of DDR4-3200 carry 51
+# GB/s, a server's eight 205).
 HOST_BYTES_PER_S = 40e9
 
 #: the kernels of a step -> after a change
@@ -32,7 +35,9 @@ def updated_by(nbytes: int, operations: int) -> Reworked:
 
 def adding_gradients(gradients: int, tensors: int) -> Reworked:
     """A micro-batch that adds its gradients to those before it, and makes no update."""
-    one = Kernel("the gradients' sum", MEMORY, 0, 3 * gradients // max(1, tensors), engine=BY_AUTOGRAD)
+    one = Kernel(
+        "the gradients' sum", MEMORY, 0, 3 * gradients // max(1, tensors), engine=BY_AUTOGRAD
+    )
     return lambda kernels: [*without_update(kernels), *[one] * tensors]
 
 
@@ -40,14 +45,22 @@ def shared_by(cards: int) -> Reworked:
     """Each of the cards updates its part."""
 
     def rework(kernels: Sequence[Kernel]) -> list[Kernel]:
-        return [one._replace(bytes=one.bytes // cards) if one.engine == BY_OPTIMIZER else one for one in kernels]
+        return [
+            one._replace(bytes=one.bytes // cards) if one.engine == BY_OPTIMIZER else one
+            for one in kernels
+        ]
 
     return rework
 
 
 def on_the_host_s(gradients: int, states: int, efficiency: Efficiency) -> float:
-    """Gradients go to pinned memory and parameters come back, tensor by tensor, beside the host's own arithmetic."""
-    return max(2 * gradients / efficiency.pinned_bytes_per_s, update_bytes(gradients, states) / HOST_BYTES_PER_S)
+    """Gradients go to pinned memory and parameters come back, tensor by tensor, beside the host's
+    own arithmetic.
+    """
+    return max(
+        2 * gradients / efficiency.pinned_bytes_per_s,
+        update_bytes(gradients, states) / HOST_BYTES_PER_S,
+    )
 
 
 def micro_batches_s(step: Estimate, micro_batch: Estimate, parts: int) -> Estimate:
@@ -57,4 +70,6 @@ def micro_batches_s(step: Estimate, micro_batch: Estimate, parts: int) -> Estima
         last, other = getattr(step, name), getattr(micro_batch, name)
         return None if last is None or other is None else last + (parts - 1) * other
 
-    return replace(step, value=step.value + (parts - 1) * micro_batch.value, low=of("low"), high=of("high"))
+    return replace(
+        step, value=step.value + (parts - 1) * micro_batch.value, low=of("low"), high=of("high")
+    )

@@ -21,16 +21,23 @@ from brimful.values import (
 )
 
 
-def command_line(command: Command, settings: Mapping[str, Setting], environment: Mapping[str, str] | None = None) -> str:
+def command_line(
+    command: Command, settings: Mapping[str, Setting], environment: Mapping[str, str] | None = None
+) -> str:
     """A line for the shell: the environment in front, every word quoted where it has to be.
 
-    A script in which brimful sets a number itself is run by brimful, with the plan. Raises UsageError for a placeholder that
-    `settings` leaves open.
+    A script in which brimful sets a number itself is run by brimful, with the plan. Raises
+    UsageError for a placeholder that `settings` leaves open.
     """
     if command.places:
         return f"brimful run -- {shlex.join(filled(command, settings))}"
     variables = sorted((command.environment | dict(environment or {})).items())
-    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables), shlex.join(fill(command, settings))])
+    return " ".join(
+        [
+            *(f"{name}={shlex.quote(value)}" for name, value in variables),
+            shlex.join(fill(command, settings)),
+        ]
+    )
 
 
 def planned_settings(
@@ -41,16 +48,26 @@ def planned_settings(
     requested: Mapping[str, Setting] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[PlannedSetting, ...]:
-    """One entry for every setting that was requested, chosen, or put into the environment; `why`: reasons by name, if any."""
+    """One entry for every setting that was requested, chosen, or put into the environment; `why`:
+    reasons by name, if any.
+    """
     asked = dict(command.given) | dict(requested or {})
     rows = []
     for name in dict.fromkeys([*chosen, *asked]):
         effective = chosen.get(name, asked.get(name))
         kept = name in asked and asked[name] == effective and type(asked[name]) is type(effective)
-        reason = why.get(name) or ("as asked" if kept else "set by you" if name not in asked else "changed")
+        reason = why.get(name) or (
+            "as asked" if kept else "set by you" if name not in asked else "changed"
+        )
         rows.append(PlannedSetting(name, asked.get(name), effective, reason, source))
     rows += [
-        PlannedSetting(name, command.environment.get(name), value, why.get(name, "measured to be faster"), source)
+        PlannedSetting(
+            name,
+            command.environment.get(name),
+            value,
+            why.get(name, "measured to be faster"),
+            source,
+        )
         for name, value in sorted((environment or {}).items())
     ]
     return tuple(rows)
@@ -77,7 +94,8 @@ def make_plan(
 ) -> Plan:
     """The plan for `chosen` settings; `samples` are all the trials that were run, failed ones too.
 
-    `source` says where the numbers of a verified plan come from: an imaginary card verifies, and still predicts.
+    `source` says where the numbers of a verified plan come from: an imaginary card verifies, and
+    still predicts.
     """
     source = source if verified else Source.PREDICTED
     return Plan(

@@ -12,9 +12,14 @@ from brimful.decide.tune.runs import Way
 from brimful.units import counted
 from brimful.values import Objective, Setting, SpeedEstimate, TrialResult
 
-# glibc maps every tensor over 32 MiB anew and gives it back when it dies, and the kernel clears each page of it: on a CPU
-# that costs more than the batch size does. With these (mallopt(3)) memory is kept and reused.
-ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TOP_PAD_": str(256 * 1024**2), "MALLOC_TRIM_THRESHOLD_": "100000000000"}
+# glibc maps every tensor over 32 MiB anew and gives it back when it dies, and the kernel clears
+# each page of it: on a CPU that costs more than the batch size does. With these (mallopt(3)) memory
+# is kept and reused.
+ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TOP_PAD_": str(256 * 1024**2),
+    "MALLOC_TRIM_THRESHOLD_": "100000000000",
+}
 
 MAX_TRIALS = 24
 FACTOR = 4  # between the sizes of the first round
@@ -35,13 +40,17 @@ class SpeedProblem:
 
     largest_batch_size: int  # that fits by what the memory trials show, and obeys all other limits
     fits: Callable[[TrialResult], bool]  # whether a sample ran to its end within the budget
-    settings: Mapping[str, Setting] = field(default_factory=dict)  # besides the batch size, with values that are in force
+    settings: Mapping[str, Setting] = field(
+        default_factory=dict
+    )  # besides the batch size, with values that are in force
     requested: int | None = None  # the user's own batch size
     environments: tuple[Mapping[str, str], ...] = ()  # to try against none
     worker_counts: tuple[int, ...] = ()  # to try for an open {num_workers}
     objective: Objective = Objective.FASTEST
     max_trials: int = MAX_TRIALS
-    limited_by: str | None = None  # what set the largest size: "dataset", "max_batch_size" or "budget"
+    limited_by: str | None = (
+        None  # what set the largest size: "dataset", "max_batch_size" or "budget"
+    )
 
     def __post_init__(self) -> None:
         if self.largest_batch_size < 1:
@@ -54,22 +63,30 @@ class SpeedProblem:
         """About how many trials the search takes, for the display."""
         if self.objective is not Objective.FASTEST:
             return 1
-        sizes = math.ceil(math.log(self.largest_batch_size + 1, FACTOR)) + 2  # of the first round, and between them
+        sizes = (
+            math.ceil(math.log(self.largest_batch_size + 1, FACTOR)) + 2
+        )  # of the first round, and between them
         pairs = len(self.environments) + len(self.worker_counts)
         return min(self.max_trials, min(6, sizes) + pairs + (3 if self.requested else 1))
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What was found. `chosen` is None where no run ended within the budget; `failure` says which trial stopped the search."""
+    """What was found. `chosen` is None where no run ended within the budget; `failure` says which
+    trial stopped the search.
+    """
 
     chosen: dict[str, Setting] | None
     environment: dict[str, str]
     why: dict[str, str]  # by setting
     speed: SpeedEstimate  # of the chosen context
     chosen_runs: tuple[TrialResult, ...]  # what was chosen
-    own_runs: tuple[TrialResult, ...]  # the user's own settings; () where they were not given or did not fit
-    gain: Gain | None  # of the choice over the user's own settings; None where it is these, or nothing is known
+    own_runs: tuple[
+        TrialResult, ...
+    ]  # the user's own settings; () where they were not given or did not fit
+    gain: (
+        Gain | None
+    )  # of the choice over the user's own settings; None where it is these, or nothing is known
     failure: TrialResult | None = None
 
 
@@ -92,7 +109,8 @@ _LIMITS = {
 
 
 def top_sentence(top: Top | None, size: int, limited_by: str | None, trials: int) -> str | None:
-    """Why the search tried nothing above `size`, the largest that it may name; None where larger ones brought nothing.
+    """Why the search tried nothing above `size`, the largest that it may name; None where larger
+    ones brought nothing.
 
     `limited_by`: what set the ceiling ("dataset", "max_batch_size" or "budget").
     """
@@ -101,14 +119,17 @@ def top_sentence(top: Top | None, size: int, limited_by: str | None, trials: int
         Top.MEMORY: f"what is larger than {size:,} was not within the budget",
         Top.FAILED: f"above {size:,} the script raised an error",
         Top.SHORT: f"above {size:,} an epoch has too few steps to show a speed",
-        Top.TRIALS: f"nothing above {size:,} was tried: {trials} trials are the most that a search makes",
+        Top.TRIALS: f"nothing above {size:,} was tried: {trials} trials are the most that a search "
+        "makes",
     }
     return sentences.get(top) if top is not None else None
 
 
 def gain_text(found: Gain) -> str:
     """ "+12% samples/s [+4%, +21%], 2 turns side by side"."""
-    return f"{found.middle:+.0%} samples/s [{found.low:+.0%}, {found.high:+.0%}], {turns_text(found)}"
+    return (
+        f"{found.middle:+.0%} samples/s [{found.low:+.0%}, {found.high:+.0%}], {turns_text(found)}"
+    )
 
 
 def unclear_text(way: Way, found: Gain) -> str:

@@ -1,4 +1,6 @@
-"""What the trials of a search have shown: which sizes ran, which did not fit, which fail, and how fast they were."""
+"""What the trials of a search have shown: which sizes ran, which did not fit, which fail, and how
+fast they were.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from brimful.decide.speed.turns import Gain, gain
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Outcome, Setting, TrialResult
 
-HOPELESS = (Outcome.PROBE_NOT_LOADED, Outcome.UNSUPPORTED)  # no other size can do better, unless one has done already
+HOPELESS = (
+    Outcome.PROBE_NOT_LOADED,
+    Outcome.UNSUPPORTED,
+)  # no other size can do better, unless one has done already
 
 
 @dataclass(frozen=True)
@@ -44,11 +49,15 @@ class Runs:
         self._fitting: dict[Way, list[TrialResult]] = {}
 
     def add(self, sample: TrialResult, way: Way, lowers: bool) -> None:
-        """Files a sample. `lowers`: a size that does not fit lowers the ceiling (not so in a context that is only tried)."""
+        """Files a sample. `lowers`: a size that does not fit lowers the ceiling (not so in a
+        context that is only tried).
+        """
         self.samples.append(sample)
         if self._fits(sample):
             self._fitting.setdefault(way, []).append(sample)
-        elif sample.outcome in OUT_OF_MEMORY or sample.outcome is Outcome.COMPLETED:  # completed, with its peak over the budget
+        elif (
+            sample.outcome in OUT_OF_MEMORY or sample.outcome is Outcome.COMPLETED
+        ):  # completed, with its peak over the budget
             if lowers:
                 self._lower(way.size - 1)
         elif sample.outcome is not Outcome.INTERRUPTED:
@@ -66,7 +75,12 @@ class Runs:
 
     def fitting(self, context: Context | None = None) -> list[TrialResult]:
         """Runs that ended within the budget, of one context or of all."""
-        return [run for way, runs in self._fitting.items() if context in (None, way.context) for run in runs]
+        return [
+            run
+            for way, runs in self._fitting.items()
+            if context in (None, way.context)
+            for run in runs
+        ]
 
     def at(self, way: Way) -> list[TrialResult]:
         return self._fitting.get(way, [])

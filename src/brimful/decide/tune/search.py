@@ -1,10 +1,12 @@
-"""The search for settings on a device that has a clock: a generator of trials to run, without running any.
+"""The search for settings on a device that has a clock: a generator of trials to run, without
+running any.
 
-In order: the user's own settings; other ways to run them (the host allocator's environment, loader workers); batch sizes four
-times apart, then between the best of them; those that may still be the best again, fewer each time; and last the choice and
-the user's own settings by turns. It is named only if it is clearly faster there. A comparison of two goes on, by turns, while
-a decision hangs on it. Only out of memory, or a peak over the budget, makes the search go smaller; sizes at which the command
-crashes or takes too long are left out.
+In order: the user's own settings; other ways to run them (the host allocator's environment, loader
+workers); batch sizes four times apart, then between the best of them; those that may still be the
+best again, fewer each time; and last the choice and the user's own settings by turns. It is named
+only if it is clearly faster there. A comparison of two goes on, by turns, while a decision hangs on
+it. Only out of memory, or a peak over the budget, makes the search go smaller; sizes at which the
+command crashes or takes too long are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ from dataclasses import replace
 from brimful.decide.speed.measured import TOLERANCE, speed_estimate
 from brimful.decide.speed.turns import Gain
 from brimful.decide.tune.objective import choose
-from brimful.decide.tune.problem import FACTOR, Request, SearchResult, SpeedProblem, Top, gain_text, top_sentence, unclear_text
+from brimful.decide.tune.problem import (
+    FACTOR,
+    Request,
+    SearchResult,
+    SpeedProblem,
+    Top,
+    gain_text,
+    top_sentence,
+    unclear_text,
+)
 from brimful.decide.tune.runs import HOPELESS, Context, Runs, Way
 from brimful.values import Objective, Outcome, TrialResult
 
@@ -27,7 +38,9 @@ WORTH = 0.10  # a gain that is no larger than this at best is not worth more tri
 PATIENCE = 3  # sizes at which the script fails before any has run to its end
 CLOSE = 1.3  # neighbouring sizes nearer than this are not worth another one between them
 SHRINK = 0.9  # after a size that did not fit, where nothing between is known
-_FASTER = "among the fastest sizes that were run, and clearly faster than your own settings beside it"
+_FASTER = (
+    "among the fastest sizes that were run, and clearly faster than your own settings beside it"
+)
 
 
 class _Stop(Exception):
@@ -51,14 +64,20 @@ class Search:
         self._context = self._home
         self._why: dict[str, str] = {}
         self._top: Top | None = None
-        self._settled: Way | None = None  # the choice that was clearly faster beside the user's own settings
+        self._settled: Way | None = (
+            None  # the choice that was clearly faster beside the user's own settings
+        )
         self._refuted: dict[Way, Gain] = {}
         self._failure: TrialResult | None = None
-        self._most_trials = max(1, problem.max_trials - (2 * CHOICES if self._own and problem.max_trials > 8 else 0))
+        self._most_trials = max(
+            1, problem.max_trials - (2 * CHOICES if self._own and problem.max_trials > 8 else 0)
+        )
 
     def steps(self) -> _Steps:
         fastest = self.problem.objective is Objective.FASTEST
-        for part in (self._fastest, self._against_own, self._confirm) if fastest else (self._settle,):
+        for part in (
+            (self._fastest, self._against_own, self._confirm) if fastest else (self._settle,)
+        ):
             try:
                 yield from part()
             except _Stop as stop:
@@ -73,7 +92,8 @@ class Search:
         return SearchResult(
             chosen=way.settings if way else None,
             environment=dict(context.environment),
-            why=(self._why if context == self._context else {}) | ({"batch_size": why} if way else {}),
+            why=(self._why if context == self._context else {})
+            | ({"batch_size": why} if way else {}),
             speed=speed_estimate(self.runs.fitting(context)),
             chosen_runs=tuple(self.runs.at(way)) if way else (),
             own_runs=tuple(self.runs.at(own)) if own else (),
@@ -117,7 +137,7 @@ class Search:
                 raise _Stop(self.runs.samples[-1])
             size = max(1, min(self.runs.ceiling, int(size * SHRINK)))
 
-    # --- what is named ------------------------------------------------------------------------------------------------
+    # --- what is named ---
 
     def _named(self) -> tuple[Way | None, str]:
         """The choice with its reason; the user's own settings where nothing is clearly faster."""
@@ -133,20 +153,29 @@ class Search:
         return way, f"{why}; {top}" if top else why
 
     def _choice(self) -> tuple[Way | None, str]:
-        """What ran best so far, of what was not refuted: the smallest size within the tolerance of the best, and, where the
-        user's own settings ran, of those that are more than the tolerance faster."""
+        """What ran best so far, of what was not refuted: the smallest size within the tolerance of
+        the best, and, where the user's own settings ran, of those that are more than the tolerance
+        faster."""
         problem, own = self.problem, self._own
         context = self._context if self.runs.fitting(self._context) else self._home
         choice = choose(problem.objective, self.runs.fitting(context), problem.requested)
         if choice is None:
             return None, ""
         if self._settled is not None and self.runs.rates(self._settled):
-            return self._settled, choice.why if self._settled == Way(context, choice.batch_size) else _FASTER
+            return self._settled, choice.why if self._settled == Way(
+                context, choice.batch_size
+            ) else _FASTER
         if problem.objective is not Objective.FASTEST or own is None or not self.runs.rates(own):
             return Way(context, choice.batch_size), choice.why
-        middles = {size: rate for size, rate in self.runs.middles(context).items() if Way(context, size) not in self._refuted}
+        middles = {
+            size: rate
+            for size, rate in self.runs.middles(context).items()
+            if Way(context, size) not in self._refuted
+        }
         best = max(middles.values(), default=0.0)
-        for size in sorted(size for size, rate in middles.items() if rate >= best * (1 - TOLERANCE)):
+        for size in sorted(
+            size for size, rate in middles.items() if rate >= best * (1 - TOLERANCE)
+        ):
             found = self.runs.gain(Way(context, size), own)
             if found is not None and found.middle > TOLERANCE:
                 return Way(context, size), choice.why if size == choice.batch_size else _FASTER
@@ -155,15 +184,23 @@ class Search:
     def _kept(self) -> str:
         """Why the user's own settings stay."""
         found = dict(self._refuted)
-        if not found and self._own is not None:  # what was tried once, or not at the size that is named
-            others = {way: self.runs.gain(way, self._own) for way in self.runs.ways if way != self._own}
-            faster = {way: gain for way, gain in others.items() if gain is not None and gain.middle > TOLERANCE}
+        if (
+            not found and self._own is not None
+        ):  # what was tried once, or not at the size that is named
+            others = {
+                way: self.runs.gain(way, self._own) for way in self.runs.ways if way != self._own
+            }
+            faster = {
+                way: gain
+                for way, gain in others.items()
+                if gain is not None and gain.middle > TOLERANCE
+            }
             found = dict(sorted(faster.items(), key=lambda pair: -pair[1].middle)[:1])
         if not found:
             return f"your own: nothing that was run is more than {TOLERANCE:.0%} faster"
         return "your own: " + "; ".join(unclear_text(way, gain) for way, gain in found.items())
 
-    # --- the ways that are compared -----------------------------------------------------------------------------------
+    # --- the ways that are compared ---
 
     def _at(self, size: int) -> Way:
         return Way(self._context, size)
@@ -180,22 +217,36 @@ class Search:
             adopted = yield from self._adopt(other, start, environment)
             large = min(self.runs.ceiling, FACTOR * start)
             if not adopted and large > start and self.runs.at(Way(other, start)):
-                yield from self._adopt(other, large, environment)  # small tensors are not mapped: it may help large ones alone
+                yield from self._adopt(
+                    other, large, environment
+                )  # small tensors are not mapped: it may help large ones alone
         for count in self.problem.worker_counts:
             if not self._loading_matters(start):
                 self._why.setdefault("num_workers", "loading takes no time worth saving")
                 return
             settings = dict(self._context.settings) | {"num_workers": count}
-            own, other = self._at(start), Way(replace(self._context, settings=tuple(settings.items())), start)
+            own, other = (
+                self._at(start),
+                Way(replace(self._context, settings=tuple(settings.items())), start),
+            )
             if not (yield from self._adopt(other.context, start, ["num_workers"])):
                 found = self.runs.gain(other, own)
-                self._why.setdefault("num_workers", f"{count} brought {gain_text(found)}" if found else f"{count} did not run")
+                self._why.setdefault(
+                    "num_workers",
+                    f"{count} brought {gain_text(found)}" if found else f"{count} did not run",
+                )
 
     def _loading_matters(self, size: int) -> bool:
-        shares = [run.loading_share for run in self.runs.at(self._at(size)) if run.loading_share is not None]
+        shares = [
+            run.loading_share
+            for run in self.runs.at(self._at(size))
+            if run.loading_share is not None
+        ]
         return not shares or max(shares) >= WORTH
 
-    def _adopt(self, other: Context, size: int, names: Collection[str]) -> Generator[Request, TrialResult, bool]:
+    def _adopt(
+        self, other: Context, size: int, names: Collection[str]
+    ) -> Generator[Request, TrialResult, bool]:
         """Goes on in the other context if it is clearly faster; `names` are what it changes."""
 
         def decided(found: Gain) -> bool:
@@ -210,10 +261,15 @@ class Search:
         return True
 
     def _by_turns(
-        self, one: Way, other: Way, decided: Callable[[Gain], bool], turns: int, see_eval: bool = False
+        self,
+        one: Way,
+        other: Way,
+        decided: Callable[[Gain], bool],
+        turns: int,
+        see_eval: bool = False,
     ) -> Generator[Request, TrialResult, Gain | None]:
-        """The gain of one over the other, which run by turns until it is `decided`, or both ran so often. None where one of
-        them does not run. With `see_eval` they run at least once more."""
+        """The gain of one over the other, which run by turns until it is `decided`, or both ran so
+        often. None where one of them does not run. With `see_eval` they run at least once more."""
         fresh = see_eval
         while True:
             found = self.runs.gain(one, other)
@@ -242,13 +298,15 @@ class Search:
                 return
 
     def _climb(self, size: int) -> _Steps:
-        """Until a size brings nothing over all smaller ones (where others use the machine: two), or something keeps it from
-        going on."""
+        """Until a size brings nothing over all smaller ones (where others use the machine: two), or
+        something keeps it from going on."""
         self._top = Top.TRIALS  # until it has ended otherwise
         flat, larger = False, min(FACTOR * size, self.runs.ceiling)
         while not flat and larger > size:
             yield from self._first(larger)
-            if larger > self.runs.ceiling:  # it did not fit: half way (in octaves) up to it, until that is close
+            if (
+                larger > self.runs.ceiling
+            ):  # it did not fit: half way (in octaves) up to it, until that is close
                 larger = math.isqrt(size * larger)
                 if larger < CLOSE * size:
                     break
@@ -264,7 +322,9 @@ class Search:
         self._top = Top.FLAT if flat else self._at_the_ceiling()
 
     def _is_flat(self, size: int) -> bool:
-        """Whether it, and where others use the machine the one before it too, is no faster than a smaller one."""
+        """Whether it, and where others use the machine the one before it too, is no faster than a
+        smaller one.
+        """
         middles = sorted(self.runs.middles(self._context).items())
         rates = [rate for one, rate in middles if one <= size]
         found = self.runs.gain(self._at(size), self._at(middles[0][0]))
@@ -275,31 +335,47 @@ class Search:
         return Top.CEILING if self.runs.ceiling == self.problem.largest_batch_size else Top.MEMORY
 
     def _between(self) -> _Steps:
-        """Sizes between: where the best lies lower than its larger neighbour, and where the knee does."""
+        """Sizes between: where the best lies lower than its larger neighbour, and where the knee
+        does.
+        """
         middles = self.runs.middles(self._context)
         best = max(middles, key=lambda size: middles[size], default=None)
-        middle = _middle(best, min((size for size in middles if best and size > best), default=None))
+        middle = _middle(
+            best, min((size for size in middles if best and size > best), default=None)
+        )
         if middle is not None:
             yield from self._first(middle)
         for _ in range(2):
             speed = speed_estimate(self.runs.fitting(self._context))
             knee = speed.knee_batch_size
             middle = _middle(
-                max((point.batch_size for point in speed.points if knee and point.batch_size < knee), default=None), knee
+                max(
+                    (
+                        point.batch_size
+                        for point in speed.points
+                        if knee and point.batch_size < knee
+                    ),
+                    default=None,
+                ),
+                knee,
             )
             if middle is None:
                 return
             yield from self._first(middle)
 
     def _rounds(self) -> _Steps:
-        """The sizes that may be worth more than the one that would be named run again by turns: the better half of them, and
-        half of these once more."""
+        """The sizes that may be worth more than the one that would be named run again by turns: the
+        better half of them, and half of these once more."""
         middles = self.runs.middles(self._context)
         sizes = sorted(middles, key=lambda size: -middles[size])
         for _ in range(TURNS - 1):
             middles = self.runs.middles(self._context)
             named = speed_estimate(self.runs.fitting(self._context)).knee_batch_size
-            sizes = [size for size in sizes if size in middles and (size == named or self._may_be_worth(size, named))]
+            sizes = [
+                size
+                for size in sizes
+                if size in middles and (size == named or self._may_be_worth(size, named))
+            ]
             if named is None or len(sizes) < 2:
                 return
             sizes = sorted(sizes, key=lambda size: -middles[size])[: max(2, len(sizes) // 2)]
@@ -312,10 +388,14 @@ class Search:
         return found is not None and found.high > WORTH
 
     def _against_own(self) -> _Steps:
-        """The choice, and where it is not clearly faster another one, by turns with the user's own settings."""
+        """The choice, and where it is not clearly faster another one, by turns with the user's own
+        settings.
+        """
 
         def decided(found: Gain) -> bool:
-            return found.is_clear or found.high <= TOLERANCE or (found.turns > 1 and found.middle <= 0)
+            return (
+                found.is_clear or found.high <= TOLERANCE or (found.turns > 1 and found.middle <= 0)
+            )
 
         self._most_trials = self.problem.max_trials
         for _ in range(CHOICES):
@@ -330,7 +410,9 @@ class Search:
                 self._refuted[way] = found
 
     def _confirm(self) -> _Steps:
-        """What is named has run with its evaluation; where that does not fit, something else is named."""
+        """What is named has run with its evaluation; where that does not fit, something else is
+        named.
+        """
         while True:
             way = self._named()[0]
             if way is None or any(run.trial.see_eval for run in self.runs.at(way)):

@@ -1,6 +1,7 @@
 """Cards that `brimful doctor --calibrate` measured on this machine.
 
-One JSON file a card, in ``cards`` of BRIMFUL_HOME where that is set, else of the user's configuration (``~/.config/brimful``).
+One JSON file a card, in ``cards`` of BRIMFUL_HOME where that is set, else of the user's
+configuration (``~/.config/brimful``).
 """
 
 from __future__ import annotations
@@ -29,11 +30,15 @@ def folder_of(home: Path | str | None = None) -> Path:
 
 
 def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
-    """Writes it, over an earlier one of the same card. Raises UsageError where nothing can be written."""
+    """Writes it, over an earlier one of the same card. Raises UsageError where nothing can be
+    written.
+    """
     path = _path_of(calibration.name, home)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".new").write_text(json.dumps({"schema": SCHEMA, **asdict(calibration)}, indent=1) + "\n")
+        path.with_suffix(".new").write_text(
+            json.dumps({"schema": SCHEMA, **asdict(calibration)}, indent=1) + "\n"
+        )
         path.with_suffix(".new").replace(path)
     except OSError as error:
         raise not_writable(f"The calibration cannot be kept at {path}", error) from error
@@ -47,7 +52,8 @@ def calibrations(home: Path | str | None = None) -> tuple[Calibration, ...]:
 
 
 def find_calibrated(name: str, home: Path | str | None = None) -> Gpu:
-    """The catalogue's card called `name`, with what was measured of it here; or one that was measured and the catalogue lacks.
+    """The catalogue's card called `name`, with what was measured of it here; or one that was
+    measured and the catalogue lacks.
 
     Raises NoSuchDevice with the nearest names.
     """
@@ -62,7 +68,9 @@ def find_calibrated(name: str, home: Path | str | None = None) -> Gpu:
 
 
 def calibrated(gpu: Gpu, home: Path | str | None = None) -> Gpu:
-    """`gpu` with what was measured of it here, if anything was: context, cuDNN's share, usable memory, rates reached."""
+    """`gpu` with what was measured of it here, if anything was: context, cuDNN's share, usable
+    memory, rates reached.
+    """
     found = _read(_path_of(gpu.name, home))
     return gpu if found is None else _with(gpu, found)
 

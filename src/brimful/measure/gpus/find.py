@@ -13,11 +13,13 @@ from brimful.measure.gpus.cards import CARDS
 from brimful.units import format_bytes, parse_bytes
 from brimful.values import Card, Estimate, Gpu, Source
 
-# A custom card is an RTX 3090 in all but its memory: most kernels of PyTorch behave alike from capability 8.0 on.
+# A custom card is an RTX 3090 in all but its memory: most kernels of PyTorch behave alike from
+# capability 8.0 on.
 _STAND_IN = "rtx3090"
 _UNKNOWN = "an RTX 3090's, since nothing is known of this card"
 
-# Short names for which one card is the ordinary meaning. Names that mean two sizes ("a100") get the larger share of users.
+# Short names for which one card is the ordinary meaning. Names that mean two sizes ("a100") get the
+# larger share of users.
 _SHORT = {
     "a100": "a100-40gb",
     "a100-sxm4-40gb": "a100-40gb",
@@ -43,7 +45,8 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 
 def find_gpu(name: str) -> Gpu:
-    """The card called `name`: its key, its name as CUDA shows it, or a short name; case and spaces do not matter.
+    """The card called `name`: its key, its name as CUDA shows it, or a short name; case and spaces
+    do not matter.
 
     Raises NoSuchDevice with the nearest names.
     """
@@ -54,10 +57,11 @@ def find_gpu(name: str) -> Gpu:
 
 
 def custom_gpu(memory: str | int, name: str | None = None) -> Gpu:
-    """A card with `memory` usable bytes ("20GiB", or a number of bytes), for a card that the catalogue lacks.
+    """A card with `memory` usable bytes ("20GiB", or a number of bytes), for a card that the
+    catalogue lacks.
 
-    Everything but the memory is assumed: compute capability, multiprocessors and rates are those of an RTX 3090.
-    Raises UsageError when `memory` is no size or leaves nothing beside the context.
+    Everything but the memory is assumed: compute capability, multiprocessors and rates are those of
+    an RTX 3090. Raises UsageError when `memory` is no size or leaves nothing beside the context.
     """
     total = memory if isinstance(memory, int) else parse_bytes(memory)
     stand_in = find_gpu(_STAND_IN)
@@ -72,12 +76,17 @@ def custom_gpu(memory: str | int, name: str | None = None) -> Gpu:
         name=name or f"a card with {format_bytes(total)}",
         total_bytes=Estimate(total, Source.ASSUMED, note="as given with --gpu-memory"),
         peer_bytes_per_s=None,
-        **{rate: Estimate(getattr(stand_in, rate).value, Source.ASSUMED, note=_UNKNOWN) for rate in _RATES},
+        **{
+            rate: Estimate(getattr(stand_in, rate).value, Source.ASSUMED, note=_UNKNOWN)
+            for rate in _RATES
+        },
     )
 
 
 def to_card(gpu: Gpu, others: Sequence[tuple[int, int]] = ()) -> Card:
-    """What a child process must know of the card to imagine it. `others`: capabilities of cards that it may speak for."""
+    """What a child process must know of the card to imagine it. `others`: capabilities of cards
+    that it may speak for.
+    """
     return Card(
         name=gpu.name,
         total_bytes=int(gpu.total_bytes.value),
@@ -91,9 +100,16 @@ def to_card(gpu: Gpu, others: Sequence[tuple[int, int]] = ()) -> Card:
 
 def _rates(gpu: Gpu) -> dict[str, Any]:
     """What the card's clock runs by; nothing where the rates are another card's."""
-    peaks = {"fp32": gpu.fp32_flops, "tf32": gpu.tf32_flops, "fp16": gpu.fp16_flops, "bf16": gpu.bf16_flops}
+    peaks = {
+        "fp32": gpu.fp32_flops,
+        "tf32": gpu.tf32_flops,
+        "fp16": gpu.fp16_flops,
+        "bf16": gpu.bf16_flops,
+    }
     if gpu.bandwidth_bytes_per_s.source is Source.ASSUMED:
-        reached = {kind: gpu.reached[kind + "_flops"] for kind in peaks if kind + "_flops" in gpu.reached}
+        reached = {
+            kind: gpu.reached[kind + "_flops"] for kind in peaks if kind + "_flops" in gpu.reached
+        }
         bandwidth = gpu.reached.get("bandwidth_bytes_per_s")
         return {"bandwidth_bytes_per_s": bandwidth, "flops": reached} if bandwidth else {}
     clock = gpu.sustained_clock.value if gpu.sustained_clock else 1.0
@@ -106,12 +122,16 @@ def _rates(gpu: Gpu) -> dict[str, Any]:
 @cache
 def _by_name() -> dict[str, Gpu]:
     keys = {card.key: card for card in CARDS}
-    by_name = {_plain(card.name): card for card in reversed(CARDS)}  # of two cards with one name, the first one
+    by_name = {
+        _plain(card.name): card for card in reversed(CARDS)
+    }  # of two cards with one name, the first one
     by_name.update({_plain(short): keys[key] for short, key in _SHORT.items()})
     return {**by_name, **{_plain(key): card for key, card in keys.items()}}
 
 
 def _plain(name: str) -> str:
-    """Lower case, letters and digits alone, without the maker's words: "NVIDIA GeForce RTX 3090" is "rtx3090"."""
+    """Lower case, letters and digits alone, without the maker's words: "NVIDIA GeForce RTX 3090" is
+    "rtx3090".
+    """
     words = re.sub(r"\b(nvidia|geforce|tesla|quadro)\b", " ", name.lower())
     return re.sub(r"[^a-z0-9]", "", words)

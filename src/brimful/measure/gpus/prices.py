@@ -1,4 +1,6 @@
-"""What an hour of a card costs: the defaults beside this file, and the user's own, which `brimful gpus --prices` keeps."""
+"""What an hour of a card costs: the defaults beside this file, and the user's own, which `brimful
+gpus --prices` keeps.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ _AS_IN = 'as in l4 = 0.71, or: [l4], below it per_hour = 0.71 and source = "my c
 
 
 def prices(home: Path | str | None = None) -> dict[str, Estimate]:
-    """US dollars an hour by the key of a card: the user's own where there are some, else the defaults, which are assumed."""
+    """US dollars an hour by the key of a card: the user's own where there are some, else the
+    defaults, which are assumed.
+    """
     own = _kept_at(home)
     return _read(DEFAULTS) | (_read(own) if own.is_file() else {})
 
 
 def keep(path: Path, home: Path | str | None = None) -> Path:
-    """Reads a price file and keeps it for later predictions. Returns where. Raises UsageError for one that makes no sense."""
+    """Reads a price file and keeps it for later predictions. Returns where. Raises UsageError for
+    one that makes no sense.
+    """
     _read(path)
     kept = _kept_at(home)
     try:
@@ -41,9 +47,13 @@ def _read(path: Path) -> dict[str, Estimate]:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", suggestion="name a price file that is there") from error
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}", suggestion="name a price file that is there"
+        ) from error
     except ValueError as error:
-        raise UsageError(f"{path} is no price file: {error}", "prices are written in TOML", _AS_IN) from error
+        raise UsageError(
+            f"{path} is no price file: {error}", "prices are written in TOML", _AS_IN
+        ) from error
     date = raw.pop("date", None)
     return dict(_price(path, name, value, date) for name, value in raw.items())
 
@@ -54,15 +64,23 @@ def _price(path: Path, name: str, value: Any, date: Any) -> tuple[str, Estimate]
         key = find_gpu(name).key
     except NoSuchDevice as error:
         nearest = f"nearest: {', '.join(error.nearest)}; " if error.nearest else ""
-        raise _refused(path, f"there is no card {name!r}", f"{nearest}`brimful gpus` lists all cards") from error
+        raise _refused(
+            path, f"there is no card {name!r}", f"{nearest}`brimful gpus` lists all cards"
+        ) from error
     fields = value if isinstance(value, dict) else {"per_hour": value}
     unknown = set(fields) - {"per_hour", "source"}
     if unknown or "per_hour" not in fields:
         what = f"{sorted(unknown)[0]!r} is no field of a price" if unknown else "it has no per_hour"
         raise _refused(path, f"{name}: {what}", _AS_IN)
     per_hour = fields["per_hour"]
-    if isinstance(per_hour, bool) or not isinstance(per_hour, int | float) or not 0 < per_hour < float("inf"):
-        raise _refused(path, f"{name}: {per_hour!r} is no price", f"US dollars an hour, above 0, {_AS_IN}")
+    if (
+        isinstance(per_hour, bool)
+        or not isinstance(per_hour, int | float)
+        or not 0 < per_hour < float("inf")
+    ):
+        raise _refused(
+            path, f"{name}: {per_hour!r} is no price", f"US dollars an hour, above 0, {_AS_IN}"
+        )
     source = fields.get("source") or (f"{path.name}{f', {date}' if date else ''}")
     return key, Estimate(float(per_hour), Source.ASSUMED, note=str(source))
 

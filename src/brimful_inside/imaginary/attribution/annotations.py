@@ -1,5 +1,5 @@
-"""What a trace says of each allocation beside its bytes (simulator/trace.py): the module, the line and the pass that allocates,
-and what it becomes.
+"""What a trace says of each allocation beside its bytes (simulator/trace.py): the module, the line
+and the pass that allocates, and what it becomes.
 
 A line is that of the first frame outwards that is neither torch's, nor another library's, nor ours.
 """
@@ -13,7 +13,10 @@ import sysconfig
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from brimful_inside.imaginary.attribution.categories import Categories
 from brimful_inside.imaginary.attribution.modules import NOWHERE, ModuleCalls, Place
@@ -33,7 +36,9 @@ _HIDDEN, _LIBRARY, _USER = 0, 1, 2
 
 
 class Annotations:
-    """What the traces of `gpu` say of allocations: who makes them (`call_sites`), and what they become (`categories`)."""
+    """What the traces of `gpu` say of allocations: who makes them (`call_sites`), and what they
+    become (`categories`).
+    """
 
     def __init__(self, gpu: ImaginaryGpu, what_if: Sequence[str] = ()) -> None:
         for name in what_if:
@@ -55,7 +60,13 @@ class Annotations:
         for ledger in self._gpu.ledgers:
             ledger.call_sites = self.call_sites
         for name in self._what_if:
-            patch_what_if(name, lambda: self._gpu.machine.choose(lower_precision), self.calls, self.uses, patches)
+            patch_what_if(
+                name,
+                lambda: self._gpu.machine.choose(lower_precision),
+                self.calls,
+                self.uses,
+                patches,
+            )
         if "autocast" not in self._what_if:
             self._watch_autocast(patches)
 
@@ -86,7 +97,9 @@ class CallSites:
         self._clocks = clocks
         self.known: List[Site] = []  # by number
         self._numbers: Dict[Tuple[Place, str, int, int], int] = {}
-        self._kinds: Dict[int, int] = {}  # by the id of a code object: to hash one takes longer than all the rest
+        self._kinds: Dict[
+            int, int
+        ] = {}  # by the id of a code object: to hash one takes longer than all the rest
         self._codes: List[Any] = []  # kept, so that no other gets the id of one
         self._in_step = 0
 
@@ -118,12 +131,16 @@ class CallSites:
         return NOWHERE, OPTIMIZER if self._in_step else ""
 
     def line(self) -> Tuple[int, int]:
-        """What stands for the user's line, for one who is called by the function in place of Module.__call__."""
+        """What stands for the user's line, for one who is called by the function in place of
+        Module.__call__.
+        """
         code, line = self._line(sys._getframe(2))
         return id(code), line
 
     def _line(self, frame: Any) -> Tuple[Any, int]:
-        """The user's line. Outside of a module's call it is the same for all that happens inside, and kept for that long."""
+        """The user's line. Outside of a module's call it is the same for all that happens inside,
+        and kept for that long.
+        """
         kinds, lines, call = self._kinds, self.calls.thread.lines, self.calls.code
         library: Any = None
         level = 0

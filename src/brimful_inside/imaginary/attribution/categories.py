@@ -1,7 +1,9 @@
-"""What an allocation is: a parameter or buffer of a module, a gradient, a state of an optimizer, a copy from the host.
+"""What an allocation is: a parameter or buffer of a module, a gradient, a state of an optimizer, a
+copy from the host.
 
-Written once for each allocation, for its whole life, as soon as it is known: parameters and buffers at the first outermost
-call of their module, gradients after each backward pass, states after the first steps of an optimizer.
+Written once for each allocation, for its whole life, as soon as it is known: parameters and buffers
+at the first outermost call of their module, gradients after each backward pass, states after the
+first steps of an optimizer.
 """
 
 from __future__ import annotations
@@ -11,15 +13,27 @@ import weakref
 from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from brimful_inside.imaginary.attribution.modules import NOWHERE, ModuleCalls, Place
 from brimful_inside.imaginary.state.ledger import Ledger
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import C, TensorBase, is_meta, plain_parts
-from brimful_inside.simulator.trace import BUFFER, GRADIENT, INPUT, OPTIMIZER_STATE, PARAMETER, Backward
+from brimful_inside.simulator.trace import (
+    BUFFER,
+    GRADIENT,
+    INPUT,
+    OPTIMIZER_STATE,
+    PARAMETER,
+    Backward,
+)
 
-FIRST_STEPS = 2  # of an optimizer, after which its states are recorded; later ones are the same allocations
+FIRST_STEPS = (
+    2  # of an optimizer, after which its states are recorded; later ones are the same allocations
+)
 
 _grad_of = TensorBase.grad.__get__
 Owned = Tuple[Any, str, Place]
@@ -27,7 +41,9 @@ Lines = Dict[Ledger, List[str]]
 
 
 class Categories:
-    """Writes categories into the traces. The owner of a tensor is found among the modules that were called."""
+    """Writes categories into the traces. The owner of a tensor is found among the modules that were
+    called.
+    """
 
     def __init__(self, ledgers: List[Ledger], calls: ModuleCalls) -> None:
         self._ledgers = ledgers
@@ -36,7 +52,9 @@ class Categories:
         self._roots_written = 0
         self._rows: Dict[Place, str] = {}  # its part of a row
         self._modules: List[Tuple[Any, Place]] = []
-        self._strange: Any = weakref.WeakKeyDictionary()  # whether an optimizer has parameters that no module has
+        self._strange: Any = (
+            weakref.WeakKeyDictionary()
+        )  # whether an optimizer has parameters that no module has
         self._steps: Any = weakref.WeakKeyDictionary()  # of each optimizer
         calls.on_backward.append(self._backward)
         calls.on_outermost.append(self._outermost)
@@ -50,7 +68,9 @@ class Categories:
         self._write([(tensor, INPUT, NOWHERE)])
 
     def buckets(self, entries: Iterable[Any]) -> None:
-        """The ledger's `entries` are buckets in which DistributedDataParallel gathers gradients, of 4 bytes an element."""
+        """The ledger's `entries` are buckets in which DistributedDataParallel gathers gradients, of
+        4 bytes an element.
+        """
         lines: Lines = {}
         for entry in entries:
             if entry.id:
@@ -67,16 +87,24 @@ class Categories:
         for ledger in self._ledgers:
             ledger.note(Backward(begins))
         if not begins:
-            self._write((_grad_of(t), GRADIENT, place) for t, category, place in self._owned() if category == PARAMETER)
+            self._write(
+                (_grad_of(t), GRADIENT, place)
+                for t, category, place in self._owned()
+                if category == PARAMETER
+            )
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Parameters of functional models, which no module owns."""
         if self._steps.get(optimizer, 0) < FIRST_STEPS:
             places = self._places()
-            self._strange[optimizer] = any(id(parameter) not in places for parameter in _parameters(optimizer))
+            self._strange[optimizer] = any(
+                id(parameter) not in places for parameter in _parameters(optimizer)
+            )
         if self._strange.get(optimizer, False):
             places = self._places()
-            strange = [parameter for parameter in _parameters(optimizer) if id(parameter) not in places]
+            strange = [
+                parameter for parameter in _parameters(optimizer) if id(parameter) not in places
+            ]
             self._write((parameter, PARAMETER, NOWHERE) for parameter in strange)
             self._write((_grad_of(parameter), GRADIENT, NOWHERE) for parameter in strange)
 
@@ -102,7 +130,10 @@ class Categories:
         for reference, place in self._owners():
             module = reference()
             if module is not None:
-                for tensors, category in ((module._parameters, PARAMETER), (module._buffers, BUFFER)):
+                for tensors, category in (
+                    (module._parameters, PARAMETER),
+                    (module._buffers, BUFFER),
+                ):
                     for tensor in tensors.values():
                         if tensor is not None:
                             yield tensor, category, place
@@ -140,7 +171,9 @@ class Categories:
             return
         self._add_entry(lines, entry, category, place, tensor.element_size())
 
-    def _add_entry(self, lines: Lines, entry: Any, category: str, place: Place, element_bytes: int) -> None:
+    def _add_entry(
+        self, lines: Lines, entry: Any, category: str, place: Place, element_bytes: int
+    ) -> None:
         key = (entry.ledger.index, entry.id)
         before = self._written.get(key)
         if before is not None and (before != INPUT or category == INPUT):

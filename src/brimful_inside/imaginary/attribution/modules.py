@@ -1,7 +1,9 @@
-"""Which module is at work: a stack of module calls for each thread, and the forward module of each backward operation.
+"""Which module is at work: a stack of module calls for each thread, and the forward module of each
+backward operation.
 
-Autograd numbers its nodes in the order in which a thread makes them (`_sequence_nr`). The number that is next is noted
-whenever a module's call begins or ends, so that a node's number gives the module whose call was going on when it was made.
+Autograd numbers its nodes in the order in which a thread makes them (`_sequence_nr`). The number
+that is next is noted whenever a module's call begins or ends, so that a node's number gives the
+module whose call was going on when it was made.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _current_node: Callable[[], Any] = torch._C._current_autograd_node  # type: igno
 
 
 class Place(NamedTuple):
-    """A module: `model` is the class name of the outermost one, `path` what its `named_modules` calls this one."""
+    """A module: `model` is the class name of the outermost one, `path` what its `named_modules`
+    calls this one.
+    """
 
     model: str
     path: str
@@ -37,7 +41,9 @@ class Thread(threading.local):
 
     def __init__(self) -> None:
         self.stack: List[Place] = []
-        self.lines: List[Any] = []  # of each call on the stack, the line outside of it, once an allocation needed it
+        self.lines: List[
+            Any
+        ] = []  # of each call on the stack, the line outside of it, once an allocation needed it
         self.root: Any = None  # the outermost module of the stack
         self.numbers: List[int] = []  # the next node's number, where the place changed
         self.places: List[Place] = []
@@ -51,30 +57,38 @@ Around = Callable[[torch.nn.Module, Callable[..., Any], Tuple, Dict[str, Any]], 
 
 
 class ModuleCalls:
-    """Watches `torch.nn.Module.__call__` and the autograd engine. `around(module, call, args, kwargs)` may stand in for a call;
-    `on_outermost(module, begins)` and `on_backward(begins)` are called at the outermost calls and passes."""
+    """Watches `torch.nn.Module.__call__` and the autograd engine. `around(module, call, args,
+    kwargs)` may stand in for a call; `on_outermost(module, begins)` and `on_backward(begins)` are
+    called at the outermost calls and passes."""
 
     def __init__(self) -> None:
         self.thread = Thread()
         self.code: Any = None  # of the function that stands for Module.__call__
-        self.roots: List[Tuple[Any, str]] = []  # outermost modules, by weak reference, and their names
+        self.roots: List[
+            Tuple[Any, str]
+        ] = []  # outermost modules, by weak reference, and their names
         self.roots_seen = 0
         self.around: Optional[Around] = None
         self.on_outermost: List[Callable[[torch.nn.Module, bool], None]] = []
         self.on_backward: List[Callable[[bool], None]] = []
         self.repeats: Any = None  # attribution.repeats.Repeats, which may answer an outermost call
-        # By id: a weak reference to the module, and its place; None of one that works for its caller.
+        # By id: a weak reference to the module, and its place; None of one that works for its
+        # caller.
         self._known: Dict[int, Tuple[Any, Optional[Place]]] = {}
         self._names: Dict[str, int] = {}
 
     def put_around(self, around: Around) -> None:
-        """`around` stands in for each call from here on; the call that it is given goes through those put there before."""
+        """`around` stands in for each call from here on; the call that it is given goes through
+        those put there before.
+        """
         inner = self.around
         if inner is None:
             self.around = around
             return
 
-        def both(module: torch.nn.Module, call: Callable[..., Any], args: Tuple, kwargs: Dict[str, Any]) -> Any:
+        def both(
+            module: torch.nn.Module, call: Callable[..., Any], args: Tuple, kwargs: Dict[str, Any]
+        ) -> Any:
             def calls_inner(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
                 return inner(module, call, args, kwargs)
 
@@ -100,7 +114,9 @@ class ModuleCalls:
         patches.set(torch.autograd, "_engine_run_backward", _engine_run_backward)
 
     def _wrapped(self, original: Callable[..., Any]) -> Any:
-        """Module.__call__ with the module's place on the stack. One frame, since each call of each module pays for it."""
+        """Module.__call__ with the module's place on the stack. One frame, since each call of each
+        module pays for it.
+        """
         calls, thread, known = self, self.thread, self._known
 
         def run(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -112,7 +128,9 @@ class ModuleCalls:
             stack = thread.stack
             if stack:
                 found = known.get(id(self))
-                place = (found[1] if found is not None and found[0]() is self else calls._place(self)) or stack[-1]
+                place = (
+                    found[1] if found is not None and found[0]() is self else calls._place(self)
+                ) or stack[-1]
             else:
                 place = calls._outermost(self)
             stack.append(place)
@@ -182,7 +200,9 @@ class ModuleCalls:
         return self._place_of(module) or NOWHERE
 
     def _place(self, module: torch.nn.Module) -> Optional[Place]:
-        """Of a module that was not called before: it may have come since its outermost one was registered."""
+        """Of a module that was not called before: it may have come since its outermost one was
+        registered.
+        """
         thread = self.thread
         if thread.root is not None:
             self._register(thread.root, thread.stack[0].model, thread.stack[0].path)
@@ -209,7 +229,9 @@ class ModuleCalls:
             self._known[id(module)] = (weakref.ref(module), place)
 
     def _name(self, root: torch.nn.Module) -> str:
-        """The class name; a second model of the same class gets a number, a loss that is made anew at each step is not."""
+        """The class name; a second model of the same class gets a number, a loss that is made anew
+        at each step is not.
+        """
         name = type(root).__name__
         if any(True for _ in root.parameters()):
             count = self._names[name] = self._names.get(name, 0) + 1

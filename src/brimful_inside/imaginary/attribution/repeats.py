@@ -1,12 +1,14 @@
-"""Calls that repeat: from the fourth alike on, a forward pass of an evaluation, or a micro-batch of an accumulated gradient,
-costs a look-up.
+"""Calls that repeat: from the fourth alike on, a forward pass of an evaluation, or a micro-batch of
+an accumulated gradient, costs a look-up.
 
-Calls of a model are alike when they get tensors of the same shapes and the same other arguments at the same line of the script,
-start from as many live storages, run the same kernels and read no known value that was there before; without gradients also ten
-whose numbers differ (a diffusion model's time). Then the next one gives tensors like the last one's, the clock gets the same
-kernels, and nothing else runs. What it would have taken and given back is not in the trace: the calls before it took and gave
-back the same. An optimizer step or another phase ends a stretch, and counting starts anew; so does whatever differs. With
-gradients a call goes with the backward pass that follows, which may only add to gradients that are there.
+Calls of a model are alike when they get tensors of the same shapes and the same other arguments at
+the same line of the script, start from as many live storages, run the same kernels and read no
+known value that was there before; without gradients also ten whose numbers differ (a diffusion
+model's time). Then the next one gives tensors like the last one's, the clock gets the same kernels,
+and nothing else runs. What it would have taken and given back is not in the trace: the calls before
+it took and gave back the same. An optimizer step or another phase ends a stretch, and counting
+starts anew; so does whatever differs. With gradients a call goes with the backward pass that
+follows, which may only add to gradients that are there.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from brimful_inside.imaginary.state.tensors import META, C, TensorBase, is_meta,
 Tensor = torch.Tensor
 Parameter = Callable[[], Optional[Tensor]]  # a weak reference: none is kept alive
 ALIKE = 3  # calls, before one is not run
-ALIKE_OTHERWISE = 10  # of those without gradients that differ in numbers alone: the steps of a diffusion model
+ALIKE_OTHERWISE = (
+    10  # of those without gradients that differ in numbers alone: the steps of a diffusion model
+)
 FEW = 16  # elements of a host tensor whose values are compared
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _grad_of = TensorBase.grad.__get__
@@ -36,7 +40,9 @@ _modules: Any = torch.nn.modules.module
 
 
 class Shown(NamedTuple):
-    """What ran: the card's kernels, operations and allocations, and the upper bounds that stood in for shapes, by name."""
+    """What ran: the card's kernels, operations and allocations, and the upper bounds that stood in
+    for shapes, by name.
+    """
 
     kernels: List[Row]
     launches: int
@@ -73,11 +79,15 @@ class Call(NamedTuple):
 
     def tells(self, numbers: Any, without_gradients: bool) -> bool:
         """Whether it shows what a call with these numbers does."""
-        return (self.same >= ALIKE and self.numbers == numbers) or (without_gradients and self.alike >= ALIKE_OTHERWISE)
+        return (self.same >= ALIKE and self.numbers == numbers) or (
+            without_gradients and self.alike >= ALIKE_OTHERWISE
+        )
 
 
 class Repeats:
-    """Answers calls of outermost modules for `attribution.modules.ModuleCalls`, in the thread that made it."""
+    """Answers calls of outermost modules for `attribution.modules.ModuleCalls`, in the thread that
+    made it.
+    """
 
     def __init__(self, gpu: ImaginaryGpu, calls: ModuleCalls, line: Callable[[], Any]) -> None:
         self._gpu = gpu
@@ -86,7 +96,8 @@ class Repeats:
         self._thread = threading.get_ident()
         self._stretch = 0
         self._past: Dict[Any, Call] = {}
-        self._open: Any = None  # a forward pass with gradients whose backward pass is to come: _MicroBatch or _Again
+        # a forward pass with gradients whose backward pass is to come: _MicroBatch or _Again
+        self._open: Any = None
         self._trained: Dict[int, Tuple[Any, Sequence[Parameter]]] = {}  # by the module's id
 
     def patch(self, patches: Patches) -> None:
@@ -100,7 +111,9 @@ class Repeats:
         self._trained.clear()
         self._open = self._gpu.watch = None
 
-    def call(self, module: torch.nn.Module, run: Callable[..., Any], args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    def call(
+        self, module: torch.nn.Module, run: Callable[..., Any], args: Tuple, kwargs: Dict[str, Any]
+    ) -> Any:
         """What `module` gives, by `run(module, *args, **kwargs)` where it has to."""
         if threading.get_ident() != self._thread or self._calls.thread.backward:
             return run(module, *args, **kwargs)
@@ -111,9 +124,20 @@ class Repeats:
         if signature is None or self._open is not None:
             return self._run_apart(run, module, args, kwargs)
         had = _without_gradient(trained)
-        key = (id(module), module.training, torch.is_inference_mode_enabled(), self._line(), signature, had)
+        key = (
+            id(module),
+            module.training,
+            torch.is_inference_mode_enabled(),
+            self._line(),
+            signature,
+            had,
+        )
         past = self._past.get(key)
-        if past is not None and past.alive == len(self._gpu.storages) and past.tells(numbers, not trained):
+        if (
+            past is not None
+            and past.alive == len(self._gpu.storages)
+            and past.tells(numbers, not trained)
+        ):
             stretch = self._stretch
             for hook in tuple(_modules._global_forward_pre_hooks.values()):
                 hook(module, args)  # the probe's, which may see that another phase begins
@@ -123,21 +147,31 @@ class Repeats:
             self._open = _MicroBatch(self, key, trained, had)
         return self._first(key, numbers, self._open, lambda: run(module, *args, **kwargs))
 
-    def _run_apart(self, run: Callable[..., Any], module: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-        """A call that does not repeat. With gradients, neither does another one of the same backward pass."""
+    def _run_apart(
+        self, run: Callable[..., Any], module: Any, args: Tuple, kwargs: Dict[str, Any]
+    ) -> Any:
+        """A call that does not repeat. With gradients, neither does another one of the same
+        backward pass.
+        """
         if torch.is_grad_enabled():
             if self._open is None:
                 self._open = _MicroBatch(self, None, (), ())
             self._open.spoil()
         return run(module, *args, **kwargs)
 
-    def _first(self, key: Any, numbers: Any, micro_batch: Optional[_MicroBatch], run: Callable[[], Any]) -> Any:
+    def _first(
+        self, key: Any, numbers: Any, micro_batch: Optional[_MicroBatch], run: Callable[[], Any]
+    ) -> Any:
         """Runs a call, and keeps what it showed."""
         seen, stretch = _Watched(self._gpu), self._stretch
         out = run()
         if stretch == self._stretch:
             shown, made = seen.shown(), self._outputs(out, seen)
-            call = None if shown is None or made is None else Call(seen.alive, shown, None, *made, numbers, 1, 1)
+            call = (
+                None
+                if shown is None or made is None
+                else Call(seen.alive, shown, None, *made, numbers, 1, 1)
+            )
             if micro_batch is not None:
                 micro_batch.forward_ends(call, seen.first, _storages(out))
             else:
@@ -155,25 +189,43 @@ class Repeats:
 
     def _is_plain(self, module: Any) -> bool:
         """Whether a call does nothing that others wait for or count."""
-        if self._gpu.count > 1 or self._gpu.captures.by_stream or C._functorch.peek_interpreter_stack() is not None:
+        if (
+            self._gpu.count > 1
+            or self._gpu.captures.by_stream
+            or C._functorch.peek_interpreter_stack() is not None
+        ):
             return False
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return False
-        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        if (
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+        ):
             return False
-        hooks = (*_modules._global_forward_pre_hooks.values(), *_modules._global_forward_hooks.values())
+        hooks = (
+            *_modules._global_forward_pre_hooks.values(),
+            *_modules._global_forward_hooks.values(),
+        )
         return all(hook.__module__.startswith("brimful_inside.") for hook in hooks)
 
     def _parameters(self, module: torch.nn.Module) -> Sequence[Parameter]:
         """Those of the module that get gradients."""
         known = self._trained.get(id(module))
         if known is None or known[0]() is not module:
-            trained = [weakref.ref(parameter) for parameter in module.parameters() if parameter.requires_grad]
+            trained = [
+                weakref.ref(parameter)
+                for parameter in module.parameters()
+                if parameter.requires_grad
+            ]
             known = self._trained[id(module)] = (weakref.ref(module), trained)
         return known[1]
 
     def _outputs(self, out: Any, seen: _Watched) -> Optional[Tuple[List[Any], Any]]:
-        """What the call returned, to be made again; None where it is more than new tensors and plain values."""
+        """What the call returned, to be made again; None where it is more than new tensors and
+        plain values.
+        """
         leaves, structure = _pytree.tree_flatten(out)
         outputs: List[Any] = []
         storages: Set[int] = set()
@@ -211,7 +263,9 @@ class Repeats:
         return _pytree.tree_unflatten(outputs, past.structure)
 
     def backward(self, begins: bool, plain: bool) -> None:
-        """An outermost backward pass begins or ends. `plain`: all gradients, once, to where the parameters keep them."""
+        """An outermost backward pass begins or ends. `plain`: all gradients, once, to where the
+        parameters keep them.
+        """
         if self._open is not None and threading.get_ident() == self._thread:
             if begins:
                 self._open.backward_begins(plain)
@@ -236,7 +290,9 @@ class _Watched:
         gpu.known.oldest_read = min(read, self._read_before)
         if read <= self.first:
             return None
-        counted = {name: n - self._approximations.get(name, 0) for name, n in gpu.approximations.items()}
+        counted = {
+            name: n - self._approximations.get(name, 0) for name, n in gpu.approximations.items()
+        }
         kernels, launches = gpu.clock.since(self._mark), gpu.ledger.launches - self._launches
         return Shown(kernels, launches, gpu.ledger.allocations - self.first, counted)
 
@@ -244,7 +300,9 @@ class _Watched:
 class _MicroBatch:
     """A forward pass with gradients, and the backward pass that follows."""
 
-    def __init__(self, repeats: Repeats, key: Any, trained: Sequence[Parameter], had: Tuple[bool, ...]) -> None:
+    def __init__(
+        self, repeats: Repeats, key: Any, trained: Sequence[Parameter], had: Tuple[bool, ...]
+    ) -> None:
         self._repeats = repeats
         self._gpu = repeats._gpu
         self._key = key
@@ -265,10 +323,16 @@ class _MicroBatch:
             self._gpu.watch = self._look
 
     def _look(self, args: Tuple, kwargs: Dict[str, Any]) -> None:
-        """An operation runs before the backward pass: does it use what the module made and did not return?"""
+        """An operation runs before the backward pass: does it use what the module made and did not
+        return?
+        """
         first, last = self._inside
         for tensor in tensors_in(args, kwargs):
-            entry = self._gpu.storages.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
+            entry = (
+                self._gpu.storages.get(tensor.untyped_storage()._cdata)
+                if tensor.layout == torch.strided
+                else None
+            )
             if entry is not None and first < entry.id <= last and entry.key not in self._outputs:
                 self.spoil()
                 return
@@ -285,7 +349,10 @@ class _MicroBatch:
     def backward_ends(self) -> None:
         shown = self._seen.shown() if self._seen is not None else None
         same = shown is not None and self._had == _without_gradient(self._trained)
-        self._repeats.keep(self._key, self._call._replace(backward=shown) if self._call is not None and same else None)
+        self._repeats.keep(
+            self._key,
+            self._call._replace(backward=shown) if self._call is not None and same else None,
+        )
 
 
 class _Again:
@@ -301,7 +368,9 @@ class _Again:
         self._mark = self._gpu.clock.mark()
 
     def module_begins(self) -> None:
-        """What the script computed of the outputs has gone backward, kernel by kernel. The rest was of the module."""
+        """What the script computed of the outputs has gone backward, kernel by kernel. The rest was
+        of the module.
+        """
         if self._mark is not None:
             done, self._mark = len(self._gpu.clock.since(self._mark)), None
             _play(self._gpu, self._shown._replace(kernels=self._shown.kernels[done:]))
@@ -321,7 +390,9 @@ class _Repeated(torch.autograd.Function):
         ctx.again = again
         ctx.set_materialize_grads(False)
         made = [each.again() for each in again.outputs]
-        ctx.mark_non_differentiable(*[tensor for tensor, each in zip(made, again.outputs) if not each.needs_grad])
+        ctx.mark_non_differentiable(
+            *[tensor for tensor, each in zip(made, again.outputs) if not each.needs_grad]
+        )
         return tuple(made)
 
     @staticmethod
@@ -332,7 +403,12 @@ class _Repeated(torch.autograd.Function):
 
 def _without_gradient(trained: Sequence[Parameter]) -> Tuple[bool, ...]:
     """Of each parameter whether it has none."""
-    return tuple([parameter is None or _grad_of(parameter) is None for parameter in [each() for each in trained]])
+    return tuple(
+        [
+            parameter is None or _grad_of(parameter) is None
+            for parameter in [each() for each in trained]
+        ]
+    )
 
 
 def _is_watched(parameter: Any) -> bool:
@@ -356,7 +432,9 @@ def _storages(out: Any) -> Set[int]:
 
 
 def _signature(value: Any) -> Tuple[Any, Any]:
-    """What decides how a call runs, and the numbers among it by themselves; None where that does not show."""
+    """What decides how a call runs, and the numbers among it by themselves; None where that does
+    not show.
+    """
     numbers: List[Any] = []
     with torch._C.DisableTorchFunction():
         try:

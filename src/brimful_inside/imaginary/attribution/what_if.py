@@ -1,7 +1,8 @@
-"""What if the script did something otherwise: switched from outside, in a trial on the imaginary card alone.
+"""What if the script did something otherwise: switched from outside, in a trial on the imaginary
+card alone.
 
-autocast        the forward passes, and what follows up to the backward pass (the loss), run under torch.autocast
-checkpointing   blocks that repeat are run under torch.utils.checkpoint in training
+autocast        the forward passes, and what follows up to the backward pass (the loss), run under
+torch.autocast checkpointing   blocks that repeat are run under torch.utils.checkpoint in training
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ Call = Callable[..., Any]
 Uses = Callable[[str], None]  # writes what is used into the trace
 
 
-def patch_what_if(name: str, dtype: Callable[[], torch.dtype], calls: ModuleCalls, uses: Uses, patches: Patches) -> None:
+def patch_what_if(
+    name: str, dtype: Callable[[], torch.dtype], calls: ModuleCalls, uses: Uses, patches: Patches
+) -> None:
     """Switches `name` on, one of WHAT_IFS; `dtype`: that of autocast on the card."""
     if name == "autocast":
         Autocast(calls, dtype, patches)
@@ -39,7 +42,9 @@ def lower_precision(capability: Any) -> torch.dtype:
 
 
 class Autocast:
-    """As a script would write it: model and loss under autocast, the backward pass outside. Not where it is on already."""
+    """As a script would write it: model and loss under autocast, the backward pass outside. Not
+    where it is on already.
+    """
 
     def __init__(self, calls: ModuleCalls, dtype: Callable[[], torch.dtype], patches: Patches):
         self._calls = calls
@@ -48,7 +53,9 @@ class Autocast:
         calls.on_outermost.append(self._outermost)
         calls.on_backward.append(lambda begins: self._close() if begins else None)
         calls.put_around(self._around)
-        patches.undo_by(register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._close()).remove)
+        patches.undo_by(
+            register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._close()).remove
+        )
         self._end_inside_others(patches)
         patches.undo_by(self._close)
 
@@ -65,25 +72,40 @@ class Autocast:
             context.__exit__(None, None, None)
 
     def _end_inside_others(self, patches: Patches) -> None:
-        """Where the script leaves a context that ours was opened in (`autocast(enabled=args.amp)`), ours ends before it."""
+        """Where the script leaves a context that ours was opened in (`autocast(enabled=args.amp)`),
+        ours ends before it.
+        """
         leave = torch.amp.autocast_mode.autocast.__exit__
 
         def __exit__(context: Any, *error: Any) -> Any:
-            if getattr(self._open, "context", None) is not None and _autocast_depth() == self._open.depth:
+            if (
+                getattr(self._open, "context", None) is not None
+                and _autocast_depth() == self._open.depth
+            ):
                 self._close()
             return leave(context, *error)
 
         patches.set(torch.amp.autocast_mode.autocast, "__exit__", __exit__)
 
     def _around(self, module: Module, call: Call, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-        """Where no backward pass follows, the outermost call alone is wrapped; its results come in float32, as Accelerate's."""
-        if len(self._calls.thread.stack) > 1 or torch.is_grad_enabled() or torch.is_autocast_enabled("cuda"):
+        """Where no backward pass follows, the outermost call alone is wrapped; its results come in
+        float32, as Accelerate's.
+        """
+        if (
+            len(self._calls.thread.stack) > 1
+            or torch.is_grad_enabled()
+            or torch.is_autocast_enabled("cuda")
+        ):
             return call(module, *args, **kwargs)
         with torch.autocast("cuda", dtype=self._dtype()):
             return tree_map(self._in_float32, call(module, *args, **kwargs))
 
     def _in_float32(self, value: Any) -> Any:
-        return value.float() if isinstance(value, torch.Tensor) and value.dtype == self._dtype() else value
+        return (
+            value.float()
+            if isinstance(value, torch.Tensor) and value.dtype == self._dtype()
+            else value
+        )
 
 
 def _autocast_depth() -> int:
@@ -93,7 +115,9 @@ def _autocast_depth() -> int:
 
 
 class Checkpointing:
-    """A model's own gradient checkpointing where it has one (Hugging Face's, timm's), else its blocks that repeat."""
+    """A model's own gradient checkpointing where it has one (Hugging Face's, timm's), else its
+    blocks that repeat.
+    """
 
     def __init__(self, calls: ModuleCalls, uses: Uses):
         self._calls = calls
@@ -124,7 +148,9 @@ class Checkpointing:
             return call(module, *args, **kwargs)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            inside.add(id(module))  # called anew, so that the pass that is done again has its place as well
+            inside.add(
+                id(module)
+            )  # called anew, so that the pass that is done again has its place as well
             try:
                 return module(*args, **kwargs)
             finally:
@@ -134,11 +160,17 @@ class Checkpointing:
 
 
 def _own_switch(root: Module) -> str:
-    """Switches a model's own gradient checkpointing on: the call that a script would write; "" where there is none."""
+    """Switches a model's own gradient checkpointing on: the call that a script would write; ""
+    where there is none.
+    """
     for module in root.modules():
         part: Any = module
-        if getattr(part, "supports_gradient_checkpointing", False) and hasattr(part, "gradient_checkpointing_enable"):
-            part.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if getattr(part, "supports_gradient_checkpointing", False) and hasattr(
+            part, "gradient_checkpointing_enable"
+        ):
+            part.gradient_checkpointing_enable(
+                gradient_checkpointing_kwargs={"use_reentrant": False}
+            )
             return "model.gradient_checkpointing_enable()"
         if hasattr(type(part), "set_grad_checkpointing"):
             try:
@@ -150,13 +182,21 @@ def _own_switch(root: Module) -> str:
 
 
 def blocks_that_repeat(root: Module) -> Iterator[Tuple[str, List[Module]]]:
-    """Lists of modules with two or more of one class that have parts of their own, the innermost: their paths and those."""
+    """Lists of modules with two or more of one class that have parts of their own, the innermost:
+    their paths and those.
+    """
     found: List[Tuple[str, List[Module]]] = []
     for path, module in root.named_modules():
         if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
-            parts = [child for child in module.children() if next(child.children(), None) is not None]
+            parts = [
+                child for child in module.children() if next(child.children(), None) is not None
+            ]
             counts = Counter(type(child) for child in parts)
-            blocks = [child for child in parts if counts[type(child)] > 1 and next(child.parameters(), None) is not None]
+            blocks = [
+                child
+                for child in parts
+                if counts[type(child)] > 1 and next(child.parameters(), None) is not None
+            ]
             if blocks:
                 found.append((path, blocks))
     for path, blocks in found:

@@ -1,5 +1,6 @@
-"""The compute capability that a script gets, where a trial speaks for other cards as well (`Card.others`): what the script
-decides by it is a choice, which may be another one there. To write it down is none."""
+"""The compute capability that a script gets, where a trial speaks for other cards as well
+(`Card.others`): what the script decides by it is a choice, which may be another one there. To write
+it down is none."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def _decided(asked: Any, rule: Callable[[Any], Any]) -> Any:
 
 def _deciding(name: str) -> Callable:
     def decide(asked: Any, *others: Any) -> Any:
-        plain = [int.__add__(other, 0) if isinstance(other, AskedNumber) else other for other in others]
+        plain = [
+            int.__add__(other, 0) if isinstance(other, AskedNumber) else other for other in others
+        ]
         return _decided(asked, lambda own: getattr(own, name)(*plain))
 
     return decide

@@ -1,5 +1,6 @@
-"""torch.autocast("cuda") for tensors of the card. The meta device has no autocast key, so the casts are done above autograd,
-function by function, by CUDA's lists (aten/src/ATen/autocast_mode.h and .cpp). PyTorch's own thread-local switches are used.
+"""torch.autocast("cuda") for tensors of the card. The meta device has no autocast key, so the casts
+are done above autograd, function by function, by CUDA's lists (aten/src/ATen/autocast_mode.h and
+.cpp). PyTorch's own thread-local switches are used.
 """
 
 from __future__ import annotations
@@ -18,27 +19,128 @@ Tensor = torch.Tensor
 Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 
 LOWER_PRECISION = [
-    *("conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution"),
-    *("prelu", "addmm", "addmv", "addr", "matmul", "einsum", "mm", "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm"),
-    *("chain_matmul", "linalg_multi_dot", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
+    *(
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_tbc",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "convolution",
+    ),
+    *(
+        "prelu",
+        "addmm",
+        "addmv",
+        "addr",
+        "matmul",
+        "einsum",
+        "mm",
+        "mv",
+        "linalg_vecdot",
+        "linear",
+        "addbmm",
+        "baddbmm",
+        "bmm",
+    ),
+    *(
+        "chain_matmul",
+        "linalg_multi_dot",
+        "lstm_cell",
+        "gru_cell",
+        "rnn_tanh_cell",
+        "rnn_relu_cell",
+    ),
     "scaled_dot_product_attention",
 ]
 FP32 = [
-    *("acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan"),
-    *("pow", "softplus", "layer_norm", "native_layer_norm", "group_norm", "frobenius_norm", "nuclear_norm"),
-    *("cosine_similarity", "poisson_nll_loss", "cosine_embedding_loss", "nll_loss", "nll_loss2d", "nll_loss_nd"),
-    *("hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss", "huber_loss", "mse_loss", "margin_ranking_loss"),
+    *(
+        "acos",
+        "asin",
+        "cosh",
+        "erfinv",
+        "exp",
+        "expm1",
+        "log",
+        "log10",
+        "log2",
+        "log1p",
+        "reciprocal",
+        "rsqrt",
+        "sinh",
+        "tan",
+    ),
+    *(
+        "pow",
+        "softplus",
+        "layer_norm",
+        "native_layer_norm",
+        "group_norm",
+        "frobenius_norm",
+        "nuclear_norm",
+    ),
+    *(
+        "cosine_similarity",
+        "poisson_nll_loss",
+        "cosine_embedding_loss",
+        "nll_loss",
+        "nll_loss2d",
+        "nll_loss_nd",
+    ),
+    *(
+        "hinge_embedding_loss",
+        "kl_div",
+        "l1_loss",
+        "smooth_l1_loss",
+        "huber_loss",
+        "mse_loss",
+        "margin_ranking_loss",
+    ),
     *("multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss"),
-    *("binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm", "logsumexp", "norm", "arccos", "arcsin"),
+    *(
+        "binary_cross_entropy_with_logits",
+        "dist",
+        "pdist",
+        "cdist",
+        "renorm",
+        "logsumexp",
+        "norm",
+        "arccos",
+        "arcsin",
+    ),
 ]
-FP32_BY_DTYPE = ["prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum"]
-PROMOTE = ["addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "tensordot", "scatter_add"]
-# torchvision computes them in float32 and answers in the dtype of their first argument (torchvision/csrc/ops/autocast/).
+FP32_BY_DTYPE = [
+    "prod",
+    "softmax",
+    "log_softmax",
+    "cumprod",
+    "cumsum",
+    "linalg_vector_norm",
+    "linalg_matrix_norm",
+    "sum",
+]
+PROMOTE = [
+    "addcdiv",
+    "addcmul",
+    "atan2",
+    "bilinear",
+    "cross",
+    "dot",
+    "grid_sampler",
+    "index_put",
+    "tensordot",
+    "scatter_add",
+]
+# torchvision computes them in float32 and answers in the dtype of their first argument
+# (torchvision/csrc/ops/autocast/).
 TORCHVISION = ["roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d", "nms"]
 
 
 class Casts:
-    """The casts of weights that are kept until the outermost autocast context ends. One for all threads, as in PyTorch."""
+    """The casts of weights that are kept until the outermost autocast context ends. One for all
+    threads, as in PyTorch.
+    """
 
     def __init__(self) -> None:
         self._kept: Dict[int, Tuple[Tensor, Tensor]] = {}
@@ -75,7 +177,9 @@ class Casts:
         if isinstance(value, Tensor):
             return self.cast(value, dtype)
         if isinstance(value, (list, tuple)):
-            return (tuple if isinstance(value, tuple) else list)(self.cast_all(item, dtype) for item in value)
+            return (tuple if isinstance(value, tuple) else list)(
+                self.cast_all(item, dtype) for item in value
+            )
         if isinstance(value, dict):
             return {key: self.cast_all(item, dtype) for key, item in value.items()}
         return value
@@ -122,7 +226,12 @@ def _by_dtype(inner: Handler) -> Handler:
     """The operation answers in float32, and reads its input as it is (fp32_set_opt_dtype)."""
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-        if not autocast_on() or not args or not isinstance(args[0], Tensor) or not _eligible(args[0]):
+        if (
+            not autocast_on()
+            or not args
+            or not isinstance(args[0], Tensor)
+            or not _eligible(args[0])
+        ):
             return inner(gpu, func, args, kwargs)
         given = kwargs.get("dtype") is not None or any(isinstance(arg, torch.dtype) for arg in args)
         if not given and args[0].dtype != torch.float32:
@@ -139,10 +248,13 @@ def _banned(inner: Handler) -> Handler:
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         if autocast_on() and args and isinstance(args[0], Tensor) and is_meta(args[0]):
             raise RuntimeError(
-                "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+                "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to "
+                "autocast.\n"
                 "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
-                "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
-                "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+                "In this case, combine the two layers using "
+                "torch.nn.functional.binary_cross_entropy_with_logits\n"
+                "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and "
+                "BCEWithLogits are\n"
                 "safe to autocast."
             )
         return inner(gpu, func, args, kwargs)
@@ -152,14 +264,20 @@ def _banned(inner: Handler) -> Handler:
 
 def _called(name: str) -> List[Any]:
     """The callables of Python that stand for the ATen function `name`."""
-    found = [getattr(owner, name, None) for owner in (torch, Tensor, C._nn, C._linalg, C._VariableFunctions)]
+    found = [
+        getattr(owner, name, None)
+        for owner in (torch, Tensor, C._nn, C._linalg, C._VariableFunctions)
+    ]
     return [func for func in found if func is not None and not hasattr(func, "__code__")]
 
 
 def handlers_under_autocast(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
     """`table` with autocast's casts in front of the functions that are in CUDA's lists."""
     wrappers: List[Tuple[List[str], Callable[[Handler], Handler]]] = [
-        (LOWER_PRECISION, lambda inner: _cast_to(lambda args, kwargs: torch.get_autocast_dtype("cuda"), inner)),
+        (
+            LOWER_PRECISION,
+            lambda inner: _cast_to(lambda args, kwargs: torch.get_autocast_dtype("cuda"), inner),
+        ),
         (FP32, lambda inner: _cast_to(lambda args, kwargs: torch.float32, inner)),
         (FP32_BY_DTYPE, _by_dtype),
         (PROMOTE, lambda inner: _cast_to(_widest, inner)),
@@ -174,12 +292,16 @@ def handlers_under_autocast(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
 
 
 def of_library(func: Any) -> Optional[Handler]:
-    """The autocast rule that a library registered with its operation for CUDA; None where it has none."""
+    """The autocast rule that a library registered with its operation for CUDA; None where it has
+    none.
+    """
     packet = getattr(func, "overloadpacket", func)
     if packet._qualified_op_name in ["torchvision::" + name for name in TORCHVISION]:
         return _float32_and_back
     definition = OPDEFS.get(packet._qualified_op_name)
-    dtype = definition._autocast_dtype.get("cuda") if definition is not None else None  # by torch.library.register_autocast
+    dtype = (
+        definition._autocast_dtype.get("cuda") if definition is not None else None
+    )  # by torch.library.register_autocast
     return None if dtype is None else _cast_to(lambda args, kwargs: dtype, _plain)
 
 

@@ -1,5 +1,6 @@
-"""What compilers would make: torch.compile gives back what it was given and torch._dynamo is not imported, flex_attention is a
-single kernel, Triton's launches do nothing. Compiled code takes less memory as a rule: the prediction is an upper bound.
+"""What compilers would make: torch.compile gives back what it was given and torch._dynamo is not
+imported, flex_attention is a single kernel, Triton's launches do nothing. Compiled code takes less
+memory as a rule: the prediction is an upper bound.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 
 _DYNAMO = "torch._dynamo"
-_WRAPPER = "_flex_attention_hop_wrapper"  # what torch.nn.attention.flex_attention hands to torch.compile
-# Where the classes live whose `run` launches (triton/runtime/jit.py, autotuner.py); a heuristic's run calls one of these.
+_WRAPPER = (
+    "_flex_attention_hop_wrapper"  # what torch.nn.attention.flex_attention hands to torch.compile
+)
+# Where the classes live whose `run` launches (triton/runtime/jit.py, autotuner.py); a heuristic's
+# run calls one of these.
 TRITON_LAUNCHERS = {"triton.runtime.jit": "JITFunction", "triton.runtime.autotuner": "Autotuner"}
 
 
@@ -49,11 +53,12 @@ def leave_uncompiled(gpu: ImaginaryGpu, patches: Patches) -> None:
 
 
 class _Dynamo(types.ModuleType):
-    """torch._dynamo as optimizers and guards of torch use it: where nothing is compiled, nothing is to be done.
+    """torch._dynamo as optimizers and guards of torch use it: where nothing is compiled, nothing is
+    to be done.
 
-    Importing the real one takes a second or two, which the first optimizer step would cost. Its settings, which
-    torch.utils.checkpoint reads and scripts write, are a module of their own. Anything else that is asked of it brings the real
-    one, with these settings.
+    Importing the real one takes a second or two, which the first optimizer step would cost. Its
+    settings, which torch.utils.checkpoint reads and scripts write, are a module of their own.
+    Anything else that is asked of it brings the real one, with these settings.
     """
 
     def __init__(self, patches: Patches):
@@ -76,7 +81,9 @@ class _Dynamo(types.ModuleType):
 
     @staticmethod
     def reset() -> None:
-        """The real one clears graphs as well, with names of torch._C that a build without CUDA lacks."""
+        """The real one clears graphs as well, with names of torch._C that a build without CUDA
+        lacks.
+        """
 
     def __getattr__(self, name: str) -> Any:
         if name in ("__file__", "__wrapped__"):
@@ -94,7 +101,9 @@ class _Dynamo(types.ModuleType):
 
 
 class _Submodules(MetaPathFinder):
-    """``import torch._dynamo.exc`` while the stand-in is there: the real package brings it, and it is not loaded twice."""
+    """``import torch._dynamo.exc`` while the stand-in is there: the real package brings it, and it
+    is not loaded twice.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
         package = sys.modules.get(_DYNAMO)
@@ -103,13 +112,21 @@ class _Submodules(MetaPathFinder):
         if name == _DYNAMO + ".config":
             return _as_it_is(_config_alone())
         real = package.bring()
-        return _as_it_is(sys.modules[name]) if name in sys.modules else PathFinder.find_spec(name, real.__path__)
+        return (
+            _as_it_is(sys.modules[name])
+            if name in sys.modules
+            else PathFinder.find_spec(name, real.__path__)
+        )
 
 
 def _as_it_is(module: Any) -> ModuleSpec:
-    """Of a module that is loaded. The import system would load it again by the module's own, where that is another."""
+    """Of a module that is loaded. The import system would load it again by the module's own, where
+    that is another.
+    """
     spec = ModuleSpec(module.__name__, _Loaded(module))
-    vars(module)["__spec__"] = spec  # torch._dynamo.config refuses to set an attribute that is no setting
+    vars(module)["__spec__"] = (
+        spec  # torch._dynamo.config refuses to set an attribute that is no setting
+    )
     return spec
 
 
@@ -127,7 +144,9 @@ class _Loaded(Loader):
 
 
 def _config_alone() -> Any:
-    """torch._dynamo.config without the package around it. The package, once it comes, takes the one that is there."""
+    """torch._dynamo.config without the package around it. The package, once it comes, takes the one
+    that is there.
+    """
     name = _DYNAMO + ".config"
     if name not in sys.modules:
         place = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "config.py")
@@ -148,12 +167,13 @@ def _bring_dynamo_back() -> None:
         del sys.modules[_DYNAMO]
 
 
-# --- kernels ------------------------------------------------------------------------------------------------------------
+# --- kernels ---
 
 
 class _FlexKernel(torch.autograd.Function):
-    """flex_attention keeps output and log-sum-exp, and no scores or masks (torch/_higher_order_ops/flex_attention.py,
-    torch/_inductor/kernel/flex). Its backward pass takes the row sums of the output's gradient, in float32."""
+    """flex_attention keeps output and log-sum-exp, and no scores or masks
+    (torch/_higher_order_ops/flex_attention.py, torch/_inductor/kernel/flex). Its backward pass
+    takes the row sums of the output's gradient, in float32."""
 
     @staticmethod
     def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
@@ -173,10 +193,14 @@ class _FlexKernel(torch.autograd.Function):
 
 
 def flex_kernel(wrapper: Callable[..., Any]) -> Callable[..., Tuple[torch.Tensor, ...]]:
-    """Stands for the compiled `wrapper`: output and log-sum-exp, and the largest scores where its PyTorch has them."""
+    """Stands for the compiled `wrapper`: output and log-sum-exp, and the largest scores where its
+    PyTorch has them.
+    """
     with_largest = hasattr(sys.modules["torch.nn.attention.flex_attention"], "AuxRequest")
 
-    def kernel(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *options: Any) -> Tuple[torch.Tensor, ...]:
+    def kernel(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *options: Any
+    ) -> Tuple[torch.Tensor, ...]:
         out, sums = _FlexKernel.apply(query, key, value)
         return (out, sums, torch.empty_like(sums)) if with_largest else (out, sums)
 
@@ -184,10 +208,11 @@ def flex_kernel(wrapper: Callable[..., Any]) -> Callable[..., Tuple[torch.Tensor
 
 
 def pass_over(gpu: ImaginaryGpu, module: Any) -> None:
-    """Launches from `module`, one of TRITON_LAUNCHERS, do nothing while the imaginary GPU is there, and are counted.
+    """Launches from `module`, one of TRITON_LAUNCHERS, do nothing while the imaginary GPU is there,
+    and are counted.
 
-    What a kernel writes to was allocated by torch before. Triton's own scratch space, which few kernels take, and the time
-    are not counted.
+    What a kernel writes to was allocated by torch before. Triton's own scratch space, which few
+    kernels take, and the time are not counted.
     """
     launcher = getattr(module, TRITON_LAUNCHERS[module.__name__], None)
     if launcher is None or not gpu.is_open:

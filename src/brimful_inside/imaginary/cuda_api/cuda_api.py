@@ -1,7 +1,9 @@
-"""torch.cuda and torch.accelerator as a script sees them, with the imaginary card behind. Sizes in bytes.
+"""torch.cuda and torch.accelerator as a script sees them, with the imaginary card behind. Sizes in
+bytes.
 
-Most of torch.cuda is Python on top of functions of `torch._C`, which a CPU build lacks and a CUDA build cannot use without a
-driver. Those are replaced here, and torch's own Python (checks, messages, summaries) runs as it is.
+Most of torch.cuda is Python on top of functions of `torch._C`, which a CPU build lacks and a CUDA
+build cannot use without a driver. Those are replaced here, and torch's own Python (checks,
+messages, summaries) runs as it is.
 """
 
 from __future__ import annotations
@@ -33,11 +35,15 @@ class _DeviceProperties:
         self.multi_processor_count = card.multiprocessors
         self.is_integrated = self.is_multi_gpu_board = 0
         self.warp_size = 32
-        self.max_threads_per_multi_processor = 1536 if (self.major, self.minor) in ((8, 6), (8, 9), (12, 0)) else 2048
+        self.max_threads_per_multi_processor = (
+            1536 if (self.major, self.minor) in ((8, 6), (8, 9), (12, 0)) else 2048
+        )
         self.max_threads_per_block = 1024
         self.regs_per_multiprocessor = 65536
         self.shared_memory_per_block = 48 << 10
-        self.shared_memory_per_block_optin = {7: 96, 8: 99 if self.minor else 163}.get(self.major, 227) << 10
+        self.shared_memory_per_block_optin = {7: 96, 8: 99 if self.minor else 163}.get(
+            self.major, 227
+        ) << 10
         self.L2_cache_size = 40 << 20
         self.gcnArchName = card.name
         self.uuid = "00000000-0000-0000-0000-000000000000"
@@ -46,8 +52,17 @@ class _DeviceProperties:
             self.major, self.minor = AskedNumber(gpu.machine, 0), AskedNumber(gpu.machine, 1)
 
     def __repr__(self) -> str:
-        values = (self.name, self.major, self.minor, self.total_memory >> 20, self.multi_processor_count)
-        return "_CudaDeviceProperties(name='%s', major=%d, minor=%d, total_memory=%dMB, multi_processor_count=%d)" % values
+        values = (
+            self.name,
+            self.major,
+            self.minor,
+            self.total_memory >> 20,
+            self.multi_processor_count,
+        )
+        return (
+            "_CudaDeviceProperties(name='%s', major=%d, minor=%d, total_memory=%dMB, "
+            "multi_processor_count=%d)" % values
+        )
 
 
 class _Cudart(types.ModuleType):
@@ -68,7 +83,9 @@ class _Cudart(types.ModuleType):
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         if name.startswith("cuda"):
-            return lambda *args: 0  # cudaProfilerStart, cudaProfilerStop, cudaHostRegister, ...: success
+            return lambda *args: (
+                0
+            )  # cudaProfilerStart, cudaProfilerStop, cudaHostRegister, ...: success
         raise AttributeError(name)
 
 
@@ -81,7 +98,11 @@ class _NoMarks:
 
 def patch_cuda(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.cuda, torch.accelerator and torch.backends answer for the imaginary card."""
-    for name, function in {**_device_functions(gpu), **_constants(gpu), **_memory_functions(gpu)}.items():
+    for name, function in {
+        **_device_functions(gpu),
+        **_constants(gpu),
+        **_memory_functions(gpu),
+    }.items():
         patches.set(torch._C, name, function)
     _patch_python(gpu, torch.cuda, patches)
     patch_types(gpu, patches)
@@ -113,13 +134,25 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
 
     def get_device_capability(device: Any = None) -> Any:
         properties = cuda.get_device_properties(device)
-        return AskedCapability(gpu.machine) if gpu.machine.alike else (properties.major, properties.minor)
+        return (
+            AskedCapability(gpu.machine)
+            if gpu.machine.alike
+            else (properties.major, properties.minor)
+        )
 
     patches.set(cuda, "_get_device_properties", get_device_properties)
     patches.set(cuda, "get_device_capability", get_device_capability)
-    for name in ("utilization", "temperature", "power_draw", "clock_rate", "memory_usage"):  # an idle card's
+    for name in (
+        "utilization",
+        "temperature",
+        "power_draw",
+        "clock_rate",
+        "memory_usage",
+    ):  # an idle card's
         patches.set_existing(cuda, name, lambda device=None: 0)
-    patches.set_existing(cuda, "device_memory_used", lambda device=None: _used_bytes(*gpu.memory_info(device)))
+    patches.set_existing(
+        cuda, "device_memory_used", lambda device=None: _used_bytes(*gpu.memory_info(device))
+    )
     patches.set(cuda.nvtx, "_nvtx", _NoMarks())
     patches.set(torch.autograd.profiler.emit_nvtx, "__enter__", lambda self: self)
     patches.set(torch.autograd.profiler.emit_nvtx, "__exit__", lambda self, *error: None)
@@ -130,7 +163,9 @@ def _used_bytes(free: int, total: int) -> int:
 
 
 def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
-    """Functions of torch._C by name: which card, and waiting for it. torch.accelerator has the same ones under other names."""
+    """Functions of torch._C by name: which card, and waiting for it. torch.accelerator has the same
+    ones under other names.
+    """
 
     def set_device(device: int) -> None:
         gpu.streams.card = gpu.index_of(device)
@@ -154,11 +189,27 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         gpu.clocks[index].synchronized()
 
     names: Dict[Callable, Sequence[str]] = {
-        set_device: ("_cuda_setDevice", "_accelerator_setDeviceIndex", "_accelerator_hooks_set_current_device"),
-        get_device: ("_cuda_getDevice", "_accelerator_getDeviceIndex", "_accelerator_hooks_get_current_device"),
+        set_device: (
+            "_cuda_setDevice",
+            "_accelerator_setDeviceIndex",
+            "_accelerator_hooks_set_current_device",
+        ),
+        get_device: (
+            "_cuda_getDevice",
+            "_accelerator_getDeviceIndex",
+            "_accelerator_hooks_get_current_device",
+        ),
         exchange: (
-            *("_cuda_exchangeDevice", "_accelerator_exchangeDevice", "_accelerator_hooks_exchange_device"),
-            *("_cuda_maybeExchangeDevice", "_accelerator_maybeExchangeDevice", "_accelerator_hooks_maybe_exchange_device"),
+            *(
+                "_cuda_exchangeDevice",
+                "_accelerator_exchangeDevice",
+                "_accelerator_hooks_exchange_device",
+            ),
+            *(
+                "_cuda_maybeExchangeDevice",
+                "_accelerator_maybeExchangeDevice",
+                "_accelerator_hooks_maybe_exchange_device",
+            ),
         ),
         synchronize: ("_cuda_synchronize", "_accelerator_synchronizeDevice"),
     }
@@ -191,11 +242,19 @@ def _answering(answer: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: answer
 
 
-# --- memory -------------------------------------------------------------------------------------------------------------
+# --- memory ---
 
 _NOTHING = (  # functions of torch._C that do nothing here
-    *("_cuda_resetPeakHostMemoryStats", "_cuda_resetAccumulatedHostMemoryStats", "_accelerator_emptyHostCache"),
-    *("_cuda_record_memory_history", "_cuda_record_memory_history_legacy", "_cuda_attach_out_of_memory_observer"),
+    *(
+        "_cuda_resetPeakHostMemoryStats",
+        "_cuda_resetAccumulatedHostMemoryStats",
+        "_accelerator_emptyHostCache",
+    ),
+    *(
+        "_cuda_record_memory_history",
+        "_cuda_record_memory_history_legacy",
+        "_cuda_attach_out_of_memory_observer",
+    ),
     "_host_emptyCache",
 )
 
@@ -207,10 +266,14 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         return gpu.ledgers[gpu.index_of(device)].allocator
 
     def set_fraction(fraction: float, device: int) -> None:
-        """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay obeys it too."""
+        """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay
+        obeys it too.
+        """
         if fraction > 0:
             ledger = gpu.ledgers[gpu.index_of(device)]
-            ledger.change_settings(spelled(ledger.allocator.settings._replace(memory_fraction=float(fraction))))
+            ledger.change_settings(
+                spelled(ledger.allocator.settings._replace(memory_fraction=float(fraction)))
+            )
         else:
             allocator(device).set_memory_fraction(fraction, gpu.card.total_bytes)
 
@@ -228,11 +291,20 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
             ledger.empty_cache()
 
     names: Dict[Callable, Sequence[str]] = {
-        lambda device: _nested(allocator(device).memory_stats()): ("_cuda_memoryStats", "_accelerator_getDeviceStats"),
-        lambda device: allocator(device).reset_peaks(): ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats"),
+        lambda device: _nested(allocator(device).memory_stats()): (
+            "_cuda_memoryStats",
+            "_accelerator_getDeviceStats",
+        ),
+        lambda device: allocator(device).reset_peaks(): (
+            "_cuda_resetPeakMemoryStats",
+            "_accelerator_resetPeakStats",
+        ),
         gpu.index_of: ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats"),
         empty_cache: ("_cuda_emptyCache", "_accelerator_emptyCache"),
-        change_settings: ("_cuda_cudaCachingAllocator_set_allocator_settings", "_accelerator_setAllocatorSettings"),
+        change_settings: (
+            "_cuda_cudaCachingAllocator_set_allocator_settings",
+            "_accelerator_setAllocatorSettings",
+        ),
         _answering(None): _NOTHING,
         set_fraction: ("_cuda_setMemoryFraction",),
         fraction: ("_cuda_getMemoryFraction",),
@@ -260,11 +332,21 @@ def _nested(flat: Dict[str, int]) -> Dict[str, Any]:
 def _snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
     """torch.cuda.memory._snapshot(): the segments and their blocks, without stack traces."""
     segments: List[Dict[str, Any]] = []
-    for index, segment in ((ledger.index, segment) for ledger in gpu.ledgers for segment in ledger.allocator.segments()):
+    for index, segment in (
+        (ledger.index, segment) for ledger in gpu.ledgers for segment in ledger.allocator.segments()
+    ):
         blocks: List[Dict[str, Any]] = []
         for address, size, used in segment.pieces:
             state = "active_allocated" if used else "inactive"
-            blocks.append({"address": address, "size": size, "requested_size": size, "state": state, "frames": []})
+            blocks.append(
+                {
+                    "address": address,
+                    "size": size,
+                    "requested_size": size,
+                    "state": state,
+                    "frames": [],
+                }
+            )
         active = sum(size for _, size, used in segment.pieces if used)
         segments.append(
             {
@@ -281,7 +363,12 @@ def _snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
             }
         )
     traces: List[List[Any]] = [[] for _ in gpu.ledgers]
-    return {"segments": segments, "device_traces": traces, "allocator_settings": {}, "external_annotations": []}
+    return {
+        "segments": segments,
+        "device_traces": traces,
+        "allocator_settings": {},
+        "external_annotations": [],
+    }
 
 
 def _patch_builds(patches: Patches) -> None:

@@ -1,4 +1,5 @@
-"""What torch.nn.DataParallel and torch.cuda.comm do in C++: broadcast, scatter and gather between the cards of a process.
+"""What torch.nn.DataParallel and torch.cuda.comm do in C++: broadcast, scatter and gather between
+the cards of a process.
 
 The memory that they take follows torch/csrc/cuda/comm.cpp and torch/csrc/utils/tensor_flatten.cpp.
 """
@@ -21,18 +22,30 @@ Tensor = torch.Tensor
 
 
 def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """torch._C's functions between cards, and torch.cuda.nccl, which reduces gradients to the first card."""
+    """torch._C's functions between cards, and torch.cuda.nccl, which reduces gradients to the first
+    card.
+    """
     for function in (_broadcast, _broadcast_coalesced, _gather):
         patches.set(torch._C, function.__name__, partial(function, gpu))
-    for name in ("_broadcast_out", "_scatter_out", "_gather_out"):  # into tensors that are there already
+    for name in (
+        "_broadcast_out",
+        "_scatter_out",
+        "_gather_out",
+    ):  # into tensors that are there already
         patches.set(torch._C, name, lambda source, out, *args: out)
 
     def _scatter(
-        tensor: Tensor, devices: Sequence[int], sizes: Optional[Sequence[int]], dim: int, streams: Optional[Any] = None
+        tensor: Tensor,
+        devices: Sequence[int],
+        sizes: Optional[Sequence[int]],
+        dim: int,
+        streams: Optional[Any] = None,
     ) -> List[Tensor]:
         """Chunks of `tensor`, each copied to its card on the stream that is given for it."""
         gpu.split_over = max(gpu.split_over, len(devices))
-        chunks = tensor.split(list(sizes), dim) if sizes is not None else tensor.chunk(len(devices), dim)
+        chunks = (
+            tensor.split(list(sizes), dim) if sizes is not None else tensor.chunk(len(devices), dim)
+        )
         results = []
         for place, chunk in enumerate(chunks):
             with torch.cuda.stream(streams[place] if streams is not None else None):
@@ -45,17 +58,23 @@ def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
     def is_available(tensors: Sequence[Tensor]) -> bool:
         """NCCL reduces contiguous tensors that lie on different cards."""
         where = [tensor.device for tensor in tensors]
-        return all(t.is_cuda and t.is_contiguous() for t in tensors) and len(set(where)) == len(where)
+        return all(t.is_cuda and t.is_contiguous() for t in tensors) and len(set(where)) == len(
+            where
+        )
 
     patches.set(nccl, "is_available", is_available)
     for name in ("reduce", "all_reduce", "broadcast", "all_gather", "reduce_scatter"):
         patches.set(nccl, name, partial(_reduced, gpu, name))
 
 
-def _reduced(gpu: ImaginaryGpu, name: str, inputs: Sequence[Tensor], *args: Any, **kwargs: Any) -> None:
+def _reduced(
+    gpu: ImaginaryGpu, name: str, inputs: Sequence[Tensor], *args: Any, **kwargs: Any
+) -> None:
     """NCCL works in rings, into tensors that are there already."""
     cards = [gpu.index_of_tensor(tensor) for tensor in inputs]
-    whole = inputs[0].numel() * inputs[0].element_size() * (len(cards) if name == "all_gather" else 1)
+    whole = (
+        inputs[0].numel() * inputs[0].element_size() * (len(cards) if name == "all_gather" else 1)
+    )
     sent = over_links(name, whole, len(cards))
     gpu.exchanged("nccl::" + name, sent, [card for card in cards if card is not None])
 
@@ -79,7 +98,9 @@ def _broadcast(gpu: ImaginaryGpu, tensor: Tensor, devices: Sequence[int]) -> Lis
 def _broadcast_coalesced(
     gpu: ImaginaryGpu, tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
 ) -> List[List[Tensor]]:
-    """Tensors of one dtype travel in buffers of `buffer_size` bytes, of which the copies are views: a replica's parameters."""
+    """Tensors of one dtype travel in buffers of `buffer_size` bytes, of which the copies are views:
+    a replica's parameters.
+    """
     copies: List[Dict[int, Tensor]] = [{} for _ in devices]
     for places in _chunks(tensors, buffer_size):
         chunk = [tensors[place] for place in places]
@@ -107,17 +128,30 @@ def _chunks(tensors: Sequence[Tensor], limit_bytes: int) -> List[List[int]]:
     return done + list(open_chunks.values())
 
 
-def _gather(gpu: ImaginaryGpu, tensors: Sequence[Tensor], dim: int, out_device: Optional[int]) -> Tensor:
-    """All of them one after another in one new tensor on the card `out_device` (None: the current one; -1: on the host)."""
+def _gather(
+    gpu: ImaginaryGpu, tensors: Sequence[Tensor], dim: int, out_device: Optional[int]
+) -> Tensor:
+    """All of them one after another in one new tensor on the card `out_device` (None: the current
+    one; -1: on the host).
+    """
     first = tensors[0]
     shape = list(first.shape)
     for tensor in tensors[1:]:
         if [*tensor.shape[:dim], *tensor.shape[dim + 1 :]] != [*shape[:dim], *shape[dim + 1 :]]:
-            raise RuntimeError("Gather got an input of invalid size: got %s, but expected %s" % (tensor.shape, first.shape))
+            raise RuntimeError(
+                "Gather got an input of invalid size: got %s, but expected %s"
+                % (tensor.shape, first.shape)
+            )
     shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
     for tensor in tensors:
         card = gpu.index_of_tensor(tensor)
         if card is not None and out_device != -1 and card != (out_device or 0):
             gpu.exchanged("gather", tensor.numel() * tensor.element_size(), (card, out_device or 0))
-    where = "cuda" if out_device is None else "cpu" if out_device == -1 else torch.device("cuda", out_device)
+    where = (
+        "cuda"
+        if out_device is None
+        else "cpu"
+        if out_device == -1
+        else torch.device("cuda", out_device)
+    )
     return torch.empty(shape, dtype=first.dtype, device=where)

@@ -1,4 +1,6 @@
-"""Devices as a script writes them: "cuda", torch.device("cuda", 0), 0, torch.cuda.FloatTensor, and what it reads back."""
+"""Devices as a script writes them: "cuda", torch.device("cuda", 0), 0, torch.cuda.FloatTensor, and
+what it reads back.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,18 @@ def call_on(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any], d
     return func(*args, **kwargs)
 
 
-def _call_on_card(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any], index: int) -> Any:
+def _call_on_card(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any], index: int
+) -> Any:
     gpu.touch()
-    source = args[0] if gpu.count > 1 and args and (func is Tensor.to or func in FROM_DATA) else None
-    if isinstance(source, Tensor) and gpu.is_imaginary(source) and gpu.index_of_tensor(source) != index:
+    source = (
+        args[0] if gpu.count > 1 and args and (func is Tensor.to or func in FROM_DATA) else None
+    )
+    if (
+        isinstance(source, Tensor)
+        and gpu.is_imaginary(source)
+        and gpu.index_of_tensor(source) != index
+    ):
         return _moved(gpu, source, index, kwargs)
     with gpu.streams.on(index):
         made = func(*args, **_without_generator({**kwargs, "device": META}))
@@ -45,7 +55,9 @@ def _call_on_card(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, A
 
 def _moved(gpu: ImaginaryGpu, tensor: Tensor, index: int, options: Dict[str, Any]) -> Tensor:
     """`tensor` on card `index`. Its gradient goes back the same way."""
-    options = {name: options[name] for name in ("dtype", "memory_format") if options.get(name) is not None}
+    options = {
+        name: options[name] for name in ("dtype", "memory_format") if options.get(name) is not None
+    }
     if tensor.requires_grad and torch.is_grad_enabled():
         return _Move.apply(tensor, gpu, index, options)
     return _copied(gpu, tensor, index, options)
@@ -57,10 +69,14 @@ def _copied(gpu: ImaginaryGpu, tensor: Tensor, index: int, options: Dict[str, An
 
 
 class _Move(torch.autograd.Function):
-    """A copy to another card (ToCopyBackward: the gradient is copied to the card and the dtype that the input has)."""
+    """A copy to another card (ToCopyBackward: the gradient is copied to the card and the dtype that
+    the input has).
+    """
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, gpu: ImaginaryGpu, index: int, options: Dict[str, Any]) -> Tensor:
+    def forward(
+        ctx: Any, tensor: Tensor, gpu: ImaginaryGpu, index: int, options: Dict[str, Any]
+    ) -> Tensor:
         ctx.way_back = gpu, gpu.index_of_tensor(tensor), tensor.dtype
         return _copied(gpu, tensor, index, options)
 
@@ -71,7 +87,9 @@ class _Move(torch.autograd.Function):
 
 
 def _keep_numbers(gpu: ImaginaryGpu, made: Tensor, data: Any = None) -> None:
-    """What torch.tensor and the like were given is known where it is little (known values of a tensor follow it anyway)."""
+    """What torch.tensor and the like were given is known where it is little (known values of a
+    tensor follow it anyway).
+    """
     if data is not None and not isinstance(data, Tensor) and is_small(made):
         gpu.known.keep(made, torch.tensor(data, dtype=made.dtype, device="cpu"))
 
@@ -85,7 +103,9 @@ def _without_generator(kwargs: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    """torch.zeros and the like. Without a device the default device decides, whose own mode comes after this one."""
+    """torch.zeros and the like. Without a device the default device decides, whose own mode comes
+    after this one.
+    """
     device = kwargs.get("device")
     if args and isinstance(args[0], (list, tuple)) and func in FROM_DATA:
         args = (_read(gpu, args[0]), *args[1:])
@@ -99,19 +119,30 @@ def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 def _read(gpu: ImaginaryGpu, data: Any) -> Any:
     """Lists of numbers, with those that lie on the card read from it."""
     if isinstance(data, (list, tuple)):
-        # A loader may make a tensor of each text: only a list that holds more than numbers is gone through in Python.
+        # A loader may make a tensor of each text: only a list that holds more than numbers is gone
+        # through in Python.
         return data if _NUMBERS.issuperset(map(type, data)) else [_read(gpu, item) for item in data]
-    return gpu.value_of(data) if isinstance(data, Tensor) and data.dim() == 0 and is_meta(data) else data
+    return (
+        gpu.value_of(data)
+        if isinstance(data, Tensor) and data.dim() == 0 and is_meta(data)
+        else data
+    )
 
 
 def _without_card_generator(gpu: ImaginaryGpu, kwargs: Dict[str, Any]) -> Dict[str, Any]:
     """A generator of the card goes with a tensor of the card, so the default device must be it."""
     generator = kwargs.get("generator")
-    return _without_generator(kwargs) if generator is not None and generator.device.type == "cuda" else kwargs
+    return (
+        _without_generator(kwargs)
+        if generator is not None and generator.device.type == "cuda"
+        else kwargs
+    )
 
 
 def _number_as_card(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    """torch.device(0) and nn.Module.to(0): a number means the accelerator, which a CPU build does not know of."""
+    """torch.device(0) and nn.Module.to(0): a number means the accelerator, which a CPU build does
+    not know of.
+    """
     if args and isinstance(args[0], int) and not isinstance(args[0], bool):
         args = (torch.device("cuda", args[0]), *args[1:])
     return func(*args, **kwargs)
@@ -132,7 +163,9 @@ def _let_scripts_move(gpu: ImaginaryGpu, patches: Patches) -> None:
 
 
 def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """The device that tensors report, also where no mode is on (in hooks that C++ calls), and the default device."""
+    """The device that tensors report, also where no mode is on (in hooks that C++ calls), and the
+    default device.
+    """
     raw_device, raw_is_meta = TensorBase.device.__get__, TensorBase.is_meta.__get__
     enabled = torch._C._is_torch_function_enabled
 
@@ -155,8 +188,13 @@ def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
     context = torch.utils._device.DeviceContext
     real = context.__torch_function__
 
-    def __torch_function__(self: Any, func: Any, types: Any, args: Tuple = (), kwargs: Any = None) -> Any:
-        if not gpu.devices.is_card(self.device) or func not in torch.utils._device._device_constructors():
+    def __torch_function__(
+        self: Any, func: Any, types: Any, args: Tuple = (), kwargs: Any = None
+    ) -> Any:
+        if (
+            not gpu.devices.is_card(self.device)
+            or func not in torch.utils._device._device_constructors()
+        ):
             return real(self, func, types, args, kwargs)
         if (kwargs or {}).get("device") is None:
             return call_on(gpu, func, args, kwargs or {}, self.device)
@@ -187,12 +225,16 @@ def _get_device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
 def _to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """to(device, dtype, non_blocking, copy), to(other, non_blocking, copy), to(dtype, ...)."""
     target = args[1] if len(args) > 1 else kwargs.get("device")
-    if isinstance(target, (str, torch.device)) or (isinstance(target, int) and not isinstance(target, bool)):
+    if isinstance(target, (str, torch.device)) or (
+        isinstance(target, int) and not isinstance(target, bool)
+    ):
         options = dict(zip(("dtype", "non_blocking", "copy"), args[2:]))
         return call_on(gpu, func, args[:1], {**options, **kwargs}, target)
     if gpu.count > 1 and isinstance(target, Tensor) and gpu.is_imaginary(target):
         options = dict(zip(("non_blocking", "copy"), args[2:]))
-        return call_on(gpu, func, args[:1], {**options, **kwargs, "dtype": target.dtype}, gpu.device_of(target))
+        return call_on(
+            gpu, func, args[:1], {**options, **kwargs, "dtype": target.dtype}, gpu.device_of(target)
+        )
     return func(*args, **kwargs)
 
 
@@ -204,7 +246,9 @@ def _cuda(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> 
 
 
 def _type_name(tensor: Tensor) -> str:
-    return torch.empty(0, dtype=tensor.dtype, device="cpu").type().replace("torch.", "torch.cuda.", 1)
+    return (
+        torch.empty(0, dtype=tensor.dtype, device="cpu").type().replace("torch.", "torch.cuda.", 1)
+    )
 
 
 def _type(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
@@ -217,13 +261,17 @@ def _type(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> 
         return tensor.to(target)
     name = target if isinstance(target, str) else "%s.%s" % (target.__module__, target.__name__)
     dtype = getattr(torch, name.split(".")[-1]).dtype
-    return call_on(gpu, Tensor.to, (tensor,), {"dtype": dtype}, "cuda" if ".cuda." in name else "cpu")
+    return call_on(
+        gpu, Tensor.to, (tensor,), {"dtype": dtype}, "cuda" if ".cuda." in name else "cpu"
+    )
 
 
 def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
-    """``tensor.data = other``. From the host to the card the tensor keeps its identity, as on a real card.
+    """``tensor.data = other``. From the host to the card the tensor keeps its identity, as on a
+    real card.
 
-    PyTorch refuses this for the meta device, so the two tensors change places behind their Python objects.
+    PyTorch refuses this for the meta device, so the two tensors change places behind their Python
+    objects.
     """
     tensor, value = args
     if is_meta(tensor) == is_meta(value):
@@ -241,7 +289,9 @@ def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
 
 
 def _shallow_copy_fits(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
-    """nn.Module.to asks whether ``parameter.data = moved`` will do. From host to card it does on a real card."""
+    """nn.Module.to asks whether ``parameter.data = moved`` will do. From host to card it does on a
+    real card.
+    """
     if is_meta(args[0]) != is_meta(args[1]) and args[0].layout == args[1].layout == torch.strided:
         return not gpu.moves_script
     return func(*args, **kwargs)
@@ -249,7 +299,9 @@ def _shallow_copy_fits(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[s
 
 def _pin_memory(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     if is_meta(args[0]):
-        raise RuntimeError("cannot pin '%s' only dense CPU tensors can be pinned" % _type_name(args[0]))
+        raise RuntimeError(
+            "cannot pin '%s' only dense CPU tensors can be pinned" % _type_name(args[0])
+        )
     return gpu.pinned.pin(args[0])
 
 
@@ -258,7 +310,9 @@ def _is_pinned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 
 
 def _record_stream(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
-    """The allocator keeps the block until the other stream is through with it (`Ledger.record_stream`)."""
+    """The allocator keeps the block until the other stream is through with it
+    (`Ledger.record_stream`).
+    """
     stream = args[1] if args[1:] else kwargs["s"]
     if is_meta(args[0]):
         gpu.ledger.record_stream(args[0].untyped_storage(), stream.stream_id)
@@ -298,17 +352,38 @@ def handlers() -> Dict[Any, Callable]:
         Tensor.is_pinned: _is_pinned,
         Tensor.record_stream: _record_stream,
     }
-    filling = ("normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_")
-    drawing = (torch.bernoulli, Tensor.bernoulli, torch.multinomial, Tensor.multinomial, torch.normal, torch.poisson)
-    table.update(dict.fromkeys((*drawing, *(getattr(Tensor, name) for name in filling)), _generator_free))
-    table.update(dict.fromkeys((*torch.utils._device._device_constructors(), torch.as_tensor), _construct))
+    filling = (
+        "normal_",
+        "uniform_",
+        "bernoulli_",
+        "random_",
+        "exponential_",
+        "log_normal_",
+        "cauchy_",
+        "geometric_",
+    )
+    drawing = (
+        torch.bernoulli,
+        Tensor.bernoulli,
+        torch.multinomial,
+        Tensor.multinomial,
+        torch.normal,
+        torch.poisson,
+    )
+    table.update(
+        dict.fromkeys((*drawing, *(getattr(Tensor, name) for name in filling)), _generator_free)
+    )
+    table.update(
+        dict.fromkeys((*torch.utils._device._device_constructors(), torch.as_tensor), _construct)
+    )
     return table
 
 
 def group_by_card(gpu: ImaginaryGpu, patches: Patches) -> None:
     """Lists of tensors are grouped by card and dtype before ``torch._foreach_...`` takes them.
 
-    PyTorch's Python asks of each group's device whether it has operations over lists: the meta device has none.
+    PyTorch's Python asks of each group's device whether it has operations over lists: the meta
+    device has none.
     """
     group = C._group_tensors_by_device_and_dtype
 
@@ -326,12 +401,18 @@ def group_by_card(gpu: ImaginaryGpu, patches: Patches) -> None:
     patches.set(C, "_group_tensors_by_device_and_dtype", by_card)
 
 
-def _split(gpu: ImaginaryGpu, dtype: torch.dtype, members: Lists, indices: List[int], groups: Groups) -> None:
-    """One group of several cards as one for each: the tensors at one place in the lists belong together."""
+def _split(
+    gpu: ImaginaryGpu, dtype: torch.dtype, members: Lists, indices: List[int], groups: Groups
+) -> None:
+    """One group of several cards as one for each: the tensors at one place in the lists belong
+    together.
+    """
     for at, first in enumerate(members[0]):
         if first is None:
             continue
-        of_card, places = groups.setdefault((gpu.device_of(first), dtype), ([[] for _ in members], []))
+        of_card, places = groups.setdefault(
+            (gpu.device_of(first), dtype), ([[] for _ in members], [])
+        )
         for column, whole in zip(of_card, members):
             column.extend(whole[at : at + 1])
         if indices:

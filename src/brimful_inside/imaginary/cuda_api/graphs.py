@@ -1,7 +1,10 @@
-"""CUDA graphs and memory pools: torch.cuda.CUDAGraph, torch.cuda.graph, make_graphed_callables, MemPool, use_mem_pool.
+"""CUDA graphs and memory pools: torch.cuda.CUDAGraph, torch.cuda.graph, make_graphed_callables,
+MemPool, use_mem_pool.
 
-Nothing is recorded: a capture runs as any code does, but takes its memory from a private pool that stays while the graph lives.
-A replay takes no memory. Facts: aten/src/ATen/cuda/CUDAGraph.cpp, ATen/cuda/MemPool.cpp, torch/cuda/graphs.py.
+Nothing is recorded: a capture runs as any code does, but takes its memory from a private pool that
+stays while the graph lives.
+A replay takes no memory. Facts: aten/src/ATen/cuda/CUDAGraph.cpp, ATen/cuda/MemPool.cpp,
+torch/cuda/graphs.py.
 """
 
 from __future__ import annotations
@@ -32,14 +35,18 @@ class _CUDAGraph:
         self._pool: PoolId = (0, 0)
         self._mark, self._kernels = 0, []
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **options: Any) -> None:
+    def capture_begin(
+        self, pool: Any = None, capture_error_mode: str = "global", **options: Any
+    ) -> None:
         if capture_error_mode not in ("global", "thread_local", "relaxed"):
             raise RuntimeError(
-                'Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "%s"' % capture_error_mode
+                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, "
+                'got "%s"' % capture_error_mode
             )
         if self._captured is not None:
             raise RuntimeError(
-                "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+                "This CUDAGraph instance already owns a captured graph. To capture a new graph, "
+                "create a new instance."
             )
         gpu, captures, stream = self._gpu, self._gpu.captures, self._gpu.current_stream()
         if stream[1] == 0:
@@ -51,7 +58,9 @@ class _CUDAGraph:
         self._pool = captures.new_pool() if pool is None else tuple(getattr(pool, "id", pool))
         captured = self._captured = Captured(captures, gpu.ledger, self._pool)
         captures.by_stream[stream] = captured
-        captured.ledger.divert(captured.pool, lambda asking: captures.by_stream.get((stream[0], asking)) is captured)
+        captured.ledger.divert(
+            captured.pool, lambda asking: captures.by_stream.get((stream[0], asking)) is captured
+        )
         self._mark = gpu.clock.mark()
         self._end = weakref.finalize(self, captured.destroy)
         self._end.atexit = False
@@ -87,12 +96,16 @@ class _CUDAGraph:
 
     def _check(self, name: str) -> None:
         if self._captured is None or not self._captured.ended:
-            raise RuntimeError("Called CUDAGraph::%s without a preceding successful capture." % name)
+            raise RuntimeError(
+                "Called CUDAGraph::%s without a preceding successful capture." % name
+            )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(torch._C._CUDAGraph, name):
             raise AttributeError(name)
-        raise Unsupported("torch.cuda.CUDAGraph.%s" % name, "there is no graph of the driver behind it")
+        raise Unsupported(
+            "torch.cuda.CUDAGraph.%s" % name, "there is no graph of the driver behind it"
+        )
 
 
 class _MemPool:
@@ -101,11 +114,23 @@ class _MemPool:
     _gpu: ImaginaryGpu
     allocator = None
 
-    def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False, **options: Any):
+    def __init__(
+        self,
+        allocator: Any = None,
+        use_on_oom: bool = False,
+        no_split: bool = False,
+        **options: Any,
+    ):
         if allocator is not None or use_on_oom or no_split or options:
-            raise Unsupported("torch.cuda.MemPool", "only a pool of PyTorch's own allocator with its usual rules is modelled")
+            raise Unsupported(
+                "torch.cuda.MemPool",
+                "only a pool of PyTorch's own allocator with its usual rules is modelled",
+            )
         self._gpu.touch()
-        self._captures, self._ledger = self._gpu.captures, self._gpu.ledger  # of the card where it was made (MemPool.cpp)
+        self._captures, self._ledger = (
+            self._gpu.captures,
+            self._gpu.ledger,
+        )  # of the card where it was made (MemPool.cpp)
         self.id = self._captures.new_handle()
         self._captures.retain(self._ledger, self.id)
         weakref.finalize(self, self._captures.release, self._ledger, self.id, True).atexit = False
@@ -115,11 +140,17 @@ class _MemPool:
 
     def snapshot(self, include_traces: bool = True) -> Any:
         place = self._ledger.index, (0, self._ledger.pool_number(self.id))
-        return [one for one in torch.cuda.memory_snapshot() if (one["device"], one["segment_pool_id"]) == place]
+        return [
+            one
+            for one in torch.cuda.memory_snapshot()
+            if (one["device"], one["segment_pool_id"]) == place
+        ]
 
 
 def patch_graphs(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """torch.cuda's graphs and pools; torch.cuda.graph and make_graphed_callables are PyTorch's own, on top of them."""
+    """torch.cuda's graphs and pools; torch.cuda.graph and make_graphed_callables are PyTorch's own,
+    on top of them.
+    """
     captures, cuda = gpu.captures, torch.cuda
     Graph, MemPool = class_of(gpu, _CUDAGraph, "CUDAGraph"), class_of(gpu, _MemPool, "MemPool")
     graph = class_of(gpu, cuda.graphs.graph, "graph")  # of its own: the class keeps a stream

@@ -1,8 +1,10 @@
-"""Libraries of fused attention, which are built for a card: a stand-in answers their import while the imaginary GPU is there.
+"""Libraries of fused attention, which are built for a card: a stand-in answers their import while
+the imaginary GPU is there.
 
-flash-attn (flash_attn/flash_attn_interface.py) and xformers (xformers/ops/fmha) have kernels that PyTorch has taken over; so
-PyTorch's operations of the same kernels run in their place, and operators/attention.py knows what those hold. Where a library
-is installed, what the stand-in lacks is imported from there.
+flash-attn (flash_attn/flash_attn_interface.py) and xformers (xformers/ops/fmha) have kernels that
+PyTorch has taken over; so PyTorch's operations of the same kernels run in their place, and
+operators/attention.py knows what those hold. Where a library is installed, what the stand-in lacks
+is imported from there.
 """
 
 from __future__ import annotations
@@ -32,18 +34,27 @@ DISTRIBUTIONS = {"flash_attn": ("flash-attn", "2.8.3"), "xformers": ("xformers",
 
 
 class FlashAttention:
-    """flash_attn's functions. Shapes: (batch, length, heads, head size), of variable lengths (all lengths together, heads, head
-    size). Windows, slopes and caps change no memory."""
+    """flash_attn's functions. Shapes: (batch, length, heads, head size), of variable lengths (all
+    lengths together, heads, head size). Windows, slopes and caps change no memory."""
 
     def __init__(self, gpu: ImaginaryGpu):
         self._gpu = gpu
 
-    def _run(self, parts: Sequence[Tensor], lengths: Sequence[Any], p: float, scale: Any, causal: bool, probs: bool) -> Any:
+    def _run(
+        self,
+        parts: Sequence[Tensor],
+        lengths: Sequence[Any],
+        p: float,
+        scale: Any,
+        causal: bool,
+        probs: bool,
+    ) -> Any:
         gpu, size = self._gpu, parts[0].shape[-1]
         gpu.approximate("flash_attn")
         if gpu.machine.choose(lambda capability: capability < FLASH_SINCE):
             raise Refused(
-                "FlashAttention only supports Ampere GPUs or newer, and the %s has compute capability %d.%d: choose another "
+                "FlashAttention only supports Ampere GPUs or newer, and the %s has compute "
+                "capability %d.%d: choose another "
                 'attention (of Transformers, attn_implementation="sdpa") or a newer card'
                 % (gpu.card.name, *gpu.machine.capability)
             )
@@ -52,7 +63,9 @@ class FlashAttention:
         if size % 8:
             parts = [F.pad(part, (0, -size % 8)) for part in parts]
         scale = size**-0.5 if scale is None else scale
-        out, sums = torch.ops.aten._flash_attention_forward(*parts, *lengths, p, causal, False, scale=scale)[:2]
+        out, sums = torch.ops.aten._flash_attention_forward(
+            *parts, *lengths, p, causal, False, scale=scale
+        )[:2]
         out = out[..., :size] if size % 8 else out
         return (out, sums, None) if probs else out
 
@@ -101,14 +114,18 @@ class FlashAttention:
     def flash_attn_kvpacked_func(self, q: Any, kv: Any, *args: Any, **options: Any) -> Any:
         return self.flash_attn_func(q, *kv.unbind(-3), *args, **options)
 
-    def flash_attn_varlen_qkvpacked_func(self, qkv: Any, cu_seqlens: Any, max_seqlen: int, *args: Any, **options: Any) -> Any:
+    def flash_attn_varlen_qkvpacked_func(
+        self, qkv: Any, cu_seqlens: Any, max_seqlen: int, *args: Any, **options: Any
+    ) -> Any:
         lengths: Any = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
         return self.flash_attn_varlen_func(*qkv.unbind(-3), *lengths, *args, **options)
 
     def flash_attn_varlen_kvpacked_func(self, q: Any, kv: Any, *args: Any, **options: Any) -> Any:
         return self.flash_attn_varlen_func(q, *kv.unbind(-3), *args, **options)
 
-    def flash_attn_with_kvcache(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, *args: Any, **options: Any) -> Tensor:
+    def flash_attn_with_kvcache(
+        self, q: Tensor, k_cache: Tensor, v_cache: Tensor, *args: Any, **options: Any
+    ) -> Tensor:
         self._gpu.approximate("flash_attn")
         return torch.empty_like(q)
 
@@ -120,9 +137,17 @@ class FlashAttention:
         self._gpu.approximate("flash_attn.bert_padding")
         batch, length = attention_mask.shape
         tokens = torch.arange(batch * length, device=hidden_states.device)
-        starts = torch.arange(0, (batch + 1) * length, length, dtype=torch.int32, device=hidden_states.device)
+        starts = torch.arange(
+            0, (batch + 1) * length, length, dtype=torch.int32, device=hidden_states.device
+        )
         used = attention_mask.sum(-1, dtype=torch.int32)
-        return self.index_first_axis(hidden_states.flatten(0, 1), tokens), tokens, starts, length, used
+        return (
+            self.index_first_axis(hidden_states.flatten(0, 1), tokens),
+            tokens,
+            starts,
+            length,
+            used,
+        )
 
     def pad_input(self, hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
         padded = hidden_states.new_zeros(batch * seqlen, *hidden_states.shape[1:])
@@ -137,7 +162,9 @@ class LowerTriangularMask:
 
 
 class MemoryEfficientAttention:
-    """xformers' function. Shapes: (batch, length, heads, head size), the heads perhaps in groups, or without heads."""
+    """xformers' function. Shapes: (batch, length, heads, head size), the heads perhaps in groups,
+    or without heads.
+    """
 
     def __init__(self, gpu: ImaginaryGpu):
         self._gpu = gpu
@@ -157,27 +184,44 @@ class MemoryEfficientAttention:
         self._gpu.approximate("xformers")
         causal = isinstance(attn_bias, LowerTriangularMask)
         if attn_bias is not None and not causal and not isinstance(attn_bias, Tensor):
-            raise Unsupported("xformers.ops.memory_efficient_attention", "a %s is not modelled" % type(attn_bias).__name__)
+            raise Unsupported(
+                "xformers.ops.memory_efficient_attention",
+                "a %s is not modelled" % type(attn_bias).__name__,
+            )
         shape, mask = query.shape, None if causal else attn_bias
-        parts = [part.unsqueeze(2) if part.dim() == 3 else part.flatten(2, -2) for part in (query, key, value)]
+        parts = [
+            part.unsqueeze(2) if part.dim() == 3 else part.flatten(2, -2)
+            for part in (query, key, value)
+        ]
         if mask is not None and mask.dim() == 3:
             mask = mask.unsqueeze(1)
         heads_first = [part.transpose(1, 2) for part in parts]
-        out = F.scaled_dot_product_attention(*heads_first, attn_mask=mask, dropout_p=p, is_causal=causal, scale=scale)
+        out = F.scaled_dot_product_attention(
+            *heads_first, attn_mask=mask, dropout_p=p, is_causal=causal, scale=scale
+        )
         return out.transpose(1, 2).reshape(*shape[:-1], value.shape[-1])
 
 
 def _modules(gpu: ImaginaryGpu) -> Dict[str, Dict[str, Any]]:
     """What is in each module of a stand-in, by the module's name."""
     flash, xformers = FlashAttention(gpu), MemoryEfficientAttention(gpu)
-    public = {name: getattr(flash, name) for name in dir(FlashAttention) if not name.startswith("_")}
-    attention = {name: function for name, function in public.items() if name.startswith("flash_attn")}
+    public = {
+        name: getattr(flash, name) for name in dir(FlashAttention) if not name.startswith("_")
+    }
+    attention = {
+        name: function for name, function in public.items() if name.startswith("flash_attn")
+    }
     version = {name: {"__version__": version} for name, (_, version) in DISTRIBUTIONS.items()}
-    fused = {"memory_efficient_attention": xformers.memory_efficient_attention, "LowerTriangularMask": LowerTriangularMask}
+    fused = {
+        "memory_efficient_attention": xformers.memory_efficient_attention,
+        "LowerTriangularMask": LowerTriangularMask,
+    }
     return {
         "flash_attn": {**version["flash_attn"], **attention},
         "flash_attn.flash_attn_interface": attention,
-        "flash_attn.bert_padding": {name: function for name, function in public.items() if name not in attention},
+        "flash_attn.bert_padding": {
+            name: function for name, function in public.items() if name not in attention
+        },
         "xformers": version["xformers"],
         "xformers.ops": fused,
         "xformers.ops.fmha": fused,
@@ -194,11 +238,16 @@ class _Contents(Loader):
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """What importlib.metadata says of a library that is not installed: Transformers asks it before it imports one."""
+    """What importlib.metadata says of a library that is not installed: Transformers asks it before
+    it imports one.
+    """
 
     def __init__(self, package: str):
         name, version = DISTRIBUTIONS[package]
-        self._files = {"METADATA": "Name: %s\nVersion: %s\n" % (name, version), "top_level.txt": package}
+        self._files = {
+            "METADATA": "Name: %s\nVersion: %s\n" % (name, version),
+            "top_level.txt": package,
+        }
 
     def read_text(self, filename: str) -> Optional[str]:
         return self._files.get(filename)
@@ -239,7 +288,11 @@ def stand_in(gpu: ImaginaryGpu, patches: Patches) -> None:
 
     def take_back() -> None:
         sys.meta_path.remove(finder)
-        loaded: List[str] = [name for name in finder.modules if isinstance(getattr(_spec_of(name), "loader", None), _Contents)]
+        loaded: List[str] = [
+            name
+            for name in finder.modules
+            if isinstance(getattr(_spec_of(name), "loader", None), _Contents)
+        ]
         for name in loaded:
             del sys.modules[name]
 

@@ -1,7 +1,8 @@
 """Streams and events. Each stream has a pool of its own in the allocator.
 
-All work is done at once, so nothing waits; but where the host would wait for a stream, the ledger notes it, since blocks that
-another stream used return to their pools by then (`Ledger.synchronized`).
+All work is done at once, so nothing waits; but where the host would wait for a stream, the ledger
+notes it, since blocks that another stream used return to their pools by then
+(`Ledger.synchronized`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ _CUDA_TYPE = 1  # c10::DeviceType::CUDA
 
 
 def class_of(gpu: ImaginaryGpu, kind: type, name: str) -> Any:
-    """`kind` as torch.cuda's class `name` for the cards of `gpu`, which its instances find as `_gpu`."""
+    """`kind` as torch.cuda's class `name` for the cards of `gpu`, which its instances find as
+    `_gpu`.
+    """
     return type(kind)(name, (kind,), {"_gpu": gpu, "__module__": "torch.cuda"})
 
 
@@ -62,7 +65,9 @@ class _Event(torch.Event):
         self._gpu.ledgers[self._index].synchronized(*self._moment)
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds, predicted (simulator/roofline.py); 0.0 for a card whose rates are not known."""
+        """Milliseconds, predicted (simulator/roofline.py); 0.0 for a card whose rates are not
+        known.
+        """
         return (end_event._at_s - self._at_s) * 1e3
 
     def ipc_handle(self) -> bytes:
@@ -144,9 +149,15 @@ class _AnyDevice(type):
     def __call__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
         if "stream_id" in kwargs and kwargs.get("device_type") != _CUDA_TYPE:
             return cls.real(*args, **kwargs)
-        if device is not None and not isinstance(device, int) and torch.device(device).type != "cuda":
+        if (
+            device is not None
+            and not isinstance(device, int)
+            and torch.device(device).type != "cuda"
+        ):
             return cls.real(device, *args, **kwargs)
-        return cls.of_card(*args, **kwargs) if device is None else cls.of_card(device, *args, **kwargs)
+        return (
+            cls.of_card(*args, **kwargs) if device is None else cls.of_card(device, *args, **kwargs)
+        )
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, cls.real)
@@ -167,13 +178,25 @@ def patch_streams(gpu: ImaginaryGpu, patches: Patches) -> None:
     for owner in (torch.cuda, torch.cuda.streams):
         patches.set(owner, "Stream", Stream)
         patches.set(owner, "Event", Event)
-        patches.set_existing(owner, "ExternalStream", lambda pointer, device=None, **kwargs: Stream(device, stream_id=pointer))
+        patches.set_existing(
+            owner,
+            "ExternalStream",
+            lambda pointer, device=None, **kwargs: Stream(device, stream_id=pointer),
+        )
     patches.set(torch.cuda, "current_stream", current)
     patches.set(torch.cuda, "default_stream", lambda device=None: Stream(device, stream_id=0))
     patches.set(torch._C, "_cuda_setStream", select)
-    patches.set(torch._C, "_cuda_getCurrentStream", lambda device: (streams.of(device), device, _CUDA_TYPE))
+    patches.set(
+        torch._C, "_cuda_getCurrentStream", lambda device: (streams.of(device), device, _CUDA_TYPE)
+    )
     patches.set(torch._C, "_cuda_getCurrentRawStream", streams.of)
     patches.set(torch._C, "_accelerator_getStream", current)
-    patches.set(torch._C, "_accelerator_setStream", lambda stream: select(stream.stream_id, stream.device_index))
-    patches.set(torch, "Stream", _AnyDevice("Stream", (), {"real": torch.Stream, "of_card": Stream}))
+    patches.set(
+        torch._C,
+        "_accelerator_setStream",
+        lambda stream: select(stream.stream_id, stream.device_index),
+    )
+    patches.set(
+        torch, "Stream", _AnyDevice("Stream", (), {"real": torch.Stream, "of_card": Stream})
+    )
     patches.set(torch, "Event", _AnyDevice("Event", (), {"real": torch.Event, "of_card": Event}))

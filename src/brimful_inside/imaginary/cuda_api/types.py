@@ -1,4 +1,6 @@
-"""Types that a build without CUDA lacks, or that mean the card: torch.cuda.FloatTensor and the like, generators, storages."""
+"""Types that a build without CUDA lacks, or that mean the card: torch.cuda.FloatTensor and the
+like, generators, storages.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +24,32 @@ _EARLY = -1  # before torch's own locations, whose numbers start at 10 (torch/se
 
 
 class _TensorType(type):
-    """The type of torch.cuda.FloatTensor: it makes tensors, and a tensor of the card is an instance of it."""
+    """The type of torch.cuda.FloatTensor: it makes tensors, and a tensor of the card is an instance
+    of it.
+    """
 
     dtype: torch.dtype
 
     def __call__(cls, *args: Any) -> torch.Tensor:
-        if len(args) == 1 and isinstance(args[0], (list, tuple, torch.Tensor)) and not isinstance(args[0], torch.Size):
+        if (
+            len(args) == 1
+            and isinstance(args[0], (list, tuple, torch.Tensor))
+            and not isinstance(args[0], torch.Size)
+        ):
             return torch.as_tensor(args[0], dtype=cls.dtype, device="cuda")
         shape = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args
         return torch.empty(shape or (0,), dtype=cls.dtype, device="cuda")
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+        return (
+            isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+        )
 
 
 class _Generator(torch.Generator):
-    """A generator of the card. It makes no numbers; its state has a seed and an offset, 16 bytes as Philox's on CUDA."""
+    """A generator of the card. It makes no numbers; its state has a seed and an offset, 16 bytes as
+    Philox's on CUDA.
+    """
 
     def __new__(cls, index: int = 0) -> _Generator:
         return super().__new__(cls)
@@ -74,7 +86,9 @@ class _GeneratorFactory(type):
 
     def __call__(cls, device: Any = None) -> torch.Generator:
         named = torch.device("cpu" if device is None else device)
-        return _Generator(named.index or 0) if named.type == "cuda" else _RealGenerator(device=named)
+        return (
+            _Generator(named.index or 0) if named.type == "cuda" else _RealGenerator(device=named)
+        )
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return isinstance(instance, _RealGenerator)
@@ -82,14 +96,24 @@ class _GeneratorFactory(type):
 
 def patch_types(gpu: ImaginaryGpu, patches: Patches) -> None:
     for name, dtype in _DTYPES.items():
-        patches.set(torch.cuda, name, _TensorType(name, (), {"dtype": dtype, "__module__": "torch.cuda", "is_cuda": True}))
+        patches.set(
+            torch.cuda,
+            name,
+            _TensorType(name, (), {"dtype": dtype, "__module__": "torch.cuda", "is_cuda": True}),
+        )
     patches.set(torch, "Generator", _GeneratorFactory("Generator", (), {"__module__": "torch"}))
-    patches.set(torch.cuda, "default_generators", tuple(_Generator(index) for index in range(gpu.count)))
+    patches.set(
+        torch.cuda, "default_generators", tuple(_Generator(index) for index in range(gpu.count))
+    )
     original: Any = torch.set_default_tensor_type
 
     def set_default_tensor_type(t: Any) -> None:
         """There are no types of the card: a default dtype and a default device stand for one."""
-        name = t if isinstance(t, str) else "%s.%s" % (getattr(t, "__module__", ""), getattr(t, "__name__", ""))
+        name = (
+            t
+            if isinstance(t, str)
+            else "%s.%s" % (getattr(t, "__module__", ""), getattr(t, "__name__", ""))
+        )
         if name.startswith("torch.cuda."):
             torch.set_default_dtype(_DTYPES[name.split(".")[-1]])
             torch.set_default_device("cuda")
@@ -106,7 +130,9 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
     device_of, real_resize, data_ptr = _Base.device.__get__, _Storage.resize_, _Storage.data_ptr
 
     def on_card(storage: Any) -> bool:
-        return device_of(storage).type == "meta" and (not gpu.has_user_meta or storage._cdata in gpu.storages)
+        return device_of(storage).type == "meta" and (
+            not gpu.has_user_meta or storage._cdata in gpu.storages
+        )
 
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
         wanted = kwargs.get("device")
@@ -119,7 +145,11 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
 
     def device(self: Any) -> torch.device:
         entry = gpu.storages.get(self._cdata)
-        return torch.device("cuda", entry.ledger.index if entry is not None else 0) if on_card(self) else device_of(self)
+        return (
+            torch.device("cuda", entry.ledger.index if entry is not None else 0)
+            if on_card(self)
+            else device_of(self)
+        )
 
     def resize_(self: Any, nbytes: int) -> Any:
         real_resize(self, nbytes)
@@ -131,7 +161,11 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
     def copy_(self: Any, source: Any, non_blocking: Optional[bool] = None) -> Any:
         if device_of(self).type == "meta":
             return self
-        return self.fill_(0) if device_of(source).type == "meta" else _Base.copy_(self, source, non_blocking)
+        return (
+            self.fill_(0)
+            if device_of(source).type == "meta"
+            else _Base.copy_(self, source, non_blocking)
+        )
 
     def address(self: Any) -> int:
         if not on_card(self):
@@ -141,7 +175,11 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
 
     def cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
         wanted = torch.device("cuda", gpu.index_of(device))
-        return self if on_card(self) and self.device == wanted else torch.UntypedStorage(self.nbytes(), device=wanted)
+        return (
+            self
+            if on_card(self) and self.device == wanted
+            else torch.UntypedStorage(self.nbytes(), device=wanted)
+        )
 
     patches.set(_Storage, "__new__", staticmethod(new))
     patches.set(_Storage, "device", property(device))
@@ -162,4 +200,8 @@ def _restore_from_files(gpu: ImaginaryGpu, patches: Patches) -> None:
         return torch.UntypedStorage(storage.nbytes(), device=location)
 
     registry = torch.serialization._package_registry
-    patches.set(torch.serialization, "_package_registry", [(_EARLY, lambda storage: None, restore), *registry])
+    patches.set(
+        torch.serialization,
+        "_package_registry",
+        [(_EARLY, lambda storage: None, restore), *registry],
+    )

@@ -1,8 +1,10 @@
-"""What the autograd engine does in place on a card, and does not while a dispatch mode is on: PyTorch takes every tensor for a
-subclass then (isTensorSubclassLike). It writes the sum of two gradients to a new tensor (torch/csrc/autograd/input_buffer.cpp),
-and formulas fill a copy of the zeros that they have just made (FunctionsManual.cpp).
+"""What the autograd engine does in place on a card, and does not while a dispatch mode is on:
+PyTorch takes every tensor for a subclass then (isTensorSubclassLike). It writes the sum of two
+gradients to a new tensor (torch/csrc/autograd/input_buffer.cpp), and formulas fill a copy of the
+zeros that they have just made (FunctionsManual.cpp).
 
-Whether anything else holds a tensor shows in its reference counts, compared with those of a tensor that nothing else holds.
+Whether anything else holds a tensor shows in its reference counts, compared with those of a tensor
+that nothing else holds.
 """
 
 from __future__ import annotations
@@ -25,10 +27,24 @@ _use_count: Callable[[Tensor], int] = getattr(TensorBase, "_use_count", None)  #
 
 # Formulas that add two tensors themselves, to a third one (derivatives.yaml, FunctionsManual.cpp).
 _ADDS = (
-    *("VarMean", "StdMean", "Linalg", "LinAlg", "Logcumsumexp", "Cumprod", "Prod", "Renorm", "Norm", "Cholesky", "Lu", "Atan2"),
+    *(
+        "VarMean",
+        "StdMean",
+        "Linalg",
+        "LinAlg",
+        "Logcumsumexp",
+        "Cumprod",
+        "Prod",
+        "Renorm",
+        "Norm",
+        "Cholesky",
+        "Lu",
+        "Atan2",
+    ),
     *("Pow", "Cdist", "EuclideanDist", "WeightNorm", "Trilinear", "Mish", "Logsumexp"),
 )
-# Formulas fill new zeros with these: gather, index_select, indexing, sort, topk, max, masked_select, take.
+# Formulas fill new zeros with these: gather, index_select, indexing, sort, topk, max,
+# masked_select, take.
 _FILLS = (
     *(aten.scatter.src, aten.scatter_add.default, aten.index_add.default, aten.index_put.default),
     *(aten.masked_scatter.default, aten.put.default),
@@ -36,8 +52,14 @@ _FILLS = (
 
 
 def _owners(tensor: Tensor) -> Tuple[int, int, int]:
-    """Who holds a tensor: its own count, its storage's, and Python's. Comparable where the tensor came the same way."""
-    return _use_count(tensor), C._storage_Use_Count(tensor.untyped_storage()._cdata), sys.getrefcount(tensor)
+    """Who holds a tensor: its own count, its storage's, and Python's. Comparable where the tensor
+    came the same way.
+    """
+    return (
+        _use_count(tensor),
+        C._storage_Use_Count(tensor.untyped_storage()._cdata),
+        sys.getrefcount(tensor),
+    )
 
 
 class _Listener(TorchDispatchMode):
@@ -50,11 +72,15 @@ class _Listener(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # as in Operations: else torch._dynamo is imported
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None
+    ) -> Any:
         if func is aten.add.Tensor and C._current_graph_task_id() != -1:
             self.owners = _owners_of_first(args)
         out = func(*args, **(kwargs or {}))
-        self.storages.append(out.untyped_storage()._cdata)  # as the ledger does: a storage that Python has seen
+        self.storages.append(
+            out.untyped_storage()._cdata
+        )  # as the ledger does: a storage that Python has seen
         return out
 
 
@@ -79,7 +105,9 @@ def _is_dense(tensor: Tensor) -> bool:
     if tensor.is_contiguous():
         return True
     expected = 1
-    for step, length in sorted((step, length) for step, length in zip(tensor.stride(), tensor.shape) if length != 1):
+    for step, length in sorted(
+        (step, length) for step, length in zip(tensor.stride(), tensor.shape) if length != 1
+    ):
         if step != expected:
             return False
         expected *= length
@@ -87,7 +115,9 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _sum(inner: Handler) -> Handler:
-    """InputBuffer::accumulate: into the older gradient, else into the newer one, else to a third tensor."""
+    """InputBuffer::accumulate: into the older gradient, else into the newer one, else to a third
+    tensor.
+    """
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         engine = C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
@@ -103,7 +133,12 @@ def _sum(inner: Handler) -> Handler:
 
 
 def _is_gradient_sum(args: Tuple) -> bool:
-    if len(args) != 2 or not isinstance(args[1], Tensor) or not is_meta(args[0]) or not is_meta(args[1]):
+    if (
+        len(args) != 2
+        or not isinstance(args[1], Tensor)
+        or not is_meta(args[0])
+        or not is_meta(args[1])
+    ):
         return False
     if args[0].shape != args[1].shape or args[0].dtype != args[1].dtype:
         return False
@@ -116,7 +151,9 @@ def _filled(inner: Handler) -> Handler:
         if C._current_graph_task_id() == -1 or torch.is_grad_enabled() or not is_meta(args[0]):
             return inner(gpu, func, args, kwargs)
         node = C._current_autograd_node()
-        is_index = node is not None and node.name().startswith("IndexBackward")  # holds its zeros as an argument
+        is_index = node is not None and node.name().startswith(
+            "IndexBackward"
+        )  # holds its zeros as an argument
         in_place = is_index or _owners_of_first(args) == measure_owners()
         return args[0] if in_place else inner(gpu, func, args, kwargs)
 
@@ -129,7 +166,11 @@ def _plain(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
 
 def accumulating_in_place(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
     """`table` with the engine's sums and its formulas' writes in place."""
-    if _use_count is None or not hasattr(C, "_storage_Use_Count") or not hasattr(C, "_current_autograd_node"):
+    if (
+        _use_count is None
+        or not hasattr(C, "_storage_Use_Count")
+        or not hasattr(C, "_current_autograd_node")
+    ):
         return table
     changed = dict(table)
     changed[aten.add.Tensor] = _sum(table.get(aten.add.Tensor, _plain))

@@ -1,7 +1,7 @@
 """Below autograd: every ATen operation passes here, in the forward and in the backward pass.
 
-The meta device stands for the card: it has shapes and dtypes and no data. Each new storage on it is an allocation on the
-imaginary card.
+The meta device stands for the card: it has shapes and dtypes and no data. Each new storage on it is
+an allocation on the imaginary card.
 """
 
 from __future__ import annotations
@@ -36,11 +36,50 @@ SHAPES = shape_handlers()  # that tell the shapes of results and nothing else
 MIXING = frozenset(
     "aten::" + name
     for name in (
-        *("copy_", "copy", "_to_copy", "to", "lift", "lift_fresh", "detach", "set_", "set_data", "equal", "is_same_size"),
-        *("index.Tensor", "_unsafe_index.Tensor", "index_put_", "index_put", "_index_put_impl_", "_unsafe_index_put"),
-        *("_pack_padded_sequence", "_pack_padded_sequence_backward", "_pad_packed_sequence", "_ctc_loss", "ctc_loss"),
-        *("_foreach_copy_", "_foreach_copy", "_copy_from", "_resize_output_", "resize_", "repeat_interleave.Tensor"),
-        *("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_", "bincount", "tensor_split"),
+        *(
+            "copy_",
+            "copy",
+            "_to_copy",
+            "to",
+            "lift",
+            "lift_fresh",
+            "detach",
+            "set_",
+            "set_data",
+            "equal",
+            "is_same_size",
+        ),
+        *(
+            "index.Tensor",
+            "_unsafe_index.Tensor",
+            "index_put_",
+            "index_put",
+            "_index_put_impl_",
+            "_unsafe_index_put",
+        ),
+        *(
+            "_pack_padded_sequence",
+            "_pack_padded_sequence_backward",
+            "_pad_packed_sequence",
+            "_ctc_loss",
+            "ctc_loss",
+        ),
+        *(
+            "_foreach_copy_",
+            "_foreach_copy",
+            "_copy_from",
+            "_resize_output_",
+            "resize_",
+            "repeat_interleave.Tensor",
+        ),
+        *(
+            "_fused_adam_",
+            "_fused_adamw_",
+            "_fused_sgd_",
+            "_fused_adagrad_",
+            "bincount",
+            "tensor_split",
+        ),
     )
 )
 
@@ -61,16 +100,27 @@ class _Facts:
         self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
         self.bounds = func in RULES
         self.handler = handlers.get(func) or HANDLERS_BY_NAME.get(schema)
-        self.own = None if self.handler is not None else own_kernel(func)  # a library's kernel, whose own operations count
+        self.own = (
+            None if self.handler is not None else own_kernel(func)
+        )  # a library's kernel, whose own operations count
         self.handler = self.handler or self.own
         self.follows = follows(func)
         self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
-        self.fresh = self.short in ("lift_fresh", "lift")  # torch.tensor: what it made comes into sight here
+        self.fresh = self.short in (
+            "lift_fresh",
+            "lift",
+        )  # torch.tensor: what it made comes into sight here
         self.temporaries = TEMPORARIES.get(self.short)
         self.blas = self.short in USES_CUBLAS
-        self.free, self.cost = is_free(func, self.short), cost_of(self.short)  # starts no kernel; how its cost is found
-        self.remembered = not self.free and self.handler in (None, SHAPES.get(func)) and is_remembered(func)
-        # Some have a kernel of their own on CUDA and are composed of others elsewhere (silu_backward): a handler is theirs.
+        self.free, self.cost = (
+            is_free(func, self.short),
+            cost_of(self.short),
+        )  # starts no kernel; how its cost is found
+        self.remembered = (
+            not self.free and self.handler in (None, SHAPES.get(func)) and is_remembered(func)
+        )
+        # Some have a kernel of their own on CUDA and are composed of others elsewhere
+        # (silu_backward): a handler is theirs.
         self.composite = self.handler is None and torch._C._dispatch_has_kernel_for_dispatch_key(
             func.name(), "CompositeImplicitAutograd"
         )
@@ -84,7 +134,9 @@ _subclasses: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False}
 
 
 def _has_own_dispatch(types: Any) -> bool:
-    """Whether an argument is of a class that does operations by other operations. Fake tensors are none."""
+    """Whether an argument is of a class that does operations by other operations. Fake tensors are
+    none.
+    """
     for kind in types:
         known = _subclasses.get(kind)
         if known is None:
@@ -108,10 +160,14 @@ class Operations(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here; the guard against it costs time at each operation and imports torch._dynamo."""
+        """Nothing is compiled here; the guard against it costs time at each operation and imports
+        torch._dynamo.
+        """
         return False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None
+    ) -> Any:
         kwargs = kwargs or {}
         if isinstance(func, _HIGHER_ORDER):
             return self._higher_order(func, args, kwargs)
@@ -119,12 +175,18 @@ class Operations(TorchDispatchMode):
             return NotImplemented  # a DTensor, say: the operations on its parts come here
         if kwargs:
             device = kwargs.get("device")
-            if device is not None and device.type == "cuda":  # named where no function mode is on: in C++, within a DTensor
+            if (
+                device is not None and device.type == "cuda"
+            ):  # named where no function mode is on: in C++, within a DTensor
                 self.gpu.touch()
                 with self.gpu.streams.on(self.gpu.index_of(device)):
                     return self.__torch_dispatch__(func, types, args, {**kwargs, "device": META})
-            if kwargs.get("pin_memory"):  # a tensor of the host, also where one of the card gives its shape (empty_like)
-                return self.gpu.pinned.pin(self.__torch_dispatch__(func, types, args, {**kwargs, "pin_memory": False}))
+            if kwargs.get(
+                "pin_memory"
+            ):  # a tensor of the host, also where one of the card gives its shape (empty_like)
+                return self.gpu.pinned.pin(
+                    self.__torch_dispatch__(func, types, args, {**kwargs, "pin_memory": False})
+                )
         with torch._C.DisableTorchFunction():
             if _fake_mode(_FAKE) is not None:  # FakeTensorMode works out shapes
                 return args[0] if self.handlers.get(func) is itself else func(*args, **kwargs)
@@ -132,7 +194,8 @@ class Operations(TorchDispatchMode):
             if facts is None:
                 facts = self.facts[func] = _Facts(func, self.handlers)
             if facts.composite:
-                # Under inference mode composite operations arrive whole; their parts are what a card would see.
+                # Under inference mode composite operations arrive whole; their parts are what a
+                # card would see.
                 with self:
                     parts = func.decompose(*args, **kwargs)
                 if parts is not NotImplemented:
@@ -143,7 +206,9 @@ class Operations(TorchDispatchMode):
             return self._run(func, facts, args, kwargs)
 
     def _higher_order(self, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-        """DTensor fills its share of a random tensor under another offset of the generator; others belong to compiled code."""
+        """DTensor fills its share of a random tensor under another offset of the generator; others
+        belong to compiled code.
+        """
         if func.name() != "run_dtensor_rng_op":
             raise Unsupported(func.name(), "operators of higher order are not modelled")
         with self:
@@ -162,7 +227,9 @@ class Operations(TorchDispatchMode):
             streams.last = index
 
     def _card(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> int:
-        """The card that the operation runs on and whose memory its results take. Raises RuntimeError where two meet."""
+        """The card that the operation runs on and whose memory its results take. Raises
+        RuntimeError where two meet.
+        """
         streams = self.gpu.streams
         if streams.named is not None and kwargs.get("device") is not None:
             return streams.named
@@ -174,7 +241,9 @@ class Operations(TorchDispatchMode):
             if facts.mixes or facts.short.startswith(("_foreach", "_fused")):
                 return index
             if found is not None:
-                raise different_devices("argument of aten::%s" % facts.short, "cuda:%d" % found, "cuda:%d" % index)
+                raise different_devices(
+                    "argument of aten::%s" % facts.short, "cuda:%d" % found, "cuda:%d" % index
+                )
             found = index
         if found is not None:
             return found
@@ -187,13 +256,19 @@ class Operations(TorchDispatchMode):
         ledger.launches += 1
         if gpu.watch is not None:
             gpu.watch(args, kwargs)
-        taken = self._take(facts, args, kwargs) if facts.blas or facts.temporaries is not None else ()
+        taken = (
+            self._take(facts, args, kwargs) if facts.blas or facts.temporaries is not None else ()
+        )
         passed_over = gpu.passed_over
         try:
             if facts.remembered:
                 out = gpu.remembered.run(gpu, func, args, kwargs, facts.handler)
             else:
-                out = func(*args, **kwargs) if facts.handler is None else facts.handler(gpu, func, args, kwargs)
+                out = (
+                    func(*args, **kwargs)
+                    if facts.handler is None
+                    else facts.handler(gpu, func, args, kwargs)
+                )
             self._track(out, facts.name, ledger)
             gpu.known.follow(func, facts.follows, args, kwargs, out)
             if facts.bounds or (gpu.bounds.any and facts.in_place):
@@ -206,7 +281,9 @@ class Operations(TorchDispatchMode):
         except NotImplementedError as error:
             if isinstance(error, Unsupported):
                 raise
-            if facts.in_place:  # what has no meta kernel and changes a tensor in place takes no memory of its own
+            if (
+                facts.in_place
+            ):  # what has no meta kernel and changes a tensor in place takes no memory of its own
                 return args[0] if func._schema.returns else None
             raise Unsupported(facts.name, str(error).splitlines()[0].split(". ")[0]) from error
         finally:
@@ -248,7 +325,9 @@ class Operations(TorchDispatchMode):
             taken.append(ledger.reserve(bytes_of(held.name, held.args), name, held.name, held.args))
 
     def _on_card(self, args: Tuple, kwargs: Dict[str, Any], facts: _Facts) -> bool:
-        """Whether the operation is the card's. Raises RuntimeError where tensors of both sides meet."""
+        """Whether the operation is the card's. Raises RuntimeError where tensors of both sides
+        meet.
+        """
         host = card = False
         for arg in args:
             for item in arg if isinstance(arg, (list, tuple)) else (arg,):
@@ -265,7 +344,9 @@ class Operations(TorchDispatchMode):
                 return facts.fresh and not self.gpu.wants_user_meta()
             if host and not facts.mixes:
                 first = next(tensor for tensor in tensors_in(args, kwargs) if is_meta(tensor))
-                raise different_devices("argument of aten::%s" % facts.short, str(self.gpu.device_of(first)))
+                raise different_devices(
+                    "argument of aten::%s" % facts.short, str(self.gpu.device_of(first))
+                )
             return True
         device = kwargs.get("device")
         if device is not None and device.type == "meta":
@@ -299,12 +380,18 @@ def _note_crossing(gpu: ImaginaryGpu, name: str, args: Sequence[Any], out: Any) 
     target = args[0] if source is not args[0] else out
     ends = [gpu.index_of_tensor(tensor) if is_meta(tensor) else None for tensor in (source, target)]
     if None not in ends and ends[0] != ends[1]:
-        gpu.exchanged(name, target.numel() * source.element_size(), [end for end in ends if end is not None])
+        gpu.exchanged(
+            name, target.numel() * source.element_size(), [end for end in ends if end is not None]
+        )
 
 
 def _to_copy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     device = kwargs.get("device")
-    if not kwargs.get("non_blocking") and device is not None and (device.type == "meta") is not is_meta(args[0]):
+    if (
+        not kwargs.get("non_blocking")
+        and device is not None
+        and (device.type == "meta") is not is_meta(args[0])
+    ):
         gpu.host_waits()
     if device is not None and device.type != "meta" and is_meta(args[0]):
         return gpu.read(args[0], kwargs.get("dtype"))
@@ -322,7 +409,9 @@ def _copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
             values = gpu.known.values(args[1])
             return args[0].zero_() if values is None else args[0].copy_(values)
         return func(*args, **kwargs)
-    if not is_meta(args[1]):  # the copy from the host takes no memory on the card unless the dtype changes there
+    if not is_meta(
+        args[1]
+    ):  # the copy from the host takes no memory on the card unless the dtype changes there
         torch.broadcast_shapes(args[0].shape, args[1].shape)
         gpu.note_input(args[0])
         return args[0]
@@ -337,14 +426,20 @@ def _scalar(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
 def _equal(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
     if args[0].shape != args[1].shape:
         return False
-    if args[0].dtype == torch.bool and not args[0].dim():  # a check of PyTorch's C++ (istft): as bool() reads it
+    if (
+        args[0].dtype == torch.bool and not args[0].dim()
+    ):  # a check of PyTorch's C++ (istft): as bool() reads it
         return gpu.value_of(args[0]) == gpu.value_of(args[1])
     first, second = (gpu.known.values(arg) if is_meta(arg) else arg for arg in args[:2])
     return first is None or second is None or torch.equal(first, second)
 
 
-def _ctc_loss(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
-    """cuda/LossCTC.cu: the loss of each sample and its alphas, (samples, time, 2 x longest target + 1)."""
+def _ctc_loss(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tuple[Tensor, Tensor]:
+    """cuda/LossCTC.cu: the loss of each sample and its alphas, (samples, time, 2 x longest target +
+    1).
+    """
     log_probs, targets = args[:2]
     batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
     longest = targets.shape[-1] if targets.dim() == 2 else targets.numel()
@@ -362,7 +457,9 @@ def _foreach_copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
 
 
 def handlers() -> Dict[Any, Callable]:
-    """Operations that need more than their meta kernel, because they read data or the host takes part."""
+    """Operations that need more than their meta kernel, because they read data or the host takes
+    part.
+    """
     return {
         aten._to_copy.default: _to_copy,
         aten.copy_.default: _copy_,
@@ -370,5 +467,7 @@ def handlers() -> Dict[Any, Callable]:
         aten.equal.default: _equal,
         aten._foreach_copy_.default: _foreach_copy_,
         **dict.fromkeys((aten._ctc_loss.default, aten._ctc_loss.Tensor), _ctc_loss),
-        **dict.fromkeys((aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor), _ctc_loss_backward),
+        **dict.fromkeys(
+            (aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor), _ctc_loss_backward
+        ),
     }

@@ -1,7 +1,8 @@
 """Above autograd: what a script calls passes here first, so that "cuda" can mean the meta device.
 
-torch's own Python functions (torch.nn.functional and the like) would hand themselves over whole to a mode and hide what they do
-inside. Here they find no active mode, so their bodies run, and the mode sees each call that reaches C++.
+torch's own Python functions (torch.nn.functional and the like) would hand themselves over whole to
+a mode and hide what they do inside. Here they find no active mode, so their bodies run, and the
+mode sees each call that reaches C++.
 """
 
 from __future__ import annotations
@@ -17,10 +18,20 @@ from torch.utils import _python_dispatch
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 
-_OPERATIONS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)  # torch.ops.library.name, and its .default
+_OPERATIONS = (
+    torch._ops.OpOverloadPacket,
+    torch._ops.OpOverload,
+)  # torch.ops.library.name, and its .default
 _DISABLED = torch._C._disabled_torch_function_impl
 _BODIES = (
-    *("torch.nn.functional", "torch._tensor", "torch.functional", "torch.autograd", "torch.overrides", "torch._lobpcg"),
+    *(
+        "torch.nn.functional",
+        "torch._tensor",
+        "torch.functional",
+        "torch.autograd",
+        "torch.overrides",
+        "torch._lobpcg",
+    ),
     *("torch._linalg_utils", "torch.distributed.distributed_c10d"),
 )
 
@@ -28,15 +39,23 @@ _BODIES = (
 class Functions(TorchFunctionMode):
     """Rewrites devices and answers what the card would answer. One instance a thread."""
 
-    def __init__(self, gpu: ImaginaryGpu, call_on: Callable[..., Any], of_library: Callable[[Any], Optional[Callable]]):
-        """`call_on` calls a function on the device that the script names (`cuda_api.devices.call_on`); `of_library` gives
-        an operation that a library registered its handler or None (`cuda_api.autocast.of_library`)."""
+    def __init__(
+        self,
+        gpu: ImaginaryGpu,
+        call_on: Callable[..., Any],
+        of_library: Callable[[Any], Optional[Callable]],
+    ):
+        """`call_on` calls a function on the device that the script names
+        (`cuda_api.devices.call_on`); `of_library` gives an operation that a library registered its
+        handler or None (`cuda_api.autocast.of_library`)."""
         super().__init__()
         self.gpu = gpu
         self._call_on, self._of_library = call_on, of_library
         self.handlers: Dict[Any, Any] = gpu.function_handlers  # Callable or None
 
-    def __torch_function__(self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Tuple = (), kwargs: Optional[Dict[str, Any]] = None
+    ) -> Any:
         handler = self.handlers.get(func)
         if handler is None and isinstance(func, _OPERATIONS) and func not in self.handlers:
             handler = self.handlers[func] = self._of_library(func)
@@ -56,8 +75,8 @@ _overrides: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False, 
 def _has_override(args: Iterable[Any]) -> bool:
     """torch.overrides.has_torch_function, for subclasses alone.
 
-    False while their overrides are switched off, as a subclass's own `super().__torch_function__` does around the function that
-    it calls."""
+    False while their overrides are switched off, as a subclass's own `super().__torch_function__`
+    does around the function that it calls."""
     for arg in args:
         kind = type(arg)
         has = _overrides.get(kind)
@@ -77,14 +96,16 @@ def let_bodies_run(patches: Patches) -> None:
 
     jit: Any = sys.modules["torch.jit._builtins"]
     known = dict.fromkeys((id(_has_override), id(variadic)), "aten::has_torch_function")
-    patches.set(jit, "_builtin_table", {**jit._get_builtin_table(), **known})  # for scripted modules that call those bodies
+    patches.set(
+        jit, "_builtin_table", {**jit._get_builtin_table(), **known}
+    )  # for scripted modules that call those bodies
     for module in filter(None, map(sys.modules.get, _BODIES)):
         patches.set_existing(module, "has_torch_function", _has_override)
         for name in ("has_torch_function_unary", "has_torch_function_variadic"):
             patches.set_existing(module, name, variadic)
 
 
-# --- threads ------------------------------------------------------------------------------------------------------------
+# --- threads ---
 
 
 class Modes:
@@ -93,7 +114,9 @@ class Modes:
     def __init__(self, make: Callable[[], Tuple[Any, ...]]):
         self._make = make
         self._thread = threading.local()
-        self._first: Optional[int] = None  # the thread that entered first: when it leaves, the card is gone
+        self._first: Optional[int] = (
+            None  # the thread that entered first: when it leaves, the card is gone
+        )
         self._flags: Dict[str, bool] = {}
         self._over = False
 
@@ -118,16 +141,23 @@ class Modes:
 
 
 def _flags() -> Dict[str, bool]:
-    """Whether any dispatch mode is on: to PyTorch one fact for all threads, which each mode keeps and restores.
+    """Whether any dispatch mode is on: to PyTorch one fact for all threads, which each mode keeps
+    and restores.
 
     A thread that outlives the card (a loader's, that pins memory) would restore that one is on.
     """
     flags = vars(_python_dispatch).items()
-    return {name: value for name, value in flags if name.startswith("_is_in_") and value in (True, False)}
+    return {
+        name: value
+        for name, value in flags
+        if name.startswith("_is_in_") and value in (True, False)
+    }
 
 
 def follow_threads(modes: Modes, patches: Patches) -> None:
-    """Every thread that `threading` starts from now on runs under modes of its own (executors and loaders as well)."""
+    """Every thread that `threading` starts from now on runs under modes of its own (executors and
+    loaders as well).
+    """
     thread_class: Any = threading.Thread
     bootstrap = thread_class._bootstrap_inner
 

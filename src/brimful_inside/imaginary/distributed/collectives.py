@@ -1,15 +1,28 @@
-"""What torch.distributed runs on the card, by shapes: collectives (c10d::*), functional ones (_c10d_functional::*, of DTensor)
-and nn.SyncBatchNorm's operations.
+"""What torch.distributed runs on the card, by shapes: collectives (c10d::*), functional ones
+(_c10d_functional::*, of DTensor) and nn.SyncBatchNorm's operations.
 
-A c10d operation allocates what ProcessGroupNCCL.cpp does: a list of outputs (all_gather) or of inputs (reduce_scatter) is
-flattened into one buffer for NCCL. A functional one makes its output (torch/csrc/distributed/c10d/Functional.cpp).
+A c10d operation allocates what ProcessGroupNCCL.cpp does: a list of outputs (all_gather) or of
+inputs (reduce_scatter) is flattened into one buffer for NCCL. A functional one makes its output
+(torch/csrc/distributed/c10d/Functional.cpp).
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, cast
+from typing import (
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    cast,
+)
 
 import torch
 from torch._C._distributed_c10d import ProcessGroup, Work, _resolve_process_group
@@ -21,15 +34,42 @@ from brimful_inside.simulator.roofline import COLLECTIVE, PEER, over_links
 Tensor = torch.Tensor
 aten = torch.ops.aten
 _NAMES = (
-    *("broadcast_", "allreduce_", "allreduce_coalesced_", "reduce_", "send", "recv_", "recv_any_source_", "barrier"),
-    *("allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_", "gather_", "scatter_"),
-    *("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_", "alltoall_", "alltoall_base_"),
+    *(
+        "broadcast_",
+        "allreduce_",
+        "allreduce_coalesced_",
+        "reduce_",
+        "send",
+        "recv_",
+        "recv_any_source_",
+        "barrier",
+    ),
+    *(
+        "allgather_",
+        "_allgather_base_",
+        "allgather_coalesced_",
+        "allgather_into_tensor_coalesced_",
+        "gather_",
+        "scatter_",
+    ),
+    *(
+        "reduce_scatter_",
+        "_reduce_scatter_base_",
+        "reduce_scatter_tensor_coalesced_",
+        "alltoall_",
+        "alltoall_base_",
+    ),
 )
-_FLATTENED = {"allgather_": 0, "reduce_scatter_": 1}  # which argument is a list of tensors for each rank
+_FLATTENED = {
+    "allgather_": 0,
+    "reduce_scatter_": 1,
+}  # which argument is a list of tensors for each rank
 
 
 class _Done(Work):
-    """A collective on the card that is over. Its future has the tensors, of which it keeps none alive."""
+    """A collective on the card that is over. Its future has the tensors, of which it keeps none
+    alive.
+    """
 
     def __init__(self, tensors: Iterable[Tensor]):
         super().__init__()
@@ -57,8 +97,8 @@ class _Done(Work):
         return future
 
 
-# C++ holds the work, not the Python object in front of it, without which waiting would never end. The reducer and the coalesced
-# broadcast hold but a few at a time.
+# C++ holds the work, not the Python object in front of it, without which waiting would never end.
+# The reducer and the coalesced broadcast hold but a few at a time.
 _kept: Deque[_Done] = deque(maxlen=256)
 
 
@@ -69,7 +109,7 @@ def done(tensors: Iterable[Tensor] = ()) -> Any:
     return work.boxed()
 
 
-# --- c10d ---------------------------------------------------------------------------------------------------------------
+# --- c10d ---
 
 
 def _tensors_of(value: Any) -> Iterator[Tensor]:
@@ -88,9 +128,13 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
         if isinstance(arg, torch.ScriptObject) and arg._type().name() == "ProcessGroup":  # pyright: ignore
             group = ProcessGroup.unbox(arg)
             _note_group(gpu, group)
-            _note_bytes(gpu, name, args[1 if "reduce_scatter" in name else 0], group.size(), COLLECTIVE)
+            _note_bytes(
+                gpu, name, args[1 if "reduce_scatter" in name else 0], group.size(), COLLECTIVE
+            )
     if name in _FLATTENED:
-        flat = sum(tensor.numel() * tensor.element_size() for tensor in _tensors_of(args[_FLATTENED[name]]))
+        flat = sum(
+            tensor.numel() * tensor.element_size() for tensor in _tensors_of(args[_FLATTENED[name]])
+        )
         gpu.ledger.pass_by((flat,), "c10d::%s (flattened)" % name)
     _keep_what_is_known(gpu, name, args)
     work = done(_tensors_of(args[0]))
@@ -101,8 +145,9 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
 
 
 def _note_bytes(gpu: ImaginaryGpu, name: str, tensors: Any, ranks: int, kind: str) -> None:
-    """What a collective sends over the card's link. The reducer of DistributedDataParallel and FSDP's prefetching let c10d's
-    run beside the kernels; a functional one's result is waited for at once."""
+    """What a collective sends over the card's link. The reducer of DistributedDataParallel and
+    FSDP's prefetching let c10d's run beside the kernels; a functional one's result is waited for at
+    once."""
     nbytes = sum(tensor.numel() * tensor.element_size() for tensor in _tensors_of(tensors))
     gpu.exchanged("c10d::" + name, over_links(name, nbytes, ranks), (gpu.streams.target,), kind)
 
@@ -118,20 +163,26 @@ def _keep_what_is_known(gpu: ImaginaryGpu, name: str, args: Tuple) -> None:
 
 
 def _is_like(gpu: ImaginaryGpu, output: Tensor, given: Tensor) -> None:
-    """`output` holds the numbers of `given`, once or for each rank; where those are not known, its own are no more."""
+    """`output` holds the numbers of `given`, once or for each rank; where those are not known, its
+    own are no more.
+    """
     values = gpu.known.values(given)
     gpu.known.forget(output)
     if values is not None and given.numel():
-        gpu.known.keep(output, values.flatten().repeat(output.numel() // given.numel()).view(output.shape))
+        gpu.known.keep(
+            output, values.flatten().repeat(output.numel() // given.numel()).view(output.shape)
+        )
 
 
 def _note_group(gpu: ImaginaryGpu, group: Any) -> None:
-    """A group makes its communicator at its first collective, and with it buffers beside PyTorch's allocator."""
+    """A group makes its communicator at its first collective, and with it buffers beside PyTorch's
+    allocator.
+    """
     if group.size() > 1:
         gpu.communicators.setdefault(group.group_name, group.size())
 
 
-# --- functional ---------------------------------------------------------------------------------------------------------
+# --- functional ---
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -146,8 +197,13 @@ def _gathered(tensor: Tensor, ranks: int) -> Tensor:
 
 def _scattered(tensor: Tensor, ranks: int) -> Tensor:
     if tensor.shape[0] % ranks:
-        raise RuntimeError("input dimension 0 (%d) must be a multiple of the group's size %d" % (tensor.shape[0], ranks))
-    return torch.empty((tensor.shape[0] // ranks, *tensor.shape[1:]), dtype=tensor.dtype, device=META)
+        raise RuntimeError(
+            "input dimension 0 (%d) must be a multiple of the group's size %d"
+            % (tensor.shape[0], ranks)
+        )
+    return torch.empty(
+        (tensor.shape[0] // ranks, *tensor.shape[1:]), dtype=tensor.dtype, device=META
+    )
 
 
 def _exchanged(tensor: Tensor, output_sizes: Sequence[int]) -> Tensor:
@@ -155,12 +211,18 @@ def _exchanged(tensor: Tensor, output_sizes: Sequence[int]) -> Tensor:
 
 
 def _making(make: Callable[..., Tensor], argument: Optional[int] = None) -> Callable:
-    """A handler that makes the output of a tensor, or of each in a list; argument number `argument` says how large."""
+    """A handler that makes the output of a tensor, or of each in a list; argument number `argument`
+    says how large.
+    """
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         _note_named_group(gpu, args)
         sizes = () if argument is None else (args[argument],)
-        made = make(args[0], *sizes) if isinstance(args[0], Tensor) else [make(tensor, *sizes) for tensor in args[0]]
+        made = (
+            make(args[0], *sizes)
+            if isinstance(args[0], Tensor)
+            else [make(tensor, *sizes) for tensor in args[0]]
+        )
         _note_functional(gpu, func, args, made)
         return made
 
@@ -177,7 +239,13 @@ def _note_functional(gpu: ImaginaryGpu, func: Any, args: Tuple, made: Any) -> No
     if len(args) < 2 or not isinstance(args[-1], str):
         return  # waits for another
     name = func._schema.name.split("::")[-1]
-    _note_bytes(gpu, name, made if "gather" in name else args[0], _resolve_process_group(cast(Any, args[-1])).size(), PEER)
+    _note_bytes(
+        gpu,
+        name,
+        made if "gather" in name else args[0],
+        _resolve_process_group(cast(Any, args[-1])).size(),
+        PEER,
+    )
 
 
 def _note_named_group(gpu: ImaginaryGpu, args: Tuple) -> None:
@@ -186,8 +254,12 @@ def _note_named_group(gpu: ImaginaryGpu, args: Tuple) -> None:
         _note_group(gpu, _resolve_process_group(cast(Any, args[-1])))
 
 
-def _shard_dim_alltoall(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """From a shard of one dimension to a shard of another: the input's chunks are put one behind the other first."""
+def _shard_dim_alltoall(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tensor:
+    """From a shard of one dimension to a shard of another: the input's chunks are put one behind
+    the other first.
+    """
     tensor, gather_dim, shard_dim, name = args[:4]
     ranks = _resolve_process_group(name).size()
     shape = list(tensor.shape)
@@ -211,7 +283,7 @@ _FUNCTIONAL: Dict[Callable, Sequence[str]] = {
 }
 
 
-# --- nn.SyncBatchNorm, on CUDA alone (aten/src/ATen/native/cuda/Normalization.cu) ------------------------------------------
+# --- nn.SyncBatchNorm, on CUDA alone (aten/src/ATen/native/cuda/Normalization.cu) ---
 # Buffers in which the blocks of a kernel meet, some KiB, are not counted.
 
 
@@ -222,24 +294,39 @@ def _per_channel(tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
     return torch.empty(tensor.shape[1], dtype=dtype, device=META)
 
 
-def _statistics(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+def _statistics(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tuple[Tensor, Tensor]:
     """Mean and inverse deviation: of this rank's input, or of all ranks' together."""
     return _per_channel(args[0]), _per_channel(args[0])
 
 
-def _backward_reduce(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
+def _backward_reduce(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tuple[Optional[Tensor], ...]:
     """Two sums for each channel, and the gradients of weight and bias, where they are wanted."""
     tensor, weight, (of_input, of_weight, of_bias) = args[1], args[4], args[5:8]
     sums = [_per_channel(tensor) if of_input else None for _ in range(2)]
     dtype = weight.dtype if weight is not None else None
-    return (*sums, *(_per_channel(tensor, dtype) if wanted else None for wanted in (of_weight, of_bias)))
+    return (
+        *sums,
+        *(_per_channel(tensor, dtype) if wanted else None for wanted in (of_weight, of_bias)),
+    )
 
 
 def handlers() -> Dict[Any, Callable]:
     c10d, functional = torch.ops.c10d, torch.ops._c10d_functional
-    table: Dict[Any, Callable] = {getattr(c10d, name).default: _collective for name in _NAMES if hasattr(c10d, name)}
+    table: Dict[Any, Callable] = {
+        getattr(c10d, name).default: _collective for name in _NAMES if hasattr(c10d, name)
+    }
     for handler, names in _FUNCTIONAL.items():
-        table.update({getattr(functional, name).default: handler for name in names if hasattr(functional, name)})
+        table.update(
+            {
+                getattr(functional, name).default: handler
+                for name in names
+                if hasattr(functional, name)
+            }
+        )
     if hasattr(torch.ops._dtensor, "shard_dim_alltoall"):
         table[torch.ops._dtensor.shard_dim_alltoall.default] = _shard_dim_alltoall
     return {

@@ -1,8 +1,10 @@
-"""What goes between ranks by way of the host: objects, barriers, splits of groups, and what DistributedDataParallel compares.
+"""What goes between ranks by way of the host: objects, barriers, splits of groups, and what
+DistributedDataParallel compares.
 
-NCCL would carry pickled objects through the card's memory, which has no data here: a gloo group of the same ranks does. The
-reducer of DistributedDataParallel runs as it is, on shapes. It reads two things back from the card, answered here: the shapes
-of all ranks' parameters, and, as it rebuilds its buckets, the order of gradients that the first rank has broadcast.
+NCCL would carry pickled objects through the card's memory, which has no data here: a gloo group of
+the same ranks does. The reducer of DistributedDataParallel runs as it is, on shapes. It reads two
+things back from the card, answered here: the shapes of all ranks' parameters, and, as it rebuilds
+its buckets, the order of gradients that the first rank has broadcast.
 """
 
 from __future__ import annotations
@@ -34,14 +36,21 @@ _groups: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def _host_group(group: Any = None) -> Any:
-    """A group of the same ranks whose tensors lie on the host. Made at the first call, by all of them."""
+    """A group of the same ranks whose tensors lie on the host. Made at the first call, by all of
+    them.
+    """
     group = group or c10d._get_default_group()
-    if not isinstance(group, dist.ProcessGroup) or str(c10d._get_object_coll_device(group)) == "cpu":
+    if (
+        not isinstance(group, dist.ProcessGroup)
+        or str(c10d._get_object_coll_device(group)) == "cpu"
+    ):
         return group
     known = _groups.get(group)
     if known is None:
         ranks = dist.get_process_group_ranks(group)
-        known = _groups[group] = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        known = _groups[group] = dist.new_group(
+            ranks, backend="gloo", use_local_synchronization=True
+        )
     return known
 
 
@@ -71,7 +80,9 @@ def _through_host(original: Callable) -> Callable:
     return through_host
 
 
-def _barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None) -> Any:
+def _barrier(
+    group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None
+) -> Any:
     """torch.distributed.barrier, on the host."""
     through = _host_group(group)
     if not isinstance(through, dist.ProcessGroup):  # this rank is not in it
@@ -87,17 +98,23 @@ def _barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, 
     return None
 
 
-def _split_group(parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, *_: Any, **options: Any) -> Any:
-    """torch.distributed.split_group: a new group of the ranks that go with this one, counted within the parent."""
+def _split_group(
+    parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, *_: Any, **options: Any
+) -> Any:
+    """torch.distributed.split_group: a new group of the ranks that go with this one, counted within
+    the parent.
+    """
     parent = parent_pg or c10d._get_default_group()
     for ranks in split_ranks or []:
         if parent.rank() in ranks:
             of_parent = dist.get_process_group_ranks(parent)
-            return dist.new_group([of_parent[rank] for rank in ranks], timeout, "nccl", use_local_synchronization=True)
+            return dist.new_group(
+                [of_parent[rank] for rank in ranks], timeout, "nccl", use_local_synchronization=True
+            )
     return None
 
 
-# --- DistributedDataParallel's reducer ------------------------------------------------------------------------------------
+# --- DistributedDataParallel's reducer ---
 
 
 class _Kept(threading.local):
@@ -133,7 +150,9 @@ def _noting_buckets(gpu: ImaginaryGpu, function: Callable) -> Callable:
         before = set(gpu.storages)
         result = function(*args, **kwargs)
         if gpu.annotations is not None:
-            gpu.annotations.categories.buckets([entry for key, entry in list(gpu.storages.items()) if key not in before])
+            gpu.annotations.categories.buckets(
+                [entry for key, entry in list(gpu.storages.items()) if key not in before]
+            )
         return result
 
     return noting
@@ -157,7 +176,9 @@ def _keeping(copy: Callable, kept: _Kept) -> Callable:
     return handler
 
 
-def _verify_params_across_processes(group: Any, params: Sequence[Tensor], logger: Any = None) -> None:
+def _verify_params_across_processes(
+    group: Any, params: Sequence[Tensor], logger: Any = None
+) -> None:
     """Raises RuntimeError in PyTorch's words where ranks have different parameters (reducer.cpp)."""
     if is_alone():
         return
@@ -167,12 +188,12 @@ def _verify_params_across_processes(group: Any, params: Sequence[Tensor], logger
     first, rank = of_all[0], group.rank()
     if len(first) != len(shapes):
         raise RuntimeError(
-            "DDP expects same model across all ranks, but Rank %d has %d params, while rank 0 has inconsistent %d params."
-            % (rank, len(shapes), len(first))
+            "DDP expects same model across all ranks, but Rank %d has %d params, while rank 0 "
+            "has inconsistent %d params." % (rank, len(shapes), len(first))
         )
     for place, (mine, theirs) in enumerate(zip(shapes, first)):
         if mine != theirs:
             raise RuntimeError(
-                "[%d]: params[%d] in this process with sizes %s appears not to match sizes of the same param in process 0."
-                % (rank, place, list(mine))
+                "[%d]: params[%d] in this process with sizes %s appears not to match sizes of "
+                "the same param in process 0." % (rank, place, list(mine))
             )

@@ -1,5 +1,5 @@
-"""One rank of many, started alone: `--ranks 64 --as-rank 0`. Nothing waits for others: on the host and for objects the rank
-answers for them with its own values, which is counted as an approximation.
+"""One rank of many, started alone: `--ranks 64 --as-rank 0`. Nothing waits for others: on the host
+and for objects the rank answers for them with its own values, which is counted as an approximation.
 """
 
 from __future__ import annotations
@@ -74,11 +74,23 @@ def _bytes(value: Any) -> bytes:
 
 
 def patch_alone(gpu: ImaginaryGpu, patches: Patches) -> None:
-    init, stores = c10d.init_process_group, []  # C++ alone would let the Python objects go, and call what is not there
+    init, stores = (
+        c10d.init_process_group,
+        [],
+    )  # C++ alone would let the Python objects go, and call what is not there
 
     @functools.wraps(init)
     def init_process_group(backend: Optional[str] = None, *args: Any, **kwargs: Any) -> None:
-        names = ("init_method", "timeout", "world_size", "rank", "store", "group_name", "pg_options", "device_id")
+        names = (
+            "init_method",
+            "timeout",
+            "world_size",
+            "rank",
+            "store",
+            "group_name",
+            "pg_options",
+            "device_id",
+        )
         options = {**dict(zip(names, args)), **kwargs, "init_method": None, "store": _Store()}
         stores.append(options["store"])
         for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
@@ -86,7 +98,8 @@ def patch_alone(gpu: ImaginaryGpu, patches: Patches) -> None:
                 options[name] = int(os.environ[variable])
         if int(options["world_size"]) != int(os.environ["WORLD_SIZE"]):
             raise Refused(
-                "one rank of %s was to be started alone (--ranks), and the script makes a process group of %d: where it starts "
+                "one rank of %s was to be started alone (--ranks), and the script makes a "
+                "process group of %d: where it starts "
                 "a rank for each card that it sees, name as many cards (--gpu NAME:%s)"
                 % (os.environ["WORLD_SIZE"], int(options["world_size"]), os.environ["WORLD_SIZE"])
             )
@@ -107,7 +120,9 @@ def _spawn(fn: Callable, args: Any = (), nprocs: int = 1, join: bool = True, **_
     """torch.multiprocessing.spawn, of the one rank: it runs here."""
     rank = int(os.environ["RANK"])
     if rank >= nprocs:
-        raise ValueError("the script starts %d processes, and rank %d is none of them" % (nprocs, rank))
+        raise ValueError(
+            "the script starts %d processes, and rank %d is none of them" % (nprocs, rank)
+        )
     fn(rank, *args)
     return None if join else _Ended()
 
@@ -122,7 +137,9 @@ class _Ended:
 
 
 def _summing(gpu: ImaginaryGpu, original: Callable) -> Callable:
-    """The sum over ranks that all have the same. What repeats a rank's own value does so already (FakeProcessGroup)."""
+    """The sum over ranks that all have the same. What repeats a rank's own value does so already
+    (FakeProcessGroup).
+    """
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -130,8 +147,13 @@ def _summing(gpu: ImaginaryGpu, original: Callable) -> Callable:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         work = original(*args, **kwargs)
-        tensor, group = bound.arguments["tensor"], bound.arguments["group"] or c10d._get_default_group()
-        if not tensor.is_cuda and isinstance(group, dist.ProcessGroup):  # else this rank is not in it
+        tensor, group = (
+            bound.arguments["tensor"],
+            bound.arguments["group"] or c10d._get_default_group(),
+        )
+        if not tensor.is_cuda and isinstance(
+            group, dist.ProcessGroup
+        ):  # else this rank is not in it
             gpu.approximate(_APPROXIMATION)
             if bound.arguments["op"] == dist.ReduceOp.SUM:
                 tensor.detach().mul_(group.size())
@@ -145,11 +167,16 @@ def _objects(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         gpu.approximate(_APPROXIMATION)
         object_list[:] = [obj] * len(object_list)
 
-    def gather_object(obj: Any, object_gather_list: Optional[List[Any]] = None, *args: Any, **_: Any) -> None:
+    def gather_object(
+        obj: Any, object_gather_list: Optional[List[Any]] = None, *args: Any, **_: Any
+    ) -> None:
         all_gather_object(object_gather_list if object_gather_list is not None else [], obj)
 
     def scatter_object_list(
-        scatter_object_output_list: List[Any], scatter_object_input_list: Optional[List[Any]] = None, *args: Any, **_: Any
+        scatter_object_output_list: List[Any],
+        scatter_object_input_list: Optional[List[Any]] = None,
+        *args: Any,
+        **_: Any,
     ) -> None:
         gpu.approximate(_APPROXIMATION)
         if scatter_object_input_list:

@@ -1,7 +1,8 @@
-"""Scaled dot product attention by the back-end that the card would pick, and the temporaries of each back-end.
+"""Scaled dot product attention by the back-end that the card would pick, and the temporaries of
+each back-end.
 
-The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp; each back-end saves other tensors for the backward
-pass, which is where the difference in memory lies.
+The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp; each back-end saves
+other tensors for the backward pass, which is where the difference in memory lies.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import torch
 import torch.nn.functional as F
 
-from brimful_inside.imaginary.operators.temporaries import Formula, Held, Kernel, Machine, Transient, bytes_of_tensor
+from brimful_inside.imaginary.operators.temporaries import (
+    Formula,
+    Held,
+    Kernel,
+    Machine,
+    Transient,
+    bytes_of_tensor,
+)
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META, C, is_meta
 from brimful_inside.simulator.workspaces import efficient_block, torch_release
@@ -22,8 +30,8 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # torch.nn.attention.SDPBackend
-# The efficient kernel takes groups of heads, and all kernels one head of key and value without enable_gqa (pull request 191085
-# of PyTorch): there in 2.15, not in 2.13.
+# The efficient kernel takes groups of heads, and all kernels one head of key and value without
+# enable_gqa (pull request 191085 of PyTorch): there in 2.15, not in 2.13.
 SINGLE_HEAD_SINCE = 215
 RELEASE = torch_release(torch.__version__)
 
@@ -46,7 +54,9 @@ class Call(NamedTuple):
 
 
 def choose(call: Call, capability: Tuple[int, int]) -> int:
-    """The back-end for `call` on a card of `capability` (select_sdp_backend). Raises RuntimeError where none is allowed."""
+    """The back-end for `call` on a card of `capability` (select_sdp_backend). Raises RuntimeError
+    where none is allowed.
+    """
     for backend in _priority(capability):
         if backend in _FITS and _FITS[backend](call, capability):
             return backend
@@ -56,24 +66,35 @@ def choose(call: Call, capability: Tuple[int, int]) -> int:
 def _priority(capability: Tuple[int, int]) -> List[int]:
     """cuDNN comes first on Hopper and Blackwell since PyTorch 2.10 (check_prefer_cudnn_attention)."""
     order = (
-        [int(backend) for backend in torch._C._get_sdp_priority_order()] if hasattr(torch._C, "_get_sdp_priority_order") else []
+        [int(backend) for backend in torch._C._get_sdp_priority_order()]
+        if hasattr(torch._C, "_get_sdp_priority_order")
+        else []
     )
     default = [FLASH, EFFICIENT, MATH, CUDNN]
     if order and order[: len(default)] != default:
         return order
-    prefers_cudnn = capability[0] in (9, 10) and RELEASE >= 210 and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
+    prefers_cudnn = (
+        capability[0] in (9, 10)
+        and RELEASE >= 210
+        and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
+    )
     return [CUDNN, FLASH, EFFICIENT, MATH] if prefers_cudnn else default
 
 
 def _dense(call: Call, takes_groups: bool = True) -> bool:
     """Four dimensions each, the same batch, heads that go together, nothing empty.
 
-    takes_groups: whether one head of key and value may serve several of the query (check_batch_size_and_num_heads_dense).
+    takes_groups: whether one head of key and value may serve several of the query
+    (check_batch_size_and_num_heads_dense).
     """
     query, key, value = call[:3]
     if not query.dim() == key.dim() == value.dim() == 4:
         return False
-    if not query.shape[0] == key.shape[0] == value.shape[0] or 0 in (query.shape[2], key.shape[2], value.shape[2]):
+    if not query.shape[0] == key.shape[0] == value.shape[0] or 0 in (
+        query.shape[2],
+        key.shape[2],
+        value.shape[2],
+    ):
         return False
     heads = query.shape[1], key.shape[1], value.shape[1]
     if takes_groups and heads[1] == heads[2] == 1 and RELEASE >= SINGLE_HEAD_SINCE:
@@ -96,7 +117,11 @@ def _low_precision(call: Call, capability: Tuple[int, int]) -> bool:
 def _flash_fits(call: Call, capability: Tuple[int, int]) -> bool:
     if not torch._C._get_flash_sdp_enabled() or capability < (8, 0) or call.attn_mask is not None:
         return False
-    if not _low_precision(call, capability) or not _dense(call) or not _last_dim_is_dense(call, ignore_singleton=True):
+    if (
+        not _low_precision(call, capability)
+        or not _dense(call)
+        or not _last_dim_is_dense(call, ignore_singleton=True)
+    ):
         return False
     size = call.query.shape[-1]
     if not size == call.key.shape[-1] == call.value.shape[-1] or size > 256:
@@ -104,7 +129,9 @@ def _flash_fits(call: Call, capability: Tuple[int, int]) -> bool:
     if call.is_causal and call.query.shape[-2] != call.key.shape[-2]:
         return False
     small_cache = (8, 6) <= capability <= (8, 9) or capability[0] == 12
-    return not (call.needs_grad and small_cache and size > 192 and (call.dropout_p > 0 or size <= 224))
+    return not (
+        call.needs_grad and small_cache and size > 192 and (call.dropout_p > 0 or size <= 224)
+    )
 
 
 def _alignment(call: Call, capability: Tuple[int, int]) -> int:
@@ -118,20 +145,39 @@ def _alignment(call: Call, capability: Tuple[int, int]) -> int:
 def _efficient_fits(call: Call, capability: Tuple[int, int]) -> bool:
     if not torch._C._get_mem_efficient_sdp_enabled() or capability < (5, 0):
         return False
-    if not _dense(call, RELEASE >= SINGLE_HEAD_SINCE) or not _last_dim_is_dense(call, ignore_singleton=False):
+    if not _dense(call, RELEASE >= SINGLE_HEAD_SINCE) or not _last_dim_is_dense(
+        call, ignore_singleton=False
+    ):
         return False
-    dtypes = (torch.float16, torch.float32, torch.bfloat16) if capability[0] >= 8 else (torch.float16, torch.float32)
+    dtypes = (
+        (torch.float16, torch.float32, torch.bfloat16)
+        if capability[0] >= 8
+        else (torch.float16, torch.float32)
+    )
     if call.query.dtype not in dtypes or not call.query.dtype == call.key.dtype == call.value.dtype:
         return False
     alignment = _alignment(call, capability)
     size = call.query.shape[-1]
-    return size == call.key.shape[-1] and size % alignment == 0 and call.value.shape[-1] % alignment == 0 and size > 0
+    return (
+        size == call.key.shape[-1]
+        and size % alignment == 0
+        and call.value.shape[-1] % alignment == 0
+        and size > 0
+    )
 
 
 def _cudnn_fits(call: Call, capability: Tuple[int, int]) -> bool:
-    if not torch._C._get_cudnn_sdp_enabled() or capability < (8, 0) or torch.are_deterministic_algorithms_enabled():
+    if (
+        not torch._C._get_cudnn_sdp_enabled()
+        or capability < (8, 0)
+        or torch.are_deterministic_algorithms_enabled()
+    ):
         return False
-    if not _low_precision(call, capability) or not _dense(call) or not _last_dim_is_dense(call, ignore_singleton=True):
+    if (
+        not _low_precision(call, capability)
+        or not _dense(call)
+        or not _last_dim_is_dense(call, ignore_singleton=True)
+    ):
         return False
     if call.dropout_p * 16 != math.floor(call.dropout_p * 16) or call.key.shape[2] == 1:
         return False
@@ -148,7 +194,7 @@ _FITS: Dict[int, Callable[[Call, Tuple[int, int]], bool]] = {
 }
 
 
-# --- what each back-end keeps -------------------------------------------------------------------------------------------
+# --- what each back-end keeps ---
 
 
 def _attention(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -158,19 +204,23 @@ def _attention(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
     query, key, value = call[:3]
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
-            "Expected query, key, and value to have the same dtype, but got query.dtype: %s key.dtype: %s and value.dtype: %s "
+            "Expected query, key, and value to have the same dtype, but got query.dtype: %s "
+            "key.dtype: %s and value.dtype: %s "
             "instead." % (query.dtype, key.dtype, value.dtype)
         )
     if call.attn_mask is not None and call.is_causal:
-        raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
+        raise RuntimeError(
+            "_scaled_dot_product_attention: Explicit attn_mask should not be set when "
+            "is_causal=True"
+        )
     backend = choose(call, gpu.machine.capability)
     gpu.machine.choose(lambda capability: _kept_as(call, capability))
     return _RUN[backend](call)
 
 
 def _kept_as(call: Call, capability: Tuple[int, int]) -> Optional[int]:
-    """The back-end that keeps and takes the same memory as the one of a card: cuDNN's is assumed to be as flash attention
-    (`_flash_backward`). None where none is allowed."""
+    """The back-end that keeps and takes the same memory as the one of a card: cuDNN's is assumed to
+    be as flash attention (`_flash_backward`). None where none is allowed."""
     try:
         backend = choose(call, capability)
     except RuntimeError:
@@ -185,7 +235,9 @@ def _float_mask(call: Call) -> Optional[Tensor]:
         return mask
     if not is_meta(mask):
         mask = mask.to(META)
-    return torch.where(mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=call.query.dtype, device=META))
+    return torch.where(
+        mask, 0.0, torch.scalar_tensor(float("-inf"), dtype=call.query.dtype, device=META)
+    )
 
 
 def _padded(tensor: Tensor, multiple: int) -> Tensor:
@@ -221,12 +273,22 @@ def _efficient(call: Call) -> Tensor:
 def _cudnn(call: Call) -> Tensor:
     query, key, value = call[:3]
     return aten._scaled_dot_product_cudnn_attention(
-        query, key, value, _float_mask(call), call.needs_grad, call.dropout_p, call.is_causal, False, scale=call.scale
+        query,
+        key,
+        value,
+        _float_mask(call),
+        call.needs_grad,
+        call.dropout_p,
+        call.is_causal,
+        False,
+        scale=call.scale,
     )[0]
 
 
 def _math(call: Call) -> Tensor:
-    """_scaled_dot_product_attention_math: in float32 for half types, unless the script allowed otherwise."""
+    """_scaled_dot_product_attention_math: in float32 for half types, unless the script allowed
+    otherwise.
+    """
     query, key, value = call[:3]
     dtype, mask = query.dtype, _float_mask(call)
     allowed = getattr(torch._C, "_get_math_sdp_allow_fp16_bf16_reduction", lambda: True)()
@@ -240,45 +302,66 @@ def _math(call: Call) -> Tensor:
     if call.is_causal:
         shape = query.shape[-2], key.shape[-2]
         causal = torch.ones(shape, dtype=torch.bool, device=META).tril()
-        mask = torch.where(causal, 0.0, torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=META))
+        mask = torch.where(
+            causal, 0.0, torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=META)
+        )
         del causal
     weights = torch.matmul(query, key.transpose(-2, -1) * factor)
     if mask is not None:
         weights.add_(mask.to(weights.dtype))
-    weights = torch._safe_softmax(weights, -1) if hasattr(torch, "_safe_softmax") else torch.softmax(weights, -1)
+    weights = (
+        torch._safe_softmax(weights, -1)
+        if hasattr(torch, "_safe_softmax")
+        else torch.softmax(weights, -1)
+    )
     if call.dropout_p > 0:
         weights = torch.native_dropout(weights, call.dropout_p, True)[0]
     return torch.matmul(weights, value).to(dtype)
 
 
-_RUN: Dict[int, Callable[[Call], Tensor]] = {MATH: _math, FLASH: _flash, EFFICIENT: _efficient, CUDNN: _cudnn}
+_RUN: Dict[int, Callable[[Call], Tensor]] = {
+    MATH: _math,
+    FLASH: _flash,
+    EFFICIENT: _efficient,
+    CUDNN: _cudnn,
+}
 
 
 def handlers() -> Dict[Any, Callable]:
     return {C._nn.scaled_dot_product_attention: _attention}
 
 
-# --- what each back-end takes while it runs -----------------------------------------------------------------------------
+# --- what each back-end takes while it runs ---
 
 
 def _copied_by_row(*tensors: Tensor) -> List[Held]:
-    """Gradient and output are wanted as (batch, length, heads, size); transposed as the layers give them they are."""
-    return [bytes_of_tensor(tensor) for tensor in tensors if not tensor.transpose(1, 2).is_contiguous()]
+    """Gradient and output are wanted as (batch, length, heads, size); transposed as the layers give
+    them they are.
+    """
+    return [
+        bytes_of_tensor(tensor) for tensor in tensors if not tensor.transpose(1, 2).is_contiguous()
+    ]
 
 
 def _flash_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """flash_api.cpp, mha_bwd: the gradient of the query is summed in float32; row sums of the softmax's gradient.
+    """flash_api.cpp, mha_bwd: the gradient of the query is summed in float32; row sums of the
+    softmax's gradient.
 
-    args: grad_out, query, key, value, out, ...; shapes (batch, heads, length, head size). What cuDNN's takes is not published:
-    the same is assumed.
+    args: grad_out, query, key, value, out, ...; shapes (batch, heads, length, head size). What
+    cuDNN's takes is not published: the same is assumed.
     """
     query, key = args[1].transpose(1, 2), args[2].transpose(1, 2)
-    return _copied_by_row(args[0], args[4]) + _flash_sums(query, key, query.shape[0], query.shape[1])
+    return _copied_by_row(args[0], args[4]) + _flash_sums(
+        query, key, query.shape[0], query.shape[1]
+    )
 
 
-def _flash_library_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """The same as flash-attn is called: (batch, length, heads, head size), or with the cumulated lengths as argument 6 (all
-    lengths together, heads, head size), each of which gets 128 rows more (mha_varlen_bwd)."""
+def _flash_library_backward(
+    machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
+) -> List[Held]:
+    """The same as flash-attn is called: (batch, length, heads, head size), or with the cumulated
+    lengths as argument 6 (all lengths together, heads, head size), each of which gets 128 rows more
+    (mha_varlen_bwd)."""
     query, key, lengths = args[1], args[2], args[6]
     if lengths is None:
         return _flash_sums(query, key, query.shape[0], query.shape[1])
@@ -296,21 +379,32 @@ def _flash_sums(query: Tensor, key: Tensor, batch: int, length: int) -> List[Hel
 
 
 def _efficient_forward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """kernel_forward.h: heads larger than 128 are summed in float32 beside the output, where that is a half type."""
+    """kernel_forward.h: heads larger than 128 are summed in float32 beside the output, where that
+    is a half type.
+    """
     query, value = args[0], args[2]
     if query.element_size() == 4 or value.shape[3] <= 128:
         return []
     return [query.shape[:3].numel() * value.shape[3] * 4]
 
 
-def _efficient_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """transformers/cuda/attention_backward.cu: row sums, in float32 by way of a product, and the kernel's workspace."""
+def _efficient_backward(
+    machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
+) -> List[Held]:
+    """transformers/cuda/attention_backward.cu: row sums, in float32 by way of a product, and the
+    kernel's workspace.
+    """
     query, key, value = args[1:4]
     batch, heads, queries, size = query.shape
     value_size, row_sums = value.shape[3], batch * heads * queries * 4
     held = _copied_by_row(args[0])
-    if key.shape[1] != heads:  # grouped queries: the gradients of key and value for every head, before they are summed
-        held += [batch * key.shape[2] * heads * width * key.element_size() for width in (size, value_size)]
+    if (
+        key.shape[1] != heads
+    ):  # grouped queries: the gradients of key and value for every head, before they are summed
+        held += [
+            batch * key.shape[2] * heads * width * key.element_size()
+            for width in (size, value_size)
+        ]
     half = query.element_size() == 2
     if not half:  # (grad * out).sum(-1), then laid out by head; half types do it in the kernel
         held.append(Transient([row_sums * value_size, row_sums]))
@@ -320,13 +414,18 @@ def _efficient_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str,
         # Of single precision the results are float32 themselves: nothing to sum beside them.
         in_registers = int(not half or max(size, value_size) <= block[2])
         held.append(
-            Formula("efficient_workspace", (batch, heads, queries, key.shape[2], size, value_size, *block[:2], in_registers))
+            Formula(
+                "efficient_workspace",
+                (batch, heads, queries, key.shape[2], size, value_size, *block[:2], in_registers),
+            )
         )
     return held
 
 
 def _safe_softmax(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """attention.cpp, _safe_softmax: the plain softmax, where its input is -inf, and whole rows of that."""
+    """attention.cpp, _safe_softmax: the plain softmax, where its input is -inf, and whole rows of
+    that.
+    """
     tensor = args[0]
     return [bytes_of_tensor(tensor), tensor.numel(), tensor.numel() // max(1, tensor.shape[-1])]
 

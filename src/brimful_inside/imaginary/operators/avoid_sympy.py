@@ -1,6 +1,8 @@
-"""PyTorch's shape functions without sympy, which they import to ask whether a size is a symbol: a quarter of a second.
+"""PyTorch's shape functions without sympy, which they import to ask whether a size is a symbol: a
+quarter of a second.
 
-On an imaginary card each size is a plain number, for which the functions here answer. Anything else brings the real module.
+On an imaginary card each size is a plain number, for which the functions here answer. Anything else
+brings the real module.
 """
 
 from __future__ import annotations
@@ -32,8 +34,12 @@ def avoid_sympy_import(patches: Patches) -> None:
             check(error_type, cond, message)
 
     patches.set(torch, "_check_with", _check_with)
-    if "sympy" not in sys.modules and isinstance(_prims_common.elementwise_dtypes, types.FunctionType):
-        patches.set(_prims_common, "elementwise_dtypes", _without_sympy(_prims_common.elementwise_dtypes))
+    if "sympy" not in sys.modules and isinstance(
+        _prims_common.elementwise_dtypes, types.FunctionType
+    ):
+        patches.set(
+            _prims_common, "elementwise_dtypes", _without_sympy(_prims_common.elementwise_dtypes)
+        )
     if _SHAPES not in sys.modules:
         package = importlib.import_module(_PACKAGE)
         importlib.import_module(_PACKAGE + "._config")  # the real module would have brought it
@@ -58,7 +64,11 @@ def _itself(value: Any) -> Any:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    return first == second if isinstance(first, int) or isinstance(second, int) else list(first) == list(second)
+    return (
+        first == second
+        if isinstance(first, int) or isinstance(second, int)
+        else list(first) == list(second)
+    )
 
 
 def _no_symbols(shape: Any) -> Any:
@@ -79,12 +89,17 @@ def _is_shape(value: Any) -> bool:
     """Numbers, or a tensor that has no others."""
     if isinstance(value, torch.Tensor):
         return value.layout == torch.strided and not value._has_symbolic_sizes_strides
-    return type(value) is int or (isinstance(value, (tuple, list)) and all(type(one) is int for one in value))
+    return type(value) is int or (
+        isinstance(value, (tuple, list)) and all(type(one) is int for one in value)
+    )
 
 
 # By name: what the function answers, and for which arguments.
 _ANSWERS: Dict[str, Tuple[Callable[..., Any], Callable[[Any], bool]]] = {
-    **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious", "guard_bool"), (_itself, _is_truth)),
+    **dict.fromkeys(
+        ("guard_or_false", "guard_or_true", "guard_size_oblivious", "guard_bool"),
+        (_itself, _is_truth),
+    ),
     **dict.fromkeys(("statically_known_true", "expect_true"), (_itself, _is_truth)),
     "sym_and": (lambda *values: all(values), _is_truth),
     "sym_or": (lambda *values: any(values), _is_truth),
@@ -93,12 +108,16 @@ _ANSWERS: Dict[str, Tuple[Callable[..., Any], Callable[[Any], bool]]] = {
     "is_nested_int": (lambda value: False, _is_number),
     "sym_eq": (_equal, _is_shape),
     **dict.fromkeys(("free_symbols", "free_unbacked_symbols"), (_no_symbols, _is_shape)),
-    **dict.fromkeys(("has_free_symbols", "has_free_unbacked_symbols"), (lambda shape: False, _is_shape)),
+    **dict.fromkeys(
+        ("has_free_symbols", "has_free_unbacked_symbols"), (lambda shape: False, _is_shape)
+    ),
 }
 
 
 class _Shapes(types.ModuleType):
-    """torch.fx.experimental.symbolic_shapes for plain numbers. Whatever is not in the table brings the real one."""
+    """torch.fx.experimental.symbolic_shapes for plain numbers. Whatever is not in the table brings
+    the real one.
+    """
 
     def __init__(self, name: str):
         super().__init__(name)
@@ -113,8 +132,12 @@ class _Shapes(types.ModuleType):
         return function
 
 
-def _for_plain(name: str, answer: Callable[..., Any], is_plain: Callable[[Any], bool]) -> Callable[..., Any]:
-    """A module that imports the function by name keeps it for good, so it has to be right for symbols too."""
+def _for_plain(
+    name: str, answer: Callable[..., Any], is_plain: Callable[[Any], bool]
+) -> Callable[..., Any]:
+    """A module that imports the function by name keeps it for good, so it has to be right for
+    symbols too.
+    """
 
     def function(*args: Any, **kwargs: Any) -> Any:
         if args and not kwargs and all(map(is_plain, args)):
@@ -125,12 +148,20 @@ def _for_plain(name: str, answer: Callable[..., Any], is_plain: Callable[[Any], 
 
 
 def _without_sympy(function: Any) -> Any:
-    """`function`, whose own ``import sympy`` gives a module in which nothing is a symbol, as long as there is no other."""
+    """`function`, whose own ``import sympy`` gives a module in which nothing is a symbol, as long
+    as there is no other.
+    """
 
     def importing(name: str, *args: Any, **kwargs: Any) -> Any:
-        return _SYMPY if name == "sympy" and name not in sys.modules else builtins.__import__(name, *args, **kwargs)
+        return (
+            _SYMPY
+            if name == "sympy" and name not in sys.modules
+            else builtins.__import__(name, *args, **kwargs)
+        )
 
     names = {**function.__globals__, "__builtins__": {**vars(builtins), "__import__": importing}}
-    own = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    own = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
     own.__kwdefaults__ = function.__kwdefaults__
     return own

@@ -1,8 +1,11 @@
-"""Convolutions and their gradients: shapes, copies of operands, and when cuDNN takes a workspace (how large:
-simulator/cudnn_workspaces.py). Layouts: aten/src/ATen/native/ConvUtils.h (cudnn_conv_suggest_memory_format), Convolution.cpp.
+"""Convolutions and their gradients: shapes, copies of operands, and when cuDNN takes a workspace
+(how large:
+simulator/cudnn_workspaces.py). Layouts: aten/src/ATen/native/ConvUtils.h
+(cudnn_conv_suggest_memory_format), Convolution.cpp.
 
-All measured runs had ``torch.backends.cudnn.benchmark`` on. Without it cuDNN's heuristics choose the plan: that they convert
-the same tensors is assumed, as tensor cores want them so either way, and each use is counted.
+All measured runs had ``torch.backends.cudnn.benchmark`` on. Without it cuDNN's heuristics choose
+the plan: that they convert the same tensors is assumed, as tensor cores want them so either way,
+and each use is counted.
 """
 
 from __future__ import annotations
@@ -29,9 +32,15 @@ from brimful_inside.simulator.workspaces import bytes_of
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
-FORWARD, BACKWARD_DATA, BACKWARD_FILTER = "cudnn_forward", "cudnn_backward_data", "cudnn_backward_filter"
+FORWARD, BACKWARD_DATA, BACKWARD_FILTER = (
+    "cudnn_forward",
+    "cudnn_backward_data",
+    "cudnn_backward_filter",
+)
 UNMEASURED = "cudnn workspace without benchmark"
-LOADED_AT_ONCE = 16  # bytes: the largest load of a thread (CUDA C++ Programming Guide, vector types)
+LOADED_AT_ONCE = (
+    16  # bytes: the largest load of a thread (CUDA C++ Programming Guide, vector types)
+)
 LARGEST_DEPTHWISE = 5  # assumed: between the 3 x 3 and the 7 x 7 that were measured
 _HALVES = (torch.float16, torch.bfloat16)
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -40,7 +49,11 @@ _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 def _is_last(tensor: Tensor) -> bool:
     """Whether `tensor` is channels last and not contiguous as well (suggest_memory_format)."""
     layout = _LAST.get(tensor.dim())
-    return layout is not None and tensor.is_contiguous(memory_format=layout) and not tensor.is_contiguous()
+    return (
+        layout is not None
+        and tensor.is_contiguous(memory_format=layout)
+        and not tensor.is_contiguous()
+    )
 
 
 def layout_of(tensor: Tensor, weight: Tensor) -> torch.memory_format:
@@ -51,14 +64,20 @@ def layout_of(tensor: Tensor, weight: Tensor) -> torch.memory_format:
 
 
 def _copies(count: int) -> Kernel:
-    """The first `count` arguments, the last of them input and weight, once more where the algorithm wants another layout."""
+    """The first `count` arguments, the last of them input and weight, once more where the algorithm
+    wants another layout.
+    """
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
         tensors = args[:count]
         if tensors[-2].dim() <= 2:
             return []
         layout = layout_of(*tensors[-2:])
-        return [bytes_of_tensor(tensor) for tensor in tensors if not tensor.is_contiguous(memory_format=layout)]
+        return [
+            bytes_of_tensor(tensor)
+            for tensor in tensors
+            if not tensor.is_contiguous(memory_format=layout)
+        ]
 
     return kernel
 
@@ -75,9 +94,16 @@ def output_shape(args: Tuple) -> Optional[List[int]]:
     """The shape of a convolution's output; None where PyTorch itself has to say what is wrong."""
     tensor, weight, _, stride, padding, dilation, transposed, output_padding, groups = args[:9]
     count = tensor.dim() - 2
-    if count < 1 or weight.dim() != tensor.dim() or tensor.shape[1] != _channels(weight, transposed, groups):
+    if (
+        count < 1
+        or weight.dim() != tensor.dim()
+        or tensor.shape[1] != _channels(weight, transposed, groups)
+    ):
         return None
-    per = [list(values) * (count if len(values) == 1 else 1) for values in (stride, padding, dilation, output_padding)]
+    per = [
+        list(values) * (count if len(values) == 1 else 1)
+        for values in (stride, padding, dilation, output_padding)
+    ]
     shape = [tensor.shape[0], weight.shape[1] * groups if transposed else weight.shape[0]]
     for size, kernel, step, pad, spread, extra in zip(tensor.shape[2:], weight.shape[2:], *per):
         if transposed:
@@ -102,11 +128,27 @@ class Convolution(NamedTuple):
     groups: int
 
     @classmethod
-    def of(cls, operation: str, tensor: Tensor, weight: Tensor, output: Sequence[int], given: Sequence[Any]) -> Convolution:
+    def of(
+        cls,
+        operation: str,
+        tensor: Tensor,
+        weight: Tensor,
+        output: Sequence[int],
+        given: Sequence[Any],
+    ) -> Convolution:
         """`given`: stride, padding, dilation, transposed, the output's padding, groups."""
         stride, padding, dilation, transposed, _, groups = given
         sizes = tuple(stride), tuple(padding), tuple(dilation)
-        return cls(operation, tensor, weight, output, layout_of(tensor, weight), *sizes, bool(transposed), int(groups))
+        return cls(
+            operation,
+            tensor,
+            weight,
+            output,
+            layout_of(tensor, weight),
+            *sizes,
+            bool(transposed),
+            int(groups),
+        )
 
 
 def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -115,10 +157,15 @@ def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, An
     groups, wanted = args[8], _channels(weight, args[6], args[8])
     if tensor.shape[1] != wanted:
         raise RuntimeError(
-            "Given groups=%d, weight of size %s, expected input%s to have %d channels, but got %d channels instead"
+            "Given groups=%d, weight of size %s, expected input%s to have %d channels, but got "
+            "%d channels instead"
             % (groups, list(weight.shape), list(tensor.shape), wanted, tensor.shape[1])
         )
-    if shape is None or tensor.dtype != weight.dtype or (bias is not None and bias.dtype != tensor.dtype):
+    if (
+        shape is None
+        or tensor.dtype != weight.dtype
+        or (bias is not None and bias.dtype != tensor.dtype)
+    ):
         return func(*args, **kwargs)
     convolution = Convolution.of(FORWARD, tensor, weight, shape, args[3:9])
     made = torch.empty(shape, dtype=tensor.dtype, device=META, memory_format=convolution.layout)
@@ -127,13 +174,17 @@ def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, An
     return made
 
 
-def _convolution_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
+def _convolution_backward(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tuple[Optional[Tensor], ...]:
     grad, tensor, weight, _, _, _, _, transposed, _, groups, mask = args[:11]
     outs: List[Optional[Tensor]] = [None, None, None]
     for place, (like, operation) in enumerate(((tensor, BACKWARD_DATA), (weight, BACKWARD_FILTER))):
         if mask[place]:
             convolution = Convolution.of(operation, tensor, weight, grad.shape, args[4:10])
-            made = outs[place] = torch.empty(like.shape, dtype=like.dtype, device=META, memory_format=convolution.layout)
+            made = outs[place] = torch.empty(
+                like.shape, dtype=like.dtype, device=META, memory_format=convolution.layout
+            )
             gpu.ledger.add(made.untyped_storage(), str(func))
             gpu.plans.run(convolution)
     if mask[2]:
@@ -147,18 +198,24 @@ def _convolution_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dic
 
 def _bias_gradient(machine: Machine, grad: Tensor) -> List[Formula]:
     """The sum of the output's gradient over all but the channels, after cuDNN's two gradients."""
-    return reduction(machine, grad, [dim for dim in range(grad.dim()) if dim != 1], accumulator(grad))
+    return reduction(
+        machine, grad, [dim for dim in range(grad.dim()) if dim != 1], accumulator(grad)
+    )
 
 
 def handlers() -> Dict[Any, Callable]:
-    return {aten.convolution.default: _convolution, aten.convolution_backward.default: _convolution_backward}
+    return {
+        aten.convolution.default: _convolution,
+        aten.convolution_backward.default: _convolution_backward,
+    }
 
 
 class Plans:
     """The plans that cuDNN has found, by thread and card: PyTorch keeps them for each thread apart.
 
-    With ``benchmark`` PyTorch tries plans the first time it runs a convolution, and gives all cached memory back before it runs
-    the best one (aten/src/ATen/native/cudnn/Conv_v8.cpp, run_single_conv). What the tried plans take is not known.
+    With ``benchmark`` PyTorch tries plans the first time it runs a convolution, and gives all
+    cached memory back before it runs the best one (aten/src/ATen/native/cudnn/Conv_v8.cpp,
+    run_single_conv). What the tried plans take is not known.
     """
 
     def __init__(self, gpu: ImaginaryGpu):
@@ -196,13 +253,17 @@ def _workspace(convolution: Convolution) -> Tuple[str, List[int]]:
     outputs = math.prod(output)
     args = [tensor.element_size(), tensor.numel(), outputs, weight.numel()]
     if operation == BACKWARD_FILTER:
-        if layout != torch.contiguous_format or transposed:  # groups and strides were measured with channels first alone
+        if (
+            layout != torch.contiguous_format or transposed
+        ):  # groups and strides were measured with channels first alone
             args.append(partial_sums_bytes(tensor.shape[1], output[1]))
         else:
             args[-1] *= groups
             args.append(partial_sums_bytes(tensor.shape[1], output[1], groups, max(stride)))
         return BACKWARD_FILTER, args
-    if operation == FORWARD and transposed:  # a transposed convolution's forward is the gradient of another one's input
+    if (
+        operation == FORWARD and transposed
+    ):  # a transposed convolution's forward is the gradient of another one's input
         return BACKWARD_DATA, args
     if operation == BACKWARD_DATA and not transposed:
         return BACKWARD_DATA, args
@@ -211,7 +272,9 @@ def _workspace(convolution: Convolution) -> Tuple[str, List[int]]:
 
 
 def _is_pytorchs_own(convolution: Convolution) -> bool:
-    """Whether PyTorch has a kernel of its own for it: a group for each channel (Convolution.cpp, use_cudnn_depthwise)."""
+    """Whether PyTorch has a kernel of its own for it: a group for each channel (Convolution.cpp,
+    use_cudnn_depthwise).
+    """
     _, tensor, weight, _, layout, stride, _, dilation, transposed, groups = convolution
     if transposed or groups == 1 or tensor.shape[1] != groups or weight.shape[0] % groups:
         return False
@@ -222,19 +285,23 @@ def _is_pytorchs_own(convolution: Convolution) -> bool:
 
 
 def _converts(gpu: ImaginaryGpu, convolution: Convolution) -> bool:
-    """Whether channels first go to tensor cores, with conversions on the way. Measured rows show: not for those that never
-    overlap (they cut patches), not for images of up to four channels, not for one channel a group, for kernels of one element
-    only where rows of a map are not aligned; volumes were not measured."""
+    """Whether channels first go to tensor cores, with conversions on the way. Measured rows show:
+    not for those that never overlap (they cut patches), not for images of up to four channels, not
+    for one channel a group, for kernels of one element only where rows of a map are not aligned;
+    volumes were not measured."""
     tensor, transposed, groups = convolution.tensor, convolution.transposed, convolution.groups
     if tensor.shape[1] <= 4 or (not transposed and groups > 1 and tensor.shape[1] == groups):
         return False
     half = tensor.dtype in _HALVES and gpu.machine.choose(lambda capability: capability >= (7, 0))
-    return (_overlaps(convolution) or _is_unaligned(convolution)) and (half or _as_tf32(gpu, tensor))
+    return (_overlaps(convolution) or _is_unaligned(convolution)) and (
+        half or _as_tf32(gpu, tensor)
+    )
 
 
 def _converts_channels_last(gpu: ImaginaryGpu, convolution: Convolution) -> bool:
-    """Gradients in float32 take as much in channels last: measured on networks with depthwise convolutions of 7 x 7 in that
-    layout, for which cuDNN seems to have no kernels of its own, and not on one of 3 x 3. Half types have them."""
+    """Gradients in float32 take as much in channels last: measured on networks with depthwise
+    convolutions of 7 x 7 in that layout, for which cuDNN seems to have no kernels of its own, and
+    not on one of 3 x 3. Half types have them."""
     operation, tensor, weight = convolution[:3]
     depthwise = convolution.groups > 1 and tensor.shape[1] == convolution.groups
     if depthwise and max(weight.shape[2:]) <= LARGEST_DEPTHWISE:
@@ -245,8 +312,10 @@ def _converts_channels_last(gpu: ImaginaryGpu, convolution: Convolution) -> bool
 def _is_unaligned(convolution: Convolution) -> bool:
     """A kernel of one element whose product cannot read or write channels first as they stand.
 
-    Each channel is a row of a matrix, as long as the map has places; tensor cores load and store 16 bytes at a time, at which
-    each row has to begin: of 14 x 14 in float32 it does, of 7 x 7 not. With a single place both layouts are the same.
+    Each channel is a row of a matrix, as long as the map has places; tensor cores load and store 16
+    bytes at a time, at which
+    each row has to begin: of 14 x 14 in float32 it does, of 7 x 7 not. With a single place both
+    layouts are the same.
     """
     _, tensor, weight, output, _, _, _, _, transposed, groups = convolution
     places = math.prod(output[2:])
@@ -257,7 +326,9 @@ def _is_unaligned(convolution: Convolution) -> bool:
 def _overlaps(convolution: Convolution) -> bool:
     """A kernel in at most two dimensions that reads an element more than once."""
     kernel = tuple(convolution.weight.shape[2:])
-    cuts = not convolution.transposed and kernel == convolution.stride and not any(convolution.padding)
+    cuts = (
+        not convolution.transposed and kernel == convolution.stride and not any(convolution.padding)
+    )
     return convolution.tensor.dim() <= 4 and set(kernel) != {1} and not cuts
 
 

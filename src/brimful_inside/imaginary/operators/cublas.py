@@ -1,7 +1,9 @@
-"""Matrix products: which go through cuBLAS and cuBLASLt, when their workspaces are taken, which operands are copied.
+"""Matrix products: which go through cuBLAS and cuBLASLt, when their workspaces are taken, which
+operands are copied.
 
-cuBLAS keeps a workspace for each thread and stream with a matrix product; the autograd engine's thread is one of its own. Since
-PyTorch 2.15 it takes them for the operation alone. How large they are: simulator/workspaces.py.
+cuBLAS keeps a workspace for each thread and stream with a matrix product; the autograd engine's
+thread is one of its own. Since PyTorch 2.15 it takes them for the operation alone. How large they
+are: simulator/workspaces.py.
 """
 
 from __future__ import annotations
@@ -12,31 +14,70 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Machine, Tensor, Transient, bytes_of_tensor
+from brimful_inside.imaginary.operators.temporaries import (
+    Held,
+    Kernel,
+    Machine,
+    Tensor,
+    Transient,
+    bytes_of_tensor,
+)
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.simulator import workspaces as sizes
 
 # Operations that take a cuBLAS handle, and with it a workspace (cuda/CublasHandlePool.cpp).
 USES_CUBLAS = frozenset(
     [
-        *("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm", "_addmm_activation", "_scaled_mm", "addr"),
-        *("_euclidean_dist", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "_trilinear"),
-        *("triangular_solve", "linalg_solve_triangular", "linalg_lu_factor_ex", "linalg_inv_ex", "_linalg_solve_ex"),
+        *(
+            "mm",
+            "addmm",
+            "bmm",
+            "baddbmm",
+            "addmv",
+            "mv",
+            "dot",
+            "vdot",
+            "addbmm",
+            "_addmm_activation",
+            "_scaled_mm",
+            "addr",
+        ),
+        *(
+            "_euclidean_dist",
+            "_native_multi_head_attention",
+            "_transformer_encoder_layer_fwd",
+            "_trilinear",
+        ),
+        *(
+            "triangular_solve",
+            "linalg_solve_triangular",
+            "linalg_lu_factor_ex",
+            "linalg_inv_ex",
+            "_linalg_solve_ex",
+        ),
     ]
 )
 
 
 def _uses_cublaslt(short: str, args: Tuple) -> bool:
-    """addmm with a bias of one dimension goes through cuBLASLt, to add the bias in the same kernel (cuda/Blas.cpp)."""
+    """addmm with a bias of one dimension goes through cuBLASLt, to add the bias in the same kernel
+    (cuda/Blas.cpp).
+    """
     if short != "addmm":
         return False
     bias, second = args[0], args[2]
-    return bias.dim() == 1 and bias.shape[0] == second.shape[1] and bias.is_contiguous() and min(second.shape) > 1
+    return (
+        bias.dim() == 1
+        and bias.shape[0] == second.shape[1]
+        and bias.is_contiguous()
+        and min(second.shape) > 1
+    )
 
 
 def _operand(matrix: Tensor) -> List[Held]:
-    """A copy, unless rows or columns lie one after another (cuda/cuBlasCommonArgs.h, prepare_matrix_for_cublas; cuda/Blas.cpp,
-    prepare_batch_matrix_for_cublas). The gradient of a plain sum, one number seen many times, is copied."""
+    """A copy, unless rows or columns lie one after another (cuda/cuBlasCommonArgs.h,
+    prepare_matrix_for_cublas; cuda/Blas.cpp, prepare_batch_matrix_for_cublas). The gradient of a
+    plain sum, one number seen many times, is copied."""
     if matrix.is_contiguous():
         return []
     rows, columns = matrix.shape[-2:]
@@ -52,13 +93,20 @@ def _operands(first: int) -> Kernel:
 
 
 def _euclidean_dist(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """Distance.cpp: both with their norms and ones beside them, so that one product gives all squares of distances."""
-    beside = [(each.numel() + 2 * (each.numel() // max(1, each.shape[-1]))) * each.element_size() for each in args[:2]]
+    """Distance.cpp: both with their norms and ones beside them, so that one product gives all
+    squares of distances.
+    """
+    beside = [
+        (each.numel() + 2 * (each.numel() // max(1, each.shape[-1]))) * each.element_size()
+        for each in args[:2]
+    ]
     return [*beside, Transient([bytes_of_tensor(args[0])])]
 
 
 def _inverse(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """linalg/BatchLinearAlgebra.cpp: the factors and the pivots. What cuSOLVER takes beside them is not published."""
+    """linalg/BatchLinearAlgebra.cpp: the factors and the pivots. What cuSOLVER takes beside them is
+    not published.
+    """
     matrix = args[0]
     return [bytes_of_tensor(matrix), matrix.numel() // max(1, matrix.shape[-1]) * 4]
 
@@ -72,7 +120,9 @@ TEMPORARIES: Dict[str, Kernel] = {
 
 
 class Workspaces:
-    """The workspaces that are held, by handle, card and stream. Handle 0 stands for the autograd engine's."""
+    """The workspaces that are held, by handle, card and stream. Handle 0 stands for the autograd
+    engine's.
+    """
 
     def __init__(self, gpu: ImaginaryGpu, release: Optional[int] = None):
         """`release`: of PyTorch, 2.13 as 213; by default the one that runs."""
@@ -117,8 +167,9 @@ class Workspaces:
 
 
 class Handles:
-    """Numbers of cuBLAS's handles from 1 on, by card; a thread gets the lowest that is free, and gives it back when it ends
-    (DeviceThreadHandlePool, aten/src/ATen/cuda/detail/DeviceThreadHandles.h)."""
+    """Numbers of cuBLAS's handles from 1 on, by card; a thread gets the lowest that is free, and
+    gives it back when it ends (DeviceThreadHandlePool,
+    aten/src/ATen/cuda/detail/DeviceThreadHandles.h)."""
 
     def __init__(self) -> None:
         self._thread = threading.local()

@@ -1,7 +1,9 @@
-"""Operations whose result's shape depends on data that does not exist: their upper bound stands in, and is counted.
+"""Operations whose result's shape depends on data that does not exist: their upper bound stands in,
+and is counted.
 
-Of torchvision's non-maximum suppression (torchvision/csrc/ops/cuda/nms_kernel.cu) all boxes are left, at most. Very many boxes
-go class by class (ops/boxes.py, _batched_nms_vanilla): how many classes there are is data as well, so one is taken.
+Of torchvision's non-maximum suppression (torchvision/csrc/ops/cuda/nms_kernel.cu) all boxes are
+left, at most. Very many boxes go class by class (ops/boxes.py, _batched_nms_vanilla): how many
+classes there are is data as well, so one is taken.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def _goes_class_by_class() -> bool:
     return False
 
 
-def _unique(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, ...]:
+def _unique(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tuple[Tensor, ...]:
     """_unique, _unique2, unique_consecutive (flattened): every element may be another."""
     gpu.approximate("unique")
     values = args[0]
@@ -62,7 +66,11 @@ def _unique(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
     places = values.shape if dim is None else (length,)
     inverse = _indices(*places) if options.get("return_inverse", dim is not None) else _indices(0)
     counts = _indices(length) if options.get("return_counts") else _indices(0)
-    found = values.new_empty(length) if dim is None else torch.empty_like(values, memory_format=torch.contiguous_format)
+    found = (
+        values.new_empty(length)
+        if dim is None
+        else torch.empty_like(values, memory_format=torch.contiguous_format)
+    )
     return (found, inverse, counts)[: len(func._schema.returns)]
 
 
@@ -72,7 +80,13 @@ def _bincount(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
         gpu.approximate("bincount")
     weights = args[1] if len(args) > 1 else kwargs.get("weights")
     least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
-    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
+    dtype = (
+        torch.int64
+        if weights is None
+        else torch.float32
+        if weights.dtype == torch.float32
+        else torch.float64
+    )
     most = 0 if known is None or not known.numel() else int(known.max()) + 1
     return torch.empty(max(least, most, known is None), dtype=dtype, device=META)
 
@@ -88,12 +102,18 @@ def _repeat_interleave(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[s
 
 
 def _without_masks(gpu: ImaginaryGpu, indices: List[Optional[Tensor]]) -> List[Optional[Tensor]]:
-    """Boolean indices as the integer indices they would become (expandTensors), at their upper bound."""
+    """Boolean indices as the integer indices they would become (expandTensors), at their upper
+    bound.
+    """
     plain: List[Optional[Tensor]] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
             gpu.approximate("boolean mask")
-            plain += list(gpu.operate(aten.nonzero.default, index.to(META)).unbind(1)) if index.dim() else [None]
+            plain += (
+                list(gpu.operate(aten.nonzero.default, index.to(META)).unbind(1))
+                if index.dim()
+                else [None]
+            )
         else:
             plain.append(index)
     return plain
@@ -110,13 +130,18 @@ def _index(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
 
 def _on_card(indices: Any) -> List[Optional[Tensor]]:
     """Indices of the host go over to the card first."""
-    return [index if index is None or is_meta(index) else torch.empty_like(index, device=META) for index in indices]
+    return [
+        index if index is None or is_meta(index) else torch.empty_like(index, device=META)
+        for index in indices
+    ]
 
 
 def _index_put_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     tensor, indices, values = args[:3]
     if values.dim() == 0 and len(indices) == 1 and _has_masks(indices):
-        return tensor  # a masked fill: on CUDA the scalar stays on the host (canDispatchToMaskedFill)
+        return (
+            tensor  # a masked fill: on CUDA the scalar stays on the host (canDispatchToMaskedFill)
+        )
     if not _has_masks(indices):
         return func(tensor, _on_card(indices), values, *args[3:], **kwargs)
     _without_masks(gpu, indices)
@@ -124,7 +149,9 @@ def _index_put_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
 
 
 def _embedding(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """A table of positions has no row for a longer text: the card's kernel asserts that, and the process ends."""
+    """A table of positions has no row for a longer text: the card's kernel asserts that, and the
+    process ends.
+    """
     if gpu.known.exceeds(args[1], args[0].shape[0]):
         raise row_out_of_range(args[0].shape[0])
     return gpu.remembered.run(gpu, func, args, kwargs, None)
@@ -146,12 +173,19 @@ def handlers() -> Dict[Any, Callable]:
         aten.nonzero.default: _nonzero,
         aten.masked_select.default: _masked_select,
         aten.embedding.default: _embedding,
-        **dict.fromkeys((aten._unique.default, aten._unique2.default, aten.unique_dim.default), _unique),
-        **dict.fromkeys((aten.unique_consecutive.default, aten.unique_dim_consecutive.default), _unique),
+        **dict.fromkeys(
+            (aten._unique.default, aten._unique2.default, aten.unique_dim.default), _unique
+        ),
+        **dict.fromkeys(
+            (aten.unique_consecutive.default, aten.unique_dim_consecutive.default), _unique
+        ),
         aten.bincount.default: _bincount,
         aten.repeat_interleave.Tensor: _repeat_interleave,
         **dict.fromkeys((aten.index.Tensor, aten._unsafe_index.Tensor), _index),
-        **dict.fromkeys((aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default), _index_put_),
+        **dict.fromkeys(
+            (aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default),
+            _index_put_,
+        ),
     }
 
 
@@ -162,10 +196,21 @@ HANDLERS_BY_NAME: Dict[str, Callable] = {"torchvision::nms": _nms}
 def refuse_nested_tensors(gpu: ImaginaryGpu, patches: Patches) -> None:
     """Where they are made: their operations have no meta kernels, and the errors would come late."""
 
-    def refuse(name: str, original: Callable[..., Any], parts: Any, *args: Any, **kwargs: Any) -> Any:
-        tensors = [parts] if isinstance(parts, Tensor) else [part for part in parts if isinstance(part, Tensor)]
-        if gpu.devices.is_card(kwargs.get("device")) or any(gpu.holds(tensor) for tensor in tensors):
-            raise Unsupported("torch.nested.%s" % name, "the sizes of a nested tensor's parts are data, which is not there")
+    def refuse(
+        name: str, original: Callable[..., Any], parts: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        tensors = (
+            [parts]
+            if isinstance(parts, Tensor)
+            else [part for part in parts if isinstance(part, Tensor)]
+        )
+        if gpu.devices.is_card(kwargs.get("device")) or any(
+            gpu.holds(tensor) for tensor in tensors
+        ):
+            raise Unsupported(
+                "torch.nested.%s" % name,
+                "the sizes of a nested tensor's parts are data, which is not there",
+            )
         return original(parts, *args, **kwargs)
 
     for name in ("nested_tensor", "as_nested_tensor"):

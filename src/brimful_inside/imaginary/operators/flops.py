@@ -1,8 +1,10 @@
-"""What an ATen operation costs a card: kernels, arithmetic and bytes, from the shapes of what goes in and comes out.
+"""What an ATen operation costs a card: kernels, arithmetic and bytes, from the shapes of what goes
+in and comes out.
 
-An entry of `COSTS` gives the kernels of one operation as (kind, flops, bytes, launches, shape) each, with the words of
-`simulator/roofline.py`. What is not named there is one kernel that reads its tensors and writes its results; `FREE` are those
-that start none. A multiplication and an addition are two operations; the files named are PyTorch's, under aten/src/ATen/native.
+An entry of `COSTS` gives the kernels of one operation as (kind, flops, bytes, launches, shape)
+each, with the words of `simulator/roofline.py`. What is not named there is one kernel that reads
+its tensors and writes its results; `FREE` are those that start none. A multiplication and an
+addition are two operations; the files named are PyTorch's, under aten/src/ATen/native.
 """
 
 from __future__ import annotations
@@ -21,9 +23,33 @@ Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launche
 Cost = Callable[[Sequence[Any], Dict[str, Any], Any, "Classes"], List[Part]]
 FREE = frozenset(
     [
-        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "_unsafe_view"),
-        *("_reshape_alias", "lift_fresh", "lift", "detach_", "set_", "resize_", "resize_as_", "record_stream", "is_same_size"),
-        *("_efficientzerotensor", "rename_", "requires_grad_", "_has_compatible_shallow_copy_type", "is_pinned"),
+        *(
+            "empty",
+            "empty_like",
+            "empty_strided",
+            "empty_permuted",
+            "new_empty",
+            "new_empty_strided",
+            "_unsafe_view",
+        ),
+        *(
+            "_reshape_alias",
+            "lift_fresh",
+            "lift",
+            "detach_",
+            "set_",
+            "resize_",
+            "resize_as_",
+            "record_stream",
+            "is_same_size",
+        ),
+        *(
+            "_efficientzerotensor",
+            "rename_",
+            "requires_grad_",
+            "_has_compatible_shallow_copy_type",
+            "is_pinned",
+        ),
         *("sym_size", "sym_stride", "sym_numel", "transpose_", "t_", "squeeze_", "unsqueeze_"),
     ]
 )
@@ -32,7 +58,9 @@ FREE = frozenset(
 def is_free(func: Any, short: str) -> bool:
     """Whether an operation starts no kernel: views and what only makes room."""
     returns = func._schema.returns
-    return short in FREE or (bool(returns) and all(each.alias_info and not each.alias_info.is_write for each in returns))
+    return short in FREE or (
+        bool(returns) and all(each.alias_info and not each.alias_info.is_write for each in returns)
+    )
 
 
 def _nbytes(tensor: Tensor) -> int:
@@ -72,7 +100,9 @@ class Classes:
         self.machine = machine
 
     def of(self, dtype: torch.dtype, convolution: bool = False) -> str:
-        """Of a product: single precision goes to tensor cores where the script allows TF32 and the card has it."""
+        """Of a product: single precision goes to tensor cores where the script allows TF32 and the
+        card has it.
+        """
         if dtype == torch.float32:
             return self._from("tf32", (8, 0)) if allows_tf32(convolution) else "fp32"
         if dtype in _HALVES:
@@ -84,16 +114,22 @@ class Classes:
 
 
 def allows_tf32(convolution: bool) -> bool:
-    """torch.backends.cudnn.allow_tf32 (on by default) and torch.backends.cuda.matmul.allow_tf32 (off), old words and new."""
+    """torch.backends.cudnn.allow_tf32 (on by default) and torch.backends.cuda.matmul.allow_tf32
+    (off), old words and new.
+    """
     get = torch._C._get_cudnn_allow_tf32 if convolution else torch._C._get_cublas_allow_tf32
     try:
         return bool(get())
-    except RuntimeError:  # the script set it with the new words, and PyTorch refuses to answer in the old ones
+    except (
+        RuntimeError
+    ):  # the script set it with the new words, and PyTorch refuses to answer in the old ones
         backends: Any = torch.backends
-        return (backends.cudnn.conv if convolution else backends.cuda.matmul).fp32_precision == "tf32"
+        return (
+            backends.cudnn.conv if convolution else backends.cuda.matmul
+        ).fp32_precision == "tf32"
 
 
-# --- products -----------------------------------------------------------------------------------------------------------
+# --- products ---
 
 
 def _product(kind: str, batch: int, m: int, n: int, k: int, nbytes: int) -> Part:
@@ -120,23 +156,37 @@ def _packed(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Clas
     return [_product(classes.of(left.dtype), 1, left.numel() // k, n, k, plain(args, out))]
 
 
-def _convolved(tensor: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: int) -> Tuple[int, int, int, int]:
-    """(batch, m, n, k) of the product that a convolution is: of its input, so that a transposed one is the gradient's."""
+def _convolved(
+    tensor: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: int
+) -> Tuple[int, int, int, int]:
+    """(batch, m, n, k) of the product that a convolution is: of its input, so that a transposed one
+    is the gradient's.
+    """
     made = tensor if transposed else out
     places = made.numel() // max(1, made.shape[1])
-    rest = weight.numel() // max(1, weight.shape[0])  # channels of the input by group x elements of the kernel
+    rest = weight.numel() // max(
+        1, weight.shape[0]
+    )  # channels of the input by group x elements of the kernel
     return groups, places, made.shape[1] // groups, rest
 
 
-def _transposed(kind: str, groups: int, tensor: Tensor, weight: Tensor, moved: Sequence[Tensor]) -> List[Part]:
-    """Tensor cores want channels last: what lies channels first is read and written once more on the way in and out (cuDNN's
-    kernels nchwToNhwc and nhwcToNchw in profiles)."""
-    if kind not in TENSOR_CORES or groups > 1 or layout_of(tensor, weight) != torch.contiguous_format:
+def _transposed(
+    kind: str, groups: int, tensor: Tensor, weight: Tensor, moved: Sequence[Tensor]
+) -> List[Part]:
+    """Tensor cores want channels last: what lies channels first is read and written once more on
+    the way in and out (cuDNN's kernels nchwToNhwc and nhwcToNchw in profiles)."""
+    if (
+        kind not in TENSOR_CORES
+        or groups > 1
+        or layout_of(tensor, weight) != torch.contiguous_format
+    ):
         return []
     return [("memory", 0, 2 * sum([_nbytes(each) for each in moved]), len(moved), ())]
 
 
-def _convolution(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+def _convolution(
+    args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes
+) -> List[Part]:
     tensor, weight, bias = args[:3]
     transposed, groups = bool(args[6]), args[8]
     batch, m, n, k = _convolved(tensor, weight, out, transposed, groups)
@@ -144,13 +194,18 @@ def _convolution(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes:
     if transposed:  # the gradient of the convolution the other way round: (places, n) by (n, k)
         n, k = k, n
     nbytes = _nbytes(tensor) + _nbytes(weight) + _nbytes(out)
-    parts = [_product(kind, batch, m, n, k, nbytes), *_transposed(kind, groups, tensor, weight, (tensor, out))]
+    parts = [
+        _product(kind, batch, m, n, k, nbytes),
+        *_transposed(kind, groups, tensor, weight, (tensor, out)),
+    ]
     if bias is not None:  # added by a kernel of its own (Convolution.cpp, _convolution)
         parts.append(("memory", 0, 2 * _nbytes(out), 1, ()))
     return parts
 
 
-def _convolution_backward(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+def _convolution_backward(
+    args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes
+) -> List[Part]:
     grad, tensor, weight = args[:3]
     transposed, groups, mask = bool(args[7]), args[9], args[10]
     batch, m, n, k = _convolved(tensor, weight, grad, transposed, groups)
@@ -158,7 +213,9 @@ def _convolution_backward(args: Sequence[Any], kwargs: Dict[str, Any], out: Any,
     nbytes = _nbytes(grad) + _nbytes(tensor) + _nbytes(weight)
     parts: List[Part] = []
     if mask[0]:
-        parts.append(_product(kind, batch, m, n if transposed else k, k if transposed else n, nbytes))
+        parts.append(
+            _product(kind, batch, m, n if transposed else k, k if transposed else n, nbytes)
+        )
         parts += _transposed(kind, groups, tensor, weight, (grad, tensor))
     if mask[1]:  # the places are what is summed over
         parts.append(_product(kind, batch, n, k, m, nbytes))
@@ -169,7 +226,9 @@ def _convolution_backward(args: Sequence[Any], kwargs: Dict[str, Any], out: Any,
 
 
 def _attention(backward: bool) -> Cost:
-    """Fused attention: two products forward and five backward, half of each where it is causal; nothing square is written."""
+    """Fused attention: two products forward and five backward, half of each where it is causal;
+    nothing square is written.
+    """
 
     def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
         query, key, value = args[1:4] if backward else args[:3]
@@ -177,16 +236,22 @@ def _attention(backward: bool) -> Cost:
             return [(classes.of(query.dtype), 0, plain(args, out), 1, ())]
         batch, heads, rows, width = query.shape
         pairs = batch * heads * rows * key.shape[-2]
-        if any(arg is True for arg in args):  # is_causal: of the other switches none is on in training
+        if any(
+            arg is True for arg in args
+        ):  # is_causal: of the other switches none is on in training
             pairs //= 2
-        flops = 2 * pairs * ((3 * width + 2 * value.shape[-1]) if backward else width + value.shape[-1])
+        flops = (
+            2 * pairs * ((3 * width + 2 * value.shape[-1]) if backward else width + value.shape[-1])
+        )
         return [(classes.of(query.dtype), flops, plain(args, out), 2 if backward else 1, ())]
 
     return cost
 
 
 def _flash_attention(backward: bool) -> Cost:
-    """The same as flash-attn is called, heads after tokens; lengths that only data knows count as equal."""
+    """The same as flash-attn is called, heads after tokens; lengths that only data knows count as
+    equal.
+    """
 
     def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
         query, key, lengths = args[1], args[2], args[6]
@@ -197,12 +262,20 @@ def _flash_attention(backward: bool) -> Cost:
         pairs = query.shape[:-2].numel() * key.shape[:-2].numel() * heads // batch
         if any(arg is True for arg in args):
             pairs //= 2
-        return [(classes.of(query.dtype), (10 if backward else 4) * pairs * width, plain(args, out), 1 + backward, ())]
+        return [
+            (
+                classes.of(query.dtype),
+                (10 if backward else 4) * pairs * width,
+                plain(args, out),
+                1 + backward,
+                (),
+            )
+        ]
 
     return cost
 
 
-# --- what reads more, or less, than its arguments -----------------------------------------------------------------------
+# --- what reads more, or less, than its arguments ---
 
 
 def _memory(nbytes: Callable[[Sequence[Any], Any], int], launches: int = 1) -> Cost:
@@ -212,7 +285,10 @@ def _memory(nbytes: Callable[[Sequence[Any], Any], int], launches: int = 1) -> C
 
 def _passes(reads: int, launches: int, *places: int) -> Cost:
     """Reads the arguments at `places` (the first by default) `reads` times, writes its results."""
-    return _memory(lambda args, out: reads * sum([_nbytes(args[at]) for at in places or (0,)]) + total(out), launches)
+    return _memory(
+        lambda args, out: reads * sum([_nbytes(args[at]) for at in places or (0,)]) + total(out),
+        launches,
+    )
 
 
 def _gathers(launches: int = 1) -> Cost:
@@ -226,16 +302,20 @@ def _sort(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classe
     return [("memory", 0, 2 * passes * total(out), 2 + passes, ())]
 
 
-def _embedding_backward(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
-    """The gradient of the table is set to zero; the rows of `grad` are summed into it, sorted first beyond 3072 of them
-    (cuda/Embedding.cu)."""
+def _embedding_backward(
+    args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes
+) -> List[Part]:
+    """The gradient of the table is set to zero; the rows of `grad` are summed into it, sorted first
+    beyond 3072 of them (cuda/Embedding.cu)."""
     grad, indices = args[:2]
     launches = 2 if indices.numel() <= 3072 else 14
     return [("memory", 0, total(out) + 2 * _nbytes(grad) + 8 * _nbytes(indices), launches, ())]
 
 
 def _copies(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
-    """copy_ and _to_copy: from card to card, or over the bus, where memory that is not pinned makes the host wait."""
+    """copy_ and _to_copy: from card to card, or over the bus, where memory that is not pinned makes
+    the host wait.
+    """
     source = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else args[0]
     target = args[0] if source is not args[0] else out
     nbytes = _nbytes(source)
@@ -251,32 +331,44 @@ def _waits(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Class
     return [("link", 0, 8, 1, ()), ("sync", 0, 0, 0, ())]
 
 
-def _softmax_backward(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
-    """Gradient times output first, as a tensor of its own; then a kernel that reads that and the output (cuda/SoftMax.cu)."""
+def _softmax_backward(
+    args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes
+) -> List[Part]:
+    """Gradient times output first, as a tensor of its own; then a kernel that reads that and the
+    output (cuda/SoftMax.cu).
+    """
     grad, output = args[:2]
     return [("memory", 0, 3 * _nbytes(grad) + 2 * _nbytes(output) + total(out), 2, ())]
 
 
-# --- lists of tensors ---------------------------------------------------------------------------------------------------
+# --- lists of tensors ---
 
-# cuda/MultiTensorApply.cuh: chunks of so many elements; a launch takes so many tensors (by the number of lists) and chunks.
+# cuda/MultiTensorApply.cuh: chunks of so many elements; a launch takes so many tensors (by the
+# number of lists) and chunks.
 CHUNK, CHUNKS_A_LAUNCH = 65536, 320
 TENSORS_A_LAUNCH = (110, 64, 48, 36, 30)
 
 
 def list_launches(sizes: Sequence[int], lists: int) -> int:
-    """Kernels that multi_tensor_apply starts for tensors of these sizes (elements) in so many lists."""
+    """Kernels that multi_tensor_apply starts for tensors of these sizes (elements) in so many
+    lists.
+    """
     chunks = sum([-(-size // CHUNK) for size in sizes])
     tensors = TENSORS_A_LAUNCH[min(max(lists, 1), len(TENSORS_A_LAUNCH)) - 1]
     return max(1, -(-chunks // CHUNKS_A_LAUNCH), -(-len(sizes) // tensors))
 
 
 def _lists(writes: Optional[int] = None) -> Cost:
-    """_foreach_*, _fused_*, _amp_foreach_*: `writes` of the lists are written; None: the first where it ends in _, else
-    what comes out. The tensors that stand at one place of the lists are of one size."""
+    """_foreach_*, _fused_*, _amp_foreach_*: `writes` of the lists are written; None: the first
+    where it ends in _, else what comes out. The tensors that stand at one place of the lists are of
+    one size."""
 
     def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
-        lists = [arg for arg in args if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], Tensor)]
+        lists = [
+            arg
+            for arg in args
+            if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], Tensor)
+        ]
         if not lists:
             return []
         first = lists[0]
@@ -284,7 +376,15 @@ def _lists(writes: Optional[int] = None) -> Cost:
         full = [of for of in lists if len(of) == len(first) and of[-1].dim() == first[-1].dim()]
         width = sum([of[0].element_size() for of in full])
         if writes is None and isinstance(out, (list, tuple)) and out and isinstance(out[0], Tensor):
-            return [("memory", 0, sum(sizes) * width + total(out), list_launches(sizes, len(full) + 1), ())]
+            return [
+                (
+                    "memory",
+                    0,
+                    sum(sizes) * width + total(out),
+                    list_launches(sizes, len(full) + 1),
+                    (),
+                )
+            ]
         width += sum([of[0].element_size() for of in full[: 1 if writes is None else writes]])
         return [("memory", 0, sum(sizes) * width, list_launches(sizes, len(full)), ())]
 
@@ -312,7 +412,9 @@ def _norms(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Class
 
 _LISTS = _lists()
 _WRITES = _memory(lambda args, out: total(out))  # reads nothing: fill_, zeros, random numbers
-_SCATTERS = _memory(lambda args, out: 3 * total(args[1:]), 2)  # the places are read and written, what comes to them is read
+_SCATTERS = _memory(
+    lambda args, out: 3 * total(args[1:]), 2
+)  # the places are read and written, what comes to them is read
 _BLAS = ("mm", "bmm", "mv", "dot", "vdot", "_scaled_mm", "_int_mm", "linear")
 _ATTENTION = ["_scaled_dot_product_%s_attention" % name for name in ("flash", "efficient", "cudnn")]
 COSTS: Dict[str, Cost] = {
@@ -325,24 +427,58 @@ COSTS: Dict[str, Cost] = {
     **dict.fromkeys([name + "_backward" for name in _ATTENTION], _attention(True)),
     "_flash_attention_forward": _flash_attention(False),
     "_flash_attention_backward": _flash_attention(True),
-    # Statistics first, then the normalized output (cuda/Normalization.cuh, cuda/group_norm_kernel.cu).
-    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "native_group_norm"), _passes(2, 3)),
-    **dict.fromkeys(("native_batch_norm_backward", "native_group_norm_backward"), _passes(2, 3, 0, 1)),
-    **dict.fromkeys(("native_layer_norm_backward", "_fused_rms_norm_backward"), _passes(2, 3, 0, 1)),
-    **dict.fromkeys(("zero_", "fill_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like"), _WRITES),
-    **dict.fromkeys(("new_zeros", "new_ones", "new_full", "arange", "linspace", "eye", "scalar_tensor"), _WRITES),
-    **dict.fromkeys(("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "rand", "randn", "randint"), _WRITES),
-    **dict.fromkeys(("rand_like", "randn_like", "randint_like", "log_normal_", "cauchy_", "geometric_"), _WRITES),
+    # Statistics first, then the normalized output (cuda/Normalization.cuh,
+    # cuda/group_norm_kernel.cu).
+    **dict.fromkeys(
+        ("native_batch_norm", "_native_batch_norm_legit", "native_group_norm"), _passes(2, 3)
+    ),
+    **dict.fromkeys(
+        ("native_batch_norm_backward", "native_group_norm_backward"), _passes(2, 3, 0, 1)
+    ),
+    **dict.fromkeys(
+        ("native_layer_norm_backward", "_fused_rms_norm_backward"), _passes(2, 3, 0, 1)
+    ),
+    **dict.fromkeys(
+        ("zero_", "fill_", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like"), _WRITES
+    ),
+    **dict.fromkeys(
+        ("new_zeros", "new_ones", "new_full", "arange", "linspace", "eye", "scalar_tensor"), _WRITES
+    ),
+    **dict.fromkeys(
+        (
+            "normal_",
+            "uniform_",
+            "random_",
+            "bernoulli_",
+            "exponential_",
+            "rand",
+            "randn",
+            "randint",
+        ),
+        _WRITES,
+    ),
+    **dict.fromkeys(
+        ("rand_like", "randn_like", "randint_like", "log_normal_", "cauchy_", "geometric_"), _WRITES
+    ),
     "randperm": _memory(lambda args, out: total(out), 8),
-    **dict.fromkeys(("embedding", "index", "_unsafe_index", "gather", "index_select", "take"), _gathers()),
+    **dict.fromkeys(
+        ("embedding", "index", "_unsafe_index", "gather", "index_select", "take"), _gathers()
+    ),
     "masked_select": _gathers(6),
     "nonzero": _passes(2, 5),
     "embedding_dense_backward": _embedding_backward,
-    **dict.fromkeys(("index_add_", "index_add", "scatter_add_", "scatter_add", "scatter_", "scatter"), _SCATTERS),
-    **dict.fromkeys(("index_put_", "index_put", "_index_put_impl_", "_unsafe_index_put", "index_copy_"), _SCATTERS),
+    **dict.fromkeys(
+        ("index_add_", "index_add", "scatter_add_", "scatter_add", "scatter_", "scatter"), _SCATTERS
+    ),
+    **dict.fromkeys(
+        ("index_put_", "index_put", "_index_put_impl_", "_unsafe_index_put", "index_copy_"),
+        _SCATTERS,
+    ),
     **dict.fromkeys(("copy_", "_to_copy", "copy"), _copies),
     **dict.fromkeys(("_local_scalar_dense", "equal"), _waits),
-    **dict.fromkeys(("sort", "argsort", "msort", "unique", "_unique2", "unique_consecutive"), _sort),
+    **dict.fromkeys(
+        ("sort", "argsort", "msort", "unique", "_unique2", "unique_consecutive"), _sort
+    ),
     "_softmax_backward_data": _softmax_backward,
     "topk": _passes(4, 5),
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), _passes(2, 3)),
@@ -363,9 +499,17 @@ def cost_of(short: str) -> Optional[Cost]:
     return found
 
 
-def kernels_of(cost: Optional[Cost], args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
+def kernels_of(
+    cost: Optional[Cost], args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes
+) -> List[Part]:
     """What an operation ran, by its entry `cost` (`cost_of`)."""
     try:
-        return [(MEMORY, 0, plain(args, out), 1, ())] if cost is None else cost(args, kwargs, out, classes)
-    except Exception:  # a tensor of an unexpected kind: its launch is counted, and the script goes on
+        return (
+            [(MEMORY, 0, plain(args, out), 1, ())]
+            if cost is None
+            else cost(args, kwargs, out, classes)
+        )
+    except (
+        Exception
+    ):  # a tensor of an unexpected kind: its launch is counted, and the script goes on
         return [(MEMORY, 0, 0, 1, ())]

@@ -1,7 +1,9 @@
-"""Functions and operations that CUDA runs by other kernels than the CPU or the meta device: fused, or not there at all.
+"""Functions and operations that CUDA runs by other kernels than the CPU or the meta device: fused,
+or not there at all.
 
-Functions: where PyTorch decides by the device above autograd. Operations: one kernel on CUDA; those that PyTorch would take
-apart before the dispatch mode gets them have a meta kernel here. The files named are PyTorch's, under aten/src/ATen/native.
+Functions: where PyTorch decides by the device above autograd. Operations: one kernel on CUDA; those
+that PyTorch would take apart before the dispatch mode gets them have a meta kernel here. The files
+named are PyTorch's, under aten/src/ATen/native.
 """
 
 from __future__ import annotations
@@ -10,7 +12,13 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Machine, Transient, bytes_of_tensor
+from brimful_inside.imaginary.operators.temporaries import (
+    Held,
+    Kernel,
+    Machine,
+    Transient,
+    bytes_of_tensor,
+)
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META, C, autocast_on, is_meta, like
@@ -19,7 +27,7 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 
 
-# --- functions ----------------------------------------------------------------------------------------------------------
+# --- functions ---
 
 
 def _bound(names: Tuple[str, ...], args: Tuple, kwargs: Dict[str, Any]) -> Any:
@@ -28,7 +36,9 @@ def _bound(names: Tuple[str, ...], args: Tuple, kwargs: Dict[str, Any]) -> Any:
 
 
 def _dropout(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """Fused on CUDA, with a mask of one byte an element (is_fused_kernel_acceptable in Dropout.cpp)."""
+    """Fused on CUDA, with a mask of one byte an element (is_fused_kernel_acceptable in
+    Dropout.cpp).
+    """
     tensor, p, train = _bound(("input", "p", "train"), args, kwargs)
     if is_meta(tensor) and train and 0 < p < 1 and tensor.numel():
         return torch.native_dropout(tensor, p, True)[0]
@@ -36,11 +46,18 @@ def _dropout(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
 
 
 def _softmax(fused: Callable[..., Tensor]) -> Callable:
-    """float16 in and float32 out is one kernel on CUDA: no copy in float32 is made of the input (SoftMax.cpp)."""
+    """float16 in and float32 out is one kernel on CUDA: no copy in float32 is made of the input
+    (SoftMax.cpp).
+    """
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
         tensor, dim, dtype = _bound(("input", "dim", "dtype"), args, kwargs)
-        if is_meta(tensor) and tensor.dtype == torch.float16 and dtype == torch.float32 and isinstance(dim, int):
+        if (
+            is_meta(tensor)
+            and tensor.dtype == torch.float16
+            and dtype == torch.float32
+            and isinstance(dim, int)
+        ):
             return fused(tensor, dim, True)
         return func(*args, **kwargs)
 
@@ -48,8 +65,8 @@ def _softmax(fused: Callable[..., Tensor]) -> Callable:
 
 
 def _cross_entropy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """cross_entropy_loss (LossNLL.cpp) in its parts, since autocast acts on them: log_softmax keeps the dtype of its input,
-    and nll_loss wants float32."""
+    """cross_entropy_loss (LossNLL.cpp) in its parts, since autocast acts on them: log_softmax keeps
+    the dtype of its input, and nll_loss wants float32."""
     names = ("self", "target", "weight", "reduction", "ignore_index", "label_smoothing")
     logits, target, weight, reduction, ignore, smoothing = _bound(names, args, kwargs)
     logits = kwargs.get("input", logits)
@@ -58,7 +75,10 @@ def _cross_entropy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
     with gpu.functions():
         dim = 0 if logits.dim() == 1 else 1
         logs = torch.log_softmax(logits, dim, dtype=logits.dtype)
-        ignore, reduction = -100 if ignore is None else ignore, 1 if reduction is None else reduction
+        ignore, reduction = (
+            -100 if ignore is None else ignore,
+            1 if reduction is None else reduction,
+        )
         loss = C._nn.nll_loss_nd(logs, target, weight, reduction, ignore)
         if not smoothing:
             return loss
@@ -66,7 +86,9 @@ def _cross_entropy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
         return (1 - smoothing) * loss + smooth * (smoothing / logs.shape[dim])
 
 
-def _smoothed(logs: Tensor, target: Tensor, weight: Optional[Tensor], reduction: int, ignore: int, dim: int) -> Tensor:
+def _smoothed(
+    logs: Tensor, target: Tensor, weight: Optional[Tensor], reduction: int, ignore: int, dim: int
+) -> Tensor:
     """cross_entropy_loss_label_smoothing: the part for all classes."""
     if weight is not None:
         logs = logs * weight.view([-1 if at == dim else 1 for at in range(logs.dim())])
@@ -79,18 +101,28 @@ def _smoothed(logs: Tensor, target: Tensor, weight: Optional[Tensor], reduction:
 
 
 def _linear(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """Linear.cpp: a product to which the bias is added in place, where the input is not flat and not contiguous.
+    """Linear.cpp: a product to which the bias is added in place, where the input is not flat and
+    not contiguous.
 
-    While a dispatch mode is on PyTorch makes another tensor of the sum, as for a subclass (isTensorSubclassLike).
+    While a dispatch mode is on PyTorch makes another tensor of the sum, as for a subclass
+    (isTensorSubclassLike).
     """
     tensor, weight, bias = _bound(("input", "weight", "bias"), args, kwargs)
-    if bias is None or not is_meta(tensor) or tensor.dim() == 2 or tensor.is_contiguous() or weight.dim() != 2:
+    if (
+        bias is None
+        or not is_meta(tensor)
+        or tensor.dim() == 2
+        or tensor.is_contiguous()
+        or weight.dim() != 2
+    ):
         return func(*args, **kwargs)
     return torch.matmul(tensor, weight.t()).add_(bias)
 
 
 def _never_left_aligned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
-    """Whether padding can be left out depends on the mask's values; the upper bound is that it cannot."""
+    """Whether padding can be left out depends on the mask's values; the upper bound is that it
+    cannot.
+    """
     if not is_meta(args[0]):
         return func(*args, **kwargs)
     gpu.approximate("nested tensors in TransformerEncoder")
@@ -98,7 +130,9 @@ def _never_left_aligned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[
 
 
 def _ctc_loss(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """The lengths are read by the host; those that are on the card count as the longest there can be."""
+    """The lengths are read by the host; those that are on the card count as the longest there can
+    be.
+    """
     log_probs, targets = args[:2]
     if not is_meta(log_probs):
         return func(*args, **kwargs)
@@ -126,28 +160,38 @@ def function_handlers() -> Dict[Any, Callable]:
     return table
 
 
-# --- operations ---------------------------------------------------------------------------------------------------------
+# --- operations ---
 
 
 def _contiguous_like(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
 
 
-def _rms_norm(tensor: Tensor, shape: Sequence[int], weight: Optional[Tensor], eps: Optional[float]) -> Tuple[Tensor, Tensor]:
-    """cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda: one inverse root a row, in float32 for half types."""
+def _rms_norm(
+    tensor: Tensor, shape: Sequence[int], weight: Optional[Tensor], eps: Optional[float]
+) -> Tuple[Tensor, Tensor]:
+    """cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda: one inverse root a row, in float32 for half
+    types.
+    """
     rows = (*tensor.shape[: tensor.dim() - len(shape)], *[1] * len(shape))
     dtype = torch.float32 if tensor.element_size() == 2 else tensor.dtype
     return _contiguous_like(tensor), torch.empty(rows, dtype=dtype, device=META)
 
 
 def _rms_norm_backward(
-    grad: Tensor, tensor: Tensor, shape: Sequence[int], rstd: Tensor, weight: Optional[Tensor], mask: Sequence[bool]
+    grad: Tensor,
+    tensor: Tensor,
+    shape: Sequence[int],
+    rstd: Tensor,
+    weight: Optional[Tensor],
+    mask: Sequence[bool],
 ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
     of_weight = _contiguous_like(weight) if mask[1] and weight is not None else None
     return _contiguous_like(tensor) if mask[0] else None, of_weight
 
 
-# By ATen's name: taken apart in C++ unless the meta device has a kernel for them. Not all are in every release.
+# By ATen's name: taken apart in C++ unless the meta device has a kernel for them. Not all are in
+# every release.
 _TAKEN_APART: Dict[str, Callable[..., Any]] = {
     "mish_backward": lambda grad, tensor: like(grad),
     "_fused_rms_norm": _rms_norm,
@@ -158,7 +202,11 @@ _TAKEN_APART: Dict[str, Callable[..., Any]] = {
 def register_meta_kernels(patches: Patches) -> None:
     """The meta device has kernels for what would be taken apart, until `patches` are undone."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    missing = [name for name in _TAKEN_APART if hasattr(aten, name) and not has_kernel("aten::" + name, "Meta")]
+    missing = [
+        name
+        for name in _TAKEN_APART
+        if hasattr(aten, name) and not has_kernel("aten::" + name, "Meta")
+    ]
     if missing:
         # torch.library.Library would refuse: to it, what can be taken apart needs no kernel.
         library: Any = torch._C._dispatch_library("IMPL", "aten", "Meta")
@@ -167,13 +215,19 @@ def register_meta_kernels(patches: Patches) -> None:
         patches.undo_by(library.reset)
 
 
-def _log_sigmoid_forward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+def _log_sigmoid_forward(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tuple[Tensor, Tensor]:
     """Activation.cpp: CUDA needs no buffer for the backward pass."""
     return like(args[0]), torch.empty(0, dtype=args[0].dtype, device=META)
 
 
-def _binary_cross_entropy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    """cuda/Loss.cu: the reduced loss is written into the tensor that had the loss of each element, and keeps its memory."""
+def _binary_cross_entropy(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tensor:
+    """cuda/Loss.cu: the reduced loss is written into the tensor that had the loss of each element,
+    and keeps its memory.
+    """
     out = func(*args, **kwargs)
     if out.dim() or args[0].dim() == 0:
         return out
@@ -184,17 +238,28 @@ def _like_argument(at: int) -> Callable:
     return lambda gpu, func, args, kwargs: _contiguous_like(args[at])
 
 
-def _native_attention(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
-    """transformers/cuda/attention.cu, native_multi_head_attention_cuda: the output, and the weights where they are wanted."""
+def _native_attention(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tuple[Tensor, Tensor]:
+    """transformers/cuda/attention.cu, native_multi_head_attention_cuda: the output, and the weights
+    where they are wanted.
+    """
     query, heads = args[0], args[4]
     given = {**dict(zip(("need_weights", "average_attn_weights"), args[10:12])), **kwargs}
     wanted, averaged = given.get("need_weights", True), given.get("average_attn_weights", True)
     batch, length = query.shape[:2]
-    shape = (0,) if not wanted else (batch, length, length) if averaged else (batch, heads, length, length)
+    shape = (
+        (0,)
+        if not wanted
+        else (batch, length, length)
+        if averaged
+        else (batch, heads, length, length)
+    )
     return _contiguous_like(query), torch.empty(shape, dtype=query.dtype, device=META)
 
 
-# Of the fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention: 2.6 has no shapes for them.
+# Of the fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention: 2.6 has no shapes for
+# them.
 _FAST_PATH: Dict[str, Callable] = {
     "_transformer_encoder_layer_fwd": _like_argument(0),
     "_native_multi_head_attention": _native_attention,
@@ -202,23 +267,39 @@ _FAST_PATH: Dict[str, Callable] = {
 
 
 def _in_projection(tensor: Tensor, width: int, heads: int, masked: bool) -> List[Held]:
-    """transformers/cuda/attention.cu, native_multi_head_attention_cuda: queries, keys and values as one and as three."""
+    """transformers/cuda/attention.cu, native_multi_head_attention_cuda: queries, keys and values as
+    one and as three.
+    """
     batch, length = tensor.shape[:2]
     sizes = [3 * batch * length * width * tensor.element_size()] * 2
-    return [Transient([*sizes, *([batch * heads * length * length * tensor.element_size()] if masked else [])])]
+    return [
+        Transient(
+            [*sizes, *([batch * heads * length * length * tensor.element_size()] if masked else [])]
+        )
+    ]
 
 
-def _native_attention_holds(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
+def _native_attention_holds(
+    machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
+) -> List[Held]:
     mask = args[9] if len(args) > 9 else kwargs.get("mask")
     return _in_projection(args[0], args[3], args[4], mask is not None)
 
 
-def _encoder_layer_holds(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """transformers/transformer.cpp, transformer_encoder_layer_forward: attention, then the wide layer. In evaluation alone."""
+def _encoder_layer_holds(
+    machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
+) -> List[Held]:
+    """transformers/transformer.cpp, transformer_encoder_layer_forward: attention, then the wide
+    layer. In evaluation alone.
+    """
     tensor, width, heads, wide = args[0], args[1], args[2], args[14]
     mask = args[18] if len(args) > 18 else kwargs.get("mask")
     held = _in_projection(tensor, width, heads, mask is not None)
-    return [*held, bytes_of_tensor(tensor), tensor.shape[:-1].numel() * wide.shape[0] * tensor.element_size()]
+    return [
+        *held,
+        bytes_of_tensor(tensor),
+        tensor.shape[:-1].numel() * wide.shape[0] * tensor.element_size(),
+    ]
 
 
 TEMPORARIES: Dict[str, Kernel] = {
@@ -234,10 +315,17 @@ def operation_handlers() -> Dict[Any, Callable]:
         aten.multi_margin_loss_backward.default: _like_argument(1),
         aten.multilabel_margin_loss_backward.default: _like_argument(1),
     }
-    for name in ("_standard_gamma_grad", "_dirichlet_grad", "_masked_softmax", "_masked_softmax_backward"):
+    for name in (
+        "_standard_gamma_grad",
+        "_dirichlet_grad",
+        "_masked_softmax",
+        "_masked_softmax_backward",
+    ):
         table[getattr(aten, name).default] = _like_argument(0)
     for name in ("_cummax_helper", "_cummin_helper"):
-        table[getattr(aten, name).default] = lambda gpu, func, args, kwargs: None  # writes into its arguments alone
+        table[getattr(aten, name).default] = lambda gpu, func, args, kwargs: (
+            None
+        )  # writes into its arguments alone
     for name, handler in _FAST_PATH.items():
         if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::" + name, "Meta"):
             table[getattr(aten, name).default] = handler

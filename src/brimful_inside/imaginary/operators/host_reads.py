@@ -1,4 +1,6 @@
-"""Values that do not exist. Whatever the host reads from the card is zero; What follows: docs/imaginary.md."""
+"""Values that do not exist. Whatever the host reads from the card is zero; What follows:
+docs/imaginary.md.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,12 @@ def _is_finite(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 def _still_true(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """all(), any() and the like of what is known to be true is true."""
     out = func(*args, **kwargs)
-    if args and isinstance(args[0], Tensor) and args[0].dtype == torch.bool and gpu.is_true(args[0]):
+    if (
+        args
+        and isinstance(args[0], Tensor)
+        and args[0].dtype == torch.bool
+        and gpu.is_true(args[0])
+    ):
         gpu.mark_true(out)
     return out
 
@@ -73,7 +80,9 @@ def handlers() -> Dict[Any, Callable]:
 
 
 def _rebuild(shape: Any, stride: Any, dtype: torch.dtype, needs_grad: bool) -> Tensor:
-    """What a pickled tensor of the card becomes: the card's again, or the host's where there is no card."""
+    """What a pickled tensor of the card becomes: the card's again, or the host's where there is no
+    card.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.empty_strided(shape, stride, dtype=dtype, device=device, requires_grad=needs_grad)
 
@@ -106,13 +115,17 @@ def patch_values(gpu: ImaginaryGpu, patches: Patches) -> None:
 
 
 def _deep_copy(tensor: Tensor, memo: Dict[Any, Any]) -> Tensor:
-    """A copy of the whole storage, once however many tensors share it, as Tensor.__deepcopy__ makes it."""
+    """A copy of the whole storage, once however many tensors share it, as Tensor.__deepcopy__ makes
+    it.
+    """
     if id(tensor) in memo:
         return memo[id(tensor)]
     if not tensor.is_leaf:
         raise RuntimeError(
-            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  "
-            "If you were attempting to deepcopy a module, this may be because of a torch.nn.utils.weight_norm usage, see "
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+            "protocol at the moment.  "
+            "If you were attempting to deepcopy a module, this may be because of a "
+            "torch.nn.utils.weight_norm usage, see "
             "https://github.com/pytorch/pytorch/pull/103001"
         )
     with torch.no_grad():
@@ -121,7 +134,9 @@ def _deep_copy(tensor: Tensor, memo: Dict[Any, Any]) -> Tensor:
         if key not in memo:
             memo[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device=tensor.device)
         copied = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        copied.set_(memo[key].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        copied.set_(
+            memo[key].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+        )
     if type(tensor) is torch.nn.Parameter:
         copied = torch.nn.Parameter(copied, tensor.requires_grad)
     else:
@@ -142,7 +157,11 @@ def _patch_printing(gpu: ImaginaryGpu, patches: Patches) -> None:
         if not gpu.holds(self):
             return real(self, tensor_contents=tensor_contents)
         known = gpu.known.values(self)
-        zeros = torch.zeros((), dtype=self.dtype, device="cpu").expand(self.shape) if known is None else known
+        zeros = (
+            torch.zeros((), dtype=self.dtype, device="cpu").expand(self.shape)
+            if known is None
+            else known
+        )
         text = real(zeros, tensor_contents=tensor_contents)
         suffix = ", device='%s'" % gpu.device_of(self)
         if self.grad_fn is not None:

@@ -1,8 +1,10 @@
-"""Operations that libraries register with PyTorch, and the compiled part of a library that its Python calls.
+"""Operations that libraries register with PyTorch, and the compiled part of a library that its
+Python calls.
 
-Where a library wrote the CUDA kernel of an operation in Python (torch.library.register_kernel, torch.library.custom_op), that
-Python runs: what it allocates is then what this version of the library allocates. Launches of Triton and calls of the compiled
-part do nothing.
+Where a library wrote the CUDA kernel of an operation in Python (torch.library.register_kernel,
+torch.library.custom_op), that
+Python runs: what it allocates is then what this version of the library allocates. Launches of
+Triton and calls of the compiled part do nothing.
 """
 
 from __future__ import annotations
@@ -16,19 +18,41 @@ import torch
 from brimful_inside import Refused
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 
-# PyTorch's own Python kernels have shapes of their own on the meta device, which its distributed code is tested with.
-_PYTORCHS = ("aten", "prims", "c10d", "fsdp", "symm_mem", "inductor", "debugprims", "rngprims", "profiler")
-_KEYS = ("CUDA", "CompositeExplicitAutograd")  # a kernel for all devices where there is none for CUDA
+# PyTorch's own Python kernels have shapes of their own on the meta device, which its distributed
+# code is tested with.
+_PYTORCHS = (
+    "aten",
+    "prims",
+    "c10d",
+    "fsdp",
+    "symm_mem",
+    "inductor",
+    "debugprims",
+    "rngprims",
+    "profiler",
+)
+_KEYS = (
+    "CUDA",
+    "CompositeExplicitAutograd",
+)  # a kernel for all devices where there is none for CUDA
 EIGHT_BIT_SINCE = (7, 5)  # products of int8 in cuBLASLt, which bitsandbytes' cigemmlt_32 calls
 
 
 def own_kernel(func: Any) -> Optional[Callable[..., Any]]:
-    """A handler that runs the kernel which a library wrote in Python for `func`; None where it wrote none."""
+    """A handler that runs the kernel which a library wrote in Python for `func`; None where it
+    wrote none.
+    """
     space, _, name = func.name().partition("::")
     if space.startswith("_") or space in _PYTORCHS:
         return None
-    key = next((key for key in _KEYS if "%s/%s/%s" % (space, name, key) in torch.library._impls), None)
-    return None if key is None else _running(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
+    key = next(
+        (key for key in _KEYS if "%s/%s/%s" % (space, name, key) in torch.library._impls), None
+    )
+    return (
+        None
+        if key is None
+        else _running(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
+    )
 
 
 def _running(keys: Any) -> Callable[..., Any]:
@@ -40,7 +64,9 @@ def _running(keys: Any) -> Callable[..., Any]:
 
 
 class CompiledPart:
-    """Stands for what a library has loaded by ctypes: each function does nothing and answers 0, which is no error."""
+    """Stands for what a library has loaded by ctypes: each function does nothing and answers 0,
+    which is no error.
+    """
 
     compiled_with_cuda = True
 
@@ -65,8 +91,8 @@ def _nothing(part: CompiledPart, *args: Any) -> int:
 
 
 def _managed_memory(part: CompiledPart, nbytes: Any) -> int:
-    """bitsandbytes' paged states: memory that NVIDIA's driver moves between host and card, and PyTorch's allocator does not
-    know. Pages of the host that nobody writes to cost nothing."""
+    """bitsandbytes' paged states: memory that NVIDIA's driver moves between host and card, and
+    PyTorch's allocator does not know. Pages of the host that nobody writes to cost nothing."""
     part.gpu.approximate("paged optimizer states")
     part.pages.append(mmap.mmap(-1, max(1, nbytes.value)))
     return torch.frombuffer(part.pages[-1], dtype=torch.uint8).data_ptr()
@@ -76,15 +102,20 @@ def _eight_bit_product(part: CompiledPart, *args: Any) -> int:
     capability = part.gpu.machine.capability
     if part.gpu.machine.choose(lambda capability: capability < EIGHT_BIT_SINCE):
         raise Refused(
-            "bitsandbytes multiplies 8-bit weights on cards of compute capability %d.%d and newer, and the %s has %d.%d: "
+            "bitsandbytes multiplies 8-bit weights on cards of compute capability %d.%d and "
+            "newer, and the %s has %d.%d: "
             "load the model in 4 bits (load_in_4bit), or choose a newer card"
             % (*EIGHT_BIT_SINCE, part.gpu.card.name, *capability)
         )
     return _nothing(part)
 
 
-# bitsandbytes' functions that do more than start a kernel (bitsandbytes/functional.py, backends/cuda/ops.py).
-_FUNCTIONS: Dict[str, Callable[..., int]] = {"cget_managed_ptr": _managed_memory, "cigemmlt_32": _eight_bit_product}
+# bitsandbytes' functions that do more than start a kernel (bitsandbytes/functional.py,
+# backends/cuda/ops.py).
+_FUNCTIONS: Dict[str, Callable[..., int]] = {
+    "cget_managed_ptr": _managed_memory,
+    "cigemmlt_32": _eight_bit_product,
+}
 
 
 def without_compiled_part(gpu: ImaginaryGpu, module: Any) -> None:

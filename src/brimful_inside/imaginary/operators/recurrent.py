@@ -1,5 +1,5 @@
-"""LSTM, GRU and plain RNN as cuDNN runs them: one operation, with flat weights and a reserve space for the backward pass
-(cudnn/RNN.cpp). Their cells as CUDA's fused kernels.
+"""LSTM, GRU and plain RNN as cuDNN runs them: one operation, with flat weights and a reserve space
+for the backward pass (cudnn/RNN.cpp). Their cells as CUDA's fused kernels.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from brimful_inside.simulator.workspaces import bytes_of
 Tensor = torch.Tensor
 aten = torch.ops.aten
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-# What a cell keeps for each hidden unit and time step, for its backward pass: the gates, and the cell's and hidden state.
-# cuDNN does not document the size of its reserve space; assumed.
+# What a cell keeps for each hidden unit and time step, for its backward pass: the gates, and the
+# cell's and hidden state. cuDNN does not document the size of its reserve space; assumed.
 KEPT = {"lstm": 6, "gru": 5, "rnn_tanh": 2, "rnn_relu": 2}
 
 
@@ -41,8 +41,8 @@ class _Plan(NamedTuple):
     batch_first: bool
 
     def count(self, backward: bool) -> None:
-        """For the clock: each layer has one product over all rows for its input, and one a time step for its hidden state;
-        backward each has its gradient for data and for weights."""
+        """For the clock: each layer has one product over all rows for its input, and one a time
+        step for its hidden state; backward each has its gradient for data and for weights."""
         rows, hidden, gates, clock = self.rows, self.hidden, self.gates, self.gpu.clock
         kind, size = self.gpu.classes.of(self.dtype, convolution=True), self.dtype.itemsize
         a_step = max(1, rows // self.length)
@@ -52,18 +52,43 @@ class _Plan(NamedTuple):
             again = size * (rows * (hidden + gates) + hidden * gates)
             both = inner + hidden
             for _ in range(self.directions):
-                clock.add("cudnn_rnn", kind, 2 * rows * inner * gates, moved, 1, (1, rows, gates, inner))
-                clock.add("cudnn_rnn", kind, 2 * rows * hidden * gates, again, self.length, (1, a_step, gates, hidden))
+                clock.add(
+                    "cudnn_rnn", kind, 2 * rows * inner * gates, moved, 1, (1, rows, gates, inner)
+                )
+                clock.add(
+                    "cudnn_rnn",
+                    kind,
+                    2 * rows * hidden * gates,
+                    again,
+                    self.length,
+                    (1, a_step, gates, hidden),
+                )
                 if backward:
-                    clock.add("cudnn_rnn", kind, 2 * rows * both * gates, moved + again, 1, (1, gates, both, rows))
+                    clock.add(
+                        "cudnn_rnn",
+                        kind,
+                        2 * rows * both * gates,
+                        moved + again,
+                        1,
+                        (1, gates, both, rows),
+                    )
 
 
 class _CudnnRnn(torch.autograd.Function):
     """_cudnn_rnn and _cudnn_rnn_backward as far as memory goes."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, data: Tensor, hidden: Tensor, cell: Optional[Tensor], *weights: Tensor) -> Any:
-        by_time = data.new_empty(data.shape) if plan.batch_first else None  # cuDNN wants time first: a copy while it runs
+    def forward(
+        ctx: Any,
+        plan: _Plan,
+        data: Tensor,
+        hidden: Tensor,
+        cell: Optional[Tensor],
+        *weights: Tensor,
+    ) -> Any:
+        by_time = (
+            data.new_empty(data.shape) if plan.batch_first else None
+        )  # cuDNN wants time first: a copy while it runs
         output = data.new_empty(plan.output_shape)
         last = [torch.empty_like(state) for state in (hidden, cell) if state is not None]
         reserve = torch.empty(plan.reserve_bytes, dtype=torch.uint8, device=META)
@@ -90,7 +115,10 @@ class _CudnnRnn(torch.autograd.Function):
 def _in_one_buffer(weights: Sequence[Tensor], dtype: torch.dtype) -> List[Tensor]:
     """Contiguous tensors like `weights`, one after another."""
     flat = torch.empty(sum(weight.numel() for weight in weights), dtype=dtype, device=META)
-    return [part.view(weight.shape) for part, weight in zip(flat.split([w.numel() for w in weights]), weights)]
+    return [
+        part.view(weight.shape)
+        for part, weight in zip(flat.split([w.numel() for w in weights]), weights)
+    ]
 
 
 def _run(gpu: ImaginaryGpu, kind: str, options: Dict[str, Any]) -> Any:
@@ -112,8 +140,17 @@ def _run(gpu: ImaginaryGpu, kind: str, options: Dict[str, Any]) -> Any:
         reserve += rows * width * (layers - 1)
     lengths, batch_first = options.get("batch_sizes"), bool(options.get("batch_first"))
     length = max(1, len(lengths) if lengths is not None else data.shape[1 if batch_first else 0])
-    sizes = data.shape[-1], hidden.shape[-1], GATES[kind] * units, layers, directions, (*data.shape[:-1], width)
-    plan = _Plan(gpu, data.dtype, rows, length, *sizes, reserve if options["train"] else 0, flat, batch_first)
+    sizes = (
+        data.shape[-1],
+        hidden.shape[-1],
+        GATES[kind] * units,
+        layers,
+        directions,
+        (*data.shape[:-1], width),
+    )
+    plan = _Plan(
+        gpu, data.dtype, rows, length, *sizes, reserve if options["train"] else 0, flat, batch_first
+    )
     gpu.approximate("cudnn rnn reserve space")
     return _CudnnRnn.apply(plan, data, hidden, cell, *weights)
 
@@ -125,11 +162,15 @@ def _hold_dropout_states(gpu: ImaginaryGpu) -> None:
     if index not in held:
         args = (gpu.card.multiprocessors,)
         nbytes = bytes_of("cudnn_dropout_states", args)
-        held[index] = gpu.ledger.reserve(nbytes, "cudnn dropout states", "cudnn_dropout_states", args)
+        held[index] = gpu.ledger.reserve(
+            nbytes, "cudnn dropout states", "cudnn_dropout_states", args
+        )
 
 
 class _Flatten(torch.autograd.Function):
-    """_cudnn_rnn_cast_reflatten: the weights in the lower precision, one after another in one buffer."""
+    """_cudnn_rnn_cast_reflatten: the weights in the lower precision, one after another in one
+    buffer.
+    """
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> Any:
@@ -142,13 +183,35 @@ class _Flatten(torch.autograd.Function):
 
 
 def _handler(kind: str) -> Callable:
-    padded = ("data", "hx", "weights", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
-    packed = ("data", "batch_sizes", "hx", "weights", "has_biases", "num_layers", "dropout", "train", "bidirectional")
+    padded = (
+        "data",
+        "hx",
+        "weights",
+        "has_biases",
+        "num_layers",
+        "dropout",
+        "train",
+        "bidirectional",
+        "batch_first",
+    )
+    packed = (
+        "data",
+        "batch_sizes",
+        "hx",
+        "weights",
+        "has_biases",
+        "num_layers",
+        "dropout",
+        "train",
+        "bidirectional",
+    )
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         if not is_meta(args[0]) or not torch.backends.cudnn.enabled:
             return func(*args, **kwargs)
-        names = packed if isinstance(args[2], Tensor) or isinstance(args[3], (list, tuple)) else padded
+        names = (
+            packed if isinstance(args[2], Tensor) or isinstance(args[3], (list, tuple)) else padded
+        )
         return _run(gpu, kind, dict(zip(names, args)))
 
     return handler
@@ -169,36 +232,50 @@ def _flatten_weight(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
 
 
 def flatten_weights_as_on_cuda(patches: Patches) -> None:
-    """nn.RNNBase.flatten_parameters asks whether cuDNN is there, and for its number of the kind of cell."""
+    """nn.RNNBase.flatten_parameters asks whether cuDNN is there, and for its number of the kind of
+    cell.
+    """
     patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
     patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", lambda mode: 0)
 
 
-# --- cells --------------------------------------------------------------------------------------------------------------
+# --- cells ---
 
 
 def _empty(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     return torch.empty(tuple(shape), dtype=tensor.dtype, device=META)
 
 
-def _fused_lstm_cell(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor, Tensor]:
+def _fused_lstm_cell(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tuple[Tensor, Tensor, Tensor]:
     """cuda/RNN.cu: hidden and cell state, and the gates as the backward pass needs them."""
     gates, _, cell = args[:3]
     return _empty(cell, cell.shape), _empty(cell, cell.shape), _empty(gates, gates.shape)
 
 
-def _fused_lstm_cell_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Any, ...]:
+def _fused_lstm_cell_backward(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tuple[Any, ...]:
     _, _, cell, _, gates, has_bias = args
-    return _empty(gates, gates.shape), _empty(cell, cell.shape), _empty(gates, gates.shape[1:]) if has_bias else None
+    return (
+        _empty(gates, gates.shape),
+        _empty(cell, cell.shape),
+        _empty(gates, gates.shape[1:]) if has_bias else None,
+    )
 
 
-def _fused_gru_cell(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+def _fused_gru_cell(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tuple[Tensor, Tensor]:
     """cuda/RNN.cu: five numbers for each unit are kept (GRU_WORKSPACE_MULTIPLIER)."""
     hidden = args[2]
     return _empty(hidden, hidden.shape), _empty(hidden, (hidden.shape[0], 5 * hidden.shape[1]))
 
 
-def _fused_gru_cell_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tuple[Optional[Tensor], ...]:
+def _fused_gru_cell_backward(
+    gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
+) -> Tuple[Optional[Tensor], ...]:
     grad, kept, has_bias = args
     gates = (kept.shape[0], kept.shape[1] * 3 // 5)
     biases = [_empty(kept, gates[1:]) if has_bias else None for _ in range(2)]
@@ -206,7 +283,9 @@ def _fused_gru_cell_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: 
 
 
 def _cell(run: Callable[..., Any]) -> Callable:
-    """RNN.cpp, LSTMCell and GRUCell: two products, and all the rest in one kernel that keeps its gates."""
+    """RNN.cpp, LSTMCell and GRUCell: two products, and all the rest in one kernel that keeps its
+    gates.
+    """
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         if not is_meta(args[0]) or kwargs:
@@ -232,6 +311,8 @@ def function_handlers() -> Dict[Any, Callable]:
     return {
         **table,
         torch._cudnn_rnn_flatten_weight: _flatten_weight,
-        torch.lstm_cell: _cell(lambda x, h, state, *bias: aten._thnn_fused_lstm_cell(x, h, state[1], *bias)[:2]),
+        torch.lstm_cell: _cell(
+            lambda x, h, state, *bias: aten._thnn_fused_lstm_cell(x, h, state[1], *bias)[:2]
+        ),
         torch.gru_cell: _cell(lambda *gates: aten._thnn_fused_gru_cell(*gates)[0]),
     }

@@ -1,7 +1,9 @@
-"""Memory that CUDA's kernels take while they run, beside the tensors that come out: the meta kernels have none of it.
+"""Memory that CUDA's kernels take while they run, beside the tensors that come out: the meta
+kernels have none of it.
 
-`TEMPORARIES` maps the name of an operation to a function of the card and the call that gives what is held from the operation's
-start to its end; tables.py joins those of all files. The files named are PyTorch's, under aten/src/ATen/native.
+`TEMPORARIES` maps the name of an operation to a function of the card and the call that gives what
+is held from the operation's start to its end; tables.py joins those of all files. The files named
+are PyTorch's, under aten/src/ATen/native.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ class Machine(NamedTuple):
     capability: Tuple[int, int]
     multiprocessors: int
     release: int  # of PyTorch: 2.13 is 213
-    alike: Set[Tuple[int, int]]  # capabilities of other cards on which all has been done in the same way so far
+    alike: Set[
+        Tuple[int, int]
+    ]  # capabilities of other cards on which all has been done in the same way so far
 
     @classmethod
     def of(cls, card: Card) -> Machine:
@@ -33,7 +37,9 @@ class Machine(NamedTuple):
         return cls(capability, card.multiprocessors, torch_release(torch.__version__), others)
 
     def choose(self, rule: Callable[[Tuple[int, int]], Any]) -> Any:
-        """What `rule` gives for the card's capability. Cards for which it gives something else are no longer alike."""
+        """What `rule` gives for the card's capability. Cards for which it gives something else are
+        no longer alike.
+        """
         own = rule(self.capability)
         if self.alike:
             self.alike.difference_update([other for other in self.alike if rule(other) != own])
@@ -46,7 +52,9 @@ class Machine(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """A temporary whose bytes simulator/workspaces.py computes; it is in the trace even where they are 0."""
+    """A temporary whose bytes simulator/workspaces.py computes; it is in the trace even where they
+    are 0.
+    """
 
     name: str
     args: Tuple[int, ...]
@@ -67,8 +75,14 @@ def bytes_of_tensor(tensor: Tensor) -> int:
 
 
 def copies(*tensors: Any) -> List[Held]:
-    """``tensor.contiguous()``: once more, those that are laid out in another way. What is no tensor is passed over."""
-    return [bytes_of_tensor(each) for each in tensors if isinstance(each, Tensor) and not each.is_contiguous()]
+    """``tensor.contiguous()``: once more, those that are laid out in another way. What is no tensor
+    is passed over.
+    """
+    return [
+        bytes_of_tensor(each)
+        for each in tensors
+        if isinstance(each, Tensor) and not each.is_contiguous()
+    ]
 
 
 def _contiguous(*places: int) -> Kernel:
@@ -78,7 +92,9 @@ def _contiguous(*places: int) -> Kernel:
 
 def _dense(*places: int) -> Kernel:
     """The same, channels last being as good as channels first (suggest_memory_format)."""
-    return lambda machine, args, kwargs: [bytes_of_tensor(args[at]) for at in places if not _is_dense(args[at])]
+    return lambda machine, args, kwargs: [
+        bytes_of_tensor(args[at]) for at in places if not _is_dense(args[at])
+    ]
 
 
 def _is_dense(tensor: Tensor) -> bool:
@@ -89,8 +105,8 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _softmax_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """cuda/SoftMax.cu, softmax_backward_cuda_out: gradient times output, as a tensor of its own, laid out as the gradient is;
-    then that and the output are made contiguous."""
+    """cuda/SoftMax.cu, softmax_backward_cuda_out: gradient times output, as a tensor of its own,
+    laid out as the gradient is; then that and the output are made contiguous."""
     grad, output = args[:2]
     product = broadcast(grad.shape, output.shape).numel() * grad.element_size()
     held: List[Held] = [product] if grad.is_contiguous() else [product, product]
@@ -106,7 +122,7 @@ def _foreach_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any])
     return [Formula("foreach_norm", (max(4, tensors[0].element_size()), len(tensors), largest))]
 
 
-# --- losses -------------------------------------------------------------------------------------------------------------
+# --- losses ---
 
 
 def _broadcast_bytes(first: Tensor, second: Tensor) -> int:
@@ -114,7 +130,9 @@ def _broadcast_bytes(first: Tensor, second: Tensor) -> int:
 
 
 def _unreduced(at: int) -> Kernel:
-    """The loss of each element is written out before it is summed (Loss.cpp: mse_loss_out, smooth_l1_loss_out, ...)."""
+    """The loss of each element is written out before it is summed (Loss.cpp: mse_loss_out,
+    smooth_l1_loss_out, ...).
+    """
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
         reduction = args[at] if len(args) > at else kwargs.get("reduction", 1)
@@ -132,21 +150,31 @@ def _bce_with_logits(machine: Machine, args: Sequence[Any], kwargs: Dict[str, An
     return held + [size] * ((pos_weight is not None) + bool(reduction))
 
 
-# --- normalization ------------------------------------------------------------------------------------------------------
+# --- normalization ---
 
 
 def _norm_backward(weights: int, mask: int) -> Kernel:
-    """Of layer and RMS norm: weight (and bias) begin at argument `weights`; argument `mask` says whose gradient is wanted."""
+    """Of layer and RMS norm: weight (and bias) begin at argument `weights`; argument `mask` says
+    whose gradient is wanted.
+    """
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-        wanted = [arg for arg, is_wanted in zip(args[weights:mask], args[mask][1:]) if is_wanted and arg is not None]
+        wanted = [
+            arg
+            for arg, is_wanted in zip(args[weights:mask], args[mask][1:])
+            if is_wanted and arg is not None
+        ]
         return copies(args[0], args[1]) + _layer_norm_partials(machine, args[1], args[2], wanted)
 
     return kernel
 
 
-def _layer_norm_partials(machine: Machine, tensor: Tensor, shape: Sequence[int], weights: Sequence[Tensor]) -> List[Held]:
-    """Partial sums of the gradient of each of `weights`, where there are many rows (cuda/layer_norm_kernel.cu)."""
+def _layer_norm_partials(
+    machine: Machine, tensor: Tensor, shape: Sequence[int], weights: Sequence[Tensor]
+) -> List[Held]:
+    """Partial sums of the gradient of each of `weights`, where there are many rows
+    (cuda/layer_norm_kernel.cu).
+    """
     columns = torch.Size(shape).numel()
     rows = tensor.numel() // columns if columns else 0
     args = (rows, columns, machine.multiprocessors, machine.release)
@@ -154,7 +182,9 @@ def _layer_norm_partials(machine: Machine, tensor: Tensor, shape: Sequence[int],
 
 
 def _group_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """A factor and a summand in float32 for each sample and channel (group_norm_kernel.cu, GroupNormKernelImplInternal)."""
+    """A factor and a summand in float32 for each sample and channel (group_norm_kernel.cu,
+    GroupNormKernelImplInternal).
+    """
     tensor, weight, bias, batch, channels, pixels = args[:6]
     held = _copied(tensor)
     if pixels == 1 or (weight is None and bias is None):
@@ -162,8 +192,12 @@ def _group_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -
     return held + [batch * channels * max(4, tensor.element_size())] * 2
 
 
-def _group_norm_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """Two sums for each sample and channel, two factors for each group, one for each channel (group_norm_kernel.cu)."""
+def _group_norm_backward(
+    machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
+) -> List[Held]:
+    """Two sums for each sample and channel, two factors for each group, one for each channel
+    (group_norm_kernel.cu).
+    """
     grad, tensor, weight = args[0], args[1], args[4]
     batch, channels, pixels, groups = args[5:9]
     mask = args[9]
@@ -183,44 +217,70 @@ def _copied(tensor: Tensor) -> List[Held]:
     return [] if last else copies(tensor)
 
 
-def _batch_norm_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """The gradient in the layout of the input (cudnn/BatchNorm.cpp); an expanded one, of a sum, is copied."""
+def _batch_norm_backward(
+    machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
+) -> List[Held]:
+    """The gradient in the layout of the input (cudnn/BatchNorm.cpp); an expanded one, of a sum, is
+    copied.
+    """
     grad, tensor = args[:2]
-    layout = torch.channels_last if tensor.dim() == 4 and not tensor.is_contiguous() else torch.contiguous_format
+    layout = (
+        torch.channels_last
+        if tensor.dim() == 4 and not tensor.is_contiguous()
+        else torch.contiguous_format
+    )
     if layout is torch.channels_last and not tensor.is_contiguous(memory_format=layout):
         return []
     return [] if grad.is_contiguous(memory_format=layout) else [bytes_of_tensor(grad)]
 
 
-# --- lookups, sorts and what is found by sorting -----------------------------------------------------------------------
+# --- lookups, sorts and what is found by sorting ---
 
 
-def _embedding_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """Beyond 3072 indices they are sorted, and equal ones summed in parts (cuda/Embedding.cu, EmbeddingBackwardKernel.cu)."""
+def _embedding_backward(
+    machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
+) -> List[Held]:
+    """Beyond 3072 indices they are sorted, and equal ones summed in parts (cuda/Embedding.cu,
+    EmbeddingBackwardKernel.cu).
+    """
     grad, indices, weights, _, scale_by_freq = args[:5]
-    return copies(grad, indices) + _summed_by_index(grad.shape[-1], grad, indices, weights, bool(scale_by_freq))
+    return copies(grad, indices) + _summed_by_index(
+        grad.shape[-1], grad, indices, weights, bool(scale_by_freq)
+    )
 
 
 def _embedding_bag_backward(weights: int) -> Kernel:
-    """The same for bags, however few the indices (cuda/EmbeddingBag.cu); of the greatest elements nothing is sorted.
+    """The same for bags, however few the indices (cuda/EmbeddingBag.cu); of the greatest elements
+    nothing is sorted.
 
     weights: the place of the number of weights among the arguments; the mode is two places on.
     """
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
         greatest = args[weights + 2] == 2
-        return [] if greatest else _summed_by_index(args[0].shape[-1], args[0], args[1], args[weights], always=True)
+        return (
+            []
+            if greatest
+            else _summed_by_index(args[0].shape[-1], args[0], args[1], args[weights], always=True)
+        )
 
     return kernel
 
 
-def _summed_by_index(features: int, grad: Tensor, indices: Tensor, weights: int, always: bool) -> List[Held]:
+def _summed_by_index(
+    features: int, grad: Tensor, indices: Tensor, weights: int, always: bool
+) -> List[Held]:
     index, count, always_ = indices.element_size(), indices.numel(), int(always)
     each = Formula("embedding_sort", (index, count, always_))
-    twice = Formula("embedding_sort", (2 * index, count, always_))  # cub's other buffers for keys and values
+    twice = Formula(
+        "embedding_sort", (2 * index, count, always_)
+    )  # cub's other buffers for keys and values
     segment = Formula("embedding_segment", (index, count, weights, always_))
     width = max(4, grad.element_size()) * features
-    parts = [Formula("embedding_partial", (per_part, count, weights, always_)) for per_part in (index, width)]
+    parts = [
+        Formula("embedding_partial", (per_part, count, weights, always_))
+        for per_part in (index, width)
+    ]
     return [each, each, Transient([each, twice]), each, segment, segment, *parts]
 
 
@@ -241,16 +301,28 @@ def _index_put(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) ->
 
 
 def _sort(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """The places of the unsorted, cub's other buffers, and more where few rows are sorted by one sort (cuda/SortStable.cu)."""
+    """The places of the unsorted, cub's other buffers, and more where few rows are sorted by one
+    sort (cuda/SortStable.cu).
+    """
     tensor = args[0]
     dim = _dimension(args, kwargs)
     length = tensor.shape[dim] if tensor.dim() else 1
     slices = tensor.numel() // length if length else 0
     held: List[Held] = []
-    if tensor.dim() > 1 and tensor.stride(dim) != 1:  # rearranged, and the results as well (cuda/Sort.cpp)
-        held += [_sorting(width, slices, length) for width in (tensor.element_size(), tensor.element_size(), 8)]
+    if (
+        tensor.dim() > 1 and tensor.stride(dim) != 1
+    ):  # rearranged, and the results as well (cuda/Sort.cpp)
+        held += [
+            _sorting(width, slices, length)
+            for width in (tensor.element_size(), tensor.element_size(), 8)
+        ]
     few = [_sorting(width, slices, length, both=0) for width in (8, tensor.element_size())]
-    return [*held, _sorting(8, slices, length), *few, _sorting(8 + tensor.element_size(), slices, length)]
+    return [
+        *held,
+        _sorting(8, slices, length),
+        *few,
+        _sorting(8 + tensor.element_size(), slices, length),
+    ]
 
 
 def _sorting(width: int, slices: int, length: int, both: int = 1) -> Formula:
@@ -274,19 +346,25 @@ def _topk(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List
 
 
 def _unique(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
-    """The elements sorted, with their places where the script asks for them (cuda/Unique.cu, UniqueCub.cu)."""
+    """The elements sorted, with their places where the script asks for them (cuda/Unique.cu,
+    UniqueCub.cu).
+    """
     tensor = args[0]
     size, places = bytes_of_tensor(tensor), tensor.numel() * 8
     return [size, places, Transient([size + places])]
 
 
-# --- reductions: the staging buffer of those that many thread blocks share (cuda/Reduce.cuh) ------------------------------
+# --- reductions: the staging buffer of those that many thread blocks share (cuda/Reduce.cuh) ---
 
 Dimensions = List[Tuple[int, int]]  # (length, stride), innermost first
 
 
-def reduction(machine: Machine, tensor: Tensor, dims: Optional[Sequence[int]], element: int) -> List[Formula]:
-    """The buffer for a reduction of `tensor` over `dims` (None or none: all of them); `element`: bytes of what is summed up."""
+def reduction(
+    machine: Machine, tensor: Tensor, dims: Optional[Sequence[int]], element: int
+) -> List[Formula]:
+    """The buffer for a reduction of `tensor` over `dims` (None or none: all of them); `element`:
+    bytes of what is summed up.
+    """
     count = tensor.dim()
     wanted = {dim % count for dim in dims} if dims and count else set(range(count))
     shape, stride = tensor.shape, tensor.stride()
@@ -295,7 +373,9 @@ def reduction(machine: Machine, tensor: Tensor, dims: Optional[Sequence[int]], e
         inputs *= shape[dim]
     outputs = tensor.numel() // inputs if inputs else 0
     summed = _joined([(shape[d], stride[d]) for d in wanted if shape[d] != 1])
-    kept = _joined([(shape[d], stride[d]) for d in range(count) if d not in wanted and shape[d] != 1])
+    kept = _joined(
+        [(shape[d], stride[d]) for d in range(count) if d not in wanted and shape[d] != 1]
+    )
     fastest = not kept or (bool(summed) and summed[0][1] < kept[0][1])
     inner = summed if fastest else kept
     in_vectors = inner and inner[0][1] == 1 and not (fastest and len(summed) > 1)
@@ -309,7 +389,9 @@ def reduction(machine: Machine, tensor: Tensor, dims: Optional[Sequence[int]], e
 
 
 def _joined(dimensions: Dimensions) -> Dimensions:
-    """Dimensions that lie side by side as one, innermost first (TensorIteratorBase::coalesce_dimensions)."""
+    """Dimensions that lie side by side as one, innermost first
+    (TensorIteratorBase::coalesce_dimensions).
+    """
     joined: Dimensions = []
     for length, stride in sorted(dimensions, key=lambda dimension: dimension[1]):
         if joined and joined[-1][0] * joined[-1][1] == stride:
@@ -334,7 +416,11 @@ def _over(at: int, element: Callable[[Tensor], int]) -> Kernel:
         elif isinstance(dims, int):
             dims = [dims]
         dtype = kwargs.get("dtype")
-        size = element(args[0]) if dtype is None else max(4, torch.empty((), dtype=dtype, device="cpu").element_size())
+        size = (
+            element(args[0])
+            if dtype is None
+            else max(4, torch.empty((), dtype=dtype, device="cpu").element_size())
+        )
         return reduction(machine, args[0], dims, size)
 
     return kernel
@@ -343,26 +429,43 @@ def _over(at: int, element: Callable[[Tensor], int]) -> Kernel:
 _sum = _over(1, accumulator)
 _norm = _over(2, accumulator)
 _itself = _over(1, Tensor.element_size)
-_with_place = _over(1, lambda tensor: 16)  # a value and its index, padded to 8 bytes (pair of value and int64)
-_welford = _over(1, lambda tensor: 32 if tensor.element_size() == 8 else 16)  # mean, squares, two counts (WelfordData)
+_with_place = _over(
+    1, lambda tensor: 16
+)  # a value and its index, padded to 8 bytes (pair of value and int64)
+_welford = _over(
+    1, lambda tensor: 32 if tensor.element_size() == 8 else 16
+)  # mean, squares, two counts (WelfordData)
 _truth = _over(1, lambda tensor: 1)
 
 
 TEMPORARIES: Dict[str, Kernel] = {
-    **dict.fromkeys(("_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "mode"), _contiguous(0)),
+    **dict.fromkeys(
+        ("_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp", "mode"), _contiguous(0)
+    ),
     **dict.fromkeys(("native_layer_norm", "_fused_rms_norm"), _contiguous(0)),
     **dict.fromkeys(("_log_softmax_backward_data", "_cdist_forward"), _contiguous(0, 1)),
-    # Copies of what is laid out in another way, an expanded weight included (cuda/NLLLoss.cu, cuda/NLLLoss2d.cu).
+    # Copies of what is laid out in another way, an expanded weight included (cuda/NLLLoss.cu,
+    # cuda/NLLLoss2d.cu).
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _contiguous(0, 1, 2)),
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _contiguous(2, 3)),
-    **dict.fromkeys(("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d"), _dense(0)),
-    **dict.fromkeys(("upsample_nearest2d", "upsample_bilinear2d", "_upsample_bicubic2d_aa", "pixel_shuffle"), _dense(0)),
-    **dict.fromkeys(("reflection_pad2d", "im2col", "col2im", "upsample_nearest2d_backward"), _dense(0)),
+    **dict.fromkeys(
+        ("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d"),
+        _dense(0),
+    ),
+    **dict.fromkeys(
+        ("upsample_nearest2d", "upsample_bilinear2d", "_upsample_bicubic2d_aa", "pixel_shuffle"),
+        _dense(0),
+    ),
+    **dict.fromkeys(
+        ("reflection_pad2d", "im2col", "col2im", "upsample_nearest2d_backward"), _dense(0)
+    ),
     **dict.fromkeys(("max_pool2d_with_indices_backward", "avg_pool2d_backward"), _dense(0, 1)),
     "_adaptive_avg_pool2d_backward": _dense(0, 1),
     "_softmax_backward_data": _softmax_backward,
     "_foreach_norm": _foreach_norm,
-    **dict.fromkeys(("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"), _unreduced(2)),
+    **dict.fromkeys(
+        ("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"), _unreduced(2)
+    ),
     "binary_cross_entropy_with_logits": _bce_with_logits,
     "native_layer_norm_backward": _norm_backward(5, 7),
     "_fused_rms_norm_backward": _norm_backward(4, 5),
@@ -376,7 +479,8 @@ TEMPORARIES: Dict[str, Kernel] = {
     **dict.fromkeys(("index_put", "index_put_", "_index_put_impl_"), _index_put),
     **dict.fromkeys(("sort", "argsort"), _sort),
     "topk": _topk,
-    # Without replacement an exponential variate for each weight (Distributions.cpp); with it sums along the row.
+    # Without replacement an exponential variate for each weight (Distributions.cpp); with it sums
+    # along the row.
     "multinomial": lambda machine, args, kwargs: [bytes_of_tensor(args[0])],
     **dict.fromkeys(("_unique", "_unique2"), _unique),
     **dict.fromkeys(("sum", "mean", "nansum", "prod"), _sum),

@@ -1,8 +1,10 @@
-"""The card's clock: what ran on it between two optimizer steps and outside of the training, and what time it would be there.
+"""The card's clock: what ran on it between two optimizer steps and outside of the training, and
+what time it would be there.
 
-Every operation on the card becomes rows (`simulator/roofline.Kernel`). Those of the last complete step are written once, at the
-end of the trace, and those outside of the training's passes as counts. Events read a clock that runs by the same rows; until
-the first event reads it, nothing is added up.
+Every operation on the card becomes rows (`simulator/roofline.Kernel`). Those of the last complete
+step are written once, at the end of the trace, and those outside of the training's passes as
+counts. Events read a clock that runs by the same rows; until the first event reads it, nothing is
+added up.
 """
 
 from __future__ import annotations
@@ -13,12 +15,22 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 import torch
 
 from brimful_inside.simulator import roofline
-from brimful_inside.simulator.roofline import BY_AUTOGRAD, BY_GRAPH, BY_OPTIMIZER, MEMORY, SYNC, Kernel, Queue, Rates
+from brimful_inside.simulator.roofline import (
+    BY_AUTOGRAD,
+    BY_GRAPH,
+    BY_OPTIMIZER,
+    MEMORY,
+    SYNC,
+    Kernel,
+    Queue,
+    Rates,
+)
 from brimful_inside.simulator.trace import Outside
 from brimful_inside.wire import Card
 
 TRAIN = "train"  # the phase whose steps are timed
-# How many rows of a step are kept; a step of more kernels is not timed (its rows would fill the host's memory).
+# How many rows of a step are kept; a step of more kernels is not timed (its rows would fill the
+# host's memory).
 MOST_ROWS = 2_000_000
 # Outside of the training rows are for events alone, and gone once those have read the clock.
 MOST_ROWS_AWAY = 50_000
@@ -35,11 +47,21 @@ def rates_of(card: Card) -> Optional[Rates]:
         return None
     tf32, fp16, bf16 = (card.flops.get(kind) for kind in ("tf32", "fp16", "bf16"))
     capability = (card.capability[0], card.capability[1])
-    return Rates(card.bandwidth_bytes_per_s, card.flops["fp32"], tf32, fp16, bf16, card.multiprocessors, capability)
+    return Rates(
+        card.bandwidth_bytes_per_s,
+        card.flops["fp32"],
+        tf32,
+        fp16,
+        bf16,
+        card.multiprocessors,
+        capability,
+    )
 
 
 class Clock:
-    """What the card did, row by row. `on` is False where the card's rates are not known: then nothing is kept."""
+    """What the card did, row by row. `on` is False where the card's rates are not known: then
+    nothing is kept.
+    """
 
     def __init__(self, card: Card):
         self.rates = rates_of(card)
@@ -49,12 +71,16 @@ class Clock:
         self._whole = True  # all rows of the step in hand are there
         self._step: List[Row] = []  # of the last complete one that counts
         self._phase = TRAIN
-        self._away: Optional[int] = None  # rows of the step in hand before the script left the training for another phase
+        self._away: Optional[int] = (
+            None  # rows of the step in hand before the script left the training for another phase
+        )
         self._queue: Optional[Queue] = None  # from the first event on
         self._read = 0  # rows that are in the queue
         self._times: Dict[Row, float] = {}
         self.updates = False  # an optimizer's step is under way
-        self._outside: Optional[Counter[Row]] = None  # of what is under way, where that is outside of the training
+        self._outside: Optional[Counter[Row]] = (
+            None  # of what is under way, where that is outside of the training
+        )
         self._begun: Dict[Work, Counter[Row]] = {}  # since it was kept last
         self._kept: Dict[Work, Tuple[Counter[Row], int]] = {}  # with its amount
 
@@ -62,15 +88,30 @@ class Clock:
         """An operation ran on the card, with these kernels."""
         if len(self._rows) > self._most:
             self._drop()
-        # A closure that an optimizer calls, with its forward pass, runs with gradients, the update without.
-        engine = BY_AUTOGRAD if _graph_task() != -1 else BY_OPTIMIZER if self.updates and not torch.is_grad_enabled() else 0
+        # A closure that an optimizer calls, with its forward pass, runs with gradients, the update
+        # without.
+        engine = (
+            BY_AUTOGRAD
+            if _graph_task() != -1
+            else BY_OPTIMIZER
+            if self.updates and not torch.is_grad_enabled()
+            else 0
+        )
         before = len(self._rows)
         for kind, flops, nbytes, launches, shape in kernels:
             self._rows.append((op, kind, flops, nbytes, launches, engine, shape))
         if self._outside is not None:
             self._count(self._rows[before:])
 
-    def add(self, op: str, kind: str, flops: int, nbytes: int, launches: int = 1, shape: Tuple[int, ...] = ()) -> None:
+    def add(
+        self,
+        op: str,
+        kind: str,
+        flops: int,
+        nbytes: int,
+        launches: int = 1,
+        shape: Tuple[int, ...] = (),
+    ) -> None:
         """Kernels of an operation that is none of ATen's."""
         if self.on:
             self.ran(op, ((kind, flops, nbytes, launches, shape),))
@@ -102,7 +143,9 @@ class Clock:
                 self._outside[row] += 1
 
     def outside(self, work: Optional[Work]) -> None:
-        """From here on what runs is this work outside of the training's passes; None: it is of the training."""
+        """From here on what runs is this work outside of the training's passes; None: it is of the
+        training.
+        """
         self._outside = None if work is None else self._begun.setdefault(work, Counter())
 
     def keep_outside(self, work: Work, amount: int) -> None:
@@ -133,7 +176,9 @@ class Clock:
             self._count(launched)
 
     def step(self, counts: bool = True) -> None:
-        """An optimizer step is complete. One that does not count stands in only where there is no other."""
+        """An optimizer step is complete. One that does not count stands in only where there is no
+        other.
+        """
         self._catch_up()
         rows, self._rows, self._read = self._rows, [], 0
         if counts or not self._step:
@@ -156,7 +201,9 @@ class Clock:
         self._phase = name
 
     def _drop(self) -> None:
-        """There are too many rows: those of another phase go, or those of a step that is then not timed."""
+        """There are too many rows: those of another phase go, or those of a step that is then not
+        timed.
+        """
         self._catch_up()
         self._whole = self._whole and self._away is not None
         first = self._away or 0
@@ -164,7 +211,9 @@ class Clock:
         self._read = min(self._read, first)
 
     def now_s(self) -> float:
-        """The time at which the card is done with all it was given, in seconds since the first event."""
+        """The time at which the card is done with all it was given, in seconds since the first
+        event.
+        """
         if not self.on:
             return 0.0
         if self._queue is None:
@@ -181,7 +230,12 @@ class Clock:
         """What was kept of the work outside of the training; at a second call nothing."""
         kept, self._kept = self._kept, {}
         return [
-            Outside(name, amount, tuple((times, Kernel(*row)) for row, times in rows.items() if times), loader)
+            Outside(
+                name,
+                amount,
+                tuple((times, Kernel(*row)) for row, times in rows.items() if times),
+                loader,
+            )
             for (name, loader), (rows, amount) in kept.items()
             if rows
         ]
@@ -193,6 +247,8 @@ class Clock:
             seconds = self._times.get(row)
             kernel = Kernel(*row)
             if seconds is None:
-                seconds = self._times[row] = roofline.kernel_time(kernel, self.rates, roofline.DEFAULT).seconds
+                seconds = self._times[row] = roofline.kernel_time(
+                    kernel, self.rates, roofline.DEFAULT
+                ).seconds
             self._queue.run(kernel, seconds)
         self._read = len(self._rows)

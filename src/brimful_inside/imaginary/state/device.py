@@ -1,4 +1,6 @@
-"""The imaginary GPU of a process: what all handlers share. It knows none of them; `install` puts them here."""
+"""The imaginary GPU of a process: what all handlers share. It knows none of them; `install` puts
+them here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,19 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, TextIO, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    TextIO,
+    Tuple,
+    Union,
+)
 
 import torch
 
@@ -21,7 +35,15 @@ from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
 from brimful_inside.imaginary.state.mask_bounds import Bounds
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
-from brimful_inside.imaginary.state.tensors import CUDA, FROM_DATA, META, Pinned, is_meta, plain_parts, zeros_on_host
+from brimful_inside.imaginary.state.tensors import (
+    CUDA,
+    FROM_DATA,
+    META,
+    Pinned,
+    is_meta,
+    plain_parts,
+    zeros_on_host,
+)
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import AllocatorSettings, settings_in, spelled
 from brimful_inside.simulator.roofline import PEER
@@ -33,7 +55,9 @@ OpenTrace = Union[None, TextIO, Callable[[int], TextIO]]
 
 
 class DeviceNames:
-    """Which card a device means, as a script writes it. A device that the script itself calls "meta" is no card."""
+    """Which card a device means, as a script writes it. A device that the script itself calls
+    "meta" is no card.
+    """
 
     def __init__(self, count: int, streams: CurrentStreams):
         self._count = count
@@ -45,7 +69,9 @@ class DeviceNames:
         self._known.update({"cpu": "cpu", torch.device("cpu"): torch.device("cpu")})
 
     def rewritten(self, device: Any) -> Any:
-        """`device` with the meta device in place of a card. Raises PyTorch's error for a card that is not there."""
+        """`device` with the meta device in place of a card. Raises PyTorch's error for a card that
+        is not there.
+        """
         if device is META:
             return META
         try:
@@ -68,7 +94,9 @@ class DeviceNames:
         return device is not None and self.rewritten(device) is META
 
     def index_of(self, device: Any) -> int:
-        """The number of the card that `device` names; without a number, the current one's. Raises as `rewritten`."""
+        """The number of the card that `device` names; without a number, the current one's. Raises
+        as `rewritten`.
+        """
         if device is None or device is META or self._count == 1:
             self.rewritten("cuda" if device is None else device)
             return self._streams.target
@@ -82,9 +110,9 @@ class DeviceNames:
 class ImaginaryGpu:
     """`count` cards of one kind (cuda:0, cuda:1, ...), as one process has them.
 
-    PyTorch gives the meta device no number, so the card of a tensor stands in its storage's entry in the ledger, which views
-    share. `ledger`, `allocator` and `clock` are those of the card where the thread is. `approximations` counts by name how
-    often an upper bound stood in for a shape.
+    PyTorch gives the meta device no number, so the card of a tensor stands in its storage's entry
+    in the ledger, which views share. `ledger`, `allocator` and `clock` are those of the card where
+    the thread is. `approximations` counts by name how often an upper bound stood in for a shape.
     """
 
     # What handlers keep for themselves; `install` sets it.
@@ -94,11 +122,19 @@ class ImaginaryGpu:
     plans: Any  # operators.convolutions.Plans
     casts: Any  # cuda_api.autocast.Casts
     remembered: Any  # operators.remembered.Remembered
-    watch: Optional[Callable[[Tuple, Dict[str, Any]], None]] = None  # gets the arguments of every operation on the card
-    stretch_ends: Callable[[], None] = staticmethod(lambda: None)  # a step or a phase is over (attribution.repeats.Repeats)
+    watch: Optional[Callable[[Tuple, Dict[str, Any]], None]] = (
+        None  # gets the arguments of every operation on the card
+    )
+    stretch_ends: Callable[[], None] = staticmethod(
+        lambda: None
+    )  # a step or a phase is over (attribution.repeats.Repeats)
     annotations: Any = None  # attribution.annotations.Annotations, where a trace says who allocates
-    functions: Callable[[], ContextManager[Any]]  # torch functions are seen again: one handler in terms of others
-    operate: Callable[..., Any]  # runs an ATen operation as if the script had called it, so that its storages are seen
+    functions: Callable[
+        [], ContextManager[Any]
+    ]  # torch functions are seen again: one handler in terms of others
+    operate: Callable[
+        ..., Any
+    ]  # runs an ATen operation as if the script had called it, so that its storages are seen
 
     def __init__(
         self,
@@ -108,8 +144,9 @@ class ImaginaryGpu:
         trace: OpenTrace = None,
         settings: Optional[AllocatorSettings] = None,
     ):
-        """`trace`: a file for the one card, or what opens the file of card i when that is first used. `settings`: the
-        allocator's, with which a replay of the trace begins; None: the environment's."""
+        """`trace`: a file for the one card, or what opens the file of card i when that is first
+        used. `settings`: the allocator's, with which a replay of the trace begins; None: the
+        environment's."""
         self.card = card
         self.count = count
         self.streams = CurrentStreams(itertools.count())
@@ -125,20 +162,29 @@ class ImaginaryGpu:
         self.has_trace = trace is not None
         settings = settings_in(os.environ) if settings is None else settings
         self.ledgers = [
-            self._new_ledger(index, CachingAllocator(capacity_bytes, settings, card.total_bytes), trace)
+            self._new_ledger(
+                index, CachingAllocator(capacity_bytes, settings, card.total_bytes), trace
+            )
             for index in range(count)
         ]
         self.approximations: Dict[str, int] = Counter()
-        self.passed_over = 0  # calls of compiled code that did nothing, in the operation that runs (library_kernels.py)
+        # calls of compiled code that did nothing, in the operation that runs (library_kernels.py)
+        self.passed_over = 0
         self.split_over = 1  # so many cards share a batch (nn.DataParallel)
-        self.copies_cross = True  # a copy to another card takes time of the links; not where NCCL's broadcast is made of some
-        self.communicators: Dict[str, int] = {}  # NCCL groups that were used: by name, how many ranks
-        self.facts: Dict[Any, Any] = {}  # of operations, found out once for each (dispatch/dispatch_mode.py)
+        # a copy to another card takes time of the links; not where NCCL's broadcast is made of some
+        self.copies_cross = True
+        self.communicators: Dict[
+            str, int
+        ] = {}  # NCCL groups that were used: by name, how many ranks
+        self.facts: Dict[
+            Any, Any
+        ] = {}  # of operations, found out once for each (dispatch/dispatch_mode.py)
         self.operation_handlers: Dict[Any, Callable] = {}
         self.function_handlers: Dict[Any, Any] = {}
         self.has_user_meta = False  # the script has meta tensors of its own
         self._user_meta = threading.local()
-        self.moves_script = False  # a scripted module is moving: C++ holds its tensors as well, so they are replaced
+        # a scripted module is moving: C++ holds its tensors as well, so they are replaced
+        self.moves_script = False
         self.touched = False  # CUDA is initialized
         self._settings_read = False
         self.in_bad_fork = False
@@ -148,10 +194,16 @@ class ImaginaryGpu:
         file: Any = LateTrace(partial(trace, index), self._header) if callable(trace) else trace
         if file is not None and file is trace:
             file.write(self._header())
-        return Ledger(allocator, self.card, file, partial(self.streams.of, index), index, self.storages)
+        return Ledger(
+            allocator, self.card, file, partial(self.streams.of, index), index, self.storages
+        )
 
     def _header(self) -> str:
-        header = {"trace_version": TRACE_VERSION, "card": self.card.name, "capability": list(self.card.capability)}
+        header = {
+            "trace_version": TRACE_VERSION,
+            "card": self.card.name,
+            "capability": list(self.card.capability),
+        }
         return json.dumps({**header, "torch": torch.__version__}) + "\n"
 
     def insert(self, card: Card, capacity_bytes: Optional[int]) -> None:
@@ -162,11 +214,12 @@ class ImaginaryGpu:
             ledger.card = card
             ledger.allocator.insert(capacity_bytes, card.total_bytes)
 
-    # --- the life of the cards ---------------------------------------------------------------------------------------------
+    # --- the life of the cards ---
 
     def leave(self) -> None:
-        """torch behaves as before, also where the trace cannot be written. Tensors of the cards that are left are meta
-        tensors from now on. Raises OSError for a full disk, once torch is as it was."""
+        """torch behaves as before, also where the trace cannot be written. Tensors of the cards
+        that are left are meta tensors from now on. Raises OSError for a full disk, once torch is as
+        it was."""
         try:
             self.end_trace()
         finally:
@@ -181,7 +234,9 @@ class ImaginaryGpu:
             ledger.forget()
 
     def forked(self) -> None:
-        """This is a child process, for which PyTorch refuses the cards where the parent has used them."""
+        """This is a child process, for which PyTorch refuses the cards where the parent has used
+        them.
+        """
         if self.is_open and self.touched:
             self.in_bad_fork = True
             self._forget()
@@ -208,7 +263,9 @@ class ImaginaryGpu:
             ledger.step(number)
 
     def outside(self, work: Optional[Work]) -> None:
-        """From here on what runs is this work outside of the training's passes; None: it is of the training."""
+        """From here on what runs is this work outside of the training's passes; None: it is of the
+        training.
+        """
         for clock in self.clocks:
             clock.outside(work)
 
@@ -223,15 +280,19 @@ class ImaginaryGpu:
             clock.outside_was(work, other)
 
     def on_out_of_memory(self, callback: Callable[[BaseException], None]) -> None:
-        """`callback` gets every torch.OutOfMemoryError before one is raised; the script may catch it and go on.
+        """`callback` gets every torch.OutOfMemoryError before one is raised; the script may catch
+        it and go on.
 
-        It is called at the allocation, with an exception of the same message that never had a traceback.
+        It is called at the allocation, with an exception of the same message that never had a
+        traceback.
         """
         for ledger in self.ledgers:
             ledger.on_out_of_memory = callback
 
     def end_trace(self) -> None:
-        """As `flush`, with what ran in the last complete step and outside of the training: nothing more is to come."""
+        """As `flush`, with what ran in the last complete step and outside of the training: nothing
+        more is to come.
+        """
         if self.has_trace and self.is_open and not self.in_bad_fork:
             for clock, ledger in zip(self.clocks, self.ledgers):
                 at_the_end = (*clock.last_step(), *clock.outside_work())
@@ -245,7 +306,9 @@ class ImaginaryGpu:
                 ledger.flush()
 
     def touch(self) -> None:
-        """Something was asked of a card: CUDA is initialized now. Raises PyTorch's error in a forked child."""
+        """Something was asked of a card: CUDA is initialized now. Raises PyTorch's error in a
+        forked child.
+        """
         if self.touched and not self.in_bad_fork:
             return
         if self.in_bad_fork:
@@ -259,8 +322,8 @@ class ImaginaryGpu:
         self.garbage.rest()
 
     def read_settings(self) -> None:
-        """PyTorch reads the allocator's settings from the environment once, at their first use: the script may have set,
-        replaced or removed them by then."""
+        """PyTorch reads the allocator's settings from the environment once, at their first use: the
+        script may have set, replaced or removed them by then."""
         wanted = settings_in(os.environ)
         for ledger in self.ledgers if not self._settings_read else ():
             if ledger.allocator.settings != wanted:
@@ -271,7 +334,7 @@ class ImaginaryGpu:
         """An upper bound, `name` says which, stands in for what is not known."""
         self.approximations[name] += 1
 
-    # --- which card --------------------------------------------------------------------------------------------------------
+    # --- which card ---
 
     @property
     def ledger(self) -> Ledger:
@@ -311,17 +374,21 @@ class ImaginaryGpu:
         return self.streams.card, self.streams.of(self.streams.card)
 
     def host_waits(self) -> None:
-        """The host waits for the current stream: a value is read, or a copy was not asked to go on without it."""
+        """The host waits for the current stream: a value is read, or a copy was not asked to go on
+        without it.
+        """
         self.captures.check_waiting(self.current_stream())
         self.ledger.synchronized(self.streams.current)
 
     def memory_info(self, device: Any = None) -> Tuple[int, int]:
-        """Free and total bytes of a card (None: the current one), as torch.cuda.mem_get_info() gives them."""
+        """Free and total bytes of a card (None: the current one), as torch.cuda.mem_get_info()
+        gives them.
+        """
         allocator = self.ledgers[self.index_of(device)].allocator
         total = self.card.total_bytes
         return max(0, total - self.card.context_bytes - allocator.reserved), total
 
-    # --- which tensors -----------------------------------------------------------------------------------------------------
+    # --- which tensors ---
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether `tensor` is on a card."""
@@ -329,7 +396,9 @@ class ImaginaryGpu:
             return self.is_imaginary(tensor)
 
     def is_imaginary(self, tensor: Tensor) -> bool:
-        """As `holds`, for callers within a mode, where `is_meta(tensor)` is still PyTorch's own answer."""
+        """As `holds`, for callers within a mode, where `is_meta(tensor)` is still PyTorch's own
+        answer.
+        """
         if not is_meta(tensor):
             return False
         if not self.has_user_meta:
@@ -378,19 +447,29 @@ class ImaginaryGpu:
         finally:
             self._user_meta.on = before
 
-    # --- what the host reads -----------------------------------------------------------------------------------------------
+    # --- what the host reads ---
 
     def value_of(self, tensor: Tensor) -> Any:
         """The one element of `tensor` as the host reads it."""
         if self.is_true(tensor):
             return True
         known = self.known.values(tensor)
-        return torch.zeros((), dtype=tensor.dtype, device="cpu").item() if known is None else known.item()
+        return (
+            torch.zeros((), dtype=tensor.dtype, device="cpu").item()
+            if known is None
+            else known.item()
+        )
 
     def read(self, tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
-        """What the host gets when it reads `tensor`: a new tensor of the numbers that are known, else of zeros."""
+        """What the host gets when it reads `tensor`: a new tensor of the numbers that are known,
+        else of zeros.
+        """
         known = self.known.values(tensor)
-        return zeros_on_host(tensor, dtype) if known is None else known.to(dtype or tensor.dtype, copy=True)
+        return (
+            zeros_on_host(tensor, dtype)
+            if known is None
+            else known.to(dtype or tensor.dtype, copy=True)
+        )
 
     def mark_true(self, tensor: Tensor) -> Tensor:
         """`tensor` is known to hold nothing but True (of isfinite, say)."""

@@ -1,4 +1,6 @@
-"""Errors of the imaginary GPU: PyTorch's own words where a real card would speak, `Unsupported` where it cannot be run."""
+"""Errors of the imaginary GPU: PyTorch's own words where a real card would speak, `Unsupported`
+where it cannot be run.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
 
 class Unsupported(NotImplementedError):
-    """The script calls something that the imaginary GPU does not have. The message names `call` and `where` in one sentence."""
+    """The script calls something that the imaginary GPU does not have. The message names `call` and
+    `where` in one sentence.
+    """
 
     def __init__(self, call: str, why: str):
         self.call = call
@@ -27,7 +31,9 @@ class Unsupported(NotImplementedError):
 
 
 def where_in_user_code() -> Optional[str]:
-    """ "file.py:12 in train": the innermost frame that is neither torch's nor ours nor the standard library's."""
+    """ "file.py:12 in train": the innermost frame that is neither torch's nor ours nor the standard
+    library's.
+    """
     frame = sys._getframe(1)
     library = os.path.dirname(os.path.abspath(os.__file__))
     outer = None
@@ -45,31 +51,39 @@ def where_in_user_code() -> Optional[str]:
 def different_devices(name: str, first: str = "cuda:0", second: str = "cpu") -> RuntimeError:
     """PyTorch's error for tensors of two devices in one operation."""
     return RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, %s and %s! (when checking in %s)"
-        % (first, second, name)
+        "Expected all tensors to be on the same device, but found at least two devices, %s and "
+        "%s! (when checking in %s)" % (first, second, name)
     )
 
 
 def invalid_ordinal() -> RuntimeError:
     """PyTorch's error for a device that is not there."""
-    return _cuda_error("invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?")
+    return _cuda_error(
+        "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?"
+    )
 
 
 def not_during_capture() -> RuntimeError:
-    """PyTorch's error where the host would wait for the card during a capture (cudaErrorStreamCaptureUnsupported)."""
+    """PyTorch's error where the host would wait for the card during a capture
+    (cudaErrorStreamCaptureUnsupported).
+    """
     return _cuda_error("operation not permitted when stream is capturing")
 
 
 def row_out_of_range(count: int) -> RuntimeError:
     """PyTorch's error where a kernel finds that an index is too large (cudaErrorAssert), and why."""
-    return _cuda_error("device-side assert triggered: an embedding of %d rows was asked for a row beyond them" % count)
+    return _cuda_error(
+        "device-side assert triggered: an embedding of %d rows was asked for a row beyond them"
+        % count
+    )
 
 
 def _cuda_error(words: str) -> RuntimeError:
     kind = getattr(torch, "AcceleratorError", RuntimeError)
     return kind(
         "CUDA error: %s\n"
-        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be "
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the "
+        "stacktrace below might be "
         "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
         "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n" % words
     )
@@ -78,7 +92,8 @@ def _cuda_error(words: str) -> RuntimeError:
 def no_numpy(device: torch.device) -> TypeError:
     """PyTorch's error for Tensor.numpy() on the card."""
     return TypeError(
-        "can't convert %s device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first." % device
+        "can't convert %s device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
+        "host memory first." % device
     )
 
 
@@ -91,12 +106,17 @@ def format_size(nbytes: int) -> str:
 
 
 def out_of_memory(full: CardFull, card: Card, index: int = 0) -> str:
-    """PyTorch's message for a full card (c10/cuda/CUDACachingAllocator.cpp, malloc), with the imaginary card's sizes."""
+    """PyTorch's message for a full card (c10/cuda/CUDACachingAllocator.cpp, malloc), with the
+    imaginary card's sizes.
+    """
     return (
-        "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free. "
+        "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s "
+        "is free. "
         "Including non-PyTorch memory, this process has %s memory in use. "
-        "Of the allocated memory %s is allocated by PyTorch, %sand %s is reserved by PyTorch but unallocated. "
-        "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+        "Of the allocated memory %s is allocated by PyTorch, %sand %s is reserved by PyTorch but "
+        "unallocated. "
+        "If reserved but unallocated memory is large try setting "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
         "to avoid fragmentation.  "
         "See documentation for Memory Management  "
         "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
@@ -107,6 +127,8 @@ def out_of_memory(full: CardFull, card: Card, index: int = 0) -> str:
         format_size(max(0, full.free)),
         format_size(full.reserved + card.context_bytes),
         format_size(full.allocated + full.private),
-        "with %s allocated in private pools (e.g., CUDA Graphs), " % format_size(full.private) if full.private else "",
+        "with %s allocated in private pools (e.g., CUDA Graphs), " % format_size(full.private)
+        if full.private
+        else "",
         format_size(full.reserved - full.allocated - full.private),
     )

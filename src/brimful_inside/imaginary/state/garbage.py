@@ -1,7 +1,8 @@
 """When Python collects cycles: at steps and phases, so that the trace is the same at each run.
 
-What was there when the card was first used (packages, the model, the data) is frozen until the script itself collects: a full
-collection takes 0.1 s in a script that imports transformers, and Python would do seven in a trial.
+What was there when the card was first used (packages, the model, the data) is frozen until the
+script itself collects: a full collection takes 0.1 s in a script that imports transformers, and
+Python would do seven in a trial.
 """
 
 from __future__ import annotations
@@ -13,16 +14,22 @@ from brimful_inside.imaginary.state.patches import Patches
 
 
 class Garbage:
-    """Python's collector, from the first use of the card on. A script that turns it on again has it run as ever."""
+    """Python's collector, from the first use of the card on. A script that turns it on again has it
+    run as ever.
+    """
 
     def __init__(self) -> None:
         self._was_on = gc.isenabled()
         self._rests = self._left = False
         self._collect = gc.collect
-        self._lock = threading.RLock()  # a thread may use the card while another one leaves it; what is freed may collect
+        self._lock = (
+            threading.RLock()
+        )  # a thread may use the card while another one leaves it; what is freed may collect
 
     def patch(self, patches: Patches) -> None:
-        """What is there before the script starts is set aside; the script's own gc.collect() collects everything."""
+        """What is there before the script starts is set aside; the script's own gc.collect()
+        collects everything.
+        """
         gc.freeze()
 
         def collect(generation: int = 2) -> int:
@@ -41,7 +48,9 @@ class Garbage:
                 gc.disable()
 
     def poll(self) -> None:
-        """Frees cycles among what came since the card was used, or since the script's own last collection."""
+        """Frees cycles among what came since the card was used, or since the script's own last
+        collection.
+        """
         if self._rests and not gc.isenabled():
             self._collect()
 

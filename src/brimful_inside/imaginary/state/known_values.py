@@ -1,12 +1,14 @@
-"""Values that are known although the card has none: those of small tensors that came from the host (lengths, sizes, counters,
-positions, flags), and of what is made of known ones alone.
+"""Values that are known although the card has none: those of small tensors that came from the host
+(lengths, sizes, counters, positions, flags), and of what is made of known ones alone.
 
-They decide about shapes and about which way a script takes: with zeros ``x[:, : lengths.max()]`` would be empty. Masks and
-token numbers that the host sends are not kept, since they differ from batch to batch. What the card makes of shapes alone
-(``arange`` and what follows from it) is the same for each batch, and kept in any shape: Transformers leaves the causal mask out
-where such positions show that nothing is packed. Where all rows of a batch are alike, one of them stands for all, so that what
-is known does not depend on how many there are. Whole numbers that are picked by unknown places (``batch[perm]``: the graph of
-each node that is left) are taken to be spread evenly over those there are.
+They decide about shapes and about which way a script takes: with zeros ``x[:, : lengths.max()]``
+would be empty. Masks and token numbers that the host sends are not kept, since they differ from
+batch to batch. What the card makes of shapes alone (``arange`` and what follows from it) is the
+same for each batch, and kept in any shape: Transformers leaves the causal mask out where such
+positions show that nothing is packed. Where all rows of a batch are alike, one of them stands for
+all, so that what is known does not depend on how many there are. Whole numbers that are picked by
+unknown places (``batch[perm]``: the graph of each node that is left) are taken to be spread evenly
+over those there are.
 """
 
 from __future__ import annotations
@@ -21,20 +23,43 @@ from brimful_inside.imaginary.state.tensors import is_meta
 Tensor = torch.Tensor
 FEW = 16  # elements: of any shape and type
 MANY = 1 << 20  # elements: of one dimension and whole numbers; some milliseconds at most
-MANY_OF_SHAPES = 1 << 18  # of more dimensions: the positions of a batch, not the masks of long texts, which each layer may make
+MANY_OF_SHAPES = (
+    1 << 18
+)  # of more dimensions: the positions of a batch, not the masks of long texts, which each layer may make
 MANY_IN_A_ROW = 1 << 16
 SENT = 0  # the age of numbers that came from the host, or that a script wrote down
 UNWRITTEN = math.inf  # the age of what nobody wrote to since it was made (torch.empty)
 
-_UNSET = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted", "resize_", "set_")
+_UNSET = (
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "empty_permuted",
+    "resize_",
+    "set_",
+)
 _OVERWRITES = ("fill_", "zero_", "copy_")
-_DECIDED_BY = {"bitwise_and": 0, "logical_and": 0, "bitwise_or": 1, "logical_or": 1}  # whatever the other operand is
-_OF_A_SHAPE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")  # values do not matter
+_DECIDED_BY = {
+    "bitwise_and": 0,
+    "logical_and": 0,
+    "bitwise_or": 1,
+    "logical_or": 1,
+}  # whatever the other operand is
+_OF_A_SHAPE = (
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+)  # values do not matter
 
 
 def is_small(tensor: Tensor, since: float = SENT, count: Optional[int] = None) -> bool:
-    """Whether values of such a tensor are kept. `since`: the age of the numbers that they are made of. `count`: how many of
-    them stand for all."""
+    """Whether values of such a tensor are kept. `since`: the age of the numbers that they are made
+    of. `count`: how many of them stand for all."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         return False
     if tensor.numel() <= FEW:
@@ -55,7 +80,9 @@ class follows:
         schema = func._schema
         short = schema.name.split("::")[-1]
         infos = [argument.alias_info for argument in schema.arguments]
-        self.written = [number for number, info in enumerate(infos) if info is not None and info.is_write]
+        self.written = [
+            number for number, info in enumerate(infos) if info is not None and info.is_write
+        ]
         is_view = not self.written and any(info is not None for info in infos)
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         own = schema.name.startswith("aten::")  # what others' kernels do to values is not known
@@ -76,17 +103,23 @@ class Known:
     def __init__(self, storages: Dict[int, Any]):
         self._storages = storages  # the ledgers' entries
         self._since = math.inf  # the age of what was looked at since it was set to this
-        self.oldest_read = math.inf  # the age of what somebody asked for; who wants to know sets it to this
+        self.oldest_read = (
+            math.inf
+        )  # the age of what somebody asked for; who wants to know sets it to this
 
     def values(self, tensor: Tensor) -> Optional[Tensor]:
-        """The numbers of a tensor of the card, as a tensor of the host that shares them with its views; None: unknown."""
+        """The numbers of a tensor of the card, as a tensor of the host that shares them with its
+        views; None: unknown.
+        """
         self._since = math.inf
         values = self._values(tensor)
         self.oldest_read = min(self.oldest_read, self._since)
         return values
 
     def exceeds(self, tensor: Tensor, count: int) -> bool:
-        """Whether one of its numbers is known not to be among 0 to `count` - 1. Nothing that follows depends on them."""
+        """Whether one of its numbers is known not to be among 0 to `count` - 1. Nothing that
+        follows depends on them.
+        """
         self._since = math.inf
         values = self._values(tensor) if is_meta(tensor) else None
         if values is None or not values.numel():
@@ -100,11 +133,18 @@ class Known:
             return None
         offset, stride = tensor.storage_offset(), tensor.stride()
         if entry.values_period:
-            period, rest = divmod(entry.values_period, tensor.element_size())  # rest: bytes read as a larger type
+            period, rest = divmod(
+                entry.values_period, tensor.element_size()
+            )  # rest: bytes read as a larger type
             period = 1 if rest else period
-            across = sum((count - 1) * step for count, step in zip(tensor.shape, stride) if step % period)
+            across = sum(
+                (count - 1) * step for count, step in zip(tensor.shape, stride) if step % period
+            )
             if tensor.numel() and not rest and offset % period + across < period:
-                offset, stride = offset % period, tuple(step if step % period else 0 for step in stride)
+                offset, stride = (
+                    offset % period,
+                    tuple(step if step % period else 0 for step in stride),
+                )
             else:  # a view in which rows are no rows any more
                 self._spread(tensor)
                 if entry.values is None:
@@ -114,8 +154,8 @@ class Known:
         return shared.set_(entry.values, offset, tensor.shape, stride)
 
     def keep(self, tensor: Tensor, numbers: Tensor, since: float = SENT) -> None:
-        """`tensor` of the card has these numbers, where they are few and it has its storage for itself. Of rows that are
-        shown to be alike by a stride of 0, one is kept."""
+        """`tensor` of the card has these numbers, where they are few and it has its storage for
+        itself. Of rows that are shown to be alike by a stride of 0, one is kept."""
         entry = self._entry(tensor)
         if entry is None or tensor.shape != numbers.shape or tensor.dtype != numbers.dtype:
             return
@@ -129,7 +169,10 @@ class Known:
         alike = row is not numbers and numbers.numel() > FEW
         kept, stride = (row, row.contiguous().stride()) if alike else (numbers, tensor.stride())
         mine = torch.empty_strided(kept.shape, stride, dtype=tensor.dtype, device="cpu")
-        entry.values, entry.values_since = _alone(mine.copy_, kept).untyped_storage(), min(entry.id, since)
+        entry.values, entry.values_since = (
+            _alone(mine.copy_, kept).untyped_storage(),
+            min(entry.id, since),
+        )
         entry.values_period = kept.numel() * kept.element_size() if alike else 0
 
     def forget(self, tensor: Tensor) -> None:
@@ -138,20 +181,42 @@ class Known:
             entry.values, entry.values_since = None, SENT
 
     def _begin(self, tensor: Tensor) -> None:
-        """A part of something is written. Where nobody wrote to it since it was made, its other numbers may be any: zeros."""
+        """A part of something is written. Where nobody wrote to it since it was made, its other
+        numbers may be any: zeros.
+        """
         entry = self._entry(tensor)
-        if entry is None or entry.values is not None or entry.values_since != UNWRITTEN or tensor.is_floating_point():
+        if (
+            entry is None
+            or entry.values is not None
+            or entry.values_since != UNWRITTEN
+            or tensor.is_floating_point()
+        ):
             return
         if entry.nbytes <= MANY_OF_SHAPES * tensor.element_size():
             entry.values_since = entry.id
-            entry.values = torch.zeros(entry.nbytes, dtype=torch.uint8, device="cpu").untyped_storage()
+            entry.values = torch.zeros(
+                entry.nbytes, dtype=torch.uint8, device="cpu"
+            ).untyped_storage()
 
     def _entry(self, tensor: Tensor) -> Any:
-        return self._storages.get(tensor.untyped_storage()._cdata) if tensor.layout == torch.strided else None
+        return (
+            self._storages.get(tensor.untyped_storage()._cdata)
+            if tensor.layout == torch.strided
+            else None
+        )
 
-    def follow(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], out: Any) -> None:
-        """An operation was done on the card: what it made is known where all that it was made of is."""
-        written = [tensor for number in how.written for tensor in _tensors(args[number : number + 1]) if is_meta(tensor)]
+    def follow(
+        self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], out: Any
+    ) -> None:
+        """An operation was done on the card: what it made is known where all that it was made of
+        is.
+        """
+        written = [
+            tensor
+            for number in how.written
+            for tensor in _tensors(args[number : number + 1])
+            if is_meta(tensor)
+        ]
         for tensor in written:
             self._spread(tensor)
         outs = list(_tensors((out,)))
@@ -174,13 +239,17 @@ class Known:
                 entry.values_since = UNWRITTEN
 
     def _spread(self, tensor: Tensor) -> None:
-        """Where one row stands for all, each has its own now; or none is known, where they are too many."""
+        """Where one row stands for all, each has its own now; or none is known, where they are too
+        many.
+        """
         entry = self._entry(tensor)
         if entry is None or entry.values is None or not entry.values_period:
             return
         row = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(entry.values)
         count = entry.nbytes // tensor.element_size()
-        entry.values = row.repeat(count // len(row)).untyped_storage() if count <= MANY_OF_SHAPES else None
+        entry.values = (
+            row.repeat(count // len(row)).untyped_storage() if count <= MANY_OF_SHAPES else None
+        )
         entry.values_period = 0
 
     def _grows_old(self, tensor: Tensor, since: float) -> bool:
@@ -190,25 +259,45 @@ class Known:
             entry.values_since = min(entry.values_since, since)
         return is_small(tensor, since)
 
-    def _done_on_host(self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor]) -> Any:
-        """What `func` gives on the known numbers; _UNKNOWN where one is not known. In place it changes the numbers kept."""
-        if how.overwrites and args and is_small(args[0], math.inf) and is_meta(args[0]) and self._values(args[0]) is None:
-            self.keep(args[0], torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu"), math.inf)
+    def _done_on_host(
+        self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor]
+    ) -> Any:
+        """What `func` gives on the known numbers; _UNKNOWN where one is not known. In place it
+        changes the numbers kept.
+        """
+        if (
+            how.overwrites
+            and args
+            and is_small(args[0], math.inf)
+            and is_meta(args[0])
+            and self._values(args[0]) is None
+        ):
+            self.keep(
+                args[0], torch.zeros(args[0].shape, dtype=args[0].dtype, device="cpu"), math.inf
+            )
             self._begin(args[0])
         try:
             plain = tuple(self._on_host(arg, how) for arg in args)
-            named = {name: self._on_host(arg, how) for name, arg in kwargs.items() if name != "pin_memory"}
+            named = {
+                name: self._on_host(arg, how)
+                for name, arg in kwargs.items()
+                if name != "pin_memory"
+            }
             numbers = _UNKNOWN if how.written else _by_rows(func, plain, named, outs)
             needed = outs if how.of_a_shape else [*outs, *_tensors(plain)]
             few = all(is_small(tensor, math.inf) for tensor in needed)
             return _alone(func, *plain, **named) if numbers is _UNKNOWN and few else numbers
         except _NotKnown:
             return _UNKNOWN if how.decided_by is None else self._decided(how.decided_by, args)
-        except Exception:  # no kernel for it on the host, or a value it refuses: a card would not be asked here
+        except (
+            Exception
+        ):  # no kernel for it on the host, or a value it refuses: a card would not be asked here
             return _UNKNOWN
 
     def _numbers(self, tensor: Tensor) -> Tensor:
-        """Those of a tensor of the card or of the host. Raises _NotKnown where it has none, or none that are kept."""
+        """Those of a tensor of the card or of the host. Raises _NotKnown where it has none, or none
+        that are kept.
+        """
         values = self._values(tensor) if is_meta(tensor) else tensor if is_small(tensor) else None
         if values is None:
             raise _NotKnown
@@ -229,9 +318,15 @@ class Known:
     def _decided(self, by: int, args: Tuple) -> Any:
         """``finished | True`` is true and ``unfinished & False`` false, whatever the other side is."""
         for arg in args[:2]:
-            values = self._values(arg) if isinstance(arg, Tensor) and is_meta(arg) and arg.dtype == torch.bool else None
+            values = (
+                self._values(arg)
+                if isinstance(arg, Tensor) and is_meta(arg) and arg.dtype == torch.bool
+                else None
+            )
             if values is not None and bool((values == by).all()):
-                shape = torch.broadcast_shapes(*(other.shape for other in args[:2] if isinstance(other, Tensor)))
+                shape = torch.broadcast_shapes(
+                    *(other.shape for other in args[:2] if isinstance(other, Tensor))
+                )
                 dtype = torch.result_type(*args[:2]) if by == 0 else torch.bool
                 return torch.full((), by, dtype=dtype, device="cpu").expand(shape)
         return _UNKNOWN
@@ -247,8 +342,8 @@ class Known:
 
 
 def _alone(func: Callable, *args: Any, **kwargs: Any) -> Any:
-    """By this thread alone: PyTorch's others, once each had a part, take processor time for milliseconds until they sleep, and
-    what is worked out here takes microseconds."""
+    """By this thread alone: PyTorch's others, once each had a part, take processor time for
+    milliseconds until they sleep, and what is worked out here takes microseconds."""
     threads = torch.get_num_threads()
     if threads == 1:
         return func(*args, **kwargs)
@@ -260,14 +355,19 @@ def _alone(func: Callable, *args: Any, **kwargs: Any) -> Any:
 
 
 def _by_rows(func: Any, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor]) -> Any:
-    """What `func` gives on operands whose rows are alike, found out on two rows and on three: if the rows of the results are
-    alike then, those of any batch are. _UNKNOWN where they are not."""
+    """What `func` gives on operands whose rows are alike, found out on two rows and on three: if
+    the rows of the results are alike then, those of any batch are. _UNKNOWN where they are not."""
     operands = list(_tensors(args))
     most = max((tensor.dim() for tensor in (*operands, *outs)), default=0)
     batched = [tensor for tensor in operands if tensor.dim() == most > 0 and len(tensor) > 1]
     lengths = {len(tensor) for tensor in batched or outs if tensor.dim() == most > 0}
     shapes = [arg for arg in args if isinstance(arg, (list, tuple)) and arg and arg[0] in lengths]
-    if len(lengths) != 1 or max(lengths) <= 3 or any(tensor.stride(0) for tensor in batched) or not (batched or shapes):
+    if (
+        len(lengths) != 1
+        or max(lengths) <= 3
+        or any(tensor.stride(0) for tensor in batched)
+        or not (batched or shapes)
+    ):
         return _UNKNOWN
     if any(made.dim() and made.numel() > len(made) * MANY_IN_A_ROW for made in (*outs, *batched)):
         return _UNKNOWN
@@ -280,7 +380,10 @@ def _by_rows(func: Any, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor])
         return [count, *arg[1:]] if any(arg is shape for shape in shapes) else arg
 
     try:
-        two, three = (list(_tensors((func(*(of_rows(arg, count) for arg in args), **kwargs),))) for count in (2, 3))
+        two, three = (
+            list(_tensors((func(*(of_rows(arg, count) for arg in args), **kwargs),)))
+            for count in (2, 3)
+        )
     except Exception:  # the row of another number, say
         return _UNKNOWN
     found = []

@@ -1,7 +1,9 @@
-"""The ledger of a card: every storage on it, from allocation to free, played into the allocator and written to the trace.
+"""The ledger of a card: every storage on it, from allocation to free, played into the allocator and
+written to the trace.
 
-Reference counting frees a storage, in whatever thread drops the last reference, perhaps while the ledger is being written. So
-a free is put in a queue first, and the thread that holds the lock works the queue off.
+Reference counting frees a storage, in whatever thread drops the last reference, perhaps while the
+ledger is being written. So a free is put in a queue first, and the thread that holds the lock works
+the queue off.
 """
 
 from __future__ import annotations
@@ -9,7 +11,19 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequence, Set, TextIO, Tuple
+from typing import (
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    Iterable,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    TextIO,
+    Tuple,
+)
 
 import torch
 
@@ -21,13 +35,15 @@ from brimful_inside.wire import Card
 PoolId = Tuple[int, int]  # of a private pool, as PyTorch numbers them
 Block = Tuple[int, int]  # of an allocation: its number in the trace, and its address
 
-# How many kernels the host may be ahead of the card: beyond some thousand the driver's launch queue is full and launching
-# waits. 1024 is what people see; NVIDIA documents no figure (assumed).
+# How many kernels the host may be ahead of the card: beyond some thousand the driver's launch queue
+# is full and launching waits. 1024 is what people see; NVIDIA documents no figure (assumed).
 RUN_AHEAD = 1024
 
 
 class _Storage(weakref.ref):
-    """The ledger's entry of a storage that is alive; the callback of the reference reports its free."""
+    """The ledger's entry of a storage that is alive; the callback of the reference reports its
+    free.
+    """
 
     __slots__ = (
         "address",
@@ -46,7 +62,9 @@ class _Storage(weakref.ref):
 
 
 class Ledger:
-    """The card's memory. Raises torch.OutOfMemoryError from `add`, `resized` and `reserve` when the card is full."""
+    """The card's memory. Raises torch.OutOfMemoryError from `add`, `resized` and `reserve` when the
+    card is full.
+    """
 
     def __init__(
         self,
@@ -57,7 +75,9 @@ class Ledger:
         index: int,
         storages: Dict[int, _Storage],
     ):
-        """`stream` is the current one; `index`: of the card, as in cuda:1; `storages`: the table of all cards together."""
+        """`stream` is the current one; `index`: of the card, as in cuda:1; `storages`: the table of
+        all cards together.
+        """
         self.allocator = allocator
         self.card = card
         self.on_out_of_memory: Optional[Callable[[torch.OutOfMemoryError], None]] = None
@@ -65,14 +85,22 @@ class Ledger:
         self.storages = storages  # by StorageImpl's address
         self.launches = 0  # kernels so far
         self._stream = stream
-        self._streams: Dict[int, int] = {0: 0}  # PyTorch's number to the trace's, by first allocation, so that two runs agree
+        self._streams: Dict[int, int] = {
+            0: 0
+        }  # PyTorch's number to the trace's, by first allocation, so that two runs agree
         self._last_stream = 0  # of the trace's row before
-        self._diverted: List[Tuple[Any, Callable[[int], bool]]] = []  # private pools in use: id, and which streams they serve
+        self._diverted: List[
+            Tuple[Any, Callable[[int], bool]]
+        ] = []  # private pools in use: id, and which streams they serve
         self._pools: Dict[Any, int] = {}  # PyTorch's id to the trace's number
         self._last_pool = self._next_pool = 0
-        self._waiting: List[Tuple[int, int, Set[int], int]] = []  # number, address, streams, launches when it was retired
+        self._waiting: List[
+            Tuple[int, int, Set[int], int]
+        ] = []  # number, address, streams, launches when it was retired
         self._trace = trace
-        self.call_sites: Any = None  # who allocates (attribution.annotations.CallSites), where the trace is to say it
+        self.call_sites: Any = (
+            None  # who allocates (attribution.annotations.CallSites), where the trace is to say it
+        )
         self._site = -1  # of the trace's malloc before
         self._sites_written: Set[int] = set()
         self._lock = threading.Lock()
@@ -90,20 +118,31 @@ class Ledger:
         nbytes = storage.nbytes()
         entry = _Storage(storage, self._on_freed)
         entry.key, entry.ledger, entry.nbytes = storage._cdata, self, nbytes
-        entry.known_true, entry.most = False, None  # what is known of its elements (device.py, known_values.py)
-        entry.values, entry.values_period, entry.values_since = None, 0, 0.0  # its numbers (known_values.py)
+        entry.known_true, entry.most = (
+            False,
+            None,
+        )  # what is known of its elements (device.py, known_values.py)
+        entry.values, entry.values_period, entry.values_since = (
+            None,
+            0,
+            0.0,
+        )  # its numbers (known_values.py)
         entry.stream, entry.used_by = self._stream(), None
         entry.id, entry.address = self.reserve(nbytes, op) if nbytes else (0, 0)
         self.storages[entry.key] = entry
 
     def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
-        """`stream` uses the storage as well: its freed block waits for what that stream was given till then."""
+        """`stream` uses the storage as well: its freed block waits for what that stream was given
+        till then.
+        """
         entry = self.storages.get(storage._cdata)
         if entry is not None and stream != entry.stream:  # the entry goes to its own card's ledger
             entry.used_by = (entry.used_by or set()) | {stream}
 
     def synchronized(self, stream: Optional[int] = None, launches: Optional[int] = None) -> None:
-        """The host has waited for `stream` (None: for the card), or for its first so many `launches`."""
+        """The host has waited for `stream` (None: for the card), or for its first so many
+        `launches`.
+        """
         for _, _, streams, retired_at in self._waiting:
             if stream is None:
                 streams.clear()
@@ -111,7 +150,9 @@ class Ledger:
                 streams.discard(stream)
 
     def resized(self, entry: _Storage, nbytes: int, op: str) -> None:
-        """The storage of `entry` has another size now. PyTorch takes the new block before it gives the old one back."""
+        """The storage of `entry` has another size now. PyTorch takes the new block before it gives
+        the old one back.
+        """
         if entry.ledger is not self:  # of another card
             return entry.ledger.resized(entry, nbytes, op)
         new = self.reserve(nbytes, op) if nbytes else (0, 0)
@@ -132,7 +173,9 @@ class Ledger:
             self.release(number, address)
 
     def pass_by(self, sizes: Sequence[int], op: str) -> None:
-        """Memory of these sizes is there together, and gone again; also where there is not room for all of it."""
+        """Memory of these sizes is there together, and gone again; also where there is not room for
+        all of it.
+        """
         held: List[Block] = []
         try:
             for nbytes in filter(None, sizes):
@@ -167,7 +210,9 @@ class Ledger:
             action(*args)
 
     def divert(self, pool: Any, serves: Callable[[int], bool]) -> None:
-        """From here on the private pool `pool` serves the streams for which `serves` is true (beginAllocateToPool)."""
+        """From here on the private pool `pool` serves the streams for which `serves` is true
+        (beginAllocateToPool).
+        """
         if any(pool == other for other, _ in self._diverted):
             raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
         self._diverted.append((pool, serves))
@@ -186,14 +231,18 @@ class Ledger:
             self._do(rows.EmptyPool(number), self.allocator.empty_pool, number)
 
     def pool_number(self, pool: Any) -> int:
-        """The trace's number of a private pool, by first use; a pool that was released comes back as another one."""
+        """The trace's number of a private pool, by first use; a pool that was released comes back
+        as another one.
+        """
         if pool not in self._pools:
             self._next_pool += 1
             self._pools[pool] = self._next_pool
         return self._pools[pool]
 
     def _pool_of(self, stream: int) -> int:
-        return next((self.pool_number(pool) for pool, serves in self._diverted if serves(stream)), 0)
+        return next(
+            (self.pool_number(pool) for pool, serves in self._diverted if serves(stream)), 0
+        )
 
     def note(self, row: Any) -> None:
         """A row of the trace that is no allocation."""
@@ -207,7 +256,9 @@ class Ledger:
                 self._write(lines)
 
     def change_settings(self, text: str) -> None:
-        """The allocator's settings are others from now on. Raises ValueError for what it does not know."""
+        """The allocator's settings are others from now on. Raises ValueError for what it does not
+        know.
+        """
         with self._lock:
             self.allocator.change_settings(text)
         self.note(rows.Settings(text))
@@ -220,7 +271,9 @@ class Ledger:
         if self._trace is not None:
             self._trace.write(line)
 
-    def reserve(self, nbytes: int, op: str, formula: Optional[str] = None, args: Sequence[int] = ()) -> Block:
+    def reserve(
+        self, nbytes: int, op: str, formula: Optional[str] = None, args: Sequence[int] = ()
+    ) -> Block:
         """Memory for a tensor or a workspace. `release` ends it."""
         self._work_off()
         with self._lock:
@@ -237,11 +290,16 @@ class Ledger:
                 self._next_id = number = self._next_id + 1
                 if self._trace is not None:
                     self._write_context(stream, pool)
-                    tail = "" if formula is None else ',"%s",[%s]' % (formula, ",".join(map(str, args)))
+                    tail = (
+                        ""
+                        if formula is None
+                        else ',"%s",[%s]' % (formula, ",".join(map(str, args)))
+                    )
                     self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
                 return number, address
         if self.on_out_of_memory is not None:
-            # Not the exception that is raised: to keep that would keep the frames, and the script's tensors with them.
+            # Not the exception that is raised: to keep that would keep the frames, and the script's
+            # tensors with them.
             self.on_out_of_memory(torch.OutOfMemoryError(message))
         raise torch.OutOfMemoryError(message)
 
@@ -268,7 +326,9 @@ class Ledger:
             self._trace.write('["free",%d]\n' % number)
 
     def _give_back(self, entry: _Storage) -> None:
-        """The block of `entry` is not needed any more: free, once other streams that used it are done."""
+        """The block of `entry` is not needed any more: free, once other streams that used it are
+        done.
+        """
         if entry.id and entry.used_by:
             self._retire(entry)
         elif entry.id:
@@ -280,10 +340,12 @@ class Ledger:
         self._waiting.append((entry.id, entry.address, set(entry.used_by), self.launches))
 
     def _process_events(self) -> None:
-        """Blocks whose streams are done return to their pools; PyTorch polls at each malloc (process_events).
+        """Blocks whose streams are done return to their pools; PyTorch polls at each malloc
+        (process_events).
 
-        A card's host runs ahead. So the streams are taken to be done when the host has waited for them, or when so much was
-        launched since that the driver's queue would have made it wait: the block returns no sooner than on a card.
+        A card's host runs ahead. So the streams are taken to be done when the host has waited for
+        them, or when so much was launched since that the driver's queue would have made it wait:
+        the block returns no sooner than on a card.
         """
         waiting = []
         for number, address, streams, retired_at in self._waiting:
@@ -300,7 +362,9 @@ class Ledger:
             self._work_off()
 
     def _work_off(self) -> None:
-        """Frees what is in the queue, unless another thread is at it: that one will see the new ones as well."""
+        """Frees what is in the queue, unless another thread is at it: that one will see the new
+        ones as well.
+        """
         while self._freed and self._lock.acquire(blocking=False):
             try:
                 while self._freed:
@@ -313,7 +377,9 @@ class Ledger:
 
 
 class LateTrace:
-    """Takes lines as a file does, and opens the file with the first allocation: a card that is never used leaves none."""
+    """Takes lines as a file does, and opens the file with the first allocation: a card that is
+    never used leaves none.
+    """
 
     def __init__(self, open_file: Callable[[], TextIO], header: Callable[[], str]):
         self._open_file, self._header = open_file, header

@@ -1,5 +1,6 @@
-"""How many elements of a mask are not zero, at most: a detector that samples 512 of 2000 proposals writes ones at 512 places of
-a mask of zeros. A bound belongs to a storage, and so holds for every view; whatever changes the storage in another way ends it.
+"""How many elements of a mask are not zero, at most: a detector that samples 512 of 2000 proposals
+writes ones at 512 places of a mask of zeros. A bound belongs to a storage, and so holds for every
+view; whatever changes the storage in another way ends it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class Bounds:
-    """The bounds of an imaginary GPU. `any` is True once a mask of zeros was made: until then there are none."""
+    """The bounds of an imaginary GPU. `any` is True once a mask of zeros was made: until then there
+    are none.
+    """
 
     def __init__(self, storages: Dict[int, Any]):
         self._storages = storages  # the ledgers' entries
@@ -27,7 +30,11 @@ class Bounds:
         if not self.any or not isinstance(tensor, Tensor):
             return None
         entry = self._entry(tensor)
-        if entry is None or entry.most is None or tensor.numel() * tensor.element_size() > entry.nbytes:
+        if (
+            entry is None
+            or entry.most is None
+            or tensor.numel() * tensor.element_size() > entry.nbytes
+        ):
             return None  # an expanded view shows elements more than once
         return min(entry.most, tensor.numel())
 
@@ -70,7 +77,9 @@ def _written(bounds: Bounds, args: Tuple, out: Any) -> None:
 
 
 def _filled(bounds: Bounds, args: Tuple, out: Any) -> None:
-    """index_fill_, which is what writing one number at places is since 2.15: rows as the index names them."""
+    """index_fill_, which is what writing one number at places is since 2.15: rows as the index
+    names them.
+    """
     mask, dim, index = args[:3]
     before = bounds.of(mask)
     if before is not None and mask.dim():
@@ -110,7 +119,10 @@ def _unchanged(bounds: Bounds, args: Tuple, out: Any) -> None:
 
 
 RULES: Dict[Any, Callable[[Bounds, Tuple, Any], None]] = {
-    **dict.fromkeys((aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero_.default), _zeros),
+    **dict.fromkeys(
+        (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero_.default),
+        _zeros,
+    ),
     **dict.fromkeys((aten.index_put_.default, aten._index_put_impl_.default), _written),
     **dict.fromkeys((aten.index_fill_.int_Scalar, aten.index_fill_.int_Tensor), _filled),
     **dict.fromkeys((aten.bitwise_or.Tensor, aten.logical_or.default, aten.cat.default), _sum),
@@ -119,5 +131,7 @@ RULES: Dict[Any, Callable[[Bounds, Tuple, Any], None]] = {
     aten.gt.Scalar: _compared(lambda value: value >= 0),
     aten.ne.Scalar: _compared(lambda value: value == 0),
     aten.eq.Scalar: _compared(lambda value: value != 0),
-    **dict.fromkeys((aten.unsqueeze_.default, aten.squeeze_.default, aten.detach_.default), _unchanged),
+    **dict.fromkeys(
+        (aten.unsqueeze_.default, aten.squeeze_.default, aten.detach_.default), _unchanged
+    ),
 }

@@ -17,7 +17,11 @@ class Patches:
     def set(self, owner: Any, name: str, value: Any) -> Any:
         """Put `value` at ``owner.name``; the answer is what stood there (None if nothing did)."""
         before = vars(owner).get(name, _ABSENT)
-        self._undo.append(partial(delattr, owner, name) if before is _ABSENT else partial(setattr, owner, name, before))
+        self._undo.append(
+            partial(delattr, owner, name)
+            if before is _ABSENT
+            else partial(setattr, owner, name, before)
+        )
         setattr(owner, name, value)
         return None if before is _ABSENT else before
 

@@ -1,4 +1,6 @@
-"""Where each thread is (its current card, its current stream on each), and which streams a CUDA graph captures."""
+"""Where each thread is (its current card, its current stream on each), and which streams a CUDA
+graph captures.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ _GENERATOR_STATE_BYTES = 8  # of its seed, and of its offset: one int64 each
 
 
 class CurrentStreams(threading.local):
-    """The current card and streams of one thread; a stream is a number on its card, and 0 is the default stream.
+    """The current card and streams of one thread; a stream is a number on its card, and 0 is the
+    default stream.
 
-    `card` is torch.cuda.current_device(), `named` the card that the call in hand needs (by a device, or by where its
-    inputs are), `last` the card of the last operation: what C++ makes without a named card belongs to the same work.
+    `card` is torch.cuda.current_device(), `named` the card that the call in hand needs (by a
+    device, or by where its inputs are), `last` the card of the last operation: what C++ makes
+    without a named card belongs to the same work.
     """
 
     card = 0
@@ -92,8 +96,12 @@ class Captures:
     """The captures under way, and the private pools with the number of those who use each."""
 
     def __init__(self) -> None:
-        self.by_stream: Dict[Stream, Captured] = {}  # streams under capture; others join by waiting for one of them
-        self._users: Dict[Tuple[int, PoolId], int] = {}  # by card, each of which has pools of its own
+        self.by_stream: Dict[
+            Stream, Captured
+        ] = {}  # streams under capture; others join by waiting for one of them
+        self._users: Dict[
+            Tuple[int, PoolId], int
+        ] = {}  # by card, each of which has pools of its own
         self._own, self._handles = itertools.count(1), itertools.count(1)
         self._with_generator: Dict[int, List[Captured]] = {}  # by card, as the generators are
         self._generator_state: Dict[int, List[Tuple[int, int]]] = {}
@@ -120,22 +128,30 @@ class Captures:
             ledger.release_pool(pool, empty)
 
     def join(self, stream: Stream, captured: Optional[Captured]) -> None:
-        """`stream` waits for work that was given under `captured`: while that goes on, so does its own."""
+        """`stream` waits for work that was given under `captured`: while that goes on, so does its
+        own.
+        """
         if captured is not None and not captured.ended:
             self.by_stream[stream] = captured
 
     def check_waiting(self, stream: Optional[Stream] = None) -> None:
-        """The host is about to wait for `stream` (None: for the card). Raises the card's error during a capture."""
+        """The host is about to wait for `stream` (None: for the card). Raises the card's error
+        during a capture.
+        """
         if self.by_stream and (stream is None or stream in self.by_stream):
             raise not_during_capture()
 
     def register_generator(self, captured: Captured) -> None:
-        """Seed and offset of the generator lie on the card while a graph lives (CUDAGeneratorState::register_graph)."""
+        """Seed and offset of the generator lie on the card while a graph lives
+        (CUDAGeneratorState::register_graph).
+        """
         ledger = captured.ledger
         registered = self._with_generator.setdefault(ledger.index, [])
         if not registered:
             op = "state of the generator for CUDA graphs"
-            self._generator_state[ledger.index] = [ledger.reserve(_GENERATOR_STATE_BYTES, op) for _ in range(2)]
+            self._generator_state[ledger.index] = [
+                ledger.reserve(_GENERATOR_STATE_BYTES, op) for _ in range(2)
+            ]
         registered.append(captured)
 
     def forget(self, captured: Captured) -> None:

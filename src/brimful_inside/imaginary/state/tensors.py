@@ -13,23 +13,29 @@ FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
 C: Any = torch._C  # what is compiled, of which the type stubs know a part
 TensorBase: Any = torch._C.TensorBase
 
-# What stands for the card. This very object means the card; another torch.device("meta") is the script's own meta device.
+# What stands for the card. This very object means the card; another torch.device("meta") is the
+# script's own meta device.
 META = torch.device("meta")
 CUDA = torch.device("cuda:0")
 
-# On the meta device, be it for the card or for the script. Right where no mode is on: in handlers, and below autograd.
+# On the meta device, be it for the card or for the script. Right where no mode is on: in handlers,
+# and below autograd.
 is_meta: Callable[[Tensor], bool] = TensorBase.is_meta.__get__
 
 
 def like(tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
-    """torch.empty_like on the card, without the slow Python that it runs on the meta device where it can be helped."""
+    """torch.empty_like on the card, without the slow Python that it runs on the meta device where
+    it can be helped.
+    """
     if tensor.is_contiguous():
         return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=META)
     return torch.empty_like(tensor, dtype=dtype or tensor.dtype)
 
 
 def broadcast(*shapes: Sequence[int]) -> torch.Size:
-    """torch.broadcast_shapes, which imports sympy. Raises RuntimeError in PyTorch's words where shapes do not go together."""
+    """torch.broadcast_shapes, which imports sympy. Raises RuntimeError in PyTorch's words where
+    shapes do not go together.
+    """
     result = [1] * max(map(len, shapes), default=0)
     for shape in shapes:
         for at, size in enumerate(shape, len(result) - len(shape)):
@@ -41,9 +47,11 @@ def broadcast(*shapes: Sequence[int]) -> torch.Size:
 
 
 def keeps_order(tensor: Tensor) -> bool:
-    """Whether what is computed from `tensor` element by element is contiguous: no dimension lies inside an earlier one's step.
+    """Whether what is computed from `tensor` element by element is contiguous: no dimension lies
+    inside an earlier one's step.
 
-    Repeated elements (stride 0) have no place of their own (TensorIteratorBase::reorder_dimensions).
+    Repeated elements (stride 0) have no place of their own
+    (TensorIteratorBase::reorder_dimensions).
     """
     if tensor.is_contiguous():
         return True
@@ -52,7 +60,9 @@ def keeps_order(tensor: Tensor) -> bool:
 
 
 def in_its_order(tensor: Tensor) -> Tensor:
-    """torch.empty_like of a tensor without repeated elements: dense, its dimensions in the order of their strides."""
+    """torch.empty_like of a tensor without repeated elements: dense, its dimensions in the order of
+    their strides.
+    """
     strides, step = [0] * tensor.dim(), 1
     for dim in sorted(range(tensor.dim()), key=lambda dim: (tensor.stride(dim), -dim)):
         strides[dim] = step
@@ -64,7 +74,8 @@ def in_its_order(tensor: Tensor) -> Tensor:
 
 
 def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensors that have storages: the tensor itself, or the parts of one that is made of others (a DTensor's share).
+    """The tensors that have storages: the tensor itself, or the parts of one that is made of others
+    (a DTensor's share).
 
     A fake tensor has none.
     """
@@ -90,12 +101,15 @@ def tensors_in(args: Tuple, kwargs: Dict[str, Any]) -> Iterator[Tensor]:
 
 
 def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
-    """What the host gets when it reads a tensor of the card: zeros, in pages that cost nothing until they are written. Of a
-    private mapping all that are only read are one page of the system's; of a shared one each would be made when it is read."""
+    """What the host gets when it reads a tensor of the card: zeros, in pages that cost nothing
+    until they are written. Of a private mapping all that are only read are one page of the
+    system's; of a shared one each would be made when it is read."""
     dtype = dtype or like.dtype
     if like.numel() * dtype.itemsize < 1 << 20:
         return torch.zeros(like.shape, dtype=dtype, device="cpu")
-    pages = mmap.mmap(-1, like.numel() * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages = mmap.mmap(
+        -1, like.numel() * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    )
     return torch.frombuffer(pages, dtype=dtype).reshape(like.shape)
 
 

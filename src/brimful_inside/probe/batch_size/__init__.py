@@ -1,4 +1,6 @@
-"""Batch size and workers of a script without flags: a finding trial shows where a number stands, later ones set it there."""
+"""Batch size and workers of a script without flags: a finding trial shows where a number stands,
+later ones set it there.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,13 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, Dict, List, Optional, Tuple
 
 from brimful_inside.probe.batch_size import literals, loader_arguments, user_code
-from brimful_inside.probe.batch_size.loader_arguments import BATCH_SIZE, LOADER, NUM_WORKERS, SCRIPT, WORKERS
+from brimful_inside.probe.batch_size.loader_arguments import (
+    BATCH_SIZE,
+    LOADER,
+    NUM_WORKERS,
+    SCRIPT,
+    WORKERS,
+)
 from brimful_inside.probe.batch_size.numbers import Number
 from brimful_inside.wire import Place, TrialConfig
 
@@ -34,14 +42,18 @@ def enter_user_code(config: TrialConfig) -> None:
         user_code.enter(lambda source, path: _replaced(source, os.path.realpath(path), by_file))
 
 
-def _replaced(source: bytes, path: str, by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]]) -> Optional[ast.Module]:
+def _replaced(
+    source: bytes, path: str, by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]]
+) -> Optional[ast.Module]:
     return literals.replaced(source, path, by_file[path]) if path in by_file else None
 
 
 def enter_loaders(config: TrialConfig) -> None:
     """Once torch is imported."""
     if config.find_places is not None:
-        loader_arguments.find_in_loaders([NUM_WORKERS] if config.find_places == WORKERS else [BATCH_SIZE, NUM_WORKERS])
+        loader_arguments.find_in_loaders(
+            [NUM_WORKERS] if config.find_places == WORKERS else [BATCH_SIZE, NUM_WORKERS]
+        )
     places: Dict[str, List[Tuple[Place, int]]] = {}
     for name, place in config.places.items():
         if place.kind == LOADER and name in config.settings:

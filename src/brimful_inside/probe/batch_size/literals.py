@@ -1,7 +1,8 @@
-"""The integers in a script's text: in a finding trial each becomes a `Number` that knows its place; later one is replaced.
+"""The integers in a script's text: in a finding trial each becomes a `Number` that knows its place;
+later one is replaced.
 
-Only those that are a value as they stand: assigned, returned, passed, a default, in a tuple or a dictionary, or multiplied. The
-positions of all others, and every line number, stay as they are.
+Only those that are a value as they stand: assigned, returned, passed, a default, in a tuple or a
+dictionary, or multiplied. The positions of all others, and every line number, stay as they are.
 """
 
 from __future__ import annotations
@@ -23,16 +24,20 @@ class Literals:
 
     def __init__(self) -> None:
         self.table: List[Number] = []
-        self._all: List[Tuple[str, int, int, int]] = []  # (file, line, column, number), marked or not
+        # (file, line, column, number), marked or not
+        self._all: List[Tuple[str, int, int, int]] = []
 
     def mark(self, source: bytes, path: str) -> ast.Module:
         """The tree of `source`, whose integers know their places. Raises SyntaxError, ValueError."""
         tree = ast.parse(source, path)
         lines = source.decode("utf-8", "replace").splitlines()
-        self._all += [(path, n.lineno, n.col_offset, n.value) for n in ast.walk(tree) if _is_number(n)]  # type: ignore[attr-defined]
+        numbers: Any = [node for node in ast.walk(tree) if _is_number(node)]
+        self._all += [(path, n.lineno, n.col_offset, n.value) for n in numbers]
         for holder, name, index, node in _values(tree):
             text = lines[node.lineno - 1].strip() if node.lineno <= len(lines) else ""
-            self.table.append(Number(node.value, Literal(path, node.lineno, node.col_offset, node.value, text[:100])))  # type: ignore[arg-type]
+            number: Any = node.value
+            place = Literal(path, node.lineno, node.col_offset, number, text[:100])
+            self.table.append(Number(number, place))
             _put(holder, name, index, _lookup(len(self.table) - 1, node))
         setattr(builtins, TABLE, self.table)
         return tree
@@ -40,18 +45,31 @@ class Literals:
     def others(self, literal: Literal) -> List[str]:
         """ "model.py:12", for each of some other places where the texts have this number."""
         place = (literal.file, literal.line, literal.column)
-        found = [(file, line) for file, line, column, n in self._all if n == literal.number and (file, line, column) != place]
-        return ["%s:%d" % (os.path.basename(file), line) for file, line in dict.fromkeys(found)][:NAMED]
+        found = [
+            (file, line)
+            for file, line, column, n in self._all
+            if n == literal.number and (file, line, column) != place
+        ]
+        return ["%s:%d" % (os.path.basename(file), line) for file, line in dict.fromkeys(found)][
+            :NAMED
+        ]
 
     def of_a_batch(self, number: int) -> List[Literal]:
         """Those of this number in whose line a batch is named, from the top of each file."""
-        found = {one.literal for one in self.table if one.literal is not None and one.literal.number == number}
+        found = {
+            one.literal
+            for one in self.table
+            if one.literal is not None and one.literal.number == number
+        }
         named = (one for one in found if "batch" in one.text.partition("#")[0].lower())
         return sorted(named, key=lambda one: (one.file, one.line, one.column))
 
 
-def replaced(source: bytes, path: str, numbers: Dict[Tuple[int, int], Tuple[int, int]]) -> ast.Module:
-    """The tree of `source` with other integers: (line, column) -> (what stands there, what is to stand there).
+def replaced(
+    source: bytes, path: str, numbers: Dict[Tuple[int, int], Tuple[int, int]]
+) -> ast.Module:
+    """The tree of `source` with other integers: (line, column) -> (what stands there, what is to
+    stand there).
 
     Raises LookupError where the text has changed since the place was found.
     """
@@ -98,13 +116,19 @@ _NO_VALUES = ("range", "len", "isinstance")  # calls whose integers are not pass
 
 
 def _values(tree: ast.AST) -> Iterable[Tuple[Any, str, Optional[int], ast.Constant]]:
-    """(node, field, index in it, integer), for each integer that is a value. Annotations and subscripts hold none."""
+    """(node, field, index in it, integer), for each integer that is a value. Annotations and
+    subscripts hold none.
+    """
     found: List[Tuple[Any, str, Optional[int], ast.Constant]] = []
     for node in _nodes(tree):
         names = _FIELDS.get(type(node), ())
         if isinstance(node, ast.BinOp) and isinstance(node.op, _FACTORS):
             names = ("left", "right") if isinstance(node.op, ast.Mult) else ("left",)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _NO_VALUES:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in _NO_VALUES
+        ):
             continue
         for name in names:
             value = getattr(node, name)
@@ -123,7 +147,13 @@ def _nodes(tree: ast.AST) -> Iterable[ast.AST]:
         for name, value in ast.iter_fields(node):
             skipped = name in ("annotation", "returns", "slice", "pattern")
             todo += (
-                [] if skipped else [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, ast.AST)]
+                []
+                if skipped
+                else [
+                    one
+                    for one in (value if isinstance(value, list) else [value])
+                    if isinstance(one, ast.AST)
+                ]
             )
 
 

@@ -1,5 +1,5 @@
-"""The numbers with which loaders are made, batch size and workers: their places are found, or they are set, in DataLoader and
-PyTorch's BatchSampler."""
+"""The numbers with which loaders are made, batch size and workers: their places are found, or they
+are set, in DataLoader and PyTorch's BatchSampler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _NO_CALLS = (
 
 
 def calls_of(frame: Any) -> Tuple[str, ...]:
-    """ "/path/data.py:51" for each call that leads to `frame`, innermost first, torch's own classes of loaders left out."""
+    """ "/path/data.py:51" for each call that leads to `frame`, innermost first, torch's own classes
+    of loaders left out.
+    """
     found: List[str] = []
     while frame is not None and len(found) < MAX_CALLS:
         path = frame.f_code.co_filename
@@ -56,10 +58,16 @@ def _users(calls: Sequence[str]) -> str:
 
 
 def find_in_loaders(names: Sequence[str]) -> None:
-    """From here on these numbers of each loader know the calls that made it. One that is made after another keeps those."""
+    """From here on these numbers of each loader know the calls that made it. One that is made after
+    another keeps those.
+    """
 
     def found(value: Any, frame: Any) -> Any:
-        if not isinstance(value, int) or isinstance(value, bool) or (isinstance(value, Number) and value.calls is not None):
+        if (
+            not isinstance(value, int)
+            or isinstance(value, bool)
+            or (isinstance(value, Number) and value.calls is not None)
+        ):
             return value
         literal, _ = places_of(value)
         return Number(value, literal, calls_of(frame))
@@ -81,12 +89,16 @@ def set_in_loaders(places: Mapping[str, Sequence[Tuple[Place, int]]]) -> None:
 
 
 def _is_made_by(place: Place, calls: Tuple[str, ...]) -> bool:
-    """By the very calls: brimful sets workers unasked, and another loader's data set may not take them."""
+    """By the very calls: brimful sets workers unasked, and another loader's data set may not take
+    them.
+    """
     return list(calls) == place.calls
 
 
 def _is_made_at(place: Place, calls: Tuple[str, ...]) -> bool:
-    """By all calls where the place or its opposite has them; else (a script calls from another line later) by the nearest."""
+    """By all calls where the place or its opposite has them; else (a script calls from another line
+    later) by the nearest.
+    """
     if _is_made_by(place, calls):
         return True
     if list(calls) in place.not_calls:
@@ -101,7 +113,9 @@ def _patch_loaders(changed: Dict[str, Callable[[Any, Any], Any]]) -> None:
 
     def new(name: str, value: Any, frame: Any) -> Any:
         """None is a value of a batch size, and what the call returns after an error of ours."""
-        other = _guarded(changed[name], value, frame) if value is not None and name in changed else None
+        other = (
+            _guarded(changed[name], value, frame) if value is not None and name in changed else None
+        )
         return value if other is None else other
 
     def loader(original: Any, self: Any, dataset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -109,7 +123,9 @@ def _patch_loaders(changed: Dict[str, Callable[[Any, Any], Any]]) -> None:
         for name, at, default in _ARGUMENTS:
             if len(values) > at:
                 values[at] = new(name, values[at], frame)
-            elif name in kwargs or (name in changed and (name != BATCH_SIZE or kwargs.get("batch_sampler") is None)):
+            elif name in kwargs or (
+                name in changed and (name != BATCH_SIZE or kwargs.get("batch_sampler") is None)
+            ):
                 kwargs[name] = new(name, kwargs.get(name, default), frame)
         return original(self, dataset, *values, **kwargs)
 
@@ -145,8 +161,14 @@ def places_of_loader(number: Any, literals: Optional[Literals]) -> List[Place]:
 
 
 def places_of_input(size: int, literals: Optional[Literals]) -> List[Place]:
-    """Where a training without a loader may have the size of its batches, which the model's input shows."""
-    return [] if literals is None else [_in_text(one, literals, "") for one in literals.of_a_batch(size)]
+    """Where a training without a loader may have the size of its batches, which the model's input
+    shows.
+    """
+    return (
+        []
+        if literals is None
+        else [_in_text(one, literals, "") for one in literals.of_a_batch(size)]
+    )
 
 
 def _in_text(literal: Literal, literals: Literals, made: str) -> Place:

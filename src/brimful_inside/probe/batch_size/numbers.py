@@ -1,4 +1,6 @@
-"""An integer that knows where it comes from: a literal of the script's text, or the call that made a loader with it."""
+"""An integer that knows where it comes from: a literal of the script's text, or the call that made
+a loader with it.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,16 @@ class Literal:
 
 
 class Number(int):
-    """An int in all that it does. Multiplied, or divided without a remainder's part, by another it still knows its literal
-    (a batch per process, or of all cards); any other arithmetic gives a plain int."""
+    """An int in all that it does. Multiplied, or divided without a remainder's part, by another it
+    still knows its literal (a batch per process, or of all cards); any other arithmetic gives a
+    plain int."""
 
     literal: Optional[Literal]
     calls: Optional[Tuple[str, ...]]
 
-    def __new__(cls, value: int, literal: Optional[Literal] = None, calls: Optional[Tuple[str, ...]] = None) -> Number:
+    def __new__(
+        cls, value: int, literal: Optional[Literal] = None, calls: Optional[Tuple[str, ...]] = None
+    ) -> Number:
         self = super().__new__(cls, value)
         self.literal, self.calls = literal, calls
         return self
@@ -67,7 +72,9 @@ def _is_better(other: Any, own: Number) -> bool:
 
 
 def places_of(number: Any) -> Tuple[Optional[Literal], Optional[List[str]]]:
-    """(the literal that `number` comes from, the calls that made its loader), each None where it is not known."""
+    """(the literal that `number` comes from, the calls that made its loader), each None where it is
+    not known.
+    """
     if not isinstance(number, Number):
         return None, None
     return number.literal, list(number.calls) if number.calls is not None else None

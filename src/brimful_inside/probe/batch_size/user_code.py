@@ -1,6 +1,8 @@
-"""How Python gets the code of the user's own files: as the script, with ``-m``, by an import, in a spawned process.
+"""How Python gets the code of the user's own files: as the script, with ``-m``, by an import, in a
+spawned process.
 
-`enter` lets a function make the tree of each such file. Files of packages (site-packages, the standard library) are left alone,
+`enter` lets a function make the tree of each such file. Files of packages (site-packages, the
+standard library) are left alone,
 and nothing is written: neither the files nor bytecode.
 """
 
@@ -22,7 +24,9 @@ MakeTree = Callable[[bytes, str], Optional[ast.Module]]
 FIRST = "__brimful_first__"  # in builtins: what the script calls before all else
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 _LIBRARIES = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-_OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # brimful_inside
+_OWN = os.path.dirname(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+)  # brimful_inside
 
 
 def is_users(path: str) -> bool:
@@ -38,11 +42,15 @@ def is_users(path: str) -> bool:
 def loaded() -> List[str]:
     """The user's own files that this process has loaded."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    return sorted(path for path in files if isinstance(path, str) and path.endswith(".py") and is_users(path))
+    return sorted(
+        path for path in files if isinstance(path, str) and path.endswith(".py") and is_users(path)
+    )
 
 
 def enter(make_tree: MakeTree) -> None:
-    """From here on `make_tree(source, path)` makes the trees of the user's files. Call it before the script starts."""
+    """From here on `make_tree(source, path)` makes the trees of the user's files. Call it before
+    the script starts.
+    """
 
     def code_of(path: str, begins_with: Any = None) -> Any:
         """None: Python's own way."""
@@ -85,7 +93,9 @@ def _script() -> Optional[str]:
 
 
 def _in_run_path(code_of: Callable[[str], Any]) -> None:
-    """`runpy` compiles the main script of a spawned process itself, by the built-in that this name hides."""
+    """`runpy` compiles the main script of a spawned process itself, by the built-in that this name
+    hides.
+    """
     import runpy
 
     def compiled(source: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
@@ -96,7 +106,9 @@ def _in_run_path(code_of: Callable[[str], Any]) -> None:
 
 
 class _Hook:
-    """In `sys.path_hooks`, which Python asks whether its script is an archive that has a ``__main__``: for once it is."""
+    """In `sys.path_hooks`, which Python asks whether its script is an archive that has a
+    ``__main__``: for once it is.
+    """
 
     def __init__(self, path: str, code_of: Callable[..., Any]):
         self._path = path
@@ -130,7 +142,11 @@ class _MainFinder:
         """Python has put the script itself in front of `sys.path`, where its folder belongs."""
         sys.path_importer_cache.pop(self._path, None)
         if sys.path and sys.path[0] == self._path:
-            sys.path[:1] = [] if getattr(sys.flags, "safe_path", False) else [os.path.dirname(os.path.realpath(self._path))]
+            sys.path[:1] = (
+                []
+                if getattr(sys.flags, "safe_path", False)
+                else [os.path.dirname(os.path.realpath(self._path))]
+            )
         return self.code
 
     def is_package(self, name: str) -> bool:
@@ -143,11 +159,21 @@ class _MainFinder:
 
 
 def _insert_call(tree: ast.Module, function: Callable[[Any], None]) -> None:
-    """``function(globals())`` before the first statement, in its line; behind a docstring and imports from the future."""
+    """``function(globals())`` before the first statement, in its line; behind a docstring and
+    imports from the future.
+    """
     setattr(builtins, FIRST, function)
     for at, statement in enumerate(tree.body):
         is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-        if not (is_text and at == 0) and not (isinstance(statement, ast.ImportFrom) and statement.module == "__future__"):
-            call = ast.Expr(ast.Call(ast.Name(FIRST, ast.Load()), [ast.Call(ast.Name("globals", ast.Load()), [], [])], []))
+        if not (is_text and at == 0) and not (
+            isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+        ):
+            call = ast.Expr(
+                ast.Call(
+                    ast.Name(FIRST, ast.Load()),
+                    [ast.Call(ast.Name("globals", ast.Load()), [], [])],
+                    [],
+                )
+            )
             tree.body.insert(at, ast.fix_missing_locations(ast.copy_location(call, statement)))
             return

@@ -1,4 +1,6 @@
-"""What an audit looks for in a training besides: lines that wait for a card, the format that it computes in, split batches."""
+"""What an audit looks for in a training besides: lines that wait for a card, the format that it
+computes in, split batches.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from brimful_inside.probe.memory.device_memory import is_started
 from brimful_inside.wire import Precision
 
 MAX_LINES = 16
-_READS = ("item", "tolist", "__float__", "__int__", "__bool__")  # of a value on a card: the host waits for all that came before
+_READS = (
+    "item",
+    "tolist",
+    "__float__",
+    "__int__",
+    "__bool__",
+)  # of a value on a card: the host waits for all that came before
 
 
 class Audited:
@@ -26,7 +34,10 @@ class Audited:
         self._reads: Counter[str] = Counter()
         self._autocast: Optional[str] = None
         self._dtypes: Set[str] = set()
-        self._elements: Dict[bool, int] = {True: 0, False: 0}  # of weights of convolutions, and of others
+        self._elements: Dict[bool, int] = {
+            True: 0,
+            False: 0,
+        }  # of weights of convolutions, and of others
 
     def read_on_host(self, tensor: Any, frame: Any) -> None:
         if tensor.device.type != "cpu" and is_users(frame.f_code.co_filename):

@@ -1,4 +1,6 @@
-"""DataLoaders and the passes over them, patched in torch's base classes, and which batches went into which step."""
+"""DataLoaders and the passes over them, patched in torch's base classes, and which batches went
+into which step.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,27 @@ MAX_LOADERS = 64
 KEPT_BATCHES = 64
 MOST_AHEAD = 32  # steps: of 16 workers with two batches each
 KEPT_BYTES = 256 << 20  # of a batch that later passes give again
-# What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has drawn and not returned yet.
+# What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has drawn and
+# not returned yet.
 ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
 
 
 class Consumption:
-    """Which batches went into which step. A script may draw more than a step uses: accelerate draws one batch ahead. What is
-    drawn before the first forward pass beyond what later steps draw is that lookahead, and every count is moved back by it."""
+    """Which batches went into which step. A script may draw more than a step uses: accelerate draws
+    one batch ahead. What is drawn before the first forward pass beyond what later steps draw is
+    that lookahead, and every count is moved back by it."""
 
     def __init__(self) -> None:
         self._given: Dict[int, List[Optional[int]]] = {}  # pass -> samples of each batch it gave
-        self._marks: List[List[Tuple[int, int, bool]]] = []  # by step: (pass, batches given so far, whether it had ended)
+        self._marks: List[
+            List[Tuple[int, int, bool]]
+        ] = []  # by step: (pass, batches given so far, whether it had ended)
         self._fresh: Deque[Tuple[Pass, Optional[int]]] = deque()
         self._ahead: Dict[int, int] = {}  # pass -> batches given when its first batch was worked on
         self._active: Dict[int, Pass] = {}  # those that the last steps drew from
-        self.latest: Optional[int] = None  # samples that were drawn for the latest step (or ahead of it)
+        self.latest: Optional[int] = (
+            None  # samples that were drawn for the latest step (or ahead of it)
+        )
 
     def given(self, one: Pass, samples: Optional[int]) -> None:
         self._fresh.append((one, samples))
@@ -64,7 +72,9 @@ class Consumption:
         for one, samples in drawn:
             self._given.setdefault(one.serial, []).append(samples)
             self._active[one.serial] = one
-        self._marks.append([(serial, len(self._given[serial]), one.ended) for serial, one in self._active.items()])
+        self._marks.append(
+            [(serial, len(self._given[serial]), one.ended) for serial, one in self._active.items()]
+        )
         self._active = {serial: one for serial, one in self._active.items() if not one.ended}
 
     def _lookahead(self, serial: int) -> int:
@@ -74,7 +84,9 @@ class Consumption:
         return max(0, counts[0] - (counts[1] - counts[0]))
 
     def by_step(self) -> Tuple[List[int], List[Optional[int]]]:
-        """(batches, samples) of each step. Of several loaders drawn side by side, the most batches and all samples count."""
+        """(batches, samples) of each step. Of several loaders drawn side by side, the most batches
+        and all samples count.
+        """
         used: Dict[int, int] = {}
         batches: List[int] = []
         samples: List[Optional[int]] = []
@@ -99,7 +111,9 @@ class Loaders:
         self._audits = audits
         self._imaginary = imaginary
         self._time_of = time_of  # batches of up to so many samples, in the first rank
-        self._held: Dict[int, Any] = {}  # by pass: a loader to be timed that the script may keep nowhere
+        self._held: Dict[
+            int, Any
+        ] = {}  # by pass: a loader to be timed that the script may keep nowhere
         self._all: List[Loader] = []
         self._serial = 0
         self.consumption = Consumption()
@@ -135,10 +149,14 @@ class Loaders:
 
     def time_trained(self, in_worker: Callable[[], None]) -> None:
         """Times the loader that is trained on; `in_worker` as in `rates_of`."""
-        trained = (known for known in self._all if known.role == TRAIN and known.loader() is not None)
+        trained = (
+            known for known in self._all if known.role == TRAIN and known.loader() is not None
+        )
         most, one = self._time_of, max(trained, key=lambda known: known.batches_seen, default=None)
         if one is not None and most and exit.world()[0] == 0:
-            with contextlib.suppress(Exception):  # a data set on the card, or of keys that are no numbers: it stays untimed
+            with contextlib.suppress(
+                Exception
+            ):  # a data set on the card, or of keys that are no numbers: it stays untimed
                 one.rates = rates_of(one.loader(), most, in_worker)
         self._time_of = None
         self._held.clear()
@@ -158,7 +176,9 @@ class Loaders:
         return self._pass(one.loader)
 
     def _known(self, loader: Any) -> Loader:
-        """A loader not seen before takes the place of one that is gone (scripts make one an epoch), or is new."""
+        """A loader not seen before takes the place of one that is gone (scripts make one an epoch),
+        or is new.
+        """
         for known in self._all:
             if known.loader() is loader:
                 return known
@@ -173,22 +193,36 @@ class Loaders:
         return new
 
     def same_batch(self, loader: Any) -> Any:
-        """A pass over a training loader with workers that gives what one before gave; None where that is not known."""
+        """A pass over a training loader with workers that gives what one before gave; None where
+        that is not known.
+        """
         known = self._known(loader)
         return None if known.kept is None or known.role != TRAIN else SameBatch(loader, *known.kept)
 
     def keep(self, one: Pass, iterator: Any, batch: Any) -> None:
-        """For `same_batch`. A spawned worker imports the script and its libraries anew, at each pass."""
-        if one.loader.kept is not None or not isinstance(iterator, torch_dataloader._MultiProcessingDataLoaderIter):
+        """For `same_batch`. A spawned worker imports the script and its libraries anew, at each
+        pass.
+        """
+        if one.loader.kept is not None or not isinstance(
+            iterator, torch_dataloader._MultiProcessingDataLoaderIter
+        ):
             return
         if sum(part.nbytes for part in batch_tensors.tensors_of(batch)) <= KEPT_BYTES:
             one.loader.kept = copy.deepcopy(batch), one.loader.samples_of_latest
 
     def steps_ahead(self, steps: int) -> int:
-        """After so many slow first steps: how many more may find batches that workers made meanwhile, and show no speed that
-        lasts."""
-        trained = max((one for one in self._all if one.role == TRAIN), key=lambda one: one.batches_seen, default=None)
-        return 0 if trained is None else min(MOST_AHEAD, -(-trained.ahead * steps // max(1, trained.batches_seen)))
+        """After so many slow first steps: how many more may find batches that workers made
+        meanwhile, and show no speed that lasts."""
+        trained = max(
+            (one for one in self._all if one.role == TRAIN),
+            key=lambda one: one.batches_seen,
+            default=None,
+        )
+        return (
+            0
+            if trained is None
+            else min(MOST_AHEAD, -(-trained.ahead * steps // max(1, trained.batches_seen)))
+        )
 
     def is_trained(self, loader: Any) -> bool:
         return any(known.role == TRAIN and known.loader() is loader for known in self._all)
@@ -196,13 +230,19 @@ class Loaders:
     def gave(self, one: Pass, iterator: Any, batch: Any, waited_s: float) -> None:
         pending = iterator.__dict__.get(INDICES)
         index = pending.popleft() if pending else None
-        samples = samples_in(index, batch, iterator._dataset_kind == torch_dataloader._DatasetKind.Iterable)
+        samples = samples_in(
+            index, batch, iterator._dataset_kind == torch_dataloader._DatasetKind.Iterable
+        )
         one.given += 1
         one.samples = None if samples is None or one.samples is None else one.samples + samples
         loader = one.loader
         loader.batches_seen += 1
         loader.samples_of_latest = samples
-        loader.samples_seen = None if samples is None or loader.samples_seen is None else loader.samples_seen + samples
+        loader.samples_seen = (
+            None
+            if samples is None or loader.samples_seen is None
+            else loader.samples_seen + samples
+        )
         loader.wait_s += waited_s
         if (one.role or loader.role) != EVAL:
             self._waited_s += waited_s
@@ -215,14 +255,17 @@ class Loaders:
             self.recent.append(one)
 
     def decide(self, one: Pass, role: str) -> None:
-        """A loader that was trained on once is a training loader, even where an accuracy over it is computed as well."""
+        """A loader that was trained on once is a training loader, even where an accuracy over it is
+        computed as well.
+        """
         one.role, one.judged_at = role, one.given
         if one.loader.role is None or role == TRAIN:
             one.loader.role = role
 
     def trained(self) -> Optional[Pass]:
-        """A backward pass or a step happened: the batches since the last one were for training. Returns a pass that was taken
-        for an evaluation, by a teacher's forward pass under no_grad before the student's."""
+        """A backward pass or a step happened: the batches since the last one were for training.
+        Returns a pass that was taken for an evaluation, by a teacher's forward pass under no_grad
+        before the student's."""
         mistaken = None
         for one in reversed(self.recent):
             if one.role is None:
@@ -238,7 +281,9 @@ class Loaders:
         waited, self._waited_s = self._waited_s, 0.0
         return waited
 
-    def read(self, seconds: Callable[[List[Any]], List[float]] = lambda marks: []) -> List[LoaderSeen]:
+    def read(
+        self, seconds: Callable[[List[Any]], List[float]] = lambda marks: []
+    ) -> List[LoaderSeen]:
         return [known.read(self._imaginary, seconds) for known in self._all[:MAX_LOADERS]]
 
 
@@ -262,10 +307,11 @@ class _Ended(StopIteration):
 
 
 def patch_loaders(probe_of_rank: Callable[[], Any]) -> None:
-    """Into the base classes: once a process, whatever number of probes it has. `probe_of_rank()` is the probe.
+    """Into the base classes: once a process, whatever number of probes it has. `probe_of_rank()` is
+    the probe.
 
-    An iterator is where a pass is seen, whoever asked for it: subclasses of DataLoader keep one over several passes
-    (ultralytics), and loaders that are none use torch's iterators (fastai).
+    An iterator is where a pass is seen, whoever asked for it: subclasses of DataLoader keep one
+    over several passes (ultralytics), and loaders that are none use torch's iterators (fastai).
     """
     base = torch_dataloader._BaseDataLoaderIter
     rank = guarded(probe_of_rank)
@@ -288,13 +334,24 @@ def _get_iterator(probe_of_rank: Callable[[], Any], original: Any, loader: Any) 
     return own
 
 
-def _init(probe_of_rank: Callable[[], Any], original: Any, iterator: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+def _init(
+    probe_of_rank: Callable[[], Any],
+    original: Any,
+    iterator: Any,
+    loader: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
     _begin_pass(probe_of_rank(), loader, iterator)
     original(iterator, loader, *args, **kwargs)
 
 
-def _reset(probe_of_rank: Callable[[], Any], original: Any, iterator: Any, *args: Any, **kwargs: Any) -> Any:
-    """Of workers that persist: another pass begins. What a pass left before its end had drawn is gone."""
+def _reset(
+    probe_of_rank: Callable[[], Any], original: Any, iterator: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Of workers that persist: another pass begins. What a pass left before its end had drawn is
+    gone.
+    """
     iterator.__dict__.pop(INDICES, None)
     one = iterator.__dict__.get(ATTRIBUTE)
     if args and one is not None and (one.given or one.ended):
@@ -309,8 +366,8 @@ def _begin_pass(probe: Any, loader: Any, iterator: Any) -> None:
 
 
 def _init_subclass(cls: Any, **kwargs: Any) -> None:
-    """A generator that a subclass has in place of `__iter__` ends where brimful ended the iterator that it draws from.
-    Iterators that it makes by itself (litdata) start workers as torch's do."""
+    """A generator that a subclass has in place of `__iter__` ends where brimful ended the iterator
+    that it draws from. Iterators that it makes by itself (litdata) start workers as torch's do."""
     super(torch_dataloader.DataLoader, cls).__init_subclass__(**kwargs)
     own = cls.__dict__.get("__iter__")
     if inspect.isgeneratorfunction(own):

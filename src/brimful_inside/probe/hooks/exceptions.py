@@ -1,4 +1,6 @@
-"""Exceptions that end the script, out of memory wherever it is raised, and errors that mean: this script needs a real card."""
+"""Exceptions that end the script, out of memory wherever it is raised, and errors that mean: this
+script needs a real card.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,19 @@ from brimful_inside.wire import Failure
 UNSUPPORTED, CRASHED = "unsupported", "crashed"
 _INTERRUPTS = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
-# How PyTorch and others say that a tensor has no data; "meta" is the imaginary card (imaginary/cuda_api/devices.py).
-_NO_DATA = re.compile(r"\bmeta\b|Meta[A-Z]\w*Type|data is not allocated yet|Cannot access data pointer", re.IGNORECASE)
-_DRIVER = re.compile(r"libcuda|libcudart|libnvrtc|NVIDIA driver|cudaGetDeviceCount|CUDA driver|active drivers")
+# How PyTorch and others say that a tensor has no data; "meta" is the imaginary card
+# (imaginary/cuda_api/devices.py).
+_NO_DATA = re.compile(
+    r"\bmeta\b|Meta[A-Z]\w*Type|data is not allocated yet|Cannot access data pointer", re.IGNORECASE
+)
+_DRIVER = re.compile(
+    r"libcuda|libcudart|libnvrtc|NVIDIA driver|cudaGetDeviceCount|CUDA driver|active drivers"
+)
 # How torch hands on what a loader's worker raised (torch/_utils.py: ExceptionWrapper).
 _OF_WORKER = re.compile(
-    r"Caught (?P<type>\S+) in (?P<who>[^\n]*worker process \d+|pin memory thread[^\n]*)\.\nOriginal (?P<trace>.*)", re.DOTALL
+    r"Caught (?P<type>\S+) in (?P<who>[^\n]*worker process \d+|pin memory "
+    r"thread[^\n]*)\.\nOriginal (?P<trace>.*)",
+    re.DOTALL,
 )
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 # Of these an imaginary card raises none on purpose: in its own code they are defects.
@@ -34,29 +43,43 @@ _DEFECTS = (AttributeError, TypeError, LookupError, NameError, AssertionError, A
 _BUILDS = re.compile(r"torch[/\\]utils[/\\]cpp_extension\.py$")
 _DEEPSPEED = re.compile(r"-packages[/\\]deepspeed[/\\]")
 _INSTEAD_OF_DEEPSPEED = (
-    "DeepSpeed is not modelled, for its optimizers are CUDA extensions. PyTorch's own sharding is: predict the same with "
-    "fully_shard (FSDP2; of the Trainer, fsdp='full_shard' with fsdp_config={'fsdp_version': 2}), which shards what ZeRO-3 "
-    "does; with reshard_after_forward=False it stands for ZeRO-2, and ZeroRedundancyOptimizer for ZeRO-1"
+    "DeepSpeed is not modelled, for its optimizers are CUDA extensions. PyTorch's own sharding "
+    "is: predict the same with "
+    "fully_shard (FSDP2; of the Trainer, fsdp='full_shard' with fsdp_config={'fsdp_version': "
+    "2}), which shards what ZeRO-3 "
+    "does; with reshard_after_forward=False it stands for ZeRO-2, and ZeroRedundancyOptimizer "
+    "for ZeRO-1"
 )
 
 _LIBRARIES = tuple(
-    os.path.normcase(path) + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts")) if path
+    os.path.normcase(path) + os.sep
+    for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts"))
+    if path
 )
 _QUOTED_PATH = re.compile(r"'(/[^']+)'")
 _OURS = os.path.normcase(os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))) + os.sep
 
 
 def kind_of(error: BaseException) -> str:
-    """Out of device memory, out of host memory, a call that the imaginary card lacks, or a crash of the script's own."""
+    """Out of device memory, out of host memory, a call that the imaginary card lacks, or a crash of
+    the script's own.
+    """
     kinds = (*type(error).__mro__, *type(error.__cause__).__mro__)
-    if any(kind.__name__ == "Unsupported" and kind.__module__.startswith("brimful_inside.imaginary") for kind in kinds):
+    if any(
+        kind.__name__ == "Unsupported" and kind.__module__.startswith("brimful_inside.imaginary")
+        for kind in kinds
+    ):
         return UNSUPPORTED
     pattern = match_oom(qualified_name(type(error)), _message(error))
     return pattern.kind if pattern is not None else CRASHED
 
 
 def qualified_name(cls: type) -> str:
-    return cls.__qualname__ if cls.__module__ == "builtins" else "%s.%s" % (cls.__module__, cls.__qualname__)
+    return (
+        cls.__qualname__
+        if cls.__module__ == "builtins"
+        else "%s.%s" % (cls.__module__, cls.__qualname__)
+    )
 
 
 def _message(error: BaseException) -> str:
@@ -67,11 +90,17 @@ def _message(error: BaseException) -> str:
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is neither an installed package's (nor its entry point), nor Python's, nor ours."""
+    """Whether a file is neither an installed package's (nor its entry point), nor Python's, nor
+    ours.
+    """
     if path.startswith("<"):
         return path.startswith(("<stdin>", "<string>"))
     normal = os.path.normcase(os.path.abspath(path))
-    return not ("site-packages" in normal or "dist-packages" in normal or normal.startswith((_OURS, *_LIBRARIES)))
+    return not (
+        "site-packages" in normal
+        or "dist-packages" in normal
+        or normal.startswith((_OURS, *_LIBRARIES))
+    )
 
 
 def where_in_users_code(trace: Any) -> Optional[str]:
@@ -80,17 +109,23 @@ def where_in_users_code(trace: Any) -> Optional[str]:
     return "%s:%d in %s" % found[-1] if found else None
 
 
-def _of_user(frames: Iterable[Any], is_users: Callable[[str], bool]) -> Iterator[Tuple[str, int, str]]:
-    """(file, line, function) of the user's frames, outermost first. What a module made of a text (the `__init__` of a
-    dataclass) has no line of its own."""
+def _of_user(
+    frames: Iterable[Any], is_users: Callable[[str], bool]
+) -> Iterator[Tuple[str, int, str]]:
+    """(file, line, function) of the user's frames, outermost first. What a module made of a text
+    (the `__init__` of a dataclass) has no line of its own."""
     for frame, line in frames:
         file = frame.f_code.co_filename
         if is_users(file) and not (file == "<string>" and "__file__" in frame.f_globals):
             yield file, line, frame.f_code.co_name
 
 
-def needs_real_card(error: BaseException, is_users: Callable[[str], bool] = is_users) -> Optional[str]:
-    """The user's line that needed a real card, and why, in one sentence; None where the error means nothing of the kind."""
+def needs_real_card(
+    error: BaseException, is_users: Callable[[str], bool] = is_users
+) -> Optional[str]:
+    """The user's line that needed a real card, and why, in one sentence; None where the error means
+    nothing of the kind.
+    """
     frames = list(traceback.walk_tb(error.__traceback__))
     text = _message(error)
     if _is_about_deepspeed(error, frames):
@@ -99,7 +134,9 @@ def needs_real_card(error: BaseException, is_users: Callable[[str], bool] = is_u
         why = "it builds a CUDA extension, and an imaginary card cannot run that"
     elif _DRIVER.search(text):
         why = "it calls NVIDIA's driver, past PyTorch"
-    elif isinstance(error, (RuntimeError, BufferError)) and _NO_DATA.search(text):  # a KeyError of "meta" is the script's own
+    elif isinstance(error, (RuntimeError, BufferError)) and _NO_DATA.search(
+        text
+    ):  # a KeyError of "meta" is the script's own
         why = "it needs what the card's tensors hold"
     else:
         return None
@@ -121,15 +158,26 @@ def raised_by(error: BaseException) -> str:
         return "refused"
     if _OF_WORKER.match(_message(error)):
         return "worker"
-    files = [os.path.normcase(frame.f_code.co_filename) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    files = [
+        os.path.normcase(frame.f_code.co_filename)
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
     ours = [file[len(_OURS) :].split(os.sep, 1)[0] for file in files if file.startswith(_OURS)]
     if ours and files[-1].startswith(_OURS) and isinstance(error, _DEFECTS):
         return "brimful"
     if isinstance(error, OSError):
         overlay = getattr(current_context(), "overlay", None)
-        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, (str, bytes))]
+        names = [
+            os.fsdecode(name)
+            for name in (error.filename, error.filename2)
+            if isinstance(name, (str, bytes))
+        ]
         names = names or _QUOTED_PATH.findall(_message(error))  # of a library in C++
-        return "sandbox" if overlay is not None and any(overlay.is_why(error, name) for name in names) else "script"
+        return (
+            "sandbox"
+            if overlay is not None and any(overlay.is_why(error, name) for name in names)
+            else "script"
+        )
     return "card" if "imaginary" in ours and not is_users(files[-1]) else "script"
 
 
@@ -137,33 +185,47 @@ def _own_words(error: BaseException) -> Tuple[str, str, Optional[str]]:
     """(type, message, where) of an error; of one that a loader's worker raised, the worker's own."""
     found = _OF_WORKER.match(_message(error))
     if found is None:
-        return qualified_name(type(error)), _message(error), where_in_users_code(error.__traceback__)
+        return (
+            qualified_name(type(error)),
+            _message(error),
+            where_in_users_code(error.__traceback__),
+        )
     last = found["trace"].strip().splitlines()[-1]
     frames = [
-        f"{one['file']}:{one['line']} in {one['name']}" for one in _FRAME.finditer(found["trace"]) if is_users(one["file"])
+        f"{one['file']}:{one['line']} in {one['name']}"
+        for one in _FRAME.finditer(found["trace"])
+        if is_users(one["file"])
     ]
     return found["type"], last.partition(": ")[2] or last, frames[-1] if frames else None
 
 
 class Failures:
-    """Reports each failure once. `now()` gives (phase, step, whether the measured steps are complete)."""
+    """Reports each failure once. `now()` gives (phase, step, whether the measured steps are
+    complete).
+    """
 
     def __init__(self, emit: Callable[[Any], None], now: Callable[[], Any]):
         self._emit = emit
         self._now = now
-        self._pending: Optional[Failure] = None  # out of memory, and not known yet whether the script catches it
+        self._pending: Optional[Failure] = (
+            None  # out of memory, and not known yet whether the script catches it
+        )
         self._reported: List[int] = []
         self.last: Optional[Failure] = None
 
     @guarded
     def left_the_script(self, error: BaseException) -> None:
-        """An exception that nobody caught. The same one may come by several ways (a spawned rank's wrapper, the hook)."""
+        """An exception that nobody caught. The same one may come by several ways (a spawned rank's
+        wrapper, the hook).
+        """
         if id(error) in self._reported or isinstance(error, _INTERRUPTS):
             return
         self._reported.append(id(error))
         pending, self._pending = self._pending, None
         failure = self._failure(error, caught=False)
-        if pending is not None and pending.kind == failure.kind:  # the phase where memory ran out, which the script has left
+        if (
+            pending is not None and pending.kind == failure.kind
+        ):  # the phase where memory ran out, which the script has left
             failure = dataclasses.replace(failure, phase=pending.phase)
         self._report(failure)
 
@@ -175,17 +237,23 @@ class Failures:
 
     @guarded
     def out_of_memory(self, error: Optional[BaseException] = None, message: str = "") -> None:
-        """Memory ran out. Reported as caught once the script continues, else with the exception that leaves it."""
+        """Memory ran out. Reported as caught once the script continues, else with the exception
+        that leaves it.
+        """
         if error is not None:
             self._pending = self._failure(error, caught=True)
             return
         phase, step, after = self._now()
         stack = "".join(traceback.format_stack(sys._getframe(1)))
         name = "torch.OutOfMemoryError"
-        self._pending = Failure("out_of_device_memory", name, message, stack, None, phase, step, True, after)
+        self._pending = Failure(
+            "out_of_device_memory", name, message, stack, None, phase, step, True, after
+        )
 
     def script_continues(self) -> None:
-        """A batch, a backward pass or a step came after memory ran out: the script caught the error."""
+        """A batch, a backward pass or a step came after memory ran out: the script caught the
+        error.
+        """
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._report(pending)
@@ -197,7 +265,9 @@ class Failures:
     def _failure(self, error: BaseException, caught: bool) -> Failure:
         phase, step, after = self._now()
         kind = kind_of(error)
-        imaginary = "brimful_inside.imaginary.state.device" in sys.modules  # where there is an imaginary card, and only there
+        imaginary = (
+            "brimful_inside.imaginary.state.device" in sys.modules
+        )  # where there is an imaginary card, and only there
         needs = needs_real_card(error) if kind == CRASHED and imaginary else None
         name, message, where = _own_words(error)
         return Failure(

@@ -1,4 +1,6 @@
-"""Forward passes, seen by a hook that is there for one call, and backward passes with the losses they start from."""
+"""Forward passes, seen by a hook that is there for one call, and backward passes with the losses
+they start from.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _compiled = False  # torch.compile was used: a global hook would break its graph
 
 
 class ForwardWatch:
-    """Calls back at the next forward pass of any module, once, so that a step pays some microseconds."""
+    """Calls back at the next forward pass of any module, once, so that a step pays some
+    microseconds.
+    """
 
     def __init__(self, callback: Callable[[Any, Any], None]):
         self._callback = callback
@@ -26,7 +30,9 @@ class ForwardWatch:
         self._with_gradients = False
 
     def arm(self, with_gradients: bool = False) -> None:
-        """For the next forward pass; `with_gradients` for the next that has them, and the hook stays until then."""
+        """For the next forward pass; `with_gradients` for the next that has them, and the hook
+        stays until then.
+        """
         self._with_gradients = with_gradients
         if self._handle is None and not _compiled:
             self._handle = torch.nn.modules.module.register_module_forward_pre_hook(self._fire)
@@ -44,8 +50,9 @@ class ForwardWatch:
 
 
 class Repetition:
-    """Calls back when a module has made `most` forward passes one after another in which `peak()` did not rise: a sampling
-    loop, or an evaluation without a loader. Passes that the imaginary card looked up do not count: no hook runs after them."""
+    """Calls back when a module has made `most` forward passes one after another in which `peak()`
+    did not rise: a sampling loop, or an evaluation without a loader. Passes that the imaginary card
+    looked up do not count: no hook runs after them."""
 
     def __init__(self, peak: Callable[[], Any], most: int, callback: Callable[[], None]):
         self._peak, self._most, self._callback = peak, most, callback
@@ -55,8 +62,8 @@ class Repetition:
         self._passes = 0
 
     def watch(self, module: Any) -> None:
-        """From now on, until `stop`: the passes of this module. One without parameters generates nothing: transforms of
-        samples are modules too."""
+        """From now on, until `stop`: the passes of this module. One without parameters generates
+        nothing: transforms of samples are modules too."""
         self.stop()
         if next(module.parameters(), None) is None:
             return
@@ -79,7 +86,9 @@ class Repetition:
 
 
 def trains_now() -> bool:
-    """Whether this thread is inside a forward pass with gradients of a module in training mode. The outermost module counts."""
+    """Whether this thread is inside a forward pass with gradients of a module in training mode. The
+    outermost module counts.
+    """
     frame: Any = sys._getframe(1)
     outermost = None
     while frame is not None:
@@ -89,12 +98,19 @@ def trains_now() -> bool:
 
 
 def trained_in(trace: Any) -> bool:
-    """Whether the forward pass that an error has left by now was of a module in training mode. The outermost module counts."""
-    return _is_training(next((frame for frame, _ in traceback.walk_tb(trace) if _calls_a_module(frame)), None))
+    """Whether the forward pass that an error has left by now was of a module in training mode. The
+    outermost module counts.
+    """
+    return _is_training(
+        next((frame for frame, _ in traceback.walk_tb(trace) if _calls_a_module(frame)), None)
+    )
 
 
 def _calls_a_module(frame: Any) -> bool:
-    return frame.f_code.co_name == "_call_impl" and frame.f_globals.get("__name__") == "torch.nn.modules.module"
+    return (
+        frame.f_code.co_name == "_call_impl"
+        and frame.f_globals.get("__name__") == "torch.nn.modules.module"
+    )
 
 
 def _is_training(frame: Any) -> bool:
@@ -124,14 +140,18 @@ def patch_backward() -> None:
 
 
 class Losses:
-    """The numbers that backward() was called on, read at the end; without `cut`, in a whole run, those on the host alone."""
+    """The numbers that backward() was called on, read at the end; without `cut`, in a whole run,
+    those on the host alone.
+    """
 
     def __init__(self, imaginary: bool, cut: bool = True):
         self._imaginary = imaginary
         self._cut = cut
         self._kept: List[Any] = []
         self._of_step: Optional[float] = None
-        self.latest: Optional[float] = None  # of a whole run: as reported, else of its latest step, where that is on the host
+        self.latest: Optional[float] = (
+            None  # of a whole run: as reported, else of its latest step, where that is on the host
+        )
         self.reported = False  # the script reports its loss: what goes backward is not shown
 
     def backward(self, tensors: Any) -> None:
@@ -139,7 +159,11 @@ class Losses:
         if self._imaginary or (len(self._kept) >= KEPT_LOSSES and self._cut):
             return
         loss = tensors if isinstance(tensors, torch.Tensor) else (tensors[0] if tensors else None)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not (self._cut or loss.device.type == "cpu"):
+        if (
+            not isinstance(loss, torch.Tensor)
+            or loss.numel() != 1
+            or not (self._cut or loss.device.type == "cpu")
+        ):
             return
         kept = loss.detach()
         kept = kept.clone() if kept.untyped_storage().nbytes() > SMALL_BYTES else kept
@@ -149,17 +173,23 @@ class Losses:
             self._kept.append(kept)
 
     def step(self) -> None:
-        """A step is complete. Its loss is the sum of its backward passes: the script weighs its micro-batches."""
+        """A step is complete. Its loss is the sum of its backward passes: the script weighs its
+        micro-batches.
+        """
         loss, self._of_step = self._of_step, None
         if not self.reported:
             self.latest = loss
 
     def report(self, loss: Optional[float]) -> None:
-        """The script's own number takes the place of what goes backward, which may be scaled or a part of the mean."""
+        """The script's own number takes the place of what goes backward, which may be scaled or a
+        part of the mean.
+        """
         self.reported, self.latest = True, loss
 
     def unscale(self, scaler: Any) -> None:
-        """A GradScaler's step begins: what went backward for it was the loss times its scale, here on the host."""
+        """A GradScaler's step begins: what went backward for it was the loss times its scale, here
+        on the host.
+        """
         if self._of_step is not None and scaler.is_enabled():
             self._of_step /= scaler.get_scale()
 
@@ -168,7 +198,9 @@ class Losses:
         self._of_step = None
 
     def read(self, waits: bool) -> List[float]:
-        """Their values, at the end of a trial alone. Those on a device wait for it: with `waits` only."""
+        """Their values, at the end of a trial alone. Those on a device wait for it: with `waits`
+        only.
+        """
         values = []
         for loss in self._kept:
             if waits or loss.device.type == "cpu":

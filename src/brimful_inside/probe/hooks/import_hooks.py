@@ -1,4 +1,6 @@
-"""Callbacks for imports: called right after a module's code has run, before whoever imported it continues."""
+"""Callbacks for imports: called right after a module's code has run, before whoever imported it
+continues.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ Callback = Callable[[Any], None]
 
 @contextlib.contextmanager
 def _collector_off(freeze: bool) -> Iterator[None]:
-    """No garbage collection meanwhile; nor, with `freeze`, ever after among the objects that are there then. Going through a
-    package's objects again and again takes 0.2 of the 1.5 s of ``import torch``, and 0.4 of the 1.4 s of ``import
-    torch._dynamo`` (measured, torch 2.13 on a CPU)."""
+    """No garbage collection meanwhile; nor, with `freeze`, ever after among the objects that are
+    there then. Going through a package's objects again and again takes 0.2 of the 1.5 s of ``import
+    torch``, and 0.4 of the 1.4 s of ``import torch._dynamo`` (measured, torch 2.13 on a CPU)."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -31,7 +33,9 @@ def _collector_off(freeze: bool) -> Iterator[None]:
 
 
 class _Loader(importlib.abc.Loader):
-    """The real loader, and after it the callbacks. It takes itself out of the module's spec before the module's code runs."""
+    """The real loader, and after it the callbacks. It takes itself out of the module's spec before
+    the module's code runs.
+    """
 
     def __init__(self, real: Any, hooks: ImportHooks):
         self._real = real
@@ -50,7 +54,9 @@ class _Loader(importlib.abc.Loader):
 
 
 class ImportHooks(importlib.abc.MetaPathFinder):
-    """A finder that finds nothing itself: for the names it knows it asks the others and wraps the loader they return."""
+    """A finder that finds nothing itself: for the names it knows it asks the others and wraps the
+    loader they return.
+    """
 
     def __init__(self) -> None:
         self._callbacks: Dict[str, List[Callback]] = {}
@@ -65,7 +71,9 @@ class ImportHooks(importlib.abc.MetaPathFinder):
             self._callbacks_of(name).append(callback)
 
     def load_quietly(self, name: str, freeze: bool = False) -> None:
-        """The garbage collector is off while `name` is imported, and as before when the callbacks run."""
+        """The garbage collector is off while `name` is imported, and as before when the callbacks
+        run.
+        """
         if name not in sys.modules:
             self._quietly[name] = freeze
             self._callbacks_of(name)
@@ -75,13 +83,19 @@ class ImportHooks(importlib.abc.MetaPathFinder):
             sys.meta_path.insert(0, self)
         return self._callbacks.setdefault(name, [])
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[importlib.machinery.ModuleSpec]:
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> Optional[importlib.machinery.ModuleSpec]:
         if name not in self._callbacks or name in self._searching:
             return None
         self._searching.append(name)
         try:
             for finder in list(sys.meta_path):
-                spec = finder.find_spec(name, path, target) if finder is not self and hasattr(finder, "find_spec") else None
+                spec = (
+                    finder.find_spec(name, path, target)
+                    if finder is not self and hasattr(finder, "find_spec")
+                    else None
+                )
                 if spec is not None:
                     if spec.loader is not None and hasattr(spec.loader, "exec_module"):
                         spec.loader = _Loader(spec.loader, self)
@@ -92,7 +106,11 @@ class ImportHooks(importlib.abc.MetaPathFinder):
 
     def load(self, module: Any, loader: Any) -> None:
         name = module.__name__
-        with _collector_off(self._quietly[name]) if name in self._quietly else contextlib.nullcontext():
+        with (
+            _collector_off(self._quietly[name])
+            if name in self._quietly
+            else contextlib.nullcontext()
+        ):
             loader.exec_module(module)
         for callback in self._callbacks.pop(module.__name__, []):
             self._call(callback, module)

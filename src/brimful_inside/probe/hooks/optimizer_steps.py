@@ -1,4 +1,6 @@
-"""Optimizer steps: each update counted once, however its optimizer is wrapped; skipped ones, and those in CUDA graphs."""
+"""Optimizer steps: each update counted once, however its optimizer is wrapped; skipped ones, and
+those in CUDA graphs.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,11 @@ from brimful_inside.probe.context import current_probe, guarded, patch
 from brimful_inside.wire import OptimizerSeen
 
 BY_HAND = "no optimizer"  # the name under which steps without one of torch.optim are reported
-BY_HAND_AFTER = 2  # backward passes while the process has no optimizer: each counts as a step from then on
-MAX_OPTIMIZERS = 16  # reported one by one; a script with one optimizer a parameter (backward-fused updates) has hundreds
+BY_HAND_AFTER = (
+    2  # backward passes while the process has no optimizer: each counts as a step from then on
+)
+# reported one by one; a script with one optimizer a parameter (backward-fused updates) has hundreds
+MAX_OPTIMIZERS = 16
 
 
 class _Call(NamedTuple):
@@ -72,8 +77,12 @@ class Seen:
             skipped_steps=self.skipped,
             wrapped_by=self.kind if wrapped else None,
             uses_closure=self.uses_closure,
-            initial_learning_rates=_numbers([g["initial_lr"] for g in self.scheduled if "initial_lr" in g], waits),
-            max_learning_rates=_numbers([g["max_lr"] for g in self.scheduled if "max_lr" in g], waits),
+            initial_learning_rates=_numbers(
+                [g["initial_lr"] for g in self.scheduled if "initial_lr" in g], waits
+            ),
+            max_learning_rates=_numbers(
+                [g["max_lr"] for g in self.scheduled if "max_lr" in g], waits
+            ),
             relative_steps=self.relative_steps,
         )
 
@@ -85,7 +94,9 @@ class _Hand:
         self.param_groups: List[Any] = []
 
 
-_optimizers: Any = weakref.WeakSet()  # all there are: Python's collector lists none that was set aside (gc.freeze)
+_optimizers: Any = (
+    weakref.WeakSet()
+)  # all there are: Python's collector lists none that was set aside (gc.freeze)
 
 
 def patch_optimizers() -> None:
@@ -99,18 +110,29 @@ def _note_optimizer(original: Any, optimizer: Any, *args: Any, **kwargs: Any) ->
 
 
 class Steps:
-    """Counts steps. `on_begin()` runs before an outermost step, `on_step(number)` after each one of the pace-setter, which is
-    the optimizer that stepped first."""
+    """Counts steps. `on_begin()` runs before an outermost step, `on_step(number)` after each one of
+    the pace-setter, which is the optimizer that stepped first."""
 
-    def __init__(self, on_begin: Callable[[], None], on_step: Callable[[int], None], on_skip: Callable[[], None]):
+    def __init__(
+        self,
+        on_begin: Callable[[], None],
+        on_step: Callable[[int], None],
+        on_skip: Callable[[], None],
+    ):
         self._on_begin = on_begin
         self._on_step = on_step
         self._on_skip = on_skip
         self.seen: List[Seen] = []
-        self._alive: Dict[int, Seen] = {}  # by the optimizer's id, until it dies: the script's memory is not kept alive
-        self._trained: Any = weakref.WeakKeyDictionary()  # module -> whether an optimizer holds a parameter of it
+        self._alive: Dict[
+            int, Seen
+        ] = {}  # by the optimizer's id, until it dies: the script's memory is not kept alive
+        self._trained: Any = (
+            weakref.WeakKeyDictionary()
+        )  # module -> whether an optimizer holds a parameter of it
         self._calls = threading.local()
-        self.captured: Optional[List[Seen]] = None  # steps of the CUDA graph whose capture is under way: none is made
+        self.captured: Optional[List[Seen]] = (
+            None  # steps of the CUDA graph whose capture is under way: none is made
+        )
         self.pace: Optional[Seen] = None
         self.hooks_run = 0
         self._hand: Optional[_Hand] = None
@@ -131,13 +153,19 @@ class Steps:
         return bool(getattr(self._calls, "stack", None))
 
     def before(self, optimizer: Any, args: Any, kwargs: Any, frame: Any) -> None:
-        """`frame` is that of the call: it distinguishes a call that an exception ended from one around this one."""
+        """`frame` is that of the call: it distinguishes a call that an exception ended from one
+        around this one.
+        """
         stack = self._stack()
         if stack and not _is_running(stack[-1].frame):
             del stack[:]  # an exception left that step, and its post-hook never came
         if stack:
             outer, name = stack[0].seen, type(optimizer).__name__
-            if outer is not None and optimizer is not stack[0].optimizer and name not in outer.inner:
+            if (
+                outer is not None
+                and optimizer is not stack[0].optimizer
+                and name not in outer.inner
+            ):
                 outer.inner.append(name)
             stack.append(_Call(optimizer, frame, None))
             return
@@ -172,7 +200,9 @@ class Steps:
             self._on_step(seen.steps)
 
     def are_by_hand(self, backward_passes: int, device: Any) -> bool:
-        """Whether the script changes its weights without an optimizer of torch.optim: PyTorch's word_language_model does."""
+        """Whether the script changes its weights without an optimizer of torch.optim: PyTorch's
+        word_language_model does.
+        """
         if backward_passes == BY_HAND_AFTER and not self.seen and not _optimizers:
             self._hand = _Hand()
             seen = self._of(self._hand)
@@ -191,14 +221,23 @@ class Steps:
         return [seen.read(waits) for seen in self.seen[:MAX_OPTIMIZERS]]
 
     def trains(self, module: Any) -> bool:
-        """Whether an optimizer that stepped holds a parameter of `module`. True while none has stepped."""
+        """Whether an optimizer that stepped holds a parameter of `module`. True while none has
+        stepped.
+        """
         if not self._alive:
             return True
         known = self._trained.get(module)
         if known is None:
             own = {id(p) for p in module.parameters()}
-            optimizers = [o for o in (seen.optimizer() for seen in self._alive.values()) if o is not None]
-            known = any(id(p) in own for o in optimizers for group in o.param_groups for p in group["params"])
+            optimizers = [
+                o for o in (seen.optimizer() for seen in self._alive.values()) if o is not None
+            ]
+            known = any(
+                id(p) in own
+                for o in optimizers
+                for group in o.param_groups
+                for p in group["params"]
+            )
             self._trained[module] = known
         return known
 
@@ -223,11 +262,17 @@ def _is_running(frame: Any) -> bool:
 
 
 def _numbers(rates: List[Any], waits: bool) -> List[float]:
-    return [float(rate) for rate in rates if waits or not hasattr(rate, "device") or rate.device.type == "cpu"]
+    return [
+        float(rate)
+        for rate in rates
+        if waits or not hasattr(rate, "device") or rate.device.type == "cpu"
+    ]
 
 
 def _kept(rate: Any) -> Any:
-    """A learning rate as it is now: a tensor changes in place later, so it is copied (its value is read at the end)."""
+    """A learning rate as it is now: a tensor changes in place later, so it is copied (its value is
+    read at the end).
+    """
     return rate.detach().clone() if hasattr(rate, "detach") else rate
 
 
@@ -238,7 +283,9 @@ class CapturedSteps:
         self._steps = steps
         self._on_capture = on_capture
         self._on_replay = on_replay
-        self._taken: Any = weakref.WeakKeyDictionary()  # graph -> the optimizers whose steps it holds
+        self._taken: Any = (
+            weakref.WeakKeyDictionary()
+        )  # graph -> the optimizers whose steps it holds
 
     def capture_begin(self, graph: Any) -> None:
         self._steps.captured = []

@@ -27,7 +27,9 @@ class Loader:
         self.loader = weakref.ref(loader)
         self.role: Optional[str] = None
         self.passes = 0
-        self.epoch = 0  # of a subclass that has a generator as `__iter__`: how often that was asked for
+        self.epoch = (
+            0  # of a subclass that has a generator as `__iter__`: how often that was asked for
+        )
         self.batches_seen = 0
         self.samples_seen: Optional[int] = 0
         self.samples_of_latest: Optional[int] = None  # batch
@@ -36,22 +38,31 @@ class Loader:
         self.first: List[BatchSeen] = []
         self.rates: Dict[int, float] = {}  # number of workers -> samples per second
         self.facts = _facts(loader)
-        self.ahead = int(loader.num_workers) * (getattr(loader, "prefetch_factor", None) or 0)  # batches, at most
+        self.ahead = int(loader.num_workers) * (
+            getattr(loader, "prefetch_factor", None) or 0
+        )  # batches, at most
         self.workers_place = guarded(_workers_place)(loader)
         self.draws: Optional[Draws] = None
-        self.marks: List[List[Any]] = []  # in audits: of each pass of evaluation, when each batch was asked for
+        self.marks: List[
+            List[Any]
+        ] = []  # in audits: of each pass of evaluation, when each batch was asked for
         self.dataset = _weakly(loader.dataset)
         self._kind = type(loader.dataset), torch.is_grad_enabled()
 
     def is_that_of(self, gone: Loader) -> bool:
-        """Whether the script made this loader in the place of one that is gone: with the same settings, over the same data set
-        if that is still there, and gradients wanted or not as they were then."""
-        if gone.loader() is not None or not (gone.dataset() is None or gone.dataset() is self.dataset()):
+        """Whether the script made this loader in the place of one that is gone: with the same
+        settings, over the same data set if that is still there, and gradients wanted or not as they
+        were then."""
+        if gone.loader() is not None or not (
+            gone.dataset() is None or gone.dataset() is self.dataset()
+        ):
             return False
         return gone._kind == self._kind and gone.facts == self.facts
 
     def read(self, imaginary: bool, seconds: Callable[[List[Any]], List[float]]) -> LoaderSeen:
-        """`seconds`: from each mark to the next. Of a pass the first batch waits for the workers to start."""
+        """`seconds`: from each mark to the next. Of a pass the first batch waits for the workers to
+        start.
+        """
         times = [one for marks in self.marks for one in seconds(marks)[1:]]
         return LoaderSeen(
             role=self.role or EVAL,
@@ -69,7 +80,9 @@ class Loader:
 
 
 class Pass:
-    """One pass over a loader. Its role is not known before the script works on its first batch; the loader's is likely."""
+    """One pass over a loader. Its role is not known before the script works on its first batch; the
+    loader's is likely.
+    """
 
     def __init__(self, loader: Loader, serial: int):
         self.loader = loader
@@ -78,9 +91,12 @@ class Pass:
         self.role: Optional[str] = None
         self.given = 0  # batches
         self.samples: Optional[int] = 0  # of them
-        self.judged_at = 0  # batches given when its role was decided: a prefetcher draws some before any is worked on
+        # batches given when its role was decided: a prefetcher draws some before any is worked on
+        self.judged_at = 0
         self.operations = 0  # on an imaginary card, before the first of them
-        self.ahead = False  # the second batch was asked for when the first had been sent to the card at most
+        self.ahead = (
+            False  # the second batch was asked for when the first had been sent to the card at most
+        )
         self.ended = False
         self.marks: List[Any] = []
         loader.passes += 1
@@ -94,7 +110,9 @@ class Pass:
 
 
 def samples_in(index: Any, batch: Any, iterable: bool) -> Optional[int]:
-    """Samples of a batch: by the sampler's indices, else by the first dimension, at most an iterable data set's batch size."""
+    """Samples of a batch: by the sampler's indices, else by the first dimension, at most an
+    iterable data set's batch size.
+    """
     drawn = len(index) if hasattr(index, "__len__") else None
     if not iterable:
         return drawn if drawn is not None else 1
@@ -115,12 +133,18 @@ def _weakly(thing: Any) -> Callable[[], Any]:
 def _facts(loader: Any) -> Dict[str, Any]:
     """The loader's settings, as in `LoaderSeen`."""
     batches = batch_sampler_of(loader)
-    own = getattr(loader, "d", loader) if loader.dataset is loader else loader  # fastai's, behind what torch's iterators take
+    own = (
+        getattr(loader, "d", loader) if loader.dataset is loader else loader
+    )  # fastai's, behind what torch's iterators take
     sampler = batches if batches is not None else getattr(loader, "sampler", loader._index_sampler)
     plain = type(sampler).__name__ == "BatchSampler"
     inner = loader.sampler if plain else sampler
     iterable = loader._dataset_kind == torch_dataloader._DatasetKind.Iterable
-    sizes = getattr(loader, "batch_size", None), getattr(sampler, "batch_size", None), getattr(own, "bs", None)
+    sizes = (
+        getattr(loader, "batch_size", None),
+        getattr(sampler, "batch_size", None),
+        getattr(own, "bs", None),
+    )
     batch_size = next((size for size in sizes if size is not None), None)
     return {
         "batch_size": batch_size,
@@ -136,8 +160,9 @@ def _facts(loader: Any) -> Dict[str, Any]:
 
 
 def _workers_place(loader: Any) -> Optional[Place]:
-    """Where its number of workers can be set; None where not known, and where that may change what is trained on: each worker
-    gives a stream from its beginning, and has a copy of a random state that the data set holds."""
+    """Where its number of workers can be set; None where not known, and where that may change what
+    is trained on: each worker gives a stream from its beginning, and has a copy of a random state
+    that the data set holds."""
     places = places_of_loader(getattr(loader, "num_workers", None))
     if not places or loader._dataset_kind == torch_dataloader._DatasetKind.Iterable:
         return None
@@ -145,8 +170,8 @@ def _workers_place(loader: Any) -> Optional[Place]:
 
 
 def batch_sampler_of(loader: Any) -> Any:
-    """The sampler of batches, inside of one that repeats it for ever (ultralytics, timm). None without one: fastai's loaders
-    have no more than torch's iterators need."""
+    """The sampler of batches, inside of one that repeats it for ever (ultralytics, timm). None
+    without one: fastai's loaders have no more than torch's iterators need."""
     batches = getattr(loader, "batch_sampler", None)
     inner = getattr(batches, "sampler", None)
     return inner if isinstance(inner, BatchSampler) else batches
@@ -160,7 +185,9 @@ def _length(thing: Any) -> Optional[int]:
 
 
 def _length_of_iterable(loader: Any) -> Optional[int]:
-    """Batches of an iterable data set that knows its length. Not by len(loader), which remembers that it was asked."""
+    """Batches of an iterable data set that knows its length. Not by len(loader), which remembers
+    that it was asked.
+    """
     samples = _length(loader.dataset)
     if samples is None or getattr(loader, "batch_size", None) is None:
         return samples

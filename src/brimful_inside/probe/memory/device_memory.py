@@ -1,4 +1,6 @@
-"""Device memory by phase: one meter for a CPU, imaginary cards and real cards, and the peaks that the script resets as well."""
+"""Device memory by phase: one meter for a CPU, imaginary cards and real cards, and the peaks that
+the script resets as well.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ Work = Tuple[str, Optional[int]]  # `name` and `loader` of a `trace.Outside`
 
 
 class Held(NamedTuple):
-    """What the caching allocators of a process hold now, and how often they had to free their cache and try again."""
+    """What the caching allocators of a process hold now, and how often they had to free their cache
+    and try again.
+    """
 
     allocated_bytes: int  # of the fullest card
     reserved_bytes: int
@@ -26,11 +30,15 @@ class Held(NamedTuple):
 
 
 class DeviceMeter:
-    """What the probe asks of a device. As it stands here it is that of a CPU, which has no device memory."""
+    """What the probe asks of a device. As it stands here it is that of a CPU, which has no device
+    memory.
+    """
 
     context_bytes: Optional[int] = None  # outside PyTorch's allocator
     trace_file: Optional[str] = None
-    allocations: Optional[int] = None  # how many were made so far; None: the device itself shows whether it works
+    allocations: Optional[int] = (
+        None  # how many were made so far; None: the device itself shows whether it works
+    )
 
     def start(self, phase: str) -> None:
         """Resets the peaks, at the start of a phase."""
@@ -39,10 +47,14 @@ class DeviceMeter:
         """The phase that is about to end was this one; of interest to what a trace shows."""
 
     def step(self, number: int, counts: bool) -> None:
-        """A step is complete. `counts`: it is one of those that the trial makes to see what a step takes."""
+        """A step is complete. `counts`: it is one of those that the trial makes to see what a step
+        takes.
+        """
 
     def outside(self, work: Optional[Work]) -> None:
-        """From here on what runs is this work outside of the training's passes (`trace.Outside`); None: of the training."""
+        """From here on what runs is this work outside of the training's passes (`trace.Outside`);
+        None: of the training.
+        """
 
     def keep_outside(self, work: Work, amount: int) -> None:
         """What ran as this work since the last call was so much of it; with 0 it is left out."""
@@ -51,7 +63,9 @@ class DeviceMeter:
         """What ran as this work since it was kept last was the other."""
 
     def alive_bytes(self, settle: bool) -> Optional[int]:
-        """Of the fullest card, now; None where nobody knows. With `settle` garbage is collected first."""
+        """Of the fullest card, now; None where nobody knows. With `settle` garbage is collected
+        first.
+        """
         return None
 
     def operations(self) -> int:
@@ -66,7 +80,9 @@ class DeviceMeter:
         return None
 
     def leave_worker(self) -> None:
-        """This is a forked process that makes batches alone: torch becomes as it was without the probe."""
+        """This is a forked process that makes batches alone: torch becomes as it was without the
+        probe.
+        """
 
     def flush(self) -> None:
         """Writes what is not on the disk yet, before the process ends."""
@@ -76,17 +92,25 @@ class DeviceMeter:
         return {"context_bytes": self.context_bytes, "trace_file": self.trace_file}
 
     def on_out_of_memory(self, callback: Callable[..., None]) -> None:
-        """`callback(error, message)` whenever memory runs out, with the exception or with a message alone."""
+        """`callback(error, message)` whenever memory runs out, with the exception or with a message
+        alone.
+        """
 
 
 class ImaginaryMeter(DeviceMeter):
-    """The imaginary cards, which count for themselves and write the traces. Of several the fullest counts."""
+    """The imaginary cards, which count for themselves and write the traces. Of several the fullest
+    counts.
+    """
 
-    def __init__(self, gpu: Any, context_bytes: int, peaks: SharedPeaks, trace_files: Dict[int, str]):
+    def __init__(
+        self, gpu: Any, context_bytes: int, peaks: SharedPeaks, trace_files: Dict[int, str]
+    ):
         self._gpu = gpu
         self._peaks = peaks
         self._trace_files = trace_files  # by card, as they are opened
-        self._highest: Dict[int, Tuple[int, int]] = {}  # (allocated, reserved) of each card until the last phase began
+        self._highest: Dict[
+            int, Tuple[int, int]
+        ] = {}  # (allocated, reserved) of each card until the last phase began
         self.context_bytes: int = context_bytes
         self.on_out_of_memory = gpu.on_out_of_memory
 
@@ -132,7 +156,9 @@ class ImaginaryMeter(DeviceMeter):
         return sum(ledger.launches for ledger in self._gpu.ledgers)
 
     def peaks(self) -> Peaks:
-        allocated, reserved = _fullest([self._peaks.peaks(index) for index in range(self._gpu.count)])
+        allocated, reserved = _fullest(
+            [self._peaks.peaks(index) for index in range(self._gpu.count)]
+        )
         return allocated, reserved, reserved + self.context_bytes
 
     def leave_worker(self) -> None:
@@ -140,7 +166,10 @@ class ImaginaryMeter(DeviceMeter):
 
     def held(self) -> Optional[Held]:
         cards = [ledger.allocator for ledger in self._gpu.ledgers]
-        return Held(*_fullest([(c.allocated, c.reserved) for c in cards]), sum(c.num_alloc_retries for c in cards))
+        return Held(
+            *_fullest([(c.allocated, c.reserved) for c in cards]),
+            sum(c.num_alloc_retries for c in cards),
+        )
 
     @guarded
     def flush(self) -> None:
@@ -154,7 +183,11 @@ class ImaginaryMeter(DeviceMeter):
     def read(self) -> Dict[str, Any]:
         approximations = {str(name): int(count) for name, count in self._gpu.approximations.items()}
         communicators = sorted(self._gpu.communicators.values())
-        own = {"approximations": approximations, "communicators": communicators, "split_over": self._gpu.split_over}
+        own = {
+            "approximations": approximations,
+            "communicators": communicators,
+            "split_over": self._gpu.split_over,
+        }
         own["alike"] = sorted(map(list, self._gpu.machine.alike))
         return {**super().read(), **own, "cards": self._cards()}
 
@@ -179,12 +212,16 @@ class AcceleratorMeter(DeviceMeter):
 
     def __init__(self, peaks: SharedPeaks):
         self._peaks = peaks
-        self._unknown = not peaks.known  # this torch has no statistics of this kind of device (MPS, in some versions)
+        self._unknown = (
+            not peaks.known
+        )  # this torch has no statistics of this kind of device (MPS, in some versions)
         self._observes_memory = False
         self._on_out_of_memory: Any = None
 
     def _read(self, of_card: Callable[[int], Any]) -> List[Any]:
-        """`of_card` of each card, once torch has started them: the probe starts none (the script may still fork). Else []."""
+        """`of_card` of each card, once torch has started them: the probe starts none (the script
+        may still fork). Else [].
+        """
         if self._unknown or not is_started():
             return []
         self._observe_memory()
@@ -207,11 +244,17 @@ class AcceleratorMeter(DeviceMeter):
 
     def held(self) -> Optional[Held]:
         cards = self._read(self._peaks.now)
-        return Held(*_fullest([card[:2] for card in cards]), sum(card[2] for card in cards)) if cards else None
+        return (
+            Held(*_fullest([card[:2] for card in cards]), sum(card[2] for card in cards))
+            if cards
+            else None
+        )
 
     @property
     def context_bytes(self) -> Optional[int]:
-        """What the fullest card holds outside PyTorch's allocator: the context, and other processes if there are any."""
+        """What the fullest card holds outside PyTorch's allocator: the context, and other processes
+        if there are any.
+        """
         cards = self._read(self._peaks.peaks)
         module: Any = getattr(torch, accelerator_type() or "cuda")
         if not cards or not hasattr(module, "mem_get_info"):
@@ -219,7 +262,8 @@ class AcceleratorMeter(DeviceMeter):
         fullest = max(range(len(cards)), key=lambda index: cards[index][1])
         has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
         if has_context is not None and not has_context(fullest):
-            return None  # asking a card for its memory makes a context on it: not where the script has none
+            # asking a card for its memory makes a context on it: not where the script has none
+            return None
         try:
             free, total = module.mem_get_info(fullest)
             return max(0, total - free - module.memory_reserved(fullest))
@@ -230,14 +274,19 @@ class AcceleratorMeter(DeviceMeter):
         self._on_out_of_memory = callback
 
     def _observe_memory(self) -> None:
-        """The allocator's own observer runs before the exception is raised, and can be set once CUDA is initialized."""
+        """The allocator's own observer runs before the exception is raised, and can be set once
+        CUDA is initialized.
+        """
         attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
         if self._observes_memory or attach is None or self._on_out_of_memory is None:
             return
         self._observes_memory = True
 
         def observer(device: int, wanted: int, device_total: int, device_free: int) -> None:
-            message = "CUDA out of memory. Tried to allocate %d bytes on cuda:%d, of whose %d bytes %d are free"
+            message = (
+                "CUDA out of memory. Tried to allocate %d bytes on cuda:%d, of whose %d bytes %d "
+                "are free"
+            )
             self._on_out_of_memory(None, message % (wanted, device, device_total, device_free))
 
         attach(observer)
@@ -249,21 +298,27 @@ def _fullest(cards: List[Tuple[int, int]]) -> Tuple[int, int]:
 
 
 def accelerator_type() -> Optional[str]:
-    """ "cuda" (ROCm included), "xpu", "mps", ...: what this torch was built for, present or not; None on a CPU build."""
+    """ "cuda" (ROCm included), "xpu", "mps", ...: what this torch was built for, present or not;
+    None on a CPU build.
+    """
     current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
     return current.type if current is not None else None
 
 
 def is_started() -> bool:
-    """Whether the script has used the accelerator: before that there is nothing to measure. Does not start it."""
+    """Whether the script has used the accelerator: before that there is nothing to measure. Does
+    not start it.
+    """
     kind = accelerator_type()
     if kind is None:
         return False
     is_initialized: Any = getattr(getattr(torch, kind, None), "is_initialized", None)
-    return bool(is_initialized()) if is_initialized is not None else torch.accelerator.is_available()
+    return (
+        bool(is_initialized()) if is_initialized is not None else torch.accelerator.is_available()
+    )
 
 
-# --- the meter of a trial ---------------------------------------------------------------------------------------------
+# --- the meter of a trial ---
 
 _imaginary: Optional[ImaginaryMeter] = None  # one a process: a forked rank keeps its parent's
 
@@ -278,14 +333,19 @@ def meter_for(context: ProcessContext) -> DeviceMeter:
     if context.config.device == "accelerator" and kind is not None:
         return AcceleratorMeter(shared_peaks(kind))
     if context.config.device == "accelerator":
-        context.note("this torch (%s) knows no accelerator: the script ran on the CPU" % torch.__version__)
+        context.note(
+            "this torch (%s) knows no accelerator: the script ran on the CPU" % torch.__version__
+        )
     return DeviceMeter()
 
 
 def _enter_imaginary(context: ProcessContext) -> ImaginaryMeter:
     from brimful_inside.imaginary import enter
     from brimful_inside.imaginary.cuda_api.compiler import TRITON_LAUNCHERS, pass_over
-    from brimful_inside.imaginary.operators.library_kernels import COMPILED_PARTS, without_compiled_part
+    from brimful_inside.imaginary.operators.library_kernels import (
+        COMPILED_PARTS,
+        without_compiled_part,
+    )
     from brimful_inside.simulator.allocator_settings import settings_from
 
     config = context.config
@@ -307,7 +367,9 @@ def _enter_imaginary(context: ProcessContext) -> ImaginaryMeter:
 
 
 def visible_cards(cards: int, environment: Mapping[str, str]) -> int:
-    """How many of the cards CUDA_VISIBLE_DEVICES leaves, one at least: scripts and launchers set it for a card of their own."""
+    """How many of the cards CUDA_VISIBLE_DEVICES leaves, one at least: scripts and launchers set it
+    for a card of their own.
+    """
     names = environment.get("CUDA_VISIBLE_DEVICES")
     if names is None:
         return cards
@@ -315,20 +377,25 @@ def visible_cards(cards: int, environment: Mapping[str, str]) -> int:
 
 
 def _open_trace(context: ProcessContext, index: Optional[int]) -> Tuple[Any, str]:
-    """trace-<rank>.jsonl of a rank's first card, trace-<rank>-cuda<index>.jsonl of others; a helper process adds its id."""
+    """trace-<rank>.jsonl of a rank's first card, trace-<rank>-cuda<index>.jsonl of others; a helper
+    process adds its id.
+    """
     stem = "trace-%d%s" % (environment_number("RANK"), "" if index is None else "-cuda%d" % index)
     own = "%s-%d.jsonl" % (stem, os.getpid())
     for name in (stem + ".jsonl", own) if context.role == "rank" else (own,):
         try:
-            return open(os.path.join(context.config.folder, name), "x", encoding="utf-8", buffering=1 << 20), name
+            return open(
+                os.path.join(context.config.folder, name), "x", encoding="utf-8", buffering=1 << 20
+            ), name
         except FileExistsError:
             continue
     raise FileExistsError(own)
 
 
-# --- peaks that two read ----------------------------------------------------------------------------------------------
+# --- peaks that two read ---
 
-# The functions of torch._C behind torch.cuda, torch.xpu and torch.accelerator: (reads the statistics, resets the peaks).
+# The functions of torch._C behind torch.cuda, torch.xpu and torch.accelerator: (reads the
+# statistics, resets the peaks).
 _OF_ALL = ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats")
 FUNCTIONS = {
     "cuda": [("_cuda_memoryStats", "_cuda_resetPeakMemoryStats"), _OF_ALL],
@@ -337,10 +404,14 @@ FUNCTIONS = {
 
 
 class SharedPeaks:
-    """The peaks of all devices of one kind, once a process: whoever resets, script or probe, the other keeps what they were."""
+    """The peaks of all devices of one kind, once a process: whoever resets, script or probe, the
+    other keeps what they were.
+    """
 
     def __init__(self, kind: str):
-        self._script: Dict[int, Tree] = {}  # device -> what the script's peaks were when the probe last reset
+        self._script: Dict[
+            int, Tree
+        ] = {}  # device -> what the script's peaks were when the probe last reset
         self._probe: Dict[int, Tree] = {}
         self._stats: Any = None
         self._reset: Any = None
@@ -378,7 +449,9 @@ class SharedPeaks:
         self.reset_by_probe(device, lambda: self._reset(device))
 
     def now(self, device: int) -> Tuple[int, int, int]:
-        """(allocated bytes, reserved bytes, how often the allocator freed its cache and tried again)."""
+        """(allocated bytes, reserved bytes, how often the allocator freed its cache and tried
+        again).
+        """
         stats = self._stats(device)
         return (*_bytes(stats, "current"), int(stats.get("num_alloc_retries", 0)))
 
@@ -392,7 +465,9 @@ shared_peaks = functools.lru_cache(maxsize=None)(SharedPeaks)  # one for each ki
 
 def _bytes(stats: Tree, which: str) -> Tuple[int, int]:
     """(allocated, reserved): "current" or "peak" of all pools."""
-    allocated, reserved = (stats.get(name, {}).get("all", {}) for name in ("allocated_bytes", "reserved_bytes"))
+    allocated, reserved = (
+        stats.get(name, {}).get("all", {}) for name in ("allocated_bytes", "reserved_bytes")
+    )
     return int(allocated.get(which, 0)), int(reserved.get(which, 0))
 
 

@@ -1,4 +1,5 @@
-"""The resident memory of this process by phase. With the thresholds of `give_freed_memory_back` it is right within some 0.2 %,
+"""The resident memory of this process by phase. With the thresholds of `give_freed_memory_back` it
+is right within some 0.2 %,
 and steps are 1.25 to 2.7 times slower: for memory trials, never for timed ones."""
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _gives_back = False
 
 
 def give_freed_memory_back(context: Any) -> None:
-    """Sets malloc so that freed memory leaves the process at once; a note says where that is not possible."""
+    """Sets malloc so that freed memory leaves the process at once; a note says where that is not
+    possible.
+    """
     global _gives_back
     try:
         if not os.confstr("CS_GNU_LIBC_VERSION"):
@@ -28,12 +31,15 @@ def give_freed_memory_back(context: Any) -> None:
         _gives_back = True
     except (OSError, ValueError, AttributeError) as error:
         context.note(
-            "host memory is what the process holds, not what it uses: malloc cannot be set to return freed memory (%s)" % error
+            "host memory is what the process holds, not what it uses: malloc cannot be set to "
+            "return freed memory (%s)" % error
         )
 
 
 def reset_high_water_mark() -> bool:
-    """proc(5): writing 5 to clear_refs resets VmHWM to what is resident now. Whether that was possible."""
+    """proc(5): writing 5 to clear_refs resets VmHWM to what is resident now. Whether that was
+    possible.
+    """
     try:
         with open("/proc/self/clear_refs", "wb", buffering=0) as file:
             file.write(b"5")
@@ -43,11 +49,17 @@ def reset_high_water_mark() -> bool:
 
 
 def high_water_mark_bytes() -> int:
-    """VmHWM of /proc/self/status; on a kernel without it (some sandboxes) what getrusage(2) knows of the whole process."""
+    """VmHWM of /proc/self/status; on a kernel without it (some sandboxes) what getrusage(2) knows
+    of the whole process.
+    """
     with open("/proc/self/status", "rb", buffering=0) as file:
         text = file.read(8192) or b""
     at = text.find(b"\nVmHWM:")
-    kib = int(text[at:].split(None, 2)[1]) if at >= 0 else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kib = (
+        int(text[at:].split(None, 2)[1])
+        if at >= 0
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    )
     return kib * 1024
 
 
@@ -61,4 +73,7 @@ class HostMeter:
         resets = self.reset()
         self.is_true = resets and _gives_back
         if not resets and context.config.measure_host_memory:
-            context.note("the kernel's high-water mark cannot be reset here: a phase's host memory is the peak up to its end")
+            context.note(
+                "the kernel's high-water mark cannot be reset here: a phase's host memory is the "
+                "peak up to its end"
+            )

@@ -1,6 +1,7 @@
-"""Memory of an imaginary card that is kept from step to step, or from one batch of an evaluation to the next. Read after each
-step, and before a loader gives a batch. The last batch's variables are still alive there, so a difference counts only
-where the later batch is nowhere larger than the earlier."""
+"""Memory of an imaginary card that is kept from step to step, or from one batch of an evaluation to
+the next. Read after each step, and before a loader gives a batch. The last batch's variables are
+still alive there, so a difference counts only where the later batch is nowhere larger than the
+earlier."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 
 from brimful_inside.probe.hooks.passes import EVAL, Pass
 
-KEPT_READINGS = 64  # of one pass over a loader; an evaluation before the first step does not end early
+KEPT_READINGS = (
+    64  # of one pass over a loader; an evaluation before the first step does not end early
+)
 LEAST = 2  # differences that must all be growth, and steady: two points are no trend
 STEADY = 4  # the largest difference is at most so many times the smallest
 EXTRA = 2  # batches that an evaluation gets where its first ones left memory behind each
@@ -24,13 +27,18 @@ class Reading(NamedTuple):
 
 
 def bytes_kept(readings: List[Reading], least: int = LEAST) -> int:
-    """Bytes that each further batch leaves: the smallest difference of those that count; 0 where one is no growth, where
-    fewer than `least` count, or where they differ much. Where shapes are not known, differences count if all are the same."""
+    """Bytes that each further batch leaves: the smallest difference of those that count; 0 where
+    one is no growth, where fewer than `least` count, or where they differ much. Where shapes are
+    not known, differences count if all are the same."""
     pairs = list(zip(readings, readings[1:]))
     differences = [later.alive_bytes - earlier.alive_bytes for earlier, later in pairs]
     if not differences or min(differences) <= 0:
         return 0
-    counted = [change for change, (one, other) in zip(differences, pairs) if _no_larger(other.shapes, one.shapes)]
+    counted = [
+        change
+        for change, (one, other) in zip(differences, pairs)
+        if _no_larger(other.shapes, one.shapes)
+    ]
     if len(set(differences)) == 1 and all(reading.shapes is None for reading in readings):
         counted = differences
     return min(counted) if len(counted) >= least and max(counted) <= STEADY * min(counted) else 0
@@ -44,8 +52,8 @@ def _no_larger(shapes: Shapes, than: Shapes) -> bool:
 
 
 class Leaks:
-    """Takes the readings of one process. `alive(settle)` gives bytes, or None without an imaginary card; with `settle` it
-    collects garbage first."""
+    """Takes the readings of one process. `alive(settle)` gives bytes, or None without an imaginary
+    card; with `settle` it collects garbage first."""
 
     def __init__(self, alive: Callable[[bool], Optional[int]], most_steps: int):
         self._alive = alive
@@ -59,16 +67,19 @@ class Leaks:
         del self._steps[:]
 
     def step(self, latest: Optional[Pass]) -> None:
-        """A step after the warm-up (or its last) is complete. `latest`: the pass that gave the latest batch."""
+        """A step after the warm-up (or its last) is complete. `latest`: the pass that gave the
+        latest batch.
+        """
         if len(self._steps) <= self._most_steps:
             alive = self._alive(False)  # a step has collected garbage already
             if alive is not None:
                 self._steps.append(Reading(alive, _shapes(latest)))
 
     def batch(self, one: Pass, ends: bool) -> bool:
-        """The script wants one more batch, which the pass does not give if it `ends`: then alone is garbage collected, as
-        earlier readings with garbage in them show less growth. True: it should not end yet, for its batches so far left memory
-        behind, and they are too few to tell."""
+        """The script wants one more batch, which the pass does not give if it `ends`: then alone is
+        garbage collected, as earlier readings with garbage in them show less growth. True: it
+        should not end yet, for its batches so far left memory behind, and they are too few to
+        tell."""
         if one.role not in (EVAL, None):
             self._passes.pop(one.serial, None)
             return False
@@ -83,7 +94,9 @@ class Leaks:
         if len(readings) != one.given:
             return False  # it was trained on for a while
         readings.append(Reading(alive, _shapes(one)))
-        later = readings[1:]  # after the first batch, whose own variables are in the difference before
+        later = readings[
+            1:
+        ]  # after the first batch, whose own variables are in the difference before
         if ends and 1 < len(later) < LEAST + EXTRA and bytes_kept(later, 1):
             return True
         if one.role == EVAL and len(later) > 1:
@@ -106,7 +119,9 @@ class Leaks:
         training = bytes_kept(self._steps)
         found = {"train": training} if training else {}
         if self._evaluation.get("eval"):
-            found.update({name: value for name, value in self._evaluation.items() if name != "serial"})
+            found.update(
+                {name: value for name, value in self._evaluation.items() if name != "serial"}
+            )
         return found
 
 

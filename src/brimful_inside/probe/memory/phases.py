@@ -1,4 +1,6 @@
-"""The phases of a run, each with a memory peak of its own: reset at its start, read at its end, the worst of its visits."""
+"""The phases of a run, each with a memory peak of its own: reset at its start, read at its end, the
+worst of its visits.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Visit:
 
 
 class Phases:
-    """`device` and `host` are meters; `device.start(name)` resets its peaks and, on an imaginary card, writes to the trace."""
+    """`device` and `host` are meters; `device.start(name)` resets its peaks and, on an imaginary
+    card, writes to the trace.
+    """
 
     def __init__(self, device: Any, host: Any):
         self._device = device
@@ -32,8 +36,8 @@ class Phases:
         self._start(SETUP)
 
     def to(self, name: str, closing_as: Optional[str] = None) -> bool:
-        """Goes to a phase that the script did not name, unless inside a named one; the visit that ends counts for `closing_as`,
-        if given. True if there was a change."""
+        """Goes to a phase that the script did not name, unless inside a named one; the visit that
+        ends counts for `closing_as`, if given. True if there was a change."""
         if self.named or name == self.current:
             return False
         if closing_as is not None:
@@ -64,7 +68,9 @@ class Phases:
     def _reading(self, cached: bool = False) -> PhasePeak:
         allocated, reserved, on_device = self._device.peaks()
         host = self._host.peak_bytes()
-        return PhasePeak(allocated, reserved, on_device, host, cached=cached, host_is_true=self._host.is_true)
+        return PhasePeak(
+            allocated, reserved, on_device, host, cached=cached, host_is_true=self._host.is_true
+        )
 
     def _close(self, name: str, cached: bool = False) -> None:
         reading = self._reading(cached)
@@ -73,9 +79,15 @@ class Phases:
 
     def read(self) -> Dict[str, PhasePeak]:
         """All phases so far, the current one included."""
-        peaks = {**self._peaks, self.current: _with_visit(self._peaks.get(self.current), self._reading())}
+        peaks = {
+            **self._peaks,
+            self.current: _with_visit(self._peaks.get(self.current), self._reading()),
+        }
         none: Dict[str, Any] = dict.fromkeys(_NUMBERS)
-        return {name: replace(peak, **none, host_is_true=False) if peak.cached else peak for name, peak in peaks.items()}
+        return {
+            name: replace(peak, **none, host_is_true=False) if peak.cached else peak
+            for name, peak in peaks.items()
+        }
 
     def whole(self) -> PhasePeak:
         """The peak over the whole process."""
@@ -85,13 +97,18 @@ class Phases:
 def _worst(a: Optional[PhasePeak], b: PhasePeak) -> PhasePeak:
     if a is None:
         return replace(b, visits=1, cached=False)
-    both = {name: [n for n in (getattr(a, name), getattr(b, name)) if n is not None] for name in _NUMBERS}
+    both = {
+        name: [n for n in (getattr(a, name), getattr(b, name)) if n is not None]
+        for name in _NUMBERS
+    }
     most: Dict[str, Any] = {name: max(numbers, default=None) for name, numbers in both.items()}
     return PhasePeak(**most, visits=a.visits, host_is_true=a.host_is_true and b.host_is_true)
 
 
 def _with_visit(before: Optional[PhasePeak], visit: PhasePeak) -> PhasePeak:
-    """One more visit. A cached one has no numbers of its own, so one that was not cached wins over it."""
+    """One more visit. A cached one has no numbers of its own, so one that was not cached wins over
+    it.
+    """
     if before is None:
         return visit
     if before.cached == visit.cached:

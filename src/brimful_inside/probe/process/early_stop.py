@@ -1,4 +1,6 @@
-"""When a trial stops early: the training loader ends, the script continues to its evaluation, and training again is the end."""
+"""When a trial stops early: the training loader ends, the script continues to its evaluation, and
+training again is the end.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,33 @@ from typing import Optional
 from brimful_inside.probe.process.exit import others
 from brimful_inside.wire import TrialConfig
 
-MAX_SKIPPED = 50  # steps that a GradScaler may skip beyond those wanted before the trial counts them as made
-MAX_EPOCHS, MAX_EPOCHS_S = 64, 30.0  # one batch each, so that scripts that use `loss` after their loop live
-MAX_EMPTY, MAX_EMPTY_S = 10_000, 10.0  # then passes without a batch, for evaluations that come after all epochs
+MAX_SKIPPED = (
+    50  # steps that a GradScaler may skip beyond those wanted before the trial counts them as made
+)
+MAX_EPOCHS, MAX_EPOCHS_S = (
+    64,
+    30.0,
+)  # one batch each, so that scripts that use `loss` after their loop live
+MAX_EMPTY, MAX_EMPTY_S = (
+    10_000,
+    10.0,
+)  # then passes without a batch, for evaluations that come after all epochs
 MAX_STEPS, MAX_STEPS_S = 200, 10.0  # of a script without a DataLoader, while no evaluation is seen
-# The same on an imaginary card, where a trace must be as long at every batch size, whatever the clock says.
+# The same on an imaginary card, where a trace must be as long at every batch size, whatever the
+# clock says.
 MAX_EPOCHS_TRACED, MAX_STEPS_TRACED = 16, 20
-MANY_OPERATIONS = 50_000  # of one batch: generated token by token, or sampled; a second one would show the same peak
+# of one batch: generated token by token, or sampled; a second one would show the same peak
+MANY_OPERATIONS = 50_000
 FEW_OPERATIONS = 200  # that send a batch to the card
-MAX_PASSES_TRACED = 80  # backward passes of such steps: of those that accumulate many there are fewer
-# More steps before those that count, until the batches are used up that workers made ahead. With two batches a worker, as
-# PyTorch has it, loading that takes a worker less than five seconds a batch is seen by then.
+MAX_PASSES_TRACED = (
+    80  # backward passes of such steps: of those that accumulate many there are fewer
+)
+# More steps before those that count, until the batches are used up that workers made ahead. With
+# two batches a worker, as PyTorch has it, loading that takes a worker less than five seconds a
+# batch is seen by then.
 MAX_AHEAD_S = 10.0
-# Forward passes of one module after another that take no more memory than those before, in an evaluation on an imaginary card.
+# Forward passes of one module after another that take no more memory than those before, in an
+# evaluation on an imaginary card.
 MAX_SAME_PASSES = 100
 
 
@@ -32,7 +48,8 @@ class EarlyStop:
         self._traced = config.device == "imaginary"
         self._target = config.warmup_steps + config.steps
         self.measured = False  # all steps of the trial are made
-        self.extended = False  # batches were given beyond the script's own epochs: what fails now may be for that
+        # batches were given beyond the script's own epochs: what fails now may be for that
+        self.extended = False
         self.evaluated = False  # an evaluation was seen since training began
         self.over = False
         self._evaluated_before = False
@@ -59,12 +76,16 @@ class EarlyStop:
         self._ahead, self._ahead_since = more, time.monotonic()
 
     def _steps_ahead(self) -> int:
-        """Of several ranks none goes by its clock: one that made fewer steps than another would leave it waiting."""
+        """Of several ranks none goes by its clock: one that made fewer steps than another would
+        leave it waiting.
+        """
         late = time.monotonic() - self._ahead_since > MAX_AHEAD_S and others() == 0
         return 0 if late else self._ahead
 
     def stepped(self, steps: int, attempts: int, has_loader: bool, passes: int) -> None:
-        """After each step of the one that sets the pace, and after each that a GradScaler skipped. `passes`: backward ones."""
+        """After each step of the one that sets the pace, and after each that a GradScaler skipped.
+        `passes`: backward ones.
+        """
         if not self._config.cut:
             return
         if not self.measured:
@@ -79,7 +100,9 @@ class EarlyStop:
         late = not self._traced and self._elapsed_s > (MAX_EPOCHS_S if has_loader else MAX_STEPS_S)
         many = self._extra_steps >= MAX_STEPS
         if self._traced and not has_loader:
-            many = self._extra_steps >= MAX_STEPS_TRACED or passes - self._passes >= MAX_PASSES_TRACED
+            many = (
+                self._extra_steps >= MAX_STEPS_TRACED or passes - self._passes >= MAX_PASSES_TRACED
+            )
         self.over = self.over or self.evaluated or many or late
 
     def evaluation_begins(self, steps: int) -> None:
@@ -114,12 +137,12 @@ class EarlyStop:
         return True
 
     def stops_evaluation(self, given: int, steps: int, operations: int = 0) -> bool:
-        """Whether an evaluation's pass ends here, whose batches took so many `operations` on an imaginary card. Before the
-        first step it may be an encoding whose results are needed."""
+        """Whether an evaluation's pass ends here, whose batches took so many `operations` on an
+        imaginary card. Before the first step it may be an encoding whose results are needed."""
         most = 1 if operations >= MANY_OPERATIONS else self._config.eval_batches
         return self._config.cut and steps > 0 and given >= most
 
     def is_over_long_evaluation(self, given: int, operations: int) -> bool:
-        """Whether the trial ends here, in an evaluation that drew a batch ahead (accelerate) and so would work on a second one
-        for as long as on its first."""
+        """Whether the trial ends here, in an evaluation that drew a batch ahead (accelerate) and so
+        would work on a second one for as long as on its first."""
         return self._config.cut and self.measured and given > 1 and operations >= MANY_OPERATIONS

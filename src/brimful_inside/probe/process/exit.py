@@ -1,4 +1,6 @@
-"""How a process of a trial ends: when brimful decides it, on all ranks at once; and as multiprocessing ends its children."""
+"""How a process of a trial ends: when brimful decides it, on all ranks at once; and as
+multiprocessing ends its children.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,13 @@ IDLE_S = 2.0  # less than what a rank that leaves waits for the others
 
 
 def leave(probe: Any) -> None:
-    """Ends this process with exit code 0. One rank of several does not wait for its device, which may hold a collective that
-    another rank never joins (NCCL's kernels poll for it)."""
+    """Ends this process with exit code 0. One rank of several does not wait for its device, which
+    may hold a collective that another rank never joins (NCCL's kernels poll for it)."""
     alone = others() == 0
     if not alone:
-        _wait(probe.times.reached, REACHED_S)  # all ranks take part in the measured steps, so the device completes them
+        _wait(
+            probe.times.reached, REACHED_S
+        )  # all ranks take part in the measured steps, so the device completes them
     probe.report_end("steps_done", waits=alone)
     _wait_for_others(probe)
     _end_daemons()
@@ -38,11 +42,15 @@ def leave(probe: Any) -> None:
     os._exit(0)
 
 
-_last_world: Optional[Tuple[int, int]] = None  # of the process group, which scripts destroy at their end
+_last_world: Optional[Tuple[int, int]] = (
+    None  # of the process group, which scripts destroy at their end
+)
 
 
 def world() -> Tuple[int, int]:
-    """(rank, world size) of the process group, also after its end; without one, those in the environment."""
+    """(rank, world size) of the process group, also after its end; without one, those in the
+    environment.
+    """
     global _last_world
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     try:
@@ -66,7 +74,9 @@ def _wait(until: Callable[[], bool], at_most_s: float) -> None:
 
 @guarded
 def _wait_for_others(probe: Any) -> None:
-    """A rank that vanishes breaks the others' collectives: so each writes a file when it leaves, and waits until all have."""
+    """A rank that vanishes breaks the others' collectives: so each writes a file when it leaves,
+    and waits until all have.
+    """
     rank, size = world()
     if others() == 0:
         return
@@ -85,10 +95,14 @@ def _end_daemons() -> None:
 
 @guarded
 def _remove_temporary_folders() -> None:
-    """Those that Python removes when a process exits as usual: multiprocessing's, and each tempfile.TemporaryDirectory."""
+    """Those that Python removes when a process exits as usual: multiprocessing's, and each
+    tempfile.TemporaryDirectory.
+    """
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None:
-        own = multiprocessing.current_process()._config.get("tempdir")  # of children it is their parent's
+        own = multiprocessing.current_process()._config.get(
+            "tempdir"
+        )  # of children it is their parent's
         if own and multiprocessing.parent_process() is None:
             shutil.rmtree(own, ignore_errors=True)
     temporary = getattr(sys.modules.get("tempfile"), "TemporaryDirectory", None)
@@ -98,8 +112,9 @@ def _remove_temporary_folders() -> None:
 
 
 def follow_others(probe: Any) -> None:
-    """Leaves when another rank has left and this one, its steps measured, may be waiting for that rank for ever. On an
-    imaginary card collectives wait for nobody, so a rank that still allocates continues to its own end."""
+    """Leaves when another rank has left and this one, its steps measured, may be waiting for that
+    rank for ever. On an imaginary card collectives wait for nobody, so a rank that still allocates
+    continues to its own end."""
 
     def watch() -> None:
         idle = _Idle(probe)
@@ -118,7 +133,9 @@ def _left(probe: Any) -> int:
 
 
 class _Idle:
-    """Whether this rank may be waiting for another: always on a real device, else after a time without an allocation."""
+    """Whether this rank may be waiting for another: always on a real device, else after a time
+    without an allocation.
+    """
 
     def __init__(self, probe: Any):
         self._device = probe.device
@@ -135,8 +152,8 @@ class _Idle:
 
 
 def watch_end_of_child(at_exit: Callable[[], None]) -> None:
-    """In a child of multiprocessing, which skips atexit (forked, by os._exit) and sys.excepthook; but its finalizers run, while
-    an exception is on its way."""
+    """In a child of multiprocessing, which skips atexit (forked, by os._exit) and sys.excepthook;
+    but its finalizers run, while an exception is on its way."""
     util = sys.modules.get("multiprocessing.util")
     if util is None:
         return
@@ -150,10 +167,13 @@ def watch_end_of_child(at_exit: Callable[[], None]) -> None:
     util.Finalize(None, end, exitpriority=-1000)
 
 
-def _start_processes(original: Any, fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **kwargs: Any) -> Any:
+def _start_processes(
+    original: Any, fn: Any, args: Any = (), nprocs: int = 1, *more: Any, **kwargs: Any
+) -> Any:
     if nprocs > 1 and "TORCHELASTIC_RUN_ID" in os.environ:
         raise Refused(
-            "torchrun started this process as rank %s of %s, and the script starts %d ranks by itself: they would wait for "
+            "torchrun started this process as rank %s of %s, and the script starts %d ranks by "
+            "itself: they would wait for "
             "each other for ever. Start it with python in place of torchrun"
             % (os.environ.get("RANK"), os.environ.get("WORLD_SIZE"), nprocs)
         )
@@ -161,7 +181,8 @@ def _start_processes(original: Any, fn: Any, args: Any = (), nprocs: int = 1, *m
 
 
 def patch_spawn(cut: bool) -> None:
-    """torch.multiprocessing.spawn catches what its function raises and sends it to the parent as text. In a trial (`cut`) ranks
+    """torch.multiprocessing.spawn catches what its function raises and sends it to the parent as
+    text. In a trial (`cut`) ranks
     that start ranks are refused: they would hang until its time limit."""
 
     def _wrap(original: Any, fn: Any, i: int, args: Any, error_file: Any) -> Any:
@@ -174,7 +195,9 @@ def patch_spawn(cut: bool) -> None:
 
         return original(watched, i, args, error_file)
 
-    spawn = sys.modules.get("torch.multiprocessing.spawn")  # as an attribute, that name is a function
+    spawn = sys.modules.get(
+        "torch.multiprocessing.spawn"
+    )  # as an attribute, that name is a function
     patch(spawn, "_wrap", _wrap)
     if cut:
         patch(spawn, "start_processes", _start_processes)

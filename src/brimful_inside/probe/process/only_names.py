@@ -1,5 +1,5 @@
-"""Whether a statement only names things: a function, a class, or a value that is computed without changing anything. What
-follows such a statement finds all as it would without it."""
+"""Whether a statement only names things: a function, a class, or a value that is computed without
+changing anything. What follows such a statement finds all as it would without it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,134 @@ from typing import Any, Dict, Iterable, Optional, Set
 # Calls of these change nothing, nor do they call what they are given.
 _MODULES = ("os.path", "math")
 _FUNCTIONS = {
-    *("os.getenv", "os.getcwd", "os.cpu_count", "os.environ.get", "platform.system", "logging.getLogger"),
-    *("torch.device", "torch.cuda.is_available", "torch.cuda.device_count", "numpy.array", "re.compile"),
+    *(
+        "os.getenv",
+        "os.getcwd",
+        "os.cpu_count",
+        "os.environ.get",
+        "platform.system",
+        "logging.getLogger",
+    ),
+    *(
+        "torch.device",
+        "torch.cuda.is_available",
+        "torch.cuda.device_count",
+        "numpy.array",
+        "re.compile",
+    ),
     *("pathlib.Path", "pathlib.PurePath", "pathlib.Path.cwd", "pathlib.Path.home"),
-    *("typing.TypeVar", "typing.NewType", "typing.NamedTuple", "typing.cast", "dataclasses.field", "enum.auto"),
-    *("collections.namedtuple", "collections.defaultdict", "collections.OrderedDict", "collections.Counter"),
+    *(
+        "typing.TypeVar",
+        "typing.NewType",
+        "typing.NamedTuple",
+        "typing.cast",
+        "dataclasses.field",
+        "enum.auto",
+    ),
+    *(
+        "collections.namedtuple",
+        "collections.defaultdict",
+        "collections.OrderedDict",
+        "collections.Counter",
+    ),
     *("collections.deque", "functools.partial", "datetime.datetime.now", "datetime.timedelta"),
 }
 _BUILTINS = {
-    *("bool", "int", "float", "complex", "str", "bytes", "tuple", "list", "dict", "set", "frozenset", "range", "slice"),
+    *(
+        "bool",
+        "int",
+        "float",
+        "complex",
+        "str",
+        "bytes",
+        "tuple",
+        "list",
+        "dict",
+        "set",
+        "frozenset",
+        "range",
+        "slice",
+    ),
     *("zip", "enumerate", "reversed", "object", "property", "staticmethod", "classmethod"),
-    *("abs", "all", "any", "chr", "divmod", "len", "max", "min", "ord", "pow", "repr", "round", "sorted", "sum"),
+    *(
+        "abs",
+        "all",
+        "any",
+        "chr",
+        "divmod",
+        "len",
+        "max",
+        "min",
+        "ord",
+        "pow",
+        "repr",
+        "round",
+        "sorted",
+        "sum",
+    ),
 }
 # Of texts, paths and collections. Not `replace` and `copy`: those of a path change files.
 _METHODS = {
-    *("join", "format", "split", "rsplit", "splitlines", "partition", "rpartition", "strip", "lstrip", "rstrip"),
-    *("lower", "upper", "title", "startswith", "endswith", "encode", "decode", "get", "keys", "values", "items"),
-    *("resolve", "absolute", "expanduser", "as_posix", "joinpath", "with_name", "with_suffix", "relative_to"),
+    *(
+        "join",
+        "format",
+        "split",
+        "rsplit",
+        "splitlines",
+        "partition",
+        "rpartition",
+        "strip",
+        "lstrip",
+        "rstrip",
+    ),
+    *(
+        "lower",
+        "upper",
+        "title",
+        "startswith",
+        "endswith",
+        "encode",
+        "decode",
+        "get",
+        "keys",
+        "values",
+        "items",
+    ),
+    *(
+        "resolve",
+        "absolute",
+        "expanduser",
+        "as_posix",
+        "joinpath",
+        "with_name",
+        "with_suffix",
+        "relative_to",
+    ),
     *("exists", "is_file", "is_dir", "strftime", "isoformat"),
 }
 _PARTS = (
-    *(ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Starred, ast.keyword, ast.FormattedValue),
-    *(ast.JoinedStr, ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Tuple, ast.List, ast.Set, ast.Dict),
+    *(
+        ast.Constant,
+        ast.Name,
+        ast.Attribute,
+        ast.Subscript,
+        ast.Slice,
+        ast.Starred,
+        ast.keyword,
+        ast.FormattedValue,
+    ),
+    *(
+        ast.JoinedStr,
+        ast.BinOp,
+        ast.BoolOp,
+        ast.UnaryOp,
+        ast.Compare,
+        ast.IfExp,
+        ast.Tuple,
+        ast.List,
+        ast.Set,
+        ast.Dict,
+    ),
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.comprehension),
     *(ast.operator, ast.boolop, ast.unaryop, ast.cmpop, ast.expr_context),
 )
@@ -62,7 +168,12 @@ class Names:
                 self._bind(node.asname or node.name.partition(".")[0])
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self._bind(node.id)
-            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)) and node.name:
+            elif (
+                isinstance(
+                    node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
+                )
+                and node.name
+            ):
                 self._bind(node.name)
 
     def _bind(self, name: str, library: str = "") -> None:
@@ -76,8 +187,14 @@ class Names:
             self._bound.update(dir(builtins))
 
     def are_imported(self, statement: ast.AST) -> bool:
-        """Whether it refers to libraries and Python's own names alone, and so to nothing that was passed over."""
-        used = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        """Whether it refers to libraries and Python's own names alone, and so to nothing that was
+        passed over.
+        """
+        used = {
+            node.id
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        }
         own = {name for name in dir(builtins) if not name.startswith("__")} - self._bound
         return used <= own | set(self._libraries)
 
@@ -111,8 +228,12 @@ class Names:
         """Whether libraries alone decorate it."""
         for decorator in statement.decorator_list:
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
-            given = [*decorator.args, *decorator.keywords] if isinstance(decorator, ast.Call) else []
-            if not (self.name_of(called) or self._is_builtin(called)) or not all(map(self._is_value, given)):
+            given = (
+                [*decorator.args, *decorator.keywords] if isinstance(decorator, ast.Call) else []
+            )
+            if not (self.name_of(called) or self._is_builtin(called)) or not all(
+                map(self._is_value, given)
+            ):
                 return False
         return True
 
@@ -120,21 +241,29 @@ class Names:
         if value is None or isinstance(value, ast.Lambda):
             return True
         if isinstance(value, ast.Call):
-            return self._only_computes(value) and all(map(self._is_value, [*value.args, *value.keywords]))
+            return self._only_computes(value) and all(
+                map(self._is_value, [*value.args, *value.keywords])
+            )
         if isinstance(value, ast.Name) and isinstance(value.ctx, ast.Store):  # of a comprehension
             return value.id not in _BUILTINS and value.id not in self._bound
         return isinstance(value, _PARTS) and all(map(self._is_value, ast.iter_child_nodes(value)))
 
     def _is_own(self, value: Optional[ast.AST]) -> bool:
-        """Whether such a value is made of constants alone. Another may be a library's object, or hold one."""
+        """Whether such a value is made of constants alone. Another may be a library's object, or
+        hold one.
+        """
         if isinstance(value, ast.Call):
-            return self._only_computes(value) and all(map(self._is_own, [*value.args, *value.keywords]))
+            return self._only_computes(value) and all(
+                map(self._is_own, [*value.args, *value.keywords])
+            )
         if isinstance(value, ast.Name):
             return value.id in self._values
         return isinstance(value, _PARTS) and all(map(self._is_own, ast.iter_child_nodes(value)))
 
     def _only_computes(self, call: ast.Call) -> bool:
-        """Whether it calls one of those above, a method only of what was made here. Keywords of built-ins may be functions."""
+        """Whether it calls one of those above, a method only of what was made here. Keywords of
+        built-ins may be functions.
+        """
         function = call.func
         name = self.name_of(function)
         if name is not None:

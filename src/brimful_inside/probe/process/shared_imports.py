@@ -1,7 +1,9 @@
-"""Imports for all trials of a command: one process runs the imports with which the script begins, and is forked for each trial.
+"""Imports for all trials of a command: one process runs the imports with which the script begins,
+and is forked for each trial.
 
-It is started as the command would be, and takes requests before Python comes to the script itself; a forked process gets the
-arguments and the trial config of its trial, and goes on to the script (`brimful.measure.shared_imports`).
+It is started as the command would be, and takes requests before Python comes to the script itself;
+a forked process gets the arguments and the trial config of its trial, and goes on to the script
+(`brimful.measure.shared_imports`).
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from brimful_inside.wire import SHARED_IMPORTS_VARIABLE, TRIAL_CONFIG_VARIABLE
 
 
 def serve(context: ProcessContext) -> Dict[str, Any]:
-    """Imports, forks a process for each request, and tells how that ended. Returns in the forked processes alone, with the
-    request; this one never comes to the script."""
+    """Imports, forks a process for each request, and tells how that ended. Returns in the forked
+    processes alone, with the request; this one never comes to the script."""
     own = os.getpid()
     try:
         channel = socket.socket(fileno=int(os.environ.pop(SHARED_IMPORTS_VARIABLE)))
@@ -36,7 +38,8 @@ def serve(context: ProcessContext) -> Dict[str, Any]:
 
         ready = import_libraries(own_argv()) and _can_be_forked()
         tell(ready=ready)
-        gc.freeze()  # a collection would write to each of the objects, and so copy the memory of all
+        # a collection would write to each of the objects, and so copy the memory of all
+        gc.freeze()
         notes = context.notes
         for line in lines if ready else ():
             sys.stdout.flush()
@@ -49,7 +52,9 @@ def serve(context: ProcessContext) -> Dict[str, Any]:
                 return json.loads(line)
             tell(pid=pid)
             status = os.waitpid(pid, 0)[1]
-            tell(exit_code=-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+            tell(
+                exit_code=-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            )
     finally:
         if os.getpid() == own:
             os._exit(0)
@@ -57,7 +62,8 @@ def serve(context: ProcessContext) -> Dict[str, Any]:
 
 
 def _can_be_forked() -> bool:
-    """Not with threads or processes that a library started, which a forked one has not; nor once a card was used or asked for
+    """Not with threads or processes that a library started, which a forked one has not; nor once a
+    card was used or asked for
     what it is: PyTorch lets no forked process use one then."""
     torch = sys.modules.get("torch")
     if threading.active_count() > 1 or (torch is not None and torch.cuda.is_initialized()):
@@ -70,8 +76,9 @@ def _can_be_forked() -> bool:
 
 
 def take_over(request: Dict[str, Any]) -> None:
-    """As if the system had started this process: its session, arguments and trial config. All else of the environment is the
-    same in all trials, or was put there by the imports. Temporary folders of those are not this trial's to remove."""
+    """As if the system had started this process: its session, arguments and trial config. All else
+    of the environment is the same in all trials, or was put there by the imports. Temporary folders
+    of those are not this trial's to remove."""
     os.setsid()
     os.environ[TRIAL_CONFIG_VARIABLE] = request["config"]
     for words in (sys.argv, getattr(sys, "orig_argv", [])):
@@ -83,7 +90,9 @@ def take_over(request: Dict[str, Any]) -> None:
 
 def take_streams(folder: str) -> None:
     """Its streams are files of the trial's folder, which the sandbox lets through."""
-    for number, path in enumerate((os.devnull, os.path.join(folder, "stdout.txt"), os.path.join(folder, "stderr.txt"))):
+    for number, path in enumerate(
+        (os.devnull, os.path.join(folder, "stdout.txt"), os.path.join(folder, "stderr.txt"))
+    ):
         opened = os.open(path, os.O_WRONLY | os.O_APPEND if number else os.O_RDONLY)
         os.dup2(opened, number)
         os.close(opened)

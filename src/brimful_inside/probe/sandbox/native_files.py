@@ -1,5 +1,6 @@
-"""The sandbox of a trial: writes stay out of the user's files, and its numbers out of the user's experiment trackers.
-`python_files` patches what Python writes; here are the libraries that open files in C++ or Rust."""
+"""The sandbox of a trial: writes stay out of the user's files, and its numbers out of the user's
+experiment trackers. `python_files` patches what Python writes; here are the libraries that open
+files in C++ or Rust."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from brimful_inside.probe.sandbox.overlay import Overlay
 from brimful_inside.probe.sandbox.python_files import patch_python_files, path_for
 from brimful_inside.probe.sandbox.sparse_files import with_holes
 
-# Experiment trackers are off in a trial: its numbers are not the user's. Each switch as its makers document it.
+# Experiment trackers are off in a trial: its numbers are not the user's. Each switch as its makers
+# document it.
 TRACKERS_OFF = {
     "WANDB_MODE": "disabled",
     "COMET_MODE": "disabled",  # 3.43 and later
@@ -81,7 +83,10 @@ CALLS: Dict[str, List[Call]] = {
         Call("ParquetFile.__init__", "source", 1, False),
         Call("read_table", "source", 0, False),
     ],
-    "pyarrow.feather": [Call("write_feather", "dest", 1, True), Call("read_feather", "source", 0, False)],
+    "pyarrow.feather": [
+        Call("write_feather", "dest", 1, True),
+        Call("read_feather", "source", 0, False),
+    ],
 }
 
 
@@ -99,9 +104,11 @@ def keep_writes_out(context: ProcessContext) -> None:
     import_hooks.when_imported("subprocess", functools.partial(_note_programs, context))
     import_hooks.when_imported("huggingface_hub.hf_api", functools.partial(_drop_uploads, context))
     if context.config.device == "imaginary":
-        # A mapped data set may hold what a model computed, so zeros: it must not stay in the user's cache.
+        # A mapped data set may hold what a model computed, so zeros: it must not stay in the user's
+        # cache.
         import_hooks.when_imported("datasets", lambda module: module.disable_caching())
-    # TensorBoard writes by TensorFlow's C++ where that is installed, else by Python: its compat/__init__.py imports notf.
+    # TensorBoard writes by TensorFlow's C++ where that is installed, else by Python: its
+    # compat/__init__.py imports notf.
     import_hooks.when_imported("tensorboard.compat", lambda module: setattr(module, "notf", True))
 
 
@@ -112,8 +119,8 @@ def move_layer(context: ProcessContext) -> None:
 
 
 def _switch_off_trackers(folder: str) -> None:
-    """By environment, so that child processes obey as well. MLflow has no switch: it writes to the trial's folder. No byte code
-    is written beside the user's modules either."""
+    """By environment, so that child processes obey as well. MLflow has no switch: it writes to the
+    trial's folder. No byte code is written beside the user's modules either."""
     os.environ.update(TRACKERS_OFF)
     os.environ["MLFLOW_TRACKING_URI"] = "file:" + os.path.join(folder, "kept_out", "mlruns")
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -141,15 +148,26 @@ def _redirect(overlay: Overlay, call: Call, module: Any) -> None:
 
 def _leave_holes(module: Any) -> None:
     original = getattr(module, "serialize_file", None)
-    if original is not None and not getattr(original, "_brimful_redirects", False):  # those that took it from the first
+    if original is not None and not getattr(
+        original, "_brimful_redirects", False
+    ):  # those that took it from the first
         module.serialize_file = with_holes(original)
 
 
-def _redirected_arguments(overlay: Overlay, call: Call, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-    mode = kwargs.get("mode", args[call.position + 1] if len(args) > call.position + 1 else "r") if call.has_mode else "w"
+def _redirected_arguments(
+    overlay: Overlay, call: Call, args: Tuple[Any, ...], kwargs: Dict[str, Any]
+) -> Any:
+    mode = (
+        kwargs.get("mode", args[call.position + 1] if len(args) > call.position + 1 else "r")
+        if call.has_mode
+        else "w"
+    )
     writes = call.writes and mode != "r"
     if call.argument in kwargs:
-        return args, {**kwargs, call.argument: _redirected(overlay, call, kwargs[call.argument], writes)}
+        return args, {
+            **kwargs,
+            call.argument: _redirected(overlay, call, kwargs[call.argument], writes),
+        }
     if len(args) > call.position:
         new = _redirected(overlay, call, args[call.position], writes)
         return (*args[: call.position], new, *args[call.position + 1 :]), kwargs
@@ -159,7 +177,9 @@ def _redirected_arguments(overlay: Overlay, call: Call, args: Tuple[Any, ...], k
 def _redirected(overlay: Overlay, call: Call, path: Any, writes: bool) -> Any:
     if isinstance(path, list):
         return [_redirected(overlay, call, one, writes) for one in path]
-    if not isinstance(path, (str, bytes, os.PathLike)) or str(path).startswith((":memory:", "file:")):
+    if not isinstance(path, (str, bytes, os.PathLike)) or str(path).startswith(
+        (":memory:", "file:")
+    ):
         return path
     absolute = overlay.covered(path) if call.resumes else None
     if absolute is not None and overlay.where(absolute) == absolute:
@@ -169,7 +189,9 @@ def _redirected(overlay: Overlay, call: Call, path: Any, writes: bool) -> Any:
     absolute = overlay.covered(path)
     if absolute is None:
         return path
-    if overlay.make_parent(os.path.join(absolute, "any")):  # else the script sees no such folder: upper does not exist either
+    if overlay.make_parent(
+        os.path.join(absolute, "any")
+    ):  # else the script sees no such folder: upper does not exist either
         overlay.list_written(absolute)
     return overlay.upper(absolute)
 
@@ -179,24 +201,45 @@ READERS = {
     *("git", "openssl", "uname", "ldconfig", "lscpu", "nvidia-smi", "which"),
     *("hostname", "id", "ls", "cat", "file", "nproc", "sysctl"),
 }
-COMPILERS = {"gcc", "g++", "cc", "c++", "clang", "clang++", "ld", "as", "nvcc", "ninja", "ptxas", "objdump", "readelf"}
+COMPILERS = {
+    "gcc",
+    "g++",
+    "cc",
+    "c++",
+    "clang",
+    "clang++",
+    "ld",
+    "as",
+    "nvcc",
+    "ninja",
+    "ptxas",
+    "objdump",
+    "readelf",
+}
 
 
 @guarded
 def _note_program(context: ProcessContext, args: Any) -> None:
-    """Programs that are not Python write where they like: the probe cannot prevent that, and a note warns of it."""
+    """Programs that are not Python write where they like: the probe cannot prevent that, and a note
+    warns of it.
+    """
     first = args if isinstance(args, (str, bytes, os.PathLike)) else next(iter(args), "")
     words = os.fsdecode(first).split()
     name = os.path.basename(words[0]) if words else ""
     if not name.startswith("python") and name not in READERS and name not in COMPILERS:
-        context.note("the script started the program %r: what other programs write is not kept out of the user's files" % name)
+        context.note(
+            "the script started the program %r: what other programs write is not kept out of the "
+            "user's files" % name
+        )
 
 
 def _note_programs(context: ProcessContext, module: Any) -> None:
     def start(original: Any, process: Any, args: Any, *rest: Any, **kwargs: Any) -> None:
         _note_program(context, args)
         if kwargs.get("cwd") is not None and context.overlay is not None:
-            kwargs["cwd"] = path_for(context.overlay, kwargs["cwd"], writes=False)  # the system changes to it
+            kwargs["cwd"] = path_for(
+                context.overlay, kwargs["cwd"], writes=False
+            )  # the system changes to it
         original(process, args, *rest, **kwargs)
 
     patch(module.Popen, "__init__", start)
@@ -208,9 +251,22 @@ def _drop_uploads(context: ProcessContext, module: Any) -> None:
     def drop(name: str, original: Any, api: Any, *args: Any, **kwargs: Any) -> Any:
         context.note("the script's %s to the Hugging Face Hub was left out" % name)
         if name == "create_repo":
-            return module.RepoUrl("https://huggingface.co/%s" % (kwargs.get("repo_id") or (*args, "brimful/left-out")[0]))
+            return module.RepoUrl(
+                "https://huggingface.co/%s"
+                % (kwargs.get("repo_id") or (*args, "brimful/left-out")[0])
+            )
         return None
 
-    for name in ("upload_file", "upload_folder", "upload_large_folder", "create_commit", "create_branch", "create_tag",
-                 "delete_file", "delete_folder", "delete_repo", "create_repo"):  # fmt: skip
+    for name in (
+        "upload_file",
+        "upload_folder",
+        "upload_large_folder",
+        "create_commit",
+        "create_branch",
+        "create_tag",
+        "delete_file",
+        "delete_folder",
+        "delete_repo",
+        "create_repo",
+    ):
         patch(getattr(module, "HfApi", None), name, functools.partial(drop, name))

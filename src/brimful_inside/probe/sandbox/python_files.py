@@ -1,5 +1,6 @@
-"""Patches Python's own file calls, so that they go through the overlay: open, and the functions of os and shutil with paths.
-Extended attributes, flags (chflags, lchmod) and special files (mkfifo, mknod) are not patched."""
+"""Patches Python's own file calls, so that they go through the overlay: open, and the functions of
+os and shutil with paths. Extended attributes, flags (chflags, lchmod) and special files (mkfifo,
+mknod) are not patched."""
 
 from __future__ import annotations
 
@@ -17,11 +18,23 @@ from brimful_inside.probe.sandbox.overlay import Overlay
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _SETS = ("supports_dir_fd", "supports_follow_symlinks", "supports_fd", "supports_effective_ids")
 # Modules of Python's that may have taken functions of os before they were replaced.
-_HOLDERS = ("pathlib", "pathlib._local", "pathlib._abc", "pathlib._os", "glob", "shutil", "tempfile", "tarfile", "zipfile")
+_HOLDERS = (
+    "pathlib",
+    "pathlib._local",
+    "pathlib._abc",
+    "pathlib._os",
+    "glob",
+    "shutil",
+    "tempfile",
+    "tarfile",
+    "zipfile",
+)
 
 
 class Replacement:
-    """A function in place of a built-in one. Like a built-in, and unlike a function, it does not bind when a class holds it."""
+    """A function in place of a built-in one. Like a built-in, and unlike a function, it does not
+    bind when a class holds it.
+    """
 
     def __init__(self, function: Callable[..., Any], original: Any, module: str):
         self.__dict__.update(getattr(original, "__dict__", {}))
@@ -72,7 +85,11 @@ def _replace(module: Any, name: str, make: Callable[[Any], Any], replaced: Dict[
 def _replace_in_holders(replaced: Dict[int, Any]) -> None:
     """In the modules and classes that hold an original."""
     for module in filter(None, map(sys.modules.get, _HOLDERS)):
-        classes = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+        classes = [
+            value
+            for value in vars(module).values()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        ]
         for holder in (module, *classes):
             for name, value in list(vars(holder).items()):
                 held = value.__func__ if isinstance(value, staticmethod) else value
@@ -81,9 +98,14 @@ def _replace_in_holders(replaced: Dict[int, Any]) -> None:
 
 
 def path_for(
-    overlay: Overlay, path: Any, writes: bool, keeps: bool = False, exclusive: bool = False,
-    dir_fd: Optional[int] = None, creates: bool = True,
-) -> Any:  # fmt: skip
+    overlay: Overlay,
+    path: Any,
+    writes: bool,
+    keeps: bool = False,
+    exclusive: bool = False,
+    dir_fd: Optional[int] = None,
+    creates: bool = True,
+) -> Any:
     """The path to open in place of `path`; `path` itself where the overlay does not cover it."""
     if not writes and not overlay.is_used:
         return path
@@ -113,7 +135,13 @@ def _from_tempfile() -> bool:
 def _open(overlay: Overlay, original: Any) -> Any:
     def open(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(mode, str):
-            file = path_for(overlay, file, any(letter in mode for letter in "wax+"), "w" not in mode, "x" in mode)
+            file = path_for(
+                overlay,
+                file,
+                any(letter in mode for letter in "wax+"),
+                "w" not in mode,
+                "x" in mode,
+            )
         return original(file, mode, *args, **kwargs)
 
     return open
@@ -126,20 +154,30 @@ def _os_open(overlay: Overlay, original: Any) -> Any:
             overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
         exclusive = bool(flags & os.O_EXCL) and creates
         other = path_for(overlay, path, writes, not flags & os.O_TRUNC, exclusive, dir_fd, creates)
-        return original(path, flags, mode, dir_fd=dir_fd) if other is path else original(other, flags, mode)
+        return (
+            original(path, flags, mode, dir_fd=dir_fd)
+            if other is path
+            else original(other, flags, mode)
+        )
 
     return open
 
 
 def _of_one_path(overlay: Overlay, function: Callable[..., Any], reads: bool, original: Any) -> Any:
-    """Calls `function(overlay, original, absolute, path, ...)` for a path that the overlay covers, else `original`."""
+    """Calls `function(overlay, original, absolute, path, ...)` for a path that the overlay covers,
+    else `original`.
+    """
 
     def call(path: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not reads and _from_tempfile():
             overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
         absolute = None
         if overlay.is_used or not reads:
-            path = path if kwargs.get("dir_fd") is not None else overlay.from_here("." if path is None else path)
+            path = (
+                path
+                if kwargs.get("dir_fd") is not None
+                else overlay.from_here("." if path is None else path)
+            )
             absolute = overlay.covered(path, kwargs.get("dir_fd"))
         if absolute is None:
             return original(path, *args, **kwargs)
@@ -149,15 +187,21 @@ def _of_one_path(overlay: Overlay, function: Callable[..., Any], reads: bool, or
     return call
 
 
-def _read(overlay: Overlay, original: Any, absolute: str, path: Any, *args: Any, **kwargs: Any) -> Any:
+def _read(
+    overlay: Overlay, original: Any, absolute: str, path: Any, *args: Any, **kwargs: Any
+) -> Any:
     where = overlay.where(absolute)
     return original(path if where == absolute else where, *args, **kwargs)
 
 
-def _change(overlay: Overlay, original: Any, absolute: str, path: Any, *args: Any, **kwargs: Any) -> Any:
+def _change(
+    overlay: Overlay, original: Any, absolute: str, path: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Changes what is there: the user's file is copied into the layer first."""
     visible = overlay.is_visible(absolute)
-    return original(overlay.to_write(absolute, True) if visible else overlay.upper(absolute), *args, **kwargs)
+    return original(
+        overlay.to_write(absolute, True) if visible else overlay.upper(absolute), *args, **kwargs
+    )
 
 
 def _new(overlay: Overlay, absolute: str, path: Any) -> str:
@@ -166,14 +210,20 @@ def _new(overlay: Overlay, absolute: str, path: Any) -> str:
     return overlay.to_write(absolute, keeps_content=False)
 
 
-def _mkdir(overlay: Overlay, original: Any, absolute: str, path: Any, *mode: Any, **kwargs: Any) -> None:
+def _mkdir(
+    overlay: Overlay, original: Any, absolute: str, path: Any, *mode: Any, **kwargs: Any
+) -> None:
     if overlay.holds_what_passes(absolute) and not overlay.is_visible(absolute):
         return original(path, *mode, **kwargs)
     return original(_new(overlay, absolute, path), *mode, **kwargs)
 
 
 def _unlink(overlay: Overlay, original: Any, absolute: str, path: Any) -> None:
-    seen, upper, lower = overlay.where(absolute), overlay.upper(absolute), overlay.lies_below(absolute)
+    seen, upper, lower = (
+        overlay.where(absolute),
+        overlay.upper(absolute),
+        overlay.lies_below(absolute),
+    )
     if os.path.isdir(seen) and not os.path.islink(seen):
         raise _error(IsADirectoryError, errno.EISDIR, path)
     if os.path.lexists(upper) or not lower:
@@ -190,7 +240,9 @@ def _rmdir(overlay: Overlay, original: Any, absolute: str, path: Any) -> None:
     _remove(overlay, absolute)
 
 
-def _rmtree(overlay: Overlay, original: Any, absolute: str, path: Any, *args: Any, **kwargs: Any) -> None:
+def _rmtree(
+    overlay: Overlay, original: Any, absolute: str, path: Any, *args: Any, **kwargs: Any
+) -> None:
     if os.path.isdir(overlay.where(absolute)):
         _remove(overlay, absolute)
     else:
@@ -268,17 +320,27 @@ def _scandir(overlay: Overlay, original: Any, absolute: str, path: Any) -> Any:
     entries: List[Any] = []
     if written:
         with original(overlay.upper(absolute)) as above:
-            entries += [_Entry(e, os.path.join(os.fsdecode(shown), e.name)) for e in above if e.name in written]
+            entries += [
+                _Entry(e, os.path.join(os.fsdecode(shown), e.name))
+                for e in above
+                if e.name in written
+            ]
     if set(names) - written:
         with original(path) as below:
-            entries += [e for e in below if os.fsdecode(e.name) in names and os.fsdecode(e.name) not in written]
+            entries += [
+                e
+                for e in below
+                if os.fsdecode(e.name) in names and os.fsdecode(e.name) not in written
+            ]
     return _Scan(entries)
 
 
 def _rename(overlay: Overlay, original: Any) -> Any:
     """Within the layer this is a copy and a removal: the user's own file stays where it is."""
 
-    def rename(src: Any, dst: Any, *, src_dir_fd: Optional[int] = None, dst_dir_fd: Optional[int] = None) -> None:
+    def rename(
+        src: Any, dst: Any, *, src_dir_fd: Optional[int] = None, dst_dir_fd: Optional[int] = None
+    ) -> None:
         src = src if src_dir_fd is not None else overlay.from_here(src)
         dst = dst if dst_dir_fd is not None else overlay.from_here(dst)
         source, target = overlay.covered(src, src_dir_fd), overlay.covered(dst, dst_dir_fd)
@@ -291,7 +353,11 @@ def _rename(overlay: Overlay, original: Any) -> Any:
             if os.path.isdir(overlay.where(source)) and overlay.lies_below(source):
                 overlay.copy_up(source)
         from_path = os.fspath(src) if source is None else overlay.upper(source)
-        to_path = os.fspath(dst) if target is None else _free_place(overlay, target, os.path.isdir(from_path))
+        to_path = (
+            os.fspath(dst)
+            if target is None
+            else _free_place(overlay, target, os.path.isdir(from_path))
+        )
         try:
             original(from_path, to_path)
         except OSError as error:
@@ -306,7 +372,9 @@ def _rename(overlay: Overlay, original: Any) -> Any:
 
 
 def _free_place(overlay: Overlay, target: str, is_folder: bool) -> str:
-    """Where a file or folder that takes the name `target` is put; the user's folder of that name may not show through it."""
+    """Where a file or folder that takes the name `target` is put; the user's folder of that name
+    may not show through it.
+    """
     place = overlay.to_write(target, keeps_content=False)
     if is_folder and not overlay.is_hidden(target) and os.path.isdir(target):
         if overlay.names(target)[0]:
@@ -316,24 +384,35 @@ def _free_place(overlay: Overlay, target: str, is_folder: bool) -> str:
 
 
 def _symlink(overlay: Overlay, original: Any) -> Any:
-    def symlink(src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: Optional[int] = None) -> None:
+    def symlink(
+        src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: Optional[int] = None
+    ) -> None:
         absolute = overlay.covered(dst, dir_fd)
         if absolute is None:
             return original(src, dst, target_is_directory, dir_fd=dir_fd)
         meant = os.path.join(os.path.dirname(absolute), os.fsdecode(src))
         covered = overlay.covered(meant)
-        return original(meant if covered is None else overlay.where(covered), _new(overlay, absolute, dst), target_is_directory)
+        return original(
+            meant if covered is None else overlay.where(covered),
+            _new(overlay, absolute, dst),
+            target_is_directory,
+        )
 
     return symlink
 
 
 def _link(overlay: Overlay, original: Any) -> Any:
     def link(src: Any, dst: Any, **kwargs: Any) -> None:
-        source, target = overlay.covered(src, kwargs.get("src_dir_fd")), overlay.covered(dst, kwargs.get("dst_dir_fd"))
+        source, target = (
+            overlay.covered(src, kwargs.get("src_dir_fd")),
+            overlay.covered(dst, kwargs.get("dst_dir_fd")),
+        )
         if source is None and target is None:
             return original(src, dst, **kwargs)
         place = os.fspath(dst) if target is None else _new(overlay, target, dst)
-        shutil.copy2(os.fspath(src) if source is None else overlay.where(source), place)  # a link would let writes through
+        shutil.copy2(
+            os.fspath(src) if source is None else overlay.where(source), place
+        )  # a link would let writes through
         return None
 
     return link

@@ -1,4 +1,6 @@
-"""Checkpoints of a trial on an imaginary card: what its tensors hold is zeros, and zeros in a file need no room on the disk."""
+"""Checkpoints of a trial on an imaginary card: what its tensors hold is zeros, and zeros in a file
+need no room on the disk.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,26 @@ import os
 from typing import Any, Dict, List, Optional, Tuple
 
 CHUNK = 1 << 20  # bytes that are a hole together
-# What dtypes are called in the file, by torch's names and numpy's: https://github.com/huggingface/safetensors#format.
+# What dtypes are called in the file, by torch's names and numpy's:
+# https://github.com/huggingface/safetensors#format.
 _DTYPES = {
-    **{"bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32"},
-    **{"int64": "I64", "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"},
+    **{
+        "bool": "BOOL",
+        "uint8": "U8",
+        "int8": "I8",
+        "int16": "I16",
+        "uint16": "U16",
+        "int32": "I32",
+        "uint32": "U32",
+    },
+    **{
+        "int64": "I64",
+        "uint64": "U64",
+        "float16": "F16",
+        "bfloat16": "BF16",
+        "float32": "F32",
+        "float64": "F64",
+    },
 }
 _zeros = bytes(CHUNK)
 _memcmp = ctypes.CDLL(None).memcmp
@@ -19,21 +37,33 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
 
 
 def with_holes(original: Any) -> Any:
-    """`safetensors.serialize_file`, whose file has holes in the place of zeros. What is not known here, and what it refuses, it
-    leaves to the original."""
+    """`safetensors.serialize_file`, whose file has holes in the place of zeros. What is not known
+    here, and what it refuses, it leaves to the original."""
 
-    def serialize_file(tensor_dict: Any, filename: Any, metadata: Optional[Dict[str, str]] = None) -> Any:
+    def serialize_file(
+        tensor_dict: Any, filename: Any, metadata: Optional[Dict[str, str]] = None
+    ) -> Any:
         tensors = [_tensor(name, spec) for name, spec in tensor_dict.items()]
         known = [tensor for tensor in tensors if tensor is not None]
-        texts = all(isinstance(text, str) for text in (*(metadata or {}), *(metadata or {}).values()))
-        if len(known) < len(tensors) or not texts or not os.path.isdir(os.path.dirname(os.path.abspath(filename))):
+        texts = all(
+            isinstance(text, str) for text in (*(metadata or {}), *(metadata or {}).values())
+        )
+        if (
+            len(known) < len(tensors)
+            or not texts
+            or not os.path.isdir(os.path.dirname(os.path.abspath(filename)))
+        ):
             return original(tensor_dict, filename, metadata)
-        return _write(sorted(known, key=lambda tensor: (-_bytes_each(tensor), tensor[0])), filename, metadata)
+        return _write(
+            sorted(known, key=lambda tensor: (-_bytes_each(tensor), tensor[0])), filename, metadata
+        )
 
     return serialize_file
 
 
-_Tensor = Tuple[str, str, List[int], int, int]  # name, dtype, shape, where its bytes lie and how many
+_Tensor = Tuple[
+    str, str, List[int], int, int
+]  # name, dtype, shape, where its bytes lie and how many
 
 
 def _tensor(name: str, spec: Any) -> Optional[_Tensor]:
@@ -43,7 +73,13 @@ def _tensor(name: str, spec: Any) -> Optional[_Tensor]:
     data, dtype = spec["data"], _DTYPES.get(spec["dtype"])
     if dtype is None or not isinstance(data, bytes):
         return None
-    return name, dtype, list(spec["shape"]), ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0, len(data)
+    return (
+        name,
+        dtype,
+        list(spec["shape"]),
+        ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0,
+        len(data),
+    )
 
 
 def _bytes_each(tensor: _Tensor) -> int:

@@ -1,4 +1,6 @@
-"""What a batch is: its tensors, its samples, its checksum. No full pass over data, no wait for a device."""
+"""What a batch is: its tensors, its samples, its checksum. No full pass over data, no wait for a
+device.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,18 @@ from typing import Any, Iterator, List, Optional
 
 import torch
 
-CHECKED_VALUES = 1024  # of each tensor, strided: some 5 µs, where a checksum of all of it takes milliseconds
+CHECKED_VALUES = (
+    1024  # of each tensor, strided: some 5 µs, where a checksum of all of it takes milliseconds
+)
 MAX_PARTS = 64  # tensors and strings of a batch that count
 MAX_DEPTH = 6
 
 
 def parts_of(batch: Any, depth: int = 0) -> Iterator[Any]:
     """Tensors, arrays, strings and numbers in a batch, in order, whatever holds them."""
-    if isinstance(batch, (torch.Tensor, str, bytes, int, float)) or hasattr(batch, "__array_interface__"):
+    if isinstance(batch, (torch.Tensor, str, bytes, int, float)) or hasattr(
+        batch, "__array_interface__"
+    ):
         yield batch
     elif depth < MAX_DEPTH:
         for part in batch if isinstance(batch, (list, tuple)) else fields_of(batch).values():
@@ -28,7 +34,11 @@ def fields_of(holder: Any) -> Mapping[Any, Any]:
     """Of a mapping, a graph of torch_geometric, or any object with attributes; else {}."""
     if isinstance(holder, Mapping):
         return holder
-    return holder.to_dict() if callable(getattr(holder, "to_dict", None)) else getattr(holder, "__dict__", {})
+    return (
+        holder.to_dict()
+        if callable(getattr(holder, "to_dict", None))
+        else getattr(holder, "__dict__", {})
+    )
 
 
 def tensors_of(batch: Any) -> List[Any]:
@@ -41,7 +51,9 @@ def shapes_of(batch: Any) -> List[List[int]]:
 
 
 def first_dimension(batch: Any) -> Optional[int]:
-    """The first dimension of the first tensor that has one; else the length of the first list of strings."""
+    """The first dimension of the first tensor that has one; else the length of the first list of
+    strings.
+    """
     for part in tensors_of(batch):
         if len(part.shape) > 0:
             return int(part.shape[0])
@@ -51,7 +63,9 @@ def first_dimension(batch: Any) -> Optional[int]:
 
 
 def checksum_of(batch: Any) -> Optional[str]:
-    """A checksum over strided values of each tensor and over strings; None where the values are on a device."""
+    """A checksum over strided values of each tensor and over strings; None where the values are on
+    a device.
+    """
     crc, parts = 0, list(islice(parts_of(batch), MAX_PARTS))
     for part in parts:
         with torch._C.DisableTorchFunctionSubclass():  # MONAI's takes a batch apart at each call
@@ -64,7 +78,11 @@ def checksum_of(batch: Any) -> Optional[str]:
 
 def _bytes_of(part: Any) -> Optional[bytes]:
     if isinstance(part, torch.Tensor):
-        if part.device.type != "cpu" or part.layout is not torch.strided or type(part).__name__ == "FakeTensor":
+        if (
+            part.device.type != "cpu"
+            or part.layout is not torch.strided
+            or type(part).__name__ == "FakeTensor"
+        ):
             return None
         return repr(tuple(part.shape)).encode() + _strided(part.detach())
     if hasattr(part, "__array_interface__"):
@@ -74,7 +92,9 @@ def _bytes_of(part: Any) -> Optional[bytes]:
 
 
 def _strided(tensor: torch.Tensor) -> bytes:
-    """Some values, evenly spread. Of a tensor that is not contiguous, rows are taken first, so that little is copied."""
+    """Some values, evenly spread. Of a tensor that is not contiguous, rows are taken first, so that
+    little is copied.
+    """
     if not tensor.is_contiguous() and tensor.dim() > 0 and tensor.shape[0] > 8:
         tensor = tensor[:: tensor.shape[0] // 8]
     flat = tensor.reshape(-1)

@@ -1,4 +1,6 @@
-"""The largest samples by what the loader's collate_fn makes of each: texts are measured in characters, and padded in tokens."""
+"""The largest samples by what the loader's collate_fn makes of each: texts are measured in
+characters, and padded in tokens.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,24 @@ from brimful_inside.probe.worst_case.scan import FIRST_S, Dims, Scan, measure, w
 
 CHECKED = 8  # samples by which it is decided whether this says more than the samples' own sizes
 MOST = 4096  # where later trials use the scan of the first
-FEW = 256  # where every trial scans: a number, for an order that does not depend on the speed of the host (assumed)
+# where every trial scans: a number, for an order that does not depend on the speed of the host
+# (assumed)
+FEW = 256
 FOR_S = 10.0  # a limit for a slow collate_fn, whichever the number; assumed
-SHARED = (torch.nn.Module, Dataset, types.MethodType)  # large, or the script's own: a copy of a method copies its object
+SHARED = (
+    torch.nn.Module,
+    Dataset,
+    types.MethodType,
+)  # large, or the script's own: a copy of a method copies its object
 MAX_PARTS = 1000  # of a collate_fn that are looked through for them
 
 
-def by_collated(found: Scan, read: Callable[[int], Any], collate: Callable[[List[Any]], Any]) -> Scan:
-    """Orders the candidates of a scan, the largest of them as far as time allows, by the batch of each alone. The scan as it
-    is where that fails, differs from call to call, is on a device or has the sizes that the samples have, and where only the
-    script's own objects could make it."""
+def by_collated(
+    found: Scan, read: Callable[[int], Any], collate: Callable[[List[Any]], Any]
+) -> Scan:
+    """Orders the candidates of a scan, the largest of them as far as time allows, by the batch of
+    each alone. The scan as it is where that fails, differs from call to call, is on a device or has
+    the sizes that the samples have, and where only the script's own objects could make it."""
     started = time.monotonic()
     varies = found.varies
     sizes: Dict[int, Tuple[Dims, int]] = {}
@@ -33,7 +43,9 @@ def by_collated(found: Scan, read: Callable[[int], Any], collate: Callable[[List
         if _holds_shared(collate):
             return found
         collate = copy.deepcopy(collate)  # one that counts its batches starts at the first
-        kept = found.repeatable and found.extremes  # equal sizes do not show in a later trial that the samples are the same
+        kept = (
+            found.repeatable and found.extremes
+        )  # equal sizes do not show in a later trial that the samples are the same
         candidates = worst_indices(found)[: MOST if kept else FEW]
         samples = {index: read(index) for index in candidates[:CHECKED]}
         if not _says_more(list(samples.values()), collate, started + FOR_S):
@@ -54,7 +66,9 @@ def by_collated(found: Scan, read: Callable[[int], Any], collate: Callable[[List
         for name, size in sizes[index][0].items():
             if size > most.get(name, (0, 0))[0]:
                 most[name] = size, index
-    return found._replace(collated=most, largest=ordered + [index for index in found.largest if index not in sizes])
+    return found._replace(
+        collated=most, largest=ordered + [index for index in found.largest if index not in sizes]
+    )
 
 
 def _says_more(samples: List[Any], collate: Callable[[List[Any]], Any], until_s: float) -> bool:

@@ -1,4 +1,6 @@
-"""The largest samples of a scan themselves, for a data set that ignores its index or draws sizes at random."""
+"""The largest samples of a scan themselves, for a data set that ignores its index or draws sizes at
+random.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,15 @@ import heapq
 from typing import Any, Collection, Dict, List, Tuple
 
 MOST = 4096
-MOST_ELEMENTS = 1 << 20  # of all together: 8 MB of the host's memory in tensors of 64 bits, some 40 MB in lists of int; assumed
+MOST_ELEMENTS = (
+    1 << 20
+)  # of all together: 8 MB of the host's memory in tensors of 64 bits, some 40 MB in lists of int; assumed
 
 
 class KeptSamples:
-    """Those largest in total, within the two bounds, and in any case those that have most of some dimension."""
+    """Those largest in total, within the two bounds, and in any case those that have most of some
+    dimension.
+    """
 
     def __init__(self) -> None:
         self._heap: List[Tuple[int, int, Any]] = []  # (total, -index, sample): the smallest first
@@ -33,5 +39,7 @@ class KeptSamples:
 
 
 def own_copy(sample: Any) -> Any:
-    """What a collate_fn may change without changing the sample: some take entries out of their dictionaries."""
+    """What a collate_fn may change without changing the sample: some take entries out of their
+    dictionaries.
+    """
     return copy.copy(sample) if isinstance(sample, (dict, list)) else sample

@@ -1,4 +1,6 @@
-"""Measures the samples of a data set: which of their dimensions vary, and which samples are the largest."""
+"""Measures the samples of a data set: which of their dimensions vary, and which samples are the
+largest.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ import torch
 from brimful_inside.probe.worst_case.batch_tensors import fields_of
 from brimful_inside.probe.worst_case.kept_samples import KeptSamples
 
-FIRST = 32  # samples that are measured however long it takes; where they match an earlier scan, no more are
+# samples that are measured however long it takes; where they match an earlier scan, no more are
+FIRST = 32
 FIRST_S = 1.0  # assumed: an acceptable wait in a first trial
 ALL_S = 30.0  # when something varies; assumed
 KEPT_LARGEST = 65_536
@@ -29,15 +32,21 @@ Dims = Dict[str, int]  # "input_ids.0" -> 317
 
 
 class Scan(NamedTuple):
-    """The result. `extremes` has, for each dimension that varies, (smallest, largest, the sample that has the largest)."""
+    """The result. `extremes` has, for each dimension that varies, (smallest, largest, the sample
+    that has the largest).
+    """
 
     scanned: int
     length: int
     extremes: Dict[str, Tuple[int, int, int]]
     largest: List[int]  # indices, largest total first
-    totals: Dict[int, int]  # of each sample measured, in that order; {} where they are not known any more
+    totals: Dict[
+        int, int
+    ]  # of each sample measured, in that order; {} where they are not known any more
     first: List[str]  # of the first `FIRST` samples: a digest of dimensions and total
-    trial: Optional[str] = None  # the earlier trial that scanned, where now only the first samples were measured
+    trial: Optional[str] = (
+        None  # the earlier trial that scanned, where now only the first samples were measured
+    )
     collated: Dict[str, Tuple[int, int]] = {}  # noqa: RUF012  # by dimension of batches of one: (largest, sample that has it)
     repeatable: bool = True  # the largest have the same sizes when they are read again
 
@@ -47,14 +56,18 @@ class Scan(NamedTuple):
 
 
 def worst_indices(scan: Scan) -> List[int]:
-    """For each dimension that varies the sample that has most of it, then the samples largest in total."""
+    """For each dimension that varies the sample that has most of it, then the samples largest in
+    total.
+    """
     most = scan.collated or {name: (high, at) for name, (_, high, at) in scan.extremes.items()}
     first = dict.fromkeys(at for _, at in sorted(most.values(), key=lambda entry: -entry[0]))
     return [*first, *(index for index in scan.largest if index not in first)]
 
 
 def order_of(length: int) -> Iterator[int]:
-    """All indices, so that any beginning is spread evenly over the data set: the ends, then steps of the golden ratio."""
+    """All indices, so that any beginning is spread evenly over the data set: the ends, then steps
+    of the golden ratio.
+    """
     if length <= 0:
         return
     ends = [0] if length == 1 else [0, length - 1]
@@ -77,9 +90,10 @@ def scan(
     earlier: Sequence[Scan] = (),
     kept: Optional[KeptSamples] = None,
 ) -> Scan:
-    """Measures samples for `first_s` seconds, `FIRST` of them at least; for up to `all_s` once something varies. Returns the
-    first of the `earlier` scans whose first samples were as they are now, which are measured in any case, and whose largest are
-    where they were. Puts the largest into `kept`. Raises what the data set raises."""
+    """Measures samples for `first_s` seconds, `FIRST` of them at least; for up to `all_s` once
+    something varies. Returns the first of the `earlier` scans whose first samples were as they are
+    now, which are measured in any case, and whose largest are where they were. Puts the largest
+    into `kept`. Raises what the data set raises."""
     started = time.monotonic()
     low: Dims = {}
     high: Dict[str, Tuple[int, int]] = {}
@@ -95,26 +109,35 @@ def scan(
             kept.add(index, sample, total, {at for _, at in high.values()})
         if len(first) < FIRST:
             first.append(_digest(dims, total))
-            known = (one for one in earlier if one.first == first and _still_holds(one, dataset, started + all_s))
+            known = (
+                one
+                for one in earlier
+                if one.first == first and _still_holds(one, dataset, started + all_s)
+            )
             same = next(known, None)
             if same is not None:
                 return same
         spent = time.monotonic() - started
         if len(totals) >= FIRST and spent > (all_s if varies else first_s):
             break
-    extremes = {k: (low.get(k, 0), most, at) for k, (most, at) in high.items() if low.get(k, 0) != most}
+    extremes = {
+        k: (low.get(k, 0), most, at) for k, (most, at) in high.items() if low.get(k, 0) != most
+    }
     largest = heapq.nlargest(KEPT_LARGEST, totals, key=lambda i: (totals[i], -i))
     return Scan(len(totals), length, extremes, largest, totals, first)
 
 
 def _digest(dims: Dims, total: int) -> str:
     """The same in every process for a sample of the same sizes."""
-    return hashlib.blake2b(json.dumps([sorted(dims.items()), total]).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(
+        json.dumps([sorted(dims.items()), total]).encode(), digest_size=8
+    ).hexdigest()
 
 
 def _still_holds(earlier: Scan, dataset: Any, until_s: float) -> bool:
-    """Whether the samples that were the largest in some dimension are as large now, as far as a scan's own time allows. Of a
-    data set that is split or drawn at random the first samples may agree and the one that counts be another."""
+    """Whether the samples that were the largest in some dimension are as large now, as far as a
+    scan's own time allows. Of a data set that is split or drawn at random the first samples may
+    agree and the one that counts be another."""
     measured: Dict[int, Dims] = {}
     for name, (_, most, at) in sorted(earlier.extremes.items(), key=lambda entry: -entry[1][1]):
         if at not in measured:
@@ -127,7 +150,9 @@ def _still_holds(earlier: Scan, dataset: Any, until_s: float) -> bool:
 
 
 def repeats(found: Scan, dataset: Any, for_s: float = FIRST_S) -> bool:
-    """Whether some of the largest are as large when they are read again: a data set may ignore its index."""
+    """Whether some of the largest are as large when they are read again: a data set may ignore its
+    index.
+    """
     until = time.monotonic() + for_s
     for index in worst_indices(found)[:ASKED_AGAIN] if found.varies else ():
         if measure(dataset[index])[1] != found.totals[index]:
@@ -137,8 +162,12 @@ def repeats(found: Scan, dataset: Any, for_s: float = FIRST_S) -> bool:
     return True
 
 
-def _account(low: Dims, high: Dict[str, Tuple[int, int]], dims: Dims, index: int, first: bool) -> bool:
-    """Takes one sample in. True if it differs from those before. A part that a sample lacks counts as 0."""
+def _account(
+    low: Dims, high: Dict[str, Tuple[int, int]], dims: Dims, index: int, first: bool
+) -> bool:
+    """Takes one sample in. True if it differs from those before. A part that a sample lacks counts
+    as 0.
+    """
     for key in low.keys() - dims.keys():
         low[key] = 0
     differs = False
@@ -156,7 +185,9 @@ def _account(low: Dims, high: Dict[str, Tuple[int, int]], dims: Dims, index: int
 
 
 def measure(sample: Any) -> Tuple[Dims, int]:
-    """(dimensions by name, total elements) of one sample: shapes of tensors, lengths of texts and lists, sizes of images."""
+    """(dimensions by name, total elements) of one sample: shapes of tensors, lengths of texts and
+    lists, sizes of images.
+    """
     dims: Dims = {}
     total = _measure(sample, "", dims, 0)
     return dims, total
@@ -181,7 +212,9 @@ def _measure(part: Any, name: str, dims: Dims, depth: int) -> int:
 
 
 def _measure_list(part: List[Any], name: str, dims: Dims, depth: int) -> int:
-    """A list is as long as it is; what it holds counts by its largest member and, in the total, by all of them."""
+    """A list is as long as it is; what it holds counts by its largest member and, in the total, by
+    all of them.
+    """
     key = "%s.0" % name if name else "0"
     dims[key] = max(dims.get(key, 0), len(part))
     if part and isinstance(part[0], (int, float)):
@@ -210,8 +243,9 @@ def _shape_of(part: Any) -> Optional[Tuple[int, ...]]:
 
 @contextlib.contextmanager
 def random_state_kept(*holders: Any) -> Iterator[None]:
-    """Python's, numpy's and torch's global states, and generators that are attributes of `holders`, are as before after it:
-    reading a script's data must not change what the script draws afterwards."""
+    """Python's, numpy's and torch's global states, and generators that are attributes of `holders`,
+    are as before after it: reading a script's data must not change what the script draws
+    afterwards."""
     restore: List[Callable[[], Any]] = []
 
     def keep(get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
@@ -223,14 +257,18 @@ def random_state_kept(*holders: Any) -> Iterator[None]:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         keep(numpy.random.get_state, numpy.random.set_state)
-    for generator in [one for holder in holders for one in (holder, *getattr(holder, "__dict__", {}).values())]:
+    for generator in [
+        one for holder in holders for one in (holder, *getattr(holder, "__dict__", {}).values())
+    ]:
         if isinstance(generator, random.Random):
             keep(generator.getstate, generator.setstate)
         elif isinstance(generator, torch.Generator) or type(generator).__name__ == "RandomState":
             keep(generator.get_state, generator.set_state)
         elif hasattr(generator, "bit_generator"):
             bits: Any = generator.bit_generator
-            keep(lambda bits=bits: bits.state, lambda state, bits=bits: setattr(bits, "state", state))
+            keep(
+                lambda bits=bits: bits.state, lambda state, bits=bits: setattr(bits, "state", state)
+            )
     try:
         yield
     finally:

@@ -1,6 +1,7 @@
-"""The scans of a trial, kept for the later trials of one session, which then measure a few samples alone. Each process writes
-`scans-<pid>.jsonl`: one scan a line, so that a kill leaves at most one torn line. It is reused for the same rank, the same
-loader (the n-th over a data set of that type, part and length), and the same first and largest samples."""
+"""The scans of a trial, kept for the later trials of one session, which then measure a few samples
+alone. Each process writes `scans-<pid>.jsonl`: one scan a line, so that a kill leaves at most one
+torn line. It is reused for the same rank, the same loader (the n-th over a data set of that type,
+part and length), and the same first and largest samples."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from brimful_inside.probe.worst_case.kept_samples import KeptSamples
 from brimful_inside.probe.worst_case.scan import Scan, order_of, repeats, scan
 from brimful_inside.wire import SCANS_FILE
 
-MAX_TOTALS = 200_000  # assumed: some 1 MB of text; beyond, only loaders with a plain batch sampler can use a scan
+# assumed: some 1 MB of text; beyond, only loaders with a plain batch sampler can use a scan
+MAX_TOTALS = 200_000
 MAX_FILE_BYTES = 16 << 20  # assumed: 20 loaders of many samples each
 
 Key = Tuple[int, int, str, int]  # rank, which of its kind, the data set's type, its length
@@ -29,14 +31,23 @@ class ScanCache:
         self._folder = folder
         self._files = files
         self._earlier: Optional[Dict[Key, List[Scan]]] = None  # read when first needed
-        self._loaders: Dict[Tuple[str, int], int] = {}  # by type and length of the data set: how many so far
+        self._loaders: Dict[
+            Tuple[str, int], int
+        ] = {}  # by type and length of the data set: how many so far
 
     def scan(
-        self, dataset: Any, length: int, totals_needed: bool, collate: Optional[Collate] = None, keeps: bool = False
+        self,
+        dataset: Any,
+        length: int,
+        totals_needed: bool,
+        collate: Optional[Collate] = None,
+        keeps: bool = False,
     ) -> Found:
-        """Of one more loader's data set: that of an earlier trial if it still holds, else a new one, ordered by what `collate`
-        makes of a sample. `totals_needed`: it has the size of each sample, not only which are the largest. `keeps`: the largest
-        samples come with it where the data set gives others when it is asked again. Raises what the data set raises."""
+        """Of one more loader's data set: that of an earlier trial if it still holds, else a new
+        one, ordered by what `collate`
+        makes of a sample. `totals_needed`: it has the size of each sample, not only which are the
+        largest. `keeps`: the largest samples come with it where the data set gives others when it
+        is asked again. Raises what the data set raises."""
         key = self._key(dataset, length)
         if self._earlier is None:
             self._earlier = {}
@@ -49,12 +60,19 @@ class ScanCache:
         if found.trial is not None:
             return found, {}
         if repeats(found, dataset):
-            found = by_collated(found, dataset.__getitem__, collate) if collate is not None else found
-            if found.extremes or not found.collated:  # samples of equal sizes do not show that they are the same ones
+            found = (
+                by_collated(found, dataset.__getitem__, collate) if collate is not None else found
+            )
+            if (
+                found.extremes or not found.collated
+            ):  # samples of equal sizes do not show that they are the same ones
                 self._keep(key, found, totals_needed)
             return found, {}
         samples = kept.samples() if kept is not None else {}
-        found = found._replace(repeatable=False, largest=[index for index in found.largest if index in samples or not keeps])
+        found = found._replace(
+            repeatable=False,
+            largest=[index for index in found.largest if index in samples or not keeps],
+        )
         if samples and collate is not None:
             found = by_collated(found, samples.__getitem__, collate)
         return found, samples
@@ -66,12 +84,16 @@ class ScanCache:
         return world()[0], number, kind, length
 
     def _keep(self, key: Key, found: Scan, totals_needed: bool) -> None:
-        """By one write call, so that no two lines are torn. A full disk or a vanished folder is not the script's business."""
+        """By one write call, so that no two lines are torn. A full disk or a vanished folder is not
+        the script's business.
+        """
         if totals_needed and len(found.totals) > MAX_TOTALS:
             return
         line = encode(key, found, totals_needed)
         try:
-            with open(os.path.join(self._folder, SCANS_FILE % os.getpid()), "ab", buffering=0) as file:
+            with open(
+                os.path.join(self._folder, SCANS_FILE % os.getpid()), "ab", buffering=0
+            ) as file:
                 if os.fstat(file.fileno()).st_size + len(line) <= MAX_FILE_BYTES:
                     file.write(line)
         except OSError:
@@ -79,7 +101,9 @@ class ScanCache:
 
 
 def _kind_of(dataset: Any) -> str:
-    """The data set's type; of a part of another one also which part, for it may be drawn anew at each run."""
+    """The data set's type; of a part of another one also which part, for it may be drawn anew at
+    each run.
+    """
     kind = "%s.%s" % (type(dataset).__module__, type(dataset).__qualname__)
     inner: Any = getattr(dataset, "dataset", None)
     indices: Any = getattr(dataset, "indices", None)
@@ -93,7 +117,9 @@ def _kind_of(dataset: Any) -> str:
 
 
 def encode(key: Key, found: Scan, with_totals: bool) -> bytes:
-    """One line. Totals stand in the order in which samples are measured, which the length alone decides."""
+    """One line. Totals stand in the order in which samples are measured, which the length alone
+    decides.
+    """
     row = {
         "key": key,
         "scanned": found.scanned,
@@ -127,5 +153,7 @@ def _decoded(row: Dict[str, Any], trial: str) -> Tuple[Key, Scan]:
     extremes = {name: (low, high, at) for name, (low, high, at) in row["extremes"].items()}
     totals = dict(zip(order_of(length), row["totals"] or []))
     collated = {name: (most, at) for name, (most, at) in row["collated"].items()}
-    found = Scan(row["scanned"], length, extremes, row["largest"], totals, row["first"], trial, collated)
+    found = Scan(
+        row["scanned"], length, extremes, row["largest"], totals, row["first"], trial, collated
+    )
     return (rank, number, kind, length), found

@@ -1,4 +1,6 @@
-"""The worst batch: a trial's batches are made of the largest samples, so that its peak is the peak of the whole run."""
+"""The worst batch: a trial's batches are made of the largest samples, so that its peak is the peak
+of the whole run.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,15 @@ MAX_DRAWN = 2000  # batches of a custom batch sampler that are compared
 REPORTED_INDICES = 64
 DISTINCT = 256  # samples that are fetched for a batch made here; a larger batch repeats them
 MAX_PASSES = 64  # over the sampler, for a script whose epochs are shorter than the trial
-LARGE_BYTES = 256 << 20  # batches beyond are views of a small one: the card's tensors have no data, so the host's need none
+LARGE_BYTES = (
+    256 << 20
+)  # batches beyond are views of a small one: the card's tensors have no data, so the host's need none
 
 
 class Plan(NamedTuple):
-    """What is done with one loader, with the sentence that reports it. Without `indices` it is left alone."""
+    """What is done with one loader, with the sentence that reports it. Without `indices` it is left
+    alone.
+    """
 
     reported: WorstBatch
     indices: List[int] = []  # noqa: RUF012
@@ -36,7 +42,9 @@ class Plan(NamedTuple):
     samples: Dict[int, Any] = {}  # noqa: RUF012  # by index, where the data set would give others
 
     def batch_like(self, index: Any) -> Any:
-        """The indices to fetch in place of `index`: as many, from the largest on; from the first again where they run out."""
+        """The indices to fetch in place of `index`: as many, from the largest on; from the first
+        again where they run out.
+        """
         if not hasattr(index, "__len__"):
             return self.indices[0]
         if self.whole_batch:
@@ -51,10 +59,14 @@ class WorstBatches:
         self._imaginary = config.device == "imaginary"
         self._scans = ScanCache(config.folder, config.scans)
         self._plans: Any = weakref.WeakKeyDictionary()
-        self._reported: List[Tuple[Any, WorstBatch]] = []  # (weak reference to a loader, its plan's report)
+        self._reported: List[
+            Tuple[Any, WorstBatch]
+        ] = []  # (weak reference to a loader, its plan's report)
 
     def before_pass(self, loader: Any) -> Any:
-        """Plans a loader when it is first iterated. Returns an iterator to use in place of its own, or None."""
+        """Plans a loader when it is first iterated. Returns an iterator to use in place of its own,
+        or None.
+        """
         plan = self._plans.get(loader)
         if plan is None:
             plan = self._plans[loader] = self._plan(loader)
@@ -76,8 +88,12 @@ class WorstBatches:
         return _Sampler(sampler, plan)
 
     def report(self, trained: Callable[[Any], bool]) -> Optional[WorstBatch]:
-        """Of a training loader (`trained` knows them) before others, and of one that varies before one that does not."""
-        ranked = sorted(self._reported, key=lambda entry: (not trained(entry[0]()), not entry[1].varies))
+        """Of a training loader (`trained` knows them) before others, and of one that varies before
+        one that does not.
+        """
+        ranked = sorted(
+            self._reported, key=lambda entry: (not trained(entry[0]()), not entry[1].varies)
+        )
         return ranked[0][1] if ranked else None
 
     def _plan(self, loader: Any) -> Plan:
@@ -91,11 +107,19 @@ class WorstBatches:
             return Plan(WorstBatch(0, length, False, "not scanned: " + why))
         try:
             collate = loader.collate_fn if loader._auto_collation else None
-            kept = (loader.dataset, loader.generator, loader.sampler, getattr(loader.sampler, "generator", None))
+            kept = (
+                loader.dataset,
+                loader.generator,
+                loader.sampler,
+                getattr(loader.sampler, "generator", None),
+            )
             with random_state_kept(*kept, collate, getattr(collate, "__self__", None)):
-                # A copy: a data set that opens its file at first use must open it in its workers, not here.
+                # A copy: a data set that opens its file at first use must open it in its workers,
+                # not here.
                 custom = _has_custom_batches(loader)
-                scan, samples = self._scans.scan(copy.copy(loader.dataset), length, custom, collate, keeps=self._imaginary)
+                scan, samples = self._scans.scan(
+                    copy.copy(loader.dataset), length, custom, collate, keeps=self._imaginary
+                )
                 own = _batches_of_custom_sampler(loader)
         except Exception as error:
             why = "the data set gave an error where samples were read (%s)" % _short(error)
@@ -111,7 +135,10 @@ class WorstBatches:
         elif scan.varies:
             what = _sentence(scan, kept=bool(samples))
         else:
-            what = "nothing but the batch size varies in %d of %d samples" % (scan.scanned, scan.length)
+            what = "nothing but the batch size varies in %d of %d samples" % (
+                scan.scanned,
+                scan.length,
+            )
         varies = scan.varies or bool(own)
         reported = WorstBatch(scan.scanned, scan.length, varies, what, scanned_in=scan.trial)
         if own:
@@ -126,16 +153,34 @@ def _short(error: Exception) -> str:
 
 
 def _sentence(scan: Scan, kept: bool) -> str:
-    parts = ["%s from %d to %d" % (name, low, high) for name, (low, high, _) in sorted(scan.extremes.items())]
+    parts = [
+        "%s from %d to %d" % (name, low, high)
+        for name, (low, high, _) in sorted(scan.extremes.items())
+    ]
     parts = parts or ["only as the collate_fn makes them"]
     more = "" if len(parts) <= 4 else " and %d more" % (len(parts) - 4)
-    of = "all %d samples" % scan.length if scan.scanned == scan.length else "%d of %d samples" % (scan.scanned, scan.length)
+    of = (
+        "all %d samples" % scan.length
+        if scan.scanned == scan.length
+        else "%d of %d samples" % (scan.scanned, scan.length)
+    )
     vary = "samples vary (%s%s, in %s): " % (", ".join(parts[:4]), more, of)
     if not scan.repeatable and not kept:
-        return vary + "the data set gives others when it is asked again, so batches need not be made of the largest"
-    most = ["%s up to %d" % (name, high) for name, (high, _) in sorted(scan.collated.items()) if high > 1]
+        return (
+            vary + "the data set gives others when it is asked again, so batches need not be made "
+            "of the largest"
+        )
+    most = [
+        "%s up to %d" % (name, high)
+        for name, (high, _) in sorted(scan.collated.items())
+        if high > 1
+    ]
     by = ", as the collate_fn makes them (%s)" % ", ".join(most[:4]) if most else ""
-    again = "; they are kept from the scan, for the data set gives others when it is asked again" if kept else ""
+    again = (
+        "; they are kept from the scan, for the data set gives others when it is asked again"
+        if kept
+        else ""
+    )
     return vary + "every batch is made of the largest" + by + again
 
 
@@ -145,7 +190,9 @@ def _has_custom_batches(loader: Any) -> bool:
 
 
 def _batches_of_custom_sampler(loader: Any) -> List[List[int]]:
-    """Of a batch sampler whose batches differ in their number of samples (by a budget of tokens, say); else []."""
+    """Of a batch sampler whose batches differ in their number of samples (by a budget of tokens,
+    say); else [].
+    """
     if not _has_custom_batches(loader):
         return []
     sampler, drawn = batch_sampler_of(loader), []
@@ -159,7 +206,10 @@ def _batches_of_custom_sampler(loader: Any) -> List[List[int]]:
 
 def _largest(batches: List[List[int]], scan: Scan) -> List[int]:
     known = max(scan.totals.values(), default=1)
-    return max(batches, key=lambda index: (len(index) * max(scan.totals.get(i, known) for i in index), len(index)))
+    return max(
+        batches,
+        key=lambda index: (len(index) * max(scan.totals.get(i, known) for i in index), len(index)),
+    )
 
 
 class _Sampler:
@@ -188,7 +238,9 @@ def patch_samplers() -> None:
     def _index_sampler(self: Any) -> Any:
         sampler = original(self)
         chosen = _sampler_of_probe(self, sampler)
-        return sampler if chosen is None else chosen  # not `or`: an endless sampler has no length to be true by
+        return (
+            sampler if chosen is None else chosen
+        )  # not `or`: an endless sampler has no length to be true by
 
     cls._index_sampler = property(_index_sampler)
 
@@ -201,8 +253,9 @@ def _sampler_of_probe(loader: Any, sampler: Any) -> Any:
 
 
 class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[name-defined]
-    """A pass over a loader on an imaginary card, with batches of the planned samples, made without workers; a last batch is as
-    large as the first. A training pass continues until the trial has its steps, so that all batch sizes give the same trial."""
+    """A pass over a loader on an imaginary card, with batches of the planned samples, made without
+    workers; a last batch is as large as the first. A training pass continues until the trial has
+    its steps, so that all batch sizes give the same trial."""
 
     def __init__(self, loader: Any, plan: Any):
         self._dataset_kind = loader._dataset_kind
@@ -244,7 +297,10 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
         if probe is None or one is None or self._passes >= MAX_PASSES:
             return False
         continues = bool(
-            one.given and (one.role or one.loader.role) == TRAIN and probe.config.cut and not probe.ending.measured
+            one.given
+            and (one.role or one.loader.role) == TRAIN
+            and probe.config.cut
+            and not probe.ending.measured
         )
         probe.ending.extended = probe.ending.extended or continues
         return continues
@@ -269,11 +325,17 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
 
 
 def _bytes_of(batch: Any) -> int:
-    return sum(part.numel() * part.element_size() for part in tensors_of(batch) if isinstance(part, torch.Tensor))
+    return sum(
+        part.numel() * part.element_size()
+        for part in tensors_of(batch)
+        if isinstance(part, torch.Tensor)
+    )
 
 
 def _widened(two: Any, three: Any, size: int) -> Any:
-    """A batch of `size` out of those of two and of three samples: along the dimension that grew by one. None if unclear."""
+    """A batch of `size` out of those of two and of three samples: along the dimension that grew by
+    one. None if unclear.
+    """
     if isinstance(three, torch.Tensor) and isinstance(two, torch.Tensor):
         return _widened_tensor(two, three, size)
     if isinstance(three, dict) and isinstance(two, dict) and two.keys() == three.keys():
@@ -290,7 +352,11 @@ def _widened(two: Any, three: Any, size: int) -> Any:
             if any(item is None for item in items):
                 return None
             return type(three)(*items) if hasattr(three, "_fields") else type(three)(items)
-        if len(two) == 2 and len(three) == 3 and all(isinstance(item, (str, int, float)) for item in three):
+        if (
+            len(two) == 2
+            and len(three) == 3
+            and all(isinstance(item, (str, int, float)) for item in three)
+        ):
             return type(three)([three[n % 3] for n in range(size)])
     return None
 

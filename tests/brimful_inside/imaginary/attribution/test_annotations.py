@@ -1,4 +1,6 @@
-"""What a trace says of each allocation: module, line, forward or backward, and what it is. Peaks do not change by it."""
+"""What a trace says of each allocation: module, line, forward or backward, and what it is. Peaks do
+not change by it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Read:
                 self.allocations.append((row, sites[at]))
 
     def where(self, op, during):
-        return [site.module for row, site in self.allocations if op in row.op and site.during == during]
+        return [
+            site.module for row, site in self.allocations if op in row.op and site.during == during
+        ]
 
     def tagged(self, category):
         return [tag.module for tag in self.tags.values() if tag.category == category]
@@ -68,10 +72,17 @@ def test_the_line_is_the_users_own_with_its_text():
 
 def test_an_allocation_has_a_category_and_the_module_that_owns_it():
     read = Read(lambda: train(Net()))
-    owners = [f"layers.{i}.{name}" for i in range(3) for name in ("first", "second")] + ["norm", "head"]
+    owners = [f"layers.{i}.{name}" for i in range(3) for name in ("first", "second")] + [
+        "norm",
+        "head",
+    ]
     assert read.tagged("parameter") == [owner for owner in owners for _ in ("weight", "bias")]
-    assert sorted(read.tagged("optimizer_state")) == sorted(owner for owner in owners for _ in range(4))
-    assert sorted(read.tagged("gradient")) == sorted(owner for owner in owners for _ in range(4)), "two steps, anew in each"
+    assert sorted(read.tagged("optimizer_state")) == sorted(
+        owner for owner in owners for _ in range(4)
+    )
+    assert sorted(read.tagged("gradient")) == sorted(owner for owner in owners for _ in range(4)), (
+        "two steps, anew in each"
+    )
     assert set(read.tagged("buffer")) == {"norm"}
     assert len(read.tagged("input")) == 4
 
@@ -97,21 +108,32 @@ def test_tied_weights_count_once_and_a_copy_of_a_model_has_no_category():
         del average
 
     read = Read(work)
-    assert read.tagged("parameter").count("layers.0.first") == 2 and "layers.1.first" not in read.tagged("parameter")
-    assert "layers.0.first" in read.tagged("optimizer_state") and "layers.1.first" not in read.tagged("optimizer_state")
+    assert read.tagged("parameter").count(
+        "layers.0.first"
+    ) == 2 and "layers.1.first" not in read.tagged("parameter")
+    assert "layers.0.first" in read.tagged(
+        "optimizer_state"
+    ) and "layers.1.first" not in read.tagged("optimizer_state")
     copies = [row.id for row, site in read.allocations if "deepcopy" in site.where]
     assert copies and not set(copies) & set(read.tags)
 
 
 def test_two_models_of_one_class_get_names_of_their_own():
     def work():
-        one, other = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda(), nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda()
+        one, other = (
+            nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda(),
+            nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda(),
+        )
         other(one(torch.zeros(4, 8, device="cuda"))).sum().backward()
 
     read = Read(work)
     relus = [(site.model, site.module) for row, site in read.allocations if "relu" in row.op]
     assert relus == [("Sequential", "1"), ("Sequential#2", "1")]
-    backward = [(site.model, site.module) for row, site in read.allocations if "threshold_backward" in row.op]
+    backward = [
+        (site.model, site.module)
+        for row, site in read.allocations
+        if "threshold_backward" in row.op
+    ]
     assert backward == relus[::-1]
 
 
@@ -123,7 +145,9 @@ def test_recomputation_is_not_counted_as_forward():
 
 
 def moments(trace):
-    """The rows, where tensors that die at one moment (in the garbage collector) may do so in any order."""
+    """The rows, where tensors that die at one moment (in the garbage collector) may do so in any
+    order.
+    """
     groups = itertools.groupby(trace.rows, key=lambda row: isinstance(row, Free))
     return [sorted(rows) if frees else list(rows) for frees, rows in groups]
 

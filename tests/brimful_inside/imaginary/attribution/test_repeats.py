@@ -17,7 +17,9 @@ RUN = 3  # calls alike, after which others cost a look-up; the card's first one 
 
 
 class Model(nn.Module):
-    """Counts its forward passes, does `also(self, data)` in each, and keeps what a script may look at."""
+    """Counts its forward passes, does `also(self, data)` in each, and keeps what a script may look
+    at.
+    """
 
     def __init__(self, also=lambda self, data: None):
         super().__init__()
@@ -82,7 +84,9 @@ def test_the_fourth_identical_micro_batch_costs_a_lookup_and_its_step_has_the_sa
         model = Model().cuda()
         optimizer = torch.optim.AdamW(model.parameters())
         for _ in range(2):
-            accumulated(model, lambda out: F.mse_loss(out["scores"], torch.zeros_like(out["scores"])) / MANY)
+            accumulated(
+                model, lambda out: F.mse_loss(out["scores"], torch.zeros_like(out["scores"])) / MANY
+            )
             optimizer.step()
             optimizer.zero_grad()
         return model.ran
@@ -119,7 +123,9 @@ def _keeps(self, hidden):
 
 def _reads_its_own(self, hidden):
     """What the call itself made of shapes is the same in the next."""
-    assert torch.arange(len(hidden), device="cuda").expand(4, -1).cumsum(0)[-1].max().item() == 4 * (len(hidden) - 1)
+    assert torch.arange(len(hidden), device="cuda").expand(4, -1).cumsum(0)[
+        -1
+    ].max().item() == 4 * (len(hidden) - 1)
 
 
 def test_a_call_that_reads_what_it_made_of_shapes_alone_costs_a_lookup_too():

@@ -50,7 +50,9 @@ def test_what_a_model_answers_in_evaluation_comes_in_float32():
 
     trace, _ = traced(evaluate, ["autocast"])
     assert [answer.dtype for answer in answers] == [torch.float32] * 2
-    assert any(row.nbytes == 4 * 256 * 2 for row in trace.rows if isinstance(row, Malloc)), "the layers ran in two bytes"
+    assert any(row.nbytes == 4 * 256 * 2 for row in trace.rows if isinstance(row, Malloc)), (
+        "the layers ran in two bytes"
+    )
 
 
 def test_older_cards_are_given_float16():
@@ -63,7 +65,11 @@ def test_checkpointing_from_outside_is_as_the_script_would_write_it():
     assert program(found) == program(wanted)
     assert abs(found_peak - peak) <= BATCH * 64 * 4, "the last batch may die a moment sooner"
     assert peak < traced(plain)[1]
-    again = {note.module for _, note in found.notes if isinstance(note, Site) and note.during == RECOMPUTATION}
+    again = {
+        note.module
+        for _, note in found.notes
+        if isinstance(note, Site) and note.during == RECOMPUTATION
+    }
     assert {f"layers.{n}.drop" for n in range(3)} <= again
     assert Uses("what_if: 3 blocks of layers") in [note for _, note in found.notes]
 
@@ -89,7 +95,9 @@ def test_a_models_own_checkpointing_is_taken_where_it_has_one():
 
     trace, peak = traced(work, ["checkpointing"])
     assert peak < traced(work)[1]
-    assert Uses("what_if: own model.gradient_checkpointing_enable()") in [note for _, note in trace.notes]
+    assert Uses("what_if: own model.gradient_checkpointing_enable()") in [
+        note for _, note in trace.notes
+    ]
 
 
 @pytest.mark.parametrize("has_it", [True, False])
@@ -99,7 +107,9 @@ def test_timms_switch_is_taken_unless_the_model_refuses_it(has_it):
             assert has_it, "gradient checkpointing not supported"
             self.checkpoints = enable
 
-    trace, _ = traced(lambda: Timm().cuda()(torch.randn(BATCH, 64).cuda()).sum().backward(), ["checkpointing"])
+    trace, _ = traced(
+        lambda: Timm().cuda()(torch.randn(BATCH, 64).cuda()).sum().backward(), ["checkpointing"]
+    )
     used = "own model.set_grad_checkpointing()" if has_it else "3 blocks of layers"
     assert Uses("what_if: " + used) in [note for _, note in trace.notes]
 
@@ -110,10 +120,16 @@ def test_the_blocks_that_repeat_are_those_that_have_parts_the_innermost():
             super().__init__()
             self.blocks = nn.Sequential(Block(8), Block(8))
 
-    found = {path: len(blocks) for path, blocks in blocks_that_repeat(nn.Sequential(Stage(), Stage()))}
+    found = {
+        path: len(blocks) for path, blocks in blocks_that_repeat(nn.Sequential(Stage(), Stage()))
+    }
     assert found == {"0.blocks": 2, "1.blocks": 2}
-    assert not list(blocks_that_repeat(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)))), "layers are no blocks"
-    assert [path for path, _ in blocks_that_repeat(nn.Sequential(Block(8), Block(8), nn.Linear(8, 8)))] == [""]
+    assert not list(
+        blocks_that_repeat(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)))
+    ), "layers are no blocks"
+    assert [
+        path for path, _ in blocks_that_repeat(nn.Sequential(Block(8), Block(8), nn.Linear(8, 8)))
+    ] == [""]
 
 
 def test_an_unknown_name_and_a_missing_trace_are_refused():

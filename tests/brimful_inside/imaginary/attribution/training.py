@@ -33,7 +33,11 @@ class Net(nn.Module):
 
     def forward(self, data):
         for layer in self.layers:
-            data = torch.utils.checkpoint.checkpoint(layer, data, use_reentrant=False) if self.checkpoints else layer(data)
+            data = (
+                torch.utils.checkpoint.checkpoint(layer, data, use_reentrant=False)
+                if self.checkpoints
+                else layer(data)
+            )
         return self.head(self.norm(data))
 
 

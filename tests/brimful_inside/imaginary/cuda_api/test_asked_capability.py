@@ -1,4 +1,6 @@
-"""A trial that speaks for other cards: what is decided by the capability is noted, whoever decides it."""
+"""A trial that speaks for other cards: what is decided by the capability is noted, whoever decides
+it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ def alike(gpu):
         (lambda: torch.cuda.get_device_capability() >= (8, 0), OTHERS[1:]),
         (lambda: torch.cuda.get_device_capability() >= (8, 0), OTHERS[1:]),
         (lambda: torch.cuda.get_device_capability()[0] >= 9, OTHERS[:3]),
-        (lambda: torch.cuda.get_device_capability() in ((8, 0), (8, 6)), []),  # each comparison is one
+        (
+            lambda: torch.cuda.get_device_capability() in ((8, 0), (8, 6)),
+            [],
+        ),  # each comparison is one
         (lambda: torch.cuda.get_device_properties(0).major < 8, OTHERS[1:]),
         (lambda: 10 * torch.cuda.get_device_properties(0).major >= 80, [[8, 6], [8, 9]]),
         (lambda: {8: "ampere"}.get(torch.cuda.get_device_properties(0).major), [[8, 6], [8, 9]]),
@@ -59,30 +64,47 @@ def test_writing_the_capability_down_decides_nothing(speaking):
 
 
 def test_without_other_cards_the_capability_is_plain(gpu):
-    assert type(torch.cuda.get_device_capability()) is tuple and type(torch.cuda.get_device_properties(0).major) is int
+    assert (
+        type(torch.cuda.get_device_capability()) is tuple
+        and type(torch.cuda.get_device_properties(0).major) is int
+    )
 
 
 def test_attention_parts_cards_whose_back_ends_keep_something_else(speaking):
     query = torch.randn(1, 2, 64, 64, device="cuda", dtype=torch.bfloat16)
     F.scaled_dot_product_attention(query, query, query)
-    assert alike(speaking) == OTHERS[1:], "flash and cuDNN's keep the same, a card without bfloat16 takes another"
-    F.scaled_dot_product_attention(query, query, query, attn_mask=torch.ones(64, 64, dtype=torch.bool, device="cuda"))
-    assert [9, 0] not in alike(speaking), "with a mask Hopper takes cuDNN's, the others the efficient one"
+    assert alike(speaking) == OTHERS[1:], (
+        "flash and cuDNN's keep the same, a card without bfloat16 takes another"
+    )
+    F.scaled_dot_product_attention(
+        query, query, query, attn_mask=torch.ones(64, 64, dtype=torch.bool, device="cuda")
+    )
+    assert [9, 0] not in alike(speaking), (
+        "with a mask Hopper takes cuDNN's, the others the efficient one"
+    )
 
 
 def training(capability, multiprocessors, others=()):
-    """The program of some steps whose workspaces depend on the card: products, a wide bias, a layer norm of many rows."""
+    """The program of some steps whose workspaces depend on the card: products, a wide bias, a layer
+    norm of many rows.
+    """
     file = io.StringIO()
-    gpu = imaginary.enter(replace(card(capability), multiprocessors=multiprocessors, others=list(others)), None, file)
+    gpu = imaginary.enter(
+        replace(card(capability), multiprocessors=multiprocessors, others=list(others)), None, file
+    )
     try:
         model = torch.nn.Sequential(
-            torch.nn.Linear(256, 1024), torch.nn.LayerNorm(1024), torch.nn.LSTM(1024, 64, 2, dropout=0.1)
+            torch.nn.Linear(256, 1024),
+            torch.nn.LayerNorm(1024),
+            torch.nn.LSTM(1024, 64, 2, dropout=0.1),
         )
         model.cuda()
         out = model(torch.randn(700, 100, 256, device="cuda"))[0]
         out.sum().backward()
         query = torch.randn(2, 4, 300, 128, device="cuda", dtype=torch.half, requires_grad=True)
-        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):  # its backward pass has other blocks on other cards
+        with sdpa_kernel(
+            SDPBackend.EFFICIENT_ATTENTION
+        ):  # its backward pass has other blocks on other cards
             F.scaled_dot_product_attention(query, query, query).sum().backward()
         speaks_for = alike(gpu)
     finally:

@@ -15,7 +15,13 @@ def test_matrix_products_are_cast_and_sums_are_not(gpu):
         assert torch.einsum("ij,jk->ik", first, second).dtype == torch.half
         assert (first + second).dtype == torch.float32
         half = first @ second
-        assert half.exp().dtype == half.softmax(-1).dtype == half.sum().dtype == F.layer_norm(half, (4,)).dtype == torch.float32
+        assert (
+            half.exp().dtype
+            == half.softmax(-1).dtype
+            == half.sum().dtype
+            == F.layer_norm(half, (4,)).dtype
+            == torch.float32
+        )
         assert F.mse_loss(half, half).dtype == half.pow(2).dtype == torch.float32
         assert F.relu(half).dtype == (half * 2).dtype == torch.half
         assert torch.addcmul(half, half, first).dtype == torch.float32
@@ -54,7 +60,9 @@ def test_a_weight_is_cast_once_and_its_cast_lives_until_the_outermost_context_en
 
 
 def test_cross_entropy_keeps_logits_in_half_and_their_logarithms_in_both(gpu):
-    """log_softmax gets its input's dtype, so only nll_loss casts: 2 + 4 bytes an element are kept, and 512 twice."""
+    """log_softmax gets its input's dtype, so only nll_loss casts: 2 + 4 bytes an element are kept,
+    and 512 twice.
+    """
     logits = torch.randn(1000, 1024, device="cuda", dtype=torch.half, requires_grad=True)
     target = torch.zeros(1000, dtype=torch.long, device="cuda")
     before = torch.cuda.memory_allocated()
@@ -128,13 +136,16 @@ def test_an_operation_of_a_library_is_cast_as_it_registered(gpu):
 
 @pytest.fixture
 def roi_align():
-    """torchvision's operation, or a stand-in with its schema and its check where torchvision is not installed."""
+    """torchvision's operation, or a stand-in with its schema and its check where torchvision is not
+    installed.
+    """
     try:
         import torchvision  # noqa: F401
     except (ImportError, RuntimeError):  # a build for another torch
         library = torch.library.Library("torchvision", "FRAGMENT")
         library.define(
-            "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
+            "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, "
+            "SymInt pooled_width, "
             "int sampling_ratio, bool aligned) -> Tensor"
         )
 
@@ -149,8 +160,13 @@ def roi_align():
         yield torch.ops.torchvision.roi_align
 
 
-def test_torchvisions_roi_align_takes_two_dtypes_under_autocast_and_answers_in_the_first(gpu, roi_align):
-    features, rois = torch.randn(2, 8, 32, 32, device="cuda").half(), torch.zeros(5, 5, device="cuda")
+def test_torchvisions_roi_align_takes_two_dtypes_under_autocast_and_answers_in_the_first(
+    gpu, roi_align
+):
+    features, rois = (
+        torch.randn(2, 8, 32, 32, device="cuda").half(),
+        torch.zeros(5, 5, device="cuda"),
+    )
     with torch.autocast("cuda", dtype=torch.half):
         assert roi_align(features, rois, 1.0, 7, 7, 2, False).dtype == torch.half
         assert roi_align(features.float(), rois.half(), 1.0, 7, 7, 2, False).dtype == torch.float32

@@ -1,4 +1,6 @@
-"""torch._dynamo's stand-in: settings without the package, and one package however it is imported; kernels of compilers."""
+"""torch._dynamo's stand-in: settings without the package, and one package however it is imported;
+kernels of compilers.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ SETTINGS = {
 
 def printed(source: str) -> list[str]:
     whole = textwrap.dedent(BEGIN) + textwrap.dedent(source)
-    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", whole], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -94,18 +98,28 @@ def test_a_launch_takes_no_memory_and_is_counted(gpu, monkeypatch):
     pass_over(gpu, module)
     data = torch.randn(64, device="cuda")
     before = torch.cuda.memory_allocated()
-    assert module.JITFunction()[(1,)](data, torch.empty_like(data), 64, grid=(1,), warmup=False) is None
+    assert (
+        module.JITFunction()[(1,)](data, torch.empty_like(data), 64, grid=(1,), warmup=False)
+        is None
+    )
     assert torch.cuda.memory_allocated() == before and gpu.approximations["Triton kernel"] == 1
 
 
 def test_after_the_card_has_gone_kernels_are_launched_as_before(gpu, monkeypatch):
-    first, late = launcher("triton.runtime.jit", monkeypatch), launcher("triton.runtime.autotuner", monkeypatch)
+    first, late = (
+        launcher("triton.runtime.jit", monkeypatch),
+        launcher("triton.runtime.autotuner", monkeypatch),
+    )
     real = first.JITFunction.run
     pass_over(gpu, first)
     assert first.JITFunction.run is not real
     gpu.leave()
     pass_over(gpu, late)
-    assert first.JITFunction.run is real and late.Autotuner.run.__name__ == "run" and not gpu.approximations
+    assert (
+        first.JITFunction.run is real
+        and late.Autotuner.run.__name__ == "run"
+        and not gpu.approximations
+    )
 
 
 def test_flex_attention_writes_no_scores(gpu):
@@ -116,7 +130,9 @@ def test_flex_attention_writes_no_scores(gpu):
     mask = create_block_mask(lambda b, h, q, k: q >= k, None, None, 1024, 1024, device="cuda")
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    out = torch.compile(flex_attention)(query, key, value, block_mask=mask, score_mod=lambda s, b, h, i, j: s + (i - j))
+    out = torch.compile(flex_attention)(
+        query, key, value, block_mask=mask, score_mod=lambda s, b, h, i, j: s + (i - j)
+    )
     assert out.shape == shape and torch.cuda.max_memory_allocated() - before < 1024 * 1024 * 4 * 8
     out.sum().backward()
     assert query.grad.shape == key.grad.shape == shape

@@ -14,11 +14,21 @@ MIB = 1 << 20
 
 
 def test_the_card_is_there_and_says_what_it_is(gpu):
-    assert torch.cuda.is_available() and torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
-    assert torch.cuda.get_device_name(0) == "an imaginary card" and torch.cuda.get_device_capability() == (8, 0)
+    assert (
+        torch.cuda.is_available()
+        and torch.cuda.device_count() == 1
+        and torch.cuda.current_device() == 0
+    )
+    assert torch.cuda.get_device_name(
+        0
+    ) == "an imaginary card" and torch.cuda.get_device_capability() == (8, 0)
     properties = torch.cuda.get_device_properties("cuda")
     assert properties.total_memory == 40 << 30 and properties.multi_processor_count == 108
-    assert torch.cuda.is_bf16_supported() and torch.backends.cuda.is_built() and torch.backends.cudnn.is_available()
+    assert (
+        torch.cuda.is_bf16_supported()
+        and torch.backends.cuda.is_built()
+        and torch.backends.cudnn.is_available()
+    )
     assert torch.version.cuda
 
 
@@ -41,7 +51,9 @@ def test_every_function_reports_the_memory(gpu):
 
 
 def test_the_accelerator_is_the_card(gpu):
-    assert torch.accelerator.is_available() and str(torch.accelerator.current_accelerator()) == "cuda"
+    assert (
+        torch.accelerator.is_available() and str(torch.accelerator.current_accelerator()) == "cuda"
+    )
     assert torch.accelerator.device_count() == 1 and torch.accelerator.current_device_index() == 0
     torch.accelerator.set_device_index(0)
     torch.accelerator.synchronize()
@@ -76,14 +88,20 @@ def test_flags_can_be_set(gpu):
 # --- the allocator's settings, as a script changes them ---
 
 
-def test_what_a_script_writes_into_its_environment_before_the_card_is_used_is_obeyed(gpu, trace_file, monkeypatch):
+def test_what_a_script_writes_into_its_environment_before_the_card_is_used_is_obeyed(
+    gpu, trace_file, monkeypatch
+):
     """PyTorch reads it at its allocator's first use, not when it is imported."""
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     tensors = [torch.zeros(11 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
-    assert torch.cuda.memory_reserved() == 40 * MIB, "pages of 20 MiB, where each tensor would have a segment of 12"
+    assert torch.cuda.memory_reserved() == 40 * MIB, (
+        "pages of 20 MiB, where each tensor would have a segment of 12"
+    )
     peak = played(trace_file).peak
     told = rows(trace_file).rows[0]
-    assert isinstance(told, Settings) and settings_from(told.text) == settings_from("expandable_segments:True")
+    assert isinstance(told, Settings) and settings_from(told.text) == settings_from(
+        "expandable_segments:True"
+    )
     assert peak.reserved == 40 * MIB and len(tensors) == 3
 
 
@@ -96,11 +114,15 @@ def test_what_a_script_replaces_or_removes_there_is_in_force_no_more(enter, monk
     assert gpu.allocator.settings == settings_from(text or "")
 
 
-def test_what_a_script_sets_by_call_before_the_card_is_used_comes_after_its_environment(gpu, monkeypatch):
+def test_what_a_script_sets_by_call_before_the_card_is_used_comes_after_its_environment(
+    gpu, monkeypatch
+):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:4")
     torch.zeros(1, device="cuda")
-    assert gpu.allocator.settings == settings_from("expandable_segments:True,roundup_power2_divisions:4")
+    assert gpu.allocator.settings == settings_from(
+        "expandable_segments:True,roundup_power2_divisions:4"
+    )
 
 
 def test_what_comes_too_late_is_not(gpu, monkeypatch):

@@ -8,16 +8,26 @@ WEIGHTS = (512 * 1024 + 1024 * 8) * 4  # bytes
 
 
 def make() -> torch.nn.Module:
-    inner = torch.nn.Sequential(torch.nn.Linear(512, 1024, bias=False), torch.nn.ReLU(), torch.nn.Linear(1024, 8, bias=False))
+    inner = torch.nn.Sequential(
+        torch.nn.Linear(512, 1024, bias=False),
+        torch.nn.ReLU(),
+        torch.nn.Linear(1024, 8, bias=False),
+    )
     return torch.nn.DataParallel(inner.cuda())
 
 
-def test_replicas_take_the_weights_once_on_every_other_card_while_their_outputs_live(three, allocated):
+def test_replicas_take_the_weights_once_on_every_other_card_while_their_outputs_live(
+    three, allocated
+):
     model = make()
     assert allocated() == [WEIGHTS, 0, 0]
     replicas = torch.nn.parallel.replicate(model.module, [0, 1, 2])
     assert allocated() == [WEIGHTS, WEIGHTS, WEIGHTS]
-    assert [next(replica.parameters(), replica[0].weight).device.index for replica in replicas] == [0, 1, 2]
+    assert [next(replica.parameters(), replica[0].weight).device.index for replica in replicas] == [
+        0,
+        1,
+        2,
+    ]
     del replicas
     assert allocated() == [WEIGHTS, 0, 0]
 
@@ -36,13 +46,18 @@ def test_gradients_come_together_on_the_first_card(three, allocated):
     model(torch.randn(12, 512)).sum().backward()
     assert {parameter.grad.device.index for parameter in model.parameters()} == {0}
     first = torch.cuda.memory_stats(0)["requested_bytes.all.current"]
-    workspaces = torch.cuda.memory_stats(1)["requested_bytes.all.current"]  # of cuBLAS, all that is left on the others
+    workspaces = torch.cuda.memory_stats(1)[
+        "requested_bytes.all.current"
+    ]  # of cuBLAS, all that is left on the others
     assert first == 2 * WEIGHTS + workspaces
 
 
 def exchanged(gpu) -> list[int]:
     """Bytes over the link of each card in the last step."""
-    return [sum(kernel.bytes for kernel in clock.last_step() if kernel.kind == "peer") for clock in gpu.clocks]
+    return [
+        sum(kernel.bytes for kernel in clock.last_step() if kernel.kind == "peer")
+        for clock in gpu.clocks
+    ]
 
 
 def test_weights_go_out_and_gradients_come_back_over_every_cards_link_in_each_step(three):
@@ -59,7 +74,9 @@ def test_weights_go_out_and_gradients_come_back_over_every_cards_link_in_each_st
     assert sent[0] == 2 * WEIGHTS + 2 * rows + 4 * outputs
 
 
-def test_a_tensor_that_a_script_moves_itself_goes_over_both_links_and_one_that_stays_over_none(three):
+def test_a_tensor_that_a_script_moves_itself_goes_over_both_links_and_one_that_stays_over_none(
+    three,
+):
     tensor = torch.ones(1000, device="cuda:0")
     three.step(1)
     exchanged(three)
@@ -72,6 +89,11 @@ def test_a_tensor_that_a_script_moves_itself_goes_over_both_links_and_one_that_s
 def test_a_buffer_ends_with_the_tensor_that_fills_it():
     tensors = [
         torch.empty(size, dtype=dtype)
-        for size, dtype in ((4, torch.float32), (2, torch.int64), (4, torch.float32), (1, torch.float32))
+        for size, dtype in (
+            (4, torch.float32),
+            (2, torch.int64),
+            (4, torch.float32),
+            (1, torch.float32),
+        )
     ]
     assert _chunks(tensors, 32) == [[0, 2], [1], [3]]

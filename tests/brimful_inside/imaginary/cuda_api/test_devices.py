@@ -11,9 +11,15 @@ from brimful_inside.simulator.trace import Malloc
 from tests.brimful_inside.imaginary.conftest import rows
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:0", 0, torch.device("cuda"), torch.device("cuda", 0)])
+@pytest.mark.parametrize(
+    "device", ["cuda", "cuda:0", 0, torch.device("cuda"), torch.device("cuda", 0)]
+)
 def test_the_card_is_known_by_all_its_names(gpu, device):
-    for tensor in (torch.zeros(3, device=device), torch.randn(3).to(device), torch.zeros_like(torch.zeros(3), device=device)):
+    for tensor in (
+        torch.zeros(3, device=device),
+        torch.randn(3).to(device),
+        torch.zeros_like(torch.zeros(3), device=device),
+    ):
         assert tensor.device == torch.device("cuda:0") and tensor.is_cuda and not tensor.is_meta
         assert tensor.get_device() == 0
 
@@ -40,7 +46,11 @@ def test_legacy_types_name_the_card(gpu):
 
 def test_the_default_device_can_be_the_card(gpu):
     with torch.device("cuda"):
-        assert torch.zeros(2).is_cuda and nn.Linear(2, 2).weight.is_cuda and not torch.zeros(2, device="cpu").is_cuda
+        assert (
+            torch.zeros(2).is_cuda
+            and nn.Linear(2, 2).weight.is_cuda
+            and not torch.zeros(2, device="cpu").is_cuda
+        )
     torch.set_default_device("cuda")
     try:
         assert torch.zeros(2).is_cuda and torch.tensor([1.0]).is_cuda and torch.arange(3).is_cuda
@@ -54,7 +64,12 @@ def test_the_default_device_can_be_the_card(gpu):
 def test_meta_tensors_of_the_script_are_not_the_cards(gpu):
     mine, card = torch.zeros(1000, device="meta"), torch.zeros(1000, device="cuda")
     assert mine.is_meta and mine.device.type == "meta" and not mine.is_cuda
-    assert (mine + mine).is_meta and card.is_cuda and (card + card).is_cuda and torch.tensor([1.0], device="cuda").is_cuda
+    assert (
+        (mine + mine).is_meta
+        and card.is_cuda
+        and (card + card).is_cuda
+        and torch.tensor([1.0], device="cuda").is_cuda
+    )
     before = torch.cuda.memory_allocated()
     with torch.device("meta"):
         model = nn.Linear(10**5, 10**5)
@@ -65,13 +80,20 @@ def test_meta_tensors_of_the_script_are_not_the_cards(gpu):
 
 def test_tensors_of_both_sides_do_not_mix(gpu):
     host, card = torch.randn(3, 3), torch.randn(3, 3, device="cuda")
-    functions = nn.functional.linear, torch.add, lambda *both: torch.cat(both), nn.functional.cross_entropy
+    functions = (
+        nn.functional.linear,
+        torch.add,
+        lambda *both: torch.cat(both),
+        nn.functional.cross_entropy,
+    )
     for function in functions:
         with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
             function(card, host)
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         nn.functional.embedding(torch.zeros(2, dtype=torch.long), card)
-    assert (card * torch.tensor(2.0)).is_cuda, "a number in a tensor without dimensions may stay on the host"
+    assert (card * torch.tensor(2.0)).is_cuda, (
+        "a number in a tensor without dimensions may stay on the host"
+    )
     assert card[torch.tensor([0, 1])].shape == (2, 3), "so may indices"
 
 
@@ -87,7 +109,9 @@ def test_hooks_see_the_card_in_forward_and_backward(gpu):
     seen = []
     weight = torch.randn(3, 3, device="cuda", requires_grad=True)
     weight.register_hook(lambda grad: seen.append(grad.device.type))
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t.device.type) or t, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: seen.append(t.device.type) or t, lambda t: t
+    ):
         loss = (weight * weight).sum()
     loss.backward()
     assert set(seen) == {"cuda"} and len(seen) >= 3
@@ -107,7 +131,9 @@ def test_the_norm_of_all_gradients_is_one_operation_over_a_list_as_on_a_card(gpu
     model(torch.randn(2, 8, device="cuda")).sum().backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     taken = [row.op for row in rows(trace_file).rows if isinstance(row, Malloc)]
-    assert sum(name.startswith("aten._foreach_norm") for name in taken) == 10, "a result for each of ten gradients"
+    assert sum(name.startswith("aten._foreach_norm") for name in taken) == 10, (
+        "a result for each of ten gradients"
+    )
     assert taken.count("aten.linalg_vector_norm.default") == 1, "and the norm of these"
 
 
@@ -124,7 +150,10 @@ def test_one_group_of_two_cards_becomes_one_for_each_with_what_belongs_together(
     second = [torch.empty(3), None, torch.empty(4)]
     groups = {}
     _split(_TwoCards, torch.float32, [first, second, []], [5, 6, 7], groups)
-    (zero, places), (one, other) = groups[torch.device("cuda:0"), torch.float32], groups[torch.device("cuda:1"), torch.float32]
+    (zero, places), (one, other) = (
+        groups[torch.device("cuda:0"), torch.float32],
+        groups[torch.device("cuda:1"), torch.float32],
+    )
     assert places == [5, 7] and other == [6]
     assert zero[0] == [first[0], first[2]] and [len(t) for t in zero[1]] == [3, 4] and zero[2] == []
     assert one[0] == [first[1]] and one[1] == [None]

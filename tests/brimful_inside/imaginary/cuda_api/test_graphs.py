@@ -1,4 +1,6 @@
-"""CUDA graphs and memory pools: memory of a capture is kept apart while its graph lives, and a replay takes none."""
+"""CUDA graphs and memory pools: memory of a capture is kept apart while its graph lives, and a
+replay takes none.
+"""
 
 from __future__ import annotations
 
@@ -152,7 +154,10 @@ def test_mistakes_raise_pytorchs_errors(gpu):
     with pytest.raises(RuntimeError, match="non-default stream"):
         graph.capture_begin()
     done = captured(lambda: mebibytes(1))
-    with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(RuntimeError, match="already owns a captured graph"):
+    with (
+        torch.cuda.stream(torch.cuda.Stream()),
+        pytest.raises(RuntimeError, match="already owns a captured graph"),
+    ):
         done.capture_begin()
     with pytest.raises(RuntimeError, match="same stream"):
         graph.capture_end()
@@ -160,7 +165,8 @@ def test_mistakes_raise_pytorchs_errors(gpu):
 
 def test_graphed_callables_train_in_static_memory(gpu):
     first = torch.cuda.make_graphed_callables(
-        nn.Sequential(nn.Linear(512, 1024), nn.Dropout(0.1)).cuda(), (torch.randn(256, 512, device="cuda"),)
+        nn.Sequential(nn.Linear(512, 1024), nn.Dropout(0.1)).cuda(),
+        (torch.randn(256, 512, device="cuda"),),
     )
     second = nn.Linear(1024, 512).cuda()
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], 0.1)
@@ -179,17 +185,24 @@ def test_a_memory_pool_of_the_script_is_kept_apart_and_emptied_at_its_end(gpu, t
     with torch.cuda.use_mem_pool(pool):
         inside = mebibytes(100)
         assert pool.use_count() == 2
-    assert pool.use_count() == 1 and [segment["total_size"] for segment in pool.snapshot()] == [100 * MIB]
+    assert pool.use_count() == 1 and [segment["total_size"] for segment in pool.snapshot()] == [
+        100 * MIB
+    ]
     outside = mebibytes(50)
     del inside
     torch.cuda.empty_cache()
     assert reserved() == 150
     del pool
     assert reserved() == 50
-    assert [type(row) for row in rows(trace_file).rows if isinstance(row, (ReleasePool, EmptyPool))] == [ReleasePool, EmptyPool]
+    assert [
+        type(row) for row in rows(trace_file).rows if isinstance(row, (ReleasePool, EmptyPool))
+    ] == [ReleasePool, EmptyPool]
     assert played(trace_file).peak.reserved == 150 * MIB
     del outside
-    with pytest.raises(Unsupported, match=r"cannot run torch\.cuda\.MemPool at test_graphs\.py:\d+ in test_a_memory"):
+    with pytest.raises(
+        Unsupported,
+        match=r"cannot run torch\.cuda\.MemPool at test_graphs\.py:\d+ in test_a_memory",
+    ):
         torch.cuda.MemPool(use_on_oom=True)
 
 
@@ -202,5 +215,7 @@ def test_what_was_captured_runs_at_each_replay_and_not_before(gpu):
     for _ in range(2):
         graph.replay()
     clock.step()
-    launch, *kernels = [kernel for kernel in clock.last_step() if kernel.launches == 0 or "mm" in kernel.op]
+    launch, *kernels = [
+        kernel for kernel in clock.last_step() if kernel.launches == 0 or "mm" in kernel.op
+    ]
     assert [kernel.engine for kernel in (launch, *kernels)] == [0, BY_GRAPH, 0, BY_GRAPH]

@@ -1,4 +1,6 @@
-"""flash-attn and xformers, which are not installed here: what their stand-ins hold, by the formulas of their sources."""
+"""flash-attn and xformers, which are not installed here: what their stand-ins hold, by the formulas
+of their sources.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ def named(module: str, name: str) -> Any:
 
 
 def parts(heads=4, key_heads=4, dtype=torch.half, shape=(BATCH, LENGTH)):
-    return [torch.randn(*shape, h, SIZE, device="cuda", dtype=dtype, requires_grad=True) for h in (heads, key_heads, key_heads)]
+    return [
+        torch.randn(*shape, h, SIZE, device="cuda", dtype=dtype, requires_grad=True)
+        for h in (heads, key_heads, key_heads)
+    ]
 
 
 def taken(out, leaves) -> int:
@@ -41,7 +46,9 @@ def test_flash_attention_keeps_a_sum_for_each_row_and_sums_the_querys_gradient_i
     out = flash_attn_func(*leaves, causal=True)
     rows = BATCH * 4 * LENGTH * 4
     assert out.shape == leaves[0].shape
-    assert torch.cuda.memory_allocated() - before == out.nbytes + rows + 2 * 512  # and the state of the random numbers
+    assert (
+        torch.cuda.memory_allocated() - before == out.nbytes + rows + 2 * 512
+    )  # and the state of the random numbers
     assert taken(out, leaves) == rows + BATCH * LENGTH * 4 * SIZE * 4
 
 
@@ -74,7 +81,9 @@ def test_flash_attention_counts_half_the_pairs_where_it_is_causal(gpu):
 
 def test_packed_heads_and_odd_head_sizes_run(gpu):
     flash_attn_qkvpacked_func = named("flash_attn", "flash_attn_qkvpacked_func")
-    packed = torch.randn(BATCH, LENGTH, 3, 4, 60, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    packed = torch.randn(
+        BATCH, LENGTH, 3, 4, 60, device="cuda", dtype=torch.bfloat16, requires_grad=True
+    )
     out = flash_attn_qkvpacked_func(packed, 0.0, causal=True)
     out.sum().backward()
     assert out.shape == (BATCH, LENGTH, 4, 60) and packed.grad.shape == packed.shape
@@ -82,18 +91,33 @@ def test_packed_heads_and_odd_head_sizes_run(gpu):
 
 
 def test_padding_is_kept_since_only_data_tells_it(gpu):
-    pad_input, unpad_input = named("flash_attn.bert_padding", "pad_input"), named("flash_attn.bert_padding", "unpad_input")
+    pad_input, unpad_input = (
+        named("flash_attn.bert_padding", "pad_input"),
+        named("flash_attn.bert_padding", "unpad_input"),
+    )
     hidden = torch.randn(BATCH, LENGTH, 8, device="cuda", requires_grad=True)
-    tokens, indices, starts, longest, used = unpad_input(hidden, torch.ones(BATCH, LENGTH, dtype=torch.bool, device="cuda"))
-    assert tokens.shape == (BATCH * LENGTH, 8) and starts.tolist() == [0, LENGTH, 2 * LENGTH] and longest == LENGTH
-    assert used.shape == (BATCH,) and pad_input(tokens, indices, BATCH, LENGTH).shape == hidden.shape
+    tokens, indices, starts, longest, used = unpad_input(
+        hidden, torch.ones(BATCH, LENGTH, dtype=torch.bool, device="cuda")
+    )
+    assert (
+        tokens.shape == (BATCH * LENGTH, 8)
+        and starts.tolist() == [0, LENGTH, 2 * LENGTH]
+        and longest == LENGTH
+    )
+    assert (
+        used.shape == (BATCH,) and pad_input(tokens, indices, BATCH, LENGTH).shape == hidden.shape
+    )
     assert gpu.approximations["flash_attn.bert_padding"] == 1
 
 
 @pytest.mark.parametrize(
     ("capability", "dtype", "words"),
     [
-        ((7, 5), torch.half, "Ampere GPUs or newer, and the an imaginary card has compute capability 7.5"),
+        (
+            (7, 5),
+            torch.half,
+            "Ampere GPUs or newer, and the an imaginary card has compute capability 7.5",
+        ),
         ((8, 0), torch.float32, "fp16 and bf16"),
     ],
 )
@@ -111,7 +135,11 @@ def test_transformers_questions_are_answered(gpu):
         importlib.util.find_spec("flash_attn") is not None
         and "flash-attn" in importlib.metadata.packages_distributions()["flash_attn"]
     )
-    assert importlib.metadata.version("flash_attn") == importlib.metadata.version("flash-attn") == flash_attn.__version__
+    assert (
+        importlib.metadata.version("flash_attn")
+        == importlib.metadata.version("flash-attn")
+        == flash_attn.__version__
+    )
     assert list(inspect.signature(flash_attn.flash_attn_func).parameters)[:6] == [
         "q",
         "k",
@@ -133,12 +161,19 @@ def test_a_name_that_the_stand_in_lacks_cannot_be_imported(gpu):
 
 def test_of_an_installed_library_the_rest_is_imported_from_there(gpu, tmp_path, monkeypatch):
     (tmp_path / "flash_attn").mkdir()
-    (tmp_path / "flash_attn" / "__init__.py").write_text("raise OSError('flash_attn_2_cuda.so: cannot open')\n")
-    (tmp_path / "flash_attn" / "rotary.py").write_text("from flash_attn import flash_attn_func\nREAL = True\n")
+    (tmp_path / "flash_attn" / "__init__.py").write_text(
+        "raise OSError('flash_attn_2_cuda.so: cannot open')\n"
+    )
+    (tmp_path / "flash_attn" / "rotary.py").write_text(
+        "from flash_attn import flash_attn_func\nREAL = True\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     rotary = importlib.import_module("flash_attn.rotary")
     del sys.modules["flash_attn.rotary"]
-    assert rotary.REAL and rotary.flash_attn_func.__self__ is sys.modules["flash_attn"].flash_attn_func.__self__
+    assert (
+        rotary.REAL
+        and rotary.flash_attn_func.__self__ is sys.modules["flash_attn"].flash_attn_func.__self__
+    )
 
 
 def test_xformers_attention_is_pytorchs_of_the_same_kernels(gpu):

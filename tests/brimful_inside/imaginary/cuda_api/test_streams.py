@@ -11,7 +11,9 @@ MIB = 1 << 20
 
 
 def used_by_main(nbytes: int = 30 * MIB) -> torch.Tensor:
-    """A tensor of a side stream's pool that the current stream uses as well, as prefetchers make them."""
+    """A tensor of a side stream's pool that the current stream uses as well, as prefetchers make
+    them.
+    """
     with torch.cuda.stream(torch.cuda.Stream()):
         made = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
     made.record_stream(torch.cuda.current_stream())
@@ -36,7 +38,10 @@ def test_a_replay_of_a_trace_with_streams_shows_the_live_peaks(gpu, trace_file):
         (tensor.float() * 2).sum().item()
         del tensor
     peak = played(trace_file).peak
-    assert peak.reserved == torch.cuda.max_memory_reserved() > 0 and peak.allocated == torch.cuda.max_memory_allocated()
+    assert (
+        peak.reserved == torch.cuda.max_memory_reserved() > 0
+        and peak.allocated == torch.cuda.max_memory_allocated()
+    )
 
 
 def test_a_block_that_another_stream_uses_returns_when_the_host_has_waited(gpu, trace_file):
@@ -54,12 +59,17 @@ def test_a_block_that_another_stream_uses_returns_when_the_host_has_waited(gpu, 
         torch.cuda.default_stream().synchronize()
         fourth = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
         assert torch.cuda.memory_reserved() == 90 * MIB
-    assert [type(row) for row in rows(trace_file).rows if isinstance(row, (Retire, Ready))] == [Retire, Ready]
+    assert [type(row) for row in rows(trace_file).rows if isinstance(row, (Retire, Ready))] == [
+        Retire,
+        Ready,
+    ]
     del second, third, fourth
 
 
 def test_a_storage_that_is_emptied_gives_its_block_back_when_the_other_stream_is_done(gpu):
-    """FSDP1 makes its full parameters so: memory of one stream, used by another, in a storage that was made on a third."""
+    """FSDP1 makes its full parameters so: memory of one stream, used by another, in a storage that
+    was made on a third.
+    """
     tensor = torch.empty(0, dtype=torch.uint8, device="cuda")
     with torch.cuda.stream(torch.cuda.Stream()):
         tensor.untyped_storage().resize_(30 * MIB)
@@ -67,7 +77,9 @@ def test_a_storage_that_is_emptied_gives_its_block_back_when_the_other_stream_is
     tensor.untyped_storage().resize_(0)
     torch.empty(1, device="cuda")
     stats = torch.cuda.memory_stats()
-    assert stats["active_bytes.all.current"] == 30 * MIB and stats["allocated_bytes.all.current"] == 0
+    assert (
+        stats["active_bytes.all.current"] == 30 * MIB and stats["allocated_bytes.all.current"] == 0
+    )
     tensor.untyped_storage().resize_(20 * MIB)  # a new block, which no other stream has used
     tensor.untyped_storage().resize_(0)
     torch.cuda.synchronize()
@@ -87,7 +99,9 @@ def test_a_storage_that_is_emptied_gives_its_block_back_when_the_other_stream_is
     ],
     ids=["synchronize", "event", "item", "to the host", "to the card", "without waiting"],
 )
-def test_what_makes_the_host_wait_lets_the_block_return_and_a_copy_that_does_not_wait_keeps_it(gpu, wait, request):
+def test_what_makes_the_host_wait_lets_the_block_return_and_a_copy_that_does_not_wait_keeps_it(
+    gpu, wait, request
+):
     used_by_main()
     event = torch.cuda.Event()
     event.record()

@@ -38,7 +38,10 @@ def test_a_thread_with_a_run_of_its_own_and_an_executor_are_followed(gpu):
     worker.join()
     assert worker.made.is_cuda
     with ThreadPoolExecutor(2) as executor:
-        assert all(tensor.is_cuda for tensor in executor.map(lambda size: torch.zeros(size, device="cuda"), range(1, 5)))
+        assert all(
+            tensor.is_cuda
+            for tensor in executor.map(lambda size: torch.zeros(size, device="cuda"), range(1, 5))
+        )
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -71,7 +74,9 @@ def test_a_forked_child_may_not_use_the_card_and_writes_no_trace(gpu, trace_file
 
 
 class Image(torch.Tensor):
-    """A subclass as MONAI's and fastai's: each function goes through its own `__torch_function__`, which calls Tensor's."""
+    """A subclass as MONAI's and fastai's: each function goes through its own `__torch_function__`,
+    which calls Tensor's.
+    """
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -89,8 +94,12 @@ OF_AN_IMAGE = {
     "group_norm": lambda image: F.group_norm(image, 3),
     "batch_norm": lambda image: torch.nn.BatchNorm2d(3, device=image.device)(image),
     "layer_norm": lambda image: F.layer_norm(image, (8,)),
-    "cross_entropy": lambda image: F.cross_entropy(image.flatten(1), torch.zeros(2, dtype=torch.long, device=image.device)),
-    "functions of torch": lambda image: torch.einsum("bchw,bchw->b", image, image) + torch.norm(image),
+    "cross_entropy": lambda image: F.cross_entropy(
+        image.flatten(1), torch.zeros(2, dtype=torch.long, device=image.device)
+    ),
+    "functions of torch": lambda image: (
+        torch.einsum("bchw,bchw->b", image, image) + torch.norm(image)
+    ),
     "methods": lambda image: image.norm() + image.split(1)[0].sum(),
 }
 
@@ -106,6 +115,10 @@ def test_a_subclass_that_answers_itself_is_asked(gpu):
     class Loud(torch.Tensor):
         @classmethod
         def __torch_function__(cls, func, types, args=(), kwargs=None):
-            return "mine" if func is F.relu else super().__torch_function__(func, types, args, kwargs or {})
+            return (
+                "mine"
+                if func is F.relu
+                else super().__torch_function__(func, types, args, kwargs or {})
+            )
 
     assert F.relu(torch.zeros(2, device="cuda").as_subclass(Loud)) == "mine"

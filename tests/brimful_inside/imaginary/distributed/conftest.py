@@ -27,7 +27,13 @@ def no_workspaces(monkeypatch):
 @pytest.fixture
 def alone(monkeypatch, trace_file) -> Iterator[imaginary.ImaginaryGpu]:
     """Rank 3 of 8 with a group that was made as scripts make it."""
-    variables = {"RANK": RANK, "WORLD_SIZE": RANKS, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 29500}
+    variables = {
+        "RANK": RANK,
+        "WORLD_SIZE": RANKS,
+        "LOCAL_RANK": 0,
+        "LOCAL_WORLD_SIZE": 1,
+        "MASTER_PORT": 29500,
+    }
     for name, value in {**variables, "MASTER_ADDR": "127.0.0.1", ALONE_VARIABLE: 1}.items():
         monkeypatch.setenv(name, str(value))
     gpu = imaginary.enter(card(), None, trace_file)

@@ -7,7 +7,9 @@ import torch.distributed._functional_collectives as functional
 
 from .conftest import RANK, RANKS
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")  # names that scripts of today use
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*is deprecated:FutureWarning"
+)  # names that scripts of today use
 
 
 def test_collectives_write_into_what_is_there_and_take_nothing(alone, requested):
@@ -63,7 +65,11 @@ def test_functional_collectives_make_their_outputs(alone, requested):
     gathered = functional.all_gather_tensor(tensor, 0, dist.group.WORLD)
     scattered = functional.reduce_scatter_tensor(tensor, "sum", 0, dist.group.WORLD)
     reduced = functional.all_reduce(tensor, "sum", dist.group.WORLD)
-    assert gathered.shape == (RANKS * RANKS, 16) and scattered.shape == (1, 16) and reduced.shape == tensor.shape
+    assert (
+        gathered.shape == (RANKS * RANKS, 16)
+        and scattered.shape == (1, 16)
+        and reduced.shape == tensor.shape
+    )
     del gathered, scattered, reduced
     assert requested() == before
 
@@ -111,11 +117,18 @@ def test_sums_on_the_host_count_all_ranks_also_of_parameters_and_not_of_groups_o
 
 
 def test_a_sampler_gives_the_rank_its_share_and_spawning_runs_the_one_rank(alone):
-    assert list(torch.utils.data.DistributedSampler(range(80), shuffle=False)) == list(range(RANK, 80, RANKS))
+    assert list(torch.utils.data.DistributedSampler(range(80), shuffle=False)) == list(
+        range(RANK, 80, RANKS)
+    )
     seen = []
-    torch.multiprocessing.spawn(lambda rank, extra: seen.append((rank, extra)), args=("x",), nprocs=RANKS)
+    torch.multiprocessing.spawn(
+        lambda rank, extra: seen.append((rank, extra)), args=("x",), nprocs=RANKS
+    )
     assert seen == [(RANK, "x")]
-    assert torch.multiprocessing.spawn(seen.append, nprocs=RANKS, join=False).join() and seen[1] == RANK
+    assert (
+        torch.multiprocessing.spawn(seen.append, nprocs=RANKS, join=False).join()
+        and seen[1] == RANK
+    )
     with pytest.raises(ValueError, match="rank 3 is none of them"):
         torch.multiprocessing.spawn(seen.append, nprocs=2)
 
@@ -140,5 +153,10 @@ def test_gathered_values_that_are_not_known_read_as_zero(alone):
 def test_the_store_of_a_rank_started_alone_sets_compares_and_deletes(alone):
     store = dist.distributed_c10d._get_default_store()
     before = store.num_keys()
-    assert store.compare_set("key", "", "first") == b"first" and store.compare_set("key", "other", "second") == b"first"
-    assert store.num_keys() == before + 1 and store.delete_key("key") and not store.delete_key("key")
+    assert (
+        store.compare_set("key", "", "first") == b"first"
+        and store.compare_set("key", "other", "second") == b"first"
+    )
+    assert (
+        store.num_keys() == before + 1 and store.delete_key("key") and not store.delete_key("key")
+    )

@@ -44,7 +44,9 @@ def steps(model: nn.Module, count: int = 3) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize(("options", "kept"), [({}, 3), ({"gradient_as_bucket_view": True}, 2)])
-def test_ddp_keeps_weights_buckets_and_gradients_unless_these_are_views_of_the_buckets(alone, requested, options, kept):
+def test_ddp_keeps_weights_buckets_and_gradients_unless_these_are_views_of_the_buckets(
+    alone, requested, options, kept
+):
     model = net()
     assert requested() == PARAMETERS
     parallel = DistributedDataParallel(model, device_ids=[0], **options)
@@ -59,10 +61,15 @@ def test_ddp_keeps_weights_buckets_and_gradients_unless_these_are_views_of_the_b
 def exchanged(gpu) -> dict[str, int]:
     """Bytes over the card's link in the last step, by kind."""
     kernels = gpu.clock.last_step()
-    return {kind: sum(kernel.bytes for kernel in kernels if kernel.kind == kind) for kind in ("collective", "peer")}
+    return {
+        kind: sum(kernel.bytes for kernel in kernels if kernel.kind == kind)
+        for kind in ("collective", "peer")
+    }
 
 
-def test_gradients_are_reduced_over_the_link_beside_the_backward_pass_and_layers_gathered_and_scattered(alone):
+def test_gradients_are_reduced_over_the_link_beside_the_backward_pass_and_layers_gathered_and_scattered(
+    alone,
+):
     parallel = DistributedDataParallel(net(), device_ids=[0])
     optimizer = steps(parallel, 3)
     alone.step(1)
@@ -84,8 +91,13 @@ def test_gradients_are_reduced_over_the_link_beside_the_backward_pass_and_layers
 
 
 def test_buckets_are_rebuilt_by_the_order_of_gradients_and_their_size(alone, requested):
-    """By default the first bucket has 1 MiB, one layer here, and the next ones 25 MiB; a size that is given is for all."""
-    for options, sizes in (({}, [LAYER, 3 * LAYER]), ({"bucket_cap_mb": 2}, [2 * LAYER, 2 * LAYER])):
+    """By default the first bucket has 1 MiB, one layer here, and the next ones 25 MiB; a size that
+    is given is for all.
+    """
+    for options, sizes in (
+        ({}, [LAYER, 3 * LAYER]),
+        ({"bucket_cap_mb": 2}, [2 * LAYER, 2 * LAYER]),
+    ):
         parallel = DistributedDataParallel(net(), device_ids=[0], **options)
         steps(parallel)
         logged = parallel._get_ddp_logging_data()
@@ -105,7 +117,9 @@ def test_ddp_runs_with_its_options(alone, options):
 
     parallel = DistributedDataParallel(Branches(), device_ids=[0], **options)
     steps(parallel)
-    assert parallel.module.used.weight.grad is not None and parallel.module.unused.weight.grad is None
+    assert (
+        parallel.module.used.weight.grad is not None and parallel.module.unused.weight.grad is None
+    )
 
 
 def test_gradients_pile_up_without_a_reduction_under_no_sync(alone, requested):
@@ -120,10 +134,14 @@ def test_zero_keeps_the_states_of_one_share(alone, requested):
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     parallel = DistributedDataParallel(net(), device_ids=[0], gradient_as_bucket_view=True)
-    optimizer = ZeroRedundancyOptimizer(parallel.parameters(), optimizer_class=torch.optim.Adam, lr=1e-3)
+    optimizer = ZeroRedundancyOptimizer(
+        parallel.parameters(), optimizer_class=torch.optim.Adam, lr=1e-3
+    )
     for _ in range(2):
         step(parallel, optimizer)
-        shares = 2 * LAYER if dist.get_rank() < DEPTH else 0  # four layers over eight ranks: one each, or none
+        shares = (
+            2 * LAYER if dist.get_rank() < DEPTH else 0
+        )  # four layers over eight ranks: one each, or none
         assert requested() == 2 * PARAMETERS + shares
 
 
@@ -141,7 +159,8 @@ def test_fsdp2_keeps_its_share_of_weights_gradients_and_states(alone, requested)
 
 @pytest.mark.parametrize("depth", [4, 8])
 def test_fsdp2_holds_three_layers_at_most_in_the_forward_pass(alone, requested, depth):
-    """A layer's weights, the all-gather's output that they are copied from, and that of the layer before, still held.
+    """A layer's weights, the all-gather's output that they are copied from, and that of the layer
+    before, still held.
 
     From torch 2.14 or 2.15 on weights of whole rows are gathered in their place, without a copy.
     """
@@ -162,7 +181,10 @@ def test_fsdp2_holds_three_layers_at_most_in_the_forward_pass(alone, requested, 
 
 def test_fsdp2_in_lower_precision_gathers_half_the_bytes(alone, requested):
     peaks = []
-    for policy in (MixedPrecisionPolicy(), MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)):
+    for policy in (
+        MixedPrecisionPolicy(),
+        MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+    ):
         model = net()
         for layer in model:
             fully_shard(layer, mesh=mesh(), mp_policy=policy)
@@ -205,7 +227,11 @@ def test_fsdp1_keeps_its_share_as_well(alone):
 
 
 def test_columns_and_rows_of_a_layer_on_a_rank_each(alone, requested):
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     model = net()[:2]
     parallelize_module(model, mesh(), {"0": ColwiseParallel(), "1": RowwiseParallel()})
@@ -220,7 +246,9 @@ def test_buckets_are_traced_as_gradients(alone, trace_file):
     before = trace_file.getvalue().count('"gradient"')
     parallel = DistributedDataParallel(net(), device_ids=[0])
     alone.flush()
-    assert trace_file.getvalue().count('"gradient"') == before + 1  # one for all, until the order of gradients is known
+    assert (
+        trace_file.getvalue().count('"gradient"') == before + 1
+    )  # one for all, until the order of gradients is known
     del parallel
 
 
@@ -230,7 +258,8 @@ def test_statistics_of_a_batch_are_shared_by_all_ranks(alone, requested, dtype):
     images = torch.randn(4, 64, 8, 8, device="cuda", dtype=dtype, requires_grad=True)
     before = requested()
     out = norm(images)
-    # The output; mean and inverse deviation of all ranks in float32; the counts of all ranks, for the backward pass.
+    # The output; mean and inverse deviation of all ranks in float32; the counts of all ranks, for
+    # the backward pass.
     assert requested() - before == out.nbytes + 2 * 64 * 4 + RANKS * 4
     out.sum().backward()
     assert images.grad.shape == images.shape and norm.weight.grad.shape == (64,)
@@ -245,5 +274,7 @@ def test_states_are_gathered_and_saved(alone, tmp_path):
     optimizer = torch.optim.AdamW(model.parameters())
     step(model, optimizer)
     states, _ = get_state_dict(model, optimizer)
-    assert {name: share.full_tensor().shape for name, share in states.items()} == dict.fromkeys(states, (WIDTH, WIDTH))
+    assert {name: share.full_tensor().shape for name, share in states.items()} == dict.fromkeys(
+        states, (WIDTH, WIDTH)
+    )
     checkpoint.save({"model": states}, checkpoint_id=str(tmp_path / "saved"))

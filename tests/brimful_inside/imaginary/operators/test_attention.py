@@ -13,7 +13,9 @@ A100, T4, H100, RTX3090 = (8, 0), (7, 5), (9, 0), (8, 6)
 
 
 def call(dtype=torch.half, shape=(2, 4, 64, 64), grad=True, **options):
-    query, key, value = (torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad) for _ in range(3))
+    query, key, value = (
+        torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad) for _ in range(3)
+    )
     return Call(query, key, value, **options)
 
 
@@ -27,7 +29,11 @@ def call(dtype=torch.half, shape=(2, 4, 64, 64), grad=True, **options):
         (call(), T4, EFFICIENT),  # an old card has no flash and no bfloat16
         (call(torch.bfloat16), T4, MATH),
         (call(attn_mask=torch.empty(64, 64, dtype=torch.bool, device="meta")), A100, EFFICIENT),
-        (call(shape=(2, 4, 64, 36)), A100, FLASH),  # a head size that is no multiple of 8 is padded for flash
+        (
+            call(shape=(2, 4, 64, 36)),
+            A100,
+            FLASH,
+        ),  # a head size that is no multiple of 8 is padded for flash
         (call(shape=(2, 4, 64, 512)), A100, EFFICIENT),
         (call(shape=(4, 64, 64)), A100, MATH),  # three dimensions are for the math kernel alone
         (call(torch.float32, shape=(2, 4, 64, 30)), A100, MATH),
@@ -49,13 +55,20 @@ def test_the_script_decides_where_it_chooses():
         assert choose(call(), A100) == MATH
     with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
         assert choose(call(), A100) == EFFICIENT
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), pytest.raises(RuntimeError, match="No available kernel"):
+    with (
+        sdpa_kernel(SDPBackend.FLASH_ATTENTION),
+        pytest.raises(RuntimeError, match="No available kernel"),
+    ):
         choose(call(torch.float32), A100)
 
 
 def kept(dtype, **options):
-    """Bytes kept between forward and backward by attention over (2, 4, 64, 64), beside its inputs and its output."""
-    query, key, value = (torch.randn(2, 4, 64, 64, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+    """Bytes kept between forward and backward by attention over (2, 4, 64, 64), beside its inputs
+    and its output.
+    """
+    query, key, value = (
+        torch.randn(2, 4, 64, 64, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)
+    )
     before = torch.cuda.memory_allocated()
     out = F.scaled_dot_product_attention(query, key, value, **options)
     bytes_kept = torch.cuda.memory_allocated() - before - out.numel() * out.element_size()
@@ -74,7 +87,9 @@ def test_math_keeps_the_whole_matrix_of_weights(gpu):
 
 
 def taken_backward(dtype, transposed, size=64):
-    """Bytes that attention over (2, 4, 128, size) takes for its backward pass at its worst, beside three gradients."""
+    """Bytes that attention over (2, 4, 128, size) takes for its backward pass at its worst, beside
+    three gradients.
+    """
     shape = (2, 128, 4, size) if transposed else (2, 4, 128, size)
     leaves = [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
     query, key, value = (leaf.transpose(1, 2) if transposed else leaf for leaf in leaves)
@@ -94,17 +109,27 @@ def test_flashs_backward_pass_sums_the_querys_gradient_in_float32(gpu):
 
 
 def test_the_efficient_kernels_backward_pass_has_a_workspace_by_blocks(gpu):
-    """transformers/cuda/mem_eff_attention/kernel_backward.h: blocks of 64 x 64 with 16 bytes each, for 2 x 4 heads."""
+    """transformers/cuda/mem_eff_attention/kernel_backward.h: blocks of 64 x 64 with 16 bytes each,
+    for 2 x 4 heads.
+    """
     row_sums, blocks = 2 * 4 * 128 * 4, 2 * 4 * (128 // 64) * (16 + 64 * 64 * 4)
     assert taken_backward(torch.float32, transposed=True) == row_sums + -(-blocks // 512) * 512
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
         assert taken_backward(torch.half, transposed=True) == row_sums + -(-blocks // 512) * 512
-        large = 2 * 4 * (16 + 128 * 128 * 4)  # heads of 128 and 128 queries are one block on this card
-        assert taken_backward(torch.half, transposed=True, size=128) == row_sums + -(-large // 512) * 512
+        large = (
+            2 * 4 * (16 + 128 * 128 * 4)
+        )  # heads of 128 and 128 queries are one block on this card
+        assert (
+            taken_backward(torch.half, transposed=True, size=128)
+            == row_sums + -(-large // 512) * 512
+        )
 
 
 def test_wrong_dtypes_are_refused(gpu):
-    query, key = torch.randn(1, 1, 8, 8, device="cuda"), torch.randn(1, 1, 8, 8, device="cuda", dtype=torch.half)
+    query, key = (
+        torch.randn(1, 1, 8, 8, device="cuda"),
+        torch.randn(1, 1, 8, 8, device="cuda", dtype=torch.half),
+    )
     with pytest.raises(RuntimeError, match="to have the same dtype"):
         F.scaled_dot_product_attention(query, key, key)
 
@@ -113,7 +138,12 @@ def test_grouped_queries_run(gpu):
     query = torch.randn(2, 8, 64, 64, device="cuda", dtype=torch.half)
     key = torch.randn(2, 2, 64, 64, device="cuda", dtype=torch.half)
     assert F.scaled_dot_product_attention(query, key, key, enable_gqa=True).shape == query.shape
-    assert F.scaled_dot_product_attention(query.float(), key.float(), key.float(), enable_gqa=True).shape == query.shape
+    assert (
+        F.scaled_dot_product_attention(
+            query.float(), key.float(), key.float(), enable_gqa=True
+        ).shape
+        == query.shape
+    )
 
 
 def test_groups_of_heads_are_for_the_efficient_kernel_since_the_release_that_has_them():
@@ -135,4 +165,7 @@ def test_a_boolean_mask_becomes_one_of_the_querys_dtype_at_once(gpu):
     before = torch.cuda.memory_allocated()
     F.scaled_dot_product_attention(query, query, query, attn_mask=mask)
     beside = 2 * 512 + 512  # seed and offset, and the scalar that fills the mask
-    assert torch.cuda.max_memory_allocated() - before <= 256 * 256 * 2 + query.numel() * 2 + beside + 2 * 512
+    assert (
+        torch.cuda.max_memory_allocated() - before
+        <= 256 * 256 * 2 + query.numel() * 2 + beside + 2 * 512
+    )

@@ -104,6 +104,8 @@ SCRIPT = """
 
 
 def test_usual_operations_run_without_sympy_and_all_is_as_before_afterwards():
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(SCRIPT)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT)], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["False", "torch.Size([2, 3])"]

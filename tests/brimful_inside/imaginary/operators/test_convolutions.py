@@ -21,15 +21,27 @@ def benchmark() -> Iterator[None]:
     torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
 
 
-def train(layer: nn.Module, dtype: torch.dtype = torch.float32, layout: torch.memory_format = torch.contiguous_format) -> None:
-    card = torch.randn(4, 16, 32, 32, device="cuda", dtype=dtype).to(memory_format=layout).requires_grad_()
+def train(
+    layer: nn.Module,
+    dtype: torch.dtype = torch.float32,
+    layout: torch.memory_format = torch.contiguous_format,
+) -> None:
+    card = (
+        torch.randn(4, 16, 32, 32, device="cuda", dtype=dtype)
+        .to(memory_format=layout)
+        .requires_grad_()
+    )
     layer.to("cuda", dtype)(card).sum().backward()
 
 
 def workspaces(gpu, trace_file) -> dict[str, int]:
     """Bytes by kind of workspace, of convolutions alone."""
     mallocs = traced(gpu, trace_file, Malloc)
-    return {row.workspace: row.nbytes for row in mallocs if row.workspace and row.workspace.startswith("cudnn")}
+    return {
+        row.workspace: row.nbytes
+        for row in mallocs
+        if row.workspace and row.workspace.startswith("cudnn")
+    }
 
 
 def traced(gpu, trace_file, kind: type) -> list:
@@ -61,7 +73,9 @@ def test_workspaces_hold_what_is_converted(gpu, trace_file):
         (24, 48, 2, PARTIAL_SUMS),  # a stride, where channels do not divide a block
     ],
 )
-def test_partial_sums_make_the_weights_workspace_the_larger_one(gpu, trace_file, channels, output, stride, sums):
+def test_partial_sums_make_the_weights_workspace_the_larger_one(
+    gpu, trace_file, channels, output, stride, sums
+):
     train(nn.Sequential(nn.Conv2d(16, channels, 1), nn.Conv2d(channels, output, 3, stride=stride)))
     found = workspaces(gpu, trace_file)
     assert found["cudnn_backward_filter"] == found["cudnn_backward_data"] + sums
@@ -75,12 +89,21 @@ def test_the_gradient_of_a_grouped_weight_is_worked_out_as_if_there_were_no_grou
 
 @pytest.mark.parametrize(
     ("side", "dtype", "converts"),
-    [(7, torch.float32, True), (14, torch.float32, False), (14, torch.float16, True), (16, torch.float16, False)],
+    [
+        (7, torch.float32, True),
+        (14, torch.float32, False),
+        (14, torch.float16, True),
+        (16, torch.float16, False),
+    ],
 )
-def test_kernels_of_one_element_are_converted_where_rows_of_a_map_are_not_aligned(gpu, trace_file, side, dtype, converts):
+def test_kernels_of_one_element_are_converted_where_rows_of_a_map_are_not_aligned(
+    gpu, trace_file, side, dtype, converts
+):
     card = torch.randn(4, 64, side, side, device="cuda", dtype=dtype, requires_grad=True)
     nn.Conv2d(64, 48, 1, bias=False).to("cuda", dtype)(card).sum().backward()
-    inputs, outputs, weights = (dtype.itemsize * n for n in (4 * 64 * side**2, 4 * 48 * side**2, 48 * 64))
+    inputs, outputs, weights = (
+        dtype.itemsize * n for n in (4 * 64 * side**2, 4 * 48 * side**2, 48 * 64)
+    )
     expected = {
         "cudnn_forward": inputs + weights,
         "cudnn_backward_data": inputs + outputs + weights,
@@ -112,7 +135,11 @@ def test_a_group_for_each_channel_is_pytorchs_own_kernel_unless_cudnn_is_better(
 def test_a_workspace_is_freed_before_the_next_one_is_taken(gpu, trace_file):
     train(nn.Conv2d(16, 32, 3, padding=1, bias=False))
     played = traced(gpu, trace_file, (Malloc, Free))
-    found = [at for at, row in enumerate(played) if isinstance(row, Malloc) and (row.workspace or "").startswith("cudnn")]
+    found = [
+        at
+        for at, row in enumerate(played)
+        if isinstance(row, Malloc) and (row.workspace or "").startswith("cudnn")
+    ]
     assert len(found) == 3 and all(played[at + 1] == Free(played[at].id) for at in found)
 
 
@@ -122,7 +149,9 @@ def test_without_benchmark_as_much_is_assumed_and_counted(gpu, trace_file):
     assert measured and not gpu.approximations
     torch.backends.cudnn.benchmark = False
     train(nn.Conv2d(16, 32, 3))
-    assert workspaces(gpu, trace_file) == measured and emptied(gpu, trace_file) == 3, "the cache stays"
+    assert workspaces(gpu, trace_file) == measured and emptied(gpu, trace_file) == 3, (
+        "the cache stays"
+    )
     assert gpu.approximations == {"cudnn workspace without benchmark": 3}
 
 
@@ -136,7 +165,9 @@ def test_a_transposed_convolution_is_the_gradient_of_another_one(gpu, trace_file
     }
 
 
-def test_in_float32_the_gradients_of_large_depthwise_kernels_in_channels_last_take_theirs(gpu, trace_file):
+def test_in_float32_the_gradients_of_large_depthwise_kernels_in_channels_last_take_theirs(
+    gpu, trace_file
+):
     train(nn.Conv2d(16, 16, 3, groups=16), torch.float32, torch.channels_last)
     assert workspaces(gpu, trace_file) == {}
     train(nn.Conv2d(16, 16, 7, groups=16), torch.float32, torch.channels_last)
@@ -163,10 +194,14 @@ def test_an_older_card_has_no_tensor_cores_for_float32(enter):
 
 
 def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, trace_file):
-    """PyTorch takes it after cuDNN's two gradients: channels last holds a buffer as wide as a linear layer's bias does."""
+    """PyTorch takes it after cuDNN's two gradients: channels last holds a buffer as wide as a
+    linear layer's bias does.
+    """
 
     def sums() -> list[int]:
-        return [row.nbytes for row in traced(gpu, trace_file, Malloc) if row.workspace == "reduction"]
+        return [
+            row.nbytes for row in traced(gpu, trace_file, Malloc) if row.workspace == "reduction"
+        ]
 
     images = torch.randn(64, 32, 28, 28, device="cuda").to(memory_format=torch.channels_last)
     for bias in (False, True):
@@ -181,9 +216,15 @@ def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, 
         assert added == ([by_hand] if bias else []) and by_hand > 1 << 20
         del out, grad
         layer.zero_grad(set_to_none=True)
-    assert torch.cuda.memory_allocated() <= sum(t.nbytes + 512 for t in (images, *layer.parameters()))  # no buffer is left
+    assert torch.cuda.memory_allocated() <= sum(
+        t.nbytes + 512 for t in (images, *layer.parameters())
+    )  # no buffer is left
     taken = traced(gpu, trace_file, Malloc)
-    (at,) = [n for n, row in enumerate(taken) if row.workspace == "reduction" and "convolution_backward" in taken[n - 1].op]
+    (at,) = [
+        n
+        for n, row in enumerate(taken)
+        if row.workspace == "reduction" and "convolution_backward" in taken[n - 1].op
+    ]
     assert taken[at - 1].nbytes == 4 * 128  # the bias's gradient, into which the sum goes
 
 
@@ -191,17 +232,42 @@ def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, 
     ("layer", "shape", "dtype", "layout"),
     [
         (lambda: nn.Conv2d(16, 32, 1), (16, 32, 32), torch.float32, torch.contiguous_format),
-        (lambda: nn.Conv2d(16, 16, 3, groups=16), (16, 32, 32), torch.float32, torch.contiguous_format),
-        (lambda: nn.Conv2d(16, 32, 4, stride=4), (16, 32, 32), torch.float32, torch.contiguous_format),
-        (lambda: nn.Conv2d(64, 64, 1, groups=2), (64, 7, 7), torch.float32, torch.contiguous_format),
+        (
+            lambda: nn.Conv2d(16, 16, 3, groups=16),
+            (16, 32, 32),
+            torch.float32,
+            torch.contiguous_format,
+        ),
+        (
+            lambda: nn.Conv2d(16, 32, 4, stride=4),
+            (16, 32, 32),
+            torch.float32,
+            torch.contiguous_format,
+        ),
+        (
+            lambda: nn.Conv2d(64, 64, 1, groups=2),
+            (64, 7, 7),
+            torch.float32,
+            torch.contiguous_format,
+        ),
         (lambda: nn.ConvTranspose2d(64, 64, 1), (64, 7, 7), torch.float32, torch.contiguous_format),
         (lambda: nn.Conv2d(64, 48, 1), (64, 1, 1), torch.float32, torch.contiguous_format),
         (lambda: nn.Conv2d(16, 32, 3), (16, 32, 32), torch.half, torch.channels_last),
     ],
-    ids=["one element", "depthwise", "patches", "groups of one element", "transposed", "one place", "channels last"],
+    ids=[
+        "one element",
+        "depthwise",
+        "patches",
+        "groups of one element",
+        "transposed",
+        "one place",
+        "channels last",
+    ],
 )
 def test_what_needs_no_conversion_takes_no_workspace(gpu, trace_file, layer, shape, dtype, layout):
-    card = torch.randn(4, *shape, device="cuda", dtype=dtype).to(memory_format=layout).requires_grad_()
+    card = (
+        torch.randn(4, *shape, device="cuda", dtype=dtype).to(memory_format=layout).requires_grad_()
+    )
     layer().to("cuda", dtype)(card).sum().backward()
     assert workspaces(gpu, trace_file) == {}
 
@@ -218,9 +284,15 @@ def test_channels_last_stays_so_and_a_mixture_is_copied(gpu):
     assert convolution(last).is_contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
         plain = torch.randn(2, 16, 64, 64, device="cuda")
-        assert peak_of(lambda: convolution(plain)) - peak_of(lambda: convolution(last)) == plain.numel() * 4
+        assert (
+            peak_of(lambda: convolution(plain)) - peak_of(lambda: convolution(last))
+            == plain.numel() * 4
+        )
 
 
 def test_wrong_channels_are_refused_in_pytorchs_words(gpu):
-    with pytest.raises(RuntimeError, match=r"expected input\[1, 5, 8, 8\] to have 3 channels, but got 5 channels instead"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"expected input\[1, 5, 8, 8\] to have 3 channels, but got 5 channels instead",
+    ):
         nn.Conv2d(3, 4, 3).cuda()(torch.randn(1, 5, 8, 8, device="cuda"))

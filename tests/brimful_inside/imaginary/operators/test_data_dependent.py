@@ -1,4 +1,6 @@
-"""Shapes that depend on data: the upper bound stands in, and is counted. What cannot be bounded is refused."""
+"""Shapes that depend on data: the upper bound stands in, and is counted. What cannot be bounded is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def test_unique_values_are_all_of_them(gpu):
     card = torch.zeros(6, dtype=torch.long, device="cuda")
     values, inverse, counts = card.unique(return_inverse=True, return_counts=True)
     assert values.shape == inverse.shape == counts.shape == (6,)
-    assert torch.unique_consecutive(card).shape == (6,) and torch.unique(card.view(2, 3), dim=0).shape == (2, 3)
+    assert torch.unique_consecutive(card).shape == (6,) and torch.unique(
+        card.view(2, 3), dim=0
+    ).shape == (2, 3)
 
 
 def test_writing_through_a_mask_is_no_approximation_where_a_number_is_written(gpu):
@@ -42,13 +46,19 @@ def test_writing_through_a_mask_is_no_approximation_where_a_number_is_written(gp
 def test_nested_tensors_are_refused_where_they_are_made(gpu, make):
     parts = [torch.zeros(2, 3), torch.zeros(4, 3)]
     assert getattr(torch.nested, make)(parts).is_nested
-    with pytest.raises(Unsupported, match=rf"cannot run torch\.nested\.{make} at test_data_dependent\.py:\d+"):
+    with pytest.raises(
+        Unsupported, match=rf"cannot run torch\.nested\.{make} at test_data_dependent\.py:\d+"
+    ):
         getattr(torch.nested, make)(parts, device="cuda")
 
 
 def test_sparse_tensors_are_refused_where_they_come_to_the_card(gpu):
     sparse = torch.eye(3).to_sparse()
-    for make in (sparse.cuda, sparse.to_sparse_csr().cuda, lambda: torch.eye(3, device="cuda").to_sparse()):
+    for make in (
+        sparse.cuda,
+        sparse.to_sparse_csr().cuda,
+        lambda: torch.eye(3, device="cuda").to_sparse(),
+    ):
         with pytest.raises(Unsupported, match=r"at test_data_dependent\.py:\d+"):
             make()
 
@@ -59,7 +69,9 @@ def test_positions_beyond_the_rows_of_an_embedding_fail_as_on_a_card(gpu):
     for known in (positions, positions.unsqueeze(0).expand(4, -1)):
         assert table(known).shape == (*known.shape, 8)
         for beyond in (known + 1, known - 1):
-            with pytest.raises(RuntimeError, match="device-side assert triggered: an embedding of 1024 rows"):
+            with pytest.raises(
+                RuntimeError, match="device-side assert triggered: an embedding of 1024 rows"
+            ):
                 table(beyond)
     assert table(torch.randint(5000, (4, 5)).cuda()).shape == (4, 5, 8), "tokens are not known"
 

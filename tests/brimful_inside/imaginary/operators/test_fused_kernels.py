@@ -1,4 +1,6 @@
-"""What is one kernel on CUDA is one while the imaginary GPU is there, and PyTorch is as before afterwards."""
+"""What is one kernel on CUDA is one while the imaginary GPU is there, and PyTorch is as before
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,22 @@ def test_a_script_with_meta_tensors_of_its_own_gets_gradients_of_mish_too(gpu):
     assert own.grad.shape == (3, 4) and own.grad.device.type == "meta"
 
 
-@pytest.mark.skipif(not has_meta_kernel("_native_multi_head_attention"), reason="this release of PyTorch has no shapes for it")
+@pytest.mark.skipif(
+    not has_meta_kernel("_native_multi_head_attention"),
+    reason="this release of PyTorch has no shapes for it",
+)
 @pytest.mark.parametrize("weights", [(), (False,), (True, True), (True, False)])
 def test_the_fast_path_has_the_shapes_that_later_releases_give_it(weights):
-    layer, x = nn.MultiheadAttention(8, 2, batch_first=True).to("meta"), torch.empty(3, 5, 8, device="meta")
-    projections = layer.in_proj_weight, layer.in_proj_bias, layer.out_proj.weight, layer.out_proj.bias
+    layer, x = (
+        nn.MultiheadAttention(8, 2, batch_first=True).to("meta"),
+        torch.empty(3, 5, 8, device="meta"),
+    )
+    projections = (
+        layer.in_proj_weight,
+        layer.in_proj_bias,
+        layer.out_proj.weight,
+        layer.out_proj.bias,
+    )
     given = (x, x, x, 8, 2, *projections, None, *weights)
     with torch.no_grad():
         theirs = torch._native_multi_head_attention(*given)
@@ -44,9 +57,16 @@ def test_dropout_keeps_a_mask_of_one_byte_an_element(gpu):
 @pytest.mark.parametrize("options", [{}, {"length": 17_000}, {"center": False}])
 def test_an_inverse_short_time_transform_has_the_shape_it_has_on_the_cpu(gpu, options):
     def there_and_back(device):
-        given = {"n_fft": 400, "hop_length": 160, "window": torch.ones(400, device=device), **options}
+        given = {
+            "n_fft": 400,
+            "hop_length": 160,
+            "window": torch.ones(400, device=device),
+            **options,
+        }
         length = given.pop("length", None)
-        spectrum = torch.stft(torch.randn(2, 16_000, device=device), return_complex=True, **given).requires_grad_()
+        spectrum = torch.stft(
+            torch.randn(2, 16_000, device=device), return_complex=True, **given
+        ).requires_grad_()
         back = torch.istft(spectrum, length=length, **given)
         back.sum().backward()
         return back.shape

@@ -1,4 +1,6 @@
-"""Operations of libraries whose CUDA kernel is Python: what that takes is what counts. The compiled part does nothing."""
+"""Operations of libraries whose CUDA kernel is Python: what that takes is what counts. The compiled
+part does nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from brimful_inside.imaginary.operators.library_kernels import CompiledPart, own_kernel, without_compiled_part
+from brimful_inside.imaginary.operators.library_kernels import (
+    CompiledPart,
+    own_kernel,
+    without_compiled_part,
+)
 
 MIB = 1 << 20
 
@@ -23,7 +29,9 @@ def library():
 
 @pytest.fixture
 def product(gpu, library):
-    """A product with a packed weight, as bitsandbytes has it: shapes say little, the kernel for CUDA unpacks the weight."""
+    """A product with a packed weight, as bitsandbytes has it: shapes say little, the kernel for
+    CUDA unpacks the weight.
+    """
     compiled = CompiledPart(gpu)
     library.define("unpack(Tensor packed) -> Tensor")
     library.define("gemm_4bit(Tensor a, Tensor packed, int[] shape) -> Tensor")
@@ -37,12 +45,16 @@ def product(gpu, library):
         if a.shape[0] == 1:
             compiled.cgemm(a.data_ptr())
             return torch.empty((1, shape[0]), device=a.device, dtype=a.dtype)
-        return torch.nn.functional.linear(a, torch.ops.brimful_quantizers.unpack(packed).view(shape))
+        return torch.nn.functional.linear(
+            a, torch.ops.brimful_quantizers.unpack(packed).view(shape)
+        )
 
     library.impl("unpack", unpack, "CUDA")
     library.impl("gemm_4bit", gemm_4bit, "CUDA")
     for name in ("unpack", "gemm_4bit"):
-        torch.library.register_fake(f"brimful_quantizers::{name}", lambda a, *rest: a.new_empty(1), lib=library)
+        torch.library.register_fake(
+            f"brimful_quantizers::{name}", lambda a, *rest: a.new_empty(1), lib=library
+        )
     return torch.ops.brimful_quantizers.gemm_4bit
 
 
@@ -54,7 +66,9 @@ def test_what_a_librarys_own_kernel_takes_is_taken(gpu, product):
     torch.cuda.reset_peak_memory_stats()
     out = product(a, packed, [1024, 1024])
     assert out.shape == (8, 1024) and torch.cuda.memory_allocated() - before == out.nbytes
-    assert torch.cuda.max_memory_allocated() - before == out.nbytes + 2 * MIB  # the weight in half precision
+    assert (
+        torch.cuda.max_memory_allocated() - before == out.nbytes + 2 * MIB
+    )  # the weight in half precision
 
 
 def test_its_operations_count_on_the_clock_and_else_its_compiled_part(gpu, product):
@@ -78,7 +92,9 @@ def test_a_kernel_for_all_devices_runs_where_there_is_none_for_cuda(gpu):
     x = torch.randn(MIB // 4, device="cuda")
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    assert halved(x).is_cuda and torch.cuda.max_memory_allocated() - before == 4 * MIB  # x and its half in double precision
+    assert (
+        halved(x).is_cuda and torch.cuda.max_memory_allocated() - before == 4 * MIB
+    )  # x and its half in double precision
 
 
 def test_memory_that_runs_out_in_a_librarys_kernel_is_out_of_memory(enter, library):
@@ -102,7 +118,9 @@ def test_compiled_functions_do_nothing_and_take_what_ctypes_functions_take(gpu):
     without_compiled_part(gpu, module)
     module.lib.cquantize.argtypes, module.lib.cquantize.restype = [ctypes.c_void_p], None
     assert module.lib.cquantize(ctypes.c_void_p(0)) == 0 == module.lib["cquantize"](None)
-    assert module.lib.cquantize.argtypes == [ctypes.c_void_p] and not hasattr(module.lib, "__wrapped__")
+    assert module.lib.cquantize.argtypes == [ctypes.c_void_p] and not hasattr(
+        module.lib, "__wrapped__"
+    )
     gpu.leave()
     assert module.lib is real
 
@@ -118,7 +136,10 @@ def test_paged_states_are_memory_of_the_host_that_can_be_written(gpu):
 
 def test_products_in_8_bits_are_refused_on_cards_that_have_none(enter):
     assert CompiledPart(enter(capability=(7, 5))).cigemmlt_32(0) == 0
-    with pytest.raises(RuntimeError, match=r"7\.5 and newer, and the an imaginary card has 7\.0: load the model in 4 bits"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"7\.5 and newer, and the an imaginary card has 7\.0: load the model in 4 bits",
+    ):
         CompiledPart(enter(capability=(7, 0))).cigemmlt_32(0)
 
 

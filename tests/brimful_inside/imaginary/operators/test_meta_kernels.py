@@ -45,7 +45,9 @@ def test_the_answer_is_that_of_pytorch(name):
 
 LAYOUTS = {
     "transposed": lambda: tensor(2, 8, 4, 16).transpose(1, 2),
-    "a third of a product": lambda: tensor(2, 8, 3 * 64).split(64, 2)[1].view(2, 8, 4, 16).transpose(1, 2),
+    "a third of a product": lambda: (
+        tensor(2, 8, 3 * 64).split(64, 2)[1].view(2, 8, 4, 16).transpose(1, 2)
+    ),
     "channels last": lambda: tensor(2, 3, 4, 5).to(memory_format=torch.channels_last),
     "one head": lambda: tensor(2, 8, 1, 16).transpose(1, 2),
     "contiguous": lambda: tensor(2, 3, 4),
@@ -85,7 +87,22 @@ def test_flash_attention_has_the_shapes_of_pytorchs_own(layout):
         shown(t) if isinstance(t, torch.Tensor) else t for t in theirs
     ]
     back = aten._scaled_dot_product_flash_attention_backward.default
-    passed = (ours[0], query, query, query, ours[0], ours[1], None, None, 8, 8, 0.0, True, ours[6], ours[7])
+    passed = (
+        ours[0],
+        query,
+        query,
+        query,
+        ours[0],
+        ours[1],
+        None,
+        None,
+        8,
+        8,
+        0.0,
+        True,
+        ours[6],
+        ours[7],
+    )
     assert shown(handlers()[back](None, back, passed, {})) == shown(back(*passed))
 
 
@@ -98,7 +115,10 @@ def test_shapes_that_do_not_go_together_are_refused_in_pytorchs_words():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda x: torch.nn.functional.max_pool2d(x, 2, 2, padding=2), "pad should be at most half"),
+        (
+            lambda x: torch.nn.functional.max_pool2d(x, 2, 2, padding=2),
+            "pad should be at most half",
+        ),
         (lambda x: x.flatten().tril(), "at least 2 dimensions"),
     ],
 )
@@ -111,8 +131,15 @@ def test_what_the_host_refuses_the_card_refuses(gpu, call, words):
 @pytest.mark.parametrize("transposed", [(False, True), (True, False), (True, True), (False, False)])
 def test_the_gradient_of_an_activation_is_laid_out_as_on_the_host(gpu, transposed):
     def laid_out(device, call):
-        pair = [torch.zeros(4, 6, device=device).t() if one else torch.zeros(6, 4, device=device) for one in transposed]
+        pair = [
+            torch.zeros(4, 6, device=device).t() if one else torch.zeros(6, 4, device=device)
+            for one in transposed
+        ]
         return call(*pair).stride()
 
-    for call in (lambda grad, x: aten.threshold_backward(grad, x, 0), aten.gelu_backward, aten.silu_backward):
+    for call in (
+        lambda grad, x: aten.threshold_backward(grad, x, 0),
+        aten.gelu_backward,
+        aten.silu_backward,
+    ):
         assert laid_out("cuda", call) == laid_out("cpu", call)

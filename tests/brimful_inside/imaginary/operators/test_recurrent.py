@@ -12,7 +12,9 @@ from tests.brimful_inside.imaginary.conftest import peak_of
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_recurrent_network_runs_as_cudnn_would(gpu, kind):
     model = kind(8, 16, 2, batch_first=True, bidirectional=True, dropout=0.1).to("cuda")
-    assert len({weight.untyped_storage()._cdata for weight in model.parameters()}) == 1, "cuDNN wants its weights in one buffer"
+    assert len({weight.untyped_storage()._cdata for weight in model.parameters()}) == 1, (
+        "cuDNN wants its weights in one buffer"
+    )
     out, _ = model(torch.randn(4, 10, 8, device="cuda"))
     assert out.shape == (4, 10, 32)
     out.sum().backward()
@@ -28,7 +30,9 @@ def test_a_recurrent_network_runs_as_cudnn_would(gpu, kind):
 
 
 def test_the_dropout_of_a_recurrent_network_keeps_its_generators_states(gpu):
-    """cuDNN's, for 1024 threads of each of 108 multiprocessors; made once, however many networks there are."""
+    """cuDNN's, for 1024 threads of each of 108 multiprocessors; made once, however many networks
+    there are.
+    """
     models = [nn.LSTM(8, 16, 2, dropout=0.5).to("cuda") for _ in range(2)]
     data = torch.randn(10, 4, 8, device="cuda")
     before = torch.cuda.memory_allocated()

@@ -1,4 +1,6 @@
-"""Results that are remembered are those that PyTorch's meta kernels give, and nothing that is not a new tensor is."""
+"""Results that are remembered are those that PyTorch's meta kernels give, and nothing that is not a
+new tensor is.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,17 @@ def test_arithmetic_of_whole_numbers_is_remembered_with_its_types(gpu):
     x, one = torch.zeros(4, 5, device="cuda", dtype=torch.long), torch.ones((), device="cuda")
     for work in (lambda: x + 3, lambda: x + x, lambda: x * 2, lambda: x - x.int(), lambda: 3 + x):
         first, known = work(), len(gpu.remembered._known)
-        assert known and described(work()) == described(first) and len(gpu.remembered._known) == known
-    assert any(key[0] is aten.add.Tensor for key in gpu.remembered._known), "which is also what the engine adds gradients by"
-    assert [(x + 3.0).dtype, (x + one).dtype, (x + x.int()).dtype] == [torch.float32, torch.float32, torch.long]
+        assert (
+            known and described(work()) == described(first) and len(gpu.remembered._known) == known
+        )
+    assert any(key[0] is aten.add.Tensor for key in gpu.remembered._known), (
+        "which is also what the engine adds gradients by"
+    )
+    assert [(x + 3.0).dtype, (x + one).dtype, (x + x.int()).dtype] == [
+        torch.float32,
+        torch.float32,
+        torch.long,
+    ]
     with pytest.raises(RuntimeError):
         x + torch.zeros(7, device="cuda", dtype=torch.long)
 
@@ -73,6 +83,9 @@ def test_the_table_has_an_end(gpu, monkeypatch):
     assert len(gpu.remembered._known) <= 8
 
 
-@pytest.mark.parametrize("func", [aten.view.default, aten.add_.Tensor, aten.nonzero.default, aten._local_scalar_dense.default])
+@pytest.mark.parametrize(
+    "func",
+    [aten.view.default, aten.add_.Tensor, aten.nonzero.default, aten._local_scalar_dense.default],
+)
 def test_views_changes_and_what_depends_on_values_is_not_remembered(func):
     assert not is_remembered(func) and is_remembered(aten.mm.default)

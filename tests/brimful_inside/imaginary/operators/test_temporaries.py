@@ -1,7 +1,8 @@
 """What operations ask for on the card, forward and backward, by hand from PyTorch's CUDA sources.
 
-Each row names the file (under aten/src/ATen/native) that its bytes come from. They are requests, in their order; a negative
-number lives no longer than the operation that takes it, and cuBLAS's workspaces are left out.
+Each row names the file (under aten/src/ATen/native) that its bytes come from. They are requests, in
+their order; a negative number lives no longer than the operation that takes it, and cuBLAS's
+workspaces are left out.
 """
 
 from __future__ import annotations
@@ -53,11 +54,19 @@ def _cell(kind, states):
 
 
 def _rms_norm():
-    return lambda x, w: F.rms_norm(x, (1024,), w), matrix(dtype=torch.half), matrix(1024, dtype=torch.half)
+    return (
+        lambda x, w: F.rms_norm(x, (1024,), w),
+        matrix(dtype=torch.half),
+        matrix(1024, dtype=torch.half),
+    )
 
 
 def _layer_norm():
-    inputs = matrix(dtype=torch.half), matrix(1024, dtype=torch.half), matrix(1024, dtype=torch.half)
+    inputs = (
+        matrix(dtype=torch.half),
+        matrix(1024, dtype=torch.half),
+        matrix(1024, dtype=torch.half),
+    )
     return lambda x, w, b: F.layer_norm(x, (1024,), w, b), *inputs
 
 
@@ -72,33 +81,53 @@ GRU_WEIGHTS = [384 * 128 * 4, 384 * 64 * 4, 32 * 64 * 4]
 ROWS = {
     "mish": Row("cuda/ActivationMishKernel.cu", lambda: (F.mish, matrix()), [N], [N]),
     "silu": Row("cuda/ActivationSiluKernel.cu", lambda: (F.silu, matrix()), [N], [N]),
-    "logsigmoid": Row("Activation.cpp: no buffer on CUDA", lambda: (F.logsigmoid, matrix()), [N], [N]),
-    "softmax": Row("cuda/SoftMax.cu: grad * output", lambda: (lambda x: x.softmax(1), matrix()), [N], [-N, N]),
+    "logsigmoid": Row(
+        "Activation.cpp: no buffer on CUDA", lambda: (F.logsigmoid, matrix()), [N], [N]
+    ),
+    "softmax": Row(
+        "cuda/SoftMax.cu: grad * output", lambda: (lambda x: x.softmax(1), matrix()), [N], [-N, N]
+    ),
     "log_softmax": Row("cuda/SoftMax.cu", lambda: (lambda x: x.log_softmax(1), matrix()), [N], [N]),
-    "cross_entropy": Row("cuda/NLLLoss.cu", lambda: (F.cross_entropy, matrix(), longs(64)), [N, 4, 4], [N, N]),
-    "mse_loss": Row("Loss.cpp, mse_loss_out", lambda: (F.mse_loss, matrix(), target()), [-N, 4], [N]),
+    "cross_entropy": Row(
+        "cuda/NLLLoss.cu", lambda: (F.cross_entropy, matrix(), longs(64)), [N, 4, 4], [N, N]
+    ),
+    "mse_loss": Row(
+        "Loss.cpp, mse_loss_out", lambda: (F.mse_loss, matrix(), target()), [-N, 4], [N]
+    ),
     "binary_cross_entropy": Row(
         "cuda/Loss.cu: the loss keeps the memory of the unreduced one",
         lambda: (lambda x, t: F.binary_cross_entropy(x, t), matrix(), target()),
         [N],
         [N],
     ),
-    "multi_margin_loss": Row("cuda/MultiMarginLoss.cu", lambda: (F.multi_margin_loss, matrix(), longs(64)), [4], [N]),
-    "layer_norm of half": Row(
-        "cuda/layer_norm_kernel.cu: statistics in float32", _layer_norm, [HALF, ROW, ROW], [HALF, 2048, 2048]
+    "multi_margin_loss": Row(
+        "cuda/MultiMarginLoss.cu", lambda: (F.multi_margin_loss, matrix(), longs(64)), [4], [N]
     ),
-    "rms_norm of half": Row("cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda", _rms_norm, [HALF, ROW], [HALF, 2048]),
+    "layer_norm of half": Row(
+        "cuda/layer_norm_kernel.cu: statistics in float32",
+        _layer_norm,
+        [HALF, ROW, ROW],
+        [HALF, 2048, 2048],
+    ),
+    "rms_norm of half": Row(
+        "cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda", _rms_norm, [HALF, ROW], [HALF, 2048]
+    ),
     "group_norm": Row(
-        "cuda/group_norm_kernel.cu: factors forward; sums, factors for groups and channels backward",
+        "cuda/group_norm_kernel.cu: factors forward; sums, factors for groups and channels "
+        "backward",
         lambda: (nn.GroupNorm(4, 8).cuda(), matrix(4, 8, 32, 32)),
         [-C, -C, IMAGE, C // 2, C // 2],
         [-C, -C, -C // 2, -C // 2, -C, IMAGE, 32, 32],
     ),
     "a product's sum": Row(
-        "cuda/Blas.cpp: an expanded gradient is copied for cuBLAS", _sum_of_product, [64 * 64 * 4, 4], [-64 * 64 * 4, N]
+        "cuda/Blas.cpp: an expanded gradient is copied for cuBLAS",
+        _sum_of_product,
+        [64 * 64 * 4, 4],
+        [-64 * 64 * 4, N],
     ),
     "a linear layer's of what is transposed": Row(
-        "Linear.cpp: the input in rows, the product, the bias added in its place; a gradient laid out as its leaf",
+        "Linear.cpp: the input in rows, the product, the bias added in its place; a gradient "
+        "laid out as its leaf",
         lambda: (nn.Linear(16, 32).cuda(), matrix(4, 16, 8).transpose(1, 2)),
         [4 * 8 * 16 * 4, 4 * 8 * 32 * 4],
         [32 * 4, 32 * 16 * 4, 4 * 8 * 16 * 4, 4 * 8 * 16 * 4],
@@ -116,12 +145,15 @@ ROWS = {
         [3 * STATE, 3 * STATE, STATE, 1536, 1536, *GRU_WEIGHTS],
     ),
     "embedding bag": Row(
-        "cuda/EmbeddingBag.cu, cuda/EmbeddingBackwardKernel.cu: 40 indices sorted, in at most 40 + 4 parts",
+        "cuda/EmbeddingBag.cu, cuda/EmbeddingBackwardKernel.cu: 40 indices sorted, in at most 40 "
+        "+ 4 parts",
         lambda: (nn.EmbeddingBag(50, 64).cuda(), longs(10, 4)),
         [80, 10 * 64 * 4, 320, 80],
         [-320, -320, -320, -640, -320, -320, -320, -44 * 8, -44 * 64 * 4, 50 * 64 * 4],
     ),
-    "cumsum": Row("cuda/ScanKernels.cpp", lambda: (lambda x: x.cumsum(1), matrix()), [N], [N, N, N]),
+    "cumsum": Row(
+        "cuda/ScanKernels.cpp", lambda: (lambda x: x.cumsum(1), matrix()), [N], [N, N, N]
+    ),
     "max_pool2d": Row(
         "cuda/DilatedMaxPool2d.cu: places of 8 bytes",
         lambda: (lambda x: F.max_pool2d(x, 2), matrix(4, 8, 32, 32)),
@@ -130,7 +162,11 @@ ROWS = {
     ),
     "cdist": Row(
         "Distance.cpp, _euclidean_dist: both with norms and ones beside them",
-        lambda: (lambda x, y: torch.cdist(x, y), matrix(64, 32, grad=False), matrix(48, 32, grad=False)),
+        lambda: (
+            lambda x, y: torch.cdist(x, y),
+            matrix(64, 32, grad=False),
+            matrix(48, 32, grad=False),
+        ),
         [-64 * 34 * 4, -48 * 34 * 4, -64 * 32 * 4, 64 * 48 * 4],
         [],
     ),
@@ -139,7 +175,11 @@ ROWS = {
 
 def requests(lines):
     """Bytes of each malloc but cuBLAS's and those of nothing; negative where its operation ends it."""
-    mallocs = [row for row in map(json.loads, lines) if row[0] == "malloc" and row[2] and not row[3].startswith("cublas")]
+    mallocs = [
+        row
+        for row in map(json.loads, lines)
+        if row[0] == "malloc" and row[2] and not row[3].startswith("cublas")
+    ]
     return [-row[2] if row[3].endswith("(temporary)") else row[2] for row in mallocs]
 
 
@@ -202,7 +242,9 @@ class Net(nn.Module):
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, WIDTH), nn.Embedding(LENGTH, WIDTH)
         options = {"activation": "gelu", "batch_first": True, "norm_first": True}
-        self.blocks = nn.Sequential(*(nn.TransformerEncoderLayer(WIDTH, 2, 4 * WIDTH, **options) for _ in range(2)))
+        self.blocks = nn.Sequential(
+            *(nn.TransformerEncoderLayer(WIDTH, 2, 4 * WIDTH, **options) for _ in range(2))
+        )
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WORDS)
 
     def forward(self, tokens):
@@ -223,7 +265,9 @@ def traced_program(work, *arguments):
 
 
 def two_steps(batch_size, lower):
-    """A small language model; the card and the tokens are imaginary, so that any batch size is as quick."""
+    """A small language model; the card and the tokens are imaginary, so that any batch size is as
+    quick.
+    """
     model = Net().cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(2):
@@ -239,8 +283,13 @@ def two_steps(batch_size, lower):
 
 @pytest.mark.parametrize("lower", [True, False])
 def test_sizes_extrapolated_from_small_batches_match_beyond_every_threshold(lower):
-    """2 and 4 samples have less than 3072 tokens and more; 80 have more than 65536 rows for the layer norms' gradients."""
-    small, large = {size: traced_program(two_steps, size, lower) for size in (2, 4)}, traced_program(two_steps, 80, lower)
+    """2 and 4 samples have less than 3072 tokens and more; 80 have more than 65536 rows for the
+    layer norms' gradients.
+    """
+    small, large = (
+        {size: traced_program(two_steps, size, lower) for size in (2, 4)},
+        traced_program(two_steps, 80, lower),
+    )
     model = fit_size_model(small)
     assert model is not None, small[2].difference(small[4])
     difference = model.difference_from(large, 80)
@@ -261,7 +310,9 @@ def test_sizes_extrapolated_from_small_batches_match_beyond_every_threshold(lowe
         lambda batch_size: torch.empty(batch_size, 64, 30, device="cuda").sum((0, 2)),
     ],
 )
-def test_a_reductions_buffer_can_be_extrapolated_where_the_batch_decides_how_the_input_is_read(work):
+def test_a_reductions_buffer_can_be_extrapolated_where_the_batch_decides_how_the_input_is_read(
+    work,
+):
     model = fit_size_model({size: traced_program(work, size) for size in (5, 12, 20)})
     assert model is not None
     for size in (64, 1001, 4096):

@@ -44,7 +44,10 @@ def test_a_product_is_two_operations_for_each_of_m_n_k_and_its_bytes_are_those_o
 
 def test_tf32_is_a_class_of_its_own_and_the_scripts_choice(gpu):
     a = torch.randn(64, 64, device="cuda")
-    images, weight = torch.randn(2, 8, 16, 16, device="cuda"), torch.randn(8, 8, 3, 3, device="cuda")
+    images, weight = (
+        torch.randn(2, 8, 16, 16, device="cuda"),
+        torch.randn(8, 8, 3, 3, device="cuda"),
+    )
     allowed = torch.backends.cuda.matmul.allow_tf32
     try:
         for choice, kind in ((True, "tf32"), (False, "fp32")):
@@ -52,12 +55,17 @@ def test_tf32_is_a_class_of_its_own_and_the_scripts_choice(gpu):
             assert ran(gpu, lambda: a @ a)[0].kind == kind
     finally:
         torch.backends.cuda.matmul.allow_tf32 = allowed
-    assert ran(gpu, lambda: F.conv2d(images, weight))[0].kind == "tf32", "cuDNN allows it by default"
+    assert ran(gpu, lambda: F.conv2d(images, weight))[0].kind == "tf32", (
+        "cuDNN allows it by default"
+    )
 
 
 def test_a_card_before_ampere_has_no_tf32_and_no_bfloat16(enter):
     gpu = enter(capability=(7, 0))
-    images, weight = torch.randn(2, 8, 16, 16, device="cuda"), torch.randn(8, 8, 3, 3, device="cuda")
+    images, weight = (
+        torch.randn(2, 8, 16, 16, device="cuda"),
+        torch.randn(8, 8, 3, 3, device="cuda"),
+    )
     assert ran(gpu, lambda: F.conv2d(images, weight))[0].kind == "fp32"
     for dtype, kind in ((torch.float16, "fp16"), (torch.bfloat16, "fp32")):
         a = torch.randn(64, 64, device="cuda", dtype=dtype)
@@ -66,7 +74,9 @@ def test_a_card_before_ampere_has_no_tf32_and_no_bfloat16(enter):
 
 def test_a_convolution_is_a_product_of_places_and_its_gradients_cost_as_much_each(gpu):
     conv = nn.Conv2d(16, 32, 3, padding=1, bias=False).to("cuda", memory_format=torch.channels_last)
-    images = torch.randn(4, 16, 20, 20, device="cuda", requires_grad=True).to(memory_format=torch.channels_last)
+    images = torch.randn(4, 16, 20, 20, device="cuda", requires_grad=True).to(
+        memory_format=torch.channels_last
+    )
     kernels = ran(gpu, lambda: conv(images).sum().backward())
     flops = 2 * 4 * 20 * 20 * 32 * 16 * 9
     assert [k.flops for k in kernels if "convolution" in k.op] == [flops] * 3
@@ -77,7 +87,9 @@ def test_a_convolution_is_a_product_of_places_and_its_gradients_cost_as_much_eac
 def test_torchs_own_flop_counter_agrees(gpu):
     from torch.utils.flop_counter import FlopCounterMode
 
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.ConvTranspose2d(8, 6, 4), nn.Flatten())
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.ConvTranspose2d(8, 6, 4), nn.Flatten()
+    )
     head = nn.Linear(6 * 10 * 10, 7)
     images = torch.randn(5, 3, 16, 16)
     with FlopCounterMode(display=False) as counter:
@@ -90,7 +102,10 @@ def test_torchs_own_flop_counter_agrees(gpu):
 def test_channels_first_costs_tensor_cores_a_rewriting(gpu):
     conv = nn.Conv2d(16, 32, 3, bias=False).to("cuda")
     first = torch.randn(4, 16, 20, 20, device="cuda")
-    last, conv_last = first.to(memory_format=torch.channels_last), conv.to(memory_format=torch.channels_last)
+    last, conv_last = (
+        first.to(memory_format=torch.channels_last),
+        conv.to(memory_format=torch.channels_last),
+    )
     assert len(ran(gpu, lambda: conv_last(last))) == 1
     conv = nn.Conv2d(16, 32, 3, bias=False).to("cuda")
     kernels = ran(gpu, lambda: conv(first))
@@ -105,8 +120,13 @@ def test_fused_attention_writes_nothing_square_and_the_causal_one_does_half(gpu)
     assert whole[0].flops == 2 * 2 * 2 * 4 * 1024 * 1024 * 64
     assert causal[0].flops == whole[0].flops // 2
     assert whole[0].bytes < 2 * 4 * 1024 * 1024
-    backward = ran(gpu, lambda: F.scaled_dot_product_attention(query, query, query).sum().backward())
-    assert [k.flops for k in backward if "attention" in k.op] == [whole[0].flops, whole[0].flops * 5 // 2]
+    backward = ran(
+        gpu, lambda: F.scaled_dot_product_attention(query, query, query).sum().backward()
+    )
+    assert [k.flops for k in backward if "attention" in k.op] == [
+        whole[0].flops,
+        whole[0].flops * 5 // 2,
+    ]
 
 
 def test_the_gradient_of_a_softmax_is_multiplied_by_the_output_in_a_kernel_of_its_own(gpu):
@@ -121,15 +141,33 @@ def test_the_gradient_of_a_softmax_is_multiplied_by_the_output_in_a_kernel_of_it
 
 def test_views_and_room_start_no_kernel(gpu):
     a = torch.randn(8, 8, device="cuda")
-    assert ran(gpu, lambda: (a.t().reshape(64).view(2, 32)[0].expand(4, 32), torch.empty_like(a), a.detach())) != []
-    assert short(ran(gpu, lambda: (a.view(64)[3:], a.t(), a.unsqueeze(0), torch.empty(5, device="cuda")))) == []
+    assert (
+        ran(
+            gpu,
+            lambda: (
+                a.t().reshape(64).view(2, 32)[0].expand(4, 32),
+                torch.empty_like(a),
+                a.detach(),
+            ),
+        )
+        != []
+    )
+    assert (
+        short(
+            ran(gpu, lambda: (a.view(64)[3:], a.t(), a.unsqueeze(0), torch.empty(5, device="cuda")))
+        )
+        == []
+    )
 
 
 def test_an_expanded_tensor_and_an_embedding_are_read_for_what_is_needed_of_them(gpu):
     wide = torch.randn(1000, device="cuda").expand(1000, 1000)
     (kernel,) = ran(gpu, lambda: wide + 1)
     assert kernel.bytes == 4 * (1000 + 1000 * 1000)
-    table, words = nn.Embedding(100_000, 64).to("cuda"), torch.zeros(10, dtype=torch.long, device="cuda")
+    table, words = (
+        nn.Embedding(100_000, 64).to("cuda"),
+        torch.zeros(10, dtype=torch.long, device="cuda"),
+    )
     (kernel,) = ran(gpu, lambda: table(words))
     assert kernel.bytes == 2 * 10 * 64 * 4 + 10 * 8
 
@@ -186,7 +224,9 @@ def test_what_an_optimizers_step_runs_is_told_from_the_rest(gpu):
     step()  # makes the states
     kernels = ran(gpu, step)
     of_the_step = {k.op for k in kernels if k.engine == BY_OPTIMIZER}
-    assert "aten._foreach_sqrt.default" in of_the_step and all("_foreach" in op for op in of_the_step)
+    assert "aten._foreach_sqrt.default" in of_the_step and all(
+        "_foreach" in op for op in of_the_step
+    )
     assert {k.engine for k in kernels if "norm" in k.op or "zeros" in k.op} == {0}
 
 
@@ -209,8 +249,11 @@ def test_a_recurrent_network_has_one_product_for_what_comes_in_and_one_a_time_st
     lstm, data = nn.LSTM(20, 30, 2).to("cuda"), torch.randn(7, 5, 20, device="cuda")
     kernels = [k for k in ran(gpu, lambda: lstm(data)) if k.op == "cudnn_rnn"]
     assert [(k.launches, k.shape) for k in kernels] == [
-        (1, (1, 35, 120, 20)), (7, (1, 5, 120, 30)), (1, (1, 35, 120, 30)), (7, (1, 5, 120, 30)),
-    ]  # fmt: skip
+        (1, (1, 35, 120, 20)),
+        (7, (1, 5, 120, 30)),
+        (1, (1, 35, 120, 30)),
+        (7, (1, 5, 120, 30)),
+    ]
     both = [k for k in ran(gpu, lambda: lstm(data)[0].sum().backward()) if k.op == "cudnn_rnn"]
     assert sum(k.flops for k in both) == 3 * sum(k.flops for k in kernels)
 
@@ -260,15 +303,23 @@ def test_the_trace_ends_with_what_ran_outside_of_the_training(trace_file):
     gpu.outside(evaluation)
     a - 1
     gpu.leave()
-    works = {(work.name, work.loader): work for work in decode(trace_file.getvalue().splitlines()).outside}
+    works = {
+        (work.name, work.loader): work
+        for work in decode(trace_file.getvalue().splitlines()).outside
+    }
     assert works.keys() == {between, evaluation}, "what was never kept is not there"
-    counts = {work: {kernel.op.split(".")[1]: times for times, kernel in one.kernels} for work, one in works.items()}
+    counts = {
+        work: {kernel.op.split(".")[1]: times for times, kernel in one.kernels}
+        for work, one in works.items()
+    }
     assert (works[between].amount, counts[between]) == (2, {"mm": 2, "div": 2, "mul": 2})
     assert (works[evaluation].amount, counts[evaluation]) == (24, {"add": 3, "relu": 3})
 
 
 def test_a_step_that_does_not_count_is_timed_only_where_there_is_no_other(gpu):
-    """After its steps a trial goes on to the evaluation, by way of checkpoints that a shortened epoch ends with."""
+    """After its steps a trial goes on to the evaluation, by way of checkpoints that a shortened
+    epoch ends with.
+    """
     a = torch.randn(8, 8, device="cuda")
     a + 1
     gpu.step(1, counts=False)
@@ -296,7 +347,9 @@ def test_what_runs_in_another_phase_is_no_part_of_the_step_that_it_interrupts(gp
     assert short(ran(gpu, work)) == ["add", "mul"]
 
 
-def test_rows_of_another_phase_are_dropped_by_the_way_and_events_read_the_same_time(gpu, monkeypatch):
+def test_rows_of_another_phase_are_dropped_by_the_way_and_events_read_the_same_time(
+    gpu, monkeypatch
+):
     x = torch.randn(64, 64, device="cuda")
 
     def encode() -> float:
@@ -372,7 +425,9 @@ def test_events_read_a_time_that_grows_with_the_work_and_is_the_same_at_each_run
     assert 5.0 < large < 12.0, "milliseconds: 137 GFLOP at 19.5 TFLOP/s"
 
 
-def test_an_operation_that_the_clock_cannot_judge_costs_its_launch_and_disturbs_nothing(gpu, monkeypatch):
+def test_an_operation_that_the_clock_cannot_judge_costs_its_launch_and_disturbs_nothing(
+    gpu, monkeypatch
+):
     def broken(*args):
         raise IndexError("no such argument")
 

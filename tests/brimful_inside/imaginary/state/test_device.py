@@ -31,7 +31,9 @@ def test_parameters_gradients_and_adam_states_are_as_by_hand(gpu):
     gpu.workspaces.clear()
     assert torch.cuda.memory_allocated() == 2 * parameters
     optimizer.step()
-    assert torch.cuda.memory_allocated() == 4 * parameters, "two states of each parameter; the step counts live on the host"
+    assert torch.cuda.memory_allocated() == 4 * parameters, (
+        "two states of each parameter; the step counts live on the host"
+    )
     optimizer.zero_grad()
     assert torch.cuda.memory_allocated() == 3 * parameters
 
@@ -51,7 +53,13 @@ def test_the_same_training_gives_the_same_trace():
         file = io.StringIO()
         gpu = imaginary.enter(card(), None, file)
         try:
-            model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Dropout(0.5), nn.Flatten(), nn.LazyLinear(4))
+            model = nn.Sequential(
+                nn.Conv2d(3, 8, 3),
+                nn.BatchNorm2d(8),
+                nn.Dropout(0.5),
+                nn.Flatten(),
+                nn.LazyLinear(4),
+            )
             model = model.to("cuda")
             model(torch.randn(2, 3, 8, 8, device="cuda"))
             optimizer = torch.optim.AdamW(model.parameters())
@@ -75,7 +83,9 @@ class InACycle:
 
 
 @pytest.mark.parametrize("was_there_before", [False, True])
-def test_cycles_die_at_steps_and_those_from_before_the_card_was_used_when_the_script_collects(gpu, was_there_before):
+def test_cycles_die_at_steps_and_those_from_before_the_card_was_used_when_the_script_collects(
+    gpu, was_there_before
+):
     early = InACycle()
     torch.zeros(1, device="cuda")  # the card is used: what is there is set aside
     holder = early if was_there_before else InACycle()
@@ -93,7 +103,9 @@ def test_neither_a_step_nor_a_collection_of_young_objects_collects_what_was_set_
     frozen = gc.get_freeze_count()
     gpu.phase("train")
     gpu.step(1)
-    assert gc.get_freeze_count() > len(many) > len(gc.get_objects())  # which leaves out what is frozen
+    assert (
+        gc.get_freeze_count() > len(many) > len(gc.get_objects())
+    )  # which leaves out what is frozen
     young = [[] for _ in range(1000)]
     for generation in (0, 1):
         assert gc.collect(generation) >= 0 and gc.get_freeze_count() <= frozen

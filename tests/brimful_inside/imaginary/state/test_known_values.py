@@ -1,4 +1,5 @@
-"""Numbers that came from the host are still known on the card; what meets unknown ones is unknown, and reads as zero.
+"""Numbers that came from the host are still known on the card; what meets unknown ones is unknown,
+and reads as zero.
 
 A mask that a script wrote at places it named has no more ones than these.
 """
@@ -16,7 +17,9 @@ from brimful_inside.imaginary.state import known_values
 def test_what_was_sent_to_the_card_comes_back(gpu):
     lengths = torch.tensor([3, 9, 4]).to("cuda")
     assert lengths.tolist() == [3, 9, 4] and lengths.max().item() == 9 and int(lengths[2]) == 4
-    assert lengths.cpu().tolist() == [3, 9, 4] and torch.equal(lengths, torch.tensor([3, 9, 4], device="cuda"))
+    assert lengths.cpu().tolist() == [3, 9, 4] and torch.equal(
+        lengths, torch.tensor([3, 9, 4], device="cuda")
+    )
     assert not torch.equal(lengths, torch.tensor([3, 9, 5], device="cuda")) and "9" in str(lengths)
 
 
@@ -34,7 +37,11 @@ def test_numbers_that_are_written_one_after_another_to_what_was_made_empty_are_k
     lengths = torch.zeros(1, dtype=torch.int64, device="cuda").new(3)  # as beam search has it
     for at, length in enumerate((5, 257, 9)):
         lengths[at] = length
-    assert lengths.max().item() == 257 and lengths[0].item() == 5 and torch.ones(300)[: lengths[2]].shape == (9,)
+    assert (
+        lengths.max().item() == 257
+        and lengths[0].item() == 5
+        and torch.ones(300)[: lengths[2]].shape == (9,)
+    )
     lengths[1] = torch.randn(3, device="cuda").argmax()
     assert lengths.max().item() == 0, "a part of it is not known any more"
     lengths[0] = 7
@@ -58,7 +65,9 @@ def test_what_meets_unknown_values_is_unknown(gpu):
     assert known.tolist() == [0.0, 0.0, 0.0], "it was known, and is no more"
 
 
-@pytest.mark.parametrize("spoil", [lambda x: x.normal_(), lambda x: x.copy_(torch.randn(3, device="cuda"))])
+@pytest.mark.parametrize(
+    "spoil", [lambda x: x.normal_(), lambda x: x.copy_(torch.randn(3, device="cuda"))]
+)
 def test_a_tensor_that_is_filled_with_what_nobody_knows_is_unknown_again(gpu, spoil):
     known = torch.full((3,), 5.0, device="cuda")
     assert known.sum().item() == 15
@@ -82,7 +91,9 @@ def test_views_share_their_numbers_and_copies_do_not(gpu):
 def test_counts_of_known_numbers_have_their_true_length(gpu):
     batch = torch.tensor([0, 0, 1, 4]).cuda()
     assert batch.bincount().shape == (5,)
-    assert torch.arange(3, device="cuda").repeat_interleave(torch.tensor([2, 0, 3], device="cuda")).shape == (5,)
+    assert torch.arange(3, device="cuda").repeat_interleave(
+        torch.tensor([2, 0, 3], device="cuda")
+    ).shape == (5,)
     assert not gpu.approximations
     torch.randint(0, 9, (4,), device="cuda").bincount(minlength=9)
     assert gpu.approximations == {"bincount": 1}
@@ -154,7 +165,14 @@ def rewritten(x, row, columns):
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_is_known_of_a_batch_whose_rows_are_alike_is_what_a_card_has(gpu, name):
-    some_rows = ("sum", "sum over rows", "cumsum over rows", "one row is another", "written through a view", "cat of rows")
+    some_rows = (
+        "sum",
+        "sum over rows",
+        "cumsum over rows",
+        "one row is another",
+        "written through a view",
+        "cat of rows",
+    )
     may_be_unknown = (
         *some_rows,
         "transposed",
@@ -182,7 +200,10 @@ def test_numbers_of_the_host_decide_nothing_in_two_dimensions_by_whatever_way_th
     assert gpu.known.values(mask) is None and gpu.known.values(lengths) is not None
     buffer = torch.zeros((8, 40), dtype=torch.int64, device="cuda")
     assert gpu.known.values(buffer) is not None
-    for spoil in (lambda: buffer.copy_(torch.ones((8, 40), dtype=torch.int64)), lambda: buffer.add_(lengths[:, None])):
+    for spoil in (
+        lambda: buffer.copy_(torch.ones((8, 40), dtype=torch.int64)),
+        lambda: buffer.add_(lengths[:, None]),
+    ):
         buffer.zero_()
         assert gpu.known.values(buffer) is not None
         spoil()
@@ -193,7 +214,9 @@ def test_transformers_leaves_out_the_mask_of_what_is_not_packed(gpu):
     masking = pytest.importorskip("transformers.masking_utils")
     positions = torch.arange(64, device="cuda").unsqueeze(0)
     assert masking.find_packed_sequence_indices(positions.expand(4, -1)) is None
-    assert masking.find_packed_sequence_indices(torch.arange(64).unsqueeze(0).to("cuda")) is not None
+    assert (
+        masking.find_packed_sequence_indices(torch.arange(64).unsqueeze(0).to("cuda")) is not None
+    )
 
 
 def test_numbers_picked_by_unknown_places_are_spread_over_those_there_are(gpu):
@@ -214,10 +237,15 @@ def test_unknown_places_of_weights_or_of_unknown_numbers_stay_unknown(gpu):
 
 
 def test_what_one_side_decides_is_known_whatever_the_other_is(gpu):
-    unknown, unfinished = torch.randn(3, device="cuda") > 0, torch.randint(0, 2, (3,), device="cuda")
+    unknown, unfinished = (
+        torch.randn(3, device="cuda") > 0,
+        torch.randint(0, 2, (3,), device="cuda"),
+    )
     yes = torch.ones(3, dtype=torch.bool, device="cuda")
     assert (unknown | yes).all().item() is True and (yes & unknown).any().item() is False
-    assert (unfinished & ~(unknown | yes)).max().item() == 0 and bool((unfinished & ~yes).max() == 0)
+    assert (unfinished & ~(unknown | yes)).max().item() == 0 and bool(
+        (unfinished & ~yes).max() == 0
+    )
     assert not bool((unfinished & yes).max() == 0), "this side decides nothing"
     unknown |= yes
     assert unknown.all()
@@ -240,7 +268,9 @@ def written(count: int, value=1) -> torch.Tensor:
 def test_a_sampler_of_boxes_gives_as_many_as_it_is_asked_for(gpu):
     labels = torch.randint(0, 20, (1000,), device="cuda")
     positive = torch.where(labels >= 1)[0]
-    chosen = [positive[torch.randperm(len(positive), device="cuda")[:count]] for count in (128, 384)]
+    chosen = [
+        positive[torch.randperm(len(positive), device="cuda")[:count]] for count in (128, 384)
+    ]
     masks = [torch.zeros_like(labels, dtype=torch.uint8) for _ in chosen]
     for mask, where in zip(masks, chosen, strict=True):
         mask[where] = 1
@@ -302,7 +332,9 @@ def test_numbers_are_worked_out_by_one_thread_and_the_script_keeps_its_threads(g
     torch.set_num_threads(3)
     try:
         original = torch.set_num_threads
-        monkeypatch.setattr(torch, "set_num_threads", lambda count: (asked.append(count), original(count)))
+        monkeypatch.setattr(
+            torch, "set_num_threads", lambda count: (asked.append(count), original(count))
+        )
         assert int((places < 5).sum()) == 5
         assert asked and asked[::2] == [1] * (len(asked) // 2) and set(asked[1::2]) == {3}
         assert torch.get_num_threads() == 3

@@ -18,9 +18,13 @@ def test_the_words_are_pytorchs(enter):
         torch.zeros(GIB, device="cuda")
     message = str(caught.value)
     assert message.startswith(
-        "CUDA out of memory. Tried to allocate 4.00 GiB. GPU 0 has a total capacity of 40.00 GiB of which 2.00 GiB is free."
+        "CUDA out of memory. Tried to allocate 4.00 GiB. GPU 0 has a total capacity of 40.00 GiB "
+        "of which 2.00 GiB is free."
     )
-    assert "0 bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated." in message
+    assert (
+        "0 bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated."
+        in message
+    )
     assert isinstance(caught.value, torch.cuda.OutOfMemoryError)
 
 
@@ -80,7 +84,13 @@ def test_after_out_of_memory_nothing_of_the_failed_step_stays(enter):
 
 
 def test_sizes_are_written_as_pytorch_writes_them():
-    words = {512: "512 bytes", 1536: "1.50 KiB", 20 << 20: "20.00 MiB", GIB: "1024.00 MiB", 2 * GIB: "2.00 GiB"}
+    words = {
+        512: "512 bytes",
+        1536: "1.50 KiB",
+        20 << 20: "20.00 MiB",
+        GIB: "1024.00 MiB",
+        2 * GIB: "2.00 GiB",
+    }
     assert {nbytes: format_size(nbytes) for nbytes in words} == words
 
 

@@ -1,4 +1,6 @@
-"""Integers of a script's text know their place wherever they go as they are, and one of them can be replaced."""
+"""Integers of a script's text know their place wherever they go as they are, and one of them can be
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,37 @@ import pytest
 from brimful_inside.probe.batch_size import literals
 from brimful_inside.probe.batch_size.numbers import places_of
 
-#: What a script gives its loader, in the forms that scripts have, and the line that brimful is to change.
+# : What a script gives its loader, in the forms that scripts have, and the line that brimful is to
+# change.
 FORMS = {
     "a constant of the module": ("batch = 128\nhidden = 128\ngive(batch)", 1),
     "a constant with a type": ("batch: int = 128\ngive(batch)", 1),
-    "one that is shadowed": ("batch = 128\ndef main():\n    batch = 64\n    give(batch)\nmain()", 3),
+    "one that is shadowed": (
+        "batch = 128\ndef main():\n    batch = 64\n    give(batch)\nmain()",
+        3,
+    ),
     "two loaders": ("train = 128\ntest = 256\ngive(train)", 1),
     "a local of a function": ("def main():\n    n = 32\n    give(n)\nmain()", 2),
     "a default of a function": ("def main(lr=1,\n    batch=32): give(batch)\nmain()", 2),
     "a keyword's default": ("def main(*,\n    batch=32): give(batch)\nmain()", 2),
     "an argument that is passed on": ("def make(n): give(n)\ndef main(n): make(n)\nmain(\n 16)", 4),
-    "a dataclass": ("from dataclasses import dataclass\n@dataclass\nclass C:\n    batch: int = 48\ngive(C().batch)", 4),
+    "a dataclass": (
+        "from dataclasses import dataclass\n@dataclass\nclass C:\n    batch: int = "
+        "48\ngive(C().batch)",
+        4,
+    ),
     "a field of a dataclass": (
-        "from dataclasses import dataclass, field\n@dataclass\nclass C:\n    b: int = field(default=48)\ngive(C().b)",
+        "from dataclasses import dataclass, field\n@dataclass\nclass C:\n    b: int = "
+        "field(default=48)\ngive(C().b)",
         4,
     ),
     "an attribute of a class": ("class Config:\n    batch = 48\ngive(Config.batch)", 2),
     "a dictionary": ("config = {\n 'lr': 1,\n 'batch': 24}\ngive(config['batch'])", 3),
     "a pair": ("epochs, batch = (3,\n 24)\ngive(batch)", 2),
-    "a namespace": ("from types import SimpleNamespace\na = SimpleNamespace(\n b=24)\ngive(a.b)", 3),
+    "a namespace": (
+        "from types import SimpleNamespace\na = SimpleNamespace(\n b=24)\ngive(a.b)",
+        3,
+    ),
     "argparse's default": (
         "import argparse\np = argparse.ArgumentParser()\n"
         "p.add_argument('--batch', type=int,\n default=24)\ngive(p.parse_args([]).batch)",
@@ -45,13 +59,19 @@ FORMS = {
     "what is smaller": ("batch = 128\ngive(min(batch, 1000))", 1),
     "a copy": ("import copy\nc = {'b': 128}\ngive(copy.deepcopy(c)['b'])", 2),
     "the argument itself": ("give(\n128)", 2),
-    "a docstring and the future": ('"""128"""\nfrom __future__ import annotations\nbatch: "int" = 128\ngive(batch)', 3),
+    "a docstring and the future": (
+        '"""128"""\nfrom __future__ import annotations\nbatch: "int" = 128\ngive(batch)',
+        3,
+    ),
 }
 
 
 def execute(tree: Any) -> list[Any]:
     given: list[Any] = []
-    exec(compile(tree, "train.py", "exec", dont_inherit=True), {"give": given.append, "__name__": "train_of_a_test"})
+    exec(
+        compile(tree, "train.py", "exec", dont_inherit=True),
+        {"give": given.append, "__name__": "train_of_a_test"},
+    )
     return given
 
 
@@ -63,13 +83,21 @@ def test_a_number_leads_to_the_line_that_it_comes_from_and_changes_with_it(form)
     literal, _ = places_of(given)
     assert literal is not None and literal.line == line
     own = literal.number
-    changed = literals.replaced(source, "train.py", {(literal.line, literal.column): (own, own // 2)})
+    changed = literals.replaced(
+        source, "train.py", {(literal.line, literal.column): (own, own // 2)}
+    )
     assert execute(changed) == [given // 2]
     assert type(execute(changed)[0]) is int
 
 
 @pytest.mark.parametrize(
-    "text", ["give(12 + 4)", "give(len('ab' * 4))", "n: 'Literal[8]' = int('8')\ngive(n)", "give([1, 2][1 - 1] + 1)"]
+    "text",
+    [
+        "give(12 + 4)",
+        "give(len('ab' * 4))",
+        "n: 'Literal[8]' = int('8')\ngive(n)",
+        "give([1, 2][1 - 1] + 1)",
+    ],
 )
 def test_a_number_that_a_script_computes_leads_nowhere(text):
     (given,) = execute(literals.Literals().mark(text.encode(), "train.py"))
@@ -93,7 +121,10 @@ def test_a_marked_script_computes_what_the_script_computes():
 
 def test_lines_of_a_traceback_stay():
     source = b'"""doc"""\nbatch = 4\n\ndef f(\n  n=3):\n    raise KeyError(n)\nf()\n'
-    for tree in (literals.Literals().mark(source, "t.py"), literals.replaced(source, "t.py", {(2, 8): (4, 9)})):
+    for tree in (
+        literals.Literals().mark(source, "t.py"),
+        literals.replaced(source, "t.py", {(2, 8): (4, 9)}),
+    ):
         with pytest.raises(KeyError) as caught:
             execute(tree)
         assert [entry.lineno + 1 for entry in caught.traceback[-2:]] == [7, 6]
@@ -106,7 +137,9 @@ def test_a_number_is_an_int_in_a_file():
 
 def test_other_places_of_the_same_number_are_named():
     found = literals.Literals()
-    (given,) = execute(found.mark(b"batch = 128\nhidden = 128\nx = [0] * (128 + 1)\ngive(batch)", "train.py"))
+    (given,) = execute(
+        found.mark(b"batch = 128\nhidden = 128\nx = [0] * (128 + 1)\ngive(batch)", "train.py")
+    )
     assert found.others(places_of(given)[0]) == ["train.py:2", "train.py:3"]
 
 
@@ -117,5 +150,8 @@ def test_a_text_that_has_changed_is_refused():
 
 def test_numbers_in_a_line_that_names_a_batch_are_candidates_where_no_loader_shows_which_is_meant():
     read = literals.Literals()
-    read.mark(b"heads = 16  # of each batch\nbatch_size = 16\nbatch_limit = 32\nmake(16, batches=16)", "/work/train.py")
+    read.mark(
+        b"heads = 16  # of each batch\nbatch_size = 16\nbatch_limit = 32\nmake(16, batches=16)",
+        "/work/train.py",
+    )
     assert [(one.line, one.number) for one in read.of_a_batch(16)] == [(2, 16), (4, 16), (4, 16)]

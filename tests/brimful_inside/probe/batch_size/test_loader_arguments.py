@@ -1,4 +1,6 @@
-"""Trials of scripts without a flag: one finds where the loader's number comes from, a second one sets it there."""
+"""Trials of scripts without a flag: one finds where the loader's number comes from, a second one
+sets it there.
+"""
 
 from __future__ import annotations
 
@@ -103,18 +105,28 @@ def test_a_place_is_found_and_the_number_set_there(run_trial, tmp_path, name):
     report = next(one for one in found.reports if one["steps"])
     train = next(one for one in report["loaders"] if one["role"] == "train")
     places = [Place(**place) for place in train["places"]]
-    assert [one.kind for one in places] == (["script", "loader"] if kind == "script" else ["loader"]), found.stderr
+    assert [one.kind for one in places] == (
+        ["script", "loader"] if kind == "script" else ["loader"]
+    ), found.stderr
     assert (Path(places[0].file).name, places[0].line, places[0].number) == (file, line, 40)
     for place in places:
-        others = [p["calls"] for one in report["loaders"] if one["role"] == "eval" for p in one["places"]]
-        alone = Place(**{**vars(place), "not_calls": [calls for calls in others if calls != place.calls]})
+        others = [
+            p["calls"] for one in report["loaders"] if one["role"] == "eval" for p in one["places"]
+        ]
+        alone = Place(
+            **{**vars(place), "not_calls": [calls for calls in others if calls != place.calls]}
+        )
         for path in tmp_path.glob("trial/wire-*"):
             path.unlink()
-        done = run_trial(["script.py"], settings={"batch_size": 24}, places={"batch_size": alone}, steps=2)
+        done = run_trial(
+            ["script.py"], settings={"batch_size": 24}, places={"batch_size": alone}, steps=2
+        )
         shown = next(one for one in done.reports if one["steps"])
         assert sizes(shown, "train") == {training if place.kind == "script" else 24}, done.stderr
         if evaluation is not None:
-            assert sizes(shown, "eval") == {evaluation if place.kind == kind else max(evaluation, 40)}
+            assert sizes(shown, "eval") == {
+                evaluation if place.kind == kind else max(evaluation, 40)
+            }
         if "steps" in found.stdout:
             assert done.stdout == ("steps 16\n" if place.kind == "script" else "steps 10\n")
         if "given" in found.stdout:
@@ -145,8 +157,12 @@ train(KIND,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_workers_are_set_where_the_training_loader_is_made_and_nowhere_else(run_trial, tmp_path, kind):
-    """Each worker would give a whole stream, and have a copy of a random state that the data set holds."""
+def test_workers_are_set_where_the_training_loader_is_made_and_nowhere_else(
+    run_trial, tmp_path, kind
+):
+    """Each worker would give a whole stream, and have a copy of a random state that the data set
+    holds.
+    """
     folder_with(tmp_path, LOADERS.replace("KIND", KINDS[kind]))
     found = run_trial(["script.py"], find_places="workers", steps=2)
     train = next(one for one in found.report["loaders"] if one["role"] == "train")
@@ -158,8 +174,13 @@ def test_workers_are_set_where_the_training_loader_is_made_and_nowhere_else(run_
     assert (place.kind, place.loader, place.number) == ("loader", "script.py:10", 0)
     for path in tmp_path.glob("trial/wire-*"):
         path.unlink()
-    done = run_trial(["script.py"], settings={"num_workers": 1}, places={"num_workers": place}, steps=2)
-    assert {one["role"]: one["workers"] for one in done.report["loaders"]} == {"train": 1, "eval": 0}, done.stderr
+    done = run_trial(
+        ["script.py"], settings={"num_workers": 1}, places={"num_workers": place}, steps=2
+    )
+    assert {one["role"]: one["workers"] for one in done.report["loaders"]} == {
+        "train": 1,
+        "eval": 0,
+    }, done.stderr
 
 
 @pytest.mark.heavy
@@ -204,10 +225,21 @@ def test_a_framework_that_makes_its_own_loaders_gets_the_number_too(run_trial, t
     places = [Place(**place) for place in train["places"]]
     assert [one.kind for one in places] == ["script", "loader"], found.stderr
     assert places[0].number == 40 and "batch_size=40" in places[0].text
-    others = [p["calls"] for one in found.report["loaders"] if one["role"] == "eval" for p in one["places"]]
+    others = [
+        p["calls"]
+        for one in found.report["loaders"]
+        if one["role"] == "eval"
+        for p in one["places"]
+    ]
     for place in places:
-        alone = Place(**{**vars(place), "not_calls": [calls for calls in others if calls != place.calls]})
+        alone = Place(
+            **{**vars(place), "not_calls": [calls for calls in others if calls != place.calls]}
+        )
         for path in tmp_path.glob("trial/wire-*"):
             path.unlink()
-        done = run_trial(["script.py"], settings={"batch_size": 24}, places={"batch_size": alone}, steps=2)
-        assert sizes(done.report, "train") == {24} and sizes(done.report, "eval") == {50}, done.stderr
+        done = run_trial(
+            ["script.py"], settings={"batch_size": 24}, places={"batch_size": alone}, steps=2
+        )
+        assert sizes(done.report, "train") == {24} and sizes(done.report, "eval") == {50}, (
+            done.stderr
+        )

@@ -1,4 +1,6 @@
-"""A number is changed in every process of a command and in every way to start one; no torch is needed to see it."""
+"""A number is changed in every process of a command and in every way to start one; no torch is
+needed to see it.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +53,15 @@ def test_a_script_and_what_it_spawns_have_the_number_and_all_else_is_as_without_
     done = started(run_trial, work, "script.py", "spawn")
     plain = run_trial(["script.py", "spawn"])
     assert done.stdout.splitlines()[-1] == "rank 64 64 __mp_main__"
-    assert done.stdout.replace("64", "128").replace(" 0", " 1") == plain.stdout.replace(" 0", " 1"), done.stderr
+    assert done.stdout.replace("64", "128").replace(" 0", " 1") == plain.stdout.replace(
+        " 0", " 1"
+    ), done.stderr
     assert contents(work) == before
 
 
-@pytest.mark.parametrize("words", [("-m", "script"), ("-c", "import script; print('script', script.batch)")])
+@pytest.mark.parametrize(
+    "words", [("-m", "script"), ("-c", "import script; print('script', script.batch)")]
+)
 def test_a_module_and_an_imported_file_have_the_number(run_trial, work, words):
     assert started(run_trial, work, *words).stdout.startswith("script 64")
 
@@ -81,7 +87,10 @@ def test_a_script_that_has_a_link_or_another_folder_finds_its_neighbours(run_tri
     away.mkdir()
     (away / "link.py").symlink_to(work / "main.py")
     for script in (work / "main.py", away / "link.py"):
-        assert started(run_trial, work, str(script), path=work / "config.py", cwd=away).stdout == "64\n"
+        assert (
+            started(run_trial, work, str(script), path=work / "config.py", cwd=away).stdout
+            == "64\n"
+        )
     words = ("-c", "import sys; sys.path.insert(0, '../work'); import config; print(config.BATCH)")
     assert started(run_trial, work, *words, path=work / "config.py", cwd=away).stdout == "64\n"
 
@@ -93,7 +102,9 @@ def test_a_script_with_an_error_in_its_text_fails_as_without_us(run_trial, work,
     assert (ours.exit_code, ours.stderr) == (plain.exit_code, plain.stderr)
 
 
-def test_in_a_finding_trial_numbers_keep_their_place_on_the_way_into_a_spawned_process(run_trial, work):
+def test_in_a_finding_trial_numbers_keep_their_place_on_the_way_into_a_spawned_process(
+    run_trial, work
+):
     (work / "script.py").write_text(
         "import multiprocessing, sys\n"
         "def rank(n):\n"
@@ -103,7 +114,9 @@ def test_in_a_finding_trial_numbers_keep_their_place_on_the_way_into_a_spawned_p
         "    process.start(); process.join()\n"
     )
     done = run_trial(["script.py"], find_places="script")
-    assert done.stdout.startswith("96 process = multiprocessing") and done.stdout.endswith(" 5\n"), done.stderr
+    assert done.stdout.startswith("96 process = multiprocessing") and done.stdout.endswith(
+        " 5\n"
+    ), done.stderr
 
 
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.12", "3.13"])
@@ -112,7 +125,9 @@ def test_other_pythons_have_the_number_too(run_trial, work, version):
     if python is None:
         pytest.skip(f"Python {version} is not here")
     done = started(run_trial, work, "script.py", "spawn", python=(str(python),))
-    assert done.stdout.startswith("script 64") and done.stdout.endswith("rank 64 64 __mp_main__\n"), done.stderr
+    assert done.stdout.startswith("script 64") and done.stdout.endswith(
+        "rank 64 64 __mp_main__\n"
+    ), done.stderr
     assert "True" in done.stdout and not done.stderr
 
 

@@ -1,4 +1,6 @@
-"""What an audit sees of a training on a card: reads, formats, split batches; and the time of an evaluation's batches."""
+"""What an audit sees of a training on a card: reads, formats, split batches; and the time of an
+evaluation's batches.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ with torch.no_grad():
 
 def audited(run_trial, *how, device="imaginary", **config):
     card = CARD if device == "imaginary" else None
-    return run_trial(SCRIPT, argv=how, device=device, card=card, audits=True, eval_batches=5, **config).report
+    return run_trial(
+        SCRIPT, argv=how, device=device, card=card, audits=True, eval_batches=5, **config
+    ).report
 
 
 def test_lines_that_read_from_the_card_are_counted_in_training_alone(run_trial):
@@ -46,7 +50,9 @@ def test_lines_that_read_from_the_card_are_counted_in_training_alone(run_trial):
     assert list(read["device_reads"].values()) == [2 * read["steps"]]
     assert next(iter(read["device_reads"])).startswith("script.py:")
     assert read["precision"]["tf32"] is True
-    assert len(read["loaders"]) == 2, "the loader that looks at some batches of the script's own is none of the script's"
+    assert len(read["loaders"]) == 2, (
+        "the loader that looks at some batches of the script's own is none of the script's"
+    )
     assert all(len(set(one["draws"]["checksums"])) == 4 for one in read["loaders"])
 
 
@@ -54,9 +60,12 @@ def test_lines_that_read_from_the_card_are_counted_in_training_alone(run_trial):
 def test_the_format_of_a_training_is_seen(run_trial, how, autocast):
     seen = audited(run_trial, *how)
     assert seen["precision"] == {
-        "capability": [8, 0], "weights": ["float32"], "autocast": autocast, "tf32": False,
+        "capability": [8, 0],
+        "weights": ["float32"],
+        "autocast": autocast,
+        "tf32": False,
         "convolutions": pytest.approx(3 / 13),
-    }  # fmt: skip
+    }
     assert seen["device_reads"] == {} and seen["split_over"] == 1
 
 

@@ -2,7 +2,13 @@
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from brimful_inside.probe.hooks.data_loaders import Consumption
 from brimful_inside.probe.hooks.passes import EVAL, TRAIN, Loader, Pass, samples_in
@@ -37,7 +43,9 @@ def test_accumulation_is_counted(accumulation):
 
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_a_batch_drawn_ahead_belongs_to_the_next_step(accumulation):
-    """accelerate draws one batch ahead; the Trainer of transformers draws all batches of a step before it works on them."""
+    """accelerate draws one batch ahead; the Trainer of transformers draws all batches of a step
+    before it works on them.
+    """
     c, one = Consumption(), iteration()
     give(c, one, accumulation + 1)
     c.worked_on()
@@ -90,7 +98,9 @@ def test_samples_are_counted_by_indices_and_else_by_the_first_dimension():
     assert samples_in(7, packed, iterable=False) == 1
     assert samples_in([None] * 8, torch.zeros(8, 2), iterable=True) == 8
     assert samples_in([None] * 8, torch.zeros(5, 2), iterable=True) == 5  # the last, short batch
-    assert samples_in([None] * 8, torch.zeros(512), iterable=True) == 8  # packed: the batch size is the better guess
+    assert (
+        samples_in([None] * 8, torch.zeros(512), iterable=True) == 8
+    )  # packed: the batch size is the better guess
     assert samples_in(None, torch.zeros(6, 2), iterable=True) == 6
 
 
@@ -103,17 +113,29 @@ class Stream(IterableDataset):
 
 
 def test_the_facts_of_a_loader_are_its_settings():
-    facts = Loader(DataLoader(TensorDataset(torch.zeros(10)), batch_size=4, shuffle=True, drop_last=True)).facts
+    facts = Loader(
+        DataLoader(TensorDataset(torch.zeros(10)), batch_size=4, shuffle=True, drop_last=True)
+    ).facts
     assert facts == {
-        "batch_size": 4, "dataset_length": 10, "length": 2, "sampler": "RandomSampler", "sampler_samples": 10,
-        "drop_last": True, "workers": 0, "pin_memory": False, "places": [],
-    }  # fmt: skip
+        "batch_size": 4,
+        "dataset_length": 10,
+        "length": 2,
+        "sampler": "RandomSampler",
+        "sampler_samples": 10,
+        "drop_last": True,
+        "workers": 0,
+        "pin_memory": False,
+        "places": [],
+    }
     stream = DataLoader(Stream(), batch_size=4)
     facts = Loader(stream).facts
     assert (facts["dataset_length"], facts["length"], facts["batch_size"]) == (None, 3, 4)
     assert stream._IterableDataset_len_called is None  # asking is not to be noticed
     own = BatchSampler(SequentialSampler(range(10)), 5, False)
-    assert Loader(DataLoader(TensorDataset(torch.zeros(10)), batch_sampler=own)).facts["batch_size"] == 5
+    assert (
+        Loader(DataLoader(TensorDataset(torch.zeros(10)), batch_sampler=own)).facts["batch_size"]
+        == 5
+    )
 
 
 EACH_EPOCH = """
@@ -142,13 +164,20 @@ GRAD_OFF, GRAD_ON = "with torch.no_grad():", "if True:"
 
 @pytest.mark.parametrize(
     ("train", "val", "without"),
-    [("train", "val", GRAD_OFF), ("train", "val", GRAD_ON), ("train", "train", GRAD_OFF), ("rows()", "rows()", GRAD_OFF)],
+    [
+        ("train", "val", GRAD_OFF),
+        ("train", "val", GRAD_ON),
+        ("train", "train", GRAD_OFF),
+        ("rows()", "rows()", GRAD_OFF),
+    ],
     ids=["two data sets", "and gradients", "the same", "made anew"],
 )
 def test_a_loader_that_is_gone_is_no_other_one_of_the_same_settings(run_trial, train, val, without):
     seen = run_trial(EACH_EPOCH.format(train=train, val=val, without=without))
     first, second = seen.report["loaders"]
-    assert (first["role"], first["iterations"] > 1) == ("train", True), "one made in each epoch is one"
+    assert (first["role"], first["iterations"] > 1) == ("train", True), (
+        "one made in each epoch is one"
+    )
     assert second["iterations"] == (1 if without == GRAD_OFF else first["iterations"])
     assert without == GRAD_ON or second["role"] == "eval"
 
@@ -191,14 +220,24 @@ for epoch in range(5):
 """
 
 
-@pytest.mark.parametrize(("batch_size", "evaluations"), [(16, 1), (64, 3)], ids=["an epoch of 4 steps", "of one step"])
-def test_a_loader_that_keeps_one_endless_iterator_is_seen_cut_and_evaluated(run_trial, batch_size, evaluations):
-    """As ultralytics and timm have it: a subclass whose `__iter__` draws from an iterator of all epochs."""
+@pytest.mark.parametrize(
+    ("batch_size", "evaluations"), [(16, 1), (64, 3)], ids=["an epoch of 4 steps", "of one step"]
+)
+def test_a_loader_that_keeps_one_endless_iterator_is_seen_cut_and_evaluated(
+    run_trial, batch_size, evaluations
+):
+    """As ultralytics and timm have it: a subclass whose `__iter__` draws from an iterator of all
+    epochs.
+    """
     seen = run_trial(ENDLESS.replace("batch_size=16", f"batch_size={batch_size}"))
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     assert seen.stdout.splitlines() == ["evaluated 2"] * evaluations
     train, val = seen.report["loaders"]
-    assert (train["role"], train["batch_size"], train["dataset_length"]) == ("train", batch_size, 64)
+    assert (train["role"], train["batch_size"], train["dataset_length"]) == (
+        "train",
+        batch_size,
+        64,
+    )
     assert train["length"] == 64 // batch_size
     assert (val["role"], val["iterations"]) == ("eval", evaluations)
     assert seen.report["steps"] == 4 and "eval" in seen.report["phases"]
@@ -239,14 +278,23 @@ def test_a_loader_that_is_none_but_uses_torchs_iterators_is_seen(run_trial):
     """As fastai has it."""
     seen = run_trial(TORCHS_ITERATOR)
     (loader,) = seen.report["loaders"]
-    assert (loader["role"], loader["batches"][0]["samples"], loader["batch_size"]) == ("train", 6, 6)
+    assert (loader["role"], loader["batches"][0]["samples"], loader["batch_size"]) == (
+        "train",
+        6,
+        6,
+    )
     assert (loader["dataset_length"], loader["drop_last"]) == (125, True)
     assert seen.report["steps"] == 4, "it ended early"
 
 
 def test_a_subclass_that_fails_by_itself_still_fails(run_trial):
-    seen = run_trial(ENDLESS.replace("for _ in range(len(self)):", "for _ in iter([next(iter(()))]):"))
-    assert seen.failures[0]["type"] == "RuntimeError" and "StopIteration" in seen.failures[0]["message"]
+    seen = run_trial(
+        ENDLESS.replace("for _ in range(len(self)):", "for _ in iter([next(iter(()))]):")
+    )
+    assert (
+        seen.failures[0]["type"] == "RuntimeError"
+        and "StopIteration" in seen.failures[0]["message"]
+    )
 
 
 WORKERS = """
@@ -279,8 +327,14 @@ class Streaming(DataLoader):
 loader = Streaming("""
 
 
-@pytest.mark.parametrize("makes", ["loader = DataLoader(", OWN_ITERATORS], ids=["torch's", "a subclass with its own iterators"])
-def test_once_a_trial_has_its_steps_later_passes_give_a_batch_again_and_start_no_workers(run_trial, makes):
+@pytest.mark.parametrize(
+    "makes",
+    ["loader = DataLoader(", OWN_ITERATORS],
+    ids=["torch's", "a subclass with its own iterators"],
+)
+def test_once_a_trial_has_its_steps_later_passes_give_a_batch_again_and_start_no_workers(
+    run_trial, makes
+):
     seen = run_trial(WORKERS.replace("loader = DataLoader(", makes), device="imaginary", card=CARD)
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     assert seen.stdout.count("a worker begins") == 1, "of twelve passes the first"
@@ -324,12 +378,19 @@ for epoch in range(3):
 """
 
 
-@pytest.mark.parametrize(("draws", "goes_on"), [("ahead(val)", False), ("val", True)], ids=["ahead", "one by one"])
-def test_of_an_evaluation_that_takes_long_one_batch_is_seen_also_where_one_is_drawn_ahead(run_trial, draws, goes_on):
+@pytest.mark.parametrize(
+    ("draws", "goes_on"), [("ahead(val)", False), ("val", True)], ids=["ahead", "one by one"]
+)
+def test_of_an_evaluation_that_takes_long_one_batch_is_seen_also_where_one_is_drawn_ahead(
+    run_trial, draws, goes_on
+):
     seen = run_trial(LONG_EVALUATION.replace("ahead(val)", draws), device="imaginary", card=CARD)
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     assert seen.stdout.split("\n")[:-1] == ["evaluates"] + ["goes on"] * goes_on
-    assert "eval" in seen.report["phases"] and any("its first batch" in note for note in seen.report["notes"]) is not goes_on
+    assert (
+        "eval" in seen.report["phases"]
+        and any("its first batch" in note for note in seen.report["notes"]) is not goes_on
+    )
 
 
 OUTSIDE = """
@@ -392,20 +453,42 @@ RATES = {"bandwidth_bytes_per_s": 1e12, "flops": {"fp32": 1e13}}
         (1, "", "evaluate(); sample()", 0, True),  # what follows the last epoch is of no epoch
         (3, "if step == 2: evaluate()", "pass", 0, True),
         (3, "sample()", "pass", 0, False),  # of the training itself
-        (3, "", "evaluate(1); [sample() for _ in range(9)]", 9 * 7 + 1, False),  # broken off: anything may have followed
-        (3, "model.train()", "model.eval(); sample()", 7, False),  # in the evaluation's mode when the next epoch begins
+        (
+            3,
+            "",
+            "evaluate(1); [sample() for _ in range(9)]",
+            9 * 7 + 1,
+            False,
+        ),  # broken off: anything may have followed
+        (
+            3,
+            "model.train()",
+            "model.eval(); sample()",
+            7,
+            False,
+        ),  # in the evaluation's mode when the next epoch begins
         (3, "model.train()", "evaluate(); model.eval(); sample()", 7, True),
     ],
 )
 def test_what_runs_in_evaluations_and_between_two_epochs_is_in_the_trace(
     run_trial, draw, epochs, within, after, between, evaluates
 ):
-    text = OUTSIDE.replace("DRAW", draw).replace("EPOCHS", str(epochs)).replace("WITHIN", within).replace("AFTER", after)
+    text = (
+        OUTSIDE.replace("DRAW", draw)
+        .replace("EPOCHS", str(epochs))
+        .replace("WITHIN", within)
+        .replace("AFTER", after)
+    )
     seen = run_trial(text, device="imaginary", card={**CARD, **RATES}, trace=True, steps=3)
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     works = {work.name: work for work in outside(seen)}
-    products = {name: sum(times for times, kernel in work.kernels if "mm" in kernel.op) for name, work in works.items()}
-    if draw == "ahead" and evaluates and "between" in works:  # the evaluation's last batch is worked on after its end
+    products = {
+        name: sum(times for times, kernel in work.kernels if "mm" in kernel.op)
+        for name, work in works.items()
+    }
+    if (
+        draw == "ahead" and evaluates and "between" in works
+    ):  # the evaluation's last batch is worked on after its end
         products["between"] -= works["between"].amount
     assert products.get("between", 0) == (between * works["between"].amount if between else 0)
     assert ("eval" in works) == evaluates
@@ -415,7 +498,9 @@ def test_what_runs_in_evaluations_and_between_two_epochs_is_in_the_trace(
 
 def test_a_teacher_that_goes_first_is_no_evaluation(run_trial):
     text = OUTSIDE.replace("DRAW", "plain").replace("EPOCHS", "3").replace("AFTER", "pass")
-    text = text.replace("WITHIN", "with torch.no_grad(): teacher(x)").replace("optimizer =", "teacher = model; optimizer =")
+    text = text.replace("WITHIN", "with torch.no_grad(): teacher(x)").replace(
+        "optimizer =", "teacher = model; optimizer ="
+    )
     seen = run_trial(text, device="imaginary", card={**CARD, **RATES}, trace=True, steps=3)
     assert seen.exit_code == 0 and seen.report["loaders"][0]["role"] == "train", seen.stderr
     assert [work.name for work in outside(seen) if work.kernels] == []

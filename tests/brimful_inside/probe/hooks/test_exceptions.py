@@ -12,7 +12,14 @@ import brimful_inside
 from brimful_inside import Refused
 from brimful_inside.imaginary.state.errors import Unsupported
 from brimful_inside.probe.hooks import exceptions
-from brimful_inside.probe.hooks.exceptions import Failures, is_users, kind_of, needs_real_card, raised_by, where_in_users_code
+from brimful_inside.probe.hooks.exceptions import (
+    Failures,
+    is_users,
+    kind_of,
+    needs_real_card,
+    raised_by,
+    where_in_users_code,
+)
 from brimful_inside.probe.sandbox.overlay import Overlay
 from tests.brimful_inside.helper import CARD
 
@@ -22,8 +29,14 @@ OURS = os.path.dirname(str(brimful_inside.__file__))
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "out_of_device_memory"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "out_of_host_memory"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+            "out_of_device_memory",
+        ),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+            "out_of_host_memory",
+        ),
         (MemoryError(), "out_of_host_memory"),
         (Unsupported("torch.foo", "it is not there"), "unsupported"),
         (ValueError("CUDA out of memory, the script printed"), "crashed"),
@@ -37,7 +50,9 @@ def test_an_exception_has_a_kind(error, kind):
 def test_the_users_frame_is_the_innermost_that_is_neither_a_packages_nor_pythons_nor_ours():
     assert is_users("/home/me/train.py") and is_users("<stdin>")
     assert (
-        not is_users(torch.__file__) and not is_users(json.__file__) and not is_users(sys.modules[Failures.__module__].__file__)
+        not is_users(torch.__file__)
+        and not is_users(json.__file__)
+        and not is_users(sys.modules[Failures.__module__].__file__)
     )
     assert not is_users("<frozen importlib._bootstrap>")
 
@@ -50,10 +65,15 @@ def test_the_users_frame_is_the_innermost_that_is_neither_a_packages_nor_pythons
         assert where_in_users_code(error.__traceback__).endswith("in fails")
 
 
-@pytest.mark.parametrize(("code", "expected"), [("make()", "in make"), ("raise ValueError", "<string>:1 in <module>")])
+@pytest.mark.parametrize(
+    ("code", "expected"), [("make()", "in make"), ("raise ValueError", "<string>:1 in <module>")]
+)
 def test_what_was_made_of_a_text_is_the_users_only_where_the_program_itself_is_one(code, expected):
     def make():
-        namespace = types.ModuleType("of_a_package").__dict__ | {"__file__": "/env/site-packages/a.py", "json": json}
+        namespace = types.ModuleType("of_a_package").__dict__ | {
+            "__file__": "/env/site-packages/a.py",
+            "json": json,
+        }
         exec("def __init__():\n    json.loads('{')", namespace)
         namespace["__init__"]()
 
@@ -64,7 +84,9 @@ def test_what_was_made_of_a_text_is_the_users_only_where_the_program_itself_is_o
 
 
 def failures_at(*moments):
-    """What is reported, and what reports it. `moments`: (phase, step, whether the measured steps are complete)."""
+    """What is reported, and what reports it. `moments`: (phase, step, whether the measured steps
+    are complete).
+    """
     reported, now = [], iter(moments)
     return reported, Failures(reported.append, lambda: next(now))
 
@@ -76,7 +98,11 @@ def test_memory_that_ran_out_is_reported_as_caught_once_the_script_continues():
     failures.script_continues()
     failures.script_continues()
     (failure,) = reported
-    assert failure.caught and failure.kind == "out_of_device_memory" and (failure.phase, failure.step) == ("train", 3)
+    assert (
+        failure.caught
+        and failure.kind == "out_of_device_memory"
+        and (failure.phase, failure.step) == ("train", 3)
+    )
 
 
 def test_memory_that_ran_out_and_left_the_script_is_reported_once_not_as_caught_and_with_the_phase_where_it_ran_out():
@@ -86,8 +112,14 @@ def test_memory_that_ran_out_and_left_the_script_is_reported_once_not_as_caught_
     for one in (error, error, ValueError("another"), KeyboardInterrupt(), SystemExit(3)):
         failures.left_the_script(one)
     failures.script_continues()
-    found = [(failure.type, failure.phase, failure.caught, failure.after_measured) for failure in reported]
-    assert found == [("torch.OutOfMemoryError", "train", False, True), ("ValueError", "eval", False, True)]
+    found = [
+        (failure.type, failure.phase, failure.caught, failure.after_measured)
+        for failure in reported
+    ]
+    assert found == [
+        ("torch.OutOfMemoryError", "train", False, True),
+        ("ValueError", "eval", False, True),
+    ]
 
 
 CUDA_STEPS = """
@@ -104,7 +136,10 @@ def step(special):
 
 def test_a_call_that_reads_what_is_not_there_is_unsupported_and_its_line_is_named(run_trial):
     line = "torch.utils.dlpack.to_dlpack(y.detach())"
-    text = CUDA_STEPS + f"import torch.utils.dlpack\ndef special(y):\n    return {line}\nstep(special)\n"
+    text = (
+        CUDA_STEPS
+        + f"import torch.utils.dlpack\ndef special(y):\n    return {line}\nstep(special)\n"
+    )
     trial = run_trial(text, device="imaginary", card=CARD)
     (failure,) = trial.failures
     assert failure["kind"] == "unsupported" and failure["where"].endswith("in special")
@@ -127,10 +162,17 @@ def raised(error: BaseException) -> BaseException:
 def test_a_missing_driver_is_a_missing_card():
     error = AssertionError("libcuda.so cannot found!\nPlease make sure GPU is set up")
     found = needs_real_card(raised(error), lambda path: True)
-    assert found == "`raise error`: it calls NVIDIA's driver, past PyTorch (AssertionError: libcuda.so cannot found!)"
+    assert (
+        found
+        == "`raise error`: it calls NVIDIA's driver, past PyTorch (AssertionError: libcuda.so "
+        "cannot found!)"
+    )
 
 
-@pytest.mark.parametrize("error", [KeyError("meta"), *map(RuntimeError, ["", "No module named 'x'", "metadata", "metal"])])
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("meta"), *map(RuntimeError, ["", "No module named 'x'", "metadata", "metal"])],
+)
 def test_errors_of_another_kind_are_the_scripts_own(error):
     assert needs_real_card(raised(error), lambda path: True) is None
 
@@ -146,20 +188,34 @@ def test_building_a_cuda_extension_is_named_by_the_line_that_builds_it(tmp_path)
         space["load"]()
     except OSError as error:
         found = needs_real_card(error, lambda file: file == __file__)
-    assert found.startswith('`space["load"]()`: it builds a CUDA extension') and "CUDA_HOME" in found
+    assert (
+        found.startswith('`space["load"]()`: it builds a CUDA extension') and "CUDA_HOME" in found
+    )
 
 
 def test_deepspeed_is_answered_with_what_shards_alike_and_is_modelled(tmp_path):
-    missing = needs_real_card(raised(ModuleNotFoundError("No module named 'deepspeed'")), lambda path: True)
+    missing = needs_real_card(
+        raised(ModuleNotFoundError("No module named 'deepspeed'")), lambda path: True
+    )
     path = tmp_path / "site-packages" / "deepspeed" / "ops.py"
     space: dict = {}
-    exec(compile("def build():\n    raise RuntimeError('CUDA_HOME does not exist')\n", str(path), "exec"), space)
+    exec(
+        compile(
+            "def build():\n    raise RuntimeError('CUDA_HOME does not exist')\n", str(path), "exec"
+        ),
+        space,
+    )
     try:
         space["build"]()
     except RuntimeError as error:
         found = needs_real_card(error)
     for text in (missing, found):
-        assert "DeepSpeed is not modelled" in text and "fully_shard (FSDP2;" in text and "ZeRO-3" in text and "ZeRO-1" in text
+        assert (
+            "DeepSpeed is not modelled" in text
+            and "fully_shard (FSDP2;" in text
+            and "ZeRO-3" in text
+            and "ZeRO-1" in text
+        )
     assert needs_real_card(raised(ValueError("deepspeed=None is no path"))) is None
 
 
@@ -196,9 +252,17 @@ def raised_in(file, error):
         ("/home/me/train.py", ValueError("x"), "script"),
         (os.path.join(OURS, "probe", "process", "exit.py"), Refused("x"), "refused"),
         ("/home/me/train.py", FileNotFoundError(2, "No such file", "/nowhere"), "script"),
-        (os.path.join(OURS, "imaginary", "dispatch", "dispatch_mode.py"), AttributeError("x"), "brimful"),
+        (
+            os.path.join(OURS, "imaginary", "dispatch", "dispatch_mode.py"),
+            AttributeError("x"),
+            "brimful",
+        ),
         (os.path.join(OURS, "probe", "sandbox", "overlay.py"), KeyError("x"), "brimful"),
-        (os.path.join(OURS, "imaginary", "dispatch", "dispatch_mode.py"), RuntimeError("shapes differ"), "card"),
+        (
+            os.path.join(OURS, "imaginary", "dispatch", "dispatch_mode.py"),
+            RuntimeError("shapes differ"),
+            "card",
+        ),
     ],
 )
 def test_the_frames_of_an_error_show_whose_it_is(file, error, who):
@@ -209,19 +273,36 @@ def test_a_file_that_is_there_and_was_not_found_is_the_sandboxs_error(tmp_path, 
     there = tmp_path / "there"
     there.touch()
     overlay = Overlay(str(tmp_path / "trial"))
-    monkeypatch.setattr(exceptions, "current_context", lambda: types.SimpleNamespace(overlay=overlay))
-    for path, who in ((there, "sandbox"), (tmp_path / "missing", "script"), (overlay.root + "/work/out", "sandbox")):
+    monkeypatch.setattr(
+        exceptions, "current_context", lambda: types.SimpleNamespace(overlay=overlay)
+    )
+    for path, who in (
+        (there, "sandbox"),
+        (tmp_path / "missing", "script"),
+        (overlay.root + "/work/out", "sandbox"),
+    ):
         assert raised_by(FileNotFoundError(2, "No such file", str(path))) == who
     assert raised_by(PermissionError(13, "Permission denied", str(there))) == "script"
 
 
-def test_a_file_that_the_trial_wrote_and_a_library_did_not_find_is_the_sandboxs_error(tmp_path, monkeypatch):
+def test_a_file_that_the_trial_wrote_and_a_library_did_not_find_is_the_sandboxs_error(
+    tmp_path, monkeypatch
+):
     overlay = Overlay(str(tmp_path / "trial"))
     written = tmp_path / "cache.arrow"
     Path(overlay.to_write(str(written), keeps_content=False)).touch()
-    monkeypatch.setattr(exceptions, "current_context", lambda: types.SimpleNamespace(overlay=overlay))
+    monkeypatch.setattr(
+        exceptions, "current_context", lambda: types.SimpleNamespace(overlay=overlay)
+    )
     for path, who in ((written, "sandbox"), (tmp_path / "missing", "script")):
-        assert raised_by(FileNotFoundError(f"[Errno 2] Failed to open local file '{path}'. Detail: [errno 2]")) == who
+        assert (
+            raised_by(
+                FileNotFoundError(
+                    f"[Errno 2] Failed to open local file '{path}'. Detail: [errno 2]"
+                )
+            )
+            == who
+        )
 
 
 def test_an_entry_point_of_a_package_is_no_users_file():

@@ -43,7 +43,10 @@ def test_a_traceback_shows_whether_the_forward_pass_it_left_was_of_training(mode
 
 @pytest.mark.parametrize(("steps_scaled", "shown"), [(True, 3.5), (False, 3.5 * 1024)])
 def test_a_loss_that_a_scaler_multiplied_is_shown_without_its_scale(steps_scaled, shown):
-    losses, scaler = Losses(imaginary=False, cut=False), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    losses, scaler = (
+        Losses(imaginary=False, cut=False),
+        torch.amp.GradScaler("cpu", init_scale=1024.0),
+    )
     for part in (1.5, 2.0):  # of two micro-batches
         losses.backward(scaler.scale(torch.tensor(part)))
     if steps_scaled:

@@ -1,4 +1,6 @@
-"""Frameworks that own the loop: seen as any script, asked to evaluate after the measured steps, and not to resume."""
+"""Frameworks that own the loop: seen as any script, asked to evaluate after the measured steps, and
+not to resume.
+"""
 
 from types import SimpleNamespace
 
@@ -47,7 +49,9 @@ trainer.fit(Net(), DataLoader(data, batch_size=4), DataLoader(data, batch_size=1
 
 
 @pytest.mark.parametrize("script", [TRAINER, LIGHTNING], ids=["transformers", "lightning"])
-def test_a_framework_is_seen_and_evaluates_and_leaves_nothing_and_does_not_resume(run_trial, tmp_path, script):
+def test_a_framework_is_seen_and_evaluates_and_leaves_nothing_and_does_not_resume(
+    run_trial, tmp_path, script
+):
     trial = run_trial(script, keep_out=True, worst_batch=True)
     report = trial.report
     assert trial.exit_code == 0 and trial.failures == [], trial.stderr
@@ -57,12 +61,17 @@ def test_a_framework_is_seen_and_evaluates_and_leaves_nothing_and_does_not_resum
     assert sorted(seen["role"] for seen in report["loaders"]) == ["eval", "train"]
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["script.py"]
     assert len(report["optimizers"]) == 1 and report["optimizers"][0]["name"] == "AdamW"
-    assert any("a trial starts anew" in note for note in report["notes"]) == ("checkpoint-999" in script)
+    assert any("a trial starts anew" in note for note in report["notes"]) == (
+        "checkpoint-999" in script
+    )
 
 
 @pytest.mark.parametrize("sees", [True, False])
 def test_an_evaluation_that_a_trial_is_not_to_see_is_not_asked_for(monkeypatch, sees):
-    probe = SimpleNamespace(config=SimpleNamespace(see_eval=sees), ending=SimpleNamespace(measured=True, evaluated=False))
+    probe = SimpleNamespace(
+        config=SimpleNamespace(see_eval=sees),
+        ending=SimpleNamespace(measured=True, evaluated=False),
+    )
     monkeypatch.setattr(frameworks, "current_probe", lambda: probe)
     assert frameworks._wants_evaluation() is sees
     probe.ending.evaluated = True

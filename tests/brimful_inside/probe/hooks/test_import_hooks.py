@@ -1,4 +1,6 @@
-"""Waiting for modules: the callback comes right after the code, and the garbage collector may rest meanwhile."""
+"""Waiting for modules: the callback comes right after the code, and the garbage collector may rest
+meanwhile.
+"""
 
 import gc
 import importlib
@@ -11,7 +13,9 @@ from brimful_inside.probe.hooks.import_hooks import ImportHooks
 
 @pytest.fixture
 def wait(tmp_path, monkeypatch):
-    """wait(source, quietly) -> whether the collector was on while the module loaded, when called back, and after."""
+    """wait(source, quietly) -> whether the collector was on while the module loaded, when called
+    back, and after.
+    """
     name = "awaited_by_a_test"
 
     def run(source="", quietly=True):
@@ -20,7 +24,9 @@ def wait(tmp_path, monkeypatch):
         waiting = ImportHooks()
         if quietly:
             waiting.load_quietly(name)
-        waiting.when_imported(name, lambda module: seen.update(during=module.during, called=gc.isenabled()))
+        waiting.when_imported(
+            name, lambda module: seen.update(during=module.during, called=gc.isenabled())
+        )
         try:
             importlib.import_module(name)
         finally:
@@ -36,7 +42,9 @@ def wait(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("on", "quietly"), [(True, True), (True, False), (False, True)])
-def test_the_collector_rests_while_a_module_loads_where_asked_and_is_as_before_at_the_callback(wait, on, quietly):
+def test_the_collector_rests_while_a_module_loads_where_asked_and_is_as_before_at_the_callback(
+    wait, on, quietly
+):
     if not on:
         gc.disable()
     assert wait(quietly=quietly) == {"during": on and not quietly, "called": on, "after": on}

@@ -1,4 +1,6 @@
-"""Each update is counted once, whatever wraps the optimizer; one in a CUDA graph when it is replayed."""
+"""Each update is counted once, whatever wraps the optimizer; one in a CUDA graph when it is
+replayed.
+"""
 
 import gc
 import sys
@@ -7,7 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from brimful_inside.probe import context as context_module
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps, patch_graphs
@@ -35,7 +40,9 @@ def parameter(size=3):
 
 
 def test_a_plain_optimizer_is_counted_with_its_rates(steps):
-    optimizer = torch.optim.AdamW([{"params": [parameter()], "lr": 0.1}, {"params": [parameter(5)], "lr": 0.2}])
+    optimizer = torch.optim.AdamW(
+        [{"params": [parameter()], "lr": 0.1}, {"params": [parameter(5)], "lr": 0.2}]
+    )
     optimizer.step()
     optimizer.param_groups[0]["lr"] = 0.05
     optimizer.step()
@@ -72,7 +79,11 @@ class Derived(torch.optim.SGD):
 
 @pytest.mark.parametrize(
     ("make", "name", "wrapped_by"),
-    [(Wrapper, "SGD", "Wrapper"), (TwoSteps, "SGD", "TwoSteps"), (lambda inner: Derived(inner.param_groups), "Derived", None)],
+    [
+        (Wrapper, "SGD", "Wrapper"),
+        (TwoSteps, "SGD", "TwoSteps"),
+        (lambda inner: Derived(inner.param_groups), "Derived", None),
+    ],
 )
 def test_a_wrapper_and_what_it_wraps_or_its_base_class_are_one(steps, make, name, wrapped_by):
     make(torch.optim.SGD([parameter()], lr=0.1)).step()
@@ -153,7 +164,9 @@ def test_what_a_scheduler_took_over_is_reported(steps):
     optimizer.step()
     scheduler.step()
     (seen,) = steps.read()
-    assert seen.max_learning_rates == [0.5] and seen.initial_learning_rates == pytest.approx(seen.first_learning_rates)
+    assert seen.max_learning_rates == [0.5] and seen.initial_learning_rates == pytest.approx(
+        seen.first_learning_rates
+    )
 
 
 def test_skipped_steps_are_attempts(steps):
@@ -171,7 +184,9 @@ class Graph:
 
 @pytest.fixture
 def captures(steps):
-    return CapturedSteps(steps, lambda: steps.marks.append("captured"), lambda: steps.marks.append("replayed"))
+    return CapturedSteps(
+        steps, lambda: steps.marks.append("captured"), lambda: steps.marks.append("replayed")
+    )
 
 
 def optimizer() -> torch.optim.Optimizer:
@@ -190,7 +205,9 @@ def test_a_captured_step_is_made_at_each_replay_and_not_at_the_capture(steps, ca
     assert steps.count == 3 and steps.marks[2:] == ["replayed", 2, "replayed", 3]
 
 
-def test_a_graph_without_a_step_changes_nothing_and_of_two_captured_optimizers_each_is_counted(steps, captures):
+def test_a_graph_without_a_step_changes_nothing_and_of_two_captured_optimizers_each_is_counted(
+    steps, captures
+):
     for of_critic, of_generator in ((0, 0), (2, 1)):
         graph = Graph()
         captures.capture_begin(graph)
@@ -239,15 +256,27 @@ for _ in range(int(sys.argv[2])):
 
 @pytest.mark.parametrize("device", ["imaginary", "cpu"])
 def test_weights_that_the_script_changes_itself_are_trained(run_trial, device):
-    report = run_trial(BY_HAND, argv=("nothing", "100"), device=device, card=CARD if device == "imaginary" else None).report
+    report = run_trial(
+        BY_HAND,
+        argv=("nothing", "100"),
+        device=device,
+        card=CARD if device == "imaginary" else None,
+    ).report
     (by_hand,) = report["optimizers"]
-    assert by_hand["name"] == "no optimizer" and by_hand["steps"] >= 3 and "train" in report["phases"]
+    assert (
+        by_hand["name"] == "no optimizer" and by_hand["steps"] >= 3 and "train" in report["phases"]
+    )
     assert set(report["samples_per_step"][1:]) == {6}, "the first step is known as one at its end"
     assert any("each backward pass counts as a step" in note for note in report["notes"])
 
 
 @pytest.mark.parametrize("device", ["imaginary", "cpu"])
 @pytest.mark.parametrize(("has", "passes"), [("an optimizer that rests", 100), ("nothing", 1)])
-def test_passes_of_a_process_with_an_optimizer_and_a_single_pass_are_no_steps(run_trial, has, passes, device):
+def test_passes_of_a_process_with_an_optimizer_and_a_single_pass_are_no_steps(
+    run_trial, has, passes, device
+):
     card = CARD if device == "imaginary" else None
-    assert run_trial(BY_HAND, argv=(has, str(passes)), device=device, card=card).report["optimizers"] == []
+    assert (
+        run_trial(BY_HAND, argv=(has, str(passes)), device=device, card=card).report["optimizers"]
+        == []
+    )

@@ -1,4 +1,6 @@
-"""Peaks that the script and the probe both reset, real cards in the form of functions, and the traces of several cards."""
+"""Peaks that the script and the probe both reset, real cards in the form of functions, and the
+traces of several cards.
+"""
 
 import os
 import types
@@ -9,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful_inside.probe.memory import device_memory
-from brimful_inside.probe.memory.device_memory import AcceleratorMeter, SharedPeaks, _open_trace, visible_cards
+from brimful_inside.probe.memory.device_memory import (
+    AcceleratorMeter,
+    SharedPeaks,
+    _open_trace,
+    visible_cards,
+)
 from brimful_inside.simulator.allocator_settings import settings_from
 from brimful_inside.simulator.trace import Settings, decode
 from brimful_inside.wire import Card
@@ -27,7 +34,11 @@ class Allocator:
 
     def stats(self, device):
         counter = {"current": self.now, "peak": self.peak, "allocated": 7, "freed": 3}
-        return {"allocated_bytes": {"all": dict(counter)}, "reserved_bytes": {"all": dict(counter)}, "num_ooms": 0}
+        return {
+            "allocated_bytes": {"all": dict(counter)},
+            "reserved_bytes": {"all": dict(counter)},
+            "num_ooms": 0,
+        }
 
     def reset(self, device):
         self.peak = self.now
@@ -45,7 +56,9 @@ def scripts_peak():
     return torch._C._cuda_memoryStats(0)["allocated_bytes"]["all"]["peak"]
 
 
-def test_the_scripts_peak_outlives_a_reset_of_the_probe_and_other_counters_are_the_allocators_own(monkeypatch):
+def test_the_scripts_peak_outlives_a_reset_of_the_probe_and_other_counters_are_the_allocators_own(
+    monkeypatch,
+):
     allocator, peaks = make(monkeypatch)
     allocator.use(100)
     allocator.use(10)
@@ -54,11 +67,18 @@ def test_the_scripts_peak_outlives_a_reset_of_the_probe_and_other_counters_are_t
     assert peaks.peaks(0) == (30, 30)
     assert torch._C._accelerator_getDeviceStats(0)["reserved_bytes"]["all"]["peak"] == 100
     stats = torch._C._cuda_memoryStats(0)
-    assert stats["allocated_bytes"]["all"] == {"current": 30, "peak": 100, "allocated": 7, "freed": 3}
+    assert stats["allocated_bytes"]["all"] == {
+        "current": 30,
+        "peak": 100,
+        "allocated": 7,
+        "freed": 3,
+    }
     assert stats["num_ooms"] == 0
 
 
-actions = st.lists(st.one_of(st.integers(0, 100), st.sampled_from(["script resets", "probe resets"])), max_size=30)
+actions = st.lists(
+    st.one_of(st.integers(0, 100), st.sampled_from(["script resets", "probe resets"])), max_size=30
+)
 
 
 @given(actions)
@@ -88,16 +108,24 @@ def started(monkeypatch):
 
 def test_of_several_cards_the_fullest_counts_and_the_context_is_added(started):
     resets: list = []
-    peaks = types.SimpleNamespace(known=True, peaks=lambda device: [(100, 200), (300, 350)][device], reset_on=resets.append)
+    peaks = types.SimpleNamespace(
+        known=True, peaks=lambda device: [(100, 200), (300, 350)][device], reset_on=resets.append
+    )
     started.setattr(torch.accelerator, "device_count", lambda: 2)
-    started.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 5000) if device == 1 else pytest.fail("the other card"))
+    started.setattr(
+        torch.cuda,
+        "mem_get_info",
+        lambda device: (1000, 5000) if device == 1 else pytest.fail("the other card"),
+    )
     started.setattr(torch.cuda, "memory_reserved", lambda device: 500)
     device = AcceleratorMeter(peaks)
     device.start("train")
     assert resets == [0, 1]
     assert device.peaks() == (300, 350, 350 + 3500) and device.context_bytes == 3500
     started.setattr(torch._C, "_cuda_hasPrimaryContext", lambda index: index == 0, raising=False)
-    assert device.peaks() == (300, 350, None), "nothing of ours makes a context on a card that the script does not use"
+    assert device.peaks() == (300, 350, None), (
+        "nothing of ours makes a context on a card that the script does not use"
+    )
 
 
 def test_a_kind_of_device_whose_memory_torch_does_not_know_is_unknown_and_not_zero(started):
@@ -113,9 +141,13 @@ def test_a_kind_of_device_whose_memory_torch_does_not_know_is_unknown_and_not_ze
 
 def test_memory_that_runs_out_is_reported_by_the_allocators_observer(started):
     observers, heard = [], []
-    started.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
+    started.setattr(
+        torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False
+    )
     started.setattr(torch.accelerator, "device_count", lambda: 1)
-    device = AcceleratorMeter(types.SimpleNamespace(known=True, peaks=lambda d: (0, 0), reset_on=lambda d: None))
+    device = AcceleratorMeter(
+        types.SimpleNamespace(known=True, peaks=lambda d: (0, 0), reset_on=lambda d: None)
+    )
     device.on_out_of_memory(lambda error, message: heard.append((error, message)))
     device.start("train")
     device.start("eval")
@@ -133,8 +165,9 @@ def test_before_the_script_has_used_a_card_nothing_starts_one(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("named", "seen"), [(None, 4), ("0", 1), ("2,3", 2), ("0,1,2,3,4,5", 4), ("", 1), ("GPU-1f2e", 1)]
-)  # fmt: skip
+    ("named", "seen"),
+    [(None, 4), ("0", 1), ("2,3", 2), ("0,1,2,3,4,5", 4), ("", 1), ("GPU-1f2e", 1)],
+)
 def test_the_environment_leaves_some_of_the_cards(named, seen):
     assert visible_cards(4, {} if named is None else {"CUDA_VISIBLE_DEVICES": named}) == seen
 
@@ -160,7 +193,9 @@ assert torch.cuda.memory_reserved() == 40 << 20, torch.cuda.memory_reserved()
 
 
 @pytest.mark.parametrize(("before", "told"), [("", True), ("expandable_segments:True", False)])
-def test_a_trace_tells_the_settings_that_the_script_chose_before_it_imported_torch(run_trial, tmp_path, before, told):
+def test_a_trace_tells_the_settings_that_the_script_chose_before_it_imported_torch(
+    run_trial, tmp_path, before, told
+):
     """Where the command has them from elsewhere, so has the replay."""
     card = Card("an imaginary card", 40 << 30, 0, [8, 0], 108)
     trial = run_trial(SETS, device="imaginary", card=card, trace=True, allocator_conf=before)

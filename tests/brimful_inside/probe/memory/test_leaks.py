@@ -1,4 +1,6 @@
-"""What piles up on an imaginary card from step to step and over an evaluation, where a trial sees the first few alone."""
+"""What piles up on an imaginary card from step to step and over an evaluation, where a trial sees
+the first few alone.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,21 @@ OUTPUT = 8 * 65536 * 4
 
 
 def readings(*alive, shapes=None):
-    return [Reading(now, one) for now, one in zip(alive, shapes or [SAME] * len(alive), strict=True)]
+    return [
+        Reading(now, one) for now, one in zip(alive, shapes or [SAME] * len(alive), strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("alive", "found"), [((10, 13, 16, 20), 3), ((10, 10, 10), 0), ((10, 13, 12, 15), 0), ((10, 13), 0), ((10,), 0), ((), 0)]
+    ("alive", "found"),
+    [
+        ((10, 13, 16, 20), 3),
+        ((10, 10, 10), 0),
+        ((10, 13, 12, 15), 0),
+        ((10, 13), 0),
+        ((10,), 0),
+        ((), 0),
+    ],
 )
 def test_growth_is_the_smallest_of_differences_that_are_all_growth(alive, found):
     assert bytes_kept(readings(*alive), 2) == found
@@ -51,7 +63,9 @@ def test_growth_is_the_smallest_of_differences_that_are_all_growth(alive, found)
 def test_a_later_batch_that_is_larger_shows_no_growth():
     lengths = [[[8, 10]], [[8, 20]], [[8, 30]], [[8, 40]]]
     assert bytes_kept(readings(10, 20, 30, 40, shapes=lengths), 2) == 0
-    assert bytes_kept(readings(40, 45, 47, 49, shapes=lengths[::-1]), 2) == 2, "smaller batches, and more is alive: it is kept"
+    assert bytes_kept(readings(40, 45, 47, 49, shapes=lengths[::-1]), 2) == 2, (
+        "smaller batches, and more is alive: it is kept"
+    )
 
 
 def test_without_shapes_only_equal_differences_are_growth():
@@ -70,15 +84,21 @@ def growth_of(run_trial, keeps, script=SCRIPT):
     return run_trial(script, argv=(keeps,), device="imaginary", card=CARD).report["growth"]
 
 
-@pytest.mark.parametrize(("keeps", "of_each"), [("predictions", OUTPUT), ("numbers", 512), ("nothing", None)])
-def test_predictions_kept_on_the_card_are_growth_of_the_evaluation_and_cycles_are_not(run_trial, keeps, of_each):
+@pytest.mark.parametrize(
+    ("keeps", "of_each"), [("predictions", OUTPUT), ("numbers", 512), ("nothing", None)]
+)
+def test_predictions_kept_on_the_card_are_growth_of_the_evaluation_and_cycles_are_not(
+    run_trial, keeps, of_each
+):
     growth = growth_of(run_trial, keeps)
     assert growth.pop("train", 0) <= 512, "a sum of losses is a number for each step, if that"
     assert growth == ({"eval": of_each, "eval_seen": 4, "eval_length": 125} if of_each else {})
 
 
 def test_what_training_left_over_does_not_hide_what_an_evaluation_keeps(run_trial):
-    """The last outputs of training are larger than those of the evaluation, and are gone after its first batch."""
+    """The last outputs of training are larger than those of the evaluation, and are gone after its
+    first batch.
+    """
     script = SCRIPT.replace("torch.ones(96, 64), 8)", "torch.ones(96, 64), 32)").replace(
         "prediction = m", "out = prediction = m"
     )
@@ -108,7 +128,9 @@ def test_a_prefetcher_that_holds_a_batch_ahead_is_no_growth(run_trial, keeps):
     script = SCRIPT.replace("model = ", PREFETCHER + "model = ", 1).replace(
         "in DataLoader(torch.ones(1000, 64), 8)", "in Ahead(DataLoader(torch.ones(1000, 64), 8))"
     )
-    assert growth_of(run_trial, keeps, script).get("eval", 0) == (OUTPUT if keeps == "predictions" else 0)
+    assert growth_of(run_trial, keeps, script).get("eval", 0) == (
+        OUTPUT if keeps == "predictions" else 0
+    )
 
 
 FROZEN = """

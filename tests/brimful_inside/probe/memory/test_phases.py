@@ -97,7 +97,14 @@ def test_what_was_taken_for_an_evaluation_can_be_counted_as_training():
     assert peaks["train"].allocated_bytes == 300 and "eval" not in peaks
 
 
-@given(st.lists(st.tuples(st.sampled_from(["train", "eval", "test"]), st.lists(st.integers(0, 1000), max_size=4)), max_size=12))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["train", "eval", "test"]), st.lists(st.integers(0, 1000), max_size=4)
+        ),
+        max_size=12,
+    )
+)
 def test_peaks_do_not_depend_on_what_ran_before(stretches):
     memory, seen = phases()
     expected, visits, starts, now = {"setup": 0}, {"setup": 1}, ["setup"], "setup"
@@ -110,13 +117,21 @@ def test_peaks_do_not_depend_on_what_ran_before(stretches):
             memory.use(nbytes)
     for name, peak in seen.read().items():
         highest = expected[name]
-        assert (peak.allocated_bytes, peak.host_bytes, peak.visits) == (highest, highest, visits[name])
+        assert (peak.allocated_bytes, peak.host_bytes, peak.visits) == (
+            highest,
+            highest,
+            visits[name],
+        )
         assert (peak.reserved_bytes, peak.device_bytes) == (highest + 1, highest + 2)
     assert seen.read().keys() == expected.keys() and memory.starts == starts
     assert seen.whole().allocated_bytes == max(expected.values())
 
 
-def test_where_the_kernel_names_no_high_water_mark_the_peak_of_the_whole_process_counts(monkeypatch, tmp_path):
+def test_where_the_kernel_names_no_high_water_mark_the_peak_of_the_whole_process_counts(
+    monkeypatch, tmp_path
+):
     (tmp_path / "status").write_bytes(b"Name:\tpython\nVmRSS:\t1 kB\n")
-    monkeypatch.setattr("builtins.open", lambda *_, real=open, **more: real(tmp_path / "status", "rb", **more))
+    monkeypatch.setattr(
+        "builtins.open", lambda *_, real=open, **more: real(tmp_path / "status", "rb", **more)
+    )
     assert host_memory.high_water_mark_bytes() > 10 << 20

@@ -8,7 +8,9 @@ from brimful_inside.wire import TrialConfig
 
 
 def ending(**config):
-    return EarlyStop(TrialConfig(folder="", **{"device": "cpu", "steps": 2, "warmup_steps": 1, **config}))
+    return EarlyStop(
+        TrialConfig(folder="", **{"device": "cpu", "steps": 2, "warmup_steps": 1, **config})
+    )
 
 
 def make_steps(end, count, has_loader=True, first=1, passes=1):
@@ -25,9 +27,12 @@ def test_the_training_loader_ends_after_the_measured_steps():
 
 
 @pytest.mark.parametrize(
-    ("evaluated_after", "kept", "over"), [(0, True, False), (1, True, True), (3, True, True), (3, False, False)]
+    ("evaluated_after", "kept", "over"),
+    [(0, True, False), (1, True, True), (3, True, True), (3, False, False)],
 )
-def test_training_again_after_the_steps_and_an_evaluation_since_the_first_is_the_end(evaluated_after, kept, over):
+def test_training_again_after_the_steps_and_an_evaluation_since_the_first_is_the_end(
+    evaluated_after, kept, over
+):
     end = ending()
     make_steps(end, evaluated_after)
     end.evaluation_begins(steps=evaluated_after)
@@ -46,7 +51,9 @@ def test_without_interest_in_evaluation_the_last_measured_step_is_the_end():
 
 
 @pytest.mark.parametrize(("passed_s", "ranks", "more"), [(0, 1, 4), (11, 1, 0), (11, 2, 4)])
-def test_steps_on_batches_that_workers_made_ahead_come_first_as_far_as_time_allows(monkeypatch, passed_s, ranks, more):
+def test_steps_on_batches_that_workers_made_ahead_come_first_as_far_as_time_allows(
+    monkeypatch, passed_s, ranks, more
+):
     monkeypatch.setattr(early_stop, "others", lambda: ranks - 1)
     end = ending(see_eval=False)
     make_steps(end, 1)
@@ -93,7 +100,10 @@ def test_an_evaluation_is_cut_once_training_has_begun():
     assert not end.stops_evaluation(given=1, steps=1)
     assert end.stops_evaluation(given=2, steps=1)
     long = early_stop.MANY_OPERATIONS
-    assert [end.stops_evaluation(1, 1, operations) for operations in (long - 1, long)] == [False, True]
+    assert [end.stops_evaluation(1, 1, operations) for operations in (long - 1, long)] == [
+        False,
+        True,
+    ]
 
 
 def test_a_whole_run_is_never_cut():
@@ -101,7 +111,12 @@ def test_a_whole_run_is_never_cut():
     make_steps(end, 10)
     end.evaluation_begins(10)
     end.training_resumes()
-    assert not end.measured and not end.over and not end.stops_training(10) and not end.stops_evaluation(10, 10)
+    assert (
+        not end.measured
+        and not end.over
+        and not end.stops_training(10)
+        and not end.stops_evaluation(10, 10)
+    )
 
 
 def test_on_an_imaginary_card_no_clock_decides_how_long_a_trace_is(monkeypatch):
@@ -113,7 +128,9 @@ def test_on_an_imaginary_card_no_clock_decides_how_long_a_trace_is(monkeypatch):
     assert end.over
     end = ending(device="imaginary")
     make_steps(end, 3)
-    assert [end.stops_training(given=0) for _ in range(early_stop.MAX_EPOCHS_TRACED)] == [False] * early_stop.MAX_EPOCHS_TRACED
+    assert [end.stops_training(given=0) for _ in range(early_stop.MAX_EPOCHS_TRACED)] == [
+        False
+    ] * early_stop.MAX_EPOCHS_TRACED
     assert end.stops_training(given=0), "and the passes that follow give nothing"
 
 

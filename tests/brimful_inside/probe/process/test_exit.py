@@ -48,8 +48,12 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("through", "argv"), [(TORCHRUN, ()), ((), ("spawn", "29652")), ((), ("fork", "29653"))])
-def test_all_ranks_end_at_the_same_step_and_one_that_evaluates_alone_is_waited_for(run_trial, through, argv):
+@pytest.mark.parametrize(
+    ("through", "argv"), [(TORCHRUN, ()), ((), ("spawn", "29652")), ((), ("fork", "29653"))]
+)
+def test_all_ranks_end_at_the_same_step_and_one_that_evaluates_alone_is_waited_for(
+    run_trial, through, argv
+):
     trial = run_trial(SCRIPT, through=through, argv=argv)
     assert trial.exit_code == 0 and trial.failures == [], trial.stderr
     trained = [report for report in trial.reports if report["steps"]]
@@ -57,11 +61,20 @@ def test_all_ranks_end_at_the_same_step_and_one_that_evaluates_alone_is_waited_f
     assert ended == [(0, 2, 4, "steps_done"), (1, 2, 4, "steps_done")]
     for report in trained:
         (optimizer,) = report["optimizers"]
-        assert (optimizer["name"], optimizer["wrapped_by"], optimizer["steps"]) == ("AdamW", "ZeroRedundancyOptimizer", 4)
+        assert (optimizer["name"], optimizer["wrapped_by"], optimizer["steps"]) == (
+            "AdamW",
+            "ZeroRedundancyOptimizer",
+            4,
+        )
         assert report["samples_per_step"] == [16] * 4
     assert "eval" in trained[0]["phases"]
-    roles = [[f["role"] for name, f in events if name == "process_started"] for events in trial.events.values()]
-    assert roles.count(["worker", "rank"] if argv else ["rank"]) == 2, "a child of multiprocessing is a worker until it steps"
+    roles = [
+        [f["role"] for name, f in events if name == "process_started"]
+        for events in trial.events.values()
+    ]
+    assert roles.count(["worker", "rank"] if argv else ["rank"]) == 2, (
+        "a child of multiprocessing is a worker until it steps"
+    )
 
 
 @pytest.mark.heavy
@@ -117,7 +130,9 @@ def test_ranks_that_torchrun_started_may_start_no_more(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(Refused, match="torchrun started this process as rank 1 of 2, and the script starts 4 ranks"):
+    with pytest.raises(
+        Refused, match="torchrun started this process as rank 1 of 2, and the script starts 4 ranks"
+    ):
         exit._start_processes(lambda *args: started.append(args), print, (), 4)
     exit._start_processes(lambda *args: started.append(args), print, (), 1)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID")

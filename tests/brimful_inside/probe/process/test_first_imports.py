@@ -47,13 +47,21 @@ def imports(tmp_path):
 
 def test_imports_of_libraries_come_up_to_the_first_statement_that_does_something(imports):
     beside = "import csv\nfrom . import nothing"
-    first = ["import json", "import os.path as path", "from collections import deque, OrderedDict as Ordered"]
+    first = [
+        "import json",
+        "import os.path as path",
+        "from collections import deque, OrderedDict as Ordered",
+    ]
     assert imports(SCRIPT, beside=beside) == [*first, "import csv", TRIED, "import xml.dom"]
 
 
 def test_what_a_module_of_the_users_own_does_ends_them_too(imports):
-    assert imports("import beside, wave", beside="import csv\nprint()\nimport json") == ["import csv"]
-    assert imports("from pack.one import a", pack__one="from .two import b", pack__two="import csv") == ["import csv"]
+    assert imports("import beside, wave", beside="import csv\nprint()\nimport json") == [
+        "import csv"
+    ]
+    assert imports(
+        "from pack.one import a", pack__one="from .two import b", pack__two="import csv"
+    ) == ["import csv"]
 
 
 def test_a_users_module_that_has_the_name_of_a_library_is_the_users(imports):
@@ -77,18 +85,28 @@ def test_what_may_do_more_than_it_says_ends_them(imports, statement):
 MAIN = "import csv\nif __name__ == '__main__':\n    run()\nimport wave"
 
 
-def test_what_a_module_does_as_the_main_one_is_passed_over_where_it_is_imported(imports, tmp_path, monkeypatch):
+def test_what_a_module_does_as_the_main_one_is_passed_over_where_it_is_imported(
+    imports, tmp_path, monkeypatch
+):
     assert imports(MAIN) == ["import csv"]
-    assert imports("import beside, json", beside=MAIN) == ["import csv", "import wave", "import json"]
+    assert imports("import beside, json", beside=MAIN) == [
+        "import csv",
+        "import wave",
+        "import json",
+    ]
     monkeypatch.chdir(tmp_path)
     assert imports("", ["python", "-m", "beside"], beside=MAIN) == ["import csv"]
-    assert imports("import beside, json", beside=MAIN + "\nif __name__ == '__main__': run()\nelse: run()") == [
+    assert imports(
+        "import beside, json", beside=MAIN + "\nif __name__ == '__main__': run()\nelse: run()"
+    ) == [
         "import csv",
         "import wave",
     ]
 
 
-def test_the_file_of_a_package_that_runs_does_what_the_main_one_does(imports, tmp_path, monkeypatch):
+def test_the_file_of_a_package_that_runs_does_what_the_main_one_does(
+    imports, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     main = "import os\nif __name__ == '__main__':\n    os.environ['A'] = str(1)\nimport wave"
     argv = ["python", "-m", "pack"]
@@ -102,7 +120,9 @@ def test_the_file_of_a_library_that_runs_does_what_the_main_one_does(tmp_path, m
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "a_program.py").write_text(MAIN)
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
-    assert [ast.unparse(statement) for statement in _Imports(["python", "-m", "a_program"]).of_script()] == ["import csv"]
+    assert [
+        ast.unparse(statement) for statement in _Imports(["python", "-m", "a_program"]).of_script()
+    ] == ["import csv"]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +133,8 @@ def test_the_file_of_a_library_that_runs_does_what_the_main_one_does(tmp_path, m
         "from beside import ROOT\nos.environ.update(A=ROOT)",
         "os = 'a'\nos.environ['A'] = '1'",
         "ROOT = 'a'\ntry:\n    import csv\n    x = ROOT\nexcept ImportError:\n    x = None",
-        "try:\n    import csv\n    ROOT = 'a'\nexcept ImportError: ...\nos.environ.setdefault('HF_HOME', ROOT)",
+        "try:\n    import csv\n    ROOT = 'a'\nexcept ImportError: "
+        "...\nos.environ.setdefault('HF_HOME', ROOT)",
         "ImportError = ValueError\ntry: import csv\nexcept ImportError: import wave",
     ],
 )
@@ -123,19 +144,30 @@ def test_what_refers_to_a_name_that_was_passed_over_ends_them(imports, statement
 
 @pytest.mark.parametrize("kind", ["", "Exception", "(ImportError, NameError)"])
 def test_a_try_that_takes_other_errors_than_those_of_imports_ends_them(imports, kind):
-    assert imports(f"import csv\ntry: import json\nexcept {kind}: import wave\nimport string") == ["import csv"]
+    assert imports(f"import csv\ntry: import json\nexcept {kind}: import wave\nimport string") == [
+        "import csv"
+    ]
 
 
 def test_a_try_that_uses_what_it_imports_ends_nothing(imports):
-    tried = "try:\n    import wave as w\n    x = w.Error\nexcept (ImportError, ModuleNotFoundError):\n    x = None"
+    tried = (
+        "try:\n    import wave as w\n    x = w.Error\nexcept (ImportError, "
+        "ModuleNotFoundError):\n    x = None"
+    )
     assert imports(f"{tried}\nimport json") == [tried, "import json"]
     assert imports(f"{tried}\ny = w.get('a')\nimport json") == [tried]
 
 
 def test_what_only_names_things_ends_nothing_and_its_file_alone_knows_its_names(imports):
     named = "from os.path import dirname as above\nROOT = above(__file__)\nimport csv"
-    assert imports("import beside, json", beside=named) == ["from os.path import dirname as above", "import csv", "import json"]
-    assert imports("from beside import above\nROOT = above(__file__)\nimport json", beside=named)[1:] == ["import csv"]
+    assert imports("import beside, json", beside=named) == [
+        "from os.path import dirname as above",
+        "import csv",
+        "import json",
+    ]
+    assert imports("from beside import above\nROOT = above(__file__)\nimport json", beside=named)[
+        1:
+    ] == ["import csv"]
 
 
 def test_a_users_package_is_read_from_its_top(imports):
@@ -162,7 +194,17 @@ def test_a_library_that_imports_a_name_of_the_users_own_shares_nothing(tmp_path,
 
 
 @pytest.mark.parametrize(
-    "statement", ["if a: ...", "a.b = 1", "a[0] = 1", "a()", "@a\ndef b(): ...", "x = a()", "raise a", "try: a()\nexcept: pass"]
+    "statement",
+    [
+        "if a: ...",
+        "a.b = 1",
+        "a[0] = 1",
+        "a()",
+        "@a\ndef b(): ...",
+        "x = a()",
+        "raise a",
+        "try: a()\nexcept: pass",
+    ],
 )
 def test_any_statement_that_may_change_something_ends_them(imports, statement):
     assert imports(f"import csv\n{statement}\nimport json") == ["import csv"]
@@ -179,7 +221,9 @@ import json
 """
 
 
-def test_what_the_script_puts_into_the_environment_is_there_for_the_imports_after_it(imports, tmp_path, monkeypatch):
+def test_what_the_script_puts_into_the_environment_is_there_for_the_imports_after_it(
+    imports, tmp_path, monkeypatch
+):
     assert imports(AGAIN)[2:] == [
         "os.environ['A'] = '1'",
         "os.environ.setdefault('B', '2')",

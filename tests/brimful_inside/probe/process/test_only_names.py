@@ -26,7 +26,8 @@ def only_names(text: str) -> bool:
     [
         '"""What it does."""',
         "STEPS = 3",
-        "ROOT: str = '/'.join(whole(dirname(__file__)).split('\\\\')) if '\\\\' in __file__ else dirname(__file__)",
+        "ROOT: str = '/'.join(whole(dirname(__file__)).split('\\\\')) if '\\\\' in __file__ else "
+        "dirname(__file__)",
         "HERE = Path(__file__).resolve().parent / 'data'\nTHERE = HERE.parent",
         "ENDS = set('.!?')\nWORDS = re.compile('[a-z]+')",
         "TABLE = {name: os.path.join('a', f'{name}.txt') for name in ['a', *ENDS]}",
@@ -106,5 +107,10 @@ def test_a_star_may_give_any_name_another_meaning():
         names, statement = Names(), ast.parse("from somewhere import *").body[0]
         assert isinstance(statement, ast.ImportFrom)
         names.of_library("os.path", "path")
-        names.of_library("somewhere", None, statement.names) if library else names.of_unknown(statement)
-        assert not any(names.only_names(ast.parse(text).body[0]) for text in ("x = set('a')", "x = path.join('a', 'b')"))
+        names.of_library("somewhere", None, statement.names) if library else names.of_unknown(
+            statement
+        )
+        assert not any(
+            names.only_names(ast.parse(text).body[0])
+            for text in ("x = set('a')", "x = path.join('a', 'b')")
+        )

@@ -1,4 +1,6 @@
-"""The layer over the file system: what is written lies in the trial's folder, and is read from there in its place."""
+"""The layer over the file system: what is written lies in the trial's folder, and is read from
+there in its place.
+"""
 
 import os
 from pathlib import Path
@@ -34,13 +36,22 @@ def read(path):
 def test_the_working_folder_is_covered_and_the_trials_own_is_not(layer, tmp_path):
     assert layer.protects(path("best.pt")) and layer.protects("/home/somebody/out/best.pt")
     assert not layer.protects(str(tmp_path / "trial" / "trace-0.jsonl"))
-    for passing in ("/dev/null", "/dev/shm/x", "/proc/self/status", os.path.expanduser("~/.triton/cache/x")):
+    for passing in (
+        "/dev/null",
+        "/dev/shm/x",
+        "/proc/self/status",
+        os.path.expanduser("~/.triton/cache/x"),
+    ):
         assert not layer.protects(passing)
     assert layer.covered(3) is None and layer.covered(object()) is None
 
 
 def test_temporary_files_pass_and_the_users_own_files_in_temporary_folders_do_not(layer):
-    assert not layer.protects("/tmp/tmpabc123/x") and not layer.protects("/tmp/pymp-1/listener") and not layer.protects("/tmp")
+    assert (
+        not layer.protects("/tmp/tmpabc123/x")
+        and not layer.protects("/tmp/pymp-1/listener")
+        and not layer.protects("/tmp")
+    )
     assert layer.protects("/tmp/out/best.pt")
     layer.made_by_tempfile("/tmp/out-7/x")
     assert not layer.protects("/tmp/out-7/y")

@@ -76,9 +76,16 @@ assert pickle.loads(pickle.dumps(os.remove)) is os.remove
 """
 
 USERS = {
-    "data.txt": "data", "best.pt": "old", "log.csv": "head\n", "old/a.txt": "a", "kept/c.txt": "c", "cut.txt": "cut",
-    "touched.txt": "t", "helper_module.py": "", "script.py": SCRIPT,
-}  # fmt: skip
+    "data.txt": "data",
+    "best.pt": "old",
+    "log.csv": "head\n",
+    "old/a.txt": "a",
+    "kept/c.txt": "c",
+    "cut.txt": "cut",
+    "touched.txt": "t",
+    "helper_module.py": "",
+    "script.py": SCRIPT,
+}
 
 
 @pytest.fixture
@@ -90,7 +97,9 @@ def work(tmp_path):
     return tmp_path / "work"
 
 
-def test_everything_a_script_writes_lies_in_the_trials_folder_and_is_read_from_there(run_trial, work):
+def test_everything_a_script_writes_lies_in_the_trials_folder_and_is_read_from_there(
+    run_trial, work
+):
     before = contents(work)
     trial = run_trial(["script.py"], keep_out=True, cut=False)
     assert trial.stdout == "all as it should be disabled True True\n", trial.stderr
@@ -117,14 +126,20 @@ def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, wo
         for x in DataLoader(torch.ones(64, 4), 8):
             model(x.cuda()).sum().backward(); optimizer.step(); torch.save(model.state_dict(), "best.pt")
         """,
-        keep_out=True, device="imaginary", card=CARD,
-    )  # fmt: skip
+        keep_out=True,
+        device="imaginary",
+        card=CARD,
+    )
     assert trial.report["steps"] == 4, trial.stderr
-    assert (work / "best.pt").read_text() == "old" and trial.report["wrote"] == [str(work / "best.pt")]
+    assert (work / "best.pt").read_text() == "old" and trial.report["wrote"] == [
+        str(work / "best.pt")
+    ]
 
 
 def test_what_a_trial_wrote_is_mapped_into_memory_from_its_layer(run_trial, work):
-    """As datasets has it with a `cache_dir` beside the script: Python writes a table that pyarrow's C++ reads."""
+    """As datasets has it with a `cache_dir` beside the script: Python writes a table that pyarrow's
+    C++ reads.
+    """
     pytest.importorskip("pyarrow")
     script = """
         import pyarrow
@@ -199,13 +214,17 @@ import shutil; shutil.rmtree(home / ".cache"); assert not (home / ".cache").exis
 """
 
 
-def test_a_home_without_any_cache_gets_that_of_the_downloads_and_nothing_else(run_trial, tmp_path, monkeypatch):
+def test_a_home_without_any_cache_gets_that_of_the_downloads_and_nothing_else(
+    run_trial, tmp_path, monkeypatch
+):
     for variable in ("HF_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     home = tmp_path / "home"
     home.mkdir()
     (tmp_path / "script.py").write_text(CACHES)
-    trial = run_trial(["script.py"], keep_out=True, cut=False, cwd=tmp_path, env={"HOME": str(home)})
+    trial = run_trial(
+        ["script.py"], keep_out=True, cut=False, cwd=tmp_path, env={"HOME": str(home)}
+    )
     assert trial.exit_code == 0, trial.stderr
     above = [".cache", ".cache/huggingface", ".cache/huggingface/hub"]
     assert list(contents(home)) == [*above, ".cache/huggingface/hub/model"]
@@ -224,12 +243,16 @@ def test_tokenizers_that_rust_writes_lie_in_the_trials_folder(run_trial, tmp_pat
 
 
 def test_tensorboard_writes_through_python_where_tensorflow_is_there_too(run_trial, tmp_path):
-    """It takes its own file calls, not TensorFlow's (which open files in C++), where a module `notf` is to be had."""
+    """It takes its own file calls, not TensorFlow's (which open files in C++), where a module
+    `notf` is to be had.
+    """
     package = tmp_path / "work" / "tensorboard" / "compat"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").write_text("")
     (package / "__init__.py").write_text("")
-    trial = run_trial("import torch\nfrom tensorboard.compat import notf\nprint('no tensorflow')", keep_out=True)
+    trial = run_trial(
+        "import torch\nfrom tensorboard.compat import notf\nprint('no tensorflow')", keep_out=True
+    )
     assert trial.stdout == "no tensorflow\n", trial.stderr
 
 
@@ -268,14 +291,20 @@ def test_temporary_folders_are_gone_when_brimful_ends_the_script(run_trial, tmp_
         env={"TMPDIR": str(tmp_path / "temporary")},
     )
     assert trial.report["ended"] == "steps_done", trial.stderr
-    left = [name for name in os.listdir(tmp_path / "temporary") if not name.startswith("torchinductor")]  # a cache
+    left = [
+        name for name in os.listdir(tmp_path / "temporary") if not name.startswith("torchinductor")
+    ]  # a cache
     assert left == [] and not any("brimful's own" in note for note in trial.report["notes"])
 
 
 def test_another_program_gets_a_note(run_trial):
-    trial = run_trial("import subprocess, torch; subprocess.run(['true']); subprocess.run(['uname'])", keep_out=True)
+    trial = run_trial(
+        "import subprocess, torch; subprocess.run(['true']); subprocess.run(['uname'])",
+        keep_out=True,
+    )
     assert [note for note in trial.report["notes"] if "program" in note] == [
-        "the script started the program 'true': what other programs write is not kept out of the user's files"
+        "the script started the program 'true': what other programs write is not kept out of the "
+        "user's files"
     ]
 
 

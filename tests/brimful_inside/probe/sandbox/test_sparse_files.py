@@ -31,7 +31,10 @@ def test_what_was_saved_is_read_again(tmp_path):
     save_file(tensors, tmp_path / "all", metadata={"format": "pt"})
     read = load_file(tmp_path / "all")
     assert read.keys() == tensors.keys()
-    assert all(torch.equal(read[name], tensor) and read[name].dtype == tensor.dtype for name, tensor in tensors.items())
+    assert all(
+        torch.equal(read[name], tensor) and read[name].dtype == tensor.dtype
+        for name, tensor in tensors.items()
+    )
     with safetensors.safe_open(tmp_path / "all", "pt") as file:
         assert file.metadata() == {"format": "pt"}
 
@@ -46,14 +49,21 @@ def test_zeros_take_no_room_and_all_else_does(tmp_path):
     assert room("ones", torch.ones(8 * CHUNK)) >= 32 * CHUNK
 
 
-def test_bytes_of_earlier_releases_are_written_alike_and_an_unknown_type_is_left_to_the_library(tmp_path):
+def test_bytes_of_earlier_releases_are_written_alike_and_an_unknown_type_is_left_to_the_library(
+    tmp_path,
+):
     left = []
     write = with_holes(lambda *args: left.append(args))
     write({"a": {"dtype": "float16", "shape": [2], "data": b"\0\x3c\0\0"}}, tmp_path / "old")
-    assert torch.equal(load_file(tmp_path / "old")["a"], torch.tensor([1.0, 0.0], dtype=torch.float16)) and not left
+    assert (
+        torch.equal(load_file(tmp_path / "old")["a"], torch.tensor([1.0, 0.0], dtype=torch.float16))
+        and not left
+    )
     write({"a": {"dtype": "float8_x", "shape": [1], "data": b"\0"}}, tmp_path / "new")
     assert len(left) == 1 and not (tmp_path / "new").exists()
     one = {"a": {"dtype": "float16", "shape": [1], "data": b"\0\0"}}
     write(one, tmp_path / "metadata", {"step": 3})
     write(one, tmp_path / "nowhere" / "file")
-    assert len(left) == 3 and not (tmp_path / "metadata").exists(), "what the library refuses, it refuses itself"
+    assert len(left) == 3 and not (tmp_path / "metadata").exists(), (
+        "what the library refuses, it refuses itself"
+    )

@@ -69,4 +69,6 @@ def test_a_checksum_calls_nothing_of_a_tensors_own_class():
             raise AssertionError(func)
 
     values = torch.arange(12.0).reshape(3, 4).T
-    assert batch_tensors.checksum_of([values.as_subclass(Own)]) == batch_tensors.checksum_of([values])
+    assert batch_tensors.checksum_of([values.as_subclass(Own)]) == batch_tensors.checksum_of(
+        [values]
+    )

@@ -1,4 +1,6 @@
-"""Candidates are ordered by what the collate_fn makes of each, where that says more than the samples' own sizes."""
+"""Candidates are ordered by what the collate_fn makes of each, where that says more than the
+samples' own sizes.
+"""
 
 import functools
 
@@ -24,7 +26,10 @@ def ordered(collate, samples=TEXTS):
 def test_texts_are_ordered_by_words_and_the_scan_stays_to_be_recognised():
     before, after = ordered(words)
     assert worst_indices(before)[0] == 0 and worst_indices(after)[:2] == [2, 1]
-    assert after.collated["1"] == (25, 2) and (after.extremes, after.first) == (before.extremes, before.first)
+    assert after.collated["1"] == (25, 2) and (after.extremes, after.first) == (
+        before.extremes,
+        before.first,
+    )
     assert sorted(after.largest) == sorted(before.largest)
 
 
@@ -83,7 +88,11 @@ def test_a_collate_fn_that_empties_a_sample_or_counts_its_batches_has_not_been_c
 
     collate, samples = Counts(), [{"text": text} for text in TEXTS]
     _, after = ordered(collate, samples)
-    assert worst_indices(after)[0] == 2 and collate.batches == 0 and [one["text"] for one in samples] == TEXTS
+    assert (
+        worst_indices(after)[0] == 2
+        and collate.batches == 0
+        and [one["text"] for one in samples] == TEXTS
+    )
 
 
 class CountsInside:
@@ -108,11 +117,15 @@ def test_what_a_collate_fn_holds_is_copied_with_it():
 
 
 @pytest.mark.parametrize("hold", ["method", "partial of a method", "module inside"])
-def test_a_method_and_what_holds_a_model_are_not_called_and_the_model_is_not_copied(monkeypatch, hold):
+def test_a_method_and_what_holds_a_model_are_not_called_and_the_model_is_not_copied(
+    monkeypatch, hold
+):
     copies = []
     monkeypatch.setattr(torch.nn.Linear, "__deepcopy__", lambda *_: copies.append(1), raising=False)
     owner = CountsInside(**({"inner": [torch.nn.Linear(1, 1)]} if hold == "module inside" else {}))
-    collate = {"method": owner.collate, "module inside": owner}.get(hold, functools.partial(owner.collate))
+    collate = {"method": owner.collate, "module inside": owner}.get(
+        hold, functools.partial(owner.collate)
+    )
     before, after = ordered(collate)
     assert after is before and owner.calls == copies == []
 
@@ -126,7 +139,9 @@ def test_a_collate_fn_that_empties_what_a_sample_holds_leaves_the_samples():
         return words([fields.pop("text") for _, fields in some])
 
     _, after = ordered(empties, samples)
-    assert worst_indices(after)[0] == 2 and samples == [(["start"], {"text": text}) for text in TEXTS]
+    assert worst_indices(after)[0] == 2 and samples == [
+        (["start"], {"text": text}) for text in TEXTS
+    ]
 
 
 @pytest.mark.parametrize("kept", [True, False])

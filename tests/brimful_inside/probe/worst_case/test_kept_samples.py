@@ -12,7 +12,9 @@ from brimful_inside.probe.worst_case.scan import scan
 
 
 @given(st.lists(st.integers(0, 50), min_size=1), st.integers(1, 20), st.integers(0, 300))
-def test_number_and_elements_stay_within_their_bounds_and_the_largest_that_can_be_kept_is(totals, most, elements):
+def test_number_and_elements_stay_within_their_bounds_and_the_largest_that_can_be_kept_is(
+    totals, most, elements
+):
     before = kept_samples.MOST, kept_samples.MOST_ELEMENTS
     kept_samples.MOST, kept_samples.MOST_ELEMENTS = most, elements
     try:
@@ -39,4 +41,8 @@ def test_lists_of_integers_take_no_more_memory_than_is_said():
     for index in range(12):
         kept.add(index, list(range(1000, 1000 + length)), length, ())
     found = kept.samples().values()
-    assert 30e6 < sum(sys.getsizeof(sample) + sum(map(sys.getsizeof, sample)) for sample in found) < 40e6
+    assert (
+        30e6
+        < sum(sys.getsizeof(sample) + sum(map(sys.getsizeof, sample)) for sample in found)
+        < 40e6
+    )

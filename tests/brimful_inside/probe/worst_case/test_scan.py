@@ -10,7 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful_inside.probe.worst_case.scan import measure, order_of, random_state_kept, scan, worst_indices
+from brimful_inside.probe.worst_case.scan import (
+    measure,
+    order_of,
+    random_state_kept,
+    scan,
+    worst_indices,
+)
 
 
 @given(st.integers(0, 3000))
@@ -59,16 +65,26 @@ def test_a_part_that_some_samples_lack_varies():
 
 def test_without_time_the_first_samples_are_measured_and_no_more():
     assert scan([torch.zeros(2)] * 1000, 1000, first_s=0.0).scanned == 32
-    assert scan([torch.zeros(2 + i) for i in range(1000)], 1000, first_s=0.0, all_s=0.0).scanned == 32
+    assert (
+        scan([torch.zeros(2 + i) for i in range(1000)], 1000, first_s=0.0, all_s=0.0).scanned == 32
+    )
 
 
 def test_each_dimension_brings_its_own_largest_sample_and_totals_fill_the_rest():
-    samples = [torch.zeros(2, 2), torch.zeros(50, 1), torch.zeros(1, 60), torch.zeros(9, 9), torch.zeros(8, 8)]
+    samples = [
+        torch.zeros(2, 2),
+        torch.zeros(50, 1),
+        torch.zeros(1, 60),
+        torch.zeros(9, 9),
+        torch.zeros(8, 8),
+    ]
     assert worst_indices(scan(samples, 5)) == [2, 1, 3, 4, 0]
 
 
 def test_reading_data_leaves_every_random_state_as_it_was():
-    data = types.SimpleNamespace(a=np.random.default_rng(1), b=torch.Generator().manual_seed(2), c=random.Random(3))
+    data = types.SimpleNamespace(
+        a=np.random.default_rng(1), b=torch.Generator().manual_seed(2), c=random.Random(3)
+    )
 
     def draw():
         globally = random.random(), np.random.rand(), torch.rand(()).item()

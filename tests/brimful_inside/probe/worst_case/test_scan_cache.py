@@ -1,4 +1,6 @@
-"""What one trial's scans found serves the later trials of a session, where their first samples agree, and never else."""
+"""What one trial's scans found serves the later trials of a session, where their first samples
+agree, and never else.
+"""
 
 import os
 
@@ -65,7 +67,10 @@ def test_a_later_trial_knows_what_a_scan_of_its_own_would_show_and_asks_for_the_
     seen = data.scanned_by(ScanCache(str(later), [file_in(first)]), totals)
     assert seen == own._replace(trial=first.name, totals=own.totals if totals else {})
     assert list(seen.totals) == list(own.totals)[: len(seen.totals)]
-    assert data.asked == [*list(order_of(len(lengths)))[:FIRST], *(at for _, _, at in own.extremes.values())]
+    assert data.asked == [
+        *list(order_of(len(lengths)))[:FIRST],
+        *(at for _, _, at in own.extremes.values()),
+    ]
     assert list(later.iterdir()) == [], "what was taken over is not written again"
 
 
@@ -82,8 +87,12 @@ def test_a_data_set_of_which_any_of_the_first_samples_changed_is_scanned_anew(tr
     assert seen == scan(Counted(changed), len(changed)) and seen.trial is None
     again = now.asked[len(changed) :]
     assert now.asked[: len(changed)] == list(order_of(len(changed))), "no sample is read twice"
-    assert again == (worst_indices(seen)[:ASKED_AGAIN] if seen.varies else []), "but some of the largest"
-    assert [one._replace(trial=None) for _, one in read(file_in(later))] == [seen], "the trial after this one reads it"
+    assert again == (worst_indices(seen)[:ASKED_AGAIN] if seen.varies else []), (
+        "but some of the largest"
+    )
+    assert [one._replace(trial=None) for _, one in read(file_in(later))] == [seen], (
+        "the trial after this one reads it"
+    )
 
 
 @in_one_folder
@@ -101,7 +110,9 @@ def test_a_data_set_whose_largest_sample_is_another_now_is_scanned_anew(trial, c
 
 
 def test_scanning_again_never_takes_more_samples_than_a_scan_without_time(trial):
-    """Where samples take a second each a scan reads the first ones whatever it takes, and a comparison at the same."""
+    """Where samples take a second each a scan reads the first ones whatever it takes, and a
+    comparison at the same.
+    """
     first = trial()
     Counted(range(1000)).scanned_by(ScanCache(str(first)))
     ((_, known),) = read(file_in(first))
@@ -110,7 +121,10 @@ def test_scanning_again_never_takes_more_samples_than_a_scan_without_time(trial)
         scan(data, 1000, first_s=0.0, all_s=0.0, earlier=earlier)
     assert len(alone.asked) == len(same.asked) == len(other.asked) == FIRST
     few = Counted(range(1000))
-    assert scan(few, 1000, all_s=0.0, earlier=[known._replace(first=known.first[:5])]).trial == first.name
+    assert (
+        scan(few, 1000, all_s=0.0, earlier=[known._replace(first=known.first[:5])]).trial
+        == first.name
+    )
     assert len(few.asked) == 5
 
 
@@ -149,20 +163,32 @@ def test_of_several_earlier_scans_the_newest_that_agrees_is_taken(trial):
         Counted(one).scanned_by(ScanCache(str(folder)))
     files = [file_in(folder) for folder in folders]
     for wanted, found in ((0, 1), (1, 1), (2, 2), (3, 3)):
-        assert Counted(lengths[wanted]).scanned_by(ScanCache(str(trial()), files)).trial == folders[found].name
+        assert (
+            Counted(lengths[wanted]).scanned_by(ScanCache(str(trial()), files)).trial
+            == folders[found].name
+        )
 
 
-def test_more_totals_than_can_be_passed_on_are_known_to_plain_loaders_by_the_largest_alone(trial, monkeypatch):
+def test_more_totals_than_can_be_passed_on_are_known_to_plain_loaders_by_the_largest_alone(
+    trial, monkeypatch
+):
     monkeypatch.setattr(scan_cache_module, "MAX_TOTALS", 99)
     assert MAX_TOTALS == 200_000
     for_batches, plain = trial(), trial()
     Counted(range(100)).scanned_by(ScanCache(str(for_batches)), totals_needed=True)
     assert list(for_batches.iterdir()) == []
     Counted(range(100)).scanned_by(ScanCache(str(plain)), totals_needed=False)
-    again, needy = Counted(range(100)), Counted(range(100))  # of 0 to 99 letters: the last one is read as the largest
-    assert again.scanned_by(ScanCache(str(trial()), [file_in(plain)]), totals_needed=False).largest == list(range(99, -1, -1))
+    again, needy = (
+        Counted(range(100)),
+        Counted(range(100)),
+    )  # of 0 to 99 letters: the last one is read as the largest
+    assert again.scanned_by(
+        ScanCache(str(trial()), [file_in(plain)]), totals_needed=False
+    ).largest == list(range(99, -1, -1))
     assert len(again.asked) == FIRST + 1
-    assert needy.scanned_by(ScanCache(str(trial()), [file_in(plain)]), totals_needed=True).totals == {n: n for n in range(100)}
+    assert needy.scanned_by(
+        ScanCache(str(trial()), [file_in(plain)]), totals_needed=True
+    ).totals == {n: n for n in range(100)}
 
 
 def test_a_file_does_not_grow_beyond_its_bound(trial, monkeypatch):
@@ -189,10 +215,14 @@ def test_of_a_file_that_was_cut_off_at_any_byte_the_whole_lines_are_read(tmp_pat
     path.write_bytes(b"".join(written)[:cut])
     ends = [sum(map(len, written[: n + 1])) for n in range(3)]
     found = [key[1] for key, _ in read(str(path))]
-    assert found == [n for n, end in enumerate(ends) if cut >= end - 1], "a line is whole without the end of line"
+    assert found == [n for n, end in enumerate(ends) if cut >= end - 1], (
+        "a line is whole without the end of line"
+    )
 
 
-def test_a_file_that_is_not_there_or_is_a_folder_is_as_none_and_so_is_a_folder_to_write_to(tmp_path):
+def test_a_file_that_is_not_there_or_is_a_folder_is_as_none_and_so_is_a_folder_to_write_to(
+    tmp_path,
+):
     gone = str(tmp_path / "gone")
     assert list(read(str(tmp_path))) == list(read(gone)) == []
     assert Counted(range(40)).scanned_by(ScanCache(gone, [str(tmp_path), gone])).scanned == 40
@@ -201,9 +231,14 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_as_none_and_so_is_a_folder_t
 def test_another_part_of_the_same_data_is_scanned_anew():
     """A split without a seed: its first samples may agree and a long one be among the others."""
     whole = list(range(100))
-    first, same, other = (Subset(whole, chosen) for chosen in ([3, 1], torch.tensor([3, 1]), [3, 2]))
+    first, same, other = (
+        Subset(whole, chosen) for chosen in ([3, 1], torch.tensor([3, 1]), [3, 2])
+    )
     assert _kind_of(first) == _kind_of(same) != _kind_of(other)
     assert _kind_of(Subset(first, [0])) != _kind_of(Subset(other, [0]))
-    drawn = [_kind_of(random_split(whole, [50, 50], torch.Generator().manual_seed(seed))[0]) for seed in (1, 1, 2)]
+    drawn = [
+        _kind_of(random_split(whole, [50, 50], torch.Generator().manual_seed(seed))[0])
+        for seed in (1, 1, 2)
+    ]
     assert drawn[0] == drawn[1] != drawn[2]
     assert _kind_of(whole) == "builtins.list"

@@ -1,4 +1,6 @@
-"""A trial meets the worst batch, on a CPU through the loader's own workers; a later one by what an earlier one found."""
+"""A trial meets the worst batch, on a CPU through the loader's own workers; a later one by what an
+earlier one found.
+"""
 
 import pytest
 
@@ -52,7 +54,8 @@ class Budget(Sampler):
 
 def test_every_batch_is_made_of_the_largest_samples_by_the_workers(run_trial):
     trial = run_trial(
-        HEAD + "train(DataLoader(Sentences(), 8, shuffle=True, num_workers=2, collate_fn=pad))\n", worst_batch=True
+        HEAD + "train(DataLoader(Sentences(), 8, shuffle=True, num_workers=2, collate_fn=pad))\n",
+        worst_batch=True,
     )
     assert trial.stdout.splitlines() == ["(8, 500) 8"] * 4
     worst = trial.report["worst_batch"]
@@ -98,9 +101,13 @@ EQUAL = "train(DataLoader([(torch.ones(4), i) for i in range(64)], 8))"
 
 
 @pytest.mark.parametrize(
-    ("script", "why"), [(STREAM, "iterable"), (KEYED, "gave an error"), (EQUAL, "64 of 64")], ids=["stream", "keyed", "equal"]
+    ("script", "why"),
+    [(STREAM, "iterable"), (KEYED, "gave an error"), (EQUAL, "64 of 64")],
+    ids=["stream", "keyed", "equal"],
 )
-def test_a_loader_that_cannot_be_scanned_or_does_not_vary_is_left_alone_and_says_so(run_trial, script, why):
+def test_a_loader_that_cannot_be_scanned_or_does_not_vary_is_left_alone_and_says_so(
+    run_trial, script, why
+):
     trial = run_trial(HEAD + script, worst_batch=True)
     worst = trial.report["worst_batch"]
     assert trial.exit_code == 0 and trial.report["samples_per_step"] == [8] * 4
@@ -109,9 +116,10 @@ def test_a_loader_that_cannot_be_scanned_or_does_not_vary_is_left_alone_and_says
 
 def test_on_an_imaginary_card_batches_are_made_without_workers_at_any_size(run_trial):
     trial = run_trial(
-        HEAD.replace("torch.nn.Parameter(torch.ones(()))", 'torch.nn.Parameter(torch.ones((), device="cuda"))').replace(
-            "(x * weight)", '(x.to("cuda") * weight)'
-        )
+        HEAD.replace(
+            "torch.nn.Parameter(torch.ones(()))",
+            'torch.nn.Parameter(torch.ones((), device="cuda"))',
+        ).replace("(x * weight)", '(x.to("cuda") * weight)')
         + "train(DataLoader(Sentences(), 250, num_workers=2, collate_fn=pad))\n",
         worst_batch=True,
         device="imaginary",
@@ -120,28 +128,41 @@ def test_on_an_imaginary_card_batches_are_made_without_workers_at_any_size(run_t
     )
     assert [line.split(")")[0] for line in trial.stdout.splitlines()] == ["(250, 500"] * 4
     assert [process["role"] for process in trial.processes] == ["rank"]
-    assert trial.report["samples_per_step"] == [250] * 4 and trial.report["step_s"] == [] and trial.report["losses"] == []
+    assert (
+        trial.report["samples_per_step"] == [250] * 4
+        and trial.report["step_s"] == []
+        and trial.report["losses"] == []
+    )
     assert (trial.folder / trial.report["trace_file"]).exists()
     assert trial.report["phases"]["train"]["allocated_bytes"] >= 250 * 500 * 4
 
 
 COUNTED = (
-    HEAD.replace("def __getitem__(self, i):", "def __getitem__(self, i):\n        print('read', i, flush=True)")
+    HEAD.replace(
+        "def __getitem__(self, i):",
+        "def __getitem__(self, i):\n        print('read', i, flush=True)",
+    )
     + """
 data = Sentences()
 """
 )
 PLAIN = COUNTED + "train(DataLoader(data, 8, collate_fn=pad))\n"
-BUDGET = COUNTED + BY_BUDGET + "\ntrain(DataLoader(data, batch_sampler=Budget(data), collate_fn=pad))\n"
+BUDGET = (
+    COUNTED + BY_BUDGET + "\ntrain(DataLoader(data, batch_sampler=Budget(data), collate_fn=pad))\n"
+)
 
 
 def read_and_shapes(trial):
     lines = trial.stdout.splitlines()
-    return sum(line.startswith("read") for line in lines), [line for line in lines if not line.startswith("read")]
+    return sum(line.startswith("read") for line in lines), [
+        line for line in lines if not line.startswith("read")
+    ]
 
 
 @pytest.mark.parametrize("script", [PLAIN, BUDGET], ids=["plain", "budget"])
-def test_a_later_trial_reads_a_few_samples_and_its_own_batches_and_makes_the_same(run_trial, tmp_path, script):
+def test_a_later_trial_reads_a_few_samples_and_its_own_batches_and_makes_the_same(
+    run_trial, tmp_path, script
+):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     one = run_trial.func(tmp_path / "first", script, worst_batch=True)
@@ -150,7 +171,9 @@ def test_a_later_trial_reads_a_few_samples_and_its_own_batches_and_makes_the_sam
     (before, shapes), (after, again) = read_and_shapes(one), read_and_shapes(two)
     assert again == shapes and len(shapes) == 4
     its_own = sum(int(shape[1:].split(",")[0]) for shape in shapes)
-    assert before == 300 + ASKED_AGAIN + CHECKED + its_own, "all samples, then some of the largest again"
+    assert before == 300 + ASKED_AGAIN + CHECKED + its_own, (
+        "all samples, then some of the largest again"
+    )
     assert after == 32 + 1 + its_own, "the first and the largest"
     worst = one.report["worst_batch"]
     assert worst["scanned_in"] is None and worst["varies"]
@@ -168,20 +191,31 @@ class Ignores(Sentences):
 data = Ignores()
 data[0]
 """
-ON_CARD = HEAD.replace("torch.nn.Parameter(torch.ones(()))", 'torch.nn.Parameter(torch.ones((), device="cuda"))').replace(
-    "(x * weight)", '(x.to("cuda") * weight)'
-)
+ON_CARD = HEAD.replace(
+    "torch.nn.Parameter(torch.ones(()))", 'torch.nn.Parameter(torch.ones((), device="cuda"))'
+).replace("(x * weight)", '(x.to("cuda") * weight)')
 IMAGINARY = {"worst_batch": True, "device": "imaginary", "card": CARD, "trace": True}
 
 
-def test_of_a_data_set_that_ignores_its_index_batches_are_made_of_the_samples_that_were_measured(run_trial):
-    trial = run_trial(ON_CARD + IGNORES + "train(DataLoader(data, 4, collate_fn=pad))\n", **IMAGINARY)
+def test_of_a_data_set_that_ignores_its_index_batches_are_made_of_the_samples_that_were_measured(
+    run_trial,
+):
+    trial = run_trial(
+        ON_CARD + IGNORES + "train(DataLoader(data, 4, collate_fn=pad))\n", **IMAGINARY
+    )
     assert trial.stdout.splitlines() == ["(4, 500) 4"] * 4
-    assert "every batch is made of the largest; they are kept from the scan" in trial.report["worst_batch"]["what"]
+    assert (
+        "every batch is made of the largest; they are kept from the scan"
+        in trial.report["worst_batch"]["what"]
+    )
 
 
-def test_where_a_loaders_workers_get_other_samples_it_is_not_said_that_batches_are_made_of_the_largest(run_trial):
-    trial = run_trial(HEAD + IGNORES + "train(DataLoader(data, 4, collate_fn=pad))\n", worst_batch=True)
+def test_where_a_loaders_workers_get_other_samples_it_is_not_said_that_batches_are_made_of_the_largest(
+    run_trial,
+):
+    trial = run_trial(
+        HEAD + IGNORES + "train(DataLoader(data, 4, collate_fn=pad))\n", worst_batch=True
+    )
     assert "batches need not be made of the largest" in trial.report["worst_batch"]["what"]
     assert len(trial.stdout.splitlines()) == 4
 
@@ -225,8 +259,14 @@ def collate(texts):
 
 
 @pytest.mark.parametrize("collate", [FAILS, RANDOM, COPIES], ids=["fails", "random", "on the card"])
-def test_a_collate_fn_that_says_nothing_of_one_sample_leaves_the_order_by_characters(run_trial, collate):
-    trial = run_trial(ON_CARD + TEXTS.replace("DEFINED", collate).replace("BATCH", "4"), **IMAGINARY)
+def test_a_collate_fn_that_says_nothing_of_one_sample_leaves_the_order_by_characters(
+    run_trial, collate
+):
+    trial = run_trial(
+        ON_CARD + TEXTS.replace("DEFINED", collate).replace("BATCH", "4"), **IMAGINARY
+    )
     worst = trial.report["worst_batch"]
     assert trial.failures == [] and len(trial.stdout.splitlines()) == 4
-    assert worst["what"].endswith("every batch is made of the largest") and worst["indices"][0] == 88
+    assert (
+        worst["what"].endswith("every batch is made of the largest") and worst["indices"][0] == 88
+    )

@@ -14,24 +14,42 @@ from fcd_torch import FCD
 from fcd_torch.utils import SmilesDataset
 
 from brimful.errors import UsageError
-from brimful.recipes.ood_dpo.encoders import encoder
-from brimful.recipes.ood_dpo.encoders.chemnet import chemnet
-from brimful.recipes.ood_dpo.encoders.chemnet_symbols import LONGEST, SYMBOLS, symbols
-from brimful.recipes.ood_dpo.features import encode
-from brimful.recipes.ood_dpo.settings import EncoderOptions
+from recipes.ood_dpo.encoders import encoder
+from recipes.ood_dpo.encoders.chemnet import chemnet
+from recipes.ood_dpo.encoders.chemnet_symbols import LONGEST, SYMBOLS, symbols
+from recipes.ood_dpo.features import encode
+from recipes.ood_dpo.settings import EncoderOptions
 
 MOLECULES = [
-    "C", "CCO", "C[C@H](N)C(=O)O", "F/C=C/Cl", "BrCCBr", "C[Si](C)(C)C", "[Na+].[Cl-]", "CC(=O)Oc1ccccc1C(=O)O",
-    "CN1CCC[C@H]1c1cccnc1", "[Al+3].CCO", "O=C(NCc1ccccc1)[C@@H]1CCCN1", "C1CC2CCC1CC2", "c1ccc2c(c1)[nH]c1ccccc12",
-    *("C" * n for n in (2, 3, 4, 5, 6, 7, 8, 100, 340, 343, 344, 345, 346, 347, 348, 349, 350, 351, 400)),
+    "C",
+    "CCO",
+    "C[C@H](N)C(=O)O",
+    "F/C=C/Cl",
+    "BrCCBr",
+    "C[Si](C)(C)C",
+    "[Na+].[Cl-]",
+    "CC(=O)Oc1ccccc1C(=O)O",
+    "CN1CCC[C@H]1c1cccnc1",
+    "[Al+3].CCO",
+    "O=C(NCc1ccccc1)[C@@H]1CCCN1",
+    "C1CC2CCC1CC2",
+    "c1ccc2c(c1)[nH]c1ccccc12",
+    *(
+        "C" * n
+        for n in (2, 3, 4, 5, 6, 7, 8, 100, 340, 343, 344, 345, 346, 347, 348, 349, 350, 351, 400)
+    ),
     "N" + "C(=O)CN" * 60,
-]  # fmt: skip
+]
 
 
 def by_the_package(smiles: list[str]) -> np.ndarray:
     data = SmilesDataset(smiles)
     with torch.no_grad():
-        inputs = torch.tensor(np.stack([data[index] for index in range(len(data))])).transpose(1, 2).float()
+        inputs = (
+            torch.tensor(np.stack([data[index] for index in range(len(data))]))
+            .transpose(1, 2)
+            .float()
+        )
         return FCD(device="cpu").model(inputs).numpy()
 
 
@@ -59,7 +77,9 @@ def test_symbols_are_read_as_the_package_reads_them():
 def test_a_process_that_reads_symbols_imports_no_torch():
     assert symbols.__module__ == encoder(EncoderOptions(), "cpu").prepare.__module__
     program = f"import sys, {symbols.__module__}; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "False\n"
 
 

@@ -1,0 +1,1 @@
+"""What two of the recipes share."""

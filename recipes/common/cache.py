@@ -1,0 +1,95 @@
+"""Where recipes keep what they made of their data, the lock under which one process makes it, and
+files that are whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from filelock import FileLock, Timeout
+
+from brimful.errors import DiskFull, UsageError
+
+Say = Callable[[str], None]
+T = TypeVar("T")
+
+
+def cache_folder(recipe: str) -> Path:
+    """brimful's folder among the user's caches: under XDG_CACHE_HOME, which is ~/.cache by default."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    return Path(root) / "brimful" / recipe
+
+
+@contextlib.contextmanager
+def lock(path: Path, work: str, say: Say) -> Iterator[None]:
+    """Held by one process at a time while it makes `path` ("drawing" it); the kernel takes it from
+    a process that dies.
+    """
+    held = FileLock(f"{path}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            held.acquire(timeout=0)
+        except Timeout:
+            say(f"Another process is {work} {path.name}: waiting for it.")
+            held.acquire()
+    except OSError as error:
+        raise unwritable(path.parent, error) from error
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def made_once(
+    path: Path, work: str, find: Callable[[Say], T | None], make: Callable[[], None], say: Say
+) -> T | None:
+    """What `find` gives, after `make` where that is None. Of any number of processes at once one
+    makes, the others wait.
+
+    Raises DiskFull, and UsageError where the folder cannot be written.
+    """
+    found = find(say)
+    if found is None:
+        with lock(path, work, say):
+            found = find(lambda _: None)  # another process may have made it meanwhile
+            if found is None:
+                try:
+                    make()
+                except OSError as error:
+                    full = DiskFull(
+                        str(path),
+                        "nothing of this data",
+                        suggestion="Free some space, or choose another --cache.",
+                    )
+                    raise (
+                        full if DiskFull.caused(error) else unwritable(path.parent, error)
+                    ) from error
+                found = find(say)
+    return found
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """On the disk when this returns, and under its name only once it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def unwritable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"Data cannot be kept in {folder}: {error.strerror}.",
+        "It is made once and kept there, so the folder must be writable.",
+        "Choose another one with --cache.",
+    )

@@ -1,0 +1,210 @@
+"""The command line of a recipe: the engine's `Config`, presets under it, and its exit codes.
+
+    presets = Presets(SMALL, LARGE, on_a_card=SMALL_ON_A_CARD)
+    app = App(name="python -m recipes.NAME", config=presets.apply)
+
+    @app.default
+    def train(*, preset: str = presets.default, own: OwnOptions = ..., config: Config = ...) -> int:
+    ...
+
+    sys.exit(run(app, sys.argv[1:]))
+
+The fields of the dataclasses are the flags; a preset gives values to those that the command line
+leaves out, and `presets.rows` says of each where its value comes from. Importing this imports no
+torch, so that --help is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cyclopts import App, ArgumentCollection, CycloptsError, Token
+
+from brimful.errors import BrimfulError, UsageError, nearest
+from brimful_inside.script import ends_with
+from brimful_train.checking import Effective
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Values of flags by their names without dashes ("batch-size").
+
+    why: where they come from, in a sentence. assumed: of single flags, why nothing better than an
+    assumption is known.
+    """
+
+    name: str
+    why: str
+    flags: Mapping[str, str | int | float | bool]
+    assumed: Mapping[str, str]
+
+
+class Presets:
+    """`apply` is an App's `config`: it gives the flags of --preset (the first one without it) their
+    values, and fills `rows`.
+
+    on_a_card: what stands in for the preset of the same name where --device is no CPU.
+    """
+
+    def __init__(self, *presets: Preset, on_a_card: Preset | None = None) -> None:
+        self.default, self._on_a_card = presets[0].name, on_a_card
+        self.presets = {preset.name: preset for preset in presets}
+        self.rows: list[Effective] = []
+
+    def apply(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        flags = {argument.name.removeprefix("--"): argument for argument in arguments}
+        if "preset" not in flags:
+            return
+        tokens = {name: argument.tokens for name, argument in flags.items() if argument.tokens}
+        given = {
+            name: " ".join(str(one.value or one.implicit_value) for one in some)
+            for name, some in tokens.items()
+        }
+        preset = self.find(given.pop("preset", self.default), given.get("device", "auto"))
+        freed = _freed(given, preset)
+        self.rows = [Effective(name, None, None, why) for name, why in freed.items()]
+        for name, value in preset.flags.items():
+            if name not in given and name not in freed:
+                assumed = preset.assumed.get(name)
+                self.rows.append(
+                    Effective(
+                        name,
+                        None,
+                        value,
+                        f"preset {preset.name}" + (f"; {assumed}" if assumed else ""),
+                    )
+                )
+                flags[name].append(
+                    Token(keyword=f"--{name}", value=str(value), source=f"preset {preset.name}")
+                )
+        if "given" in flags and not flags["given"].tokens:  # what a preset gave, a policy may lower
+            names = ",".join(
+                ".".join(flags[name].keys) for name in given if len(flags[name].keys) > 1
+            )
+            flags["given"].append(
+                Token(keyword="--given", value=names or "config", source="what was given")
+            )
+        every = "checkpoint-every-epochs"
+        if (
+            every not in given
+            and {"checkpoint-every-steps", "checkpoint-every-minutes", "save-every"} & given.keys()
+        ):
+            flags[every].append(
+                Token(keyword=f"--{every}", value="none", source="another interval")
+            )  # in place of epochs
+        for name, value in given.items():
+            has = (
+                f"; preset {preset.name} has {preset.flags[name]}"
+                if str(preset.flags.get(name, value)) != value
+                else ""
+            )
+            self.rows.append(Effective(name, value, value, f"given{has}"))
+
+    def find(self, name: str, device: str) -> Preset:
+        """As it is on a device: what was measured on a CPU is not taken to a card unchanged."""
+        if name not in self.presets:
+            close = nearest(name, self.presets)
+            more = f" Nearest: {close[0]}." if close else ""
+            names = ", ".join(self.presets)
+            raise UsageError(
+                f"--preset {name}: there is no such preset.",
+                suggestion=f"Name one of {names}.{more}",
+            )
+        card = self._on_a_card
+        if card is None or card.name != name:
+            return self.presets[name]
+        if device == "auto":
+            from brimful_train.distributed.ranks import device_for
+
+            device = device_for(device).type
+        return self.presets[name] if device == "cpu" else card
+
+
+def _freed(given: Mapping[str, str], preset: Preset) -> dict[str, str]:
+    """Flags of a preset that do not hold with what was given, and why.
+
+    Its effective batch and its limit of tokens go with its batch size: neither shall cap one that
+    was given. Its scaling rule scales its learning rate, not one that was given.
+    """
+    freed = {}
+    effective = preset.flags.get("effective-batch")
+    by = next((name for name in ("batch-size", "accumulation") if name in given), None)
+    if by and effective is not None and "effective-batch" not in given:
+        freed["effective-batch"] = (
+            f"--{by} is given: the preset's {effective:,} is not kept (--effective-batch "
+            f"{effective} keeps it)"
+        )
+    if "batch-size" in given and "max-tokens" in preset.flags and "max-tokens" not in given:
+        most = preset.flags["max-tokens"]
+        freed["max-tokens"] = (
+            f"--batch-size is given: batches have that many samples (--max-tokens {most} holds "
+            "them to it)"
+        )
+    if (
+        "lr" in given
+        and "scaling" in preset.flags
+        and not {"scaling", "reference-batch"} & given.keys()
+    ):
+        for name in ("scaling", "reference-batch"):
+            freed[name] = (
+                "--lr is given: it is taken as it is, not scaled from batch "
+                f"{preset.flags['reference-batch']:,}"
+            )
+    return freed
+
+
+def is_first() -> bool:
+    """Whether this process speaks for all: rank 0, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def say(sentence: str) -> None:
+    """On standard error: standard output is for results."""
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def run(app: App, argv: Sequence[str]) -> int:
+    """Runs one command line of a recipe and returns its exit code (brimful.errors has them).
+
+    The first rank reports an error in full, with the flags in place of Config's names. Every other
+    rank prints a line, as it may be the only one to fail.
+    """
+    try:
+        function, bound, _ = app.parse_args(list(argv), exit_on_error=False, print_error=False)
+        return function(*bound.args, **bound.kwargs) or 0
+    except CycloptsError as error:
+        return _failed(
+            UsageError(" ".join(str(error).split()), suggestion="--help lists all options."),
+            app,
+            argv,
+        )
+    except BrimfulError as error:
+        return _failed(error, app, argv)
+    except KeyboardInterrupt:
+        say("Interrupted.")
+        return 130
+    except BrokenPipeError:  # `... read folder | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _failed(error: BrimfulError, app: App, argv: Sequence[str]) -> int:
+    ends_with(error)
+    command = app.parse_commands(list(argv))[1][-1]
+    arguments = (
+        command.assemble_argument_collection() if command.default_command is not None else ()
+    )
+    flags = {".".join(("config", *argument.keys)): argument.name for argument in arguments}
+    for sentence in (
+        error.sentences() if is_first() else (f"rank {os.environ['RANK']}: {error.problem}",)
+    ):
+        say(
+            re.sub(
+                r"config(\.\w+)+", lambda found: flags.get(found.group(), found.group()), sentence
+            )
+        )
+    return error.exit_code

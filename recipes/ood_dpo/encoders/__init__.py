@@ -1,0 +1,55 @@
+"""Encoders: each turns a molecule into `width` numbers, in two stages. Importing this imports no
+torch.
+
+RDKit's part (`prepare`) runs in worker processes; the network's (`encode`) on the device, in
+batches that `features.py` makes by `cost`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from brimful.errors import UsageError
+from recipes.ood_dpo.settings import EncoderOptions
+
+
+class Encoder(Protocol):
+    """Loads its network at its first `encode`: features that are in the cache need none.
+
+    name: as in --encoder. key: a digest of all that decides the numbers (weights, versions of the
+    featuriser).
+    budget: what the costs of a batch may add up to. prepare: a function at the top of a module, as
+    workers import it; None: it cannot be encoded.
+    """
+
+    name: str
+    key: str
+    width: int
+    budget: float
+    prepare: Callable[[str], Any]
+
+    def cost(self, prepared: Any) -> float:
+        """What one molecule takes of a batch's budget."""
+        ...
+
+    def encode(self, prepared: Sequence[Any]) -> np.ndarray:
+        """(n, width) float32, computed on the encoder's device. May raise what an allocator raises:
+        the batch is halved.
+        """
+        ...
+
+
+def encoder(options: EncoderOptions, device: str) -> Encoder:
+    """Raises UsageError where its package or its weights are missing."""
+    try:
+        module = importlib.import_module(f"recipes.ood_dpo.encoders.{options.encoder}")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--encoder {options.encoder} needs the package {error.name}, which is not installed.",
+            suggestion="pip install 'brimful[ood]'",
+        ) from error
+    return getattr(module, options.encoder)(options, device)

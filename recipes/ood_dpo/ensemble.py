@@ -1,0 +1,436 @@
+"""Many heads trained at once: one stacked model whose every layer is one batched product.
+
+The head is small, so a card or a CPU does nothing but wait for it. Thirty of them (ten seeds on
+three data sets) make products that are worth starting. Each member has its own rows, order,
+dropout, clipping and early stop, and its numbers do not depend on
+who else is in the ensemble: they are those of `recipe.train_head` to rounding.
+
+Members of one ensemble have as many training pairs as each other, so that their epochs and learning
+rates go together.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from brimful.errors import UsageError
+from brimful_train.config import Config
+from brimful_train.data.epoch_sampler import EpochSampler
+from brimful_train.optim.optimizers import set_lr
+from brimful_train.optim.schedules import Schedule
+from recipes.ood_dpo.head import energies, make_head
+from recipes.ood_dpo.loss import head_loss
+from recipes.ood_dpo.metrics import metrics
+from recipes.ood_dpo.pairs import PairData, pair_data
+from recipes.ood_dpo.settings import HeadOptions
+
+# Settings of the engine that would change a training, or what is asked of it, and that an ensemble
+# has not.
+_AT_THEIR_DEFAULTS = (
+    *(
+        "batch.eval_batch",
+        "batch.max_tokens",
+        "batch.drop_last",
+        "scaling.rule",
+        "scaling.reference_batch",
+        "data.workers",
+    ),
+    *(
+        "backend",
+        "parallel",
+        "overlap",
+        "gradient_checkpointing",
+        "compile",
+        "cuda_graphs",
+        "channels_last",
+        "on_nan",
+    ),
+    *("memory_budget", "eval_every_epochs", "tensorboard"),
+)
+_ONE_OF = {
+    "optimizer.name": ("adamw",),
+    "precision": ("fp32", "bf16"),
+    "batch.accumulation": (None, 1),
+}
+
+
+def check_settings(config: Config) -> None:
+    """Raises UsageError for settings that an ensemble would not train by."""
+    usual = Config(out=config.out)
+    allowed = {name: (attrgetter(name)(usual),) for name in _AT_THEIR_DEFAULTS} | _ONE_OF
+    allowed["batch.effective"] = (None, config.batch.micro_batch)
+    refused = {
+        name: attrgetter(name)(config)
+        for name, values in allowed.items()
+        if attrgetter(name)(config) not in values
+    }
+    if refused:
+        raise UsageError(
+            "An ensemble does not train by "
+            f"{', '.join(f'config.{name} = {value!r}' for name, value in refused.items())}.",
+            "It has adamw, fp32 or bf16, one batch an update, an evaluation each epoch, any "
+            "schedule, clipping and patience.",
+            "Leave that out, or choose --engine local or ray in a sweep.",
+        )
+
+
+@dataclass(frozen=True)
+class Member:
+    """One training: its weights, order and masks come from the seed.
+
+    arrays: the features of each split, which members may share. rows: which of them, in place of
+    features.
+    """
+
+    seed: int
+    arrays: Mapping[str, np.ndarray]
+    rows: PairData
+
+    def validation(self) -> tuple[np.ndarray, np.ndarray]:
+        """Features (n, width) in distribution, and out of it."""
+        return self.arrays["iid_val"][self.rows.validation_id], self.arrays["ood_val"][
+            self.rows.validation_ood
+        ]
+
+
+def member(
+    arrays: Mapping[str, np.ndarray], seed: int, domains: Sequence[str] | None = None
+) -> Member:
+    """`domains`: of the rows of ood_val, as in `pair_data`."""
+    places = {name: np.arange(len(array)) for name, array in arrays.items()}
+    return Member(seed, arrays, pair_data(places, seed, domains))
+
+
+@dataclass
+class Trained:
+    """What became of a member. `curve`: (samples seen, validation AUROC, mean loss since the last)
+    at each evaluation.
+    """
+
+    weights: dict[str, torch.Tensor] = field(default_factory=dict)
+    curve: list[tuple[int, float, float]] = field(default_factory=list)
+    best_auroc: float = -math.inf
+    best_samples: int = 0
+    updates: int = 0
+    seconds: float = 0.0  # its share of the time of all
+    error: str = ""
+
+    @property
+    def samples(self) -> int:
+        return self.curve[-1][0] if self.curve else 0
+
+
+class Ensemble:
+    """Trains `members` until each has stopped. `state`: a file from which a killed training goes
+    on, bit for bit.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        options: HeadOptions,
+        config: Config,
+        device: torch.device,
+        state: Path | None = None,
+    ) -> None:
+        check_settings(config)
+        self.members, self.options, self.config, self.device, self.state = (
+            members,
+            options,
+            config,
+            device,
+            state,
+        )
+        self.pairs = members[0].rows.pairs
+        if any(member.rows.pairs != self.pairs for member in members):
+            raise ValueError("members of one ensemble have as many training pairs as each other")
+        self.batch = min(config.batch.micro_batch, self.pairs)
+        self.loss = head_loss(options)
+        self.total = config.epochs * self.pairs
+        if config.max_steps is not None:  # the learning rate comes to its end there as well
+            self.total = min(self.total, config.max_steps * self.batch)
+        self.schedule = Schedule(config.schedule, config.optimizer.lr, self.total, self.pairs)
+        self.results = [Trained() for _ in members]
+        self.alive = list(range(len(members)))
+        self.epoch, self.updates, self.seen = 0, 0, 0  # seen: samples of each living member
+        self.samplers = [
+            EpochSampler(self.pairs, seed=m.seed, micro_batch=self.batch, accumulation=1)
+            for m in members
+        ]
+        self.validation = [member.validation() for member in members]
+        self.rows, self.places = _pool(members, device)
+        self._build()
+
+    def _build(self) -> None:
+        heads = [make_head(self.options, member.seed) for member in self.members]
+        self.judge = make_head(self.options, 0).to(
+            self.device
+        )  # takes one member's weights after the other
+        self.template = make_head(self.options, 0).to("meta")
+        stacked, self.buffers = torch.func.stack_module_state(heads)
+        self.buffers = {name: buffer.to(self.device) for name, buffer in self.buffers.items()}
+        self.parameters = {
+            name: nn.Parameter(one.detach().to(self.device)) for name, one in stacked.items()
+        }
+        decays = {
+            name: value.dim() > 2 for name, value in self.parameters.items()
+        }  # biases do not, as in brimful_train
+        settings = self.config.optimizer
+        weights, biases = (
+            [self.parameters[name] for name in decays if decays[name] is on] for on in (True, False)
+        )
+        groups = [
+            {"params": weights, "weight_decay": settings.weight_decay},
+            {"params": biases, "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(
+            groups,
+            lr=settings.lr,
+            betas=(settings.beta1, settings.beta2),
+            eps=settings.eps,
+            fused=self.device.type in ("cpu", "cuda"),
+        )
+
+    def _forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(members, n, width) → (members, n): `vmap` turns each layer into one batched product."""
+
+        def of_one(
+            parameters: dict[str, Any], buffers: dict[str, torch.Tensor], x: torch.Tensor
+        ) -> torch.Tensor:
+            return torch.func.functional_call(self.template, (parameters, buffers), (x,))
+
+        return torch.func.vmap(of_one)(self.parameters, self.buffers, x)
+
+    def train(
+        self, stopped: Callable[[int, Trained], None] | None = None, state_every_s: float = 20.0
+    ) -> list[Trained]:
+        """Calls `stopped` for each member as soon as it has stopped, with its best weights."""
+        saved = time.perf_counter()
+        stopped = stopped or (lambda index, result: None)
+        if self.state is not None and self.state.exists():
+            self._load(self.state)
+        for index, result in enumerate(self.results):
+            if index not in self.alive:  # stopped before the kill, perhaps not yet written down
+                stopped(index, result)
+        while self.alive:
+            begun = time.perf_counter()
+            losses = self._train_epoch()
+            ended = self._evaluate(losses)
+            now = time.perf_counter()
+            for index in self.alive:
+                self.results[index].seconds += (now - begun) / len(self.alive)
+            for index in ended:
+                stopped(index, self.results[index])
+            self._keep([index for index in self.alive if index not in ended])
+            if self.state is not None and self.alive and now - saved > state_every_s:
+                self._save(self.state)
+                saved = now
+        return self.results
+
+    def _train_epoch(self) -> torch.Tensor:
+        """Mean loss of each living member over the epoch."""
+        orders = torch.from_numpy(
+            np.stack([self.samplers[index].order(self.epoch) for index in self.alive])
+        ).to(self.device)
+        sums = torch.zeros(len(self.alive), device=self.device)
+        for begin in range(0, self.pairs, self.batch):
+            if self._over(self.epoch * self.pairs + begin):
+                break
+            taken = orders[:, begin : begin + self.batch]
+            sums += (
+                self._update(taken, self.epoch * self.pairs + begin + taken.shape[1])
+                * taken.shape[1]
+            )
+        self.epoch += 1
+        return sums / self.pairs
+
+    def _rows(self, taken: torch.Tensor, side: int) -> torch.Tensor:
+        """Features (members, n, width) of the pairs' molecules in distribution (side 0) or out of
+        it.
+        """
+        places = self.places[side, self.alive].gather(1, taken)
+        return self.rows.index_select(0, places.flatten()).view(*taken.shape, -1)
+
+    def _over(self, samples: int) -> bool:
+        most = self.config.max_steps
+        return samples >= self.total or (most is not None and self.updates >= most)
+
+    def _update(self, taken: torch.Tensor, samples: int) -> torch.Tensor:
+        """One update of each member on its rows `taken` (members, n); `samples`: seen at its end.
+        Losses (members,).
+        """
+        with torch.autocast(
+            self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"
+        ):
+            energies = [
+                self._forward(self._rows(taken, side)) for side in (0, 1)
+            ]  # in distribution first, as in `recipe`
+        losses = self.loss(*energies)
+        losses.sum().backward()
+        if self.config.clip_norm:
+            clip_each(self.parameters.values(), self.config.clip_norm)
+        set_lr(self.optimizer, self.schedule.lr(samples))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.updates, self.seen = self.updates + 1, samples
+        return losses.detach()
+
+    @torch.no_grad()
+    def _evaluate(self, losses: torch.Tensor) -> list[int]:
+        """Measures each living member; the indices of those that are done."""
+        ended, done = [], self._over(self.epoch * self.pairs)
+        for place, (index, loss) in enumerate(zip(self.alive, losses.tolist(), strict=True)):
+            result = self.results[index]
+            result.updates, samples = self.updates, self.seen
+            if not math.isfinite(loss):
+                result.error = f"The loss became {loss} within the first {samples:,} samples."
+                ended.append(index)
+                continue
+            area = metrics(*(self.energies_of(index, rows) for rows in self.validation[index]))[
+                "auroc"
+            ]
+            result.curve.append((samples, area, loss))
+            if area > result.best_auroc:
+                result.best_auroc, result.best_samples = area, samples
+                result.weights = {
+                    name: value.cpu().clone() for name, value in self._weights_of(place).items()
+                }
+            if done or samples - result.best_samples >= (self.config.patience_samples or math.inf):
+                ended.append(index)
+        return ended
+
+    def _weights_of(self, place: int) -> dict[str, torch.Tensor]:
+        """Views of one member's."""
+        return {
+            name: value.detach()[place] for name, value in (self.parameters | self.buffers).items()
+        }
+
+    def energies_of(self, index: int, rows: np.ndarray) -> np.ndarray:
+        """By a living member as it is now."""
+        self.judge.load_state_dict(self._weights_of(self.alive.index(index)))
+        return energies(self.judge, rows, self.device)
+
+    def _keep(self, alive: list[int]) -> None:
+        """Members that stopped leave the products."""
+        if len(alive) == len(self.alive):
+            return
+        places = torch.tensor(
+            [self.alive.index(index) for index in alive], dtype=torch.int64, device=self.device
+        )
+        self.buffers = {name: buffer[places] for name, buffer in self.buffers.items()}
+        for parameter in self.parameters.values():
+            parameter.data = parameter.data[places]
+            state = self.optimizer.state[parameter]
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = state[name][places]
+        self.alive = alive
+
+    def _save(self, path: Path) -> None:
+        """Parameters, moments and best weights; in the header all that is no tensor. The file is
+        whole or not there.
+        """
+        tensors = {
+            f"best.{i}.{name}": value
+            for i, r in enumerate(self.results)
+            for name, value in r.weights.items()
+        }
+        tensors |= {
+            f"now.{name}": value.detach()
+            for name, value in (self.parameters | self.buffers).items()
+        }
+        for name, parameter in self.parameters.items():
+            tensors |= {
+                f"state.{kind}.{name}": value
+                for kind, value in self.optimizer.state[parameter].items()
+            }
+        rest = [
+            {name: value for name, value in vars(result).items() if name != "weights"}
+            for result in self.results
+        ]
+        header = {
+            "alive": self.alive,
+            "epoch": self.epoch,
+            "updates": self.updates,
+            "seen": self.seen,
+            "results": rest,
+        }
+        partial = path.with_name(f"{path.name}.partial")
+        save_file(
+            {name: value.contiguous() for name, value in tensors.items()},
+            partial,
+            {"ensemble": json.dumps(header)},
+        )
+        partial.replace(path)
+
+    def _load(self, path: Path) -> None:
+        with safe_open(path, "pt", device=str(self.device)) as file:
+            header: dict[str, Any] = json.loads(file.metadata()["ensemble"])
+            # A file's tensors lie at any byte. Products of what is aligned otherwise may add up in
+            # another order: cloned.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        self.alive, self.epoch, self.updates = header["alive"], header["epoch"], header["updates"]
+        self.seen = header["seen"]
+        self.results = [Trained(**result) for result in header["results"]]
+        for result in self.results:
+            result.curve = [(samples, area, loss) for samples, area, loss in result.curve]
+        for name, value in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "best":
+                index, _, name = rest.partition(".")
+                self.results[int(index)].weights[name] = value.cpu()
+            elif kind == "state":
+                which, _, name = rest.partition(".")
+                self.optimizer.state[self.parameters[name]][which] = value
+            elif rest in self.parameters:
+                self.parameters[rest].data = value
+            else:
+                self.buffers[rest] = value
+
+
+def clip_each(parameters: Iterable[torch.Tensor], most: float) -> None:
+    """`torch.nn.utils.clip_grad_norm_` for each member by itself: its gradients are the first
+    dimension's.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in gradients]).norm(dim=0)
+    factors = (most / (norms + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
+
+
+def _pool(members: Sequence[Member], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """All features to train on, of members that share arrays once; and where among them the
+    molecules of each pair are, in and
+    out of distribution: int64 (2, members, pairs)."""
+    sides = [
+        [(one.arrays[name], rows) for one, rows in pairs]
+        for name, pairs in (
+            ("train", [(m, m.rows.train_id) for m in members]),
+            ("ood_val", [(m, m.rows.train_ood) for m in members]),
+        )
+    ]
+    arrays = {id(array): array for side in sides for array, _ in side}
+    starts = dict(
+        zip(
+            arrays,
+            np.cumsum([0, *(len(array) for array in arrays.values())])[:-1].tolist(),
+            strict=True,
+        )
+    )
+    places = np.array([[starts[id(array)] + rows for array, rows in side] for side in sides])
+    return torch.from_numpy(np.concatenate(list(arrays.values()))).to(device), torch.from_numpy(
+        places
+    ).to(device)

@@ -1,0 +1,360 @@
+"""The molecule recipe from top to bottom: features, pairs, head, loss, what is measured, and one
+training with its files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from brimful.errors import UsageError
+from brimful.units import GIB
+from brimful_inside.script import is_imaginary, keeps_writes_out
+from brimful_train.checking import Effective
+from brimful_train.config import Config
+from brimful_train.data.arrays import Arrays
+from brimful_train.distributed.ranks import device_for
+from brimful_train.engine import Result, fit
+from brimful_train.reporting.peak_memory import Peak, Peaks
+from brimful_train.reporting.progress_log import settings_table
+from brimful_train.task import Batch, Rows, Task
+from recipes.common.facts import check_resumable, trained_weights, write_facts
+from recipes.common.running import is_first, say
+from recipes.ood_dpo import baselines, files
+from recipes.ood_dpo.datasets import Dataset, classes, load_dataset
+from recipes.ood_dpo.ensemble import Member, member
+from recipes.ood_dpo.experiments import MEASURES
+from recipes.ood_dpo.features import EncodingStats, Features, features_of
+from recipes.ood_dpo.head import EnergyHead, energies, make_head
+from recipes.ood_dpo.loss import DECOMPOSE, head_loss
+from recipes.ood_dpo.metrics import metrics, summary
+from recipes.ood_dpo.pairs import PairData, pair_data
+from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions
+
+FILE_NAME = "ood_dpo.json"
+NEAR = 0.05  # an energy difference at the boundary: the authors'
+UNKNOWN = dict.fromkeys(("auroc", "aupr", "fpr95"), math.nan)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a training's checkpoints belong to."""
+
+    dataset: str
+    data: str
+    encoder: str
+    seed: int
+    pairs: int
+    validation_halves: str
+    loss: str
+    hidden: int
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A data set and its features by one encoder."""
+
+    dataset: Dataset
+    features: Features
+
+    def smiles(self, split: str) -> list[str]:
+        molecules = self.dataset.splits[split].smiles
+        return [molecules[index] for index in self.features.kept[split]]
+
+    def _domains(self) -> list[str]:
+        domains = self.dataset.splits["ood_val"].domains
+        return [domains[index] for index in self.features.kept["ood_val"]]
+
+    def pairs(self, seed: int) -> PairData:
+        return pair_data(self.features.arrays, seed, self._domains())
+
+    def member(self, seed: int) -> Member:
+        return member(self.features.arrays, seed, self._domains())
+
+    def known(self, seed: int) -> baselines.Known:
+        """For a baseline: the same molecules out of distribution as the head of this seed trains
+        on.
+        """
+        arrays, kept = self.features.arrays, self.features.kept
+        try:
+            labels = classes(self.dataset)
+        except UsageError:  # one class only: the baselines that need two say so
+            labels = {
+                name: np.full(len(molecules.smiles), -1)
+                for name, molecules in self.dataset.splits.items()
+            }
+        return baselines.Known(
+            arrays["train"],
+            labels["train"][kept["train"]],
+            self.smiles("train"),
+            arrays["iid_val"],
+            labels["iid_val"][kept["iid_val"]],
+            self._met(seed),
+        )
+
+    def trivial(self, seed: int) -> dict[str, float]:
+        """`metrics` on the test molecules of the baseline that knows heavy atoms and rings alone."""
+        score = baselines.trivial(self.smiles("train"), self._met(seed))
+        return metrics(
+            *(
+                score(self.features.arrays[split], self.smiles(split))
+                for split in ("iid_test", "ood_test")
+            )
+        )
+
+    def _met(self, seed: int) -> list[str]:
+        """The molecules out of distribution that the head of this seed trains on."""
+        of_ood = self.smiles("ood_val")
+        return [of_ood[index] for index in np.unique(self.member(seed).rows.train_ood)]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained head, with the weights of its best evaluation, and what it says of the validation
+    and test molecules.
+
+    energies: of validation_id, validation_ood, test_id and test_ood. trivial: `metrics` of heavy
+    atoms and rings alone; empty where nothing is written.
+    """
+
+    head: EnergyHead
+    result: Result
+    energies: Mapping[str, np.ndarray]
+    trivial: Mapping[str, float] = field(default_factory=dict)
+
+    def measures(self, part: str) -> dict[str, Any]:
+        """`metrics.summary` of "validation" or "test"."""
+        return summary(self.energies[f"{part}_id"], self.energies[f"{part}_ood"])
+
+
+def train(
+    config: Config,
+    dataset: DatasetOptions,
+    encoder: EncoderOptions,
+    head: HeadOptions,
+    seeds: int,
+    title: str,
+    rows: Sequence[Effective],
+) -> list[Trained]:
+    """A training for each of `seeds` seeds from config.seed on, one after the other. `rows` say
+    where each flag comes from.
+
+    Raises what `brimful_train.fit` raises, and UsageError for data, encoder and splits that do not
+    do.
+    """
+    data = load_dataset(dataset, say if is_first() else lambda _: None)
+    features = features_of(
+        data, encoder, device=config.device, say=say if is_first() else lambda _: None
+    )
+    if is_first():
+        say("\n".join([title, *settings_table(rows)]))
+    every, trained = [config.seed + number for number in range(seeds)], []
+    for seed in every:
+        out = config.out if seeds == 1 else config.out / f"seed-{seed}"
+        trained.append(
+            train_seed(
+                dataclasses.replace(config, out=out, seed=seed),
+                Loaded(data, features),
+                encoder,
+                head,
+            )
+        )
+    if is_first() and not keeps_writes_out():
+        tests = [one.measures("test") for one in trained]
+        files.write_dataset_metrics(config.out, data.name, every, tests)
+        files.write_config(
+            config.out, settings_of(config, dataset=dataset, encoder=encoder, head=head)
+        )
+        say(
+            f"Test, molecules out of distribution being the positive class: {_means(tests)}; by "
+            "heavy atoms and rings alone "
+            f"{_means([one.trivial for one in trained])}. Files in {config.out}."
+        )
+    return trained
+
+
+def _means(measured: Sequence[Mapping[str, Any]]) -> str:
+    return " · ".join(f"{name} {np.mean([one[name] for one in measured]):.4f}" for name in MEASURES)
+
+
+def train_seed(
+    config: Config, loaded: Loaded, encoder: EncoderOptions, head: HeadOptions
+) -> Trained:
+    """One training and its files."""
+    data, pairs = loaded.dataset, loaded.pairs(config.seed)
+    facts = Facts(
+        data.name,
+        data.fingerprint,
+        encoder.encoder,
+        config.seed,
+        pairs.pairs,
+        pairs.halves,
+        head.loss,
+        head.hidden,
+    )
+    check_resumable(config, FILE_NAME, facts)
+    write_facts(config.out, FILE_NAME, facts)
+    trained = train_head(pairs, head, config, phases(loaded.features.encoding, config.device))
+    if is_first() and not keeps_writes_out():
+        out = config.out
+        tested = {
+            split: (loaded.smiles(split), trained.energies[name])
+            for split, name in (("iid_test", "test_id"), ("ood_test", "test_ood"))
+        }
+        trained = dataclasses.replace(trained, trivial=loaded.trivial(config.seed))
+        files.write_evaluation(
+            out, trained.measures("test"), trained.measures("validation"), trained.trivial
+        )
+        files.write_predictions(out, tested)
+        files.write_dynamics(out)
+        files.write_weights(out, trained.head.state_dict())
+        files.write_config(out, settings_of(config, encoder=encoder, head=head))
+    return trained
+
+
+def train_head(
+    pairs: PairData, head: HeadOptions, config: Config, peaks: Peaks | None = None
+) -> Trained:
+    """The training itself. It leaves the engine's checkpoints, statistics and log in config.out,
+    and no other file.
+    """
+    config = held_to(config, pairs.pairs)
+    model = make_head(head, config.seed, pairs.train_id.shape[1])
+    result = fit(head_task(model, pairs, head), config, peaks)
+    if not keeps_writes_out():
+        model.load_state_dict(trained_weights(config.out))
+    device = device_for(config.device)
+    model.to(device)
+    at_once = config.batch.eval_batch or 3 * config.batch.micro_batch
+    parts = ("validation_id", "validation_ood", "test_id", "test_ood")
+    return Trained(
+        model,
+        result,
+        {name: energies(model, getattr(pairs, name), device, at_once) for name in parts},
+    )
+
+
+def held_to(config: Config, pairs: int) -> Config:
+    """A batch of more pairs than there are is one of all of them, and the user reads what that
+    means.
+    """
+    batch = config.batch
+    most = max(batch.micro_batch, batch.effective or 0)
+    if most <= pairs:
+        return config
+    if is_first():
+        say(
+            f"A batch of {most:,} is more than the {pairs:,} pairs of the training data: each "
+            "update takes all of them. "
+            f"Every batch size from {pairs:,} on is this same batch, and an epoch is one update."
+        )
+    effective = min(batch.effective, pairs) if batch.effective is not None else None
+    return dataclasses.replace(
+        config,
+        batch=dataclasses.replace(
+            batch, micro_batch=min(batch.micro_batch, pairs), effective=effective
+        ),
+    )
+
+
+def head_task(model: EnergyHead, pairs: PairData, options: HeadOptions) -> Task:
+    """What the engine trains: a sample is a pair of features, and the loss compares all of a
+    batch's with each other.
+    """
+    compare, ranking = head_loss(options), Ranking()
+
+    def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+        energy_id, energy_ood = model(batch[0]), model(batch[1])
+        if model.training:
+            ranking.note(energy_id, energy_ood)
+        return compare(energy_id, energy_ood)
+
+    def measure(model: nn.Module, batch: Batch) -> Mapping[str, Rows]:
+        features, is_ood = batch
+        return {"energy": Rows(torch.stack([model(features).float(), is_ood], dim=1))}
+
+    def derive(found: Mapping[str, np.ndarray]) -> Mapping[str, float]:
+        energy, is_ood = found["energy"].T
+        low, high = energy[is_ood == 0], energy[is_ood == 1]
+        # A part of the data, tried before the training, may have one class alone; an imaginary card
+        # has no energies.
+        known = len(low) and len(high) and np.isfinite(energy).all() and not is_imaginary()
+        return (metrics(low, high) if known else UNKNOWN) | ranking.summary()
+
+    validation = np.concatenate([pairs.validation_id, pairs.validation_ood])
+    is_ood = np.repeat(
+        np.array([0, 1], dtype=np.float32), [len(pairs.validation_id), len(pairs.validation_ood)]
+    )
+    return Task(
+        name=f"ood_dpo ({options.loss})",
+        model=model,
+        loss=loss,
+        train_data=Arrays(pairs.train_id, pairs.train_ood),
+        eval_data=Arrays(validation, is_ood),
+        measure=measure,
+        derive=derive,
+        best=("auroc", "max"),
+        decomposes=options.loss in DECOMPOSE,
+    )
+
+
+class Ranking:
+    """How the pairs of the training's own batches were ranked since the last evaluation (the
+    authors' training dynamics).
+
+    The energies wait on the device, so that no update waits for them. With several ranks it is this
+    rank's part.
+    """
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def note(self, energy_id: torch.Tensor, energy_ood: torch.Tensor) -> None:
+        self._batches.append((energy_id.detach(), energy_ood.detach()))
+
+    def summary(self) -> dict[str, float]:
+        """Means over batches of: the share of pairs ranked wrong, that of pairs closer than 0.05,
+        and the mean difference.
+        """
+        batches, self._batches = self._batches, []
+        if not batches or is_imaginary():
+            return dict.fromkeys(files.DYNAMICS, math.nan)
+        ranked = [
+            _ranked(*(energies.float().cpu().numpy() for energies in batch)) for batch in batches
+        ]
+        return dict(zip(files.DYNAMICS, np.mean(ranked, axis=0).tolist(), strict=True))
+
+
+def _ranked(low: np.ndarray, high: np.ndarray) -> tuple[float, float, float]:
+    """Of all pairs, in n log n: in the sorted energies, those of the other class that lie above, or
+    near.
+    """
+    low, high = np.sort(low.astype(np.float64)), high.astype(np.float64)
+    pairs = len(low) * len(high)
+    above = len(low) - np.searchsorted(low, high, side="right")
+    near = np.searchsorted(low, high + NEAR, side="left") - np.searchsorted(
+        low, high - NEAR, side="right"
+    )
+    return above.sum() / pairs, near.sum() / pairs, float(high.mean() - low.mean())
+
+
+def phases(encoding: EncodingStats, device: str) -> Peaks:
+    """The encoding's own peak, for the statistics of the training."""
+    peaks = Peaks(device_for(device))
+    gpu, host = encoding.peak_gpu_memory_encoding_gb, encoding.peak_host_gb
+    allocated, resident = (None if gb is None else round(gb * GIB) for gb in (gpu, host))
+    peaks.of["encoding"] = Peak(
+        allocated_bytes=allocated, host_bytes=resident, cached=encoding.cached
+    )
+    return peaks
+
+
+def settings_of(config: Config, **options: Any) -> dict[str, Any]:
+    return {**config.as_json(), **{name: dataclasses.asdict(one) for name, one in options.items()}}

@@ -1,0 +1,185 @@
+"""`study batch-size`: what the batch size does to this head, at equal samples seen and at equal
+updates, over several seeds.
+
+Beside AUROC, time and memory it measures the gradient noise scale: the batch size around which
+larger batches stop to pay. A batch far above it spends samples without need; one that is larger
+than the data is the same batch as the data.
+
+The noise scale is the two-batch estimator of McCandlish et al. 2018 (arXiv 1812.06162, appendix
+A.1): of the squared norms of the gradients of a small and a large batch,
+
+    |G|²  = (B_large |G_large|² - B_small |G_small|²) / (B_large - B_small)
+    S     = (|G_small|² - |G_large|²) / (1/B_small - 1/B_large)
+    B     = S / |G|²            each of the two averaged over updates before it is divided.
+
+It is exact for a loss that is a mean over samples; the loss over all pairs of a batch is so up to
+terms of 1/batch.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from brimful.units import counted
+from brimful_train.config import Config
+from brimful_train.reporting.peak_memory import Peaks
+from recipes.common.cache import write_whole
+from recipes.common.host_allocator import set_host_allocator
+from recipes.common.running import say
+from recipes.ood_dpo import page
+from recipes.ood_dpo.ensemble import Ensemble, Member, Trained, check_settings
+from recipes.ood_dpo.experiments import Point, StudyOptions, write_json
+from recipes.ood_dpo.metrics import metrics
+from recipes.ood_dpo.runs import Bench, Settings
+from recipes.ood_dpo.settings import HeadOptions
+
+PARTS = 4  # a large batch is so many small ones, for the noise scale
+
+
+class Measured(Ensemble):
+    """An ensemble that also sums the squared norms of gradients of small and large batches, for
+    each member.
+    """
+
+    def __init__(
+        self, members: Sequence[Member], options: HeadOptions, config: Config, device: torch.device
+    ) -> None:
+        super().__init__(members, options, config, device)
+        self.squares = torch.zeros(3, len(members), dtype=torch.float64)  # |G|², S, updates
+
+    def _update(self, taken: torch.Tensor, samples: int) -> torch.Tensor:
+        if taken.shape[1] >= 2 * PARTS:
+            small = taken.shape[1] // PARTS
+            large_square, small_square = self._square(taken), self._square(taken[:, :small])
+            of_signal = (taken.shape[1] * large_square - small * small_square) / (
+                taken.shape[1] - small
+            )
+            of_noise = (small_square - large_square) / (1 / small - 1 / taken.shape[1])
+            self.squares[:, self.alive] += torch.stack(
+                [of_signal, of_noise, torch.ones_like(of_noise)]
+            )
+        return super()._update(taken, samples)
+
+    def _square(self, taken: torch.Tensor) -> torch.Tensor:
+        """|G|² of each living member, float64 on the host, without dropout: it is the gradients'
+        noise that is asked for.
+        """
+        self.template.eval()
+        losses = self.loss(*(self._forward(self._rows(taken, side)) for side in (0, 1)))
+        gradients = torch.autograd.grad(losses.sum(), list(self.parameters.values()))
+        self.template.train()
+        return (
+            torch.stack([gradient.flatten(1).double().square().sum(1) for gradient in gradients])
+            .sum(0)
+            .cpu()
+        )
+
+    def noise_scale(self, index: int) -> float | None:
+        """None where no batch was large enough, or chance made the signal's estimate negative."""
+        of_signal, of_noise, updates = self.squares[:, index].tolist()
+        return of_noise / of_signal if updates and of_signal > 0 and of_noise > 0 else None
+
+
+def study_batch_size(settings: Settings, options: StudyOptions) -> int:
+    """Trains all seeds at each size, writes batch_size.json and the page into --out."""
+    check_settings(settings.config)
+    set_host_allocator("keep", settings.device.type)
+    bench = Bench(settings)
+    name, encoder = bench.datasets[0], bench.encoders[0]
+    loaded = bench.load(name, encoder)
+    members = [loaded.member(seed) for seed in range(options.seeds)]
+    pairs = members[0].rows.pairs
+    points: list[Point] = []
+    for equal in ("samples", "updates"):
+        for size in options.sizes:
+            points += at_size(equal, size, members, settings, options)
+            say(_line(points[-options.seeds :], pairs))
+    out: Path = settings.out
+    facts = {"dataset": name, "encoder": encoder, "pairs": pairs, "device": str(settings.device)}
+    write_json(out / "batch_size.json", {**facts, "points": [asdict(point) for point in points]})
+    write_whole(out / "batch_size.html", page.study_page(points, **facts))
+    say(f"The page: {out / 'batch_size.html'}")
+    return 0
+
+
+def at_size(
+    equal: str, size: int, members: Sequence[Member], settings: Settings, options: StudyOptions
+) -> list[Point]:
+    """All seeds at once. Each trains to the end, without an early stop; what is measured is its
+    last state.
+    """
+    pairs = members[0].rows.pairs
+    batch = min(size, pairs)
+    an_epoch = math.ceil(pairs / batch)
+    epochs = (
+        options.samples / pairs if equal == "samples" else math.ceil(options.updates / an_epoch)
+    )
+    config = replace(
+        settings.config,
+        batch=replace(settings.config.batch, micro_batch=batch),
+        epochs=epochs,
+        max_steps=None if equal == "samples" else options.updates,
+        patience_samples=None,
+    )
+    areas: dict[int, float] = {}
+
+    def stopped(index: int, result: Trained) -> None:
+        tests = (
+            timed.energies_of(index, members[index].arrays[split])
+            for split in ("iid_test", "ood_test")
+        )
+        areas[index] = math.nan if result.error else metrics(*tests)["auroc"]
+
+    peaks = Peaks(settings.device)
+    with peaks.phase("study"):
+        before = peaks.now_bytes()
+        timed = Ensemble(members, settings.head, config, settings.device)
+        begun = time.perf_counter()
+        trained = timed.train(stopped)
+        seconds = time.perf_counter() - begun
+    peak = peaks.read("study")
+    top = peak.allocated_bytes if peak.allocated_bytes is not None else peak.host_bytes
+    measured = Measured(
+        members,
+        settings.head,
+        replace(config, max_steps=min(options.noise_updates, timed.updates)),
+        settings.device,
+    )
+    measured.train()
+    return [
+        Point(
+            equal,
+            size,
+            batch,
+            one.seed,
+            areas[index],
+            result.curve[-1][1] if result.curve else math.nan,
+            result.updates,
+            result.samples,
+            seconds / len(members),
+            None if top is None else max(0, top - before),
+            measured.noise_scale(index),
+        )
+        for index, (one, result) in enumerate(zip(members, trained, strict=True))
+    ]
+
+
+def _line(points: Sequence[Point], pairs: int) -> str:
+    first = points[0]
+    same = f" (of {pairs:,} pairs: the batch is all of them)" if first.batch_size >= pairs else ""
+    areas = [point.auroc for point in points]
+    scales = [point.noise_scale for point in points if point.noise_scale is not None]
+    noise = f", noise scale {statistics.median(scales):,.0f}" if scales else ""
+    return (
+        f"equal {first.equal}, batch {first.batch_size:,}{same}: AUROC "
+        f"{statistics.mean(areas):.4f} after "
+        f"{counted(first.updates, 'update')} and {first.samples:,} samples, {first.seconds:.2f} "
+        f"s a seed{noise}"
+    )

@@ -1,1 +1,0 @@
-"""Whole trainings, written on `brimful.train`: each one is run as `python -m brimful.recipes.NAME`."""

@@ -1,0 +1,237 @@
+"""micro-batch × accumulation × ranks = effective batch: requested, in force, and why. No torch is
+needed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from brimful.decide.loading import EVAL_TIMES
+from brimful.errors import UsageError
+from brimful.units import counted
+from brimful_train.checking import Effective
+from brimful_train.config import BatchingConfig
+
+EVAL_TIMES_MICRO = EVAL_TIMES  # the first batch of the size that follows is tried at the start
+
+
+@dataclass(frozen=True)
+class Batching:
+    """The sizes in force. `rows`: what was requested for each, and why it is what it is."""
+
+    micro_batch: int
+    accumulation: int
+    ranks: int
+    eval_batch: int
+    rows: tuple[Effective, ...]
+
+    @property
+    def effective(self) -> int:
+        return self.micro_batch * self.accumulation * self.ranks
+
+
+def plan_batches(
+    config: BatchingConfig, ranks: int, train_samples: int, eval_samples: int | None
+) -> Batching:
+    """The sizes in force for data of these lengths.
+
+    Raises UsageError for data without samples and for a batch that is larger than the data set.
+    """
+    if train_samples < 1:
+        raise UsageError(
+            "The training data set has 0 samples.",
+            suggestion="Look at how task.train_data is made.",
+        )
+    _refuse_more_than_there_is("micro_batch", config.micro_batch, train_samples)
+    if config.effective is not None:
+        _refuse_more_than_there_is("effective", config.effective, train_samples)
+    micro, accumulation = _cut(config, ranks)
+    if accumulation > 1:
+        _refuse_more_than_there_is(
+            "accumulation", micro * accumulation, train_samples, f"{micro:,} × {accumulation:,} = "
+        )
+    evaluated, why_evaluated = _eval_batch(config, micro, eval_samples)
+    why_last = _why_last(config, micro * accumulation * ranks, train_samples)
+    rows = (
+        Effective(
+            "micro_batch", config.micro_batch, micro, _why_micro(config, micro, ranks, accumulation)
+        ),
+        Effective(
+            "accumulation",
+            config.accumulation,
+            accumulation,
+            _why_accumulation(config, micro, ranks),
+        ),
+        Effective("ranks", None, ranks, "processes of this training"),
+        _effective_row(config, micro, accumulation, ranks, train_samples),
+        Effective("eval_batch", config.eval_batch, evaluated, why_evaluated),
+        Effective("drop_last", config.drop_last, config.drop_last, why_last),
+    )
+    return Batching(micro, accumulation, ranks, evaluated, rows)
+
+
+def _cut(config: BatchingConfig, ranks: int) -> tuple[int, int]:
+    """Micro-batch and accumulation. For an effective batch they are as even as its number of
+    samples allows.
+    """
+    if config.effective is None:
+        return config.micro_batch, config.accumulation or 1
+    per_rank = -(-config.effective // ranks)
+    accumulation = config.accumulation or -(-per_rank // config.micro_batch)
+    micro = -(-per_rank // accumulation)
+    if micro > config.micro_batch:
+        raise UsageError(
+            f"config.batch: micro_batch {config.micro_batch:,} × accumulation {accumulation:,} × "
+            f"{ranks} ranks is "
+            f"{config.micro_batch * accumulation * ranks:,}, and effective = {config.effective:,}",
+            "The three settings contradict each other.",
+            "Leave accumulation out: it follows from the other two.",
+        )
+    return micro, accumulation
+
+
+def _refuse_more_than_there_is(name: str, samples: int, there: int, sum_: str = "") -> None:
+    if samples > there:
+        raise UsageError(
+            f"config.batch.{name}: a batch of {sum_}{samples:,} samples is more than the "
+            f"{there:,} of the training data set",
+            "Such a batch cannot be filled even once.",
+            f"Set it to {there:,} at the most.",
+        )
+
+
+def _why_micro(config: BatchingConfig, micro: int, ranks: int, accumulation: int) -> str:
+    if micro == config.micro_batch:
+        return "as asked"
+    return (
+        f"{config.effective:,} samples over {ranks} × {accumulation} micro-batches are {micro:,} "
+        "in each"
+    )
+
+
+def _why_accumulation(config: BatchingConfig, micro: int, ranks: int) -> str:
+    if config.accumulation is not None:
+        return "as asked"
+    if config.effective is not None:
+        return (
+            f"{config.effective:,} samples per update, {micro:,} at once on each of {ranks} ranks"
+        )
+    return "one micro-batch of each rank per update"
+
+
+def _effective_row(
+    config: BatchingConfig, micro: int, accumulation: int, ranks: int, samples: int
+) -> Effective:
+    product = micro * accumulation * ranks
+    why = f"{micro:,} × {accumulation:,} × {ranks}"
+    if product > samples:
+        return Effective(
+            "effective_batch",
+            config.effective,
+            samples,
+            f"{why} = {product:,}, and the data set has {samples:,}",
+        )
+    if config.effective is not None and product != config.effective:
+        why += (
+            f": {config.effective:,} does not divide into {ranks} × {accumulation} equal "
+            "micro-batches"
+        )
+    return Effective("effective_batch", config.effective, product, why)
+
+
+def _eval_batch(config: BatchingConfig, micro: int, samples: int | None) -> tuple[int, str]:
+    wanted = config.eval_batch or EVAL_TIMES_MICRO * micro
+    why = (
+        "as asked"
+        if config.eval_batch
+        else f"{EVAL_TIMES_MICRO} × the micro-batch: evaluation keeps no activations"
+    )
+    if samples is None:
+        return wanted, "not used: there is no evaluation data"
+    if wanted > samples:
+        return max(1, samples), f"{why}; the evaluation data has {counted(samples, 'sample')}"
+    return wanted, why
+
+
+def token_rows(max_tokens: int | None, eval_data: object) -> Iterator[Effective]:
+    """`eval_data`: None where there is none; its samples may have `sizes`."""
+    if max_tokens is None:
+        return
+    why = "samples × longest of a micro-batch; it may have fewer samples than asked"
+    yield Effective("max_tokens", max_tokens, max_tokens, why)
+    if getattr(eval_data, "sizes", None) is not None:
+        why = f"{EVAL_TIMES_MICRO} × max_tokens: evaluation keeps no activations"
+        yield Effective("eval max_tokens", None, EVAL_TIMES_MICRO * max_tokens, why)
+    elif eval_data is not None:
+        why = "the evaluation data has no `sizes`: its batches are held to eval_batch alone"
+        yield Effective("eval max_tokens", None, None, why)
+
+
+def _why_last(config: BatchingConfig, effective: int, samples: int) -> str:
+    left = samples % effective
+    if not left:
+        return "the effective batch divides the data set"
+    if config.drop_last:
+        return (
+            f"at the end of each epoch's order {counted(left, 'sample is', 'samples are')} left out"
+        )
+    return f"the last update of an epoch has {counted(left, 'sample')}"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Into which pieces a micro-batch is cut before it goes through the model.
+
+    `limit` starts at the micro-batch (one piece) and becomes smaller by out-of-memory errors. Where
+    micro-batches hold different numbers of samples because these are of different size (`by_size`),
+    all are cut in the same proportion.
+    """
+
+    micro_batch: int
+    limit: int
+    by_size: bool = False
+
+    def piece(self, samples: int) -> int:
+        """The most samples of a micro-batch of `samples` that go through the model at once."""
+        at_once = samples * self.limit // self.micro_batch if self.by_size else self.limit
+        return max(1, min(samples, at_once))
+
+    def pieces(self, samples: int, decomposes: bool = True) -> Iterator[tuple[int, int]]:
+        """Start and stop of each piece of a micro-batch of `samples`: as few as the limit allows,
+        of nearly one size.
+        """
+        count = self._count(samples, decomposes)
+        for number in range(count):
+            start, stop = samples * number // count, samples * (number + 1) // count
+            if stop > start:
+                yield start, stop
+
+    def updates(self, largest: int) -> int:
+        """Of a loss that does not decompose: into how many updates a step is cut whose
+        micro-batches have up to `largest` samples. Each takes that part of every micro-batch."""
+        return -(
+            -(self.micro_batch if self.by_size else min(largest, self.micro_batch)) // self.limit
+        )
+
+    def at_once(self, samples: int, decomposes: bool = True) -> int:
+        """The samples in the largest piece of a micro-batch of `samples`."""
+        return -(-samples // self._count(samples, decomposes))
+
+    def _count(self, samples: int, decomposes: bool) -> int:
+        return -(-samples // self.piece(samples)) if decomposes else self.updates(samples)
+
+    def smaller(self, samples: int, failed: int) -> Split | None:
+        """What to try after a piece of `failed` out of `samples` did not fit; None when it was a
+        single sample.
+        """
+        if failed <= 1:
+            return None
+        split = replace(self, limit=max(1, (self.limit if self.by_size else failed) // 2))
+        while split.limit > 1 and split.at_once(samples) >= failed:
+            split = replace(split, limit=split.limit // 2)
+        return split
+
+    def agreed(self, limit: int) -> Split:
+        """With another rank's smaller limit."""
+        return replace(self, limit=limit) if 0 < limit < self.limit else self

@@ -1,0 +1,103 @@
+"""What the settings of a training share: their checks when they are made, and `Effective`:
+requested against in force.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import numbers
+import os
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brimful.errors import UsageError
+
+_WORDS = {
+    bool: "neither True nor False",
+    int: "no whole number",
+    float: "no number",
+    str: "no text",
+    Path: "no path",
+}
+
+
+@dataclass(frozen=True)
+class Effective:
+    """One setting of a training: what was asked for (None: nothing), what is in force, and why."""
+
+    name: str
+    requested: object
+    effective: object
+    why: str
+
+
+def require(holds: bool, name: str, value: object, problem: str, suggestion: str = "") -> None:
+    """Raises UsageError "config.NAME = VALUE: PROBLEM" unless it `holds`."""
+    if not holds:
+        raise UsageError(f"config.{name} = {value!r}: {problem}", suggestion=suggestion)
+
+
+def refuse_unread(
+    settings: Any, prefix: str, choice: str, read_by: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Refuses a setting that `choice` does not read and that is not at its default: nobody shall
+    believe it is in force.
+    """
+    for field in dataclasses.fields(settings):
+        readers, value = read_by.get(field.name), getattr(settings, field.name)
+        if readers and choice not in readers and value != field.default:
+            raise UsageError(
+                f"config.{prefix}.{field.name} = {value!r}: {choice} has no such setting",
+                f"It is one of {' and '.join(readers)}, and would have no effect.",
+                f"Leave it at {field.default!r}, or choose {readers[0]}.",
+            )
+
+
+def check_types(settings: Any, prefix: str) -> None:
+    """Holds each field of a dataclass to its annotation (bool, int, float, str, Path, another
+    dataclass, or None beside one).
+
+    A whole number does where a number is asked for, and text where a path is; numbers of other
+    libraries (NumPy's) become Python's own, which are what JSON has. True is no number. Raises
+    UsageError that names ``prefix.field``.
+    """
+    for name, kind, optional in _fields(type(settings)):
+        value = getattr(settings, name)
+        if value is None and optional:
+            continue
+        if not _is(value, kind):
+            none = " and not None" if optional else ""
+            raise UsageError(
+                f"{prefix}.{name} = {value!r} is {_WORDS.get(kind, f'no {kind.__name__}')}{none}."
+            )
+        if isinstance(value, numbers.Number) and type(value) not in (bool, int, float):
+            object.__setattr__(settings, name, int(value) if kind is int else float(value))  # type: ignore[arg-type]
+
+
+def _is(value: object, kind: type) -> bool:
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    if kind is Path:
+        return isinstance(value, (str, os.PathLike))
+    return isinstance(value, {int: numbers.Integral, float: numbers.Real}.get(kind, kind))
+
+
+@functools.cache
+def _fields(settings: type) -> tuple[tuple[str, type, bool], ...]:
+    """Name, type, and whether it may be None."""
+    hints = typing.get_type_hints(settings)
+    return tuple(
+        (field.name, *_without_none(hints[field.name])) for field in dataclasses.fields(settings)
+    )
+
+
+def _without_none(hint: Any) -> tuple[type, bool]:
+    if not isinstance(hint, types.UnionType):
+        return hint, False
+    (kind,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
+    return kind, True

@@ -1,0 +1,132 @@
+"""Memory that runs out while a batch is made: in the data set, in its collate, in a worker of the
+loader.
+
+It ends the training: the loader has used up that batch and gives the next one, and it makes whole
+micro-batches, so that neither to try again nor to split the micro-batch helps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from brimful.errors import BrimfulError, CommandFailed, DoesNotFit
+from brimful_inside.simulator.oom_patterns import HOST, OomPattern, match_oom
+
+# torch.utils.data on a dead worker: its SIGCHLD handler's words, which raises wherever the main
+# thread is, and the loader's.
+_DEAD = re.compile(
+    r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed by signal|exited unexpectedly)"
+)
+_FOR_MEMORY = re.compile(r"is killed by signal: (Killed|Bus error)")
+# An error of a worker or of the pinning thread, raised again in the main one.
+_CAUGHT = re.compile(r"^Caught \S+ (in .*?)\.?$", re.MULTILINE)
+_KEPT = "The last checkpoint stays as it is."
+_LESS = (
+    "Use fewer workers (data.workers), a smaller data.prefetch or a smaller micro-batch; give "
+    "the process more memory, or in a "
+    "container a larger /dev/shm."
+)
+
+
+class BatchNotMade(DoesNotFit):
+    """Memory ran out while a batch was being made. Unlike another DoesNotFit it may fit with a
+    smaller micro-batch.
+    """
+
+
+class BatchMemoryError(BatchNotMade):
+    """It was the host's memory. By this name (``…MemoryError``) a probe of brimful recognises it."""
+
+
+class WorkerDied(CommandFailed):
+    """A worker of a loader ended before its time, for a reason that it took with it."""
+
+
+@contextlib.contextmanager
+def batches_are_made() -> Iterator[None]:
+    """Around the making of batches. Raises BatchNotMade where memory is missing and WorkerDied
+    where a worker is; all other errors as they are."""
+    try:
+        yield
+    except BrimfulError:
+        raise
+    except Exception as error:
+        ends_with = dead_worker(error) or _missing_memory(error)
+        if ends_with is None:
+            raise
+        raise ends_with from error
+
+
+def dead_worker(error: BaseException) -> BrimfulError | None:
+    """What a training ends with where `error` is of a loader's dead worker; None for any other
+    error.
+    """
+    if not isinstance(error, RuntimeError):
+        return None
+    # The loader's own error follows from that of the signal handler, which says more.
+    messages = [one for one in map(str, (error.__cause__, error)) if _DEAD.search(one)]
+    if not messages:
+        return None
+    words = _first_line(messages[0])
+    if _FOR_MEMORY.search(words):
+        return BatchMemoryError(
+            f"Memory ran out while a batch was being made on the host: {words}",
+            "A worker of the loader was killed: by a bus error where /dev/shm is full, else "
+            "probably by the system for want of "
+            f"memory. Its batch is lost with it. {_KEPT}",
+            _LESS,
+        )
+    return WorkerDied(
+        f"A worker of the loader died while it made batches: {words}",
+        "What it printed says why; one that the system killed for want of memory prints "
+        f"nothing. {_KEPT}",
+        "Try data.workers=0, where the error itself is shown. If it was memory: fewer workers or "
+        "a smaller micro-batch.",
+    )
+
+
+def _missing_memory(error: Exception) -> BatchNotMade | None:
+    pattern = _pattern_of(error)
+    if pattern is None:
+        return None
+    explanation = (
+        "It is not the step that lacks it: to put fewer samples through the model at once makes "
+        f"no batch smaller. {_KEPT}"
+    )
+    if pattern.kind == HOST:
+        return BatchMemoryError(
+            f"Memory ran out while a batch was being made on the host: {_words(error)}",
+            explanation,
+            _LESS,
+        )
+    return BatchNotMade(
+        f"The device's memory ran out while a batch was being made: {_words(error)}",
+        explanation,
+        "Let the data set make its samples on the host (the engine takes them to the device), or "
+        "use a smaller micro-batch.",
+    )
+
+
+def _pattern_of(error: Exception) -> OomPattern | None:
+    kind, message = type(error), str(error)
+    pattern = match_oom(f"{kind.__module__}.{kind.__qualname__}", message)
+    if pattern is None and kind is RuntimeError and _CAUGHT.match(message):
+        return match_oom(
+            "", message
+        )  # of a type that could not be made again here, such as numpy's: the traceback has it
+    return pattern
+
+
+def _words(error: Exception) -> str:
+    """One line; of an error that a worker met, the line that names it, and where."""
+    message = str(error).strip()
+    caught = _CAUGHT.match(message)
+    if caught is not None:
+        return f"{message.splitlines()[-1].strip()} ({caught.group(1)})"
+    return f"{type(error).__name__}: {_first_line(message)}" if message else type(error).__name__
+
+
+def _first_line(message: str) -> str:
+    return (message.strip().splitlines() or [""])[0].strip()

@@ -1,0 +1,236 @@
+"""How many loader workers a rank gets: measured on the data itself, within what the host has room
+for.
+
+Making a batch in the training's own process delays the training. Workers make batches meanwhile,
+but to receive one costs as
+well: `brimful.decide.loading` weighs the two, and adds up the bytes. Here is what measures.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import torch
+from torch.utils.data import DataLoader
+
+from brimful.decide.loading import (
+    WORKER_BYTES,
+    Asked,
+    Host,
+    LoaderPlan,
+    Need,
+    Rates,
+    brings_more,
+    choose_workers,
+    plan_loader,
+)
+from brimful.errors import BrimfulError
+from brimful_inside.script import is_imaginary
+from brimful_train.config import DataConfig
+from brimful_train.data.seeds import kept_random_states
+from brimful_train.data.trees import bytes_in
+
+_MEASURED_S = (
+    0.7  # for each number of workers. Assumed: long against the 50 ms or so that starting one takes
+)
+_MAKING_S = 0.1  # a batch that takes so long is measured well. Assumed
+_SAMPLES = 8  # of an evaluation's data, for the bytes of one
+_FAILED = "rank 0 failed"  # what is shared where rank 0 could not measure
+
+
+def measure(
+    loader: Callable[[int], DataLoader], making_s: float, most_with: Callable[[int], int]
+) -> tuple[Rates, int]:
+    """Twice as many workers each time, until more bring no more. ``most_with(bytes)``: how many
+    there is room for where each takes so much of its own; the first one shows that. Returns the
+    rates and these bytes."""
+    between: dict[int, float] = {}
+    receiving_s, count, most, worker_bytes = 0.0, 1, 1, WORKER_BYTES
+    while count <= most:
+        between[count], received_s, own_bytes = _rate(loader(count), count)
+        if count == 1:
+            receiving_s, worker_bytes = received_s, own_bytes or WORKER_BYTES
+            most = most_with(worker_bytes)
+        if making_s <= receiving_s or not brings_more(between, count):
+            break
+        count = min(2 * count, most) if count < most else most + 1
+    return Rates(making_s, receiving_s, between), worker_bytes
+
+
+def _rate(loader: DataLoader, count: int) -> tuple[float, float, int | None]:
+    """Seconds between two batches of `count` workers, the time that this thread works for each, and
+    the most bytes that one worker has of its own. The first batch of each worker is for warming
+    up."""
+    batches = iter(loader)
+    for _ in range(count):
+        next(batches)
+    drawn, started, worked = 0, time.perf_counter(), time.thread_time()
+    while drawn < count or time.perf_counter() - started < _MEASURED_S:
+        next(batches)
+        drawn += 1
+    rates = (time.perf_counter() - started) / drawn, (time.thread_time() - worked) / drawn
+    return *rates, _own_bytes([worker.pid for worker in getattr(batches, "_workers", ())])
+
+
+def _own_bytes(pids: Iterable[int]) -> int | None:
+    """Memory that no other process shares, of the largest; None where it cannot be read."""
+    try:
+        return max((psutil.Process(pid).memory_full_info().uss for pid in pids), default=None)
+    except (psutil.Error, OSError):
+        return None
+
+
+def make_here(make: Callable[[list[int]], Any], indices: list[int]) -> tuple[int, int, float]:
+    """Makes 1, 2, 4, … of these samples into a batch until that takes long enough to measure:
+    (samples, bytes, seconds).
+    """
+    make(indices[:1])  # opens files, imports
+    count = 1
+    while True:
+        started = time.perf_counter()
+        batch = make(indices[:count])
+        took_s = time.perf_counter() - started
+        if took_s >= _MAKING_S or count >= len(indices):
+            return count, bytes_in(batch), took_s
+        count = min(2 * count, len(indices))
+
+
+class _Unwatched(DataLoader):
+    """A loader for measuring: its batches are none of the training's, and a probe must not count
+    them among those.
+    """
+
+    def __iter__(self) -> Any:
+        return self._get_iterator()
+
+
+def _endless(lists: Callable[[], Iterable[Any]], samples: int) -> Iterator[list[int]]:
+    while True:
+        for indices in lists():
+            yield [int(index) for index in indices[:samples]]
+
+
+def decide_loading(
+    data: Any,
+    lists: Callable[[], Iterable[Any]],
+    collate: Callable[[list[Any]], Any],
+    config: DataConfig,
+    kept: int,
+    host: Host,
+) -> LoaderPlan:
+    """How one rank loads `data`, whose batches are of the indices in ``lists()``; `kept` batches
+    make a step.
+    """
+    asked = Asked(config.workers, config.prefetch, config.pin_memory)
+    if config.workers == 0 or is_imaginary():
+        alone = Asked(config.workers or 0, config.prefetch, config.pin_memory)
+        plan = plan_loader(host, Need(0, 1), alone, config.host_policy)
+        return (
+            plan
+            if config.workers == 0
+            else _explained(plan, asked, "a trial on an imaginary card makes its batches itself")
+        )
+    first = [int(index) for index in next(iter(lists()))]
+    epoch = sum(
+        1 for _ in itertools.islice(lists(), 2 * host.cores)
+    )  # beyond that it bounds nothing
+    unopened = copy.copy(data)  # a file that it opens at its first use is not handed to the workers
+    with kept_random_states():
+        samples, batch_bytes, making_s = make_here(
+            lambda indices: collate(samples_of(unopened, indices)), first
+        )
+    need = Need(batch_bytes / samples, len(first), kept, epoch)
+    plan = plan_loader(host, need, asked, config.host_policy)
+    if config.workers is not None or config.host_policy == "ladder":
+        return plan
+    if plan.workers == 0:
+        return _explained(plan, asked, f"{plan.why}: there is room for no worker")
+
+    def loader(count: int) -> DataLoader:
+        batches: Any = _endless(lists, samples)
+        generator = torch.Generator().manual_seed(0)
+        return _Unwatched(
+            data,
+            batch_sampler=batches,
+            collate_fn=collate,
+            num_workers=count,
+            prefetch_factor=plan.prefetch,
+            generator=generator,
+        )
+
+    def planned(worker_bytes: int) -> LoaderPlan:
+        return plan_loader(
+            host, replace(need, worker_bytes=worker_bytes), asked, config.host_policy
+        )
+
+    rates, worker_bytes = measure(loader, making_s, lambda own_bytes: planned(own_bytes).workers)
+    most = planned(worker_bytes)
+    chosen, reason = choose_workers(rates.scaled(len(first) / samples))
+    chosen = min(chosen, most.workers)
+    reason += f" (at most {most.workers}: {most.why})" if chosen == most.workers else ""
+    settled = replace(asked, workers=chosen)
+    plan = plan_loader(host, replace(need, worker_bytes=worker_bytes), settled, config.host_policy)
+    return _explained(plan, asked, reason)
+
+
+def _explained(plan: LoaderPlan, asked: Asked, why: str) -> LoaderPlan:
+    """With the reason for its number of workers, beside what was really asked for."""
+    rows = tuple(
+        replace(row, requested=asked.workers, why=why) if row.name == "workers" else row
+        for row in plan.rows
+    )
+    return replace(plan, rows=rows)
+
+
+def samples_of(data: Any, indices: list[int]) -> list[Any]:
+    """As a loader takes them."""
+    return (
+        data.__getitems__(indices)
+        if hasattr(data, "__getitems__")
+        else [data[index] for index in indices]
+    )
+
+
+def largest_samples_bytes(data: Any, collate: Callable[[list[Any]], Any]) -> float:
+    """Of one sample of a batch of the largest ones, where `data` has sizes; else of the first ones."""
+    sizes = getattr(data, "sizes", None)
+    indices = range(min(_SAMPLES, len(data)))
+    chosen = [
+        int(index) for index in (sizes.argsort()[-_SAMPLES:] if sizes is not None else indices)
+    ]
+    with kept_random_states():
+        return (
+            bytes_in(collate(samples_of(copy.copy(data), chosen))) / len(chosen) if chosen else 0.0
+        )
+
+
+def shared(decide: Callable[[], Any], rank: int, share: Callable[[Any], Any] | None) -> Any:
+    """Decided on rank 0 and handed on, so that all ranks load alike.
+
+    Raises BrimfulError on the other ranks where rank 0 could not decide; there the reason itself is
+    raised.
+    """
+    if share is None:
+        return decide()
+    if rank == 0:
+        try:
+            decided = decide()
+        except BaseException:
+            share(_FAILED)
+            raise
+        share(decided)
+        return decided
+    decided = share(None)
+    if decided == _FAILED:
+        raise BrimfulError(
+            "rank 0 could not make a batch of the data set",
+            "its own message says why",
+            "read that of rank 0",
+        )
+    return decided

@@ -1,0 +1,277 @@
+"""The parts of a training, built from a task and a config: everything that exists before the first
+step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.utils.data import default_collate
+
+from brimful.decide.loading import Host, eval_batch, refuse
+from brimful.values import Diagnostic
+from brimful_inside.script import is_imaginary
+from brimful_train.batching import Batching, Split, token_rows
+from brimful_train.checking import Effective
+from brimful_train.config import Config
+from brimful_train.data.batch_errors import batches_are_made
+from brimful_train.data.epoch_sampler import EpochSampler
+from brimful_train.data.pipeline import DataPipeline
+from brimful_train.data.room import (
+    Room,
+    device_free_bytes,
+    plan_batches_on,
+    shared_host,
+    with_eval_batch,
+)
+from brimful_train.data.workers import largest_samples_bytes, shared
+from brimful_train.distributed.ranks import Ranks
+from brimful_train.evaluation import Evaluation
+from brimful_train.model.options import apply_model_options
+from brimful_train.model.precision import Precision
+from brimful_train.oom_limits import Restart
+from brimful_train.optim.optimizers import make_optimizer
+from brimful_train.optim.schedules import Schedule
+from brimful_train.reporting.peak_memory import limit_memory
+from brimful_train.reporting.progress_log import Log
+from brimful_train.step.oom import SamplesAtOnce
+from brimful_train.step.parallel import OVERLAP_AFTER, overlapping, shard
+from brimful_train.task import Task
+
+
+@dataclass
+class Parts:
+    """`model` runs forward; `module` is the bare one, whose parameters and buffers a checkpoint
+    holds.
+    """
+
+    module: nn.Module
+    model: nn.Module
+    overlapped: DistributedDataParallel | None
+    optimizer: Optimizer
+    precision: Precision
+    schedule: Schedule
+    batching: Batching
+    at_once: SamplesAtOnce
+    sampler: EpochSampler
+    pipeline: DataPipeline
+    evaluation: Evaluation | None
+    rows: list[Effective]
+    warnings: tuple[Diagnostic, ...]  # of what was given and kept, and is too much for the host
+
+    def adopt_checkpoint(self, limits: dict[str, Any]) -> None:
+        """Batches that out-of-memory errors had made smaller before stay so, unless another size is
+        requested now.
+        """
+        limit = limits["limit"] if limits["micro_batch"] == self.batching.micro_batch else None
+        same = (
+            self.evaluation is not None
+            and limits["eval_batch"] == self.evaluation.at_once.split.micro_batch
+        )
+        why = (
+            "it ran out of memory with more before the checkpoint; the effective batch is as "
+            "planned"
+        )
+        self.adopt_limits(limit, limits["eval_limit"] if same else None, why)
+
+    def adopt_limits(self, limit: int | None, eval_limit: int | None, why: str) -> None:
+        split = self.at_once.split
+        if limit is not None and limit < split.limit:
+            self.rows.append(Effective("micro_batch", split.micro_batch, limit, why))
+            self.at_once.split = split.agreed(limit)
+        if eval_limit is not None and self.evaluation is not None:
+            self.evaluation.at_once.split = self.evaluation.at_once.split.agreed(eval_limit)
+
+
+def build_parts(
+    task: Task,
+    config: Config,
+    device: torch.device,
+    ranks: Ranks,
+    log: Log,
+    restart: Restart | None,
+) -> Parts:
+    """Raises UsageError for settings that cannot be meant with this task's data, before any memory
+    is taken.
+    """
+    eval_samples = len(task.eval_data) if task.eval_data is not None else None  # type: ignore[arg-type]
+    train_samples = len(task.train_data)  # type: ignore[arg-type]
+    host = shared_host(device, ranks)
+    batching, warnings = plan_batches_on(host, config, ranks.size, train_samples, eval_samples)
+    why = "as asked" if config.device != "auto" else "what PyTorch found here"
+    rows = [Effective("device", config.device, str(device), why), *batching.rows]
+    rows += token_rows(config.batch.max_tokens, task.eval_data)
+    if config.memory_budget is not None:
+        rows.append(limit_memory(config.memory_budget, device))
+
+    module = _placed(task, device, ranks, log)
+    precision = Precision(config.precision, device)
+    overlapped, model_rows = _prepared(module, task, config, device, ranks)
+    rows += [precision.row, *model_rows]
+    optimizer, optimizer_rows = make_optimizer(
+        module,
+        config.optimizer,
+        effective_batch=batching.effective,
+        scaling=config.scaling,
+        device=device,
+    )
+    rows += optimizer_rows
+
+    sampler = _sampler(task, config, batching, ranks)
+    room = Room(
+        host.for_training() if task.eval_data is not None else host,
+        device_free_bytes(device, ranks),
+    )
+    pipeline = DataPipeline(
+        task.train_data, sampler, device, config.data, config.seed, ranks.from_first, room
+    )
+    rows += [pipeline.residence, *pipeline.rows]
+    warnings += pipeline.plan.warnings
+    schedule = _schedule(config, sampler, batching, optimizer)
+    rows += schedule.rows()
+
+    at_once = SamplesAtOnce(task, _split(batching.micro_batch, sampler), ranks, log.say, restart)
+    evaluation = None
+    if task.eval_data is not None:
+        host = host.less(pipeline.plan.host_bytes, pipeline.plan.shm_bytes)
+        batching, more = _with_room_for_evaluation(task, config, batching, host, ranks)
+        changed = {row.name: row for row in batching.rows}
+        rows = [changed.get(row.name, row) for row in rows]
+        room = Room(host, device_free_bytes(device, ranks))
+        data = Evaluation.pipeline(
+            task, batching, config.batch, config.data, config.seed, ranks, device, room
+        )
+        warnings += more + tuple(one for one in data.plan.warnings if one not in warnings)
+        rows += [replace(row, name=f"eval {row.name}") for row in data.rows if data.plan.workers]
+        sharded = config.parallel == "fsdp2" and ranks.size > 1
+        eval_split, eval_restart = (
+            _split(batching.eval_batch, data.sampler),
+            restart if sharded else None,
+        )
+        eval_at_once = SamplesAtOnce(task, eval_split, ranks, log.say, eval_restart, "evaluation")
+        evaluation = Evaluation(
+            task, module, precision, ranks, data, eval_at_once, device=device, sharded=sharded
+        )
+    if config.data.strict:
+        refuse(warnings)
+    return Parts(
+        module,
+        module if overlapped is None else overlapped,
+        overlapped,
+        optimizer,
+        precision,
+        schedule,
+        batching,
+        at_once,
+        sampler,
+        pipeline,
+        evaluation,
+        rows,
+        warnings,
+    )
+
+
+def _split(batch: int, sampler: EpochSampler) -> Split:
+    return Split(batch, batch, by_size=sampler.max_tokens is not None)
+
+
+def _prepared(
+    module: nn.Module, task: Task, config: Config, device: torch.device, ranks: Ranks
+) -> tuple[DistributedDataParallel | None, list[Effective]]:
+    """The network as the settings want it, in place: checkpointed, compiled, sharded; or wrapped
+    for `overlap`.
+    """
+    shapes_alike = getattr(task.train_data, "sizes", None) is None
+    rows = apply_model_options(module, config, device, shapes_alike=shapes_alike, ranks=ranks.size)
+    overlapped = None
+    if config.parallel == "fsdp2":
+        rows.append(shard(module, ranks))
+    elif config.overlap and ranks.size > 1:
+        overlapped = overlapping(module, device)
+    return overlapped, [*rows, _overlap_row(config, ranks)]
+
+
+def _with_room_for_evaluation(
+    task: Task, config: Config, batching: Batching, host: Host, ranks: Ranks
+) -> tuple[Batching, tuple[Diagnostic, ...]]:
+    """An evaluation batch whose samples the host has room for, by the largest of them."""
+    if is_imaginary() or config.data.host_policy == "ladder":
+        return batching, ()
+
+    def sample_bytes() -> float:
+        with batches_are_made():
+            return largest_samples_bytes(
+                task.eval_data, getattr(task.eval_data, "collate", None) or default_collate
+            )
+
+    needed = shared(sample_bytes, ranks.rank, ranks.from_first)
+    size, why, warnings = eval_batch(
+        host, needed, batching.eval_batch, config.gave("batch.eval_batch")
+    )
+    return (with_eval_batch(batching, size, why) if why is not None else batching), warnings
+
+
+def _placed(task: Task, device: torch.device, ranks: Ranks, log: Log) -> nn.Module:
+    """The model on its device, in training mode, with rank 0's weights."""
+    module = task.model.to(device)
+    # as `from_pretrained` gives one; a part alone that is in evaluation mode is frozen, and stays
+    # so
+    if not module.training:
+        module.train()
+        log.line(
+            "The model came in evaluation mode (model.eval()): it is put into training mode, all "
+            "of it."
+        )
+    ranks.broadcast([*module.parameters(), *module.buffers()])
+    return module
+
+
+def _sampler(task: Task, config: Config, batching: Batching, ranks: Ranks) -> EpochSampler:
+    return EpochSampler(
+        len(task.train_data),  # type: ignore[arg-type]
+        seed=config.seed,
+        micro_batch=batching.micro_batch,
+        accumulation=batching.accumulation,
+        ranks=ranks.size,
+        rank=ranks.rank,
+        drop_last=config.batch.drop_last,
+        sizes=getattr(task.train_data, "sizes", None),
+        max_tokens=config.batch.max_tokens,
+    )
+
+
+def _schedule(
+    config: Config, sampler: EpochSampler, batching: Batching, optimizer: Optimizer
+) -> Schedule:
+    """Over the samples that the training will see."""
+    per_epoch = (
+        sampler.steps_per_epoch() * batching.effective if config.batch.drop_last else sampler.length
+    )
+    total = config.epochs * per_epoch
+    if config.max_steps is not None:
+        total = min(total, config.max_steps * batching.effective)
+    return Schedule(config.schedule, optimizer.defaults["lr"], total, per_epoch)
+
+
+def _overlap_row(config: Config, ranks: Ranks) -> Effective:
+    if not config.overlap:
+        return Effective(
+            "overlap",
+            False,
+            False,
+            "gradients are summed after the step, so that out of memory costs a step",
+        )
+    if ranks.size == 1:
+        return Effective("overlap", True, False, "one process has no gradients to sum")
+    if config.parallel == "fsdp2":
+        return Effective(
+            "overlap", True, True, "FSDP2 communicates during the backward pass anyway"
+        )
+    return Effective(
+        "overlap", True, True, f"once {OVERLAP_AFTER} updates in a row had enough memory"
+    )

@@ -1,0 +1,173 @@
+"""Memory by phase: each phase's peak is its own, reset at its start and read at its end.
+
+On a card: what PyTorch's allocator had allocated and reserved. On a CPU: the process's own resident
+memory, by the kernel's high-water mark; where that cannot be reset, a phase's peak is the peak up
+to its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+
+from brimful.errors import DoesNotFit
+from brimful.units import format_bytes, parse_budget
+from brimful_inside import script
+from brimful_inside.probe.memory.host_memory import high_water_mark_bytes, reset_high_water_mark
+from brimful_train.checking import Effective
+
+TRAIN, EVAL = "train", "eval"
+
+
+@dataclass
+class Peak:
+    """The most that one phase held. None: not measured here, or never reached."""
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    host_bytes: int | None = None
+    cached: bool = False  # the phase's work was cached, so that its peak says nothing
+
+    def larger(self, other: Peak) -> None:
+        for name in ("allocated_bytes", "reserved_bytes", "host_bytes"):
+            values = [v for v in (getattr(self, name), getattr(other, name)) if v is not None]
+            setattr(self, name, max(values, default=None))
+        self.cached = self.cached and other.cached
+
+
+class Peaks:
+    """Peaks of named phases on `device`. A phase within another one interrupts it."""
+
+    def __init__(self, device: torch.device | str = "cpu"):
+        self.device = torch.device(device)
+        self._meter: _CardMeter | _HostMeter = (
+            _HostMeter() if self.device.type == "cpu" else _CardMeter(self.device)
+        )
+        self.of: dict[str, Peak] = {}
+        self._open: list[str] = []
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[Peak]:
+        """A stretch with a peak of its own. `.cached = True` on what it gives says that its work
+        was cached.
+        """
+        visit = Peak()
+        self._fold()
+        self._open.append(name)
+        self._meter.reset()
+        try:
+            # A probe around this process learns of the phases that it cannot see.
+            with (
+                script.phase(name)
+                if name not in (TRAIN, EVAL)
+                else contextlib.nullcontext() as noted
+            ):
+                yield visit
+                if noted is not None:
+                    noted.cached = visit.cached
+        finally:
+            self._fold(visit.cached)
+            self._open.pop()
+            self._meter.reset()
+
+    def read(self, name: str) -> Peak:
+        """A phase's peak so far, also while it lasts."""
+        self._fold()
+        return self.of.get(name, Peak())
+
+    def now_bytes(self) -> int:
+        """Allocated on the card, resident on the host, at this moment."""
+        return self._meter.now_bytes()
+
+    def _fold(self, cached: bool = False) -> None:
+        if self._open:
+            peak = self._meter.peak()
+            peak.cached = cached
+            self.of.setdefault(self._open[-1], peak).larger(peak)
+
+
+class _CardMeter:
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._memory: Any = getattr(torch, device.type)
+
+    def reset(self) -> None:
+        self._memory.reset_peak_memory_stats(self._device)
+
+    def peak(self) -> Peak:
+        allocated = self._memory.max_memory_allocated(self._device)
+        return Peak(
+            allocated_bytes=allocated, reserved_bytes=self._memory.max_memory_reserved(self._device)
+        )
+
+    def now_bytes(self) -> int:
+        return self._memory.memory_allocated(self._device)
+
+
+class _HostMeter:
+    """This process's resident memory, without its workers'."""
+
+    def reset(self) -> None:
+        reset_high_water_mark()
+
+    def peak(self) -> Peak:
+        return Peak(host_bytes=high_water_mark_bytes())
+
+    def now_bytes(self) -> int:
+        return psutil.Process().memory_info().rss
+
+
+def limit_memory(budget: str, device: torch.device) -> Effective:
+    """Holds this process to a budget, beyond which allocations fail as out of memory. Returns what
+    is in force.
+    """
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        wanted = parse_budget(budget, free)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, wanted / total), device)
+        why = f"of {format_bytes(total)} on {device}, by PyTorch's allocator"
+        return Effective("memory_budget", budget, format_bytes(min(wanted, total)), why)
+    if device.type != "cpu":
+        return Effective("memory_budget", budget, None, f"PyTorch has no limit for {device.type}")
+    return _limit_host_memory(budget)
+
+
+def _limit_host_memory(budget: str) -> Effective:
+    try:
+        import resource
+    except ImportError:
+        return Effective("memory_budget", budget, None, "this system has no limit for one process")
+    free = psutil.virtual_memory().available
+    wanted = parse_budget(budget, free)
+    memory = psutil.Process().memory_full_info()
+    if wanted <= memory.uss:
+        raise DoesNotFit(
+            f"config.memory_budget = {budget!r} is {format_bytes(wanted)}, and this process "
+            f"holds {format_bytes(memory.uss)} "
+            "before the training begins",
+            "PyTorch itself, what the script imports and the data take as much.",
+            "Raise it.",
+        )
+    # The kernel limits what is mapped, and a budget means what is used: what is mapped and
+    # untouched now does not count.
+    untouched = max(0, getattr(memory, "data", 0) - memory.uss)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = wanted + untouched
+    if hard != resource.RLIM_INFINITY and limit > hard:
+        return Effective(
+            "memory_budget",
+            budget,
+            format_bytes(max(0, hard - untouched)),
+            "the system's own limit is lower",
+        )
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    why = (
+        "what this process allocates on the host (RLIMIT_DATA); the libraries that it loads come "
+        "on top"
+    )
+    return Effective("memory_budget", budget, format_bytes(wanted), why)

@@ -1,0 +1,266 @@
+"""What a training logs: lines for people on stderr, a line of JSON per event in log.jsonl,
+TensorBoard by an extra.
+
+Only rank 0 writes files. A full disk ends none of it: the log says so once, and each file goes on
+when there is room again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from brimful.errors import DiskFull, UsageError
+from brimful.units import counted, format_bytes, format_duration, format_rate
+from brimful.values import Diagnostic
+from brimful_inside.script import is_imaginary, report_loss
+from brimful_train.checking import Effective
+from brimful_train.reporting.peak_memory import TRAIN, Peaks
+
+
+class Log:
+    """`folder` is the training's own; `writes` whether this process is the one that writes there."""
+
+    def __init__(self, folder: Path, writes: bool, tensorboard: bool, stream: TextIO | None = None):
+        self._stream = stream
+        self._writes = writes
+        self._path = folder / "log.jsonl"
+        self._board = _board(folder / "tensorboard") if tensorboard and writes else None
+        self._begun = time.time()
+        self._not_written: dict[Path, int] = {}  # by file: how many times there was no room
+
+    def say(self, sentence: str) -> None:
+        """Something a person ought to know, from whichever rank met it."""
+        self._show(sentence)
+        self.event("message", sentence=sentence)
+
+    def line(self, text: str) -> None:
+        """Progress, once for all ranks."""
+        if self._writes:
+            self._show(text)
+
+    def _show(self, text: str) -> None:
+        with _on_full_disk(
+            lambda: None
+        ):  # the terminal may be a file there, and what it holds back it writes later
+            print(text, file=self._stream or sys.stderr, flush=True)
+
+    @contextlib.contextmanager
+    def outliving_a_full_disk(self, path: Path) -> Iterator[None]:
+        """Around writing `path`: reports once that there is no room for it, and once that there is
+        some again.
+        """
+        missed = self._not_written.pop(path, 0)
+        with _on_full_disk(lambda: self._not_written.update({path: missed + 1})):
+            yield
+        failed = path in self._not_written
+        if failed and not missed:
+            self._show(
+                f"The disk is full: {path} could not be written. The training goes on, and tries "
+                "again next time."
+            )
+        elif missed and not failed:
+            self._show(
+                f"There is room on the disk again: {path} is written ({counted(missed, 'time')} "
+                "it could not be)."
+            )
+
+    def event(self, kind: str, **fields: Any) -> None:
+        if self._writes:
+            row = {"event": kind, "elapsed_s": round(time.time() - self._begun, 3), **fields}
+            with self.outliving_a_full_disk(self._path):
+                _append(self._path, (json.dumps(finite_or_none(row), default=str) + "\n").encode())
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        with _on_full_disk(self._end_board):
+            for name, value in values.items():
+                if self._board is not None:
+                    self._board.add_scalar(name, value, step)
+
+    def _end_board(self) -> None:
+        """TensorBoard's writer takes nothing more after an error: log.jsonl has the same numbers."""
+        self._board = None
+        self._show("The disk is full: TensorBoard's files end here. The training goes on.")
+
+    def settings(self, rows: Iterable[Effective]) -> None:
+        """Requested and effective side by side, with the reason."""
+        rows = list(rows)
+        for line in settings_table(rows):
+            self.line(line)
+        self.event("settings", rows=[dataclasses.asdict(row) for row in rows])
+
+    def warnings(self, warnings: Iterable[Diagnostic]) -> None:
+        """What was given and is kept, though it is more than there is room for."""
+        for one in warnings:
+            because = one.explanation[:1].upper() + one.explanation[1:]
+            self.line(f"Warning: {one.problem}. {because}. To avoid it: {one.suggestion}.")
+            self.event("warning", **dataclasses.asdict(one))
+
+    def close(self) -> None:
+        with _on_full_disk(self._end_board):
+            if self._board is not None:
+                self._board.close()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a training stands."""
+
+    at_s: float  # by the clock
+    epochs: float
+    updates: int
+    samples: int
+    loss_sum: float  # of the epoch under way
+    loss_count: float
+
+
+class ProgressLog:
+    """How a training goes that began at `begun`. `epochs`: where it ends; None where that is not by
+    epochs.
+    """
+
+    def __init__(self, log: Log, peaks: Peaks, begun: Standing, epochs: float | None):
+        self._log, self._peaks, self._begun, self._epochs = log, peaks, begun, epochs
+        self.last = begun
+        report_loss(None)
+
+    def write(
+        self, now: Standing, lr: float, measures: Mapping[str, float], epoch_ends: bool
+    ) -> None:
+        """The loss is the mean since the last line; at the end of an epoch, that of the epoch.
+        `brimful run` shows it too.
+        """
+        since = (0.0, 0.0) if epoch_ends else (self.last.loss_sum, self.last.loss_count)
+        count = now.loss_count - since[1]
+        # On an imaginary card tensors have shapes and no data: a number read from one says nothing.
+        loss = (now.loss_sum - since[0]) / count if count > 0 and not is_imaginary() else None
+        report_loss(loss)
+        measures = {} if is_imaginary() else measures
+        passed, trained = max(now.at_s - self._begun.at_s, 1e-9), now.epochs - self._begun.epochs
+        rate = (now.samples - self.last.samples) / max(now.at_s - self.last.at_s, 1e-9)
+        left = (
+            passed / trained * (self._epochs - now.epochs)
+            if trained > 0 and self._epochs is not None
+            else None
+        )
+        shown = f"loss {loss:.4g}" if loss is not None else f"loss – ({_why_no_loss()})"
+        named = "".join(f"  eval {name} {value:.4g}" for name, value in measures.items())
+        self._log.line(
+            f"epoch {now.epochs:.4g}  step {now.updates:,}  {shown}{named}  lr {lr:.3g}  "
+            f"{format_rate(rate)}  "
+            f"memory {self._memory()}  "
+            f"{format_duration(passed)}{f', {format_duration(left)} left' if left is not None else ''}"
+        )
+        scalars = {
+            "loss": loss,
+            "lr": lr,
+            "samples_per_s": rate,
+            **{f"eval/{k}": v for k, v in measures.items()},
+        }
+        self._log.scalars(
+            {name: value for name, value in scalars.items() if value is not None}, now.updates
+        )
+        self._log.event(
+            "epoch" if epoch_ends else "progress",
+            epoch=now.epochs,
+            step=now.updates,
+            samples=now.samples,
+            loss=loss,
+            lr=lr,
+            samples_per_s=rate,
+            measures=measures,
+        )
+        self.last = dataclasses.replace(now, loss_sum=0.0, loss_count=0.0) if epoch_ends else now
+
+    def _memory(self) -> str:
+        """Held now, and the training's peak: of the card, or on the host."""
+        peak = self._peaks.read(TRAIN)
+        peak_bytes = peak.allocated_bytes if peak.allocated_bytes is not None else peak.host_bytes
+        highest = f", peak {format_bytes(peak_bytes)}" if peak_bytes is not None else ""
+        return f"{format_bytes(self._peaks.now_bytes())}{highest}"
+
+
+@contextlib.contextmanager
+def _on_full_disk(then: Callable[[], None]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if not DiskFull.caused(error):
+            raise
+        then()
+
+
+def settings_table(rows: Iterable[Effective]) -> list[str]:
+    """Lines: requested and effective side by side, with the reason."""
+    cells = [("setting", "requested", "effective", "why")]
+    cells += [
+        (row.name, _written(row.requested, "–"), _written(row.effective, "none"), row.why)
+        for row in rows
+    ]
+    widths = [max(len(row[n]) for row in cells) for n in range(3)]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
+        for row in cells
+    ]
+
+
+def finite_or_none(tree: Any) -> Any:
+    """`tree` with None for NaN and infinities, which JSON lacks: strict readers refuse what Python
+    writes.
+    """
+    if isinstance(tree, Mapping):
+        return {name: finite_or_none(value) for name, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [finite_or_none(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+
+
+def _append(path: Path, line: bytes) -> None:
+    """The whole line or nothing of it: half a line would spoil the next one too."""
+    with path.open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        except OSError:
+            with contextlib.suppress(OSError):  # of what is no file on a disk
+                file.truncate(before)
+            raise
+
+
+def _why_no_loss() -> str:
+    return (
+        "an imaginary card has no data"
+        if is_imaginary()
+        else "no update counted since the last line"
+    )
+
+
+def _written(value: object, absent: str) -> str:
+    if value is None:
+        return absent
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UsageError(
+            "config.tensorboard is on, and the package tensorboard is not installed",
+            "Nothing could be written for it.",
+            "pip install 'brimful[tensorboard]', or switch it off: log.jsonl has the same numbers.",
+        ) from None
+    return SummaryWriter(str(folder))

@@ -1,0 +1,132 @@
+"""How a model is spread over ranks: gradients summed after the step (the default), while the
+backward pass goes on, or sharded.
+
+"after": nothing communicates in forward and backward, so that any failure there is this rank's own
+business (gradients.py). "overlapped": the last backward of a step runs with
+DistributedDataParallel's own reduction. "sharded": FSDP2 keeps a part of each parameter on each
+rank; its forward gathers them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from brimful.errors import UsageError
+from brimful_train.checking import Effective
+from brimful_train.distributed.ranks import Ranks
+
+OVERLAP_AFTER = (
+    300  # assumed: updates without out-of-memory, after which sizes that vary have been met
+)
+
+
+def overlapping(module: nn.Module, device: torch.device) -> DistributedDataParallel:
+    """A model whose gradients can be summed over ranks within a backward pass. Its parameters all
+    get a gradient then.
+    """
+    ids = [device.index] if device.type != "cpu" else None
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # newer PyTorch has another name for it, older has this one alone
+        model = DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
+    model.register_comm_hook(None, _sum)
+    return model
+
+
+def _sum(state, bucket):  # DDP compares annotations with types, and here they are strings
+    """As the sum after a step is: DDP's own would divide by the number of ranks."""
+    work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
+
+
+def without_gradient(module: nn.Module) -> list[str]:
+    return [name for name, p in module.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def no_overlap_sentence(names: list[str]) -> str:
+    return (
+        f"overlap is left off: {_some(names)} got no gradient in an update, and a reduction "
+        "within the backward pass waits for "
+        "each parameter's. Gradients are summed after the step, with the same result."
+    )
+
+
+def incomplete_in_overlap(names: list[str]) -> UsageError:
+    return UsageError(
+        f"{_some(names)} got no gradient in an update whose gradients were summed within the "
+        "backward pass",
+        f"That waits for the gradient of each parameter; in the {OVERLAP_AFTER} updates before, "
+        "all had one.",
+        "Set config.overlap to False, or take what is not trained out of the model "
+        "(requires_grad_(False)).",
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more parameters" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
+
+
+def shard(module: nn.Module, ranks: Ranks) -> Effective:
+    """FSDP2, in place: each repeated block, then the rest."""
+    if ranks.size == 1:
+        return Effective(
+            "parallel", "fsdp2", "one process", "there is nobody to share the parameters with"
+        )
+    children = [
+        child
+        for holder in module.modules()
+        if isinstance(holder, (nn.ModuleList, nn.Sequential))
+        for child in holder
+    ]
+    containers = (nn.ModuleList, nn.ModuleDict)
+    blocks = [
+        c
+        for c in children
+        if any(p.requires_grad for p in c.parameters()) and not isinstance(c, containers)
+    ]
+    for block in (*reversed(blocks), module):  # inner ones first
+        fully_shard(block)
+    return Effective(
+        "parallel",
+        "fsdp2",
+        "fsdp2",
+        f"{len(blocks)} blocks and the rest, each over {ranks.size} ranks",
+    )
+
+
+def full(tree: Any) -> Any:
+    """The tree with sharded tensors put together, on the host. All ranks take part, in the same
+    order.
+    """
+    if isinstance(tree, DTensor):
+        return tree.full_tensor().cpu()
+    if isinstance(tree, Mapping):
+        return {name: full(value) for name, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(full(value) for value in tree)
+    return tree
+
+
+def load_sharded(module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+    """Whole tensors into a sharded model: each rank keeps its part."""
+    own = module.state_dict()
+    parts = {}
+    for name, tensor in state.items():
+        here = own[name]
+        if isinstance(here, DTensor):
+            tensor = distribute_tensor(
+                tensor.to(here.device, here.dtype), here.device_mesh, here.placements
+            )
+        parts[name] = tensor
+    module.load_state_dict(parts)

@@ -1,0 +1,414 @@
+"""One update of the weights, which an out-of-memory error makes slower and not different.
+
+1. What a forward pass may change is copied: random states and buffers.
+2. This rank's micro-batches run, gradients summed locally. Where memory is missing, all of that is
+   dropped and put back, the micro-batch is halved, and the rank's whole part runs again from zero
+   gradients.
+3. The ranks meet on the host. Only when each has its part, gradients are reduced: no rank waits for
+one that failed.
+4. Clipping, the check of the loss, the learning rate, the update. What is missing here is a few
+bytes: tried again at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from brimful.errors import UsageError
+from brimful_train.data.pipeline import StepData
+from brimful_train.distributed.ranks import BROKEN, FINE, GIVES_UP, OUT_OF_MEMORY, Ranks, Vote
+from brimful_train.model.precision import Precision
+from brimful_train.optim.optimizers import set_lr
+from brimful_train.step.buffers import Buffers, layers_that_depend_on_the_cut
+from brimful_train.step.gradients import GradientSum, clip, local
+from brimful_train.step.non_finite import Facts, Finite, LossSums
+from brimful_train.step.oom import (
+    Missing,
+    Pieces,
+    SamplesAtOnce,
+    attempt,
+    free_what_is_cached,
+    no_room_after_backward,
+)
+from brimful_train.step.optimizer_update import Update
+from brimful_train.step.parallel import (
+    OVERLAP_AFTER,
+    incomplete_in_overlap,
+    no_overlap_sentence,
+    without_gradient,
+)
+from brimful_train.step.rng_state import Randomness, RandomState
+from brimful_train.task import Sum, Task
+
+T = TypeVar("T")
+_NOTHING = contextlib.nullcontext()  # may be entered again and again
+
+
+@dataclass
+class Counts:
+    """What happened so far, for statistics and checkpoints."""
+
+    updates: int = 0  # tried; those that were skipped count
+    samples: int = 0
+    skipped_nan: int = 0
+    recoveries: int = 0  # replays after out-of-memory, over all ranks
+    updates_since_recovery: int = 0
+    incomplete: int = (
+        0  # under `overlap`: updates in which a rank had a parameter without a gradient
+    )
+
+
+class Done(NamedTuple):
+    """One update, as all ranks know it."""
+
+    # on the device, float: the loss's sum and its count, over all ranks; the next update's take its
+    # place
+    sums: torch.Tensor
+    samples: int
+    lr: float
+    signal: int  # that asks for the end; 0: none
+    save: bool  # rank 0's clock asks for a checkpoint
+
+
+class Asks(NamedTuple):
+    """What this rank brings to the meeting of a step beside its part of it."""
+
+    signal: int = 0
+    save: bool = False
+
+
+class Stepper:
+    """Makes updates. `model` is what runs forward, `module` the bare one that holds parameters and
+    buffers.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        module: nn.Module,
+        update: Update,
+        precision: Precision,
+        ranks: Ranks,
+        at_once: SamplesAtOnce,
+        *,
+        device: torch.device,
+        clip_norm: float | None,
+        on_nan: str,
+        say: Callable[[str], None],
+        replays_graphs: bool = False,
+        overlapped: DistributedDataParallel | None = None,
+        sharded: bool = False,
+    ):
+        self.task, self.at_once = task, at_once
+        self.counts = Counts()
+        self.finite = Finite(on_nan, device)
+        self._model, self._module = model, module
+        self.at_once.communicates = sharded
+        self._update, self._precision, self._ranks = update, precision, ranks
+        self._device, self._clip_norm, self._say = device, clip_norm, say
+        self._overlapped, self._sharded = overlapped, sharded
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._gradients = GradientSum(self._parameters if not sharded else [], ranks)
+        self._randomness = Randomness(device)
+        self._buffers = Buffers(module, always=replays_graphs)
+        self._sums = LossSums(device)
+        # the loss is a Sum: its count, not the number of samples, is what it is divided by
+        self._by_count = False
+        self._overlaps = False
+        self._warned_of_layers = False
+
+    def train_on(
+        self, data: StepData, lr_at: Callable[[int], float], asks: Callable[[], Asks]
+    ) -> Iterator[Done]:
+        """The updates of one step: a single one, except where a loss that does not decompose had to
+        be cut.
+
+        lr_at(samples seen) gives the learning rate of the update that ends there. Raises DoesNotFit
+        on all ranks when one sample does not fit on one of them.
+        """
+        whole = [(part, 0, samples) for part, samples in enumerate(data.parts)]
+        todo = deque([whole] if self.task.decomposes else self._cut_apart(whole, data))
+        while todo:
+            pieces = todo.popleft()
+            self._overlaps = self._may_overlap(data)
+            state = self._randomness.take()
+            self._buffers.take()
+            votes = self._ranks.meet(self._own_part(data, pieces, state, asks()))
+            self._adopt(votes)
+            if any(v.status == OUT_OF_MEMORY for v in votes):
+                self._put_back(state)
+                self.drop_gradients()
+                todo.extendleft(reversed(_halves(pieces)))
+                continue
+            if not any(v.samples for v in votes):
+                continue  # a part of micro-batches that all have fewer samples than there are parts
+            yield self._finish(data, votes, lr_at)
+
+    def _put_back(self, state: RandomState) -> None:
+        self._randomness.put_back(state)
+        self._buffers.put_back()
+
+    # --- this rank's part ---
+
+    def _own_part(self, data: StepData, pieces: Pieces, state: RandomState, asks: Asks) -> Vote:
+        """Gradients and sums of this rank's part, and its vote: whatever happens, the other ranks
+        learn of it.
+        """
+        status, recoveries = FINE, 0
+        try:
+            while isinstance(missing := attempt(lambda: self._run(data, pieces)), Missing):
+                recoveries += 1
+                self.drop_gradients()
+                free_what_is_cached(self._device)
+                self._put_back(state)
+                self.shrink(missing, "", "; the step is replayed, its batch stays as it is.")
+                if not self.task.decomposes:
+                    status = OUT_OF_MEMORY
+                    break
+        except BaseException:
+            self._ranks.announce(BROKEN)
+            raise
+        samples = sum(stop - start for _, start, stop in pieces)
+        present = self._gradients.present()
+        return Vote(
+            status,
+            self.at_once.split.limit,
+            asks.signal,
+            samples,
+            present,
+            asks.save,
+            recoveries,
+            self._by_count,
+        )
+
+    def _run(self, data: StepData, pieces: Pieces) -> None:
+        """Forward and backward of `pieces`, each cut as small as it has to be; one whose loss does
+        not decompose is not.
+        """
+        self.drop_gradients()
+        self._sums.clear()
+        if self.task.decomposes:
+            split = self.at_once.split
+            cut = [
+                (part, a + start, a + stop)
+                for part, a, b in pieces
+                for start, stop in split.pieces(b - a)
+            ]
+        else:
+            cut = [piece for piece in pieces if piece[2] > piece[1]]
+        self.forward_backward(data, cut)
+        if self._sharded:
+            for batch in self.at_once.spares(data, cut):
+                self._precision.backward(self._objective(batch, 1, data.samples)[1] * 0.0)
+        if self._overlaps and self._gradients.present() != self._gradients.complete:
+            raise incomplete_in_overlap(without_gradient(self._module))
+
+    def forward_backward(self, data: StepData, pieces: Pieces) -> None:
+        """Adds the gradients of `pieces` to those of the parameters, and their losses to the sums
+        of the update.
+        """
+        for number, (part, start, stop) in enumerate(pieces, 1):
+            batch = self.at_once.load(data, part, start, stop)
+            with self._reduction(last=number == len(pieces)):
+                loss, objective = self._objective(batch, stop - start, data.samples)
+                self._precision.backward(objective)
+            if isinstance(loss, Sum):
+                self._sums.add_sum(loss)
+            else:
+                self._sums.add_mean(loss, stop - start)
+            del batch, loss, objective  # the next one needs the room
+
+    def _reduction(self, last: bool) -> contextlib.AbstractContextManager[None]:
+        """Around a forward and backward: whether gradients stay on this rank."""
+        stay = self._overlapped is not None and not (last and self._overlaps)
+        self.at_once.communicates = not stay
+        return self._overlapped.no_sync() if self._overlapped is not None and stay else _NOTHING
+
+    def _objective(
+        self, batch: object, samples: int, reference: int
+    ) -> tuple[torch.Tensor | Sum, torch.Tensor]:
+        """The loss, and what goes backward, so that the sum over all micro-batches of all ranks is
+        the mean.
+        """
+        with self._precision.autocast():
+            loss = self.task.loss(self._model, batch)
+        if isinstance(loss, Sum):
+            self._by_count = True
+            return loss, torch.as_tensor(loss.total) / reference
+        if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
+            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise UsageError(
+                f"task.loss gave {shape}",
+                "A loss is a scalar tensor (the mean over samples) or a Sum.",
+                "Return one.",
+            )
+        return loss, loss if samples == reference else loss * (samples / reference)
+
+    def drop_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def shrink(self, missing: Missing, where: str, then: str) -> None:
+        """Makes the pieces smaller, with a warning where that changes the result. Raises as
+        `SamplesAtOnce.shrink` does.
+        """
+        if not self.task.decomposes:
+            then = (
+                f". The loss of {self.task.name} is no mean over samples and cannot be split "
+                "with the same result: from now on "
+                "an update has FEWER samples. None is lost or repeated."
+            )
+        self.at_once.shrink(missing, where, then)
+        layers = [] if self._warned_of_layers else layers_that_depend_on_the_cut(self._module)
+        self._warned_of_layers = True
+        if layers:
+            more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""
+            self._say(
+                "The result is not that of the whole micro-batch, because of "
+                f"{', '.join(layers[:3])}{more}: normalization "
+                "over a batch and dropout depend on which samples go through the model together."
+            )
+
+    def _may_overlap(self, data: StepData) -> bool:
+        """From what all ranks know alike. Each needs a micro-batch of its own."""
+        return (
+            self._overlapped is not None
+            and self.counts.updates_since_recovery >= OVERLAP_AFTER
+            and data.samples >= self._ranks.size
+            and self.task.decomposes
+            and not self.counts.incomplete
+        )
+
+    def _cut_apart(self, whole: Pieces, data: StepData) -> Iterator[Pieces]:
+        """For a loss that does not decompose: the updates that one step becomes. The same number on
+        all ranks.
+        """
+        count = self.at_once.split.updates(max([-(-data.samples // self._ranks.size), *data.parts]))
+        for number in range(count):
+            yield [(part, n * number // count, n * (number + 1) // count) for part, _, n in whole]
+
+    # --- together ---
+
+    def _adopt(self, votes: list[Vote]) -> None:
+        """What all ranks know alike from here on."""
+        self.at_once.adopt(votes)
+        self._by_count = any(vote.by_count for vote in votes)
+        if self._overlapped is not None:
+            self._notice_incomplete(votes)
+        recoveries = sum(vote.recoveries for vote in votes)
+        self.counts.recoveries += recoveries
+        self.counts.updates_since_recovery = (
+            0 if recoveries else self.counts.updates_since_recovery + 1
+        )
+
+    def _notice_incomplete(self, votes: list[Vote]) -> None:
+        """Overlapped reduction waits for the gradient of each parameter: where one had none it is
+        not begun.
+        """
+        incomplete = [
+            rank
+            for rank, vote in enumerate(votes)
+            if vote.samples and vote.gradients != self._gradients.complete
+        ]
+        if incomplete and not self.counts.incomplete and self._ranks.rank == incomplete[0]:
+            self._say(no_overlap_sentence(without_gradient(self._module)))
+        self.counts.incomplete += bool(incomplete)
+
+    def _finish(self, data: StepData, votes: list[Vote], lr_at: Callable[[int], float]) -> Done:
+        samples = sum(vote.samples for vote in votes)
+        sums = self._sums.both
+        if self._sharded or self._overlaps:
+            if self._ranks.size > 1:
+                torch.distributed.all_reduce(sums)
+        else:
+            if len({vote.gradients for vote in votes}) > 1:
+                missing = self._gradients.missing()
+                self._twice(lambda: _fill_with_zeros(missing))
+                self._ranks.confirm()
+            self._gradients.reduce(sums)
+        if self._by_count or self._sharded or samples != data.samples:
+            self._twice(lambda: self._divide(data.samples, samples))
+        self.counts.updates += 1
+        self.counts.samples += samples
+        lr = lr_at(self.counts.samples)
+        by_scaler = (
+            self._precision.effective == "fp16"
+        )  # a scaler skips steps of infinite gradients
+        if by_scaler:
+            self._twice(lambda: self._precision.unscale(self._update))
+        limit = self._clip_norm
+        norm = self._twice(lambda: clip(self._parameters, limit)) if limit is not None else None
+        facts = Facts(self.counts.updates, self.counts.samples, lr, data.indices.indices)
+        if self._twice(
+            lambda: self.finite.allows(self._loss(), None if by_scaler else norm, facts)
+        ):
+            set_lr(self._update, lr)
+            self._precision.step(self._update)
+        else:
+            self.counts.skipped_nan += 1
+            self._precision.forget(self._update)
+            self._buffers.put_back()  # running statistics hold the NaN as well
+            self._sums.clear()  # samples that were left out are not in the epoch's loss either
+            self._say(
+                f"Update {facts.step:,} is left out: its loss is NaN or infinite "
+                f"({self.counts.skipped_nan:,} so far)."
+            )
+        signal = max(vote.signal for vote in votes)
+        return Done(sums, samples, lr, signal, bool(votes[0].save))
+
+    def _loss(self) -> torch.Tensor:
+        """NaN as well where a Sum counted nothing at all: its mean, and the gradients divided by
+        that count, are NaN.
+        """
+        return self._sums.total / self._sums.count if self._by_count else self._sums.total
+
+    def _twice(self, work: Callable[[], T]) -> T:
+        """`work` that allocates a few bytes first and only then changes gradients, in place: it can
+        be done again.
+
+        The ranks have their sums by now, and another one may be in its update: the step cannot be
+        replayed from here.
+        """
+        done = attempt(work)
+        if isinstance(done, Missing):
+            self._say(
+                f"Out of memory between backward and update ({done.pattern}): tried again, "
+                "nothing is lost."
+            )
+            free_what_is_cached(self._device)
+            done = attempt(work)
+        if isinstance(done, Missing):
+            self._ranks.announce(GIVES_UP)
+            raise no_room_after_backward(done.message)
+        return done
+
+    def _divide(self, reference: int, samples: int) -> None:
+        """Gradients were divided by `reference`; what they ought to be divided by is known only
+        now.
+        """
+        averaged = self._ranks.size if self._sharded else 1  # FSDP2 divides by the number of ranks
+        if self._by_count:
+            factor = (averaged * reference / self._sums.count).to(torch.float32)
+        else:
+            factor = averaged * reference / samples
+        torch._foreach_mul_([local(p.grad) for p in self._parameters if p.grad is not None], factor)
+
+
+def _fill_with_zeros(parameters: list[nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+
+
+def _halves(pieces: Pieces) -> list[Pieces]:
+    first = [(part, start, start + -(-(stop - start) // 2)) for part, start, stop in pieces]
+    second = [(part, start + -(-(stop - start) // 2), stop) for part, start, stop in pieces]
+    return [first, second]

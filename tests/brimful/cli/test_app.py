@@ -1,0 +1,346 @@
+"""The command line: what is typed wrongly gets a clear sentence and its exit code, before any trial
+is started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from brimful.cli import app
+from brimful.codec import SCHEMA
+from brimful.errors import Terminated
+
+TRAIN = ["--", "my-train", "--batch-size"]
+
+
+def brimful(*words: str, **more) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "brimful", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "1.5", "big"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "--gpu", "a100-40gb", *TRAIN, "SIZE"],
+        ["audit", "--device", "cpu", *TRAIN, "SIZE"],
+        ["tune", "--device", "cpu", *TRAIN, "SIZE"],
+        ["predict", "--gpu", "a100-40gb", "--set", "batch_size=SIZE", *TRAIN, "{batch_size}"],
+        ["audit", "--device", "cpu", "--set", "batch_size=SIZE", *TRAIN, "{batch_size}"],
+        ["tune", "--device", "cpu", "--max-batch-size=SIZE", *TRAIN, "8"],
+    ],
+)
+def test_what_is_no_batch_size_is_quoted_and_nothing_is_run(typed, tmp_path, words, size):
+    code, _, err = typed(*[word.replace("SIZE", size) for word in words])
+    assert code == 2
+    assert repr(size) in err
+    assert "whole number" in err
+    assert not list(tmp_path.glob("home/*/trial-*"))
+
+
+@pytest.mark.parametrize(
+    ("sides", "says"),
+    [
+        (["batch_size="], "--grid batch_size=: a value is missing"),
+        (["batch_size=1,,2"], "a value is missing"),
+        (["a,b"], "a side of a table is name=value,value"),
+        (["batch size=1,2"], "a side of a table is name=value,value"),
+        (["batch-size=1,2", "batch_size=4"], "--grid batch_size was given twice"),
+        (
+            ["max-depth=1,2"],
+            "max_depth was asked about, and the command has no {max_depth} and no --max-depth",
+        ),
+        (["batch_size=0,1"], "The batch size '0' is too small."),
+        (["batch_size=-4,1"], "The batch size '-4' is too small."),
+        (["batch_size=a,b"], "The batch size 'a' is not a number."),
+        (["batch_size=1,2", "batch_size=4"], "--grid batch_size was given twice"),
+        (["batch_size=1,2,1"], "has 1 twice"),
+        (["depth=1,2"], "depth was asked about, and the command has no {depth}"),
+        (["batch_size=1", "lr=1,2", "depth=3"], "a grid of 3 settings"),
+        (["batch_size=" + ",".join(map(str, range(1, 402)))], "a grid of 401 combinations"),
+    ],
+)
+def test_a_grid_that_makes_no_sense_is_reported_and_nothing_is_run(typed, tmp_path, sides, says):
+    words = [word for side in sides for word in ("--grid", side)]
+    code, _, err = typed("predict", "--gpu", "a100-40gb", *words, *TRAIN, "{batch_size}")
+    assert code == 2 and says in err.replace("\n", " ")
+    assert not list(tmp_path.glob("home/*/trial-*"))
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        ("0%", "no share"),
+        ("101%", "no share"),
+        ("nan%", "no share"),
+        ("-3GiB", "no amount of memory"),
+        ("nonsense", "no amount of memory"),
+        ("0", "no memory at all"),
+        ("100TiB", "more than a100-40gb's 39.4 GiB"),
+    ],
+)
+def test_what_is_no_budget_is_reported(typed, budget, expected):
+    code, _, err = typed("predict", "--gpu", "a100-40gb", f"--budget={budget}", *TRAIN, "8")
+    assert code == 2
+    assert expected in err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            ["tune", "--device", "cpu", "--budget", "900TiB", *TRAIN, "8"],
+            "more than this machine's",
+        ),
+        (["predict", *TRAIN, "8"], "no card was named"),
+        (["predict", "--gpu", "t4", "--gpu-memory", "4GiB", *TRAIN, "8"], "two different cards"),
+        (["predict", "--gpu", "t4"], "no command was given"),
+        (["predict", "--gpu", "t4", "--"], "no command was given"),
+        (["predict", "--gpuu", "t4", *TRAIN, "8"], "--gpuu"),
+        (["predict", "--gpu", "t4", "--batch-size", "8", *TRAIN, "8"], "--set batch_size=64"),
+        (["pedict"], "predict"),
+        (["tune", "--device", "tpu", *TRAIN, "8"], "auto, cpu or accelerator"),
+        (
+            ["tune", "--gpu-memory", "8GiB", "--objective", "fastest", *TRAIN, "8"],
+            "only the memory is known",
+        ),
+        (["tune", "--device", "cpu", "--objective", "best", *TRAIN, "8"], "fastest, largest, fit"),
+        (
+            [
+                "tune",
+                "--device",
+                "cpu",
+                "--batch-size-from",
+                "flag",
+                "--",
+                "my-train",
+                "--epochs",
+                "3",
+            ],
+            "{batch_size}",
+        ),
+        (["audit", "--steps", "0", *TRAIN, "8"], "whole number"),
+        (["audit", "--steps", "1.5", *TRAIN, "8"], "--steps 1.5"),
+        (["audit", "--time-limit", "soon", *TRAIN, "8"], "'soon'"),
+        (["audit", "--set", "lr", *TRAIN, "8"], "name=value"),
+        (
+            ["audit", "--device", "cpu", *TRAIN, "8", "--lr", "{lr}"],
+            "holds {lr} and nothing sets it",
+        ),
+        (["predict", "--gpu", "t4", *TRAIN, "8", "--lr", "{lr}"], "nothing sets it"),
+        (["gpus", "--", "my-train"], "runs no command"),
+        (
+            ["predict", "--gpu", "t4", "--solve", "max-length", *TRAIN, "8"],
+            "max_length was asked about",
+        ),
+        (["report"], "there is no record"),
+        (["report", "nothere"], "no record 'nothere'"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error_with_a_sentence(typed, words, expected):
+    code, out, err = typed(*words)
+    assert code == 2
+    assert expected in err
+    assert err.startswith("error: ") or "\nerror: " in err
+    assert out == ""
+
+
+def test_a_setting_that_reaches_nothing_is_refused(typed, tmp_path):
+    (tmp_path / "train.py").write_text("print('no flags')\n")
+    code, _, err = typed(
+        "audit",
+        "--device",
+        "cpu",
+        "--set",
+        "lr=3",
+        "--",
+        sys.executable,
+        "train.py",
+        "--batch-size",
+        "8",
+    )
+    assert code == 2
+    assert "no {lr}" in err
+    (tmp_path / "train.py").write_text("import brimful\nbrimful.setting('lr', 1.0)\n")
+    code, _, err = typed(
+        "audit", "--device", "cpu", "--set", "lr=3", "--", "no-such-program", "train.py"
+    )
+    assert "no {lr}" not in err, "a script that asks brimful may ask for it"
+
+
+def test_no_such_command_is_a_sentence_and_the_record_is_closed_with_it(typed, tmp_path):
+    code, _, err = typed("audit", "--device", "cpu", "--", "pythn", "train.py")
+    assert code == 2
+    assert "there is no command 'pythn'" in err
+    (record,) = tmp_path.glob("home/*/record.jsonl")
+    assert json.loads(record.read_text().splitlines()[-1])["exit_code"] == 2
+
+
+def test_errors_are_data_with_json_and_sentences_stay_on_standard_error(typed):
+    code, out, err = typed("predict", "--gpu", "a100-41gb", "--json", *TRAIN, "8")
+    shown = json.loads(out)
+    assert code == shown["error"]["exit_code"] == 4
+    assert shown["error"]["code"] == "no-such-device"
+    assert set(shown["error"]) == {"code", "exit_code", "problem", "explanation", "suggestion"}
+    assert shown["schema"] == 2
+    assert shown["error"]["problem"] in err and "a100-40gb" in err and "brimful gpus" in err
+
+
+def test_a_sentence_off_a_terminal_is_one_line(typed):
+    _, _, err = typed(
+        "audit", "--device", "cpu", "--", "/a/rather/long/path" * 10 + "/python", "train.py"
+    )
+    line = next(line for line in err.splitlines() if line.startswith("error: "))
+    assert len(line) > 200
+    assert all(line == line.rstrip() for line in err.splitlines()), "no padding"
+
+
+def test_words_after_the_dashes_are_never_read_as_ours(typed):
+    code, out, _ = typed(
+        "predict", "--gpu", "nope", "--", "my-train", "--json", "--batch-size", "8"
+    )
+    assert code == 4
+    assert out == ""
+
+
+def test_help_and_version_end_well(typed):
+    assert typed("--help")[0] == 0
+    assert typed("--version")[0] == 0
+
+
+@pytest.mark.parametrize("verb", ["predict", "audit", "tune", "run"])
+def test_the_help_of_a_verb_shows_how_that_verb_takes_a_command(typed, verb):
+    code, out, _ = typed(verb, "--help")
+    assert code == 0 and f"Your own command follows two dashes: brimful {verb} " in " ".join(
+        out.split()
+    )
+
+
+@pytest.mark.parametrize("words", [["gpus"], ["gpus", "--json"], ["--help"]])
+def test_a_reader_that_has_gone_is_no_error(words):
+    process = brimful(*words)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 0
+
+
+def test_a_reader_that_has_gone_leaves_an_error_its_words_and_its_exit_code():
+    process = brimful("report", "nothing-of-that-name", "--json")
+    process.stdout.close()
+    assert (
+        b"Traceback" not in (expected := process.stderr.read()) and b"no record" in expected.lower()
+    )
+    assert process.wait(60) == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("words", [["gpus"], ["gpus", "--json"]])
+def test_standard_output_on_a_full_disk_is_reported_and_is_no_defect(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "brimful", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert "disk is full" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_color_is_respected_even_where_colour_is_forced():
+    colourful = {**os.environ, "FORCE_COLOR": "1"}
+    assert b"\x1b[" in brimful("report", env=colourful).communicate()[1]
+    plain = brimful("report", env={**colourful, "NO_COLOR": "1"}).communicate()[1]
+    assert b"\x1b[3" not in plain and b"\x1b[9" not in plain
+
+
+def test_a_defect_of_ours_shows_where_and_is_exit_code_1(typed, monkeypatch):
+    monkeypatch.setattr(app, "_parse", lambda ours, words: 1 / 0)
+    code, _, err = typed("gpus")
+    assert code == 1
+    assert "ZeroDivisionError" in err and "defect of brimful" in err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"), [(KeyboardInterrupt(), 130), (Terminated(), 143), (SystemExit(7), 7)]
+)
+def test_signals_have_their_own_exit_codes(typed, monkeypatch, raised, code):
+    monkeypatch.setattr(app, "_parse", Mock(side_effect=raised))
+    assert typed("gpus")[0] == code
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_closing_terminal_ends_it_but_not_under_nohup(typed, monkeypatch, handler):
+    def parse(ours, words):
+        signal.raise_signal(signal.SIGHUP)
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGHUP, handler)
+    monkeypatch.setattr(app, "_parse", parse)
+    assert typed("gpus")[0] == (143 if handler is signal.SIG_DFL else 0)
+
+
+def test_report_writes_a_page_text_and_markdown_of_the_latest_record(typed, tmp_path):
+    typed("audit", "--device", "cpu", "--", "pythn", "train.py")
+    code, out, _ = typed("report")
+    assert code == 0
+    assert "<html" in Path(out.strip()).read_text()
+    assert typed("report", "--format", "text")[0] == 0
+    code, out, _ = typed("report", "--format", "md", "--json")
+    assert code == 0
+    assert Path(json.loads(out)["page"]).suffix == ".md"
+    code, out, _ = typed("report", "--format", "text", "--json")
+    assert code == 0 and "pythn" in Path(json.loads(out)["page"]).read_text()
+    text = tmp_path / "record.txt"
+    assert typed("report", "--format", "text", "--out", str(text))[1].strip() == str(text)
+    assert "pythn" in text.read_text()
+    code, _, err = typed("report", "--format", "pdf")
+    assert code == 2 and "html, md or text" in err
+    code, _, err = typed("report", "--out", str(tmp_path / "no" / "such" / "page.html"))
+    assert code == 2 and "--out" in err
+
+
+def test_an_ascii_terminal_is_no_reason_to_fail(tmp_path):
+    script = tmp_path / "trän.py"
+    script.write_text("raise SystemExit(3)\n")
+    environment = {
+        **os.environ,
+        "PYTHONIOENCODING": "ascii",
+        "BRIMFUL_HOME": str(tmp_path / "home"),
+    }
+    process = brimful(
+        "audit", "--device", "cpu", "--", sys.executable, str(script), env=environment
+    )
+    assert b"Traceback" not in process.communicate()[1]
+    assert process.returncode == 5
+    process = brimful("report", "--format", "text", env=environment)
+    assert b"UnicodeEncodeError" not in process.communicate()[1]
+    assert process.returncode == 0
+
+
+def test_a_record_of_a_newer_brimful_or_without_a_beginning_is_reported_by_report(typed, tmp_path):
+    typed("audit", "--device", "cpu", "--", "pythn", "train.py")
+    (path,) = tmp_path.glob("home/*/record.jsonl")
+    whole = path.read_text()
+    path.write_text(whole.replace(f'"schema":{SCHEMA}', '"schema":99'))
+    code, _, err = typed("report")
+    assert code == 1
+    assert "newer" in err and "Traceback" not in err
+    path.write_text(whole[:50])
+    code, _, err = typed("report")
+    assert code == 1
+    assert "does not begin" in err and "Traceback" not in err

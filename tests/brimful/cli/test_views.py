@@ -1,0 +1,131 @@
+"""What the verbs print: the keys of --json that programs rely on, and where else each answer goes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from brimful.cli import views
+from brimful.codec import ANSWER_SCHEMA, answer, to_builtins
+from brimful.values import Record
+from tests.brimful.show import product
+
+PRINTED: dict[str, tuple[Callable[..., int], Callable[[], Record], str]] = {
+    "predict": (
+        views.show_prediction,
+        product.predict_fits,
+        "verdict batch_size peak phases not_seen largest_batch_size "
+        "limited_by gpu budget method exact approximations worst_batch warnings cards alone_of "
+        "speed breakdown "
+        "phase_breakdowns what_if seconds next_command loading epoch record found_flags",
+    ),
+    "predict, too large": (views.show_prediction, product.predict_oom, "verdict what_if"),
+    "audit": (
+        views.show_audit,
+        product.audit_record,
+        "requested effective findings loading_share step_s peak peak_source "
+        "phases cards not_seen notes record found_flags",
+    ),
+    "tune": (
+        lambda record, json: views.show_plan(record, json, False),
+        product.tune_on_cpu,
+        "objective settings environment "
+        "command_line verified trials out_of_memory_trials peak_bytes samples_per_s "
+        "baseline_samples_per_s gain partial "
+        "warnings batch_size device budget memory speed notes trial_results page record "
+        "found_flags",
+    ),
+    "run": (
+        views.show_run,
+        product.run_restarted,
+        "started attempts ended notes record found_flags",
+    ),
+}
+
+
+def printed(capsys: pytest.CaptureFixture[str], name: str) -> tuple[int, dict[str, Any]]:
+    show, make, _ = PRINTED[name]
+    code = show(make(), True)
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_an_answer_has_its_schema_and_the_keys_that_programs_read(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    _, value = printed(capsys, name)
+    assert value["schema"] == ANSWER_SCHEMA == 2
+    assert set(PRINTED[name][2].split()) <= set(value)
+
+
+def test_an_answer_is_what_the_codec_makes_of_the_value(capsys: pytest.CaptureFixture[str]) -> None:
+    code, value = printed(capsys, "predict")
+    prediction = product.predict_fits().prediction
+    assert value.items() >= json.loads(json.dumps(to_builtins(prediction))).items()
+    assert code == 0 and printed(capsys, "predict, too large")[0] == 3
+    peak, low = value["peak"], value["peak"]["device_interval_bytes"][0]
+    assert low < peak["device_bytes"] == sum(value["breakdown"]["parts"].values())
+
+
+def test_an_enumeration_is_its_value_and_what_is_absent_or_no_number_is_null() -> None:
+    trial = product.script_raised().trials[0]
+    value = json.loads(answer(replace(trial, loading_share=math.nan, failed_rank=None), file=None))
+    assert (value["outcome"], value["loading_share"], value["failed_rank"], value["file"]) == (
+        "crashed",
+        None,
+        None,
+        None,
+    )
+
+
+def test_a_plan_has_its_batch_size_and_every_trial_in_order(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, value = printed(capsys, "tune")
+    assert value["batch_size"] == 256 and value["command_line"] == "my-train --batch-size 256"
+    assert value["trials"] == len(value["trial_results"]) == 13
+    assert value["trial_results"][0]["trial"]["settings"] == {"batch_size": 64}
+    assert value["trial_results"][0]["reports"] == [], "the record has them"
+
+
+def test_a_run_has_its_end_and_every_attempt_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    code, value = printed(capsys, "run")
+    assert code == value["ended"]["exit_code"] == 0
+    assert [one["outcome"] for one in value["attempts"]] == [
+        "out_of_host_memory",
+        "out_of_host_memory",
+        "completed",
+    ]
+    assert [one["resumed"] for one in value["attempts"]] == [None, True, True]
+
+
+@pytest.mark.parametrize(("full", "more"), [(False, True), (True, False)])
+def test_the_short_screen_names_the_way_to_the_rest(
+    capsys: pytest.CaptureFixture[str], full: bool, more: bool
+) -> None:
+    views.show_prediction(product.predict_fits(), False, full)
+    out, err = capsys.readouterr()
+    assert ("--details" in err) is more
+    assert ("Where the memory goes" in out) is full
+
+
+@pytest.mark.parametrize("name", ["doctor", "gpus"])
+def test_the_machine_and_the_cards_are_data_too(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert {"doctor": views.show_doctor, "gpus": lambda json: views.show_gpus(json, None)}[name](
+        True
+    ) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (
+        set(value)
+        == {
+            "doctor": {"schema", "machine", "findings"},
+            "gpus": {"schema", "gpus", "prices_per_h"},
+        }[name]
+    )

@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from builders import GIB, device_budget, loader, machine, optimizer, peak, report, sample
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.decide.audit.findings import findings
+from brimful.measure.gpus import find_gpu
+from brimful.values import Device
+from brimful_inside.wire import BatchSeen, Draws, Precision, WorstBatch
+
+ASKED = {"batch_size": 64, "lr": 1e-3}
+EMPTY_CARD = peak(device_bytes=2 * GIB)
+
+
+def codes(a_sample, requested=ASKED, budget=None, cores=8):
+    return [advice.code for advice in findings(a_sample, requested, budget, machine(cores))]
+
+
+def only(code, a_sample, requested=ASKED, budget=None, cores=8):
+    """(problem, explanation, suggestion) of the one finding."""
+    (found,) = findings(a_sample, requested, budget, machine(cores))
+    assert found.code == code and found.problem and found.explanation and found.suggestion
+    return found.problem, found.explanation, found.suggestion
+
+
+def of(one_loader=None, batches_per_step=1, **changes):
+    """A trial of one rank with this loader."""
+    return sample(
+        [report([one_loader or loader()], micro_batches_per_step=[batches_per_step] * 12)],
+        **changes,
+    )
+
+
+def rates(*now, **others):
+    """A trial whose optimizer has these learning rates."""
+    return sample([report(optimizers=[optimizer(now, **others)])])
+
+
+def drawing(one=None, **changes):
+    """A trial whose loader draws so."""
+    draws = Draws("Molecules", 2048, 2048, False, [], False, [])
+    return of(dataclasses.replace(one or loader(), draws=dataclasses.replace(draws, **changes)))
+
+
+def computing(**changes):
+    return sample([report(precision=dataclasses.replace(FP32, **changes))])
+
+
+def repeating(distinct, total, **changes):
+    return loader(
+        32,
+        1024,
+        batches=[BatchSeen(32, [[32]], f"{n % distinct}") for n in range(total)],
+        **changes,
+    )
+
+
+TWO_EPOCHS = loader(
+    32,
+    224,
+    batches=[BatchSeen(32, [[32]], f"{n % 7}") for n in range(14)],
+    batches_seen=14,
+    iterations=2,
+)
+EVALUATION = loader(600, 600, role="eval", batches_seen=1, batches=[], batch_s=0.1)
+FP32 = Precision([8, 0], ["float32"], None, False, 0.0)
+WORST = WorstBatch(100, 1024, True, "lengths vary", [1, 2])
+RANKS = [report([loader(32)], rank=rank, world_size=2) for rank in range(2)]
+OF_32 = {"batch_size": 32}
+SOUND = {
+    "a sound script": (sample(), ASKED),
+    "no report": (sample([], samples_per_s=None), ASKED),
+    "a batch size over all ranks": (sample(RANKS, samples_per_step=64), ASKED),
+    "one step skipped": (sample([report(micro_batches_per_step=[1, 1, 1, 2, *[1] * 8])]), ASKED),
+    "two loaders side by side": (
+        sample([report([loader(), loader()], micro_batches_per_step=[2] * 12)]),
+        ASKED,
+    ),
+    "an evaluation loader": (
+        sample([report([loader(), loader(2, 100, role="eval", batches_seen=50)])]),
+        ASKED,
+    ),
+    "a batch as large as the data set": (
+        of(loader(2000, 2000), samples_per_step=2000),
+        {"batch_size": 2000},
+    ),
+    "a second epoch": (of(TWO_EPOCHS, samples_per_step=32), OF_32),
+    "batches that brimful made": (sample([report([repeating(1, 14)], worst_batch=WORST)]), OF_32),
+    "one batch twice by chance": (of(repeating(13, 14)), OF_32),
+    "batches without checksums": (
+        of(loader(32, 1024, batches=[BatchSeen(32, [[32]], None)] * 12)),
+        OF_32,
+    ),
+    "loading time that is not known": (sample(loading_share=None, step_s=()), ASKED),
+    "few samples dropped": (of(loader(64, 64 * 200 + 10, drop_last=True)), ASKED),
+    "the accumulation of the flag": (
+        of(None, 4, samples_per_step=256),
+        ASKED | {"accumulation": 4},
+    ),
+    "a warm-up": (rates(1e-4, first_learning_rates=[1e-6], initial_learning_rates=[1e-3]), ASKED),
+    "one cycle": (rates(4e-5, initial_learning_rates=[4e-5], max_learning_rates=[1e-3]), ASKED),
+    "a rate set by hand at each step": (rates(5e-4, first_learning_rates=[1e-4]), ASKED),
+    "a slower backbone": (rates(1e-4, 1e-3), ASKED),
+    "an optimizer without a rate": (rates(), ASKED),
+    "a rate that no flag sets": (rates(0.7), {"batch_size": 64}),
+    "host memory": (
+        sample(peak=EMPTY_CARD),
+        ASKED,
+        dataclasses.replace(device_budget(), memory="host"),
+    ),
+    "as many workers as cores": (of(loader(workers=8)), ASKED),
+    "as many workers as batches": (
+        of(loader(1024, 8 * 1024, workers=8), samples_per_step=1024),
+        {"batch_size": 1024},
+    ),
+    "an evaluation set of one batch": (sample([report([loader(), EVALUATION])]), ASKED),
+    "an evaluation that takes a quarter": (
+        sample([report([loader(), dataclasses.replace(EVALUATION, batch_s=1.0)])]),
+        ASKED,
+    ),
+    "the batch size asked for on each card": (
+        sample([report([loader(192)], split_over=3)], samples_per_step=192),
+        ASKED,
+    ),
+    "one card in nn.DataParallel": (sample([report(split_over=1)]), ASKED),
+    "each sample once an epoch": (drawing(), ASKED),
+    "a part of the samples, each once": (drawing(drawn=1600, distinct=1600), ASKED),
+    "each sample twice an epoch": (drawing(drawn=4096, distinct=2048), ASKED),
+    "a few samples twice, to fill the last rank": (drawing(drawn=1024, distinct=1020), ASKED),
+    "an epoch that was not counted": (drawing(drawn=None, distinct=None), ASKED),
+    "autocast": (computing(autocast="bfloat16"), ASKED),
+    "weights of two formats": (computing(weights=["bfloat16", "float32"]), ASKED),
+    "TF32": (computing(tf32=True), ASKED),
+    "convolutions, which use TF32 by default": (computing(convolutions=0.9), ASKED),
+    "a card without tensor cores": (computing(capability=[6, 1]), ASKED),
+    "the loss read once a step": (sample([report(device_reads={"train.py:9": 12})]), ASKED),
+    "the loss read every ten steps": (
+        sample([report(device_reads={"train.py:9": 2, "train.py:10": 2})]),
+        ASKED,
+    ),
+    "no budget": (sample(peak=EMPTY_CARD), ASKED),
+    "a card that is half full": (sample(peak=peak(device_bytes=11 * GIB)), ASKED, device_budget()),
+    "an empty card and the whole data set": (
+        of(loader(64, 64), peak=EMPTY_CARD),
+        ASKED,
+        device_budget(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_is_sound_gives_no_finding(name):
+    assert codes(*SOUND[name]) == []
+
+
+@given(
+    st.integers(1, 4096),
+    st.integers(1, 200),
+    st.integers(0, 8),
+    st.floats(0, 0.2),
+    st.booleans(),
+    st.floats(1e-6, 1),
+)
+def test_no_sound_script_of_any_size_gives_a_finding(
+    size, batches, workers, share, drop_last, rate
+):
+    one = loader(size, size * batches, workers=min(workers, batches), drop_last=drop_last)
+    a_sample = sample(
+        [report([one], [optimizer((rate,))])], samples_per_step=size, loading_share=share
+    )
+    assert codes(a_sample, {"batch_size": size, "lr": rate, "num_workers": workers}) == []
+
+
+def test_a_loader_that_gives_two_of_sixty_four_is_capped():
+    problem, _, _ = only("hidden-cap", of(loader(2, 512), samples_per_step=2))
+    assert "64" in problem and "2" in problem
+
+
+def test_a_batch_size_split_into_micro_batches_is_accumulation_and_no_cap():
+    _, explanation, _ = only("hidden-accumulation", of(loader(16), 4, samples_per_step=64))
+    assert "A step sees the 64 samples asked for" in explanation
+
+
+def test_four_batches_a_step_are_found_with_the_flag_that_sets_another_number_or_none():
+    four = of(None, 4, samples_per_step=256)
+    problem, _, suggestion = only("hidden-accumulation", four)
+    assert "4 batches" in problem and "256 samples" in problem
+    assert "the command asks for no accumulation" in problem and suggestion.startswith(
+        "If it is meant"
+    )
+    problem, _, suggestion = only("hidden-accumulation", four, ASKED | {"accumulation": 2})
+    assert "you asked for 2" in problem and "If it is meant" not in suggestion
+
+
+def test_a_batch_larger_than_the_data_set_is_found_and_is_no_cap():
+    problem, _, _ = only(
+        "batch-exceeds-dataset", of(loader(4096, 2000), samples_per_step=2000), {"batch_size": 4096}
+    )
+    assert "4,096" in problem and "2,000" in problem
+
+
+def test_workers_that_share_one_random_state_are_found():
+    problem, explanation, _ = only(
+        "repeated-batches", of(repeating(7, 14, workers=2), samples_per_step=32), OF_32
+    )
+    assert "7 of 14" in problem and "2 loader workers" in explanation
+
+
+@pytest.mark.parametrize(
+    ("share", "cores", "suggests"),
+    [
+        (0.6, 8, ["Set num_workers=2."]),  # 0.06 s to make, 0.04 s to compute
+        (0.9, 4, ["9 workers", "4 cores"]),
+        (0.995, 8, ["nearly all"]),
+    ],
+)
+def test_waiting_for_data_is_found_with_the_workers_that_cure_it_if_any_do(share, cores, suggests):
+    problem, _, suggestion = only(
+        "loader-bound", of(loader(workers=0), loading_share=share), cores=cores
+    )
+    assert f"{share:.0%}"[:2] in problem and all(part in suggestion for part in suggests)
+
+
+def test_dropping_a_tenth_of_the_data_is_found_with_a_better_size():
+    dropping = of(loader(300, 1000, drop_last=True), samples_per_step=300)
+    problem, _, suggestion = only("remainder", dropping, {"batch_size": 300})
+    assert "100 of 1,000" in problem and "250" in suggestion
+
+
+@pytest.mark.parametrize(
+    ("size", "length", "found"),
+    [
+        (300, 1000, 1),
+        (64, 1000, 0),
+        (64, 64 * 60 + 5, 0),
+        (64, 64 * 60 + 1, 1),
+        (64, 65, 1),
+        (64, 2048, 0),
+    ],
+)
+def test_a_short_last_batch_is_found_where_it_matters(size, length, found):
+    assert (
+        codes(of(loader(size, length), samples_per_step=size), {"batch_size": size})
+        == ["remainder"] * found
+    )
+
+
+def test_a_learning_rate_that_was_scaled_is_found_under_a_schedule_too():
+    problem, _, _ = only("learning-rate", rates(0.025), {"batch_size": 64, "lr": 0.1})
+    assert "0.1" in problem and "0.025" in problem and "0.25 times" in problem
+    assert codes(rates(2e-4, first_learning_rates=[1e-6], initial_learning_rates=[2.5e-4])) == [
+        "learning-rate"
+    ]
+
+
+@pytest.mark.parametrize(
+    "rate", [1e-3, 0.01]
+)  # in its group, or overwritten by what it computed itself
+def test_a_learning_rate_that_relative_steps_ignore_is_found_whatever_stands_in_the_group(rate):
+    problem, _, suggestion = only(
+        "ignored-learning-rate", rates(rate, name="Adafactor", relative_steps=True)
+    )
+    assert "0.001" in problem and "Adafactor" in problem and "relative_step=False" in suggestion
+    assert codes(rates(relative_steps=True), {"batch_size": 64}) == [], "nobody asked for one"
+
+
+def test_a_card_that_is_mostly_empty_is_found_with_the_warning_that_fullness_is_no_goal():
+    problem, explanation, _ = only("memory-idle", sample(peak=EMPTY_CARD), budget=device_budget())
+    assert "10 %" in problem and "not a goal" in explanation
+
+
+def test_more_loader_processes_than_cores_are_found_over_all_ranks():
+    problem, _, suggestion = only("too-many-workers", of(loader(workers=12)), cores=2)
+    assert (
+        problem == "12 loader workers share 2 cores of this machine."
+        and "num_workers=2," in suggestion
+    )
+    ranks = [report([loader(32, workers=3)], rank=rank, world_size=2) for rank in range(2)]
+    problem, _, suggestion = only("too-many-workers", sample(ranks, samples_per_step=64), cores=4)
+    assert (
+        "6 loader workers (3 in each of 2 ranks)" in problem
+        and "num_workers=2 in each rank" in suggestion
+    )
+
+
+@pytest.mark.parametrize("role", ["training", "evaluation"])
+def test_workers_that_get_no_batch_are_found(role):
+    idle = loader(64, 192, workers=8)
+    loaders = [idle] if role == "training" else [loader(), dataclasses.replace(idle, role="eval")]
+    problem, explanation, suggestion = only("idle-workers", sample([report(loaders)]))
+    assert problem == f"An epoch of the {role} loader has 3 batches, and 8 workers."
+    assert "5 of them" in explanation and "num_workers=3" in suggestion
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_an_evaluation_batch_larger_than_the_evaluation_set_is_found(drop_last):
+    large = dataclasses.replace(EVALUATION, batch_size=4096, drop_last=drop_last, batch_s=None)
+    problem, explanation, _ = only(
+        "evaluation-batch-exceeds-dataset", sample([report([loader(), large])])
+    )
+    assert (
+        "4,096" in problem
+        and "600" in problem
+        and ("nothing is evaluated" in explanation) == drop_last
+    )
+
+
+def test_an_evaluation_that_takes_most_of_an_epoch_is_found_with_its_share():
+    long = dataclasses.replace(EVALUATION, length=32, batch_s=0.3)  # 9.6 s after 32 steps of 0.1 s
+    problem, explanation, _ = only("long-evaluation", sample([report([loader(), long])]))
+    assert (
+        "75 %" in problem
+        and "32 batches" in problem
+        and "assuming one evaluation an epoch" in explanation
+    )
+
+
+def test_a_batch_that_data_parallel_splits_is_found_with_each_cards_part():
+    split = sample([report([loader(512, 5120)], split_over=3)], samples_per_step=512)
+    problem, _, suggestion = only("split-batch", split, {"batch_size": 512})
+    assert (
+        "512" in problem
+        and "3 cards" in problem
+        and "171 a card" in problem
+        and "1,536" in suggestion
+    )
+
+
+def test_samples_that_an_epoch_never_draws_are_found():
+    problem, explanation, _ = only("undrawn-samples", drawing(distinct=1295))
+    assert "1,295 of 2,048" in problem and "63 %" in problem and "RandomSampler" in explanation
+    problem, _, _ = only("undrawn-samples", drawing(picks_at_random=True))
+    assert "Molecules ignores the index" in problem and "63 %" in problem
+
+
+@pytest.mark.parametrize("seeds_workers", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "anew"),
+    [
+        ("random.Random", "get_worker_info().dataset.rng.seed(torch.initial_seed())"),
+        ("torch.Generator", "dataset.rng.manual_seed("),
+        ("numpy.random.RandomState", "dataset.rng.seed(torch.initial_seed() % 2**32)"),
+        ("numpy.random.Generator", "dataset.rng = numpy.random.default_rng("),
+    ],
+)
+def test_repeated_batches_name_the_random_state_of_the_data_set_and_what_seeds_it_apart(
+    kind, anew, seeds_workers
+):
+    one = repeating(7, 14, workers=2)
+    trial = drawing(one, random_states=[["dataset.rng", kind]], seeds_workers=seeds_workers)
+    trial = dataclasses.replace(trial, samples_per_step=32)
+    _, explanation, suggestion = only("repeated-batches", trial, OF_32)
+    assert f"dataset.rng, a {kind}" in explanation and anew in suggestion
+    assert ("worker_init_fn does not seed it apart" in explanation) == seeds_workers
+
+
+def test_batches_of_the_loaders_own_are_compared_where_brimful_made_those_of_the_trial():
+    made = dataclasses.replace(
+        repeating(14, 14, workers=2),
+        draws=Draws("D", None, None, False, [], False, ["1", "1", "2", "2"]),
+    )
+    found = findings(
+        sample([report([made], worst_batch=WORST)], samples_per_step=32), OF_32, None, machine()
+    )
+    assert [one.code for one in found] == ["repeated-batches"] and "2 of 4" in found[0].problem
+
+
+def test_float32_on_a_card_with_tensor_cores_is_found_with_the_rates_of_its_datasheet():
+    card = dataclasses.replace(
+        computing().trial, device=Device("imaginary", "a100", find_gpu("a100-40gb"))
+    )
+    _, explanation, suggestion = only(
+        "full-precision", dataclasses.replace(computing(), trial=card)
+    )
+    assert (
+        "16 times as fast" in explanation
+        and "datasheet" in explanation
+        and "bfloat16" in suggestion
+    )
+    _, _, suggestion = only("full-precision", computing(capability=[7, 5]))
+    assert "float16" in suggestion and "GradScaler" in suggestion
+
+
+def test_reads_of_the_card_in_each_step_are_found_with_their_lines():
+    often = sample([report(device_reads={"train.py:9": 24, "train.py:12": 12, "train.py:30": 1})])
+    problem, _, _ = only("frequent-reads", often)
+    assert problem == "Each step reads 3 values from the card: train.py:9 (2 times), train.py:12."

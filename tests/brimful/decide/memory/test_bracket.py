@@ -1,0 +1,199 @@
+"""What limits a search besides memory: a script that raises an error above some batch size, and
+multiples of a size.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from brimful.decide.memory.bracket import Bracket, upper_limit
+from brimful.decide.memory.search_traced import MOST_TRACES, Traced, search_largest
+from brimful.values import Limits, Outcome
+from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
+from tests.brimful.decide.programs import GIB, MIB, Script, affine, card, drive, fits, network
+
+
+def searched(script: Script, last: int, search=None):
+    """The conclusion, and the sizes traced, where the script runs up to `last` and fails above it."""
+
+    def shown_at(size: int):
+        return (
+            Traced(Outcome.CRASHED, failure=f"the script, which fails at {size}")
+            if size > last
+            else script.trace(size)
+        )
+
+    return drive(search or search_largest(card(35 * GIB), Limits()), shown_at)
+
+
+# 20 kB a sample: memory alone would allow nearly two millions.
+LIGHT = Script(
+    [("malloc", "w", affine(50 * MIB, 0)), ("malloc", "a", affine(0, 20_000)), ("free", "a")]
+)
+
+
+@pytest.mark.parametrize("last", [30, 300, 3000, 20_000, 300_000])
+def test_sizes_below_the_one_at_which_the_script_fails_are_tried(last):
+    found, asked = searched(LIGHT, last)
+    largest, estimate = found.estimate.largest_batch_size, found.estimate
+    assert largest in asked and 0.9 * last <= largest <= last
+    error = min(size for size in asked if size > last)
+    assert estimate.limited_by == f"the script, which fails at {error}"
+    assert found.failed is None, "it is a limit, and not the end of the search"
+    assert len(asked) <= MOST_TRACES
+    gap = any("no trials were left" in note and f"{error:,}" in note for note in found.notes)
+    assert gap == (error - largest > max(1, largest // 20)), (
+        "what was not tried in between is noted, and only then"
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_network_that_fails_not_far_below_its_budget_is_named_within_a_tenth(seed):
+    script = network(seed)
+    free = drive(search_largest(card(35 * GIB), Limits()), script.trace)[
+        0
+    ].estimate.largest_batch_size
+    for share in (0.3, 0.6, 0.9):
+        last = int(free * share)
+        found, _ = searched(script, last)
+        assert 0.9 * last <= found.estimate.largest_batch_size <= last
+        assert "the script" in found.estimate.limited_by
+
+
+def test_a_script_that_fails_above_what_fits_is_limited_by_the_budget():
+    script = network(3)
+    free, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    largest = free.estimate.largest_batch_size
+    found, again = searched(script, largest, search_largest(card(20 * GIB), Limits()))
+    assert again == asked
+    assert (found.estimate.largest_batch_size, found.estimate.limited_by) == (largest, "budget")
+
+
+def test_a_data_set_smaller_than_the_sizes_that_fail_limits_as_before():
+    found, _ = searched(LIGHT, 3000, search_largest(card(35 * GIB), Limits(dataset_length=2000)))
+    assert (found.estimate.largest_batch_size, found.estimate.limited_by) == (2000, "dataset")
+
+
+def test_among_multiples_the_error_is_at_one_of_them_and_its_words_stay():
+    found, asked = searched(
+        LIGHT, 3000, search_largest(card(35 * GIB), Limits(), first_size=8, multiple_of=8)
+    )
+    assert (
+        found.estimate.largest_batch_size % 8 == 0
+        and found.estimate.largest_batch_size >= 0.9 * 3000
+    )
+    assert (
+        found.estimate.limited_by
+        == f"the script, which fails at {min(size for size in asked if size > 3000)}"
+    )
+
+
+def test_the_next_size_is_half_way_in_octaves_until_the_error_is_close():
+    def bracket(low: int | None) -> Bracket:
+        return Bracket(Limits(), fitting=set() if low is None else {low})
+
+    assert bracket(10).largest_without_error is None and bracket(10).untried_note() is None
+    for low, most in ((10, 100), (990, 990), (None, 999), (2000, None)):
+        one = bracket(low)
+        one.add_script_error(1000, None, Outcome.CRASHED)
+        assert one.largest_without_error == most
+        assert (one.untried_note() is not None) == (low == 10)
+        assert "1,000" in one.script_errors[1000] and "crashed" in one.script_errors[1000]
+
+
+def test_low_and_high_obey_limits_that_become_known_late():
+    bracket = Bracket(Limits(max_batch_size=900), fitting={5, 40, 700}, too_large={3, 800})
+    assert (bracket.low, bracket.high, bracket.largest_to_try) == (700, 800, 799)
+    bracket.learn_dataset_length(100)
+    bracket.learn_dataset_length(None)
+    assert (bracket.low, bracket.high, bracket.largest_to_try) == (40, 800, 100)
+
+
+def test_the_tighter_limit_is_named():
+    assert upper_limit(Limits()) == (None, None)
+    assert upper_limit(Limits(dataset_length=100, max_batch_size=200)) == (100, "dataset")
+    assert upper_limit(Limits(dataset_length=100, max_batch_size=64)) == (64, "max_batch_size")
+
+
+def test_limits_that_leave_nothing_are_refused():
+    with pytest.raises(ValueError, match=r"no batch size from 1 to 0 \(dataset\)"):
+        Bracket(Limits(dataset_length=0))
+
+
+# Multiples: a batch that is split over three cards of a process.
+GROUP, CARD = 3, card(4000 * MIB)
+
+
+def of_each_card(batch_size: int) -> tuple[Trace, ...]:
+    """Weights on each of three cards, and work by its share of the batch; the first card gathers
+    what comes out.
+    """
+    share = -(-batch_size // GROUP)
+    traces = []
+    for index, samples in enumerate([share, share, batch_size - 2 * share]):
+        rows = [
+            Phase("train"),
+            Malloc(1, 40 * MIB, "weights"),
+            Malloc(2, samples * 3 * MIB, "work"),
+        ]
+        if index == 0:
+            rows += [Malloc(3, batch_size * MIB, "gathered"), Free(3)]
+        traces.append(Trace({"trace_version": 1}, [*rows, Free(2)]))
+    return tuple(traces)
+
+
+def split(limits: Limits | None = None, length: int | None = None, first: int = 6):
+    """(conclusion, the sizes traced)."""
+    search = search_largest(CARD, limits or Limits(), first_size=first, multiple_of=GROUP)
+    return drive(search, lambda size: Traced(Outcome.COMPLETED, of_each_card(size), length))
+
+
+def test_only_multiples_are_tried_and_the_largest_of_them_is_named_in_samples():
+    found, asked = split()
+    estimate, largest = found.estimate, found.estimate.largest_batch_size
+    assert (
+        estimate.exact
+        and estimate.method == "extrapolated"
+        and found.traced == tuple(asked)
+        and asked[0] == 6
+    )
+    for size, expected in ((largest, True), (largest + GROUP, False)):
+        assert all(fits(CARD, trace) for trace in of_each_card(size)) is expected
+    points = [point.batch_size for point in (*estimate.curve, *estimate.probes)]
+    assert all(
+        size % GROUP == 0 for size in [largest, *asked, *points, *found.size_model.fitted_at]
+    )
+
+
+def test_the_model_answers_for_uneven_batches_by_the_fuller_cards():
+    found, _ = split()
+    for size in (30, 31, 32, 33):
+        even = -(-size // GROUP) * GROUP
+        expected = [CARD.replay(trace, None).peak for trace in of_each_card(even)]
+        assert [played.peak for played in found.size_model.replay_cards_at(size)] == expected
+
+
+def test_limits_are_kept_in_whole_groups():
+    assert split(Limits(max_batch_size=100))[0].estimate.largest_batch_size == 99
+    assert split(length=50)[0].estimate.largest_batch_size == 48
+    assert all(split(first=first)[1][0] == first for first in (3, 6, 12))
+
+
+def bracket_of(tried: list[int], largest: int) -> Bracket:
+    fitting = {size for size in tried if size <= largest}
+    return Bracket(Limits(), tried=tried, fitting=fitting, too_large=set(tried) - fitting)
+
+
+@pytest.mark.parametrize(
+    ("tried", "step"),
+    [
+        ([5, 67], 0),
+        ([5, 67, 68], 2),
+        ([5, 67, 68, 70], 4),
+        ([5, 67, 68, 70, 74], 8),
+        ([5, 67, 68, 90], 0),
+        ([67, 68, 200], 0),
+    ],
+)
+def test_the_step_doubles_while_sizes_fit_next_to_one_that_was_taken_for_the_largest(tried, step):
+    assert bracket_of(tried, largest=100).step == step

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from builders import GIB, peak, report, sample
+
+from brimful.decide.audit.findings import findings
+from brimful.decide.memory.leaks import memory_that_grows
+
+MIB = 1 << 20
+EVALUATION = {"eval": 75 * MIB, "eval_seen": 2, "eval_length": 125}
+
+
+def test_an_evaluation_that_keeps_its_outputs_is_shown_with_what_it_comes_to():
+    (advice,) = memory_that_grows(EVALUATION, 10 * GIB)
+    assert advice.code == "memory-grows"
+    assert "75.0 MiB" in advice.problem and "2 of 125 batches" in advice.problem
+    assert "9.01 GiB" in advice.explanation and "does not fit" not in advice.explanation
+
+
+def test_an_evaluation_that_does_not_fit_at_its_end_is_marked_so():
+    assert (
+        "does not fit" in memory_that_grows(EVALUATION, 10 * GIB, 4 * GIB, 13 * GIB)[0].explanation
+    )
+    assert (
+        "does not fit"
+        not in memory_that_grows(EVALUATION, 10 * GIB, 4 * GIB, 14 * GIB)[0].explanation
+    )
+
+
+def test_what_is_small_beside_the_peak_gives_no_warning():
+    assert memory_that_grows({}, GIB) == []
+    assert (
+        memory_that_grows({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 1000}, GIB)
+        == []
+    )
+    assert memory_that_grows({"eval": 75 * MIB, "eval_seen": 2, "eval_length": 2}, GIB) == [], (
+        "all of it was seen"
+    )
+    assert memory_that_grows({"eval": 512, "eval_seen": 2}, GIB) == []
+
+
+def test_an_evaluation_of_unknown_length_is_counted_by_the_batch():
+    (advice,) = memory_that_grows({"eval": 75 * MIB, "eval_seen": 2}, 10 * GIB)
+    assert advice.problem.endswith("the trial met 2 batches") and "1,000 more" in advice.explanation
+
+
+def test_steps_that_leave_memory_are_shown_and_an_audit_shows_both():
+    (advice,) = memory_that_grows({"train": 34 * MIB}, 10 * GIB)
+    assert "34.0 MiB" in advice.problem and "33.2 GiB" in advice.explanation
+    seen = sample([report(growth={"train": 34 * MIB, **EVALUATION})], peak=peak(10 * GIB))
+    (found,) = [one for one in findings(seen, {}) if one.code == "memory-grows"]
+    assert (
+        found.problem.startswith("Each step leaves 34.0 MiB")
+        and "each evaluation batch leaves 75.0 MiB" in found.problem
+    )
+
+
+EMBEDDINGS = {"eval": 130 * 1024, "eval_seen": 2, "eval_length": 235}  # of 256 samples
+
+
+def test_embeddings_that_an_evaluation_keeps_may_all_meet_in_the_end():
+    (advice,) = memory_that_grows(EMBEDDINGS, 10 * GIB, evaluation_samples=60_000)
+    assert advice.code == "evaluation-collects"
+    assert (
+        "130 KiB" in advice.problem
+        and "2 of 235" in advice.problem
+        and "13.4 GiB" in advice.explanation
+    )
+    large = memory_that_grows(EMBEDDINGS, GIB, evaluation_samples=60_000)
+    assert [one.code for one in large] == ["memory-grows", "evaluation-collects"]
+    seen = sample([report(growth=EMBEDDINGS)], peak=peak(10 * GIB))
+    assert not [one for one in findings(seen, {}) if one.code == "memory-grows"], (
+        "an audit shows what grows alone"
+    )
+
+
+def test_predictions_small_evaluations_and_those_seen_to_their_end_are_no_matrix():
+    assert memory_that_grows(EMBEDDINGS, 10 * GIB) == [], "nobody knows of how many samples"
+    assert (
+        memory_that_grows({**EMBEDDINGS, "eval": 4096}, 10 * GIB, evaluation_samples=60_000) == []
+    ), "16 bytes of each"
+    assert (
+        memory_that_grows({**EMBEDDINGS, "eval_length": 4}, 10 * GIB, evaluation_samples=1000) == []
+    ), "4 MB in all"
+    assert (
+        memory_that_grows({**EMBEDDINGS, "eval_length": 2}, 10 * GIB, evaluation_samples=60_000)
+        == []
+    )

@@ -1,0 +1,213 @@
+"""What would make it fit, from values alone: what the script does already, and what arithmetic says
+of changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from brimful.decide.memory import remedies
+from brimful.decide.memory.breakdown import annotate
+from brimful.decide.memory.remedies import Memory
+from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.roofline import Kernel
+from brimful_inside.simulator.trace import (
+    At,
+    Backward,
+    Free,
+    Malloc,
+    Phase,
+    Ready,
+    Retire,
+    Site,
+    Step,
+    Tag,
+    Uses,
+)
+from tests.brimful.decide.programs import CONTEXT, GIB, MIB, card, one_step, traced
+
+CARD = card(4 * GIB, context=CONTEXT)
+
+
+def memory(*rows) -> Memory:
+    trace = traced(*rows)
+    program = program_of(trace)
+    return Memory(CARD, program, program.sizes, annotate(trace))
+
+
+def test_a_script_whose_products_are_of_half_types_has_no_use_for_autocast():
+    half, whole = Kernel("aten.mm", "bf16", 10**12, 10**9), Kernel("aten.mm", "tf32", 10**9, 10**9)
+    assert remedies.computes_in_half([half, whole, Kernel("aten.add", "memory", 0, 10**9)])
+    assert not remedies.computes_in_half([half, *[whole] * 11])
+    assert not remedies.computes_in_half([Kernel("aten.add", "memory", 0, 10**9)]), (
+        "no product says it"
+    )
+
+
+def test_what_the_script_does_already_is_known_by_its_trace():
+    assert remedies.switched_already(memory(Phase("train"), *one_step(1, 10)).annotated) == set()
+    assert remedies.switched_already(
+        memory(Uses("autocast"), Phase("train"), *one_step(1, 10)).annotated
+    ) == {"mixed-precision"}
+    again = [Site(7, "h", "a.py:1 in f", "recomputation", "Net"), At(7), Malloc(90, MIB, "aten.mm")]
+    checkpointed = memory(Phase("train"), Backward(True), *again, Backward(False))
+    assert remedies.switched_already(checkpointed.annotated) == {"gradient-checkpointing"}
+
+
+def test_cards_without_bfloat16_need_a_scaler():
+    assert "torch.float16" in remedies.autocast_line(
+        (7, 5)
+    ) and "GradScaler" in remedies.autocast_line((7, 5))
+    assert "torch.bfloat16" in remedies.autocast_line(
+        (8, 0)
+    ) and "GradScaler" not in remedies.autocast_line((8, 0))
+
+
+def adam_states(itemsize=4, count=2) -> Memory:
+    rows = [Malloc(50 + n, 1000 * 4096 * itemsize, "aten.zeros_like") for n in range(count)]
+    tags = [Tag(50 + n, "optimizer_state", "h", "Net", itemsize) for n in range(count)]
+    small = [
+        Malloc(70, 64 * itemsize, "aten.zeros_like"),
+        Tag(70, "optimizer_state", "h.norm", "Net", itemsize),
+    ]
+    return memory(*rows, *tags, *small, Phase("train"), *one_step(1, 10))
+
+
+@pytest.mark.parametrize("itemsize", [4, 2])
+def test_eight_bit_states_take_a_byte_an_element_and_a_scale_for_each_block(itemsize):
+    before = adam_states(itemsize)
+    allocated = [
+        one.play(None).peak.allocated for one in (before, before.resized(remedies.eight_bit))
+    ]
+    # blocks of this size are not cut to the element, so that there is some more to save
+    assert allocated[0] - allocated[1] == pytest.approx(
+        2 * 1000 * 4096 * (itemsize - 1 - 4 / 256), rel=0.04
+    )
+    again = before.resized(remedies.eight_bit).resized(remedies.offloaded)
+    assert again.bytes_of("optimizer_state") <= 3 * remedies.NOTHING
+
+
+def test_what_a_step_takes_for_all_parameters_goes_with_an_optimizer_that_takes_none_and_is_shared_by_cards():
+    step = [
+        Site(7, "", "a.py:1 in f", "optimizer", ""),
+        At(7),
+        Malloc(90, 400 * MIB, "aten._foreach_sqrt"),
+        Free(90),
+    ]
+    one = memory(Phase("train"), *one_step(1, 10), *step, Step(1))
+    assert one.play(None).peak.allocated >= 400 * MIB
+    for resize in (remedies.fused, remedies.eight_bit, remedies.offloaded):
+        assert one.resized(resize).play(None).peak.allocated < 400 * MIB
+    assert max(one.resized(remedies.sharded(4)).sizes) == 100 * MIB
+    elsewhere = memory(
+        Phase("train"), *one_step(1, 10), step[0]._replace(during="backward"), *step[1:], Step(1)
+    )
+    assert max(elsewhere.resized(remedies.fused).sizes) == 400 * MIB, (
+        "a backward pass keeps its own"
+    )
+
+
+def test_states_of_one_byte_stay_as_they_are():
+    one = adam_states(itemsize=1)
+    assert one.resized(remedies.eight_bit).bytes_of("optimizer_state") == one.bytes_of(
+        "optimizer_state"
+    )
+
+
+def steps() -> Memory:
+    """Two steps: 64 MiB of activations, then 8 MiB of gradients, which are dropped after the step."""
+    rows = [Phase("train")]
+    for step in (1, 2):
+        first = 10 * step
+        rows += [Malloc(first, 64 * MIB, "aten.mm"), Backward(True), Free(first)]
+        rows += [
+            Malloc(first + 1, 8 * MIB, "aten.mm"),
+            Tag(first + 1, "gradient", "h", "Net", 4),
+            Backward(False),
+        ]
+        rows += [Free(first + 1), Step(step)]
+    return memory(*rows)
+
+
+def test_gradients_that_are_summed_live_on_beside_the_activations():
+    one = steps()
+    assert one.bytes_of("gradients") == 8 * MIB
+    summed = one.with_all_gradients()
+    assert (
+        summed.device_bytes == one.device_bytes + 8 * MIB
+        and summed.with_all_gradients().more_bytes == 8 * MIB
+    )
+
+
+def test_a_room_that_the_program_fits_alone_is_too_small_beside_what_lives_on():
+    one = steps()
+    room = one.play(None).peak.reserved
+    assert one.play(room).full is None and one.with_all_gradients().play(room).full is not None
+
+
+def test_gradients_that_another_stream_used_last_are_gone_as_well():
+    rows = [Phase("train")]
+    for number in (1, 2, 3):
+        rows += [
+            Malloc(number, 8 * MIB, "aten.mm"),
+            Tag(number, "gradient", "h", "Net", 4),
+            Retire(number),
+            Ready(number),
+        ]
+    assert memory(*rows).bytes_of("gradients") == 8 * MIB
+
+
+def test_a_smaller_evaluation_shrinks_what_it_makes_and_its_workspaces_and_nothing_else():
+    weights = [Malloc(1, 100 * MIB, "aten.empty"), Tag(1, "parameter", "h", "Net", 4)]
+    evaluation = [
+        Phase("eval"),
+        Malloc(90, 200 * MIB, "aten.mm"),
+        Malloc(91, 80 * MIB, "cudnn_forward"),
+        Free(91),
+        Free(90),
+    ]
+    one = memory(*weights, Phase("train"), *one_step(1, 10), *evaluation)
+    assert one.phase == "eval"
+    quarter = one.resized(remedies.evaluation_in(4))
+    changed = [
+        (before, after)
+        for before, after in zip(one.sizes, quarter.sizes, strict=True)
+        if before != after
+    ]
+    assert changed == [(200 * MIB, 50 * MIB), (80 * MIB, 20 * MIB)]
+
+
+def test_shards_are_a_part_of_each_and_some_blocks_are_whole():
+    rows = []
+    for number, module in enumerate(
+        ("embedding", "layers.0.up", "layers.0.down", "layers.1.up", "layers.2.up")
+    ):
+        rows += [Malloc(number, 40 * MIB, "aten.empty"), Tag(number, "parameter", module, "Net", 4)]
+    one = memory(*rows, Phase("train"), Malloc(90, 100 * MIB, "aten.mm"), Free(90))
+    embedding, parameters, gradients = 2 * 40, 80 + 40 + 40, 80 + 40
+    assert remedies.gathered_bytes(one) == (embedding + parameters + gradients) * MIB, (
+        "three blocks and gradients of two"
+    )
+    quarter = one.resized(remedies.sharded(4))
+    assert quarter.bytes_of("parameters") == 50 * MIB and quarter.sizes[-1] == 100 * MIB
+
+
+def test_a_loss_in_chunks_shrinks_the_logits_in_either_precision_and_leaves_layers_alone():
+    logits = 64 * MIB
+    rows = [Phase("train"), Malloc(1, 40 * MIB, "aten.mm"), Malloc(2, logits // 2, "aten.mm")]
+    rows += [
+        Malloc(3, logits, "aten._to_copy"),
+        Malloc(4, logits, "aten._log_softmax"),
+        Backward(True),
+        Backward(False),
+    ]
+    one = memory(*rows)
+    resize = remedies.chunked_loss(one)
+    assert resize is not None
+    assert list(one.resized(resize).sizes) == [40 * MIB, logits // 16, logits // 8, logits // 8]
+    assert (
+        remedies.chunked_loss(replace(one, card=replace(CARD, context_bytes=100 * GIB))) is None
+    ), "too small to matter"
+    assert remedies.chunked_loss(memory(Phase("train"), *one_step(1, 10))) is None

@@ -1,0 +1,499 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful.decide.memory.search_traced import Traced, search_largest
+from brimful.values import Limits, Outcome
+from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
+from tests.brimful.decide.programs import (
+    CONTEXT,
+    GIB,
+    MIB,
+    Script,
+    affine,
+    card,
+    drive,
+    fits,
+    network,
+    true_largest,
+)
+
+
+def with_more(script: Script, *sizes) -> Script:
+    more = [
+        action
+        for i, size in enumerate(sizes)
+        for action in (("malloc", f"m{i}", size), ("free", f"m{i}"))
+    ]
+    return Script(script.actions + more)
+
+
+@given(seed=st.integers(0, 10**6), budget=st.integers(1, 40), high=st.sampled_from([0.0, 0.05]))
+@settings(max_examples=25, deadline=None)
+def test_affine_scripts_need_three_traces_and_the_true_largest_is_named(seed, budget, high):
+    script, chosen = network(seed, layers=5), card(budget * GIB, high=high)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.estimate.largest_batch_size
+    assert largest == true_largest(chosen, script.trace, largest or 1)
+    assert found.estimate.exact and found.estimate.method == "extrapolated"
+    assert len(asked) <= 4
+    assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
+    assert found.estimate.limited_by == "budget"
+    assert largest in asked
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    budget=st.integers(2, 40),
+    share=st.sampled_from([1.0, 0.97, 0.9, 0.5]),
+    first=st.integers(1, 64),
+)
+@settings(max_examples=25, deadline=None)
+def test_the_largest_size_is_the_same_wherever_the_search_began(seed, budget, share, first):
+    script, chosen = (
+        network(seed, layers=5),
+        card(int(share * budget * GIB), high=0.03, capacity=budget * GIB - CONTEXT),
+    )
+    begun, _ = drive(search_largest(chosen, Limits(), first), script.trace)
+    usual, _ = drive(search_largest(chosen, Limits()), script.trace)
+    largest = usual.estimate.largest_batch_size
+    assert begun.estimate.largest_batch_size == largest
+    assert largest is None or fits(chosen, script.trace(largest))
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    budget=st.integers(2, 40),
+    bends_at=st.integers(1, 3000),
+    asked=st.integers(1, 5000),
+)
+@settings(max_examples=25, deadline=None)
+def test_the_largest_size_is_the_same_whichever_was_in_question(seed, budget, bends_at, asked):
+    script = with_more(network(seed, layers=5), lambda b: 3_000_000 * min(b, bends_at))
+    chosen = card(budget * GIB, high=0.03, capacity=budget * GIB - CONTEXT)
+    about_it, _ = drive(search_largest(chosen, Limits(), asked=asked), script.trace)
+    usual, _ = drive(search_largest(chosen, Limits()), script.trace)
+    largest = usual.estimate.largest_batch_size
+    assert about_it.estimate.largest_batch_size == largest
+
+
+@pytest.mark.parametrize(
+    ("asked", "sizes"),
+    [(None, [5, 12]), (6, [5, 12]), (8, [5, 8]), (40, [5, 40]), (90_000, [5, 12])],
+)
+def test_the_size_in_question_is_the_second_that_is_traced_where_it_is_neither_near_nor_too_large(
+    asked, sizes
+):
+    assert (
+        drive(search_largest(card(20 * GIB), Limits(), asked=asked), network(3, layers=5).trace)[1][
+            :2
+        ]
+        == sizes
+    )
+
+
+def test_the_size_in_question_says_nothing_of_others_where_it_does_not_fit():
+    """A large temporary is made from 30 to 39 samples: 39 does not fit, and 100 does."""
+    script = with_more(Script(network(3, layers=5).actions), lambda b: 2 * GIB * (30 <= b < 40))
+    chosen = card(2 * GIB)
+    found, sizes = drive(search_largest(chosen, Limits(), asked=39), script.trace)
+    usual, _ = drive(search_largest(chosen, Limits()), script.trace)
+    assert (
+        sizes[:3] == [5, 39, 12]
+        and found.estimate.largest_batch_size == usual.estimate.largest_batch_size > 40
+    )
+
+
+@pytest.mark.parametrize("kink", [8, 20, 100, 300, 3000])
+def test_an_evaluation_set_smaller_than_the_batch_is_a_kink_that_is_found(kink):
+    script, chosen = with_more(network(3), lambda b: 6_000_000 * min(b, kink)), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.estimate.largest_batch_size
+    assert largest == true_largest(chosen, script.trace, largest)
+    assert found.estimate.exact
+    assert len(asked) <= 6
+    assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
+
+
+@pytest.mark.parametrize("weight", [4, 400, 40_000])
+def test_where_batch_meets_batch_a_third_small_trace_gives_the_quadratic_term(weight):
+    script = with_more(network(3), lambda b: weight * b * b, lambda b: weight * (b * (b - 1) // 2))
+    chosen = card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.estimate.largest_batch_size
+    assert asked[:3] == [5, 12, 20] and len(asked) == 4
+    assert largest == true_largest(chosen, script.trace, largest) == asked[3]
+    assert found.estimate.exact
+
+
+def test_the_whole_dataset_traced_and_fitting_ends_the_search_though_other_events_happen_there():
+    plain, last = network(3), with_more(network(3), lambda b: 1000 * b)
+
+    def trace_of(b: int) -> Trace:
+        return (last if b > 150 else plain).trace(b)
+
+    found, asked = drive(search_largest(card(40 * GIB), Limits(dataset_length=200)), trace_of)
+    assert asked == [5, 12, 200]
+    assert (found.estimate.largest_batch_size, found.estimate.limited_by, found.notes) == (
+        200,
+        "dataset",
+        (),
+    )
+
+
+def epochs_of(samples: int, script: Script, after: Script):
+    """What `script` does in each step, as long as the epoch has batches left, two at most; then an
+    evaluation.
+    """
+
+    def trace_of(b: int) -> Trace:
+        steps = min(2, -(-samples // b))
+        rows = [Malloc(-1, 300 * MIB, "w"), Phase("train")]
+        for step in range(steps):
+            rows += [
+                _moved(row, step) for row in script.trace(b).rows if not isinstance(row, Phase)
+            ]
+        rows += [
+            Phase("eval"),
+            *(_moved(row, 9) for row in after.trace(b).rows if not isinstance(row, Phase)),
+        ]
+        return Trace({}, rows)
+
+    return trace_of
+
+
+def _moved(row, by: int):
+    if isinstance(row, Malloc):
+        return row._replace(id=row.id + 10_000 * by)
+    return row._replace(id=row.id + 10_000 * by) if isinstance(row, Free) else row
+
+
+@given(seed=st.integers(0, 10**6), budget=st.integers(2, 30), samples=st.integers(20, 4000))
+@settings(max_examples=20, deadline=None)
+def test_where_an_epoch_is_shorter_at_large_sizes_the_true_largest_is_named(seed, budget, samples):
+    passing = [
+        action
+        for action in network(seed, layers=4).actions
+        if action[0] != "step" and action[1][0] in "atg"
+    ]
+    after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
+    trace_of, chosen = epochs_of(samples, Script(passing), after), card(budget * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = found.estimate.largest_batch_size
+    assert largest == true_largest(chosen, trace_of, largest or 1)
+    assert len(asked) <= 6 and largest in asked and found.estimate.exact
+
+
+def test_a_limit_that_the_common_prefix_proves_takes_three_traces_however_the_runs_go_on():
+    step = Script(
+        [
+            ("malloc", "a", affine(0, 4_000_000)),
+            ("malloc", "g", affine(MIB, 500_000)),
+            ("free", "a"),
+            ("free", "g"),
+        ]
+    )
+    after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
+    trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = found.estimate.largest_batch_size
+    assert asked == [5, 12, largest] and largest == true_largest(chosen, trace_of, largest)
+    estimate = found.estimate
+    assert (estimate.method, estimate.exact, estimate.limited_by, found.notes) == (
+        "extrapolated",
+        True,
+        "budget",
+        (),
+    )
+    curve = {point.batch_size: point.value.value for point in found.estimate.curve}
+    assert curve[largest] == chosen.device_bytes(chosen.replay(trace_of(largest), None).peak)
+
+
+def test_where_the_part_that_differs_sets_the_peak_the_limit_is_not_taken_for_proven():
+    """In evaluation each sample takes ten times what it takes in training, which the common prefix
+    knows nothing of.
+    """
+    step = Script([("malloc", "a", affine(0, 4_000_000)), ("free", "a")])
+    after = Script([("malloc", "e", affine(0, 40_000_000)), ("free", "e")])
+    trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = found.estimate.largest_batch_size
+    assert largest == true_largest(chosen, trace_of, largest)
+    assert len([size for size in asked if size > 40]) > 1, "a model that holds there was asked for"
+
+
+def test_the_whole_dataset_confirms_no_model_that_its_own_trace_refutes():
+    script = Script(
+        [
+            ("malloc", "a", affine(0, 4000)),
+            ("malloc", "e", lambda b: 1_000_000 * min(b, 50)),
+            ("free", "e"),
+        ]
+    )
+    found, asked = drive(search_largest(card(20 * GIB), Limits(dataset_length=1000)), script.trace)
+    assert (asked, found.estimate.largest_batch_size) == ([5, 12, 1000], 1000)
+    assert (found.estimate.method, found.estimate.exact) == ("peaks", False)
+
+
+def test_a_model_of_three_traces_proves_a_limit_where_one_of_two_does_not():
+    step = Script(
+        [
+            ("malloc", "a", affine(0, 400_000)),
+            ("malloc", "q", lambda b: 1200 * b * b),
+            ("free", "a"),
+            ("free", "q"),
+        ]
+    )
+    after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
+    trace_of, chosen = epochs_of(400, step, after), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = found.estimate.largest_batch_size
+    assert asked == [5, 12, 20, largest] and largest > 400
+    assert largest == true_largest(chosen, trace_of, largest) and found.estimate.exact
+
+
+def test_a_curve_shows_what_was_traced_and_not_what_a_model_predicts_there():
+    """A larger evaluation from 40 samples on sets the peak; the largest size is that of the data
+    set.
+    """
+    step = Script([("malloc", "a", affine(0, 4_000_000)), ("free", "a")])
+    after = Script([("malloc", "e", lambda b: 9_000_000 * b if b > 40 else 1000), ("free", "e")])
+    trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
+    found, _ = drive(search_largest(chosen, Limits(dataset_length=500)), trace_of)
+    curve = {point.batch_size: point.value.value for point in found.estimate.curve}
+    assert found.estimate.largest_batch_size == 500
+    assert curve[500] == chosen.device_bytes(chosen.replay(trace_of(500), None).peak)
+
+
+def accumulating(effective: int):
+    """As many micro-batches as fill the effective batch: the order of allocations depends on the
+    batch size.
+    """
+
+    def trace_of(b: int) -> Trace:
+        rows = [Malloc(-1, 300 * MIB, "w")]
+        for k in range(-(-effective // b)):
+            samples = min(b, effective - k * b)
+            rows += [
+                Malloc(2 * k, samples * 20_000_000, "a"),
+                Malloc(2 * k + 1, samples * 9_000_000, "b"),
+            ]
+            rows += [Free(2 * k), Free(2 * k + 1)]
+        return Trace({}, rows)
+
+    return trace_of
+
+
+def test_where_the_order_depends_on_the_batch_size_trials_search_for_the_true_largest():
+    trace_of, chosen = accumulating(4096), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = found.estimate.largest_batch_size
+    assert largest == true_largest(chosen, trace_of, largest)
+    assert largest in asked and len(asked) <= 10
+
+
+@pytest.mark.parametrize("groups", [lambda b: b // 2, lambda b: -(-b // 3), lambda b: -(-b // 64)])
+def test_an_allocation_of_halves_or_of_a_batch_rounded_up_is_extrapolated_as_any_other(groups):
+    script, chosen = with_more(network(3), lambda b: groups(b) * 3_000_000), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.estimate.largest_batch_size
+    assert found.estimate.exact and len(asked) <= 4
+    assert largest == true_largest(chosen, script.trace, largest)
+
+
+def test_an_allocation_of_another_size_at_each_batch_size_is_noted_and_the_size_above_the_answer_was_traced():
+    script, chosen = with_more(network(3), lambda b: 7919 * b % 1009 * 9_000), card(20 * GIB)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.estimate.largest_batch_size
+    assert not found.estimate.exact
+    assert largest == true_largest(chosen, script.trace, largest)
+    assert {largest, largest + 1} <= set(asked) and len(asked) <= 10
+    assert any("no trace confirmed" in note for note in found.notes)
+
+
+def test_sizes_at_which_the_script_fails_between_one_that_fits_and_one_that_does_not_are_named():
+    trace_of = accumulating(4096)
+    shown_at = lambda size: (
+        trace_of(size)
+        if size % 8 == 0
+        else Traced(Outcome.CRASHED, failure="sizes are multiples of 8")
+    )
+    found, asked = drive(search_largest(card(2 * GIB), Limits(), 64), shown_at)
+    failed = sorted(size for size in asked if size % 8)
+    assert found.estimate.largest_batch_size == 32 and len(failed) > 1
+    said = (
+        "batch size 32 fits and 64 does not: between them the script itself raised an error at "
+        f"{', '.join(map(str, failed))}"
+    )
+    assert said in found.notes
+
+
+@given(
+    limits=st.builds(
+        Limits,
+        dataset_length=st.one_of(st.none(), st.integers(1, 3000)),
+        max_batch_size=st.one_of(st.none(), st.integers(1, 3000)),
+    ),
+    late=st.one_of(st.none(), st.integers(1, 3000)),
+    seed=st.integers(0, 50),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_named_size_obeys_every_limit_also_one_that_the_first_trace_shows(limits, late, seed):
+    script, chosen = network(seed, layers=4), card(8 * GIB)
+    shown_at = lambda size: Traced(Outcome.COMPLETED, (script.trace(size),), dataset_length=late)  # noqa: E731
+    found, asked = drive(search_largest(chosen, limits), shown_at)
+    most = min(
+        (n for n in (limits.dataset_length, limits.max_batch_size, late) if n is not None),
+        default=10**9,
+    )
+    largest = found.estimate.largest_batch_size
+    assert largest is not None and 1 <= largest <= most and all(size <= most for size in asked[1:])
+    assert found.estimate.limited_by == "budget" or largest == most
+    assert largest == true_largest(chosen, script.trace, largest, upper=most)
+
+
+def test_a_script_that_ignores_the_batch_size_is_recognised():
+    script = Script([("malloc", "w", affine(GIB, 0))])
+    found, _ = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    assert found.estimate.ignores_batch_size and found.estimate.limited_by is None
+    found, asked = drive(search_largest(card(20 * GIB), Limits(dataset_length=2000)), script.trace)
+    assert found.estimate.ignores_batch_size and found.estimate.largest_batch_size == 2000
+    assert 2000 in asked
+
+
+def test_nothing_is_named_where_not_even_one_sample_fits():
+    script = Script([("malloc", "w", affine(100 * GIB, 0))])
+    found, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    assert found.estimate.largest_batch_size is None and found.estimate.limited_by == "budget"
+    assert found.estimate.nothing_fits and asked[-1] == 1
+
+
+def test_a_card_that_is_full_at_the_first_size_makes_the_search_go_smaller():
+    script, chosen = Script([("malloc", "w", affine(GIB, 6 * GIB))]), card(20 * GIB)
+    full = Traced(Outcome.OUT_OF_DEVICE_MEMORY)
+    found, asked = drive(
+        search_largest(chosen, Limits()), lambda b: full if b >= 4 else script.trace(b)
+    )
+    assert found.estimate.largest_batch_size == 3
+    assert "batch size 5 ran out of memory" in found.notes
+    assert asked[0] == 5 and max(asked[1:]) <= 3
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.UNSUPPORTED, Outcome.PROBE_NOT_LOADED]
+)
+def test_a_failure_that_is_not_about_memory_ends_the_search(outcome):
+    found, asked = drive(search_largest(card(20 * GIB), Limits()), lambda size: Traced(outcome))
+    assert found.failed is outcome and len(asked) == 1
+    assert found.estimate.largest_batch_size is None and not found.estimate.nothing_fits
+
+
+def test_a_trace_that_is_cut_off_on_one_card_counts_for_none():
+    traces = (network(1).trace(5), Trace({}, [], whole=False))
+    found, _ = drive(
+        search_largest(card(20 * GIB), Limits()), lambda size: Traced(Outcome.COMPLETED, traces)
+    )
+    assert found.failed is Outcome.CRASHED
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome.TIMED_OUT, Outcome.UNSUPPORTED, Outcome.PROBE_NOT_LOADED]
+)
+def test_a_later_failure_keeps_what_was_found(outcome):
+    shown_at = lambda size: network(1).trace(size) if size in (5, 12) else Traced(outcome)  # noqa: E731
+    found, asked = drive(search_largest(card(20 * GIB), Limits()), shown_at)
+    assert found.failed is outcome and len(asked) == 3
+    assert found.estimate.largest_batch_size == 12 and not found.estimate.exact
+    assert found.estimate.limited_by not in ("budget", None)
+
+
+def test_the_conclusion_has_a_curve_for_the_page():
+    script, chosen = network(2), card(20 * GIB, high=0.05)
+    found, _ = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.estimate.largest_batch_size
+    curve = {point.batch_size: point.value for point in found.estimate.curve}
+    assert curve[largest].value == chosen.device_bytes(
+        chosen.replay(script.trace(largest), None).peak
+    )
+    assert all(p.value.low <= p.value.value <= p.value.high for p in found.estimate.curve)
+
+
+@pytest.mark.parametrize("budget", [1200, 1500, 3000])
+def test_a_small_card_that_its_context_fills_by_half_still_gets_its_third_trace(budget):
+    script = with_more(
+        Script([("malloc", "w", affine(20 * MIB, 0))]), lambda b: 4 * b * b, lambda b: 4000 * b
+    )
+    chosen = card(budget * MIB, context=700 * MIB, high=0.085)
+    found, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = found.estimate.largest_batch_size
+    assert largest == true_largest(chosen, script.trace, largest)
+    assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
+
+
+def test_a_size_that_ran_out_of_memory_is_not_followed_by_the_next_smaller_one():
+    """Beyond 60 the script holds a hundred times as much for each sample, which no small trace can
+    show.
+    """
+    script = with_more(network(3), lambda b: 100_000 * b + 40_000_000 * max(0, b - 60))
+    chosen = card(20 * GIB, capacity=int(19.5 * GIB))
+    full = lambda b: chosen.replay(script.trace(b), chosen.capacity_bytes).full is not None  # noqa: E731
+    out = Traced(Outcome.OUT_OF_DEVICE_MEMORY)
+    found, asked = drive(
+        search_largest(chosen, Limits()), lambda b: out if full(b) else script.trace(b)
+    )
+    assert sum(map(full, asked)) <= 3
+    largest = found.estimate.largest_batch_size
+    assert largest >= 60, "the search came back from where the card was full to where there is room"
+    assert fits(chosen, script.trace(largest))
+
+
+def test_nothing_is_called_the_largest_where_the_traces_stopped_growing():
+    script = with_more(network(3), lambda b: 100_000 * min(b, 40))
+    script = Script(
+        [
+            a if a[0] != "malloc" else (*a[:2], lambda b, size=a[2]: size(min(b, 40)))
+            for a in script.actions
+        ]
+    )
+    found, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    assert found.estimate.largest_batch_size is None and found.estimate.limited_by == "not_followed"
+    assert not found.estimate.nothing_fits and not found.estimate.ignores_batch_size
+    assert "take exactly as much memory" in found.notes[-1] and len(asked) <= 5
+
+
+@pytest.mark.parametrize(
+    ("each", "limited_by"), [(400, "brimful, which tries none above 16,777,216"), (4000, "budget")]
+)
+def test_a_search_that_ends_where_no_batch_is_as_large_says_that_it_is_no_limit_of_memory(
+    each, limited_by
+):
+    script = Script([("malloc", "a", affine(20 * MIB, each)), ("free", "a")])
+    found, _ = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    assert found.estimate.limited_by == limited_by
+    largest = found.estimate.largest_batch_size
+    assert fits(card(20 * GIB), script.trace(largest + 1)) is (each == 400)
+
+
+def test_a_batch_that_is_split_into_small_ones_ends_the_search_at_two_sizes():
+    """64 asked, batches of 2, and as many of them as make 64: memory says nothing of the size."""
+    script = Script([("malloc", "w", affine(GIB, 0))])
+    shown = lambda size: Traced(
+        Outcome.COMPLETED, (script.trace(size),), 4000, samples_per_step=size // 2 * 2, batch=2
+    )
+    found, asked = drive(search_largest(card(20 * GIB), Limits()), shown)
+    assert (
+        len(asked) == 2
+        and found.estimate.largest_batch_size is None
+        and found.estimate.limited_by == "not_followed"
+    )
+
+
+def test_the_whole_data_set_is_a_limit_and_no_sign_that_sizes_are_not_followed():
+    script = network(3)
+    shown = lambda size: Traced(
+        Outcome.COMPLETED, (script.trace(min(size, 12)),), 12, samples_per_step=min(size, 12)
+    )
+    found, _ = drive(search_largest(card(20 * GIB), Limits()), shown)
+    assert (found.estimate.largest_batch_size, found.estimate.limited_by) == (12, "dataset")

@@ -1,0 +1,115 @@
+"""The settings of a run: none is dropped, and each says what was asked, what is in force, and why."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.command import parse
+from brimful.decide.run.settings import (
+    environment_of,
+    lever_of,
+    settings_of,
+    values_in_force,
+    with_size,
+)
+from brimful.decide.run.smaller_batch_size import Size
+from brimful.values import Objective, Place, Plan, PlannedSetting, Source
+
+names = st.sampled_from(["batch_size", "lr", "num_workers", "accumulation", "eval_batch_size"])
+values = st.dictionaries(names, st.integers(1, 999), max_size=4)
+
+
+def plan_of(settings: dict, environment: dict | None = None) -> Plan:
+    rows = tuple(
+        PlannedSetting(name, None, value, "why", Source.MEASURED)
+        for name, value in settings.items()
+    )
+    rows += tuple(
+        PlannedSetting(name, None, value, "faster", Source.MEASURED)
+        for name, value in (environment or {}).items()
+    )
+    return Plan(Objective.FASTEST, rows, environment or {}, "", True, 1, 0)
+
+
+@given(st.sets(names), values, st.none() | values)
+def test_what_was_given_comes_before_the_plan_and_nothing_is_dropped(opened, given_, planned):
+    command = parse(("train", *(f"{{{name}}}" for name in sorted(opened))))
+    rows = settings_of(command, None if planned is None else plan_of(planned), "p", given_)
+    effective = {row.name: row.effective for row in rows}
+    expected = (planned or {}) | given_
+    assert {name: effective[name] for name in expected} == expected
+    assert len(effective) == len(rows)
+    assert all(row.why for row in rows)
+
+
+def test_a_value_written_out_in_the_command_stays_and_the_plans_is_named():
+    (row, *_) = settings_of(
+        parse(("train", "--num-workers", "2")), plan_of({"num_workers": 8}), "p", {}
+    )
+    assert (row.requested, row.effective) == (2, 2)
+    assert "the plan's 8 has no place" in row.why
+
+
+def test_a_batch_size_behind_a_flag_is_replaced_by_the_plans_and_both_are_shown():
+    (row,) = settings_of(
+        parse(("train", "--batch-size", "64")), plan_of({"batch_size": 512}), "p7", {}
+    )
+    assert (row.requested, row.effective) == (64, 512)
+    assert "p7" in row.why
+
+
+def test_workers_that_a_plan_sets_at_the_loader_stand_with_file_and_line_and_those_it_left_do_not():
+    place = Place("loader", "/work/data.py", 51, 0, 0, "return DataLoader(", "data.py:51")
+    command = replace(parse(("train",)), places={"num_workers": place})
+    changed = replace(
+        plan_of({}), settings=(PlannedSetting("num_workers", 0, 2, "faster", Source.MEASURED),)
+    )
+    (row,) = settings_of(command, changed, "p", {})
+    assert (row.requested, row.effective) == (
+        0,
+        2,
+    ) and row.why == "by the plan p: faster; set at data.py:51"
+    left = replace(
+        plan_of({}),
+        settings=(PlannedSetting("num_workers", 0, 0, "not worth it", Source.MEASURED),),
+    )
+    assert settings_of(parse(("train",)), left, "p", {}) == ()
+
+
+def test_an_accumulation_that_nobody_sets_is_one():
+    assert values_in_force(settings_of(parse(("train", "{accumulation}")), None, "", {})) == {
+        "accumulation": 1
+    }
+
+
+def test_the_users_own_environment_comes_before_the_plans_and_is_no_setting():
+    plan = plan_of({}, {"A": "1", "B": "2", "C": "3"})
+    assert environment_of(plan, {"A": "9", "C": "3"}) == (
+        {"B": "2"},
+        ["A=9 is set already; the plan's 1 is left out"],
+    )
+    assert settings_of(parse(("train",)), plan, "p", {}) == ()
+
+
+@given(st.sampled_from(["train", "eval", "encoding", "setup", None]), st.sets(names))
+def test_an_evaluation_out_of_memory_shrinks_its_own_size_and_never_the_trainings_where_it_has_one(
+    phase, opened
+):
+    lever = lever_of(phase, tuple(opened))
+    assert lever == (f"{phase}_batch_size" if f"{phase}_batch_size" in opened else "batch_size")
+
+
+def test_a_smaller_size_leaves_all_other_settings_and_what_was_asked():
+    rows = settings_of(
+        parse(("train", "--batch-size", "64", "{accumulation}", "{lr}")), None, "", {"lr": 0.1}
+    )
+    after = {row.name: row for row in with_size(rows, "batch_size", Size(32, 2, "half"))}
+    assert (
+        after["batch_size"].requested,
+        after["batch_size"].effective,
+        after["batch_size"].why,
+    ) == (64, 32, "half")
+    assert after["accumulation"].effective == 2
+    assert after["lr"].effective == 0.1
+    assert list(after) == [row.name for row in rows]

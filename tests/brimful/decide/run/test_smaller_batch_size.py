@@ -1,0 +1,179 @@
+"""What a run goes on with after it ran out of memory: smaller each time, as known from trials, the
+effective batch kept.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.decide.run.smaller_batch_size import Known, Size, known_from, next_smaller
+from brimful.values import (
+    Budget,
+    Command,
+    Device,
+    MemoryEstimate,
+    Outcome,
+    PhasePeak,
+    Trial,
+    TrialKind,
+    TrialResult,
+)
+
+sizes = st.integers(1, 10**6)
+knowns = st.builds(
+    lambda ran, largest: Known(tuple(sorted(ran)), largest),
+    st.sets(sizes, max_size=6),
+    st.none() | sizes,
+)
+
+
+def descend(start, known, effective=None):
+    """All sizes after `start`, each for the case that the one before it ran out of memory; a run
+    asks for them one by one.
+    """
+    size = next_smaller(start, known, effective)
+    while size is not None:
+        yield size
+        size = next_smaller(size.batch_size, known, effective)
+
+
+@given(sizes, knowns, st.none() | st.integers(1, 10**6))
+def test_sizes_fall_to_one_in_few_attempts_and_then_end(start, known, effective):
+    attempts = list(descend(start, known, effective))
+    assert effective is not None or all(found.accumulation is None for found in attempts)
+    found = [size.batch_size for size in attempts]
+    assert all(later < earlier for earlier, later in zip([start, *found], found, strict=False))
+    assert found[-1] == 1 if start > 1 else found == []
+    assert len(found) <= 60  # 3/4 each time: log(10**6) / log(4/3) = 48
+
+
+@given(st.integers(2, 10**4), st.integers(1, 64), knowns)
+def test_an_effective_batch_stays_and_where_it_cannot_it_stays_near(size, accumulation, known):
+    effective = size * accumulation
+    for found in descend(size, known, effective):
+        assert found.accumulation is not None and found.accumulation >= 1
+        assert abs(found.effective_batch - effective) <= found.batch_size / 2
+        if effective % found.batch_size == 0:
+            assert found.effective_batch == effective
+
+
+@given(st.integers(1, 16), st.integers(0, 10))
+def test_powers_of_two_keep_their_effective_batch_exactly_all_the_way_down(accumulation, power):
+    effective = accumulation * 2**power
+    assert all(
+        found.effective_batch == effective for found in descend(2**power, Known(), effective)
+    )
+
+
+NEXT, NEAR = (
+    "the next smaller size that ran in a trial",
+    "the largest size at least a tenth smaller that ran in a trial",
+)
+
+
+@pytest.mark.parametrize(
+    ("failed", "known", "effective", "expected"),
+    [
+        (
+            512,
+            Known((64, 256, 384, 500)),
+            None,
+            Size(384, None, f"{NEAR}; 512 ran out of memory", True),
+        ),
+        (512, Known((64, 256, 384)), None, Size(384, None, f"{NEXT}; 512 ran out of memory", True)),
+        (
+            900,
+            Known((64, 500)),
+            900,
+            Size(
+                450,
+                2,
+                f"the largest up to 500 that divides the 900 samples of an update; 500 is "
+                f"{NEXT}; 900 ran out of memory",
+            ),
+        ),
+        (
+            900,
+            Known(),
+            900,
+            Size(
+                300,
+                3,
+                "the largest up to 448 that divides the 900 samples of an update; 448 is half of "
+                "900, "
+                "rounded down; 900 ran out of memory",
+            ),
+        ),
+    ],
+)
+def test_a_size_that_ran_comes_before_a_guess_and_one_rounded_to_a_divisor_is_neither(
+    failed, known, effective, expected
+):
+    assert next_smaller(failed, known, effective) == expected
+
+
+@given(st.integers(2, 10**4), knowns)
+def test_what_is_named_as_run_or_as_half_is_so(failed, known):
+    found = next_smaller(failed, known)
+    assert found is not None
+    assert found.ran or (
+        "size that ran in a trial" not in found.why
+        and "smaller that ran in a trial" not in found.why
+    )
+    for word, share in (("half", 1 / 2), ("three quarters", 3 / 4)):
+        if found.why.startswith(word):
+            exact = failed * share
+            assert (
+                found.batch_size < exact
+                if ", rounded down;" in found.why
+                else found.batch_size == exact
+            )
+
+
+@pytest.mark.parametrize(
+    ("failed", "known", "effective", "size", "accumulation", "why"),
+    [
+        (4096, Known((64, 1000), 1024), None, 1024, None, "found to fit"),
+        (100, Known((100,), 100), None, 72, None, "three quarters"),
+        (100, Known(), None, 48, None, "half"),
+        (
+            64,
+            Known(largest=0),
+            64,
+            32,
+            2,
+            "half",
+        ),  # nothing fits, by the estimate: no size to go to
+        (97, Known(), 97, 48, 2, "half"),  # no divisor is near
+    ],
+)
+def test_the_next_size_goes_by_what_is_known(failed, known, effective, size, accumulation, why):
+    found = next_smaller(failed, known, effective)
+    assert (
+        found is not None
+        and (found.batch_size, found.accumulation) == (size, accumulation)
+        and why in found.why
+    )
+
+
+def test_there_is_nothing_below_one():
+    assert next_smaller(1, Known(ran=(1,)), effective=64) is None
+
+
+def sample(size: int, outcome: Outcome, peak: int) -> TrialResult:
+    trial = Trial(Command(("t",)), {"batch_size": size}, Device("cpu", "cpu"), TrialKind.MEMORY)
+    seen = PhasePeak(None, None, None, peak)
+    return TrialResult(trial=trial, outcome=outcome, peak=seen, duration_s=1.0, folder="t")
+
+
+def test_only_sizes_that_ran_within_the_budget_count_as_known():
+    budget = Budget(100, 200, 150, "host", "")
+    estimate = MemoryEstimate("host", "peaks", False, None, None, None, (), (), 80, "budget")
+    samples = [
+        sample(8, Outcome.COMPLETED, 50),
+        sample(16, Outcome.COMPLETED, 101),
+        sample(32, Outcome.OUT_OF_HOST_MEMORY, 90),
+    ]
+    assert known_from(samples, budget, estimate) == Known((8,), 80)
+    assert known_from(samples, None, None) == Known((8, 16))
+    assert known_from(samples, budget, estimate, "eval_batch_size") == Known()

@@ -1,0 +1,211 @@
+"""An epoch: steps, samples, and its time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from brimful.decide.speed.epoch import EVALUATION, epoch_of, loading_of
+from brimful.values import Epoch, Estimate, Loading, PredictedSpeed, Source, TrialResult
+from tests.brimful.show import product
+
+
+def speed(ranks: int = 1) -> PredictedSpeed:
+    """6,400 samples a second in steps of 64."""
+    value = product.predict_fits().prediction
+    assert value is not None and value.speed is not None
+    rate, step = Estimate(6_400, Source.PREDICTED, 3_200, 12_800), Estimate(0.01, Source.PREDICTED)
+    return replace(value.speed, samples_per_s=rate, step_s=step, ranks=ranks)
+
+
+def loads(workers: int, rate: float) -> Loading:
+    measured = Estimate(rate, Source.MEASURED)
+    return Loading(workers, measured, measured, Estimate(6_400, Source.PREDICTED), 1, rate < 6_400)
+
+
+def result(evaluated: int | None = None, **changes: object) -> TrialResult:
+    one = product.predict_fits().trials[0]
+    report = one.reports[0]
+    loader = replace(report.loaders[0], dataset_length=1000, sampler_samples=1000)
+    loaders = [replace(loader, **changes)]  # type: ignore[arg-type]
+    loaders += [replace(loader, role="eval", sampler_samples=evaluated)] if evaluated else []
+    return replace(one, reports=(replace(report, loaders=loaders),))
+
+
+def epoch(
+    result: TrialResult, loading: Loading | None = None, samples: int | None = None, ranks: int = 1
+) -> Epoch:
+    found = epoch_of(result, speed(ranks), loading, samples)
+    assert found is not None
+    return found
+
+
+def test_an_epoch_has_its_steps_the_last_one_short_unless_it_is_dropped() -> None:
+    assert (epoch(result()).steps, epoch(result()).samples_per_step) == (16, 64)
+    assert epoch(result(drop_last=True)).steps == 15
+    assert (
+        epoch(result(sampler_samples=960, drop_last=True)).steps
+        == epoch(result(sampler_samples=960)).steps
+        == 15
+    )
+
+
+def test_the_samples_that_the_user_gives_stand_for_those_that_are_here() -> None:
+    found = epoch(result(), samples=50_030)
+    assert (found.steps, found.samples, found.samples_given, found.distinct) == (
+        782,
+        50_030,
+        True,
+        None,
+    )
+
+
+def test_samples_are_distinct_where_the_sampler_draws_each_once() -> None:
+    assert epoch(result()).distinct == 1000
+    assert epoch(result(sampler="WeightedRandomSampler")).distinct is None
+    assert epoch(result(sampler_samples=500)).distinct is None, (
+        "a part that a sampler of the script chooses"
+    )
+
+
+def test_the_time_has_the_evaluation_beside_it_which_is_assumed() -> None:
+    found = epoch(result(evaluated=640))
+    assert (
+        found.train_s.value == pytest.approx(1000 / 6_400)
+        and found.train_s.source is Source.PREDICTED
+    )
+    assert found.train_s.low == pytest.approx(
+        1000 / 12_800
+    ) and found.train_s.high == pytest.approx(1000 / 3_200)
+    assert found.evaluation_s is not None and found.evaluation_s.value == pytest.approx(
+        EVALUATION * 0.1
+    )
+    assert found.evaluation_s.source is Source.ASSUMED and found.evaluated == 640
+    assert epoch(result()).evaluation_s is None
+
+
+def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_before_the_next_epoch() -> (
+    None
+):
+    outside = {
+        1: Estimate(0.001, Source.PREDICTED, 0.0005, 0.002),
+        None: Estimate(3.0, Source.PREDICTED, 2.0, 6.0),
+    }
+    found = epoch_of(result(evaluated=640), speed(), None, outside=outside)
+    assert found is not None and found.evaluation_s is not None
+    assert (found.evaluation_s.source, found.between_s) == (Source.PREDICTED, outside[None])
+    assert [
+        found.evaluation_s.low,
+        found.evaluation_s.value,
+        found.evaluation_s.high,
+    ] == pytest.approx([0.32, 0.64, 1.28])
+    loaded = epoch_of(result(evaluated=640), speed(), loads(2, 100), outside=outside)
+    assert loaded is not None and loaded.evaluation_s is not None
+    assert loaded.evaluation_s.value == pytest.approx(6.4) and loaded.between_s == outside[None], (
+        "nothing is loaded then"
+    )
+
+
+def test_of_several_evaluations_each_takes_its_own_time_and_what_was_evaluated_before_the_training_takes_none() -> (
+    None
+):
+    one = result(evaluated=640)
+    report = one.reports[0]
+    smaller = replace(report.loaders[1], sampler_samples=10)
+    one = replace(
+        one,
+        reports=(
+            replace(
+                report, loaders=[*report.loaders, smaller, replace(smaller, sampler_samples=7777)]
+            ),
+        ),
+    )
+    outside = {
+        1: Estimate(0.001, Source.PREDICTED, 0.001, 0.001),
+        2: Estimate(0.1, Source.PREDICTED, 0.1, 0.2),
+    }
+    found = epoch_of(one, speed(), None, outside=outside)
+    assert found is not None and found.evaluation_s is not None and found.evaluated == 650
+    assert [
+        found.evaluation_s.low,
+        found.evaluation_s.value,
+        found.evaluation_s.high,
+    ] == pytest.approx([1.64, 1.64, 2.64])
+
+
+def test_slower_loading_sets_the_time_and_without_workers_it_is_added() -> None:
+    assert epoch(result(), loads(2, 1_000)).train_s.value == pytest.approx(1.0)
+    assert epoch(result(), loads(2, 100_000)).train_s.value == pytest.approx(1000 / 6_400)
+    alone = epoch(result(), loads(0, 100_000))
+    assert alone.train_s.value == pytest.approx(1000 / 6_400 + 0.01) and alone.waits_for_data
+
+
+def test_ranks_load_their_shares_side_by_side() -> None:
+    two = replace(
+        result(sampler_samples=500), reports=(replace(result().reports[0], world_size=2),)
+    )
+    assert epoch(two, loads(2, 1_000), ranks=2).train_s.value == pytest.approx(1.0)
+
+
+def test_nothing_is_said_where_the_samples_of_an_epoch_are_not_known() -> None:
+    assert epoch_of(result(dataset_length=None, sampler_samples=None), speed(), None) is None
+    assert epoch(result(dataset_length=None, sampler_samples=None), samples=640).steps == 10
+    assert epoch_of(result(), None, None) is None
+
+
+def card_speed(ranks: int = 1) -> PredictedSpeed:
+    return replace(speed(ranks), samples_per_s=Estimate(16_100, Source.PREDICTED, 8_000, 30_000))
+
+
+def timed(workers: int, **rates: float) -> TrialResult:
+    result = product.predict_fits().trials[0]
+    report = result.reports[0]
+    loader = replace(
+        report.loaders[0], workers=workers, rates={name[1:]: rate for name, rate in rates.items()}
+    )
+    return replace(result, reports=(replace(report, loaders=[loader]),))
+
+
+def loading(result: TrialResult, speed: PredictedSpeed | None) -> Loading:
+    found = loading_of([product.predict_fits().trials[0], result], speed)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("workers", "rates", "binds"),
+    [
+        (0, {"w1": 2_900}, True),
+        (4, {"w1": 2_900, "w4": 11_000}, True),
+        (8, {"w1": 2_900, "w8": 20_000}, False),
+    ],
+)
+def test_the_card_waits_where_the_workers_asked_for_are_slower(
+    workers: int, rates: dict[str, float], binds: bool
+) -> None:
+    found = loading(timed(workers, **rates), card_speed())
+    assert (found.needed, found.binds, found.one_worker.value) == (6, binds, 2_900)
+    assert (
+        found.one_worker.source is Source.MEASURED
+        and found.card is not None
+        and found.card.source is Source.PREDICTED
+    )
+
+
+def test_each_rank_loads_its_own_share() -> None:
+    found = loading(timed(1, w1=2_900), card_speed(ranks=7))
+    assert (
+        found.card is not None
+        and found.card.value == 2_300
+        and (found.needed, found.binds) == (1, False)
+    )
+
+
+def test_without_a_predicted_speed_nothing_is_said_of_waiting() -> None:
+    found = loading(timed(1, w1=2_900), None)
+    assert (found.card, found.needed, found.binds) == (None, None, False)
+
+
+def test_a_loader_that_was_not_timed_has_no_rate() -> None:
+    assert loading_of(product.predict_fits().trials, card_speed()) is None

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import statistics
+
+import pytest
+from builders import runs, sample
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.decide.speed import measured
+from brimful.decide.speed.measured import speed_estimate
+from brimful.values import Source
+
+
+@given(st.lists(st.tuples(st.integers(1, 1000), st.floats(0.1, 1e5)), min_size=1, max_size=20))
+def test_the_knee_is_the_smallest_size_within_the_tolerance_of_the_best(pairs):
+    estimate = speed_estimate(runs(pairs))
+    middles = {point.batch_size: point.value.value for point in estimate.points}
+    assert middles[estimate.best_batch_size] == max(middles.values())
+    assert estimate.tolerance == 0.03
+    enough = max(middles.values()) * (1 - estimate.tolerance)
+    assert estimate.knee_batch_size == min(size for size, rate in middles.items() if rate >= enough)
+    assert list(middles) == sorted(middles)
+
+
+def test_a_smaller_size_two_per_cent_slower_wins():
+    assert speed_estimate(runs([(8, 50), (16, 98.5), (32, 100), (64, 99)])).knee_batch_size == 16
+
+
+def test_the_noise_of_one_size_widens_its_own_interval_and_no_other():
+    estimate = speed_estimate(runs([(8, 92), (8, 93), (64, 90), (64, 100), (64, 170)]))
+    small, large = (point.value for point in estimate.points)
+    assert estimate.knee_batch_size == 64 and small.high < 95 and large.high > 140
+
+
+def test_uneven_steps_within_trials_are_noise_too():
+    assert speed_estimate([sample(step_s=(0.05, 0.15, 0.05, 0.15))]).noise > 0.2
+
+
+def test_without_any_speed_nothing_is_concluded():
+    estimate = speed_estimate([sample(samples_per_s=None)])
+    assert (
+        estimate.points == ()
+        and estimate.best_batch_size is None
+        and estimate.knee_batch_size is None
+    )
+
+
+def test_runs_are_grouped_by_batch_size_and_those_without_one_are_left_out():
+    without = [
+        dataclasses.replace(one, trial=dataclasses.replace(one.trial, settings=settings))
+        for one in runs([(1, 1.0)])
+        for settings in ({}, {"batch_size": "auto"})
+    ]
+    points = speed_estimate([*runs([(4, 10.0), (2, 5.0), (4, 11.0)]), *without]).points
+    assert [(point.batch_size, point.value.note) for point in points] == [
+        (2, "1 run"),
+        (4, "2 runs"),
+    ]
+
+
+rates = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=12)
+
+
+@given(rates, st.floats(0.01, 100))
+def test_the_relative_spread_does_not_depend_on_the_unit(values, factor):
+    spread, scaled = (
+        measured.relative_spread(values),
+        measured.relative_spread([value * factor for value in values]),
+    )
+    assert (spread is None) == (len(values) < 2)
+    if spread is not None:
+        assert scaled == pytest.approx(spread, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 9, 30])
+def test_the_spread_of_a_normal_rate_is_estimated_without_much_bias(count):
+    source = random.Random(count)
+    spreads = [
+        measured.relative_spread([source.gauss(100, 5) for _ in range(count)]) for _ in range(3000)
+    ]
+    assert statistics.fmean(spreads) == pytest.approx(0.05, rel=0.17)
+
+
+def test_one_wild_measurement_among_many_does_not_widen_the_spread():
+    assert measured.relative_spread([100, 101, 99, 100, 102, 98, 100, 20]) < 0.03
+
+
+def test_the_interval_of_a_rate_holds_the_truth_about_as_often_as_it_says():
+    source, hits, tries = random.Random(1), 0, 2000
+    for _ in range(tries):
+        estimate = measured.rate_estimate([source.gauss(100, 4) for _ in range(5)], 0.04)
+        hits += estimate.low <= 100 <= estimate.high
+    assert 0.92 < hits / tries < 0.98
+
+
+@given(rates, st.one_of(st.none(), st.floats(0, 2)))
+def test_a_rate_is_measured_and_inside_its_interval(values, spread):
+    estimate = measured.rate_estimate(values, spread)
+    assert estimate.source is Source.MEASURED
+    assert str(len(values)) in estimate.note
+    if spread is None:
+        assert estimate.low is None and estimate.high is None
+    else:
+        assert 0 <= estimate.low <= estimate.value <= estimate.high
+
+
+def test_the_steps_of_a_trial_bound_its_noise_from_below():
+    assert measured.step_spread([0.1, 0.1]) is None
+    assert measured.step_spread([0.1] * 10) == 0
+    assert measured.step_spread([0.09, 0.11] * 8) == pytest.approx(0.1 / math.sqrt(16), rel=0.1)

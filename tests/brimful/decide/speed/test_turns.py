@@ -1,0 +1,78 @@
+"""Two ways to train, compared turn by turn."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from builders import sample
+
+from brimful.decide.speed.turns import gain
+
+
+def runs_of(rates, **changes):
+    return [sample(samples_per_s=rate, step_s=(), **changes) for rate in rates]
+
+
+def test_a_machine_that_gets_slower_meanwhile_slows_both():
+    found = gain(runs_of([120, 60, 30]), runs_of([100, 50, 25]))
+    assert found.middle == pytest.approx(0.2) and found.is_clear and found.turns == 3
+
+
+def test_the_latest_runs_stand_side_by_side():
+    assert gain(runs_of([120]), runs_of([10, 100])).middle == pytest.approx(0.2)
+
+
+def test_without_a_speed_there_is_nothing_to_compare():
+    assert gain(runs_of([None]), runs_of([100])) is None and gain([], runs_of([100])) is None
+
+
+def test_one_turn_is_enough_for_a_large_gain_on_a_quiet_machine_and_not_on_a_loaded_one():
+    assert gain(runs_of([115]), runs_of([100])).is_clear
+    assert not gain(runs_of([115], others_share=0.5), runs_of([100], others_share=0.5)).is_clear
+    assert not gain(runs_of([300], others_share=0.5), runs_of([100], others_share=0.5)).is_clear
+    assert gain(
+        runs_of([300, 280], others_share=0.5), runs_of([100, 100], others_share=0.5)
+    ).is_clear
+    assert not gain(runs_of([105]), runs_of([100])).is_clear
+
+
+def test_uneven_steps_make_one_turn_worth_less():
+    uneven = [sample(samples_per_s=115.0, step_s=(0.1, 0.5, 0.1, 0.5))]
+    assert not gain(uneven, runs_of([100])).is_clear
+
+
+def test_a_load_that_is_not_seen_leaves_processor_time_aside():
+    quiet = gain(runs_of([200], samples_per_cpu_s=50.0), runs_of([100], samples_per_cpu_s=50.0))
+    assert quiet.middle == pytest.approx(1.0) and not quiet.loaded
+
+
+@pytest.mark.parametrize(
+    ("wall", "processor", "counted"),
+    [(200, 60, 0.2), (110, 80, 0.1), (80, 60, 0.0), (80, 45, -0.1), (200, None, 1.0)],
+)
+def test_where_others_use_the_cores_a_gain_counts_as_far_as_both_clocks_show_it(
+    wall, processor, counted
+):
+    one = runs_of([wall], samples_per_cpu_s=processor, others_share=0.4)
+    found = gain(one, runs_of([100], samples_per_cpu_s=50.0, others_share=0.0))
+    assert found.loaded and found.middle == pytest.approx(counted)
+
+
+def test_a_worker_that_reads_beside_the_training_counts_by_the_wall_clock_on_a_loaded_machine_too():
+    loaded = {"samples_per_cpu_s": 50.0, "others_share": 0.4}
+    one, other = runs_of([200, 210], **loaded), runs_of([100, 100], **loaded)
+    assert not gain(one, other).is_clear
+    reads = [replace(run, trial=replace(run.trial, settings={"num_workers": 1})) for run in one]
+    assert gain(reads, other).is_clear and not gain(reads[:1], other[:1]).is_clear, "in two turns"
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.02])
+def test_the_interval_holds_the_truth_about_as_often_as_it_says(spread):
+    source, hits, tries = random.Random(1), 0, 1000
+    for _ in range(tries):
+        one, other = ([source.gauss(100, 100 * spread) for _ in range(3)] for _ in range(2))
+        found = gain(runs_of(one), runs_of(other))
+        hits += found.low <= 0 <= found.high
+    assert hits / tries > 0.9

@@ -1,0 +1,72 @@
+"""What to type after a prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from brimful.decide.next_command import after_prediction
+from brimful.values import Command, Place, Prediction
+from tests.brimful.show import product
+
+FLAG = Command(("python", "train.py", "--batch-size", "{batch_size}"))
+PLACE = Place("script", "train.py", 3, 13, 64, "batch_size = 64", "train.py:9")
+INSIDE = Command(("python", "train.py"), places={"batch_size": PLACE})
+
+
+def fits() -> Prediction:
+    value = product.predict_fits().prediction
+    assert value is not None and value.speed is not None
+    return replace(value, speed=replace(value.speed, knee_batch_size=512))
+
+
+def line(prediction: Prediction, command: Command = FLAG, is_open: bool = False) -> str | None:
+    found = after_prediction(
+        command, prediction, is_open, lambda size: {"batch_size": size} if size else {}
+    )
+    return None if found is None else found.line
+
+
+def test_a_size_that_was_asked_for_and_fits_is_tuned_next() -> None:
+    assert line(fits()) == "brimful tune -- python train.py --batch-size 64"
+
+
+def test_where_the_size_was_left_open_the_knee_is_taken_and_the_largest_where_none_is_known() -> (
+    None
+):
+    assert line(fits(), is_open=True) == "python train.py --batch-size 512"
+    unknown = replace(fits(), speed=None)
+    assert (
+        line(unknown, is_open=True) == f"python train.py --batch-size {unknown.largest_batch_size}"
+    )
+    of_the_script = replace(unknown, batch_size=32, largest_batch_size=256)
+    assert (
+        line(of_the_script, INSIDE, is_open=True)
+        == "brimful run --set batch_size=256 -- python train.py"
+    )
+    assert (
+        line(fits(), INSIDE, is_open=True) == "brimful run --set batch_size=512 -- python train.py"
+    )
+
+
+def test_where_the_size_does_not_fit_the_largest_that_does_is_named() -> None:
+    value = product.predict_oom().prediction
+    assert value is not None
+    assert line(value) == "python train.py --batch-size 1713"
+    assert line(replace(value, largest_batch_size=None)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ignores_batch_size": True},
+        {"limited_by": "not_followed"},
+        {"in_force": 16},
+        {"batch_size": None},
+    ],
+)
+def test_where_the_script_trains_on_another_size_an_audit_shows_why(changes: dict) -> None:
+    assert str(line(replace(fits(), **changes), INSIDE)).startswith(
+        "brimful audit -- python train.py"
+    )

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from builders import sample
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from brimful.decide.tune.plan import command_line, make_plan, planned_settings
+from brimful.errors import UsageError
+from brimful.values import Command, Objective, Outcome, Source
+
+COMMAND = Command(
+    ("python", "my train.py", "--bs", "{batch_size}", "--lr", "0.1"),
+    given={"batch_size": 64, "lr": 0.1},
+)
+
+
+def test_the_line_to_paste_has_the_environment_in_front_and_quotes_what_needs_it():
+    line = command_line(COMMAND, {"batch_size": 96}, {"B": "x y", "A": "0"})
+    assert line == "A=0 B='x y' python 'my train.py' --bs 96 --lr 0.1"
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.text(
+            st.characters(min_codepoint=32, max_codepoint=1000, exclude_characters="{}"), max_size=8
+        ),
+        max_size=3,
+    ),
+    st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8),
+)
+def test_a_shell_gives_back_the_very_words_and_variables(words, value):
+    program = "import os, sys; print(ascii(sys.argv[1:])); print(ascii(os.environ['TRIED']))"
+    line = command_line(Command((sys.executable, "-c", program, *words)), {}, {"TRIED": value})
+    run = subprocess.run(
+        ["sh", "-c", line],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONUTF8": "1"},
+        check=True,
+    )
+    assert run.stdout.splitlines() == [ascii(list(words)), ascii(value)]
+
+
+def test_an_open_placeholder_is_not_pasted():
+    with pytest.raises(UsageError):
+        command_line(COMMAND, {})
+
+
+def test_asked_and_effective_stand_side_by_side_with_the_environment_and_nothing_is_dropped():
+    chosen, why = (
+        {"batch_size": 96, "num_workers": 2},
+        {"batch_size": "the knee", "MALLOC_X_": "+40 %"},
+    )
+    rows = planned_settings(COMMAND, chosen, why, Source.MEASURED, environment={"MALLOC_X_": "0"})
+    found = {row.name: (row.requested, row.effective, row.why) for row in rows}
+    assert found == {
+        "batch_size": (64, 96, "the knee"),
+        "num_workers": (None, 2, "set by you"),
+        "lr": (0.1, 0.1, "as asked"),
+        "MALLOC_X_": (None, "0", "+40 %"),
+    }
+
+
+def test_a_plan_counts_its_trials_and_those_out_of_memory():
+    samples = [
+        sample(),
+        sample(outcome=Outcome.OUT_OF_DEVICE_MEMORY),
+        sample(outcome=Outcome.CRASHED),
+    ]
+    plan = make_plan(
+        Objective.FASTEST,
+        COMMAND,
+        {"batch_size": 96},
+        samples,
+        {"batch_size": "the knee"},
+        verified=True,
+    )
+    assert (plan.trials, plan.out_of_memory_trials) == (3, 1)
+    assert plan.command_line.endswith("--bs 96 --lr 0.1")
+    assert {row.source for row in plan.settings} == {Source.MEASURED}
+    unverified = make_plan(Objective.LARGEST, COMMAND, {"batch_size": 96}, [], {})
+    assert {row.source for row in unverified.settings} == {Source.PREDICTED}

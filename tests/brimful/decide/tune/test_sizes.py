@@ -1,0 +1,99 @@
+"""The table of batch sizes: what was measured at a size is that, and every other number is called
+predicted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from builders import loader, report, sample
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.decide.tune.sizes import sizes_to_show, tried_sizes
+from brimful.values import Estimate, Outcome, Source
+
+
+def ran(
+    size: int,
+    samples: int | None = None,
+    length: int | None = None,
+    accumulation: int = 1,
+    ranks: int = 1,
+    **changes,
+):
+    """A trial at a batch size over 1,000 samples, of `length` batches an epoch on each rank."""
+    one = replace(loader(size, 1000), length=length, sampler_samples=1000 // ranks)
+    seen = report([one], micro_batches_per_step=[accumulation] * 12, world_size=ranks)
+    done = sample([seen], samples_per_step=samples or size * accumulation * ranks, **changes)
+    return replace(done, trial=replace(done.trial, settings={"batch_size": size}))
+
+
+RATE = Estimate(100.0, Source.MEASURED)
+PEAK = Estimate(1 << 30, Source.MEASURED)
+
+
+def test_what_a_trial_counted_is_measured_and_an_epoch_that_nobody_waited_for_is_predicted():
+    (row,) = tried_sizes([ran(16, length=63, accumulation=2)], {16: PEAK}, {16: RATE}, {16: True})
+    assert (row.effective_batch, row.updates_per_epoch) == (
+        Estimate(32, Source.MEASURED),
+        Estimate(32, Source.MEASURED),
+    )
+    assert row.peak_bytes == PEAK and row.fits
+    assert (row.epoch_s.value, row.epoch_s.source) == (10.0, Source.PREDICTED)
+
+
+def test_several_ranks_share_an_epoch():
+    (row,) = tried_sizes([ran(16, length=32, ranks=2)], {}, {16: RATE}, {})
+    assert row.effective_batch.value == 32 and row.updates_per_epoch.value == 32
+    assert row.epoch_s.value == 10.0, "all of the 1,000 samples"
+
+
+@given(st.integers(1, 500), st.integers(1, 4), st.integers(1, 1000))
+def test_other_sizes_follow_and_are_called_predicted(size, accumulation, other):
+    rows = tried_sizes([ran(size, accumulation=accumulation)], {}, {}, {}, [other])
+    assert [row.batch_size for row in rows] == sorted({size, other})
+    (row,) = (row for row in rows if row.batch_size == other)
+    if other != size:
+        assert row.effective_batch.source is row.updates_per_epoch.source is Source.PREDICTED
+        assert row.effective_batch.value == max(1, other * accumulation)
+    assert row.updates_per_epoch.value == math.ceil(1000 / row.effective_batch.value)
+
+
+def test_a_size_that_ran_out_of_memory_has_its_row_and_no_time():
+    spilled = replace(ran(64), outcome=Outcome.OUT_OF_DEVICE_MEMORY, reports=())
+    rows = tried_sizes([ran(16), spilled], {16: PEAK}, {16: RATE, 64: RATE}, {16: True, 64: False})
+    assert rows[1].batch_size == 64 and rows[1].fits is False and rows[1].peak_bytes is None
+    assert rows[1].epoch_s is None and rows[1].updates_per_epoch.source is Source.PREDICTED
+
+
+def test_a_predicted_curve_holds_between_its_points_and_a_measured_one_says_nothing_there():
+    for source, known in ((Source.PREDICTED, True), (Source.MEASURED, False)):
+        rates = {8: Estimate(50.0, source), 32: Estimate(200.0, source)}
+        (_, row, beyond) = tried_sizes([ran(8)], {}, rates, {}, [16, 64])
+        assert (
+            row.epoch_s is not None and row.epoch_s.value == 10.0
+        ) == known and beyond.epoch_s is None
+
+
+def test_a_fixed_effective_batch_is_as_each_trial_counted_it():
+    rows = tried_sizes(
+        [ran(16, samples=64, accumulation=4), ran(32, samples=64, accumulation=2)], {}, {}, {}
+    )
+    assert [row.effective_batch.value for row in rows] == [64, 64]
+
+
+@given(st.integers(1, 100_000), st.booleans())
+def test_powers_of_two_around_the_largest_are_shown_few_of_them_and_what_matters_always(
+    largest, spills
+):
+    shown = sizes_to_show(largest, [7, None], spills)
+    assert {7, largest} <= set(shown) and len(shown) <= 14 and shown == sorted(shown)
+    assert any(size > largest for size in shown if size != 7) == spills
+
+
+def test_without_a_report_there_is_nothing_to_show():
+    assert tried_sizes([sample([])], {}, {}, {}) == () or all(
+        row.effective_batch is None for row in tried_sizes([sample([])], {}, {}, {})
+    )

@@ -1,0 +1,172 @@
+"""Calls brimful as a user does: a process of its own, in a folder of its own, with records kept
+apart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import psutil
+import pytest
+
+from brimful.record import latest, read_record
+from brimful.values import Record
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+TRAPS = EXAMPLES / "traps"
+
+#: An ordinary small training. What a test changes is put in by `script`.
+TRAINING = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=8)
+args = parser.parse_args()
+device = "cuda" if torch.cuda.is_available() else "cpu"
+torch.manual_seed(0)
+inputs = torch.randn(SAMPLES, 64)
+loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size, shuffle=True)
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for features, targets in loader:
+    loss = nn.functional.mse_loss(model(features.to(device)), targets.to(device))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print("loss", loss.item())
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """One call of brimful."""
+
+    code: int
+    out: str
+    err: str
+    home: Path
+
+    @cached_property
+    def json(self) -> dict:
+        return json.loads(self.out)
+
+    @cached_property
+    def record(self) -> Record:
+        """The latest record, as it can be read back."""
+        newest = latest(self.home)
+        assert newest is not None, self.err
+        return read_record(newest)
+
+    @property
+    def trial(self) -> Path:
+        """The folder of the last trial."""
+        return Path(self.record.folder) / self.record.trials[-1].folder
+
+
+def script(
+    folder: Path, source: str = TRAINING, name: str = "train.py", samples: int = 512
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(textwrap.dedent(source).replace("SAMPLES", str(samples)))
+    return path
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "BRIMFUL_TRIAL_CONFIG")
+    }
+    # A trial must not depend on how many cores the machine has, nor on a malloc that somebody set
+    # for the tests.
+    return {**kept, "BRIMFUL_HOME": str(home), "OMP_NUM_THREADS": "1", "PYTHONPATH": SOURCE, **more}
+
+
+SOURCE = str(Path(__file__).parents[3] / "src")
+
+
+def start(
+    tmp_path: Path, *words: object, home: Path | None = None, cwd: Path | None = None, **more: str
+) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "brimful", *map(str, words)],
+        cwd=cwd or tmp_path,
+        env=environment(home or tmp_path / "home", **more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def brimful(
+    tmp_path: Path, *words: object, home: Path | None = None, cwd: Path | None = None, **more: str
+) -> Done:
+    process = start(tmp_path, *words, home=home, cwd=cwd, **more)
+    out, err = process.communicate(timeout=240)
+    return Done(process.returncode, out, err, home or tmp_path / "home")
+
+
+def python(path: Path | str, *arguments: object) -> list[str]:
+    """A user's command: this Python, a script, its arguments."""
+    return ["--", sys.executable, str(path), *map(str, arguments)]
+
+
+def torchrun(path: Path, *arguments: object) -> list[str]:
+    """The same with two ranks."""
+    return [
+        "--",
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        "0",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+        str(path),
+        *map(str, arguments),
+    ]
+
+
+@contextlib.contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A disk of that size, where one can be had."""
+    place.mkdir()
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", place]).returncode
+    ):
+        pytest.skip("no small disk can be made here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def left_over(home: Path) -> list[psutil.Process]:
+    """Living processes that were started for a trial whose records are in `home`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            config = process.environ().get("BRIMFUL_TRIAL_CONFIG", "")
+            if config.startswith(str(home.resolve())) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found

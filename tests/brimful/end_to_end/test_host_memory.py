@@ -1,0 +1,76 @@
+"""On a CPU the budget is host memory: what is measured is true, and a trial never holds more than
+it may.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from helper import environment, script
+
+from brimful.measure.trial import run_trial
+from brimful.units import MIB
+from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
+
+# : Holds `held` MiB all the time and `peak` MiB more for a moment of each step, in tensors of a few
+# hundred KiB, which malloc
+#: would keep to itself by default.
+HOLDS = """
+import argparse
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--held", type=int)
+parser.add_argument("--peak", type=int)
+args = parser.parse_args()
+kept = [torch.ones(64 * 1024) for _ in range(4 * args.held)]
+model = nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(8):
+    passing = [torch.ones(64 * 1024) for _ in range(4 * args.peak)]
+    model(torch.ones(4, 8)).sum().backward()
+    del passing
+    optimizer.step()
+"""
+
+
+def weigh(
+    tmp_path: Path, monkeypatch, held: int, peak: int, limit: int | None = None
+) -> TrialResult:
+    monkeypatch.setenv("OMP_NUM_THREADS", environment(tmp_path)["OMP_NUM_THREADS"])
+    path = script(tmp_path, HOLDS)
+    command = Command((sys.executable, str(path), "--held", str(held), "--peak", str(peak)))
+    record = tmp_path / f"record-{held}-{peak}"
+    trial = Trial(
+        command,
+        {},
+        Device("cpu", "cpu"),
+        TrialKind.MEMORY,
+        host_limit_bytes=limit,
+        time_limit_s=120,
+    )
+    return run_trial(trial, record / "trial-001", record)
+
+
+def test_a_peak_of_a_few_moments_is_measured_within_a_few_per_cent(tmp_path, monkeypatch):
+    empty = weigh(tmp_path, monkeypatch, 0, 0)
+    full = weigh(tmp_path, monkeypatch, 150, 200)
+    assert full.outcome is empty.outcome is Outcome.COMPLETED
+    assert full.peak.host_is_true
+    difference = full.phases["train"].host_bytes - empty.phases["train"].host_bytes
+    assert difference == pytest.approx(350 * MIB, rel=0.03)
+
+
+def test_a_script_that_takes_more_than_the_budget_is_ended_before_it_has_it(tmp_path, monkeypatch):
+    limit = 700 * MIB
+    sample = weigh(tmp_path, monkeypatch, 100, 20_000, limit)
+    assert sample.outcome is Outcome.OUT_OF_HOST_MEMORY
+    held = max(
+        n
+        for n in (sample.process_tree_host_bytes, sample.peak.host_bytes if sample.peak else 0)
+        if n is not None
+    )
+    assert held < 1.2 * limit, "brimful polls every few milliseconds"

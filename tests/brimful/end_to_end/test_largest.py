@@ -1,0 +1,104 @@
+"""The batch size that `tune` names on an imaginary card, against the largest that truly fits under
+the same rule.
+
+The truth is found by running the script itself at sizes around the answer, and by replaying sizes
+extrapolated from those direct runs at every size between.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from helper import environment
+
+from brimful import tune
+from brimful.decide.memory.size_model import fit_size_model
+from brimful.values import Outcome, Record
+from brimful.verbs.imaginary import Tracer
+from brimful.verbs.session import Options, Session, opened
+from brimful_inside.simulator.program import program_of
+from brimful_inside.simulator.trace import Trace
+
+FOLDER = Path(__file__).parents[3] / "bench" / "gpu" / "scripts"
+SCRIPTS = {
+    "convnet": (
+        "--amp",
+        "fp16",
+        "--width",
+        "32",
+        "--depth",
+        "1",
+        "--image-size",
+        "64",
+        "--steps",
+        "20",
+    ),
+    "pairwise": ("--amp", "fp16", "--width", "1024", "--steps", "20"),
+}
+
+
+class Truth:
+    """Direct runs of the very command of a record, on its card, with as much memory as they take."""
+
+    def __init__(self, session: Session, record: Record):
+        opened = record.opened
+        self._tracer = Tracer(session, opened.command, opened.device, opened.budget, {})
+        self._traces: dict[int, Trace] = {}
+
+    def trace(self, size: int) -> Trace:
+        if size not in self._traces:
+            assert self._tracer.result(size, limitless=True).outcome is Outcome.COMPLETED
+            trace = self._tracer.trace(size)
+            assert trace is not None
+            self._traces[size] = trace
+        return self._traces[size]
+
+    def fits(self, size: int) -> bool:
+        trace = self.trace(size)  # the card's context is known by a first trace
+        return self._tracer.card.fits(partial(self._tracer.card.replay, trace))
+
+    def fitting_among(self, sizes: range) -> list[int]:
+        """Sizes that fit by extrapolation from the three direct runs, each of which it must give to
+        the byte.
+        """
+        programs = {size: program_of(trace) for size, trace in self._traces.items()}
+        model = fit_size_model(programs)
+        assert model is not None
+        assert all(
+            model.difference_from(program, size) is None for size, program in programs.items()
+        )
+        card = self._tracer.card
+        return [size for size in sizes if card.fits(partial(model.replay_at, size, card.settings))]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_what_is_named_is_the_largest_that_fits(tmp_path, monkeypatch, kind):
+    for name, value in environment(tmp_path / "home").items():
+        monkeypatch.setenv(name, value)
+    command = (
+        sys.executable,
+        str(FOLDER / f"{kind}.py"),
+        "--batch-size",
+        "{batch_size}",
+        *SCRIPTS[kind],
+    )
+    record = tune(command, gpu_memory="3GiB", options=Options(home=tmp_path / "home"))
+    plan = record.plan
+    named = next(row.effective for row in plan.settings if row.name == "batch_size")
+    assert plan.trials <= 6
+    assert plan.out_of_memory_trials == 0
+    assert plan.verified
+    assert named > 8, "a card on which there is something to search"
+
+    beyond = int(named / 0.98) + 1  # if this fits, 98 % was missed
+    with opened("truth", None, None, Options(home=tmp_path / "home")) as session:
+        truth = Truth(session, record)
+        assert truth.fits(named)
+        assert not truth.fits(beyond)
+        truth.fits((named + beyond) // 2)
+    larger = truth.fitting_among(range(named + 1, int(1.2 * named) + 2))
+    assert all(named >= 0.98 * size for size in larger), (named, larger)

@@ -1,0 +1,168 @@
+"""Scripts that hold their batch size in their text, predicted, tuned and run at other sizes; their
+folder stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from helper import TRAINING, brimful, python, script
+
+from tests.brimful_inside.helper import contents
+
+# : The training without flags: the number stands in an imported file, the width is the same number
+# and stands elsewhere.
+FIXED = (
+    TRAINING.replace("import argparse", "from config import batch_size, width")
+    .replace(
+        'parser = argparse.ArgumentParser()\nparser.add_argument("--batch-size", type=int, '
+        "default=8)\n",
+        "",
+    )
+    .replace("args = parser.parse_args()\n", "")
+    .replace("args.batch_size", "batch_size")
+    .replace("256", "width")
+    .replace(
+        'print("loss"',
+        'print("steps", SAMPLES // batch_size, "batches", len(loader))\nprint("loss"',
+    )
+)
+SPAWNED = """
+import os, torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+batch_size = 64
+
+def main(rank, ranks, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+    data = TensorDataset(torch.randn(512, 16))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(data, batch_size=batch_size, sampler=DistributedSampler(data))
+    for features, in loader:
+        optimizer.zero_grad(); model(features).mean().backward(); optimizer.step()
+    if rank == 0:
+        print("batches", len(loader), "of", batch_size)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    import socket
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    mp.spawn(main, args=(2, port), nprocs=2)
+"""
+
+
+@pytest.mark.heavy
+def test_a_fixed_batch_size_is_predicted_as_with_a_flag_and_its_plan_is_run(tmp_path):
+    path = script(tmp_path / "fixed", FIXED)
+    (path.parent / "config.py").write_text("width = 256\nbatch_size = 256\n")
+    before = contents(path.parent)
+    answer = brimful(
+        tmp_path, "predict", "--json", "--no-what-if", "--gpu", "t4", *python(path), cwd=path.parent
+    )
+    assert answer.code == 0, answer.err
+    flagged = script(tmp_path / "flagged")
+    same = brimful(
+        tmp_path,
+        "predict",
+        "--json",
+        "--no-what-if",
+        "--gpu",
+        "t4",
+        *python(flagged, "--batch-size", 256),
+    )
+    names = ("batch_size", "largest_batch_size", "verdict", "exact")
+    assert {name: answer.json[name] for name in names} == {name: same.json[name] for name in names}
+    assert answer.json["peak"]["reserved_bytes"] == same.json["peak"]["reserved_bytes"]
+    (said,) = [one for one in answer.json["warnings"] if one["code"] == "batch-size-place"]
+    assert (
+        "set where config.py:2 has 256 (`batch_size = 256`)" in said["problem"]
+        and "config.py:1" in said["explanation"]
+    )
+    plan = brimful(
+        tmp_path,
+        "tune",
+        "--json",
+        "--no-page",
+        "--gpu",
+        "t4",
+        "--max-batch-size",
+        128,
+        *python(path),
+        cwd=path.parent,
+    )
+    assert plan.code == 0 and plan.json["command_line"].startswith("brimful run -- "), plan.err
+    (place,) = plan.json["places"].values()
+    assert place["kind"] == "script" and place["line"] == 2 and plan.json["trials"] >= 3
+    ran = brimful(
+        tmp_path, "run", "--device", "cpu", "--set", "batch_size=64", *python(path), cwd=path.parent
+    )
+    assert ran.code == 0 and "steps 8 batches 8" in ran.out, ran.err
+    assert contents(path.parent) == before
+
+
+LOOP = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+batches_kept, length = 16, 32
+batch_size = 16  # sequences that are trained on at once
+device = "cuda" if torch.cuda.is_available() else "cpu"
+text = torch.randint(64, (10_000,))
+model = nn.Sequential(nn.Embedding(64, 128), nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 64)).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(40):
+    at = torch.randint(len(text) - length, (batch_size,))
+    here, after = (torch.stack([text[i + late : i + late + length] for i in at]).to(device) for late in (0, 1))
+    loss = F.cross_entropy(model(here).flatten(0, 1), after.flatten())
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+print("sequences", len(here), "kept", batches_kept)
+"""
+
+
+@pytest.mark.heavy
+def test_a_loop_without_a_loader_runs_at_another_size(tmp_path):
+    path = script(tmp_path / "loop", LOOP)
+    before = contents(path.parent)
+    answer = brimful(
+        tmp_path, "predict", "--json", "--no-what-if", "--gpu", "t4", *python(path), cwd=path.parent
+    )
+    assert answer.code == 0, answer.err
+    assert answer.json["batch_size"] == 16 and answer.json["largest_batch_size"] > 1000
+    (said,) = [one for one in answer.json["warnings"] if one["code"] == "batch-size-place"]
+    assert "train.py:7 has 16 (`batch_size = 16" in said["problem"], (
+        "line 6 has it too, and the input does not follow"
+    )
+    ran = brimful(
+        tmp_path, "run", "--device", "cpu", "--set", "batch_size=24", *python(path), cwd=path.parent
+    )
+    assert ran.code == 0 and "sequences 24 kept 16" in ran.out, ran.err
+    assert contents(path.parent) == before
+
+
+@pytest.mark.heavy
+def test_ranks_that_a_script_spawns_run_at_another_size(tmp_path):
+    path = script(tmp_path / "spawned", SPAWNED)
+    before = contents(path.parent)
+    ran = brimful(
+        tmp_path,
+        "run",
+        "--json",
+        "--device",
+        "cpu",
+        "--set",
+        "batch_size=32",
+        *python(path),
+        cwd=path.parent,
+    )
+    assert ran.code == 0 and "batches 8 of 32" in ran.err, ran.err
+    attempt = json.loads(ran.out)["attempts"][0]
+    assert attempt["steps"] == 8
+    assert contents(path.parent) == before

@@ -1,0 +1,256 @@
+"""`predict` from end to end: the object it prints, and the traps that a peak can hide in."""
+
+from __future__ import annotations
+
+import pytest
+from helper import TRAINING, TRAPS, brimful, python, script
+
+from brimful.units import GIB
+
+WIDE = TRAINING.replace("256", "65536")
+
+
+def test_what_does_not_fit_is_answered_with_the_whole_object_and_exit_code_3(tmp_path):
+    path = script(tmp_path, WIDE, samples=4096)
+    done = brimful(
+        tmp_path, "predict", "--gpu-memory", "3GiB", "--json", *python(path, "--batch-size", 4000)
+    )
+    assert done.code == 3, done.err
+    found = done.json
+    for key in (
+        "schema",
+        "verdict",
+        "batch_size",
+        "peak",
+        "phases",
+        "largest_batch_size",
+        "gpu",
+        "seconds",
+    ):
+        assert key in found
+    assert (found["verdict"], found["batch_size"]) == ("does_not_fit", 4000)
+    peak = found["peak"]
+    low, high = peak["device_interval_bytes"]
+    assert peak["allocated_bytes"] <= peak["reserved_bytes"] <= peak["device_bytes"]
+    assert low <= peak["device_bytes"] <= high
+    assert peak["device_bytes"] - peak["reserved_bytes"] == found["gpu"]["context_bytes"]["value"]
+    assert found["gpu"]["total_bytes"]["value"] == 3 * GIB
+    # Three tensors of (4000, 65536) floats live at the top of the backward pass: what relu gave,
+    # its gradient, and that of its input; and parameters and gradients of 65536 x 66 floats each.
+    assert peak["allocated_bytes"] == pytest.approx(
+        3 * 4000 * 65536 * 4 + 2 * 65536 * 66 * 4, rel=0.02
+    )
+    assert 1 <= found["largest_batch_size"] < 4000
+    assert "train" in found["phases"]
+    where = found["breakdown"]
+    parts = where["parts"]
+    assert sum(parts.values()) == peak["device_bytes"]
+    assert parts["parameters"] == pytest.approx(65536 * 66 * 4, rel=0.02)
+    assert parts["activations"] == pytest.approx(4000 * 65536 * 4, rel=0.02), (
+        "relu's result; what it read is its own now"
+    )
+    assert where["phase"] == "train"
+    assert where["moment"]["where"].endswith("in <module>: loss.backward()")
+    assert where["moment"]["during"] == "backward"
+    assert {share["module"] for share in where["modules"]} <= {"0", "1", "2", "Sequential (itself)"}
+    *_, last = found["what_if"]["remedies"]
+    assert (
+        last["code"].startswith("accumulation")
+        and last["source"] == "estimate"
+        and last["verdict"] == "fits"
+    )
+    assert last["device_bytes"] <= found["budget"]["bytes"]
+
+
+COUNTED = """
+import argparse, os
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=8)
+args = parser.parse_args()
+
+class Texts(Dataset):
+    def __len__(self):
+        return 2000
+    def __getitem__(self, index):
+        os.write(1, b"asked\\n")
+        return torch.ones(10 + index * 37 % 91)
+
+def pad(samples):
+    return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)
+
+weight = torch.nn.Parameter(torch.ones(1, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for texts in DataLoader(Texts(), args.batch_size, shuffle=True, collate_fn=pad):
+    (texts.cuda() * weight).mean().backward()
+    optimizer.step()
+"""
+FIRST, DISTINCT = (
+    32,
+    256,
+)  # what is compared with an earlier scan (and the largest), and what batches are made of at most
+
+
+def test_a_later_trial_reads_the_first_samples_and_at_those_of_its_own_batches(tmp_path):
+    done = brimful(
+        tmp_path,
+        "predict",
+        "--gpu-memory",
+        "16GiB",
+        "--json",
+        *python(script(tmp_path, COUNTED), "--batch-size", 8),
+    )
+    assert done.code == 0, done.err
+    assert "in all 2000 samples" in done.json["worst_batch"]["what"]
+    folders = [done.trial.parent / sample.folder for sample in done.record.trials]
+    first, *later = [(folder / "stdout.txt").read_text().count("asked") for folder in folders]
+    assert (
+        first >= 2000
+        and len(later) >= 2
+        and all(FIRST < count <= FIRST + 1 + DISTINCT for count in later)
+    )
+    worst = [sample.reports[0].worst_batch for sample in done.record.trials]
+    assert [one.scanned_in for one in worst] == [None] + ["trial-001"] * len(later)
+    assert len({(one.scanned, one.what, tuple(one.indices)) for one in worst}) == 1
+    assert [len(list(folder.glob("scans-*.jsonl"))) for folder in folders] == [1] + [0] * len(later)
+
+
+def test_an_evaluation_that_takes_more_than_the_training_gives_the_peak(tmp_path):
+    done = brimful(
+        tmp_path,
+        "predict",
+        "--gpu-memory",
+        "16GiB",
+        "--json",
+        *python(TRAPS / "evaluation_hungry.py"),
+    )
+    assert done.code == 0, done.err
+    phases = {name: peak["allocated_bytes"] for name, peak in done.json["phases"].items()}
+    assert phases["eval"] >= 50 * phases["train"]
+    assert done.json["peak"]["allocated_bytes"] == phases["eval"]
+    # (4096, 4096, 8) distances, in floats, and their square
+    assert phases["eval"] >= 2 * 4096 * 4096 * 8 * 4
+
+
+def test_sentences_of_5_to_500_tokens_are_predicted_at_500(tmp_path):
+    real = brimful(
+        tmp_path, "predict", "--gpu-memory", "16GiB", "--json", *python(TRAPS / "sentences.py")
+    )
+    assert real.code == 0, real.err
+    assert real.json["worst_batch"]["varies"]
+    all_long = (
+        (TRAPS / "sentences.py")
+        .read_text()
+        .replace("torch.randint(SHORTEST, 100, (count,)).tolist()", "[LONGEST] * count")
+    )
+    path = script(
+        tmp_path,
+        all_long.replace(
+            "lengths[0], lengths[1::200] = SHORTEST", "lengths[0], lengths[1::200] = LONGEST"
+        ),
+    )
+    longest = brimful(
+        tmp_path,
+        "predict",
+        "--gpu-memory",
+        "16GiB",
+        "--json",
+        *python(path),
+        home=tmp_path / "home2",
+    )
+    assert longest.code == 0, longest.err
+    assert real.json["peak"]["reserved_bytes"] == longest.json["peak"]["reserved_bytes"]
+    assert real.json["peak"]["allocated_bytes"] == pytest.approx(
+        longest.json["peak"]["allocated_bytes"], rel=0.01
+    )
+    assert real.json["peak"]["device_bytes"] < 16 * GIB
+
+
+KEEPS = """
+import torch
+from torch.utils.data import DataLoader
+
+model = torch.nn.Linear(64, 65536).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+total = 0.0
+for x in DataLoader(torch.ones(96, 64), 8):
+    loss = model(x.cuda()).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    total = total + loss.detach()
+model.eval()
+kept = []
+with torch.no_grad():
+    for x in DataLoader(torch.ones(1000, 64), 8):
+        kept.append(model(x.cuda())WHAT)
+joined = torch.stack(kept)
+"""
+
+
+@pytest.mark.parametrize(("what", "warned"), [("", True), (".cpu()", False), (".mean()", False)])
+def test_only_what_grows_on_the_card_is_warned_of(tmp_path, what, warned):
+    path = script(tmp_path, KEEPS.replace("WHAT", what))
+    done = brimful(tmp_path, "predict", "--gpu-memory", "8GiB", "--json", *python(path))
+    assert done.code == 0, done.err
+    grows = [warning for warning in done.json["warnings"] if warning["code"] == "memory-grows"]
+    assert len(grows) == warned, grows
+    if warned:
+        assert (
+            "2.00 MiB more" in grows[0]["problem"] and "4 of 125 batches" in grows[0]["problem"]
+        ), "8 x 65536 floats a batch"
+        assert "242 MiB more" in grows[0]["explanation"]
+
+
+TOKENIZED = """
+import argparse, random
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=8)
+args = parser.parse_args()
+
+class Texts(Dataset):
+    def __init__(self):
+        self.texts = ["w " * random.Random(n).randint(5, 90) + "c" * REST for n in range(400)]
+        self.next = iter(random.sample(range(400), 400) * 1000)
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        return self.texts[WHICH][:256]
+
+def pad(texts):
+    tokens = [torch.ones(len(text.split())) for text in texts]
+    return torch.nn.utils.rnn.pad_sequence(tokens, batch_first=True)
+
+weight = torch.nn.Parameter(torch.ones(1, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for batch in DataLoader(Texts(), args.batch_size, shuffle=True, collate_fn=pad):
+    print("length", batch.shape[1])
+    (batch.cuda() * weight).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("which", "rest"),
+    [("index", 100), ("index", 300), ("next(self.next)", 100)],
+    ids=["varying", "equal", "index ignored"],
+)
+def test_batches_of_texts_have_the_same_tokens_at_each_size_whether_or_not_the_data_set_obeys_its_index(
+    tmp_path, which, rest
+):
+    path = script(tmp_path, TOKENIZED.replace("WHICH", which).replace("REST", str(rest)))
+    done = brimful(
+        tmp_path, "predict", "--gpu-memory", "16GiB", "--json", *python(path, "--batch-size", 8)
+    )
+    assert done.code == 0, done.err
+    lengths = {
+        line
+        for sample in done.record.trials
+        for line in (done.trial.parent / sample.folder / "stdout.txt").read_text().splitlines()
+        if line.startswith("length")
+    }
+    assert len(done.record.trials) >= 2
+    assert lengths == {"length 91"}

@@ -1,0 +1,108 @@
+"""torchrun with two ranks, on a CPU and each on an imaginary card of its own: one sample of both."""
+
+from __future__ import annotations
+
+import pytest
+from helper import brimful, left_over, script, torchrun
+
+from brimful.units import MIB
+from brimful.values import Outcome
+
+#: On a card each rank has one of its own, and the second one's model is twice as wide.
+SCRIPT = """
+import argparse, os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=8)
+parser.add_argument("--hungry", type=int, default=-1)
+args = parser.parse_args()
+rank, on_cards = int(os.environ["LOCAL_RANK"]), torch.cuda.is_available()
+if on_cards:
+    torch.cuda.set_device(rank)
+dist.init_process_group("nccl" if on_cards else "gloo")
+ranks = [None] * dist.get_world_size()
+dist.all_gather_object(ranks, rank)
+assert ranks == list(range(dist.get_world_size())), ranks
+inputs = torch.randn(512, 64)
+dataset = TensorDataset(inputs, inputs.mean(1, keepdim=True))
+loader = DataLoader(dataset, batch_size=args.batch_size, sampler=DistributedSampler(dataset))
+width, device = 256 * (1 + rank * on_cards), "cuda" if on_cards else "cpu"
+model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 1)).to(device)
+model = model if on_cards else nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step, (features, targets) in enumerate(loader):
+    if step == 2 and rank == args.hungry:
+        torch.empty(1 << 50)  # a petabyte
+    loss = nn.functional.mse_loss(model(features.to(device)), targets.to(device))
+    optimizer.zero_grad()
+    loss.backward()
+    dist.all_reduce(loss.detach())
+    optimizer.step()
+dist.barrier()
+dist.destroy_process_group()
+"""
+EFFECTIVE = {"loader_batch_size": 16, "batches_per_step": 1, "ranks": 2, "samples_per_step": 32}
+
+
+def test_two_ranks_are_one_sample(tmp_path):
+    path = script(tmp_path, SCRIPT)
+    done = brimful(
+        tmp_path, "audit", "--device", "cpu", "--json", *torchrun(path, "--batch-size", 16)
+    )
+    assert done.code == 0, done.err
+    assert done.json["effective"].items() >= EFFECTIVE.items()
+    (sample,) = done.record.trials
+    assert [report.rank for report in sample.reports] == [0, 1]
+    by_rank = [16 * len(report.step_s) / sum(report.step_s) for report in sample.reports]
+    assert sample.samples_per_s == pytest.approx(sum(by_rank), rel=1e-6)
+    assert sample.peak.host_bytes == sum(
+        report.peak_unphased.host_bytes for report in sample.reports
+    )
+    assert sample.peak.host_bytes > 200 * MIB
+    assert not left_over(done.home)
+
+
+def test_out_of_memory_on_one_rank_is_reported_as_out_of_memory(tmp_path):
+    path = script(tmp_path, SCRIPT)
+    done = brimful(
+        tmp_path, "audit", "--device", "cpu", *torchrun(path, "--batch-size", 16, "--hungry", 1)
+    )
+    assert done.code == 3, done.err
+    assert "out of host memory" in done.err
+    assert done.record.trials[0].outcome is Outcome.OUT_OF_HOST_MEMORY
+    assert not left_over(done.home)
+
+
+def test_each_rank_has_a_card_and_exchanges_objects_with_the_other(tmp_path):
+    path = script(tmp_path, SCRIPT)
+    done = brimful(
+        tmp_path, "audit", "--gpu", "a100-40gb:2", "--json", *torchrun(path, "--batch-size", 16)
+    )
+    assert done.code == 0, done.err
+    assert done.json["effective"].items() >= EFFECTIVE.items()
+    (sample,) = done.record.trials
+    assert [(report.rank, [card.index for card in report.cards]) for report in sample.reports] == [
+        (0, [0]),
+        (1, [1]),
+    ]
+    first, second = (report.cards[0].peak.allocated_bytes for report in sample.reports)
+    assert first < second == sample.peak.allocated_bytes
+    assert [report.communicators for report in sample.reports] == [[2], [2]]
+    assert {name: peak["allocated_bytes"] for name, peak in done.json["cards"].items()} == {
+        "rank 0, cuda:0": first,
+        "rank 1, cuda:1": second,
+    }
+    assert not left_over(done.home)
+
+
+def test_a_rank_too_many_gets_pytorchs_error(tmp_path):
+    path = script(tmp_path, SCRIPT)
+    done = brimful(
+        tmp_path, "audit", "--gpu", "a100-40gb", "--json", *torchrun(path, "--batch-size", 16)
+    )
+    assert done.code == 5
+    assert "invalid device ordinal" in done.err

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from brimful.errors import NoSuchDevice, UsageError
+from brimful.measure.gpus import all_gpus, custom_gpu, find_gpu, to_card
+from brimful.values import Estimate, Source
+
+MIB, GIB = 1 << 20, 1 << 30
+STICKERS = {  # what is printed on the box, GiB
+    "v100-16gb": 16,
+    "v100-32gb": 32,
+    "t4": 16,
+    "rtx2080ti": 11,
+    "a100-40gb": 40,
+    "a100-80gb": 80,
+    "a100-80gb-pcie": 80,
+    "a30": 24,
+    "a10": 24,
+    "a10g": 24,
+    "a40": 48,
+    "a6000": 48,
+    "a5000": 24,
+    "a4000": 16,
+    "rtx3060-12gb": 12,
+    "rtx3070": 8,
+    "rtx3080-10gb": 10,
+    "rtx3080-20gb": 20,
+    "rtx3090": 24,
+    "l4": 24,
+    "l40": 48,
+    "l40s": 48,
+    "rtx6000-ada": 48,
+    "rtx4070ti": 12,
+    "rtx4080": 16,
+    "rtx4090": 24,
+    "h100": 80,
+    "h100-pcie": 80,
+    "h200": 141,
+    "b200": 180,
+    "rtx5080": 16,
+    "rtx5090": 32,
+}
+
+
+def _estimates(gpu):
+    return {
+        field.name: getattr(gpu, field.name)
+        for field in dataclasses.fields(gpu)
+        if "bytes" in field.name or "flops" in field.name
+    }
+
+
+@pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.key)
+def test_each_number_of_each_card_has_a_source(gpu):
+    for name, estimate in _estimates(gpu).items():
+        if estimate is None:
+            continue
+        assert isinstance(estimate, Estimate), name
+        assert estimate.note, f"{gpu.key}.{name} does not say where it comes from"
+        if estimate.source in (Source.DATASHEET, Source.MEASURED):
+            assert re.search(r"https://\S+", estimate.note), f"{gpu.key}.{name} has no address"
+        else:
+            assert estimate.source is Source.ASSUMED
+
+
+@pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.key)
+def test_usable_memory_is_a_little_under_the_sticker_and_rates_are_plausible(gpu):
+    total = gpu.total_bytes
+    assert 0.90 * STICKERS[gpu.key] * GIB < total.value < STICKERS[gpu.key] * GIB
+    assert (total.low or total.value) <= total.value <= (total.high or total.value)
+    context = gpu.context_bytes
+    low, high = context.low or context.value, context.high or context.value
+    assert 0 < low <= context.value <= high < 0.25 * total.value
+    assert 1e11 < gpu.bandwidth_bytes_per_s.value < 1e13
+    assert gpu.fp32_flops.value >= 8e12
+    if gpu.fp16_flops:
+        assert gpu.fp16_flops.value > gpu.fp32_flops.value
+    assert (gpu.bf16_flops is None) == (gpu.capability < (8, 0))
+    assert (gpu.tf32_flops is None) == (gpu.capability < (8, 0))
+
+
+def test_the_cards_of_the_promise_are_there_and_found_by_key():
+    assert sorted(gpu.key for gpu in all_gpus()) == sorted(STICKERS)
+    for gpu in all_gpus():
+        assert find_gpu(gpu.key) is gpu
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("A100 40GB", "a100-40gb"),
+        ("a100_80gb", "a100-80gb"),
+        ("a100", "a100-40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("rtx 3080", "rtx3080-10gb"),
+        ("RTX3080-20GB", "rtx3080-20gb"),
+        ("NVIDIA GeForce RTX 3080", "rtx3080-10gb"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("Tesla T4", "t4"),
+        ("RTX A6000", "a6000"),
+    ],
+)
+def test_a_card_is_found_by_any_of_its_names(name, key):
+    assert find_gpu(name).key == key
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("a100-45gb", "a100-40gb"), ("rtx309", "rtx3090"), ("h1000", "h100"), ("b20", "b200")],
+)
+def test_an_unknown_card_is_answered_with_the_nearest_names(name, near):
+    with pytest.raises(NoSuchDevice) as caught:
+        find_gpu(name)
+    assert near in caught.value.nearest
+    assert caught.value.exit_code == 4
+
+
+def test_a_card_of_ones_own_has_the_memory_that_was_given_and_is_labelled_assumed():
+    gpu = custom_gpu("20GiB")
+    assert gpu.total_bytes.value == 20 * GIB
+    assert {estimate.source for estimate in _estimates(gpu).values() if estimate} == {
+        Source.ASSUMED
+    }
+    assert to_card(gpu).total_bytes == 20 * GIB
+
+
+@pytest.mark.parametrize("memory", ["much", "0", "100MiB", "-3GiB"])
+def test_a_card_without_room_is_refused(memory):
+    with pytest.raises(UsageError):
+        custom_gpu(memory)
+
+
+def test_a_child_gets_whole_bytes():
+    card = to_card(find_gpu("a100-40gb"))
+    assert card.total_bytes == 42298834944
+    assert isinstance(card.total_bytes, int) and isinstance(card.context_bytes, int)
+    assert card.capability == [8, 0] and card.multiprocessors == 108

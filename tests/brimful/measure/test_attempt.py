@@ -1,0 +1,295 @@
+"""One attempt of a run, with commands that need no torch: what reaches the user, what signals do,
+how it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from brimful.errors import NoSuchCommand
+from brimful.measure import attempt as attempts
+from brimful.measure import supervisor
+from brimful.measure.attempt import Start, run_attempt
+from brimful.measure.output import OutputTee
+from brimful.measure.signal_forwarding import SignalForwarding
+from brimful.values import Attempt, Device, Outcome
+
+READY = "import os, signal, sys, time\ndef ready(): print('ready', flush=True)\n"
+
+
+class User:
+    """Who sees the output; `when_ready` is called once the command has printed "ready"."""
+
+    def __init__(self, when_ready=lambda: None):
+        self.seen = {"stdout": b"", "stderr": b""}
+        self.when_ready = when_ready
+
+    def show(self, stream: str, data: bytes) -> None:
+        before, self.seen[stream] = self.seen[stream], self.seen[stream] + data
+        if stream == "stdout" and b"ready" in self.seen[stream] and b"ready" not in before:
+            self.when_ready()
+
+
+def run(
+    tmp_path: Path,
+    script: str,
+    user: User | None = None,
+    signals: SignalForwarding | None = None,
+    **more,
+) -> Attempt:
+    path = tmp_path / "script.py"
+    path.write_text(READY + textwrap.dedent(script))
+    argv = more.pop("argv", (sys.executable, str(path)))
+    start = Start(1, argv, (), {}, {}, Device("cpu", "cpu"), resumed=None, host_limit_bytes=None)
+    record, user = tmp_path / "record", user or User()
+    return run_attempt(
+        start, record / "attempt-001", record, signals or SignalForwarding(), user.show, **more
+    )
+
+
+def signalled(tmp_path: Path, script: str, number: int, grace_s: float = 60.0) -> Attempt:
+    """The attempt gets that signal once its script is ready."""
+    signals = SignalForwarding(grace_s)
+    return run(tmp_path, script, User(lambda: signals.receive(number)), signals)
+
+
+def kept(tmp_path: Path, stream: str) -> bytes:
+    return (tmp_path / "record" / "attempt-001" / f"{stream}.txt").read_bytes()
+
+
+def test_output_reaches_the_user_while_the_command_goes_on(tmp_path):
+    """The script waits for what the user does on seeing its first line; nobody would do it if the
+    line came at the end.
+    """
+    user = User(lambda: (tmp_path / "seen").touch())
+    ended = run(
+        tmp_path,
+        f"ready()\nwhile not os.path.exists({str(tmp_path / 'seen')!r}): "
+        "time.sleep(0.01)\nprint('seen')",
+        user,
+    )
+    assert ended.outcome is Outcome.COMPLETED
+    assert user.seen["stdout"] == kept(tmp_path, "stdout") == b"ready\nseen\n"
+
+
+def test_megabytes_on_both_streams_come_through_whole(tmp_path):
+    user = User()
+    run(tmp_path, "for n in range(3000): print('o' * 999); print('e' * 999, file=sys.stderr)", user)
+    for name, letter in (("stdout", b"o"), ("stderr", b"e")):
+        assert user.seen[name] == kept(tmp_path, name) == (letter * 999 + b"\n") * 3000
+
+
+def test_on_a_terminal_the_command_has_a_terminal_of_the_same_size_and_line_ends_stay(tmp_path):
+    outer, inner = pty.openpty()
+    try:
+        import fcntl
+        import struct
+        import termios
+
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
+        user = User()
+        run(
+            tmp_path,
+            "print(os.isatty(1), os.isatty(2), *os.get_terminal_size(1))",
+            user,
+            terminals={"stdout": inner},
+        )
+        assert user.seen["stdout"] == kept(tmp_path, "stdout") == b"True False 77 33\n"
+    finally:
+        os.close(outer)
+        os.close(inner)
+
+
+def test_what_a_full_disk_does_not_keep_still_reaches_the_user(tmp_path):
+    user = User()
+    tee = OutputTee(tmp_path, user.show)
+    os.dup2(os.open("/dev/full", os.O_WRONLY), tee._files["stdout"])
+    for word in (b"one", b"two"):
+        os.write(tee.child_streams["stdout"], word)
+        tee.pump(1.0)
+    tee.__exit__()
+    assert user.seen["stdout"] == b"onetwo"
+    assert tee.cut is not None and "No space left" in tee.cut
+
+
+def test_a_checkpoint_that_is_being_written_on_sigterm_is_awaited(tmp_path):
+    script = """
+        def save(number, frame):
+            for part in range(5):
+                print("part", part); time.sleep(0.1)
+            sys.exit(7)
+        signal.signal(signal.SIGTERM, save)
+        ready()
+        time.sleep(60)
+        """
+    ended = signalled(tmp_path, script, signal.SIGTERM)
+    assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, 7)
+    assert kept(tmp_path, "stdout").endswith(b"part 4\n")
+
+
+def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(tmp_path):
+    script = "signal.signal(signal.SIGTERM, signal.SIG_IGN); ready(); time.sleep(60)"
+    ended = signalled(tmp_path, script, signal.SIGTERM, grace_s=0.3)
+    assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, None)
+    assert ended.duration_s > 0.3
+
+
+def test_a_second_interrupt_shortens_the_grace_and_a_third_one_ends_it(tmp_path):
+    now = [100.0]
+    signals, sent = SignalForwarding(grace_s=60, clock=lambda: now[0]), []
+    signals.forward_to(sent.append)
+    signals.receive(signal.SIGINT)
+    assert signals.deadline_s == 160
+    signals.receive(signal.SIGINT)
+    assert signals.deadline_s == 105
+    signals.receive(signal.SIGINT)
+    assert signals.overdue
+    assert sent == [signal.SIGINT] * 3
+    assert signals.outcome is Outcome.INTERRUPTED
+
+
+def test_an_interrupted_command_prints_its_own_traceback(tmp_path):
+    ended = signalled(tmp_path, "ready(); time.sleep(60)", signal.SIGINT)
+    assert ended.outcome is Outcome.INTERRUPTED
+    assert b"KeyboardInterrupt" in kept(tmp_path, "stderr")
+
+
+def test_a_signal_that_ends_nothing_is_passed_on_and_the_run_goes_on(tmp_path):
+    script = (
+        "signal.signal(signal.SIGUSR1, lambda *_: (print('noted'), sys.exit(0))); ready(); "
+        "time.sleep(60)"
+    )
+    ended = signalled(tmp_path, script, signal.SIGUSR1)
+    assert ended.outcome is Outcome.COMPLETED
+    assert kept(tmp_path, "stdout").endswith(b"noted\n")
+
+
+def test_real_signals_are_passed_on_and_handlers_are_put_back(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    with SignalForwarding() as signals:
+        ended = run(
+            tmp_path,
+            "ready(); time.sleep(60)",
+            User(lambda: os.kill(os.getpid(), signal.SIGTERM)),
+            signals,
+        )
+    assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, -signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_loader_workers_are_spared_so_that_the_script_can_finish_its_batch(tmp_path):
+    """A forked child reports in as a worker; a signal for everybody would end it before the script
+    needs it.
+    """
+    script = """
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+        def save(*_):
+            time.sleep(0.3)
+            print("worker lives:", os.waitpid(pid, os.WNOHANG) == (0, 0))
+            os.kill(pid, 9)
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        import glob
+        folder = os.path.dirname(os.environ["BRIMFUL_TRIAL_CONFIG"])
+        while len(glob.glob(folder + "/wire-*")) < 2: time.sleep(0.01)
+        ready()
+        time.sleep(60)
+        """
+    assert signalled(tmp_path, script, signal.SIGTERM).outcome is Outcome.TERMINATED
+    assert kept(tmp_path, "stdout").endswith(b"worker lives: True\n")
+
+
+def test_a_script_whose_launcher_falls_at_once_may_still_write_its_checkpoint(tmp_path):
+    inner = """
+import signal, sys, time
+def save(*_):
+    time.sleep(1); print("saved", flush=True); sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(60)
+"""
+    ended = signalled(
+        tmp_path,
+        f"import subprocess; subprocess.run([sys.executable, '-c', {inner!r}])",
+        signal.SIGTERM,
+    )
+    assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, -signal.SIGTERM)
+    assert kept(tmp_path, "stdout").endswith(b"saved\n")
+
+
+def test_brimful_ends_what_a_command_leaves_behind_and_notes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "LEFTOVERS_S", 0.2)
+    script = (
+        "import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)"
+    )
+    ended = run(tmp_path, script)
+    assert ended.outcome is Outcome.COMPLETED
+    assert ended.notes[0] == "brimful ended 1 process that the command left behind"
+    left = int(kept(tmp_path, "stdout"))
+    assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_command_killed_from_outside_is_called_killed(tmp_path):
+    ended = run(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert (ended.outcome, ended.exit_code) == (Outcome.KILLED, -signal.SIGKILL)
+    assert "probably for memory" in ended.notes[0]
+
+
+def test_a_memory_error_is_out_of_host_memory_without_torch_too(tmp_path):
+    assert run(tmp_path, "bytearray(1 << 62)").outcome is Outcome.OUT_OF_HOST_MEMORY
+
+
+def test_a_command_that_is_not_there_is_named_and_leaves_nothing(tmp_path):
+    with pytest.raises(NoSuchCommand, match="pythn"):
+        run(tmp_path, "", argv=("pythn", "train.py"))
+    assert not (tmp_path / "record").exists()
+
+
+def test_a_run_is_no_trial_for_what_it_writes_and_how_it_ends(tmp_path):
+    run(
+        tmp_path,
+        "print(os.environ.get('PYTHONDONTWRITEBYTECODE'), os.environ.get('WANDB_MODE')); "
+        "open('x.txt', 'w')",
+    )
+    assert kept(tmp_path, "stdout") == b"None None\n"
+    config = (tmp_path / "record" / "attempt-001" / "trial_config.json").read_text()
+    assert '"cut":false' in config
+    assert '"keep_out":false' in config
+    assert Path("x.txt").exists()
+
+
+def test_a_command_without_the_probe_runs_all_the_same_and_that_is_noted(tmp_path):
+    ended = run(tmp_path, "", argv=(sys.executable, "-I", "-c", "print(1)"))
+    assert (ended.outcome, ended.steps, ended.samples) == (Outcome.COMPLETED, 0, None)
+    assert "no Python process of the command loaded the probe" in ended.notes[0]
+
+
+def test_heartbeats_come_while_it_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts, "HEARTBEAT_S", 0.05)
+    heartbeats = []
+    run(tmp_path, "time.sleep(0.8)", on_heartbeat=heartbeats.append)
+    assert len(heartbeats) > 2
+    assert heartbeats[-1].phase is None and heartbeats[-1].steps == 0
+    assert 0 < heartbeats[-1].host_used_share < 1
+
+
+@pytest.fixture(autouse=True)
+def in_its_own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+
+
+def test_the_memory_of_a_short_attempt_is_seen(tmp_path):
+    ended = run(tmp_path, "held = bytearray(os.urandom(1 << 20)) * 200\ntime.sleep(3)")
+    assert ended.outcome is Outcome.COMPLETED
+    assert ended.process_tree_host_bytes is not None and ended.process_tree_host_bytes > 200 << 20

@@ -1,0 +1,245 @@
+"""The cause of an end is found behind its consequences, in trials and in runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from brimful.errors import DoesNotFit
+from brimful.measure.gather import RankFailure, Reported
+from brimful.measure.outcome import follows, is_final, is_for_memory, of_run, of_trial
+from brimful.measure.supervisor import Ending, Stop
+from brimful.values import Failure, Outcome
+from brimful_inside.probe.hooks.exceptions import qualified_name
+from brimful_train.distributed.ranks import BROKEN, GIVES_UP, Ranks, Vote
+from brimful_train.oom_limits import SmallerFits
+from brimful_train.step.oom import does_not_fit
+from tests.brimful.measure.helper import REPORT
+
+CLEAN = Ending(exit_code=0, stop=None, oom_kills=0, peak_host_bytes=None, duration_s=1.0)
+ENDED = replace(CLEAN, exit_code=1)
+
+
+def failed(
+    kind: str,
+    type_: str = "RuntimeError",
+    message: str = "it broke",
+    rank: int = 0,
+    caught: bool = False,
+    step: int = 10,
+):
+    return RankFailure(
+        rank,
+        Failure(kind, type_, message, "Traceback ...", "train.py:3 in main", "train", step, caught),
+    )
+
+
+def report(**changes):
+    return replace(REPORT, **changes)
+
+
+def cause(
+    ending: Ending = CLEAN,
+    reports=(REPORT,),
+    failures=(),
+    roles=("rank",),
+    stderr="",
+    probe_error=None,
+):
+    return of_trial(ending, Reported(tuple(reports), tuple(failures), roles), stderr, probe_error)
+
+
+OUT_OF_MEMORY = failed("out_of_device_memory")
+CAUGHT = failed("out_of_device_memory", caught=True)
+RUNNING, DONE = report(ended="running"), report(ended="steps_done")
+ALLOCATOR = (
+    "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to "
+    "allocate 4 bytes."
+)
+
+
+@pytest.mark.parametrize(
+    ("trial", "outcome"),
+    [
+        ({}, Outcome.COMPLETED),
+        ({"reports": [report(steps=0)]}, Outcome.NO_STEP),
+        (
+            {"ending": ENDED, "failures": [failed("crashed"), OUT_OF_MEMORY]},
+            Outcome.OUT_OF_DEVICE_MEMORY,
+        ),
+        ({"failures": [CAUGHT]}, Outcome.COMPLETED),
+        ({"ending": ENDED, "failures": [failed("crashed")]}, Outcome.CRASHED),
+        (
+            {"ending": ENDED, "reports": [DONE], "failures": [OUT_OF_MEMORY]},
+            Outcome.OUT_OF_DEVICE_MEMORY,
+        ),
+        (
+            {"ending": replace(CLEAN, exit_code=-9, oom_kills=1), "reports": [RUNNING]},
+            Outcome.OUT_OF_HOST_MEMORY,
+        ),
+        ({"ending": replace(CLEAN, oom_kills=1)}, Outcome.COMPLETED),  # somebody else was killed
+        ({"ending": ENDED, "reports": [RUNNING], "stderr": ALLOCATOR}, Outcome.OUT_OF_HOST_MEMORY),
+        ({"stderr": "CUDA out of memory. Tried to allocate 2.00 GiB."}, Outcome.COMPLETED),
+        ({"reports": [], "roles": ()}, Outcome.PROBE_NOT_LOADED),
+        ({"reports": [], "roles": ("worker",)}, Outcome.PROBE_NOT_LOADED),
+        (
+            {"ending": replace(CLEAN, exit_code=None, stop=Stop.TIME_LIMIT), "reports": [RUNNING]},
+            Outcome.TIMED_OUT,
+        ),
+        (
+            {"ending": replace(CLEAN, exit_code=None, stop=Stop.TIME_LIMIT), "reports": [DONE]},
+            Outcome.COMPLETED,
+        ),
+        (
+            {
+                "ending": replace(CLEAN, exit_code=None, stop=Stop.INTERRUPT),
+                "failures": [OUT_OF_MEMORY],
+            },
+            Outcome.INTERRUPTED,
+        ),
+        (
+            {"ending": replace(CLEAN, exit_code=None, stop=Stop.HOST_LIMIT)},
+            Outcome.OUT_OF_HOST_MEMORY,
+        ),
+        (
+            {"reports": [report(device="imaginary", ended="steps_done")], "failures": [CAUGHT]},
+            Outcome.OUT_OF_DEVICE_MEMORY,
+        ),
+        (
+            {"reports": [report(device="cuda:0", ended="steps_done")], "failures": [CAUGHT]},
+            Outcome.COMPLETED,
+        ),
+    ],
+)
+def test_the_outcome_of_a_trial_is_what_its_processes_reported_before_what_was_seen_from_outside(
+    trial, outcome
+):
+    assert cause(**trial).outcome is outcome
+
+
+def test_a_crash_after_the_measured_steps_takes_nothing_from_them():
+    found = cause(ENDED, [DONE], [failed("crashed")])
+    assert found.outcome is Outcome.COMPLETED
+    assert "RuntimeError: it broke (train.py:3 in main)" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("signal", "words"), [(9, "killed, probably for memory"), (11, "ended by signal 11")]
+)
+def test_only_signal_9_is_probably_for_memory(signal, words):
+    found = cause(replace(CLEAN, exit_code=-signal), [RUNNING])
+    assert (found.outcome, found.sentence) == (Outcome.KILLED, words)
+
+
+def test_why_the_probe_was_not_loaded_is_in_the_sentence():
+    found = cause(
+        replace(CLEAN, exit_code=None, stop=Stop.HEARTBEAT), [], probe_error="ImportError: x"
+    )
+    assert found.outcome is Outcome.PROBE_NOT_LOADED
+    assert "ImportError: x" in found.sentence
+
+
+OUT = failed("out_of_device_memory", "torch.OutOfMemoryError", "CUDA out of memory", rank=1)
+PEER = failed("crashed", "torch.distributed.DistBackendError", "Connection closed by peer")
+OWN = failed("crashed", "KeyError", "'lr'")
+FINAL = failed("crashed", "brimful.errors.DoesNotFit", "the cards do not hold it", rank=1)
+ELSEWHERE = failed(
+    "crashed", "brimful.errors.DoesNotFit", "The training does not fit into the memory of rank 1."
+)
+RANK_FAILED = failed(
+    "crashed", "brimful_train.distributed.ranks.RankFailed", "Rank 1 ended with an error."
+)
+TEN_STEPS = report(steps=10)
+ON_CARD = {"reports": [report(device="cuda:0", steps=10)]}
+
+
+def run_cause(ending: Ending, failures, reports=(TEN_STEPS,), stderr="", by_signal=None):
+    return of_run(ending, Reported(tuple(reports), tuple(failures), ("rank",)), stderr, by_signal)
+
+
+@pytest.mark.parametrize(
+    ("ending", "failures", "more", "outcome"),
+    [
+        (CLEAN, [], {}, Outcome.COMPLETED),
+        (CLEAN, [CAUGHT], {}, Outcome.COMPLETED),
+        (ENDED, [PEER, OUT], {}, Outcome.OUT_OF_DEVICE_MEMORY),
+        (ENDED, [OWN], {}, Outcome.CRASHED),
+        (ENDED, [FINAL], {}, Outcome.OUT_OF_HOST_MEMORY),
+        (ENDED, [FINAL], ON_CARD, Outcome.OUT_OF_DEVICE_MEMORY),
+        (replace(ENDED, exit_code=3), [], {}, Outcome.CRASHED),
+        (ENDED, [RANK_FAILED, OWN], {}, Outcome.CRASHED),
+        (ENDED, [PEER], {}, Outcome.CRASHED),
+        (replace(ENDED, oom_kills=1), [PEER], {}, Outcome.OUT_OF_HOST_MEMORY),
+        (replace(ENDED, oom_kills=1), [OWN], {}, Outcome.CRASHED),
+        (ENDED, [PEER], {"stderr": "exitcode  : -9 (pid: 7)"}, Outcome.KILLED),
+        (
+            ENDED,
+            [failed("out_of_device_memory", caught=True, step=10)],
+            {},
+            Outcome.OUT_OF_DEVICE_MEMORY,
+        ),
+        (ENDED, [failed("out_of_device_memory", caught=True, step=3)], {}, Outcome.CRASHED),
+        (
+            ENDED,
+            [],
+            {"stderr": "torch.OutOfMemoryError: CUDA out of memory."},
+            Outcome.OUT_OF_DEVICE_MEMORY,
+        ),
+        (replace(ENDED, exit_code=-9), [], {}, Outcome.KILLED),
+        (replace(ENDED, exit_code=-11), [], {}, Outcome.KILLED),
+        (
+            replace(ENDED, stop=Stop.HOST_LIMIT, exit_code=None),
+            [OWN],
+            {},
+            Outcome.OUT_OF_HOST_MEMORY,
+        ),
+        (CLEAN, [], {"by_signal": Outcome.TERMINATED}, Outcome.TERMINATED),
+        (ENDED, [failed("crashed")], {"by_signal": Outcome.INTERRUPTED}, Outcome.INTERRUPTED),
+    ],
+)
+def test_the_outcome_of_a_run_is_its_exit_code_before_what_its_ranks_reported(
+    ending, failures, more, outcome
+):
+    assert run_cause(ending, failures, **more).outcome is outcome
+
+
+@pytest.mark.parametrize(("failures", "named"), [([PEER, OUT], OUT), ([ELSEWHERE, FINAL], FINAL)])
+def test_the_rank_that_failed_first_is_named(failures, named):
+    assert run_cause(ENDED, failures).failed is named
+
+
+def failure_of(error: BaseException) -> Failure:
+    return Failure("crashed", qualified_name(type(error)), str(error), "", None, "train", 4, False)
+
+
+def of_another_rank(status: int) -> BaseException:
+    with pytest.raises(Exception) as raised:
+        Ranks.raise_for(SimpleNamespace(), [Vote(), Vote(status)])  # type: ignore[arg-type]
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("error", "final", "for_memory"),
+    [
+        (does_not_fit("CUDA out of memory"), True, True),
+        (DoesNotFit("the cards do not hold it"), True, True),
+        (SmallerFits("out of memory"), False, True),
+        (KeyError("lr"), False, False),
+    ],
+)
+def test_a_rank_s_own_error_is_final_where_no_micro_batch_fits_and_follows_from_no_other(
+    error, final, for_memory
+):
+    failure = failure_of(error)
+    assert (is_final(failure), is_for_memory(failure), follows(failure)) == (
+        final,
+        for_memory,
+        False,
+    )
+
+
+@pytest.mark.parametrize("status", [GIVES_UP, BROKEN])
+def test_an_error_about_another_rank_follows(status):
+    assert follows(failure_of(of_another_rank(status)))

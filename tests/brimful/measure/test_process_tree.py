@@ -1,0 +1,205 @@
+"""The processes of a trial are found wherever they went, and ended for sure."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections import namedtuple
+
+import psutil
+import pytest
+
+from brimful.measure import process_tree
+from brimful.measure.process_tree import MemorySampler, OtherLoad, ProcessTree
+from brimful_inside.wire import TRIAL_CONFIG_VARIABLE
+
+
+def start(code: str, config: str) -> subprocess.Popen:
+    environment = {**os.environ, TRIAL_CONFIG_VARIABLE: config}
+    return subprocess.Popen(
+        [sys.executable, "-S", "-c", textwrap.dedent(code)], env=environment, stdout=subprocess.PIPE
+    )
+
+
+def living(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.fixture
+def config(tmp_path):
+    return str(tmp_path / "trial_config.json")
+
+
+def test_a_grandchild_in_a_session_of_its_own_that_ignores_sigterm_is_ended(config):
+    process = start(
+        """
+        import subprocess, sys
+        child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+        grandchild = subprocess.Popen([sys.executable, "-S", "-c", child], start_new_session=True, stdout=subprocess.PIPE)
+        grandchild.stdout.readline()
+        print(grandchild.pid, flush=True)
+        import time; time.sleep(60)
+        """,
+        config,
+    )
+    grandchild = int(process.stdout.readline())
+    ProcessTree(process.pid, config).end(grace_s=0.2)
+    process.wait(timeout=10)
+    assert not living(grandchild)
+
+
+def test_an_orphan_whose_parent_is_gone_is_still_found(config):
+    process = start(
+        """
+        import subprocess, sys
+        child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True)
+        print(child.pid, flush=True)
+        """,
+        config,
+    )
+    orphan = int(process.stdout.readline())
+    process.wait(timeout=10)
+    assert living(orphan)
+    ProcessTree(process.pid, config).end(grace_s=1.0)
+    assert not living(orphan)
+
+
+def test_processes_of_another_trial_are_left_alone(config, tmp_path):
+    ours = start("import time; time.sleep(60)", config)
+    other = start("import time; time.sleep(60)", str(tmp_path / "other.json"))
+    try:
+        time.sleep(0.1)
+        ProcessTree(ours.pid, config).end(grace_s=1.0)
+        ours.wait(timeout=10)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_memory_of_the_tree_counts_its_children(config):
+    process = start(
+        """
+        import subprocess, sys, time
+        code = "x = b'1' * (64 << 20); print(1, flush=True); import time; time.sleep(60)"
+        child = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE)
+        child.stdout.readline()
+        print("up", flush=True)
+        time.sleep(60)
+        """,
+        config,
+    )
+    tree = ProcessTree(process.pid, config)
+    try:
+        process.stdout.readline()
+        assert tree.host_bytes() > 64 << 20
+    finally:
+        tree.end(grace_s=0.5)
+        process.wait(timeout=10)
+    assert tree.host_bytes() == 0
+
+
+class FakeTree:
+    """Holds what the test sets; counts how often it is sampled."""
+
+    def __init__(self):
+        self.proportional = self.resident = self.sampled = 0
+
+    def host_bytes(self):
+        self.sampled += 1
+        return self.proportional
+
+    def resident_bytes(self):
+        return self.resident
+
+
+def test_a_tree_is_sampled_now_and_then_where_it_has_room():
+    tree = FakeTree()
+    sampler = MemorySampler(tree, None, every_s=1.0)
+    for now_s in (0.0, 0.5, 0.9, 1.1):
+        sampler.poll(now_s)
+    assert tree.sampled == 2
+
+
+def test_with_a_share_of_the_time_early_samples_come_sooner():
+    tree = FakeTree()
+    sampler = MemorySampler(tree, None, every_s=5.0, time_share=0.5)
+    for tenth in range(200):
+        sampler.poll(tenth / 10)
+    assert 7 <= tree.sampled <= 10, "at 0, 0.1, 0.2, 0.4, ... and then every 5 s"
+
+
+def test_a_tree_that_grew_by_all_its_room_is_sampled_at_once():
+    tree = FakeTree()
+    sampler = MemorySampler(tree, 100, every_s=1000.0)
+    tree.proportional, tree.resident = 40, 70  # 30 are shared
+    sampler.poll(0.0)
+    tree.proportional, tree.resident = 95, 125
+    sampler.poll(0.01)
+    assert tree.sampled == 1, "it grew by 55 and had room for 60"
+    tree.proportional, tree.resident = 105, 135
+    sampler.poll(0.02)
+    assert (tree.sampled, sampler.over_limit, sampler.peak_bytes) == (2, True, 105)
+
+
+def test_pages_that_are_shared_are_no_cause_to_end_a_trial():
+    tree = FakeTree()
+    sampler = MemorySampler(tree, 100, every_s=1000.0)
+    sampler.poll(0.0)
+    tree.proportional, tree.resident = 60, 400  # workers came, and share what their parent has
+    sampler.poll(0.01)
+    assert not sampler.over_limit
+    assert tree.sampled == 2
+    sampler.poll(0.02)
+    assert tree.sampled == 2, "and they are not sampled again until they grow"
+
+
+Times = namedtuple("Times", "user system idle iowait steal guest")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Two cores, of which each second one process of the command takes 0.5 s and others `others` s."""
+    state = {"now": 0.0, "others": 0.0}
+    monkeypatch.setattr(process_tree.time, "monotonic", lambda: state["now"])
+    monkeypatch.setattr(process_tree, "_own_s", lambda: 0.0)
+    monkeypatch.setattr(process_tree, "_cores", lambda: [0, 1])
+
+    def cpu_times(percpu):
+        now, others = state["now"], state["others"]
+        return [
+            Times(0.5 * now, 0, 0.5 * now, 3.0, 0, 0),
+            Times(0, 0, now - others * now, 0, others * now, 0),
+        ]
+
+    monkeypatch.setattr(psutil, "cpu_times", cpu_times)
+    tree = ProcessTree(os.getpid(), "/nowhere")
+    monkeypatch.setattr(tree, "processor_s", lambda: 0.5 * state["now"])
+    return state, tree
+
+
+@pytest.mark.parametrize(("others", "share"), [(0.0, 0.0), (0.6, 0.3)])
+def test_what_others_take_is_all_that_the_cores_do_but_the_commands_own_and_stolen_time_is_others(
+    machine, others, share
+):
+    state, tree = machine
+    load = OtherLoad(tree)
+    state |= {"now": 10.0, "others": others}
+    assert load.share() == pytest.approx(share)
+
+
+def test_too_short_a_time_says_nothing(machine):
+    state, tree = machine
+    load = OtherLoad(tree)
+    state["now"] = 0.5
+    assert load.share() is None
+
+
+def test_a_process_that_has_ended_counts_as_it_was_last_seen():
+    tree = ProcessTree(os.getpid(), "/nowhere")
+    tree.members()
+    seen = tree.processor_s()
+    assert seen > 0
+    tree._known = {}
+    assert tree.processor_s() >= seen

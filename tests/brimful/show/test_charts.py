@@ -1,0 +1,132 @@
+"""The curves: what must be visible in them, and that the page's style sheet knows their colours."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from importlib import resources
+from xml.etree import ElementTree
+
+import pytest
+
+from brimful.show.charts import (
+    COLOURS,
+    PALETTE,
+    WIDTHS,
+    breakdown_chart,
+    memory_chart,
+    predicted_speed_chart,
+    speed_chart,
+)
+from brimful.values import Estimate, MemoryEstimate, Point, Source, SpeedEstimate
+from tests.brimful.show import product
+
+
+def colours(svg: str) -> set[str]:
+    return set(re.findall(r'(?:fill|stroke)="(#[0-9a-f]{3,8})"', svg))
+
+
+def labels(svg: str) -> list[str]:
+    root = ElementTree.fromstring(svg.replace("xlink:", ""))
+    return ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("text")]
+
+
+def titles(svg: str) -> list[str]:
+    return re.findall(r"<title>([^<]*)</title>", svg)
+
+
+def every_chart() -> list[str]:
+    cpu, card = product.tune_on_cpu(), product.tune_on_card()
+    assert cpu.memory and cpu.speed and cpu.plan and cpu.plan.baseline_samples_per_s and card.memory
+    drawn = []
+    for _, width in WIDTHS:
+        drawn.append(memory_chart(cpu.memory, cpu.opened.budget, 256, width))
+        drawn.append(memory_chart(card.memory, card.opened.budget, 16_280, width))
+        drawn.append(speed_chart(cpu.speed, (64, cpu.plan.baseline_samples_per_s), width))
+    return drawn
+
+
+def test_every_colour_of_a_chart_has_a_rule_in_the_style_sheet_for_light_and_dark() -> None:
+    style = (
+        resources.files("brimful.show").joinpath("templates/page.css").read_text(encoding="utf-8")
+    )
+    for svg in every_chart():
+        used = colours(svg) - {"#ddd", "#888"}  # Vega's defaults, drawn with no stroke width
+        assert {PALETTE["fit"], PALETTE["limit"]} <= used <= set(PALETTE.values()), used
+    for role, colour in PALETTE.items():
+        assert f'.chart [fill="{colour}"] {{ fill: var(--{role}); }}' in style
+        assert f'.chart [stroke="{colour}"] {{ stroke: var(--{role}); }}' in style
+        assert re.search(rf"--{role}: (#\w+)", style).group(1) == colour  # type: ignore[union-attr]
+
+
+def test_the_memory_chart_shows_probes_budget_total_and_both_sizes() -> None:
+    record = product.tune_on_cpu()
+    assert record.memory
+    svg = memory_chart(
+        replace(record.memory, largest_batch_size=220), record.opened.budget, 64, 450
+    )
+    shown = labels(svg)
+    assert "64 chosen" in shown and "220 largest" in shown
+    assert "budget 1.00 GiB" in shown and "the machine has 16.0 GiB" in shown
+    assert "batch size 64: 114 MiB, measured" in titles(svg)
+
+
+def test_a_budget_next_to_the_total_is_one_label() -> None:
+    record = product.tune_on_cpu()
+    assert record.memory and record.opened.budget
+    near = replace(record.opened.budget, bytes=int(15.9 * 2**30))
+    shown = labels(memory_chart(record.memory, near, None, 450))
+    assert "budget 15.9 GiB of 16.0 GiB" in shown
+    assert not any("has" in label for label in shown)
+
+
+def test_the_speed_chart_shows_the_knee_the_fastest_and_the_users_own() -> None:
+    speed = product.tune_on_cpu().speed
+    assert speed
+    svg = speed_chart(speed, (64, Estimate(218.4, Source.MEASURED)), 450)
+    shown = labels(svg)
+    assert "256 within 3 %" in shown and "947 fastest" in shown and "64 as it was" in shown
+    assert any(title.startswith("batch size 947: 989.6 samples/s") for title in titles(svg))
+
+
+def test_the_predicted_speed_chart_marks_the_knee_the_largest_and_what_was_asked() -> None:
+    prediction = product.predict_fits().prediction
+    assert prediction and prediction.speed
+    speed = replace(prediction.speed, knee_batch_size=1024)
+    assert {"1,024 knee", "4,096 largest", "64 asked"} <= set(
+        labels(predicted_speed_chart(speed, 4096, 450))
+    )
+    once = labels(predicted_speed_chart(replace(speed, batch_size=4096), 4096, 450))
+    assert "4,096 largest" in once and not any("asked" in label for label in once)
+
+
+def test_the_bars_of_a_breakdown_have_names_and_colours_for_light_and_dark() -> None:
+    prediction = product.predict_oom().prediction
+    assert prediction and prediction.breakdown
+    svg = breakdown_chart(
+        {"the whole run": prediction.breakdown, **prediction.phase_breakdowns}, 450
+    )
+    assert {"the whole run", "start", "train", "eval"} <= set(labels(svg))
+    style = (
+        resources.files("brimful.show").joinpath("templates/page.css").read_text(encoding="utf-8")
+    )
+    for category, colour in COLOURS.items():
+        name = category.replace("_", "-")
+        assert f'.chart [fill="{colour}"] {{ fill: var(--{name}); }}' in style
+        assert f".swatch.{name} {{ background: var(--{name}); }}" in style
+        light, dark, paper = re.findall(rf"--{name}: (#\w+);", style)
+        assert light == paper == colour != dark
+
+
+@pytest.mark.parametrize("points", [0, 1, 2])
+def test_estimates_with_hardly_a_point_are_still_drawn(points: int) -> None:
+    some = tuple(Point(2**i, Estimate(1e9 * (i + 1), Source.MEASURED)) for i in range(points))
+    estimate = MemoryEstimate("device", "peaks", False, None, None, None, some, some, None, None)
+    ElementTree.fromstring(memory_chart(estimate, None, None, 300).replace("xlink:", ""))
+    if points:
+        speed = SpeedEstimate(some, some[0].batch_size, some[0].batch_size, None, 0.03)
+        assert "1 fastest" in labels(speed_chart(speed, None, 300))
+
+
+def test_the_same_estimate_gives_the_same_chart() -> None:
+    assert every_chart() == every_chart()

@@ -1,0 +1,312 @@
+"""The result in one sentence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from brimful.show.headline import Headline, headline, of_audit, of_plan, of_prediction
+from brimful.show.section import Findings
+from brimful.show.sections import sections
+from brimful.show.text import loading_text
+from brimful.values import (
+    Closed,
+    Diagnostic,
+    Estimate,
+    Loading,
+    Objective,
+    Plan,
+    Prediction,
+    Source,
+)
+from tests.brimful.show import product
+
+SENTENCES = {
+    "predict-fits": (
+        "good",
+        "Batch size 64 fits NVIDIA A100-SXM4-40GB: predicted peak 1.51 GiB (1.50 to 1.53 GiB) of "
+        "35.5",
+    ),
+    "predict-out-of-memory": (
+        "bad",
+        "Batch size 3,000 does not fit NVIDIA A100-SXM4-40GB: predicted peak 60.0 GiB ",
+    ),
+    "predict-as-given": ("good", "The command fits a card with 20.0 GiB: predicted peak 1.29 GiB"),
+    "audit": (
+        "note",
+        "1 finding: the command trains on 2 samples in each step, and 64 were requested.",
+    ),
+    "audit-clean": (
+        "good",
+        "No issues found: the command does what was requested, 64 samples in each step.",
+    ),
+    "tune-cpu": (
+        "good",
+        "Batch size 256 trains fastest within memory on this CPU: 962 samples/s, 1.11 × your own "
+        "settings (2",
+    ),
+    "tune-card": (
+        "good",
+        "Batch size 16,034 is the largest that fits on NVIDIA GeForce RTX 3080: predicted peak "
+        "16.9 GiB ",
+    ),
+    "tune-interrupted": (
+        "unfinished",
+        "Interrupted after 2 trials, without a result. The largest batch size that ran is",
+    ),
+    "tune-fits-nothing": ("bad", "No batch size fits: all 3 trials ran out of memory."),
+    "script-raised": (
+        "bad",
+        "No result: in trial 1, the script raised an error: RuntimeError: mat1 and mat2 shapes ",
+    ),
+    "torn": (
+        "unfinished",
+        "Cut off after 13 trials, without a result. The largest batch size that ran is 897.",
+    ),
+    "empty": ("unfinished", "This record holds no trial."),
+    "run-restarted": ("good", "The command ended well after 12 s and 0 steps, in attempt 3."),
+    "run-failed": ("bad", ""),
+    "run-cut-off": ("unfinished", "Cut off after 1 attempt: this run has no end."),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_the_headline_of(name: str) -> None:
+    tone, start = SENTENCES[name]
+    result = headline(product.ALL[name]())
+    assert (result.tone, result.sentence[: len(start)]) == (tone, start)
+    assert result.sentence.endswith(".")
+
+
+def test_a_size_that_is_not_the_fastest_by_all_runs_is_said_to_be_among_the_fastest() -> None:
+    record = product.tune_on_cpu()
+    assert record.speed is not None and record.speed.knee_batch_size == 256
+    said = headline(replace(record, speed=replace(record.speed, knee_batch_size=512))).sentence
+    assert said.startswith(
+        "Batch size 256 is among the fastest sizes that ran on this CPU: 962 samples/s"
+    )
+
+
+def plan(**changes: object) -> Plan:
+    value = product.tune_on_cpu().plan
+    assert value is not None
+    return replace(value, **changes)  # type: ignore[arg-type]
+
+
+def prediction(**changes: object) -> Prediction:
+    value = product.predict_fits().prediction
+    assert value is not None
+    return replace(value, **changes)  # type: ignore[arg-type]
+
+
+def loads(workers: int, one: float, asked: float) -> Loading:
+    card = Estimate(16_100, Source.PREDICTED, 9_000, 30_000)
+    measured = [Estimate(rate, Source.MEASURED) for rate in (one, asked)]
+    return Loading(workers, *measured, card, math.ceil(16_100 / one), asked < 16_100)
+
+
+def test_where_the_card_waits_for_data_the_headline_says_so_with_both_rates_and_the_workers_needed() -> (
+    None
+):
+    said = of_prediction(prediction(loading=loads(4, 2_900, 11_000)))
+    assert said.tone == "note" and said.sentence.endswith(
+        "The card waits for data: 16,100 samples/s on the card (predicted); one core here loads "
+        "2,900 (measured), "
+        "the 4 workers asked for 11,000: 6 workers needed."
+    )
+    alone = of_prediction(prediction(loading=loads(0, 2_900, 2_900)))
+    assert alone.sentence.endswith(
+        "one core here loads 2,900 (measured): 6 workers needed, and the script has none."
+    )
+    crowded = of_prediction(prediction(loading=loads(6, 2_900, 5_000)))
+    assert crowded.sentence.endswith(
+        "the 6 workers asked for 5,000: 6 workers needed, each with a core of its own."
+    )
+    enough = of_prediction(prediction(loading=loads(8, 2_900, 20_000)))
+    assert enough == of_prediction(prediction()), "nothing waits"
+
+
+def test_where_one_core_keeps_up_the_share_of_the_time_says_what_loading_without_a_worker_costs() -> (
+    None
+):
+    assert loading_text(loads(0, 16_100, 16_100)) == (
+        "16,100 samples/s on the card (predicted); one core here loads 16,100 (measured); "
+        "without a worker the card waits 50 % of the time"
+    )
+    assert loading_text(loads(0, 1_593_900, 1_593_900)).endswith(
+        "; without a worker the card waits 1 % of the time"
+    )
+
+
+def test_a_speed_without_the_ranks_communication_is_said_to_be_one_in_the_headline() -> None:
+    speed = prediction().speed
+    assert speed is not None
+    said = of_prediction(prediction(speed=replace(speed, ranks=4))).sentence
+    assert said.endswith(" Its predicted speed is without communication between 4 ranks.")
+    counted = replace(speed, ranks=4, exchange=Estimate(0.001, Source.PREDICTED, note="NVLink"))
+    assert of_prediction(prediction(speed=counted)) == of_prediction(prediction())
+
+
+def test_the_fastest_size_stands_beside_the_largest_that_fits() -> None:
+    record = product.tune_on_cpu()
+    assert record.memory is not None
+    known = replace(record, memory=replace(record.memory, largest_batch_size=900))
+    assert headline(known).sentence.endswith("; the largest that fits is 900.")
+    assert "largest that fits" not in headline(record).sentence, "the estimate does not state it"
+
+
+def test_a_plan_claims_no_trial_and_no_speed_that_it_lacks() -> None:
+    result = of_plan(plan(verified=False))
+    assert result.tone == "note" and result.sentence.endswith("No trial has confirmed it.")
+    assert "fastest" not in of_plan(plan(objective=Objective.FASTEST, samples_per_s=None)).sentence
+
+
+def test_a_prediction_of_the_largest_says_that_it_is_the_largest() -> None:
+    assert of_prediction(prediction(batch_size=4096)).sentence.endswith(
+        "; it is the largest that fits, limited by the length of the dataset."
+    )
+    unknown = prediction(
+        batch_size=None, largest_batch_size=None, peak=None, verdict="does_not_fit"
+    )
+    assert "fits" not in of_prediction(unknown).sentence
+    nothing = replace(unknown, nothing_fits=True)
+    fits_none = (
+        "No batch size fits NVIDIA A100-SXM4-40GB: not even the smallest stays within 35.5 GiB."
+    )
+    assert of_prediction(nothing) == Headline("bad", fits_none)
+
+
+def test_what_does_not_fit_as_it_is_may_fit_compiled() -> None:
+    compiled = prediction(verdict="does_not_fit", approximations={"torch.compile": 3})
+    sentence = of_prediction(compiled).sentence
+    assert " does not fit NVIDIA A100-SXM4-40GB without being compiled: predicted peak " in sentence
+    assert sentence.endswith(
+        "Compiled, as the script has it, it takes less as a rule; how much, brimful does not know."
+    )
+    assert "ompiled" not in of_prediction(replace(compiled, approximations={})).sentence
+    assert "ompiled" not in of_prediction(replace(compiled, verdict="fits")).sentence
+
+
+def test_a_tight_size_runs_only_at_the_lower_end_of_its_interval() -> None:
+    value = prediction()
+    assert value.peak is not None
+    near = replace(
+        value.peak,
+        device_bytes=value.budget.bytes - 1,
+        device_interval_bytes=(1, value.budget.bytes + 2**30),
+    )
+    result = of_prediction(replace(value, verdict="tight", peak=near))
+    assert (
+        result.tone == "bad"
+        and "is tight on" in result.sentence
+        and "only if the lower end" in result.sentence
+    )
+    gives_back = of_prediction(replace(value, verdict="fits", peak=near))
+    assert (
+        gives_back.tone == "good"
+        and "by giving cached memory back: predicted peak 35.5 GiB" in gives_back.sentence
+    )
+    over = replace(near, device_bytes=value.budget.bytes + 2**30)
+    sentence = of_prediction(replace(value, verdict="fits", peak=over)).sentence
+    assert (
+        "by giving cached memory back: it runs within 35.5 GiB; with all of the card, predicted "
+        "peak 36.5 GiB" in sentence
+    )
+
+
+def test_a_command_that_puts_nothing_on_the_card_trains_on_the_host() -> None:
+    peak = prediction().peak
+    assert peak is not None
+    result = of_prediction(prediction(peak=replace(peak, reserved_bytes=0)))
+    assert (result.tone, "trains on the host" in result.sentence) == ("note", True)
+
+
+def test_a_record_that_only_ended_with_a_message_shows_it() -> None:
+    record = replace(product.empty(), closed=Closed(2, 0.0, "nothing sets the placeholder {lr}."))
+    assert headline(record).sentence == "Nothing sets the placeholder {lr}."
+
+
+def test_a_speed_within_the_noise_of_the_users_own_is_not_called_faster() -> None:
+    fast, own = (
+        Estimate(308.0, Source.MEASURED, 303.0, 312.0),
+        Estimate(218.0, Source.MEASURED, 214.0, 222.0),
+    )
+    assert (
+        "1.41 × the 218"
+        in of_plan(plan(samples_per_s=fast, baseline_samples_per_s=own, gain=None)).sentence
+    )
+    near = of_plan(
+        plan(samples_per_s=fast, baseline_samples_per_s=replace(own, high=310.0), gain=None)
+    ).sentence
+    assert "not clearly different from the 218" in near and "×" not in near
+    turns = of_plan(
+        plan(
+            samples_per_s=fast,
+            baseline_samples_per_s=own,
+            gain=Estimate(1.3, Source.MEASURED, note="2 turns"),
+        )
+    )
+    assert "1.30 × your own settings (2 turns)" in turns.sentence, (
+        "by turns, whatever the medians are"
+    )
+    same = plan(samples_per_s=fast, baseline_samples_per_s=fast)
+    assert (
+        "Your own settings stay, batch size 256: nothing that ran was clearly faster"
+        in of_plan(same).sentence
+    )
+    partial = of_plan(replace(same, partial="the time limit was up after 9 trials")).sentence
+    assert "your own settings stay, batch size 256: no gain was confirmed by then" in partial
+
+
+def test_a_run_that_trained_nothing_is_no_good_end() -> None:
+    record = product.run_restarted()
+    assert record.run is not None
+    last = record.run.attempts[-1]
+    reported = replace(record.run, attempts=(replace(last, reports=(object(),)),))  # type: ignore[arg-type]
+    assert headline(replace(record, run=reported)).tone == "unfinished"
+
+
+def test_an_audits_headline_names_what_was_found_where_the_samples_are_those_requested() -> None:
+    audit = product.ALL["audit"]().audit
+    assert audit is not None
+    asked = {"batch_size": 1, "accumulation": 2}  # the 2 samples that each step trains on
+    same = replace(audit, requested=asked)
+    assert of_audit(same).sentence == f"1 finding: {audit.findings[0].problem}"
+    more = replace(audit, requested={**asked, "accumulation": 4})
+    assert (
+        of_audit(more).sentence
+        == "1 finding: the command trains on 2 samples in each step, and 4 were requested."
+    )
+
+
+def test_a_leak_stands_before_the_peak_that_it_outgrows() -> None:
+    leak = Diagnostic("memory-grows", "each step leaves 3.00 MiB more on the card", "", "")
+    sentence = of_prediction(prediction(warnings=(leak,))).sentence
+    start = (
+        "Memory grows: each step leaves 3.00 MiB more on the card. In its first steps batch size "
+        "64 fits NVIDIA A100"
+    )
+    assert (
+        sentence.startswith(start)
+        and sentence.endswith("of 35.5 GiB allowed.")
+        and "largest" not in sentence
+    )
+
+
+def test_what_changes_the_meaning_of_numbers_comes_before_them_and_the_rest_after() -> None:
+    warnings = (
+        Diagnostic("upper-bounds", "assumed", "", ""),
+        Diagnostic("memory-grows", "it grows", "", ""),
+    )
+    record = product.predict_fits()
+    assert record.prediction is not None
+    shown = sections(replace(record, prediction=replace(record.prediction, warnings=warnings)))
+    places = {
+        one.code: number
+        for number, part in enumerate(shown)
+        if isinstance(part, Findings)
+        for one in part.found
+    }
+    assert places["memory-grows"] == 0 < places["upper-bounds"]

@@ -1,0 +1,95 @@
+"""Sections about machines and cards."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from brimful.measure.gpus import all_gpus
+from brimful.measure.gpus.prices import prices
+from brimful.show.console import make_console, show_sections
+from brimful.show.machine_sections import (
+    calibration_sections,
+    card_facts,
+    doctor_sections,
+    gpu_sections,
+)
+from brimful.show.section import Facts, Findings, Sentences, Table
+from brimful.values import Calibration, Diagnostic
+from tests.brimful.show import product
+
+MEASURED = Calibration(
+    name="NVIDIA H200",
+    capability=(9, 0),
+    multiprocessors=132,
+    total_bytes=150_109_945_856,
+    context_bytes=610 << 20,
+    cudnn_bytes=240 << 20,
+    stages_bytes={"bare": 480 << 20, "cudnn": 850 << 20},
+    others_bytes=0,
+    rates={"bandwidth_bytes_per_s": 4.1e12, "bf16_flops": 7.1e14, "kernel_s": 1.9e-6},
+    versions={"torch": "2.13.0", "driver": None},
+    hostname="box",
+    date="2026-11-20",
+)
+
+
+def test_every_card_of_the_catalogue_is_listed_with_the_sources_of_its_numbers() -> None:
+    (table,) = gpu_sections(all_gpus(), prices())
+    assert isinstance(table, Table)
+    assert [row[0].text for row in table.rows] == [gpu.key for gpu in all_gpus()]
+    for gpu in all_gpus():
+        assert all(
+            cell.source
+            for name, cell in card_facts(gpu)
+            if name.startswith(("usable", "CUDA", "memory", "peak"))
+        )
+
+
+def test_the_doctor_lists_what_it_found_or_that_there_are_no_issues() -> None:
+    found = Diagnostic("small-shm", "/dev/shm has 64 MiB", "workers may fail", "mount a larger one")
+    facts, findings = doctor_sections(product.MACHINE, (found,))
+    assert isinstance(facts, Facts) and dict(facts.rows)["limit of the cgroup"].text == "16.0 GiB"
+    assert isinstance(findings, Findings) and findings.found == (found,)
+    without = doctor_sections(replace(product.MACHINE, cgroup_limit_bytes=None), ())
+    assert isinstance(without[1], Sentences) and without[1].sentences == ("No issues found.",)
+    assert "limit of the cgroup" not in dict(without[0].rows)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [(1 << 30, "1.00 GiB, subtracted"), (None, "not known: NVML reports nothing")],
+)
+def test_a_calibration_shows_what_each_stage_took_the_rates_and_the_file(
+    others: int | None, text: str
+) -> None:
+    (facts,) = calibration_sections(replace(MEASURED, others_bytes=others), "h200.json")
+    assert isinstance(facts, Facts)
+    rows = {name.strip(): cell.text for name, cell in facts.rows}
+    rates = {
+        "memory bandwidth": "4100 GB/s",
+        "products in bf16": "710 TFLOPS",
+        "a small kernel": "1.90 µs",
+    }
+    assert rows.items() >= rates.items()
+    assert rows["other processes"].startswith(text)
+    assert (rows["and convolutions"], rows["versions"], rows["file"]) == (
+        "850 MiB",
+        "torch 2.13.0",
+        "h200.json",
+    )
+
+
+def test_each_card_stands_in_one_line_at_80_columns() -> None:
+    stream = io.StringIO()
+    show_sections(make_console(stream, width=80), gpu_sections(all_gpus(), prices()))
+    lines = stream.getvalue().splitlines()
+    broken = [
+        gpu.key for gpu in all_gpus() if sum(line.startswith(gpu.key + " ") for line in lines) != 1
+    ]
+    table = lines[2 : lines.index(next(line for line in lines if line.startswith("Usable memory")))]
+    assert not broken and len(table) - len(all_gpus()) <= 1, (
+        "the longest name may take a second line"
+    )

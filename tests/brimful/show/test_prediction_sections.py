@@ -1,0 +1,173 @@
+"""Sections of a prediction: speed, cards, where the memory goes, what would help."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from brimful.decide.memory import breakdown
+from brimful.show.charts import COLOURS
+from brimful.show.prediction_sections import (
+    card_groups,
+    moment_text,
+    prediction_sections,
+    speed_figure,
+    speed_rows,
+    speed_sentence,
+)
+from brimful.show.section import Facts, Sentences, Table
+from brimful.show.text import CATEGORIES
+from brimful.values import CardPeak, Estimate, Moment, PredictedSpeed, Prediction, Source, WhatIf
+from tests.brimful.show import product
+
+
+def prediction() -> Prediction:
+    value = product.predict_oom().prediction
+    assert value is not None
+    return value
+
+
+def speed(**changes: object) -> PredictedSpeed:
+    value = prediction().speed
+    assert value is not None
+    return replace(value, **changes)  # type: ignore[arg-type]
+
+
+def table(value: Prediction, start: str) -> Table:
+    (found,) = [one for one in prediction_sections(value) if one.title.startswith(start)]
+    assert isinstance(found, Table)
+    return found
+
+
+def test_the_speed_says_level_interval_knee_and_what_binds() -> None:
+    sentence = speed_sentence(speed())
+    assert re.fullmatch(
+        r"About [\d,]+ samples/s at 3,000 \(predicted, [\d,]+ to [\d,]+\); the knee is at 1,713: "
+        r"100 % of the best; "
+        r"bound by memory bandwidth \(58 %\)\.",
+        sentence,
+    )
+    assert "; without communication between 64 ranks)" in speed_sentence(speed(ranks=64))
+    exchange = Estimate(0.0275, Source.PREDICTED, 0.0214, 0.0641, "PCIe 4.0")
+    counted = speed(ranks=3, exchange=exchange)
+    assert "; exchange between cards 27.5 ms, over PCIe 4.0)" in speed_sentence(counted)
+    assert dict(speed_rows(counted))["between cards"].interval == "21.4 ms to 64.1 ms"
+    assert speed_sentence(speed(samples_per_s=None, curve=())).startswith(
+        "About 5.03 ms a step at 3,000 (predicted)"
+    )
+    alone = speed_sentence(speed(batch_size=None, curve=()))
+    assert "knee" not in alone and " at " not in alone.split("(")[0]
+
+
+def test_every_row_of_the_speed_with_a_number_is_predicted_and_small_shares_are_not_named() -> None:
+    rows = dict(speed_rows(speed(bound_by={"compute": 0.99, "transfer": 0.01})))
+    numbers = [
+        cell
+        for name, cell in rows.items()
+        if re.search(r"\d", cell.text) and not name.startswith("speed's")
+    ]
+    assert len(numbers) >= 4 and {cell.source for cell in numbers} == {Source.PREDICTED}
+    assert rows["bound by"].text == "arithmetic 99 %"
+
+
+def test_a_curve_is_drawn_where_there_is_one() -> None:
+    assert len(speed_figure(prediction())) == 1
+    assert (
+        speed_figure(replace(prediction(), speed=speed(curve=())))
+        == speed_figure(replace(prediction(), speed=None))
+        == []
+    )
+
+
+def test_a_phase_that_no_trial_reached_is_not_seen() -> None:
+    last = table(replace(prediction(), not_seen=("test",)), "Peaks by phase").rows[-1]
+    assert [cell.text for cell in last[:2]] == ["test", "not seen"]
+
+
+@pytest.mark.parametrize(
+    ("cards", "names"),
+    [
+        ([(0, 0, 5), (0, 1, 5), (0, 2, 5)], ["each of 3 cards"]),
+        ([(0, 0, 5), (0, 1, 7)], ["cuda:1", "cuda:0"]),
+        ([(0, 0, 5), (1, 1, 7), (2, 0, 5)], ["rank 1, cuda:1", "rank 0, cuda:0; rank 2, cuda:0"]),
+        (
+            [(rank, 0, 5 + (rank == 6)) for rank in range(7)],
+            ["rank 6, cuda:0", "rank 0, cuda:0 and 5 more"],
+        ),
+    ],
+)
+def test_cards_that_need_the_same_are_one_row_the_fullest_first(
+    cards: list[tuple[int, int, int]], names: list[str]
+) -> None:
+    peak = prediction().peak
+    assert peak is not None
+    found = [CardPeak(rank, index, replace(peak, device_bytes=size)) for rank, index, size in cards]
+    assert [name for name, _ in card_groups(found)] == names
+    rows = table(replace(prediction(), cards=tuple(found)), "Peaks by phase").rows
+    assert [row[0].text for row in rows][-len(names) - 1 :] == [*names, "the whole run"]
+
+
+def test_every_category_has_a_name_and_a_colour() -> None:
+    assert tuple(CATEGORIES) == tuple(COLOURS) == breakdown.CATEGORIES
+    assert len(set(COLOURS.values())) == len(COLOURS)
+
+
+def test_the_categories_are_shown_largest_first_and_none_that_holds_nothing() -> None:
+    value = prediction()
+    assert value.breakdown is not None
+    rows = table(value, "By category").rows
+    assert len(rows) == sum(size > 0 for size in value.breakdown.parts.values())
+    sizes = sorted(value.breakdown.parts.values(), reverse=True)
+    assert rows[0][2].text == f"{round(100 * sizes[0] / sum(sizes))} %"
+
+
+def test_the_moment_reads_as_a_place() -> None:
+    where = "train.py:57 in main: loss.backward()"
+    texts = {
+        Moment(
+            "train", "aten.mm.default", "h.3.mlp", where, "backward"
+        ): f"{where} (mm, backward of h.3.mlp)",
+        Moment(
+            "train", "aten.mm.default", "h.3.mlp", where, "forward"
+        ): f"{where} (mm, in h.3.mlp)",
+        Moment("train", "aten._foreach_sqrt.default", "", "a.py:2 in f", "optimizer"): (
+            "a.py:2 in f (_foreach_sqrt, the optimizer's step)"
+        ),
+        Moment("eval", "", "", "", ""): "the beginning of eval",
+        Moment("eval", "cublas", "", "", ""): "cublas",
+    }
+    assert {moment: moment_text(moment) for moment in texts} == texts
+
+
+def test_what_would_help_is_shown_with_how_to_write_it_and_what_does_not_help() -> None:
+    value = prediction()
+    found = table(value, "What would make it fit at batch size 3,000")
+    assert found.rows[0][0].text == "as it is" and found.rows[0][2].text == "does not fit"
+    assert [row[0].text for row in found.rows[1:]] == [
+        f"+ {one.what}" for one in value.what_if.remedies
+    ]
+    assert found.rows[-1][2].text == "fits"
+    assert all(
+        any(note.startswith(f"{one.what}: {one.how}") for note in found.notes)
+        for one in value.what_if.remedies
+    )
+    nothing = prediction_sections(replace(prediction(), what_if=WhatIf()))
+    assert any(
+        isinstance(one, Sentences) and one.sentences[0].startswith("No change that brimful tried")
+        for one in nothing
+    )
+
+
+def test_a_size_that_was_not_searched_is_not_called_none() -> None:
+    def largest(value: Prediction) -> str:
+        (facts,) = [one for one in prediction_sections(value) if isinstance(one, Facts)]
+        return dict(facts.rows)["largest that fits"].text
+
+    as_given = product.predict_as_given().prediction
+    assert as_given is not None
+    assert largest(as_given) == "not searched"
+    assert largest(replace(prediction(), largest_batch_size=None)) == "not searched"
+    assert largest(replace(prediction(), largest_batch_size=None, nothing_fits=True)) == "none"
+    assert largest(prediction()) == "1,713"

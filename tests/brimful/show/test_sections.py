@@ -1,0 +1,203 @@
+"""Records as sections: what a table holds, and that a view states nothing which no value states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from brimful.show.section import Figure, Section, Table
+from brimful.show.sections import changes_table, effective_rows, memory_sentences, sections
+from brimful.values import Budget, Estimate, MemoryEstimate, Point, Record, Source, TrialKind
+from tests.brimful.show import product
+from tests.brimful.verbs.world import GIB, MIB
+
+
+def titled(record: Record, start: str) -> list[Section]:
+    return [section for section in sections(record) if section.title.startswith(start)]
+
+
+def table(record: Record, start: str) -> Table:
+    (found,) = titled(record, start)
+    assert isinstance(found, Table)
+    return found
+
+
+def column(found: Table, name: str) -> list[str]:
+    at = [one.name for one in found.columns].index(name)
+    return [row[at].text for row in found.rows]
+
+
+@pytest.mark.parametrize("name", product.ALL)
+def test_every_row_of_a_table_has_a_cell_for_each_column(name: str) -> None:
+    for section in sections(product.ALL[name]()):
+        if isinstance(section, Table):
+            assert {len(row) for row in section.rows} == {len(section.columns)}, section.title
+
+
+def test_parts_that_a_record_lacks_are_left_out() -> None:
+    titles = {section.title for section in sections(product.empty())}
+    assert titles == {"Where this ran", "The machine"}
+    assert not titled(product.tune_on_card(), "Before and after")
+
+
+def test_the_phases_are_of_the_true_memory_trial_nearest_to_the_plan() -> None:
+    record = product.tune_on_cpu()
+    found = table(record, "Peaks by phase")
+    assert found.title.endswith("measured at batch size 64, trial 1"), (
+        "256 ran for its speed, where host memory is not true"
+    )
+    assert column(found, "phase") == ["train", "eval"]
+    assert table(product.tune_on_card(), "Peaks by phase").title.endswith(
+        "predicted at batch size 16,034, trial 3"
+    )
+
+
+def test_an_evaluation_that_no_trial_reached_is_not_seen() -> None:
+    record = product.tune_on_card()
+    trials = tuple(replace(one, phases={"train": one.phases["train"]}) for one in record.trials)
+    last = table(replace(record, trials=trials), "Peaks by phase").rows[-1]
+    assert [cell.text for cell in last[:2]] == ["eval", "not seen"]
+    unasked = tuple(replace(one, trial=replace(one.trial, see_eval=False)) for one in trials)
+    assert column(table(replace(record, trials=unasked), "Peaks by phase"), "phase") == ["train"]
+
+
+def test_before_and_after_needs_both_speeds_measured() -> None:
+    record = product.tune_on_cpu()
+    assert record.plan is not None
+    found = table(record, "Before and after")
+    assert column(found, "") == ["batch size", "speed", "time of a step", "peak host memory"]
+    assert (
+        changes_table(replace(record, plan=replace(record.plan, baseline_samples_per_s=None))) == []
+    )
+
+
+def test_the_time_of_a_step_is_of_the_same_runs_as_the_speed() -> None:
+    record = product.tune_on_cpu()
+    slow = [replace(one, step_s=tuple(9 * t for t in one.step_s)) for one in record.trials]
+    own = next(
+        one
+        for one in slow
+        if one.trial.settings["batch_size"] == 64 and one.trial.kind is TrialKind.SPEED
+    )
+    row, tripled, earlier = (
+        next(row for row in table(of, "Before and after").rows if row[0].text == "time of a step")
+        for of in (
+            record,
+            replace(record, trials=(*record.trials, *record.trials, *slow[-1:])),
+            replace(record, trials=(own, *record.trials)),
+        )
+    )
+    assert [cell.note for cell in row[1:3]] == ["median of 2 runs"] * 2
+    assert row[1:3] != tripled[1:3], "the number of runs"
+    assert [cell.text for cell in row[1:3]] == [cell.text for cell in tripled[1:3]], (
+        "one slow run moves no median"
+    )
+    assert earlier == row, (
+        "a run of one's own settings that had none of the plan beside it is in neither"
+    )
+
+
+def test_the_speed_figure_says_why_the_plan_takes_another_size_than_the_medians_name() -> None:
+    def sentence(record: Record) -> str:
+        return next(
+            one for one in sections(record) if isinstance(one, Figure) and one.title == "Speed"
+        ).sentences[0]
+
+    record = product.tune_on_cpu()
+    assert record.speed is not None
+    assert sentence(record) == "256 is the smallest batch size within 3 % of the fastest."
+    said = sentence(replace(record, speed=replace(record.speed, knee_batch_size=512)))
+    assert (
+        "512 is the smallest" in said
+        and ", by the medians of all runs; the plan takes 256: " in said
+    )
+
+
+def test_before_and_after_compares_the_same_memory_or_none() -> None:
+    record = product.tune_on_cpu()
+    peaks = {
+        size: replace(one.peak, device_bytes=GIB)
+        for one in record.trials
+        if (size := one.trial.settings["batch_size"]) and one.peak
+    }
+    trials = [
+        replace(one, peak=peaks[64]) if one.trial.settings["batch_size"] == 64 else one
+        for one in record.trials
+    ]
+    assert record.opened.budget is not None and record.plan is not None
+    on_card = replace(record.opened, budget=replace(record.opened.budget, memory="device"))
+    extra = replace(
+        record.trials[-1], trial=replace(record.trials[-1].trial, kind=TrialKind.MEMORY)
+    )
+    changed = table(replace(record, opened=on_card, trials=(*trials, extra)), "Before and after")
+    assert not any(name.startswith("peak") for name in column(changed, ""))
+
+
+def test_an_absent_number_of_an_audit_is_a_dash_and_never_nought() -> None:
+    audit = product.audit_record().audit
+    assert audit is not None
+    effective = replace(audit.effective, loader_batch_size=None, samples_per_step=None)
+    rows = dict(effective_rows(replace(audit, effective=effective, loading_share=None)))
+    names = ("samples in a batch of the loader", "samples in a step", "of it waiting for data")
+    assert [rows[name].text for name in names] == ["–"] * 3
+
+
+def test_warnings_are_listed_once_wherever_the_record_holds_them() -> None:
+    record = product.predict_as_given()
+    assert record.prediction is not None
+    doubled = replace(record, notes=record.prediction.warnings)
+    (found,) = titled(doubled, "Warnings")
+    assert found.found == record.prediction.warnings  # type: ignore[attr-defined]
+
+
+# --- what a chart's sentences may state ---
+
+
+def estimate(*sizes: int, largest: int | None = None) -> MemoryEstimate:
+    points = tuple(Point(size, Estimate(float(size * MIB), Source.MEASURED)) for size in sizes)
+    return MemoryEstimate(
+        "host",
+        "peaks",
+        False,
+        0.0,
+        1.0 * MIB,
+        0.0,
+        points,
+        points,
+        largest,
+        "budget" if largest else None,
+    )
+
+
+BUDGET = Budget(GIB, GIB, GIB, "host", "given")
+
+
+@pytest.mark.parametrize(
+    ("memory", "end"),
+    [
+        (estimate(1, 64, largest=512), "The largest that fits is 512, limited by the budget."),
+        (
+            replace(estimate(2048, 4096), nothing_fits=True),
+            "Batch size 2,048 already needs 2.00 GiB of 1.00 GiB allowed.",
+        ),
+        (estimate(2048, 4096), "Fixed 0 bytes, 1.00 MiB for each sample."),
+        (estimate(1, 64, 4096), "Fixed 0 bytes, 1.00 MiB for each sample."),
+    ],
+)
+def test_a_memory_chart_says_of_the_largest_size_only_what_the_estimate_states(
+    memory: MemoryEstimate, end: str
+) -> None:
+    assert memory_sentences(memory, BUDGET)[-1] == end
+
+
+@pytest.mark.parametrize("name", product.ALL)
+def test_no_chart_says_that_nothing_fits_where_a_size_on_it_fits(name: str) -> None:
+    record = product.ALL[name]()
+    budget = record.opened.budget or (record.prediction.budget if record.prediction else None)
+    if record.memory is None or budget is None or not (record.memory.curve or record.memory.probes):
+        return
+    fits = any(
+        point.value.value <= budget.bytes for point in (*record.memory.curve, *record.memory.probes)
+    )
+    assert not (fits and "already needs" in " ".join(memory_sentences(record.memory, budget)))

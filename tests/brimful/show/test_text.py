@@ -1,0 +1,118 @@
+"""Values as text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from brimful.show.text import (
+    ABSENT_TEXT,
+    bytes_interval_text,
+    bytes_text,
+    cards_text,
+    count_text,
+    environment_text,
+    epoch_text,
+    footnotes,
+    limited_text,
+    memory_of,
+    reason,
+    setting_text,
+    settings_text,
+    speed_cell,
+    speed_text,
+)
+from brimful.values import Epoch, Estimate, Outcome, PhasePeak, Source
+from tests.brimful.show import product
+
+
+def test_what_is_absent_is_a_dash_whatever_it_would_have_been() -> None:
+    assert {
+        bytes_text(None),
+        count_text(None),
+        speed_text(None),
+        setting_text(None),
+        settings_text({}),
+    } == {ABSENT_TEXT}
+    assert "0" in bytes_text(0) and count_text(0) == "0"
+
+
+def test_settings_read_as_a_person_writes_them() -> None:
+    values = {"batch_size": 1024, "lr": 3e-4, "amp": True, "name": "a b"}
+    assert settings_text(values) == "batch_size 1,024, lr 0.0003, amp yes, name a b"
+    assert setting_text(False) == "no"
+
+
+def test_an_environment_can_be_pasted_in_front_of_a_command() -> None:
+    assert environment_text({"A": "1", "B": "two words; rm"}) == "A=1 B='two words; rm'"
+
+
+def test_an_interval_that_reads_as_one_number_is_none() -> None:
+    assert bytes_interval_text(2**30, 2**30) is None
+    assert bytes_interval_text(None, 2**30) is None
+    assert bytes_interval_text(2**30, 3 * 2**29) == "1.00 to 1.50 GiB"
+    assert speed_cell(Estimate(3.0, Source.MEASURED, 3.0, 3.0)).interval is None
+    assert speed_cell(Estimate(3.0, Source.MEASURED, 2.0, 4.0)).interval == "2.00 to 4.00"
+
+
+def test_a_peak_shows_the_memory_asked_for_else_the_nearest_to_it() -> None:
+    cpu, card = PhasePeak(None, None, None, 7), PhasePeak(1, 2, 3, 4)
+    assert memory_of(card) == ("device", 3)
+    assert memory_of(card, "host") == ("host", 4)
+    assert memory_of(cpu, "device") == ("host", 7)
+    assert memory_of(PhasePeak(1, 2, None, None), "host") == ("reserved", 2)
+    assert memory_of(PhasePeak(None, None, None, None)) is memory_of(None) is None
+
+
+def test_an_execution_that_did_not_complete_has_a_reason() -> None:
+    (crashed,) = product.script_raised().trials
+    assert reason(crashed) == f"RuntimeError: {product.MESSAGE} (train.py:77 in main)"
+    assert " in rank 1 (train.py" in reason(replace(crashed, failed_rank=1))
+    assert (
+        reason(replace(crashed, failure=None, outcome=Outcome.KILLED, exit_code=-9))
+        == "ended by signal 9"
+    )
+    assert reason(replace(crashed, failure=None, exit_code=3)) == "exit code 3"
+    assert reason(replace(crashed, outcome=Outcome.COMPLETED)) == ""
+
+
+def test_notes_of_several_rows_are_one_line_if_they_are_equal() -> None:
+    found = footnotes("Trial", [(1, "late"), (2, ""), (3, "late"), (4, "early")])
+    assert found == ("Trials 1, 3: late", "Trial 4: early")
+
+
+def test_a_limit_that_is_no_name_of_ours_is_shown_as_it_is() -> None:
+    assert limited_text("dataset") == "limited by the length of the dataset"
+    assert (
+        limited_text("a failure of the script itself at 512")
+        == "limited by a failure of the script itself at 512"
+    )
+    assert limited_text(None) is None
+
+
+@pytest.mark.parametrize(("alone_of", "text"), [(None, ""), (64, " as one of 64 ranks")])
+def test_a_prediction_is_for_a_card_or_for_one_rank_of_many(
+    alone_of: int | None, text: str
+) -> None:
+    prediction = product.predict_fits().prediction
+    assert prediction is not None
+    assert cards_text(replace(prediction, alone_of=alone_of)) == "NVIDIA A100-SXM4-40GB" + text
+
+
+def test_the_time_of_an_epoch_says_what_runs_beside_its_training_where_that_is_much() -> None:
+    train_s, evaluation_s = Estimate(3.2, Source.PREDICTED), Estimate(0.4, Source.ASSUMED)
+    alone = Epoch(782, 64, 50_030, False, 50_030, train_s, True, None, None)
+    steps = (
+        "782 steps of 64: 50,030 samples, each once; 3.20 s (predicted, with loading as it is here)"
+    )
+    assert epoch_text(alone) == steps
+    whole = replace(
+        alone, evaluated=5003, evaluation_s=evaluation_s, between_s=Estimate(8.0, Source.PREDICTED)
+    )
+    more = (
+        "and 400 ms to evaluate 5,003 (assumed), and 8.00 s of other work on the card before the "
+        "next epoch (predicted)"
+    )
+    assert epoch_text(whole) == f"{steps}, {more}"
+    assert epoch_text(replace(alone, between_s=Estimate(0.01, Source.PREDICTED))) == steps

@@ -1,0 +1,266 @@
+"""The user's command as a template."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful import command as commands
+from brimful.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "--batch_size 64",
+        "--batch-size=64",
+        "--bs 64",
+        "-b 64",
+        "--per_device_train_batch_size 64",
+        "--train_batch_size=64",
+        "--batch_size_per_gpu 64",
+        "data.batch_size=64",
+        "+trainer.bs=64",
+        "--data.batch_size 64",
+        "--data.batch-size=64",
+        "--train.micro_batch_size 64",
+        "--device_batch_size=64",
+        "--batch 64",
+        "batch=64",
+        "train/loader.batch_size=64",
+    ],
+)
+def test_a_known_flag_is_opened_and_reported(given):
+    words = given.split()
+    command = commands.parse(["python", "train.py", *words, "--epochs", "3"])
+    assert command.found_flags == {"batch_size": words[0].partition("=")[0]}
+    assert command.given["batch_size"] == 64
+    assert commands.placeholders(command) == ("batch_size",)
+    filled = commands.fill(command, {"batch_size": 96})
+    assert [w.replace("96", "64") for w in filled] == [
+        "python",
+        "train.py",
+        *words,
+        "--epochs",
+        "3",
+    ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "--accum 3",
+        "--grad-accum 3",
+        "--grad_accum=3",
+        "--accumulation-steps 3",
+        "--accumulate-grad-batches 3",
+        "--accumulate_grad_batches=3",
+        "--gradient_accumulation_steps 3",
+        "--grad-accum-steps 3",
+        "--update-freq 3",
+        "--accum_iter 3",
+        "trainer.accumulate_grad_batches=3",
+        "+train.grad_accum=3",
+        "--accum-freq 3",
+        "--trainer.accumulate_grad_batches 3",
+    ],
+)
+def test_a_known_accumulation_flag_is_read_and_reported_and_left_as_it_is(given):
+    words = given.split()
+    argv = ["python", "train.py", *words, "--epochs", "2"]
+    command = commands.parse(argv)
+    assert command.found_flags == {"accumulation": words[0].partition("=")[0]}
+    assert command.given == {"accumulation": 3}
+    assert command.argv == tuple(argv)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--accumulation", "--amp"],
+        ["--update-freq", "[4]"],
+        ["--accum=auto"],
+        ["train.grad_accum=true"],
+        ["--accum", "2.5"],
+        ["-b", "file.txt"],
+        ["batch=auto"],
+        ["--batch", "--amp"],
+        ["--data.batch_size"],
+        ["my batch_size=4"],
+        ["--no.batch_sizes", "4"],
+    ],
+)
+def test_what_is_no_whole_number_or_no_key_is_not_taken_for_an_accumulation_or_a_batch_size(words):
+    command = commands.parse(["python", "train.py", *words])
+    assert command.given == command.found_flags == {}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import train as m; m.batch_size=64; m.main()",
+        "m.batch_size=64",
+        "batch_size=64;import train",
+    ],
+)
+def test_a_program_behind_c_is_no_key(program):
+    assert commands.parse(["python", "-c", program]).found_flags == {}
+
+
+def test_a_placeholder_goes_before_any_flag():
+    assert (
+        "accumulation"
+        not in commands.parse(
+            ["python", "a.py", "--accum", "{accumulation}", "--update-freq", "2"]
+        ).given
+    )
+    command = commands.parse(
+        ["python", "train.py", "--batch-size", "8", "--my-batch", "{batch_size}"]
+    )
+    assert command.argv[3] == "8"
+    assert command.found_flags == {}
+
+
+def test_other_known_flags_are_read_and_left_as_they_are():
+    command = commands.parse(
+        ["python", "train.py", "--batch-size", "8", "--lr", "3e-4", "--num_workers=2"]
+    )
+    assert command.given == {"batch_size": 8, "lr": 3e-4, "num_workers": 2}
+    assert "--num_workers=2" in command.argv
+
+
+def test_a_placeholder_that_nobody_sets_is_a_clear_error():
+    command = commands.parse(["python", "train.py", "--wd", "{weight_decay}"])
+    with pytest.raises(UsageError, match="weight_decay") as caught:
+        commands.fill(command, {})
+    assert "--set weight_decay" in caught.value.suggestion
+
+
+def test_braces_that_are_no_placeholders_are_left_alone():
+    words = ("python", "-c", "print({1: 2}, {'a': 3}, f'{X}')")
+    assert commands.fill(commands.parse(words), {}) == words
+
+
+@given(
+    st.lists(
+        st.text(alphabet=st.characters(exclude_characters="{}="), max_size=12),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_words_without_placeholders_and_flags_pass_through_unchanged(words):
+    if not any(word in flags for word in words for flags in commands._FLAGS.values()):
+        assert commands.fill(commands.parse(words), {"batch_size": 1}) == tuple(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ('brimful.setting("batch_size", 64)', True),
+        ("setting( 'batch_size',64)", True),
+        ("batch_size = 64", False),
+    ],
+)
+def test_a_script_that_asks_inside_is_recognised(text, asks):
+    assert commands.says_inside(text, "batch_size") is asks
+
+
+def test_doubled_braces_are_the_scripts_own():
+    command = commands.parse(
+        ["python", "train.py", "--out", "run-{{epoch}}.pt", "--batch-size", "{batch_size}"]
+    )
+    assert commands.placeholders(command) == ("batch_size",)
+    assert commands.fill(command, {"batch_size": 4})[3] == "run-{epoch}.pt"
+
+
+def test_a_place_to_resume_is_left_out_of_trials_and_filled_word_by_word_in_a_run():
+    command = commands.parse(("train", "--bs", "{batch_size}", "{resume}", "--from={resume}"))
+    assert commands.placeholders(command) == ("batch_size",)
+    assert commands.can_resume(command) and not commands.can_resume(
+        commands.parse(("train", "{{resume}}"))
+    )
+    assert commands.fill(command, {"batch_size": 4}) == ("train", "--bs", "4")
+    again = commands.resuming(command, ("--resume", "the last"))
+    assert commands.fill(again, {"batch_size": 4}) == (
+        "train",
+        "--bs",
+        "4",
+        "--resume",
+        "the last",
+        "--from=--resume the last",
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("python a.py --batch-size 4", "/env/bin/python3.11 a.py --batch-size {batch_size}", True),
+        (
+            "python a.py --batch-size=4 --lr 0.1",
+            "python a.py --batch-size={batch_size} --lr 3",
+            True,
+        ),
+        ("python a.py -b 4", "python a.py -b {batch_size} --accum {accumulation} {resume}", True),
+        ("python a.py -b 4", "python a.py -b 4 --gradient_accumulation_steps 2", True),
+        ("python a.py train.batch_size=4", "python a.py train.batch_size={batch_size}", True),
+        ("python a.py --batch-size 4", "python b.py --batch-size 4", False),
+        ("python a.py --batch-size 4 --wide", "python a.py --batch-size 4", False),
+        ("python a.py --size 4", "python a.py --size 5", False),
+        ("torchrun a.py", "python a.py", False),
+        (
+            "python a.py --output_dir ./outputs/x --seed 1",
+            "python a.py --seed=2 --output_dir ./outputs/r",
+            True,
+        ),
+        ("python a.py --seed 1 --run-name x --logging_dir l", "python a.py", True),
+        (
+            "python a.py hydra.run.dir=x seed=1 trainer.default_root_dir=a",
+            "python a.py seed=2",
+            True,
+        ),
+        (
+            "torchrun --master_port 1 a.py --split-seed 3 --epochs 1",
+            "torchrun --master_port=2 a.py --epochs 3",
+            True,
+        ),
+        ("python a.py name=x", "python a.py", True),
+        ("python a.py model.name=x", "python a.py model.name=y", False),
+        ("python a.py --model_name x", "python a.py --model_name y", False),
+        ("python a.py --seed 1 x", "python a.py --seed 1 y", False),
+        ("torchrun --run-path a.py", "torchrun --run-path b.py", False),
+        ("python -c seed=1", "python -c seed=2", False),
+    ],
+)
+def test_commands_are_the_same_if_only_settings_and_what_is_free_differ(one, other, same):
+    assert (
+        commands.signature(commands.parse(one.split()))
+        == commands.signature(commands.parse(other.split()))
+    ) == same
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--batch-size", "{batch_size}", "--batch-size", "32"],
+        ["--batch-size={batch_size}", "--batch-size=32"],
+        ["--lr", "{lr}", "--wd", "1", "--lr", "0.1"],
+    ],
+)
+def test_a_placeholder_that_the_same_flag_overrides_further_on_is_refused(words):
+    with pytest.raises(UsageError, match="is followed by") as caught:
+        commands.parse(["python", "train.py", *words])
+    assert "keep one" in caught.value.suggestion
+
+
+def test_of_a_flag_given_twice_the_last_one_is_the_batch_size_as_with_argparse():
+    command = commands.parse(["python", "train.py", "--batch-size", "64", "--batch-size", "32"])
+    assert command.given == {"batch_size": 32}
+    assert commands.fill(command, {"batch_size": 8})[-4:] == (
+        "--batch-size",
+        "64",
+        "--batch-size",
+        "8",
+    )
+    behind = commands.parse(
+        ["python", "train.py", "--batch-size", "64", "--batch-size", "{batch_size}"]
+    )
+    assert commands.signature(behind) == commands.signature(command)

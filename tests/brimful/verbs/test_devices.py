@@ -1,0 +1,112 @@
+"""The card that a script trains on is the card whose memory is counted."""
+
+import dataclasses
+
+import pytest
+
+from brimful.command import parse
+from brimful.errors import NoSuchDevice, UsageError
+from brimful.measure.gpus import all_gpus, find_gpu
+from brimful.values import Device, TrialKind
+from brimful.verbs.devices import Cards, cards, choose, require_that_card
+from tests.brimful.measure.helper import REPORT
+from tests.brimful.show.product import trial_result
+
+CARD = Device("accelerator", "cuda:0")
+
+
+def on(*labels: str):
+    reports = tuple(
+        dataclasses.replace(REPORT, device=label, rank=rank) for rank, label in enumerate(labels)
+    )
+    return dataclasses.replace(trial_result(8, TrialKind.SPEED), reports=reports)
+
+
+@pytest.mark.parametrize(
+    ("labels", "refused"),
+    [(("cuda:1",), True), (("cuda:0",), False), (("cpu",), False), (("cuda:0", "cuda:1"), False)],
+)
+def test_a_script_on_another_card_is_refused_with_what_to_do_and_ranks_on_cards_of_their_own_are_not(
+    labels, refused
+):
+    try:
+        require_that_card(CARD, on(*labels))
+    except UsageError as error:
+        assert (
+            refused and "cuda:1" in error.problem and "CUDA_VISIBLE_DEVICES=1" in error.suggestion
+        )
+    else:
+        assert not refused
+
+
+@pytest.mark.parametrize(
+    ("conf", "named"),
+    [("backend:cudaMallocAsync", "cudaMallocAsync"), ("no_such_key:1", "no_such_key")],
+)
+def test_an_allocator_that_is_not_modelled_is_refused_before_any_trial(monkeypatch, conf, named):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", conf)
+    with pytest.raises(UsageError, match=named):
+        choose(parse(("python", "train.py")), "auto", Cards(find_gpu("t4")))
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    assert (
+        choose(parse(("python", "train.py")), "auto", Cards(find_gpu("t4")))[0].kind == "imaginary"
+    )
+
+
+def test_the_number_of_cards_stands_behind_a_colon():
+    assert [
+        found.count for asked in (("t4:3",), ("t4",), (None, "20GiB:2")) for found in cards(*asked)
+    ] == [3, 1, 2]
+    assert cards("t4:3")[0].gpu.key == "t4" and cards(None) == ()
+    device, _ = choose(parse(("python", "train.py")), "auto", cards("t4:3")[0])
+    assert (device.cards, device.label) == (3, "3 x t4 (imaginary)")
+
+
+@pytest.mark.parametrize(
+    "text", ["t4:", "t4:0", "t4:x", "t4:-1", "t4:65", "t4:3..2", "t4:0..2", "l4,t4:0"]
+)
+def test_a_number_of_cards_that_makes_no_sense_is_refused(text):
+    with pytest.raises(UsageError, match="cards"):
+        cards(text)
+
+
+def test_several_cards_stand_between_commas_each_kind_and_number_once():
+    found = [(one.gpu.key, one.count) for one in cards("l4, a100-80gb:1..3,L4,h100")]
+    assert found == [("l4", 1), ("a100-80gb", 1), ("a100-80gb", 2), ("a100-80gb", 3), ("h100", 1)]
+    assert [one.gpu.key for one in cards("all")] == [gpu.key for gpu in all_gpus()]
+    assert {one.count for one in cards("all:2")} == {2}
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "named"),
+    [
+        ("l4,,t4", UsageError, "a name is missing"),
+        ("l4,h900", NoSuchDevice, "no card called 'h900'"),
+        ("l4,", UsageError, "missing"),
+    ],
+)
+def test_a_list_of_cards_with_a_mistake_is_refused_by_name(text, error, named):
+    with pytest.raises(error, match=named):
+        cards(text)
+
+
+def test_one_rank_of_many_is_the_first_unless_the_user_names_another():
+    assert cards("t4:8", ranks=64)[0][2:] == (64, 0)
+    assert cards("t4:8", ranks=64, as_rank=63)[0][2:] == (64, 63)
+    device, _ = choose(parse(("python", "train.py")), "auto", cards("t4:8", ranks=64, as_rank=9)[0])
+    assert (device.cards, device.ranks, device.as_rank) == (8, 64, 9)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"as_rank": 3},
+        {"ranks": 4, "as_rank": 4},
+        {"ranks": 0},
+        {"ranks": 2, "as_rank": -1},
+        {"gpu": None, "ranks": 2},
+    ],
+)
+def test_ranks_that_make_no_sense_are_refused(asked):
+    with pytest.raises(UsageError):
+        cards(**{"gpu": "t4", **asked})

@@ -1,0 +1,89 @@
+"""`doctor --calibrate`, with a child that answers as on a card."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brimful.errors import CommandFailed, NoSuchDevice
+from brimful.measure.accelerators import Accelerator
+from brimful.measure.gpus.calibrations import calibrations
+from brimful.verbs import devices
+from brimful.verbs import doctor as verb
+from tests.brimful.end_to_end.helper import environment
+
+MIB, GIB = 1 << 20, 1 << 30
+ANSWER = {
+    "card": {
+        "name": "NVIDIA H200",
+        "total_bytes": 140 * GIB,
+        "capability": [9, 0],
+        "multiprocessors": 132,
+    },
+    "versions": {"torch": "2.13.0", "cuda": "13.0", "cudnn": 91300},
+    "outside_bytes": {
+        "bare": 900 * MIB,
+        "tensor": 910 * MIB,
+        "cublas": 950 * MIB,
+        "training": 1000 * MIB,
+        "cudnn": 1300 * MIB,
+    },
+    "rates": {"kernel_s": 2e-6, "bf16_flops": 7e14, "fp16_flops": None},
+}
+
+
+def child(folder: Path, answer: dict, code: int = 0) -> Path:
+    path = folder / "child.py"
+    path.write_text(
+        f"import sys\nprint('noise')\nprint('BRIMFUL' + {json.dumps(answer)!r})\nsys.exit({code})"
+    )
+    return path
+
+
+def test_what_the_child_measured_is_kept_without_what_others_hold(tmp_path, monkeypatch):
+    seen = Accelerator(
+        0, "cuda", "NVIDIA H200", 141 * GIB, 100 * GIB, driver="580.1", others_bytes=400 * MIB
+    )
+    monkeypatch.setattr(verb.accelerators, "visible", lambda: (seen,))
+    measured, path = verb.calibrate(sys.executable, tmp_path, child(tmp_path, ANSWER))
+    assert calibrations(tmp_path) == (measured,) and path.is_file()
+    assert measured.context_bytes == 600 * MIB and measured.cudnn_bytes == 300 * MIB
+    assert measured.stages_bytes["bare"] == 500 * MIB and measured.others_bytes == 400 * MIB
+    assert measured.rates == {"kernel_s": 2e-6, "bf16_flops": 7e14}
+    assert measured.versions["driver"] == "580.1"
+    assert devices.cards("h200", None, tmp_path)[0].gpu.context_bytes.value == 600 * MIB
+
+
+def test_without_nvml_the_card_counts_as_free(tmp_path, monkeypatch):
+    monkeypatch.setattr(verb.accelerators, "visible", tuple)
+    measured, _ = verb.calibrate(sys.executable, tmp_path, child(tmp_path, ANSWER))
+    assert measured.context_bytes == 1000 * MIB and measured.others_bytes is None
+
+
+def test_without_a_card_it_is_no_such_device(tmp_path):
+    with pytest.raises(NoSuchDevice, match="torch 2 sees no CUDA card") as error:
+        verb.calibrate(
+            sys.executable, tmp_path, child(tmp_path, {"none": "torch 2 sees no CUDA card"}, 4)
+        )
+    assert error.value.exit_code == 4 and not calibrations(tmp_path)
+
+
+def test_a_child_that_fails_shows_its_traceback(tmp_path):
+    path = tmp_path / "child.py"
+    path.write_text("raise RuntimeError('CUDA error: out of memory')")
+    with pytest.raises(CommandFailed) as error:
+        verb.calibrate(sys.executable, tmp_path, path)
+    assert "CUDA error: out of memory" in error.value.traceback
+
+
+def test_the_command_line_says_that_there_is_no_card_and_ends_with_4(tmp_path):
+    variables = environment(tmp_path, CUDA_VISIBLE_DEVICES="")
+    words = [sys.executable, "-m", "brimful", "doctor", "--calibrate", "--json"]
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 4, done.stderr
+    assert "no CUDA card" in done.stderr and json.loads(done.stdout)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,210 @@
+"""`predict --grid`: tables of one or two settings, in worlds where the truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from world import MIB, World, work
+
+from brimful import predict
+from brimful.errors import CommandFailed, UsageError
+from brimful.show.headline import headline
+from brimful.values import Outcome, Trial
+from brimful_inside.simulator.roofline import Kernel
+from brimful_inside.simulator.trace import Free, Malloc
+
+COMMAND = ("my-train", "--batch-size", "{batch_size}", "--max-length", "{max_length}")
+FOUR = {"batch_size": (1, 2, 4, 8), "max_length": (512, 1024, 2048, 4096)}
+
+
+@dataclass
+class Table(World):
+    """A sample takes `linear` for each of `max_length` numbers; `odd` more allocations at batch
+    sizes above it.
+    """
+
+    dataset: int | None = None
+    linear: int = 128 * 1024
+    odd: int | None = None
+    clocked: bool = False
+    extra: int = 0  # numbers of a sample beyond its length
+    length: int = 1
+
+    def _imaginary(self, trial: Trial, size: int, folder: Path):
+        self.length = int(trial.settings.get("max_length", 1))
+        sample = super()._imaginary(trial, size, folder)
+        loaders = (
+            [
+                replace(
+                    one,
+                    batches=[
+                        replace(batch, shapes=[[size, self.length + self.extra]])
+                        for batch in one.batches
+                    ],
+                )
+                for one in sample.reports[0].loaders
+            ]
+            if sample.reports
+            else []
+        )
+        return replace(
+            sample, reports=tuple(replace(one, loaders=loaders) for one in sample.reports)
+        )
+
+    def rows(self, size: int):
+        rows = World(fixed=self.fixed, linear=self.linear * self.length).rows(size)
+        if self.odd is not None and size > self.odd:
+            rows[2:2] = [Malloc(5, MIB, "aten.cat"), Free(5)]
+        work = Kernel("aten.mm.default", "memory", 0, 10_000 * size * self.length)
+        return [*rows, work] if self.clocked else rows
+
+
+def tabled(world, grid=FOUR, command=COMMAND, **more):
+    return work(world, predict, command, **({"gpu_memory": "4GiB", "grid": grid} | more))
+
+
+def at(record, **settings):
+    return next(cell for cell in record.prediction.grid if cell.settings == settings)
+
+
+def test_each_row_takes_two_small_traces_and_one_at_the_edge_and_every_cell_is_what_its_own_prediction_says():
+    world = Table()
+    record = tabled(world)
+    cells = record.prediction.grid
+    assert [tuple(cell.settings.values()) for cell in cells] == [
+        (b, n) for b in FOUR["batch_size"] for n in FOUR["max_length"]
+    ]
+    assert len(world.launched) <= 13 and any(not cell.traced for cell in cells)
+    assert {cell.verdict for cell in cells} == {"fits", "does_not_fit"}
+    for cell in cells:
+        own = work(Table(), predict, COMMAND, gpu_memory="4GiB", settings=cell.settings).prediction
+        assert (cell.verdict, cell.peak) == (own.verdict, own.peak)
+
+
+def test_where_the_operations_change_every_cell_of_the_row_is_traced():
+    world = Table(odd=2)
+    assert all(cell.traced for cell in tabled(world).prediction.grid)
+
+
+def test_the_best_cell_is_the_fastest_that_fits_it_is_traced_and_the_headline_names_it():
+    record = tabled(Table())
+    (best,) = [cell for cell in record.prediction.grid if cell.best]
+    fitting = [cell for cell in record.prediction.grid if cell.verdict == "fits"]
+    assert best in fitting and best.traced
+    assert (
+        record.prediction.peak == best.peak
+        and record.prediction.batch_size == best.settings["batch_size"]
+    )
+    sentence = headline(record).sentence
+    assert sentence.startswith(f"Of 16 combinations {len(fitting)} fit")
+    assert (
+        f"batch_size {best.settings['batch_size']}, max_length {best.settings['max_length']:,}"
+        in sentence
+    )
+    words = record.prediction.next_command.line.split()
+    assert words[-1] == str(best.settings["max_length"]) and words[2] == str(
+        best.settings["batch_size"]
+    )
+
+
+def test_where_nothing_fits_the_cell_that_takes_least_is_answered_for():
+    record = tabled(Table(fixed=5000 * MIB))
+    assert record.prediction.verdict == "does_not_fit"
+    assert at(record, batch_size=1, max_length=512).best
+    assert headline(record).sentence.startswith("None of 16 combinations fits")
+
+
+def test_one_setting_alone_makes_a_table_of_one_side():
+    record = work(
+        Table(),
+        predict,
+        COMMAND,
+        gpu_memory="4GiB",
+        grid={"max_length": (512, 4096, 40_000)},
+        settings={"batch_size": 2},
+    )
+    assert [cell.verdict for cell in record.prediction.grid] == ["fits", "fits", "does_not_fit"]
+    assert all(cell.traced for cell in record.prediction.grid), (
+        "of three values none is left to extrapolate"
+    )
+
+
+def test_words_are_traced_and_a_cell_where_the_script_fails_says_why():
+    def fails(trial, size):
+        return Outcome.CRASHED if trial.settings["precision"] == "fp8" else None
+
+    command = ("my-train", "--batch-size", "{batch_size}", "--precision", "{precision}")
+    record = tabled(
+        Table(outcome_of=fails), {"precision": ("fp16", "fp8"), "batch_size": (1, 2, 4, 8)}, command
+    )
+    assert at(record, precision="fp8", batch_size=1).verdict is None
+    assert "precision fp8" in at(record, precision="fp8", batch_size=1).problem
+    assert at(record, precision="fp16", batch_size=8).verdict == "fits"
+    words_alone = tabled(
+        Table(), {"precision": ("fp16", "fp8")}, command, settings={"batch_size": 3}
+    )
+    assert [cell.traced for cell in words_alone.prediction.grid] == [True, True]
+
+
+def test_a_command_that_trains_in_no_cell_of_the_first_row_raises_its_error():
+    world = Table(outcome_of=lambda trial, size: Outcome.CRASHED)
+    with pytest.raises(CommandFailed, match="max_length 512"):
+        tabled(world)
+    assert len(world.launched) == 4
+
+
+def test_batch_sizes_beyond_the_data_set_are_those_of_the_data_set():
+    record = tabled(Table(dataset=3), {"batch_size": (1, 2, 4, 8)}, settings={"max_length": 512})
+    peaks = [cell.peak for cell in record.prediction.grid]
+    assert peaks[2] == peaks[3] != peaks[1]
+    clocked = tabled(
+        Table(dataset=3, clocked=True),
+        {"batch_size": (1, 8)},
+        settings={"max_length": 512},
+        gpu="l4",
+        gpu_memory=None,
+    )
+    (warning,) = [one for one in clocked.prediction.warnings if one.code == "batch-exceeds-dataset"]
+    assert warning.problem == "you asked for a batch of 8 and the data set has 3 samples"
+
+
+def test_a_command_without_a_place_for_a_batch_size_gets_no_table_of_them():
+    with pytest.raises(UsageError, match=r"no \{batch_size\}"):
+        tabled(
+            Table(),
+            {"batch_size": (1, 2)},
+            ("my-train", "--max-length", "9"),
+            batch_size_from="none",
+        )
+
+
+@pytest.mark.parametrize(("extra", "in_tokens"), [(0, True), (1, False)])
+def test_the_speed_is_in_tokens_where_one_side_is_the_length_of_the_samples(extra, in_tokens):
+    record = tabled(Table(clocked=True, extra=extra), gpu="a100-40gb", gpu_memory=None)
+    one, other = (at(record, batch_size=8, max_length=length) for length in (512, 1024))
+    assert one.samples_per_s.value > other.samples_per_s.value
+    if in_tokens:
+        assert one.tokens_per_s.value == 512 * one.samples_per_s.value
+        assert other.tokens_per_s.value == 1024 * other.samples_per_s.value
+        assert "tokens/s" in headline(record).sentence
+    else:
+        assert one.tokens_per_s is None and "samples/s" in headline(record).sentence
+
+
+def test_a_setting_that_changes_neither_memory_nor_time_is_named_and_one_that_does_is_not():
+    command = (*COMMAND, "--num-workers", "{num_workers}")
+    sides = {"num_workers": (0, 2, 4), "max_length": (512, 1024)}
+    found = tabled(Table(clocked=True), sides, command, settings={"batch_size": 2}).prediction
+    (warning,) = [one for one in found.warnings if one.code == "changes-nothing"]
+    assert (
+        warning.problem == "num_workers changes nothing: memory and time are the same at 0, 2 and 4"
+    )
+    assert not [one for one in tabled(Table()).prediction.warnings if one.code == "changes-nothing"]
+
+
+@pytest.mark.parametrize("values", [(), tuple(range(1, 402))])
+def test_a_table_of_no_cells_or_of_hundreds_is_refused(values):
+    with pytest.raises(UsageError, match=f"a grid of {len(values)} combinations"):
+        tabled(Table(), {"batch_size": values})

@@ -1,0 +1,104 @@
+"""Evaluations that are longer than the training that a trial makes, and whose operations depend on
+the batch size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pytest
+from world import GIB, MIB, World, work
+
+from brimful import predict
+from brimful.measure import traces
+from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step
+
+ASKED = ("my-train", "--batch-size", "100")
+
+
+@dataclass
+class Generates(World):
+    """Each sample of an evaluation's batch is looked at by itself, `looks` times."""
+
+    linear: int = 100 * MIB
+    looks: int = 3
+    share: float = 0.1  # of what the training takes
+    sees: bool = True
+
+    def rows(self, size: int) -> list[Row]:
+        rows: list[Row] = [Malloc(1, self.fixed, "aten.randn"), Phase("train")]
+        for step in range(1, 5):
+            rows += [Malloc(10 * step, self.linear * size, "aten.mm"), Free(10 * step), Step(step)]
+        each = int(self.share * self.linear * size)
+        looked = [
+            row
+            for at in range(self.looks * size)
+            for row in (Malloc(100 + at, each, "aten.eq"), Free(100 + at))
+        ]
+        return rows + ([Phase("eval"), *looked] if self.sees else [])
+
+    def _imaginary(self, trial, size, folder):
+        self.sees = trial.see_eval
+        seen = super()._imaginary(trial, size, folder)
+        train = seen.phases.get("train")
+        if train is None:
+            return seen
+        small = replace(train, allocated_bytes=int(self.share * train.allocated_bytes))
+        return replace(
+            seen, phases={"train": train, "eval": small} if self.sees else {"train": train}
+        )
+
+
+def found(world):
+    return work(world, predict, ASKED, gpu_memory="40GiB").prediction
+
+
+def test_what_a_trial_has_shown_whole_others_leave_out_and_their_traces_can_be_compared():
+    world = Generates()
+    answer = found(world)
+    assert [(trial.settings["batch_size"], trial.see_eval) for trial in world.launched[:2]] == [
+        (5, True),
+        (100, True),
+    ]
+    assert not any(trial.see_eval for trial in world.launched[2:])
+    assert answer.exact and len(world.launched) <= 4
+    assert answer.phases.keys() >= {"train", "eval"}, "the size in question is seen whole"
+    assert any(one.code == "evaluation-seen-once" for one in answer.warnings)
+    assert answer.largest_batch_size == found(World(linear=100 * MIB)).largest_batch_size
+
+
+@pytest.mark.parametrize(
+    "world", [Generates(share=0.9), Generates(looks=0)], ids=["large", "short"]
+)
+def test_an_evaluation_that_is_large_or_short_is_seen_at_every_size(world):
+    answer = found(world)
+    assert all(trial.see_eval for trial in world.launched)
+    assert not any(one.code == "evaluation-seen-once" for one in answer.warnings)
+
+
+def test_where_such_a_command_does_not_fit_remedies_are_named_and_their_trials_leave_the_evaluation_out():
+    world = Generates(fixed=GIB)
+    answer = work(world, predict, ASKED, gpu="rtx3070").prediction
+    assert answer.verdict == "does_not_fit" and answer.breakdown is not None
+    assert answer.what_if is not None and answer.what_if.remedies
+    assert not any(trial.see_eval for trial in world.launched if trial.what_ifs)
+
+
+def test_a_trace_too_large_to_be_kept_is_read_for_what_it_shows_and_not_for_each_who_asks(
+    monkeypatch,
+):
+    read: list[str] = []
+
+    def decoded(path, *rest):
+        read.append(path.parent.name)
+        return original(path, *rest)
+
+    original = traces._decoded
+    monkeypatch.setattr(traces, "_decoded", decoded)
+    monkeypatch.setattr(traces, "_KEPT_BYTES", 0)
+    world = Generates()
+    found(world)
+    often = Counter(read)
+    assert [often[f"trial-{number:03}"] for number in (1, 2, 3)] == [4, 2, 1]
+    assert len(often) == len(world.launched) == 3

@@ -1,0 +1,517 @@
+"""`predict` in worlds where the truth is known."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from world import GIB, MIB, WORLDS, World, reporting, work
+
+from brimful import predict
+from brimful.errors import CommandFailed, DoesNotFit, TrialFailed, UsageError
+from brimful.show.headline import of_prediction
+from brimful.show.text import limited_text
+from brimful.units import format_duration
+from brimful.values import Failure, Outcome, Source
+from brimful_inside.simulator.trace import Free, Malloc
+
+SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def predicted(world, batch_size="{batch_size}", *limits, gpu_memory="4GiB"):
+    return work(
+        world, predict, ("my-train", "--batch-size", batch_size), *limits, gpu_memory=gpu_memory
+    ).prediction
+
+
+def failing_above(last, **more):
+    return World(outcome_of=lambda trial, size: Outcome.CRASHED if size > last else None, **more)
+
+
+def codes(prediction):
+    return {warning.code for warning in prediction.warnings}
+
+
+def test_an_error_that_the_search_meets_at_several_sizes_is_noted_once():
+    record = work(failing_above(100, dataset=4000), predict, gpu_memory="4GiB")
+    assert sum(one.outcome is Outcome.CRASHED for one in record.trials) > 1
+    noted = [one for one in record.notes if one.code == "script-error"]
+    assert len(noted) == 1 and noted[0].problem.count("at batch_size") == 1
+
+
+def test_an_error_whose_words_begin_another_is_noted_as_well():
+    def failed(seen):
+        if seen.outcome is not Outcome.CRASHED:
+            return seen
+        message = "too many rows" if len(met) % 2 else "too many rows and columns"
+        met.append(message)
+        return replace(
+            seen, failure=Failure("crashed", "ValueError", message, "", "", "train", 0, False)
+        )
+
+    met = []
+    record = work(reporting(failed, failing_above(100, dataset=4000)), predict, gpu_memory="4GiB")
+    noted = [one.problem for one in record.notes if one.code == "script-error"]
+    assert len(met) > 2 and len(noted) == 2
+    assert "rows and columns" in noted[0] and "and columns" not in noted[1]
+
+
+@SLOW
+@given(WORLDS, st.integers(1, 5000))
+def test_a_verdict_and_the_largest_batch_size_obey_one_rule_of_fitting(world, asked):
+    found = predicted(world, str(asked))
+    assert found.batch_size == asked, "what was asked is what is answered"
+    _, high = found.peak.device_interval_bytes
+    assert found.verdict == "fits" or high > found.budget.bytes
+    effective = asked if world.dataset is None else min(asked, world.dataset)
+    largest = found.largest_batch_size
+    if found.verdict == "fits":
+        assert largest is not None and largest >= effective
+    if largest is not None:
+        assert world.dataset is None or largest <= world.dataset
+        at_it, left_open = predicted(world, str(largest)), predicted(world, "{batch_size}")
+        assert (at_it.verdict, at_it.largest_batch_size) == ("fits", largest), (
+            "one question, one answer"
+        )
+        assert (left_open.verdict, left_open.batch_size) == ("fits", largest)
+    if world.dataset is not None and asked > world.dataset:
+        assert "batch-exceeds-dataset" in codes(found)
+
+
+@dataclass
+class Bent(World):
+    """Beyond `kink_at` there are further operations, and the script rounds the batch up to
+    multiples of `rounds_to`.
+    """
+
+    rounds_to: int = 1
+
+    def rows(self, size):
+        return super().rows(-(-size // self.rounds_to) * self.rounds_to)
+
+
+BENT = st.builds(
+    Bent,
+    fixed=st.integers(1 * MIB, 700 * MIB),
+    linear=st.sampled_from([64 * 1024, MIB, 7 * MIB, 31 * MIB]),
+    quadratic=st.sampled_from([0, 4096, 200_000]),
+    kink_at=st.integers(1, 600),
+    kink_bytes=st.sampled_from([64 * 1024, MIB, 20 * MIB]),
+    rounds_to=st.sampled_from([1, 1, 2, 3, 8]),
+    dataset=st.just(None),
+)
+
+
+@settings(SLOW, max_examples=10)
+@example(Bent(MIB, 7 * MIB, 4096, 40, MIB, dataset=None), "100%", 5000)
+@example(
+    Bent(MIB, 65536, 0, 1, 65536, dataset=None, rounds_to=8), "100%", 40_000
+)  # sizes side by side take the same
+@example(
+    Bent(700 * MIB, 65536, 0, 1, 65536, dataset=None, rounds_to=8), "50%", 1
+)  # all sizes that may be tried first do
+@example(
+    Bent(MIB, 65536, 0, 2, 65536, dataset=None, rounds_to=2), "100%", 8
+)  # what the search tries there is odd
+@example(
+    Bent(MIB, 7 * MIB, 200_000, 166, MIB, dataset=None, rounds_to=3), "90%", 1
+)  # five of six sizes tried are 2 above a multiple
+@example(
+    Bent(MIB, 65536, 4096, 65, 65536, dataset=None, rounds_to=8), "100%", 111
+)  # rounded, and beyond 65 more of it
+@example(
+    Bent(700 * MIB, 7 * MIB, 4096, 45, 65536, dataset=None), "50%", 1
+)  # 71 reserves more than 72
+@example(
+    Bent(700 * MIB, 65536, 200_000, 17, MIB, dataset=None, rounds_to=3), "90%", 9
+)  # a parabola falls
+@example(
+    Bent(MIB, MIB, 4096, 21, 20 * MIB, dataset=None, rounds_to=8), "100%", 167
+)  # 160, 165, 170: eights or fives
+@example(
+    Bent(30314130, 7 * MIB, 0, 438, 20 * MIB, dataset=None), "97%", 439
+)  # three sizes beyond the bend are too large
+@example(
+    Bent(MIB, 65536, 0, 119, 20 * MIB, dataset=None, rounds_to=3), "100%", 1
+)  # 276, 278 and 280 lie on a line
+@given(BENT, st.sampled_from(["100%", "97%", "90%", "50%"]), st.integers(1, 5000))
+def test_where_memory_bends_the_largest_size_is_the_same_however_it_was_asked(
+    world, budget, anywhere
+):
+    def asked(size):
+        words = ("my-train", "--batch-size", str(size))
+        return work(replace(world, launched=[]), predict, words, budget=budget, gpu_memory="4GiB")
+
+    try:
+        left_open = asked("{batch_size}").prediction
+    except DoesNotFit:
+        assert asked(1).prediction.verdict != "fits"
+        return
+    largest = left_open.largest_batch_size
+    sizes = {max(1, largest - 1), largest + 1, largest + 2, anywhere}
+    answers = {size: asked(size).prediction for size in sizes}
+    if any(
+        "no trials were left" in warning.problem
+        for one in (left_open, *answers.values())
+        for warning in one.warnings
+    ):
+        return  # then the answers may differ, and say why
+    assert {size: one.largest_batch_size for size, one in answers.items()} == dict.fromkeys(
+        sizes, largest
+    )
+    for size, one in answers.items():
+        assert (one.verdict == "fits") == (size <= largest) or "a-larger-one-fits" in codes(one)
+
+
+@dataclass
+class Lucky(World):
+    """Above 200 samples the script holds 2 GiB more, but not at 300."""
+
+    def rows(self, size):
+        rows = super().rows(size)
+        return (
+            [*rows[:2], Malloc(5, 2 * GIB, "aten.cat"), *rows[2:]]
+            if size > 200 and size != 300
+            else rows
+        )
+
+
+def test_where_a_larger_size_fits_again_the_answer_to_it_says_that_smaller_ones_do_not():
+    world = Lucky(linear=8 * MIB, dataset=None)
+    left_open, within, beyond = (predicted(world, size) for size in ("{batch_size}", "250", "300"))
+    assert (left_open.largest_batch_size, within.largest_batch_size, within.verdict) == (
+        200,
+        200,
+        "does_not_fit",
+    )
+    assert (beyond.verdict, beyond.largest_batch_size) == ("fits", 300)
+    (warning,) = [one for one in beyond.warnings if one.code == "a-smaller-one-does-not-fit"]
+    assert warning.problem == "batch size 300 fits, and 201 does not"
+    assert "a-smaller-one-does-not-fit" not in codes(left_open) | codes(within)
+
+
+def test_a_size_that_was_promised_and_does_not_fit_sends_the_search_half_way_back():
+    """Sizes change at 40, and the three small traces know nothing of it."""
+    world = World(
+        fixed=MIB, linear=7 * MIB, quadratic=4096, kink_at=40, kink_bytes=MIB, dataset=None
+    )
+    largest = predicted(world).largest_batch_size
+    assert (
+        predicted(world, str(largest)).verdict == "fits"
+        and predicted(world, str(largest + 10)).verdict != "fits"
+    )
+    assert predicted(world, "21").largest_batch_size == largest
+
+
+def timed(world):
+    """The same world, whose first trial that is asked to times its loader."""
+
+    def changed(result):
+        loaders = [replace(result.reports[0].loaders[0], workers=2, rates={"1": 500.0, "2": 900.0})]
+        return (
+            replace(result, reports=(replace(result.reports[0], loaders=loaders),))
+            if result.trial.time_loader
+            else result
+        )
+
+    return reporting(changed, world)
+
+
+def test_one_trial_times_the_loader_in_batches_of_the_size_in_question_and_the_headline_sets_it_beside_the_card():
+    world = timed(World(dataset=640))
+    found = work(
+        world, predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb", samples=6_400
+    ).prediction
+    assert [trial.time_loader for trial in world.launched][:2] == [64, None]
+    assert (found.loading.one_worker.value, found.loading.all_workers.value) == (500, 900)
+    left_open = timed(World(dataset=640))
+    assert work(left_open, predict, gpu_memory="4GiB").prediction.loading.card is None
+    assert left_open.launched[0].time_loader == 256
+
+
+@SLOW
+@given(WORLDS, st.one_of(st.none(), st.integers(1, 500)))
+def test_an_open_batch_size_is_answered_with_the_largest_that_obeys_every_limit(world, most):
+    try:
+        found = predicted(world, "{batch_size}", most)
+    except DoesNotFit:
+        assert world.peak(1) + 600 * MIB > 0.8 * 4 * GIB, "one sample would have fitted"
+        return
+    assert found.verdict == "fits"
+    assert found.batch_size == found.largest_batch_size
+    assert most is None or found.largest_batch_size <= most
+    assert world.dataset is None or found.largest_batch_size <= world.dataset
+    assert found.limited_by in ("budget", "dataset", "max_batch_size")
+
+
+def test_a_size_fits_that_goes_on_with_its_cached_memory_given_back_and_the_times_are_named():
+    """Training's memory is cached when the evaluation asks for somewhat more: together they are
+    more than the card has.
+    """
+    world = World(linear=10 * MIB, eval_bytes=1950 * MIB)
+    found = predicted(world, "190")
+    assert found.verdict == "fits" and found.retries_per_step == 0.5
+    (warning,) = [warning for warning in found.warnings if warning.code == "gives-cache-back"]
+    assert "0.5 times a step" in warning.problem
+    longer = found.giving_back_s
+    assert longer.source is Source.ASSUMED and 0 < longer.low < longer.value < longer.high < 0.1
+    assert (
+        f"takes some {format_duration(longer.value)} (" in warning.explanation
+        and "assumed" in warning.explanation
+    )
+    assert not predicted(world, "20").retries_per_step
+
+
+def test_a_batch_size_that_does_not_fit_is_answered_with_how_much_it_would_take():
+    found = predicted(World(linear=100 * MIB), "100")
+    assert found.verdict == "does_not_fit"
+    assert found.peak.device_bytes > 4 * GIB, "the peak on a card as large as needed"
+
+
+@pytest.mark.parametrize(
+    ("world", "ignores"),
+    [(World(ignores=True), True), (World(cap=9), False)],
+    ids=["ignores", "caps"],
+)
+def test_a_script_that_ignores_the_batch_size_gives_a_warning_and_a_hidden_cap_does_not(
+    world, ignores
+):
+    assert ("ignores-batch-size" in codes(predicted(world, "64"))) is ignores
+
+
+@pytest.mark.parametrize("asked", ["64", "{batch_size}"])
+@pytest.mark.parametrize("cap", [2, 16])
+def test_sizes_that_are_ignored_end_the_search_and_none_is_called_the_largest(asked, cap):
+    world = World(cap=2) if cap == 2 else World(ignores=True)
+    found = predicted(world, asked)
+    assert found.ignores_batch_size and found.largest_batch_size is None and not found.nothing_fits
+    assert len(world.launched) <= 3
+    sentence = of_prediction(found).sentence
+    assert (
+        sentence.startswith("The script ignores the batch size")
+        and f"trains on batches of {cap}" in sentence
+    )
+    assert "; that fits" in sentence and "largest" not in sentence
+
+
+def test_a_cap_or_the_data_set_below_the_size_asked_is_what_the_headline_says():
+    sentence = of_prediction(predicted(World(cap=9), "64")).sentence
+    assert sentence.startswith(
+        "Batch size 64 is not in force: the script's loader makes batches of 9 at most; that fits"
+    )
+    found = predicted(World(cap=9), "{batch_size}")
+    assert found.batch_size == found.largest_batch_size == 9 and found.limited_by == "loader"
+    sentence = of_prediction(predicted(World(dataset=40), "64")).sentence
+    assert sentence.startswith(
+        "Batch size 64 is not in force: the data set has 40 samples; that fits"
+    )
+
+
+@pytest.mark.parametrize(("asked", "warned"), [("64", True), ("{batch_size}", True), ("8", False)])
+def test_a_hidden_cap_is_a_warning_to_those_who_ask_beyond_it(asked, warned):
+    found = predicted(World(cap=9), asked)
+    caps = [warning for warning in found.warnings if warning.code == "hidden-cap"]
+    assert bool(caps) is warned
+    assert not caps or "gives batches of 9" in caps[0].problem
+
+
+def test_a_command_without_a_place_for_the_batch_size_is_predicted_as_it_stands():
+    world = World()
+    found = work(world, predict, ("my-train", "--epochs", "3"), gpu_memory="4GiB").prediction
+    assert (found.verdict, found.batch_size, found.largest_batch_size) == ("fits", None, None)
+    assert "no-batch-size" in codes(found)
+    assert len(world.launched) == 1
+
+
+def test_a_size_that_crashes_when_it_is_the_one_asked_for_is_an_error_and_no_prediction():
+    with pytest.raises(CommandFailed):
+        predicted(failing_above(40, linear=20 * MIB, kink_at=10, kink_bytes=MIB), "2000")
+    with pytest.raises(CommandFailed):  # and it is not promised by its memory
+        predicted(failing_above(300, linear=64 * 1024), "320", gpu_memory="8GiB")
+
+
+@pytest.mark.parametrize("asked", ["24", "{batch_size}"])
+def test_a_host_that_is_out_of_memory_says_nothing_about_a_card(asked):
+    world = World(outcome_of=lambda trial, size: Outcome.OUT_OF_HOST_MEMORY)
+    with pytest.raises(DoesNotFit, match="ran out of host memory"):
+        work(world, predict, ("my-train", "--batch-size", asked), gpu_memory="4GiB")
+    assert len(world.launched) == 1
+
+
+def test_where_no_size_fits_the_error_names_the_command_that_shows_what_would_make_it_fit():
+    with pytest.raises(DoesNotFit, match="no batch size fits") as error:
+        work(World(fixed=6 * GIB), predict, gpu_memory="4GiB")
+    words = shlex.split(error.value.suggestion.partition(" -- ")[2])
+    asked = work(World(fixed=6 * GIB), predict, words, gpu_memory="4GiB").prediction
+    assert asked.verdict == "does_not_fit" and asked.what_if is not None
+
+
+def test_without_a_card_there_is_nothing_to_predict_for():
+    with pytest.raises(UsageError, match="no card"):
+        work(World(), predict)
+
+
+@pytest.mark.parametrize(
+    ("unit", "asked"), [(2, "{batch_size}"), (2, "12"), (4, "4"), (4, "{batch_size}"), (8, "24")]
+)
+def test_a_script_that_takes_groups_alone_is_searched_among_their_multiples_whatever_was_asked(
+    unit, asked
+):
+    world = World(
+        outcome_of=lambda trial, size: Outcome.CRASHED if size % unit else None, linear=20 * MIB
+    )
+    record = work(world, predict, ("my-train", "--batch-size", asked), gpu_memory="4GiB")
+    found = record.prediction
+    largest = found.largest_batch_size
+    assert found.exact and largest % unit == 0
+    failed = [
+        size for trial in world.launched if (size := int(trial.settings["batch_size"])) % unit
+    ]
+    assert len(failed) <= 2
+    for size, fits in ((largest, True), (largest + unit, False)):
+        assert (predicted(World(linear=20 * MIB), str(size)).verdict == "fits") is fits
+    assert "multiples" in {note.code for note in record.notes}
+
+
+def test_a_trial_without_a_step_that_its_time_limit_ended_is_not_tried_again_at_another_size():
+    world = World(outcome_of=lambda trial, size: Outcome.TIMED_OUT)
+    with pytest.raises(TrialFailed, match="time limit"):
+        work(world, predict, gpu_memory="4GiB")
+    assert len(world.launched) == 1
+
+
+def test_a_script_that_fails_at_every_small_size_raises_its_first_failure():
+    world = World(outcome_of=lambda trial, size: Outcome.CRASHED)
+    with pytest.raises(CommandFailed):
+        work(world, predict, ("my-train", "--batch-size", "64"), gpu_memory="4GiB")
+    assert [trial.settings["batch_size"] for trial in world.launched] == [5, 8]
+
+
+@pytest.mark.parametrize("last", [40, 300])
+def test_a_script_that_fails_above_some_size_is_what_limits_the_answer_in_its_verdict_and_rows(
+    last,
+):
+    world = failing_above(last, linear=64 * 1024)
+    found = predicted(world, gpu_memory="8GiB")
+    assert (
+        found.verdict == "fits"
+        and 0.9 * last <= found.batch_size == found.largest_batch_size <= last
+    )
+    ceiling = min(
+        size for trial in world.launched if (size := int(trial.settings["batch_size"])) > last
+    )
+    assert found.limited_by.startswith(
+        f"the script itself, which fails at batch size {ceiling:,}: "
+    )
+    sentence = (
+        "it is the largest that ran, limited by the script itself, which fails at batch size "
+        f"{ceiling:,}"
+    )
+    assert sentence in of_prediction(found).sentence
+    assert "the script itself" in limited_text(found.limited_by)
+
+
+def test_where_a_stream_has_no_whole_batch_its_data_limit_the_answer_and_not_the_script():
+    def dropped(seen):
+        if int(seen.trial.settings["batch_size"]) <= 98:
+            return seen
+        report = seen.reports[0]
+        loader = replace(report.loaders[0], role="eval", batches_seen=0, drop_last=True, batches=[])
+        return replace(
+            seen, outcome=Outcome.NO_STEP, reports=(replace(report, steps=0, loaders=[loader]),)
+        )
+
+    found = predicted(reporting(dropped, World(linear=64 * 1024, dataset=None)), gpu_memory="8GiB")
+    assert 94 <= found.batch_size <= 98
+    assert re.fullmatch(r"the data set, which gives no batch at batch size \d+", found.limited_by)
+    with pytest.raises(TrialFailed, match="gave no batch") as caught:
+        predicted(
+            reporting(
+                lambda seen: dropped(
+                    replace(seen, trial=replace(seen.trial, settings={"batch_size": 99}))
+                )
+            )
+        )
+    assert "drop_last" in caught.value.explanation
+
+
+@pytest.mark.parametrize(
+    ("drops", "explanation"), [(True, "nothing trains"), (False, "would train with batches of 100")]
+)
+def test_a_batch_above_the_data_set_is_a_warning_with_what_the_loader_gives_then(
+    drops, explanation
+):
+    def dropping(seen):
+        loaders = [replace(loader, drop_last=drops) for loader in seen.reports[0].loaders]
+        return replace(seen, reports=(replace(seen.reports[0], loaders=loaders),))
+
+    found = predicted(reporting(dropping, World(dataset=100)), "101")
+    (warning,) = [warning for warning in found.warnings if warning.code == "batch-exceeds-dataset"]
+    assert explanation in warning.explanation
+
+
+def test_a_size_that_does_not_fit_below_one_that_does_is_explained():
+    class Uneven(World):
+        """From 30 to 39 samples a large temporary is made, and from 90 on another small one: no
+        model holds for all.
+        """
+
+        def rows(self, size):
+            rows = super().rows(size)
+            nbytes = 90 * MIB * size if 30 <= size < 40 else 512 if size >= 90 else 0
+            return [
+                *rows[:2],
+                *([Malloc(50, nbytes, "aten.cat"), Free(50)] if nbytes else []),
+                *rows[2:],
+            ]
+
+    found = work(
+        Uneven(linear=10 * MIB),
+        predict,
+        ("my-train", "--batch-size", "39"),
+        100,
+        budget="90%",
+        gpu_memory="4GiB",
+    ).prediction
+    assert (found.verdict, found.largest_batch_size) == ("does_not_fit", 100)
+    assert "a-larger-one-fits" in codes(found)
+    found = predicted(World(linear=10 * MIB), "390")
+    assert found.verdict == "does_not_fit" and found.largest_batch_size < 390
+    assert "a-larger-one-fits" not in codes(found)
+
+
+def test_all_of_an_imaginary_card_is_the_budget_since_what_is_uncertain_is_in_the_interval():
+    found = predicted(World())
+    assert found.budget.bytes == found.budget.free_bytes == 4 * GIB
+    assert 0.9 * 4 * GIB < found.peak.device_interval_bytes[1] <= 4 * GIB or found.retries_per_step
+
+
+def warned(growth, size="64"):
+    found = predicted(reporting(growth=growth), size)
+    assert found.verdict == "fits"
+    return [warning for warning in found.warnings if warning.code == "memory-grows"]
+
+
+@pytest.mark.parametrize(("length", "fits"), [(20, True), (125, False)])
+def test_an_evaluation_that_keeps_its_outputs_is_warned_of_and_found_not_to_fit_where_it_will_not(
+    length, fits
+):
+    (warning,) = warned({"eval": 75 * MIB, "eval_seen": 2, "eval_length": length})
+    assert (
+        f"2 of {length} batches" in warning.problem
+        and ("does not fit" in warning.explanation) is not fits
+    )
+
+
+def test_steps_that_leave_memory_are_warned_of_and_numbers_are_not():
+    assert warned({"train": 34 * MIB})[0].problem == "each step leaves 34.0 MiB more on the card"
+    (warning,) = warned({"train": 34 * MIB}, "2000")
+    assert warning.problem.startswith(
+        "each step leaves 34.0 MiB more on the card (at a batch size of "
+    ), "one that was traced"
+    assert warned({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 125}) == []
+    assert warned({}) == []

@@ -1,0 +1,237 @@
+"""`tune` and `predict` on an imaginary card with a clock, in worlds where the truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from world import MIB, World, chosen, reporting, work
+
+from brimful import predict, tune
+from brimful.errors import UsageError
+from brimful.values import Objective, Source
+from brimful_inside.simulator.roofline import Kernel
+from brimful_inside.simulator.trace import Free, Malloc, Row
+from brimful_inside.wire import WorstBatch
+
+
+@dataclass
+class Clocked(World):
+    """Its steps run 200 small kernels, and one that grows with the batch: 1 ms at about 1000
+    samples on an A100.
+    """
+
+    bytes_per_sample: int = 1_200_000
+
+    def rows(self, size: int) -> list[Row]:
+        small = [Kernel("aten.add.Tensor", "memory", 0, 1000)] * 200
+        large = Kernel("aten.relu.default", "memory", 0, self.bytes_per_sample * size)
+        return [*super().rows(size), *small, large]  # type: ignore[list-item]
+
+
+def test_the_predicted_knee_is_the_plan_where_it_fits():
+    record = work(Clocked(dataset=None), tune, gpu="a100-40gb")
+    plan, size = record.plan, chosen(record)
+    assert record.memory.largest_batch_size > 20_000
+    assert 10_000 < size < 30_000, "200 launches of 25 us are 3 % of a step of about 170 ms"
+    assert plan.objective is Objective.FASTEST and plan.verified, "the size itself was traced"
+    assert plan.samples_per_s.source is Source.PREDICTED
+    assert plan.samples_per_s.low < plan.samples_per_s.value < plan.samples_per_s.high
+    assert record.speed.knee_batch_size == size
+    row = next(row for row in plan.settings if row.name == "batch_size")
+    assert row.source is Source.PREDICTED and row.why.startswith("predicted")
+    assert "predicted-speed" in {warning.code for warning in plan.warnings}
+
+
+def test_batches_of_different_numbers_of_samples_count_with_their_mean():
+    """A batch sampler with a limit of tokens: the batch that a trial repeats has 64 short samples,
+    a mean one 16.
+    """
+    worst = WorstBatch(
+        4096, 4096, True, "the batch sampler's batches differ", samples=64, mean_samples=16.0
+    )
+    plain, mean = (
+        work(
+            reporting(world=Clocked(dataset=4096), worst_batch=one),
+            predict,
+            ("my-train", "--batch-size", "64"),
+            gpu="l4",
+        )
+        for one in (None, worst)
+    )
+    speed = mean.prediction.speed
+    assert speed.step_s == plain.prediction.speed.step_s, "steps are those that ran"
+    assert speed.samples_per_s.value == pytest.approx(
+        plain.prediction.speed.samples_per_s.value / 4
+    )
+    assert (mean.prediction.epoch.steps, mean.prediction.epoch.samples_per_step) == (4096 // 16, 16)
+    assert any("a mean batch's samples" in one for one in speed.notes)
+
+
+def test_a_knee_beyond_what_fits_leaves_the_largest():
+    record = work(Clocked(dataset=None, linear=220 * MIB), tune, gpu="a100-40gb")
+    assert chosen(record) == record.memory.largest_batch_size
+    assert "fastest" in next(row.why for row in record.plan.settings if row.name == "batch_size")
+
+
+def test_the_largest_and_the_size_asked_for_can_still_be_had():
+    largest = work(Clocked(dataset=300), tune, gpu="a100-40gb", objective="largest")
+    assert chosen(largest) == 300
+    assert largest.plan.samples_per_s is None
+    fit = work(
+        Clocked(), tune, ("my-train", "--batch-size", "37"), gpu="a100-40gb", objective="fit"
+    )
+    assert chosen(fit) == 37
+
+
+def test_without_rows_of_a_clock_the_largest_is_taken_with_a_warning():
+    record = work(World(dataset=300), tune, gpu="a100-40gb")
+    assert chosen(record) == 300
+    assert {"no-clock", "speed-not-judged"} <= {warning.code for warning in record.plan.warnings}
+
+
+def test_a_card_of_which_only_the_memory_is_known_cannot_be_asked_for_the_fastest():
+    with pytest.raises(UsageError, match="only the memory"):
+        work(Clocked(), tune, gpu_memory="20GiB", objective="fastest")
+    record = work(Clocked(dataset=300), tune, gpu_memory="20GiB")
+    assert (chosen(record), record.plan.objective) == (300, Objective.LARGEST)
+
+
+def test_predict_answers_speed_knee_and_what_binds():
+    found = work(
+        Clocked(dataset=4096), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb"
+    ).prediction
+    speed = found.speed
+    assert speed is not None and speed.batch_size == 64
+    assert speed.curve[-1].batch_size == found.largest_batch_size == 4096
+    assert speed.bound_by["launches"] > 0.8
+    assert speed.step_s.value == pytest.approx(201 * 25e-6, rel=0.05)
+    assert speed.samples_per_s.value == pytest.approx(64 / speed.step_s.value)
+    assert {"add", "relu"} == {kernel.op for kernel in speed.kernels}
+
+
+def test_predict_says_why_there_is_no_speed():
+    on_any = work(
+        Clocked(), predict, ("my-train", "--batch-size", "64"), gpu_memory="20GiB"
+    ).prediction
+    assert on_any.speed is None and "no-clock" in {warning.code for warning in on_any.warnings}
+    no_step = work(World(), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb").prediction
+    assert no_step.speed is None and any(
+        "no trial measured a step" in warning.problem for warning in no_step.warnings
+    )
+
+
+def test_a_size_that_does_not_fit_has_a_time_and_no_place_on_the_curve():
+    world = Clocked(dataset=None, linear=20 * MIB)
+    found = work(world, predict, ("my-train", "--batch-size", "9000"), gpu="a100-40gb").prediction
+    assert found.verdict == "does_not_fit" and found.speed.batch_size == 9000
+    assert found.speed.curve[-1].batch_size == found.largest_batch_size < 9000
+
+
+def test_samples_that_do_not_change_with_the_batch_while_the_work_does_count_as_the_batch_size():
+    """The loader is not seen, and what stands for the samples is another dimension."""
+    world = reporting(lambda seen: replace(seen, samples_per_step=35), Clocked(dataset=4096))
+    speed = work(
+        world, predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb"
+    ).prediction.speed
+    assert speed.samples_per_s.value == pytest.approx(64 / speed.step_s.value)
+    assert any("counted as the batch size" in note for note in speed.notes)
+    assert speed.curve[-1].value.value > speed.curve[0].value.value
+
+
+@pytest.mark.parametrize("asked", ["64", "{batch_size}"])
+def test_a_script_that_ignores_the_batch_size_has_the_samples_of_its_own_batch_in_a_step(asked):
+    """The cap lies below every size that is traced."""
+    found = work(
+        Clocked(cap=2), predict, ("my-train", "--batch-size", asked), gpu="a100-40gb"
+    ).prediction
+    assert found.ignores_batch_size and (found.epoch.samples_per_step, found.epoch.steps) == (
+        2,
+        5000,
+    )
+    assert found.speed.samples_per_s.value == pytest.approx(2 / found.speed.step_s.value)
+
+
+@dataclass
+class Summing(Clocked):
+    """As many batches as come to 256 samples make a step."""
+
+    def rows(self, size: int) -> list[Row]:
+        rows = super().rows(size)
+        kernels = [row for row in rows if isinstance(row, Kernel)]
+        batches = [
+            row
+            for number in range(256 // size)
+            for row in (Malloc(500 + number, 1000 * size, "aten.mm"), Free(500 + number))
+        ]
+        return (
+            [row for row in rows if not isinstance(row, Kernel)] + batches + kernels * (256 // size)
+        )
+
+    def _report(self, trial, size, steps, step_s, peak):
+        report = super()._report(trial, size, steps, step_s, peak)
+        count = 256 // size
+        return replace(
+            report, micro_batches_per_step=[count] * steps, samples_per_step=[count * size] * steps
+        )
+
+    def _sample(self, trial, size, folder, outcome, peak):
+        return replace(
+            super()._sample(trial, size, folder, outcome, peak), samples_per_step=256 // size * size
+        )
+
+
+def test_batches_summed_to_a_fixed_total_are_counted_and_no_knee_is_made_up():
+    asked = ("my-train", "--batch-size", "85")
+    found = work(Summing(linear=60 * MIB), predict, asked, 128, gpu="a100-40gb").prediction.speed
+    step = work(
+        Clocked(linear=60 * MIB), predict, asked, 128, gpu="a100-40gb"
+    ).prediction.speed.step_s.value
+    assert found.step_s.value == pytest.approx(3 * step, rel=0.05)
+    assert found.samples_per_s.value == pytest.approx(3 * 85 / found.step_s.value)
+    assert found.knee_batch_size is None and any("fixed total" in note for note in found.notes)
+    plan = work(
+        Summing(linear=60 * MIB),
+        tune,
+        ("my-train", "--batch-size", "{batch_size}"),
+        128,
+        gpu="a100-40gb",
+    ).plan
+    assert any("fixed total" in warning.problem for warning in plan.warnings)
+
+
+@dataclass
+class Accumulating(Clocked):
+    """Eight batches make a step, and from 10 samples in a batch two, as many as are left at the end
+    of an epoch.
+    """
+
+    def batches(self, size: int) -> int:
+        return 8 if size < 10 else 2
+
+    def rows(self, size: int) -> list[Row]:
+        rows = super().rows(size)
+        kernels = [row for row in rows if isinstance(row, Kernel)]
+        return [row for row in rows if not isinstance(row, Kernel)] + kernels * self.batches(size)
+
+    def _report(self, trial, size, steps, step_s, peak):
+        report, count = super()._report(trial, size, steps, step_s, peak), self.batches(size)
+        return replace(
+            report, micro_batches_per_step=[count] * steps, samples_per_step=[count * size] * steps
+        )
+
+    def _sample(self, trial, size, folder, outcome, peak):
+        return replace(
+            super()._sample(trial, size, folder, outcome, peak),
+            samples_per_step=self.batches(size) * size,
+        )
+
+
+def test_a_step_that_the_end_of_an_epoch_cuts_short_does_not_stand_for_the_others():
+    asked = ("my-train", "--batch-size", "64")
+    found = work(Accumulating(linear=50 * MIB), predict, asked, gpu="a100-40gb").prediction.speed
+    step = work(
+        Clocked(linear=50 * MIB), predict, asked, gpu="a100-40gb"
+    ).prediction.speed.step_s.value
+    assert found.step_s.value == pytest.approx(8 * step, rel=0.05)
+    assert found.samples_per_s.value == pytest.approx(8 * 64 / found.step_s.value)

@@ -1,0 +1,100 @@
+"""Whose error a failed trial's is, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from world import reporting, work
+
+from brimful import audit
+from brimful.errors import BrimfulError
+from brimful.values import Failure, Outcome
+
+ON_A_CARD, ON_THE_CPU = {"gpu_memory": "4GiB"}, {"device": "cpu"}
+
+
+def error(
+    where,
+    name="RuntimeError",
+    message="shapes differ",
+    approximations=None,
+    outcome=Outcome.CRASHED,
+    **more,
+) -> BrimfulError:
+    """What `audit` raises where its trial failed so."""
+    failure = Failure(
+        "crashed", name, message, "Traceback", "train.py:7 in main", "train", 0, False, **more
+    )
+    world = reporting(
+        lambda seen: replace(seen, outcome=outcome, failure=failure, exit_code=1),
+        approximations=approximations or {},
+    )
+    with pytest.raises(BrimfulError) as raised:
+        work(world, audit, ("my-train", "--batch-size", "64"), **where)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("raised_by", "problem", "suggestion"),
+    [
+        ("script", "the script raised an error", "run the command without brimful first"),
+        ("worker", "a worker of the script's DataLoader raised an error", "its own traceback"),
+        ("refused", "the command cannot be tried as it is, and ended", "start it as this says"),
+        ("sandbox", "a file call failed in the layer that keeps the writes", "a defect of brimful"),
+        ("brimful", "brimful raised an error of its own", "a defect of brimful"),
+        ("card", "the script raised an error", "run the command without brimful first"),
+    ],
+)
+def test_the_error_names_whose_it_is(raised_by, problem, suggestion):
+    found = error(ON_A_CARD, raised_by=raised_by)
+    assert found.problem.startswith(problem) and suggestion in found.suggestion
+    assert "RuntimeError: shapes differ (train.py:7 in main)" in found.problem
+
+
+def test_an_error_without_words_is_named_with_its_place():
+    assert (
+        "at batch_size 64: AssertionError (train.py:7 in main)"
+        in error(ON_A_CARD, "AssertionError", "").problem
+    )
+    assert "SystemExit" not in error(ON_A_CARD, "SystemExit", "").problem
+
+
+def test_what_the_imaginary_card_cannot_run_is_said_once_with_its_place():
+    said = "the imaginary GPU cannot run torch.foo at train.py:7 in main: it is not modelled"
+    unsupported = {"outcome": Outcome.UNSUPPORTED, "name": "Unsupported"}
+    assert error(ON_A_CARD, message=f"{said}\nmore", **unsupported).problem == said
+    other = error(ON_A_CARD, message="fbgemm needs a real card", **unsupported).problem
+    assert (
+        other == "the imaginary GPU does not have what the script called at train.py:7 in main: "
+        "fbgemm needs a real card"
+    )
+
+
+def test_an_operation_of_the_card_is_blamed_where_shapes_were_upper_bounds():
+    found = error(ON_A_CARD, raised_by="card", approximations={"nonzero": 3, "unique": 1})
+    assert found.problem.startswith("an operation on the imaginary card raised an error")
+    assert "nonzero, unique" in found.suggestion
+
+
+@pytest.mark.parametrize(("name", "points"), [("ZeroDivisionError", True), ("KeyError", False)])
+def test_an_error_that_values_can_cause_points_to_the_values_of_an_imaginary_card(name, points):
+    assert (
+        "are 0 where nobody can know them" in error(ON_A_CARD, name, "division by zero").suggestion
+    ) is points
+    assert "are 0" not in error(ON_THE_CPU, name, "division by zero").suggestion
+
+
+@pytest.mark.parametrize(
+    ("message", "points"),
+    [
+        ("Torch not compiled with CUDA enabled", True),
+        ("No supported gpu backend found!", True),
+        ("x", False),
+    ],
+)
+def test_a_script_that_wants_a_card_where_there_is_none_is_pointed_to_an_imaginary_one(
+    message, points
+):
+    assert ("--gpu a100-40gb" in error(ON_THE_CPU, "AssertionError", message).suggestion) is points
+    assert "--gpu a100-40gb" not in error(ON_A_CARD, "AssertionError", message).suggestion

@@ -1,0 +1,322 @@
+"""A whole run, with commands that need no torch: restarts with smaller sizes, exit codes, what it
+shows and keeps.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from dataclasses import replace
+
+import pytest
+
+from brimful import run
+from brimful.decide.run.smaller_batch_size import Known
+from brimful.errors import DiskFull, NoSuchCommand, UsageError
+from brimful.record import RecordWriter, latest, read_record
+from brimful.values import (
+    Attempt,
+    Command,
+    Failure,
+    Outcome,
+    PlannedSetting,
+    Record,
+    RunStarted,
+    Source,
+)
+from brimful.verbs.run import Passes, next_settings, nothing_trained, reason
+from brimful.verbs.session import Options
+from tests.brimful.measure.helper import REPORT
+
+#: Prints what it was started with; out of host memory above the size that is its second argument.
+SCRIPT = """
+import sys
+print("started", *sys.argv[1:], flush=True)
+if int(sys.argv[1]) > int(sys.argv[2]):
+    raise MemoryError
+"""
+
+
+class Notebook(Passes):
+    """Keeps what it is shown."""
+
+    def __init__(self):
+        self.messages: list[str] = []
+        self.out = b""
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def output(self, stream: str, data: bytes) -> None:
+        self.out += data if stream == "stdout" else b""
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.decode().splitlines()
+
+
+@pytest.fixture
+def user():
+    return Notebook()
+
+
+@pytest.fixture
+def trains(tmp_path, monkeypatch, user):
+    """trains(*words, **options): runs SCRIPT (or `script=`) with these words."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str, script: str = SCRIPT, **more) -> Record:
+        (tmp_path / "train.py").write_text(textwrap.dedent(script))
+        options = Options(home=tmp_path / "home")
+        return run(
+            [sys.executable, "train.py", *words],
+            device="cpu",
+            options=options,
+            watcher=user,
+            **more,
+        )
+
+    return call
+
+
+def sizes(record: Record, name: str = "batch_size") -> list[object]:
+    assert record.run is not None
+    return [next(s.effective for s in a.settings if s.name == name) for a in record.run.attempts]
+
+
+def ended(record: Record) -> tuple[Outcome, int]:
+    assert record.run is not None and record.run.ended is not None
+    return record.run.ended.outcome, record.run.ended.exit_code
+
+
+def test_out_of_memory_goes_on_with_smaller_sizes_until_it_fits(trains, user):
+    record = trains("{batch_size}", "20", settings={"batch_size": 64})
+    assert user.lines == ["started 64 20", "started 32 20", "started 16 20"]
+    assert sizes(record) == [64, 32, 16] and ended(record) == (Outcome.COMPLETED, 0)
+    assert record.closed is not None and record.closed.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "settings", "started", "changed"),
+    [
+        ("20", {"batch_size": 64, "accumulation": 3}, ["64 20 3", "32 20 6", "16 20 12"], []),
+        ("60", {"batch_size": 97}, ["97 60 1", "48 60 2"], ["from 97 samples to 96"]),
+        ("10", {"batch_size": 50}, ["50 10 1", "24 10 2", "10 10 5"], ["from 50 samples to 48"]),
+    ],
+)
+def test_accumulation_keeps_the_effective_batch_as_far_as_whole_numbers_can(
+    trains, user, limit, settings, started, changed
+):
+    record = trains("{batch_size}", limit, "{accumulation}", settings=settings)
+    assert user.lines == [f"started {words}" for words in started]
+    problems = [note.problem for note in record.notes if note.code == "effective-batch"]
+    assert problems == [f"an update of each rank goes {change}" for change in changed]
+
+
+def test_the_script_resumes_from_the_second_attempt_on(trains, user):
+    words = ("{batch_size}", "40", "{resume}")
+    record = trains(*words, settings={"batch_size": 64}, resume_with="--resume 'the last'")
+    assert user.lines == ["started 64 40", "started 32 40 --resume the last"]
+    assert [a.resumed for a in record.run.attempts] == [None, True]  # type: ignore[union-attr]
+    assert not [note for note in record.notes if note.code == "starts-over"]
+
+
+def test_without_a_place_to_resume_or_accumulate_each_restart_says_so_and_explains_it_once(
+    trains, user
+):
+    record = trains("{batch_size}", "20", settings={"batch_size": 64})
+    problems = [note.problem for note in record.notes if note.code == "effective-batch"]
+    assert problems[0] == "an update of each rank goes from 64 samples to 32"
+    assert [a.resumed for a in record.run.attempts] == [None, False, False]  # type: ignore[union-attr]
+    assert sum("STARTS OVER" in message for message in user.messages) == 2
+    assert sum("--resume-with" in message for message in user.messages) == 1
+
+
+def test_an_open_placeholder_is_refused_with_why_no_plan_sets_it(trains, user):
+    with pytest.raises(UsageError) as caught:
+        trains("{batch_size}", "20")
+    assert "left no plan" in caught.value.explanation
+
+
+def test_of_a_flag_given_twice_the_last_counts_and_the_user_is_shown_so(trains, user):
+    trains("--batch-size", "64", "--batch-size", "32", script="pass")
+    assert any(
+        "stands there 2 times, and the last one counts" in message for message in user.messages
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "started", "why"),
+    [
+        (("{batch_size}", "0"), {"settings": {"batch_size": 4}}, [4, 2, 1], "nothing smaller"),
+        (
+            ("{batch_size}", "0"),
+            {"settings": {"batch_size": 4}, "max_restarts": 1},
+            [4, 2],
+            "--max-restarts",
+        ),
+        (("64", "0"), {}, [64], "{batch_size}"),
+    ],
+)
+def test_a_run_that_gets_no_smaller_does_not_fit_and_says_why(
+    trains, user, words, more, started, why
+):
+    record = trains(*words, **more)
+    assert user.lines == [f"started {size} 0" for size in started]
+    assert ended(record) == (Outcome.OUT_OF_HOST_MEMORY, 3)
+    assert why in record.run.ended.message  # type: ignore[union-attr]
+
+
+def test_a_failure_of_the_scripts_own_is_not_repeated(trains, user):
+    record = trains(
+        "{batch_size}", "9", settings={"batch_size": 4}, script=SCRIPT + "raise KeyError('of mine')"
+    )
+    assert user.lines == ["started 4 9"]
+    assert ended(record) == (Outcome.CRASHED, 5)
+    assert record.closed is not None and record.closed.exit_code == 5
+
+
+def test_a_batch_size_behind_a_known_flag_is_what_becomes_smaller(trains, user):
+    script = "import sys\nprint(sys.argv[2])\nif int(sys.argv[2]) > 40: raise MemoryError"
+    record = trains("--batch-size", "64", script=script)
+    assert user.lines == ["64", "32"]
+    last = record.run.attempts[-1].settings[0]  # type: ignore[union-attr]
+    assert (last.requested, last.effective) == (64, 32)
+
+
+def test_a_smaller_host_limit_is_obeyed_and_counts_as_out_of_memory(trains):
+    script = "import os, sys, time\nkept = os.urandom(int(sys.argv[1]) << 20)\ntime.sleep(0.5)"
+    record = trains(
+        "{batch_size}", settings={"batch_size": 400}, script=script, host_limit="300MiB"
+    )
+    assert sizes(record) == [400, 200] and ended(record) == (Outcome.COMPLETED, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "problem"),
+    [
+        (("{resume}",), {}, "which words it stands for"),
+        (("1",), {"resume_with": "--resume"}, r"no \{resume\}"),
+        (("{resume}",), {"resume_with": "'open"}, "quotation"),
+        (("{lr}",), {}, r"\{lr\}"),
+        (("1",), {"settings": {"lr": 3}}, r"no \{lr\}"),
+        (("1",), {"host_limit": "a lot"}, "a lot"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_started(
+    trains, user, tmp_path, words, more, problem
+):
+    with pytest.raises(UsageError, match=problem):
+        trains(*words, **more)
+    assert user.lines == []
+    assert latest(tmp_path / "home") is None
+
+
+def test_a_command_that_is_not_there_ends_with_its_name(tmp_path):
+    with pytest.raises(NoSuchCommand, match="pythn"):
+        run(["pythn", "train.py"], device="cpu", options=Options(home=tmp_path))
+    assert read_record(latest(tmp_path) or "").closed.exit_code == 2  # type: ignore[union-attr]
+
+
+def test_a_training_that_goes_well_is_not_ended_by_a_disk_that_is_full(trains, user, monkeypatch):
+    append, full = RecordWriter.append, []
+
+    def until_full(self, entry):
+        if full or isinstance(entry, Attempt):
+            full.append(entry)
+            raise DiskFull(str(self.folder), "some")
+        return append(self, entry)
+
+    monkeypatch.setattr(RecordWriter, "append", until_full)
+    record = trains("{batch_size}", "40", settings={"batch_size": 64})
+    assert user.lines == ["started 64 40", "started 32 40"]
+    assert (sizes(record), ended(record)) == ([64, 32], (Outcome.COMPLETED, 0))
+    assert sum("disk is full" in message for message in user.messages) == 1
+
+
+def test_the_record_can_be_read_back_and_cut_off_at_any_line(trains, tmp_path):
+    record = trains("{batch_size}", "40", settings={"batch_size": 64})
+    assert read_record(record.folder) == record
+    path = latest(tmp_path / "home") / "record.jsonl"  # type: ignore[operator]
+    lines = path.read_bytes().splitlines(keepends=True)
+    for count in range(1, len(lines)):
+        path.write_bytes(b"".join(lines[:count]) + lines[count][:10])
+        cut = read_record(path)
+        assert cut.torn
+        assert cut.run is None or cut.run.ended is None or count == len(lines) - 1
+
+
+# --- after an attempt, from values alone ---
+
+ROWS = (PlannedSetting("batch_size", 64, 64, "as the command says", Source.MEASURED),)
+FULL = Failure(
+    "out_of_device_memory",
+    "torch.OutOfMemoryError",
+    "CUDA out of memory. Tried to allocate 2.00 GiB.",
+    "Traceback (most recent call last):\n  ...\ntorch.OutOfMemoryError",
+    "/home/u/train.py:41 in train",
+    "train",
+    8211,
+    False,
+)
+ATTEMPT = Attempt(
+    number=1,
+    settings=ROWS,
+    argv=("python", "train.py"),
+    environment={},
+    resumed=None,
+    steps=146_000,
+    started_unix_s=0.0,
+    outcome=Outcome.OUT_OF_DEVICE_MEMORY,
+    duration_s=29_200.0,
+    folder="attempt-001",
+    exit_code=1,
+    failure=FULL,
+)
+
+
+def after(attempt: Attempt):
+    started = RunStarted("command", "the command as it stands", 10, ())
+    return next_settings(
+        attempt, Command(("python", "train.py", "{batch_size}")), ROWS, started, Known(), attempt
+    )
+
+
+def test_memory_that_ran_out_leads_to_a_smaller_size_unless_the_engine_went_down_to_one_sample():
+    (row,), _ = after(ATTEMPT)
+    assert row.effective == 32
+    message = "A single sample does not fit into memory in training: CUDA out of memory"
+    answer = after(
+        replace(ATTEMPT, failure=replace(FULL, type="brimful.errors.DoesNotFit", message=message))
+    )
+    assert (
+        isinstance(answer, str)
+        and message in answer
+        and "No smaller batch size would help" in answer
+    )
+
+
+def test_an_exit_code_of_a_scripts_own_has_no_meaning():
+    crashed = replace(
+        ATTEMPT,
+        outcome=Outcome.CRASHED,
+        failure=None,
+        exit_code=3,
+        notes=("no DataLoader was used",),
+    )
+    assert "has no set meaning" in reason(crashed) and "DataLoader" not in reason(crashed)
+    killed = replace(crashed, outcome=Outcome.KILLED, notes=("killed, probably for memory",))
+    assert reason(killed) == ": killed, probably for memory"
+
+
+@pytest.mark.parametrize(
+    ("steps", "reports", "nothing"), [(0, 1, True), (1, 1, False), (0, 0, False)]
+)
+def test_a_command_that_ended_well_without_a_step_trained_nothing_where_brimful_saw_its_processes(
+    steps, reports, nothing
+):
+    advice = nothing_trained(replace(ATTEMPT, steps=steps, reports=(REPORT,) * reports))
+    assert (advice is not None) is nothing
+    assert advice is None or (
+        "0 optimizer steps" in advice.problem and "checkpoint" in advice.explanation
+    )

@@ -1,0 +1,261 @@
+"""Which plan a run trains under, and the errors where plan, command and machine disagree."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing
+
+import pytest
+
+from brimful.codec import SCHEMA
+from brimful.command import parse
+from brimful.errors import NoSuchDevice, PlanMismatch, UsageError
+from brimful.measure.accelerators import Accelerator
+from brimful.measure.gpus import find_gpu
+from brimful.measure.sources import digests
+from brimful.record import RecordWriter, list_records
+from brimful.values import Budget, Device, Objective, Opened, Plan, PlannedSetting, Source
+from brimful.verbs import devices
+from brimful.verbs.run_plan import choose
+
+WORDS = ("python", "train.py", "--batch-size", "64")
+CPU, CARD = Device("cpu", "cpu"), Device("accelerator", "cuda:0")
+IMAGINARY = Device("imaginary", "a100-40gb (imaginary)", find_gpu("a100-40gb"))
+HOST_BUDGET = Budget(1 << 20, 2 << 20, 2 << 20, "host", "")
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    here(monkeypatch)
+
+
+def here(monkeypatch, *names: str, total: int = 80 << 30):
+    """This machine has cards of these names."""
+    found = tuple(Accelerator(i, "cuda", name, total, total) for i, name in enumerate(names))
+    monkeypatch.setattr(devices.accelerators, "found_by", lambda python: found)
+
+
+def tuned(
+    home,
+    words=WORDS,
+    device=CPU,
+    *,
+    verb="tune",
+    folder=None,
+    plan=True,
+    budget=HOST_BUDGET,
+    size=512,
+    machine=None,
+    sources=None,
+):
+    """A record of `brimful tune`, as it would have been left."""
+    record_id = f"20261121-{len(list_records(home)):06d}-{verb}-x"
+    opened = Opened(
+        SCHEMA,
+        record_id,
+        verb,
+        (),
+        parse(words),
+        device,
+        machine,
+        time.time(),
+        budget,
+        working_folder=os.getcwd() if folder is None else folder,
+    )
+    with closing(RecordWriter.create(home, opened)) as writer:
+        if plan:
+            rows = (PlannedSetting("batch_size", 64, size, "the fastest", Source.MEASURED),)
+            writer.append(Plan(Objective.FASTEST, rows, {}, "", True, 3, 0, sources=sources or {}))
+    return opened.record_id
+
+
+def chosen(home, words=WORDS, plan=None, given=False, device=None):
+    return choose(parse(words), plan, given, device, home)
+
+
+def test_the_newest_plan_of_the_same_command_is_taken_and_named(tmp_path):
+    tuned(tmp_path, size=128)
+    newest = tuned(tmp_path, size=512)
+    tuned(tmp_path, ("python", "other.py", "--batch-size", "64"))
+    tuned(tmp_path, plan=False)
+    tuned(tmp_path, verb="audit", plan=False)
+    found = chosen(tmp_path)
+    assert (found.source, found.name) == ("plan", newest)
+    assert newest in found.why
+    assert found.plan is not None and found.plan.settings[0].effective == 512
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("python3", "train.py", "--batch-size", "32"),
+        ("/opt/env/bin/python", "train.py", "--batch-size={batch_size}"),
+        (
+            "python",
+            "train.py",
+            "--batch-size",
+            "{batch_size}",
+            "--accumulation",
+            "{accumulation}",
+            "{resume}",
+        ),
+        (
+            "python",
+            "train.py",
+            "--batch-size",
+            "32",
+            "--batch-size",
+            "64",
+        ),  # the last of them counts
+    ],
+)
+def test_settings_and_what_only_a_run_needs_make_no_other_command(tmp_path, words):
+    tuned(
+        tmp_path, words=WORDS if "=" not in words[2] else ("python", "train.py", "--batch-size=1")
+    )
+    assert chosen(tmp_path, words).source == "plan"
+
+
+def test_settings_given_go_by_themselves_and_none_means_none(tmp_path):
+    tuned(tmp_path)
+    assert chosen(tmp_path, given=True).source == "settings"
+    assert chosen(tmp_path, plan="none").source == "command"
+    assert chosen(tmp_path, plan="latest", given=True).source == "plan"
+
+
+def test_without_any_plan_of_this_folder_the_command_is_run_as_it_stands(tmp_path):
+    tuned(tmp_path, folder="/elsewhere")
+    found = chosen(tmp_path)
+    assert (found.source, found.plan, found.device) == ("command", None, CPU)
+
+
+def test_a_plan_that_is_named_and_of_another_command_does_not_belong(tmp_path):
+    name = tuned(tmp_path, ("python", "other.py", "--batch-size", "64"))
+    with pytest.raises(PlanMismatch, match=r"'other.py' there, 'train.py' here") as caught:
+        chosen(tmp_path, plan=name)
+    assert caught.value.exit_code == 6 and "--set" in caught.value.suggestion
+
+
+@pytest.mark.parametrize(
+    ("device", "here_is", "asked", "why"),
+    [
+        (CARD, (), None, "no accelerator"),
+        (IMAGINARY, (), None, "no accelerator"),
+        (IMAGINARY, ("NVIDIA H100 PCIe",), None, "H100"),
+        (CPU, ("NVIDIA H100 PCIe",), "accelerator", "--device accelerator"),
+        (CARD, ("NVIDIA H100 PCIe",), "cpu", "--device cpu"),
+    ],
+)
+def test_a_plan_for_another_device_is_refused_when_named_and_left_aside_when_found(
+    tmp_path, monkeypatch, device, here_is, asked, why
+):
+    name = tuned(tmp_path, device=device)
+    here(monkeypatch, *here_is)
+    with pytest.raises(PlanMismatch, match=why):
+        chosen(tmp_path, plan=name, device=asked)
+    left = chosen(tmp_path, device=asked)
+    assert left.source == "command" and name in left.why and why in left.why
+
+
+def test_a_plan_predicted_for_a_card_is_followed_on_that_card(tmp_path, monkeypatch):
+    tuned(tmp_path, device=IMAGINARY)
+    here(monkeypatch, IMAGINARY.gpu.name)
+    found = chosen(tmp_path)
+    assert (found.source, found.device) == ("plan", CARD)
+
+
+def test_a_plan_that_allows_itself_more_memory_than_is_here_is_refused(tmp_path):
+    name = tuned(tmp_path, budget=Budget(1 << 60, 1 << 60, 1 << 60, "host", ""))
+    with pytest.raises(PlanMismatch, match="host memory"):
+        chosen(tmp_path, plan=name)
+
+
+def test_a_plan_for_the_cpu_is_followed_on_the_cpu_where_a_card_is_too(tmp_path, monkeypatch):
+    tuned(tmp_path)
+    here(monkeypatch, "NVIDIA H100 PCIe")
+    assert chosen(tmp_path).device == CPU
+    assert chosen(tmp_path, plan="none").device == CARD
+
+
+def test_records_without_a_plan_and_no_record_at_all_are_refused(tmp_path):
+    name = tuned(tmp_path, verb="audit", plan=False)
+    for named, why in (
+        (name, "holds no plan"),
+        ("latest", "--plan latest"),
+        ("nothing-of-that-name", "nothing-of-that-name"),
+    ):
+        with pytest.raises(UsageError, match=why):
+            chosen(tmp_path, plan=named)
+
+
+def test_an_accelerator_asked_for_without_a_plan_must_be_here(tmp_path):
+    with pytest.raises(NoSuchDevice):
+        chosen(tmp_path, device="accelerator")
+
+
+def test_a_flag_that_was_not_tuned_is_named_where_the_command_is_run_as_it_stands(tmp_path):
+    name = tuned(tmp_path)
+    found = chosen(tmp_path, (*WORDS, "--depth", "3"))
+    assert found.source == "command"
+    assert f"{name}, is of another command: nothing more there, '--depth' here" in found.why
+
+
+def test_one_plan_serves_thirty_seeds_and_output_folders_and_lists_what_differs(tmp_path):
+    name = tuned(tmp_path, (*WORDS, "--seed", "0", "--output_dir", "out/0"))
+    for seed in range(30):
+        words = (
+            *WORDS,
+            "--output_dir",
+            f"out/{seed}",
+            "--seed",
+            str(seed),
+            "--run-name",
+            f"r{seed}",
+        )
+        for named in (None, name, "latest"):
+            found = chosen(tmp_path, words, plan=named)
+            assert found.name == name
+            expected = (
+                (f"--output_dir out/{seed}, tuned with out/0", f"--seed {seed}, tuned with 0")
+                if seed
+                else ()
+            )
+            assert found.differences == (*expected, f"--run-name r{seed}, tuned without")
+
+
+def test_strict_refuses_a_named_plan_of_another_seed_and_leaves_it_aside_when_found(tmp_path):
+    name = tuned(tmp_path, (*WORDS, "--seed", "0"))
+    words = (*WORDS, "--seed", "1")
+    with pytest.raises(PlanMismatch, match="--seed 1, tuned with 0"):
+        choose(parse(words), name, False, None, tmp_path, strict=True)
+    left = choose(parse(words), None, False, None, tmp_path, strict=True)
+    assert left.source == "command" and "--seed 1, tuned with 0" in left.why
+    assert (
+        choose(parse((*WORDS, "--seed", "0")), name, False, None, tmp_path, strict=True).differences
+        == ()
+    )
+
+
+@pytest.mark.parametrize("change", ["changed", "missing"])
+def test_a_plan_found_with_another_state_of_the_files_is_refused(tmp_path, change):
+    model = tmp_path / "model.py"
+    model.write_text("wide = 4")
+    name = tuned(tmp_path, sources=digests(("python", "model.py"), ()))
+    assert chosen(tmp_path, plan=name).name == name
+    if change == "changed":
+        model.write_text("wide = 8")
+    else:
+        model.unlink()
+    with pytest.raises(
+        PlanMismatch, match=rf"model.py {'has changed' if change == 'changed' else 'is not here'}"
+    ):
+        chosen(tmp_path, plan=name)
+    left = chosen(tmp_path)
+    assert left.source == "command" and "model.py" in left.why
+
+
+def test_a_file_outside_of_the_working_folder_may_lie_elsewhere_on_another_machine(tmp_path):
+    name = tuned(tmp_path, sources={"/elsewhere/lib.py": "0"})
+    assert chosen(tmp_path, plan=name).differences == ("/elsewhere/lib.py is not here",)

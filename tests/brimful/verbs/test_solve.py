@@ -1,0 +1,303 @@
+"""`predict --solve`: the largest value of any setting, in worlds where the truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import Phase as HypothesisPhase
+from hypothesis import strategies as st
+from world import MIB, World, work
+
+from brimful import predict
+from brimful.errors import CommandFailed, DoesNotFit, UsageError
+from brimful.show.headline import headline, of_prediction
+from brimful.show.markdown import render_markdown
+from brimful.values import Outcome, Trial
+from brimful.verbs import session
+from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step
+
+SLOW = settings(
+    max_examples=25,
+    deadline=None,
+    phases=[HypothesisPhase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+COMMAND = ("my-train", "--batch-size", "8", "--max-length", "{max_length}")
+
+
+@dataclass
+class Shaped(World):
+    """Memory follows `name`, not the batch size: linear and quadratic in it, rounded up to a `step`
+    where a kernel pads it, in as many `layers` as it says; the script runs at multiples of `unit`
+    from `least` to `most` alone."""
+
+    name: str = "max_length"
+    step: int = 1
+    layers: bool = False
+    unit: int = 1
+    least: int = 1
+    most: int = 1 << 40
+    data: int = 1 << 40  # longer samples than that there are none
+    value: int = 0
+
+    def _imaginary(self, trial: Trial, size: int, folder: Path):
+        self.value = int(trial.settings[self.name])
+        if self.value % self.unit or not self.least <= self.value <= self.most:
+            sample = super()._imaginary(trial, size, folder)
+            return self._sample(trial, size, folder, Outcome.CRASHED, None) if sample else sample
+        return super()._imaginary(trial, size, folder)
+
+    def rows(self, size: int) -> list[Row]:
+        value = min(self.value, self.data)
+        padded = -(-value // self.step) * self.step
+        made: list[Row] = [Malloc(1, self.fixed, "aten.randn"), Phase("train")]
+        for step in range(2):
+            if self.layers:
+                parts = [
+                    Malloc(10 + 2 * layer + step, self.linear, "aten.mm") for layer in range(value)
+                ]
+            else:
+                parts = [
+                    Malloc(10 + step, self.linear * padded, "aten.mm"),
+                    Malloc(20 + step, self.quadratic * value * value, "aten.mm"),
+                ]
+            made += [*parts, *(Free(row.id) for row in parts), Step(step + 1)]
+        return [*made, Phase("eval"), Malloc(9, MIB, "aten.mm"), Free(9)]
+
+
+@dataclass
+class Aligned(Shaped):
+    """An operation more where the value is no multiple of 8, as attention pads its mask: two kinds
+    of programs.
+    """
+
+    def rows(self, size: int) -> list[Row]:
+        made = super().rows(size)
+        padding = (
+            [Malloc(30, self.fixed // 3 + 4096 * self.value, "aten.constant_pad_nd"), Free(30)]
+            if self.value % 8
+            else []
+        )
+        return [*made[:2], *padding, *made[2:]]
+
+
+def solved(world, name="max_length", command=COMMAND, **more):
+    return work(world, predict, command, gpu_memory="4GiB", solve=name, **more)
+
+
+def verdict_at(world, value):
+    """Of the command with a fixed value."""
+    try:
+        return work(
+            world, predict, COMMAND, gpu_memory="4GiB", settings={"max_length": value}
+        ).prediction.verdict
+    except CommandFailed:
+        return "fails"
+
+
+SHAPES = st.builds(
+    Shaped,
+    fixed=st.integers(1 * MIB, 700 * MIB),
+    linear=st.sampled_from([64 * 1024, MIB, 7 * MIB, 31 * MIB]),
+    quadratic=st.sampled_from([0, 512, 4096, 200_000]),
+    step=st.sampled_from([1, 1, 8, 32, 128]),
+    layers=st.sampled_from([False, False, True]),
+    unit=st.sampled_from([1, 1, 8, 32]),
+    least=st.sampled_from([1, 1, 40]),
+    most=st.sampled_from([1 << 40, 1 << 40, 512, 384]),
+)
+
+
+@SLOW
+@example(
+    Shaped(
+        fixed=90209358,
+        linear=31 * MIB,
+        quadratic=200_000,
+        step=8,
+        layers=False,
+        unit=1,
+        least=1,
+        most=512,
+    )
+)
+@given(SHAPES)
+def test_the_value_that_is_named_fits_and_the_next_one_does_not(world):
+    if world.layers:
+        world.step = 1
+        world.linear = max(world.linear, 7 * MIB)
+    try:
+        found = solved(world).prediction
+    except (
+        DoesNotFit,
+        CommandFailed,
+    ):  # the second where memory is short and smaller values are none
+        assert verdict_at(world, max(world.least, world.unit)) != "fits"
+        return
+    value, unit = found.solved.value, found.solved.multiple_of
+    assert value == found.solved.largest and value % unit == 0
+    assert verdict_at(world, value) == found.verdict == "fits"
+    assert verdict_at(world, value + unit) != "fits", f"{value + unit} is larger"
+    assert len({trial.settings["max_length"] for trial in world.launched}) <= 24
+
+
+def test_a_value_is_named_only_if_it_was_traced_though_a_model_agrees_with_some_traces_by_chance():
+    world = Shaped(fixed=1144497, linear=7 * MIB, step=32, least=40)
+    found = solved(world).prediction
+    assert found.solved.value in {trial.settings["max_length"] for trial in world.launched}
+    assert (
+        verdict_at(world, found.solved.value) == "fits" != verdict_at(world, found.solved.value + 1)
+    )
+
+
+@pytest.mark.parametrize("quadratic", [0, 4096])
+def test_sizes_that_are_whole_take_no_more_trials_than_batch_sizes_do(quadratic):
+    world = Shaped(quadratic=quadratic)
+    found = solved(world).prediction
+    assert found.exact and len(world.launched) == (4 if quadratic else 3)
+    assert {trial.settings["batch_size"] for trial in world.launched} == {8}
+
+
+def test_every_sentence_names_the_unknown_and_none_the_batch_size():
+    record = solved(Shaped(quadratic=4096))
+    found, page = record.prediction, render_markdown(record)
+    value = found.solved.value
+    assert headline(record).sentence.startswith(f"max_length {value:,} fits")
+    assert "it is the largest that fits" in headline(record).sentence
+    assert found.next_command.line.split()[-2:] == ["--max-length", str(value)]
+    assert found.next_command.why == "the largest max_length that fits"
+    assert (found.batch_size, found.largest_batch_size) == (8, None)
+    assert "batch size" not in page.lower().replace("the largest batch there can be", ""), page
+
+
+def test_where_multiples_alone_train_the_answer_is_one_and_says_so():
+    record = solved(Shaped(unit=32))
+    assert record.prediction.solved.multiple_of == 32 and record.prediction.solved.value % 32 == 0
+    assert "the largest multiple of 32 that fits" in headline(record).sentence
+    (note,) = [note for note in record.notes if note.code == "multiples"]
+    assert "multiples of 32" in note.explanation
+
+
+def test_a_limit_of_the_script_is_found_to_the_last_value_and_named():
+    found = solved(Shaped(linear=64 * 1024, most=512)).prediction
+    assert found.solved.value == 512
+    assert "fails at max_length" in found.limited_by
+
+
+def test_what_was_not_tried_below_a_limit_of_the_script_is_said():
+    record = solved(Shaped(linear=64 * 1024, most=299))
+    found = record.prediction
+    assert 284 < found.solved.value <= 299
+    says = [warning.problem for warning in found.warnings if warning.code == "search"]
+    assert found.solved.value == 299 or any(
+        "no trials were left for sizes in between" in problem for problem in says
+    )
+
+
+def test_a_setting_that_changes_nothing_is_an_error_that_names_the_values_tried():
+    with pytest.raises(UsageError, match=r"max_length changes nothing: .* at 5, 12, 96 and 768"):
+        solved(World())
+
+
+def test_beyond_the_data_any_value_fits_and_none_is_called_the_largest():
+    record = solved(Shaped(linear=64 * 1024, data=60))
+    assert record.prediction.solved.largest is None and record.prediction.verdict == "fits"
+    assert "memory does not follow max_length there" in headline(record).sentence
+
+
+def test_a_flag_of_that_name_needs_no_braces_and_its_own_number_is_tried_last():
+    world = Shaped(unit=12, linear=MIB)
+    found = solved(
+        world, command=("my-train", "--batch-size", "8", "--max-length", "384")
+    ).prediction
+    assert found.solved.value % 12 == 0 and found.solved.multiple_of == 12
+    assert [trial.settings["max_length"] for trial in world.launched][:5] == [5, 64, 256, 1024, 384]
+
+
+def test_the_open_batch_size_and_solving_for_it_are_one_question():
+    asked = ("my-train", "--batch-size", "64")
+    left_open = work(World(), predict, gpu_memory="4GiB").prediction
+    found = solved(World(), "batch_size", asked).prediction
+    assert found.solved is None
+    assert (found.batch_size, found.largest_batch_size) == (
+        left_open.batch_size,
+        left_open.largest_batch_size,
+    )
+    assert of_prediction(found).sentence == of_prediction(left_open).sentence
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"solve": "rank"}, "rank was asked about, and the command has no {rank} and no --rank"),
+        (
+            {"solve": "max_length", "grid": {"batch_size": (1, 2)}},
+            "--solve max_length together with --grid",
+        ),
+        (
+            {"solve": "max_length", "settings": {"max_length": 7}},
+            "--set max_length=7 together with --solve",
+        ),
+        (
+            {"grid": {"max_length": (1, 2)}, "gpu": "l4,t4", "gpu_memory": None},
+            "--grid for 2 cards",
+        ),
+        ({"grid": {"a": (1,), "b": (2,), "c": (3,)}}, "a grid of 3 settings"),
+        ({"grid": {"rank": (1, 2)}}, "rank was asked about"),
+    ],
+)
+def test_a_question_that_cannot_be_meant_is_refused_in_a_sentence(more, says):
+    with pytest.raises(UsageError, match=says):
+        work(Shaped(), predict, COMMAND, **({"gpu_memory": "4GiB"} | more))
+
+
+def test_a_script_that_fails_at_every_value_raises_its_first_failure():
+    world = Shaped(most=0)
+    with pytest.raises(CommandFailed, match="max_length 5"):
+        solved(world)
+
+
+def test_what_if_tries_its_changes_at_the_value_that_was_solved_for():
+    world = Shaped(quadratic=4096, helps={"checkpointing": 0.5})
+    found = solved(world, what_if=True).prediction
+    tried = [trial for trial in world.launched if trial.what_ifs]
+    assert tried and tried[0].settings == {"batch_size": 8, "max_length": found.solved.value}
+    (remedy,) = [one for one in found.what_if.remedies if one.code == "gradient-checkpointing"]
+    assert remedy.largest_batch_size > found.solved.value
+
+
+def test_what_the_script_prepared_for_another_length_is_not_handed_on(monkeypatch):
+    handed: list[list[object]] = []
+
+    def watched(earlier, record_folder, folder):
+        handed.append([one.trial.settings for one in earlier])
+
+    monkeypatch.setattr(session.carry_over, "carry_over_files", watched)
+    world = Shaped()
+    solved(world)
+    assert handed and not any(handed), "every trial has a length of its own"
+    handed.clear()
+    work(World(), predict, gpu_memory="4GiB")
+    assert len(handed[-1]) == len(handed) - 1, "batch sizes share it"
+
+
+@pytest.mark.parametrize("linear", [64 * 1024, MIB, 3 * MIB])
+def test_the_largest_value_has_the_peak_of_its_own_trace_where_the_proof_is_of_another_kind_of_program(
+    linear,
+):
+    found = solved(Aligned(fixed=100 * MIB, linear=linear)).prediction
+    value = found.solved.value
+    alone = work(
+        Aligned(fixed=100 * MIB, linear=linear),
+        predict,
+        COMMAND,
+        gpu_memory="4GiB",
+        settings={"max_length": value},
+    )
+    assert (
+        alone.prediction.verdict == "fits"
+        and alone.prediction.peak.device_bytes == found.peak.device_bytes
+    )

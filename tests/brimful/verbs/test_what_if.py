@@ -1,0 +1,433 @@
+"""Where the memory goes, and what would help most, in worlds where the truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from world import COMMAND, GIB, MIB, World, work
+
+from brimful import predict
+from brimful.decide.memory.size_model import fit_size_model
+from brimful.decide.speed.updates import HOST_BYTES_PER_S
+from brimful.values import Outcome, Source
+from brimful.verbs.warnings import Answer
+from brimful.verbs.what_if import find
+from brimful_inside.simulator.program import joined, program_of
+from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, MEMORY, Kernel
+from brimful_inside.simulator.trace import CardTrace, Free, Malloc, Settings, Tag, Uses
+from tests.brimful.decide.programs import card, network
+
+ASKED = ("my-train", "--batch-size", "100")
+
+
+def run(world, argv=ASKED, memory="4GiB", **more):
+    return work(world, predict, argv, gpu_memory=memory, **more).prediction
+
+
+def world(**more):
+    return World(linear=100 * MIB, helps={"checkpointing": 0.25, "autocast": 0.5}, **more)
+
+
+def test_the_cheapest_changes_come_first_each_on_top_of_the_last_until_it_fits():
+    there = world()
+    found = run(there)
+    assert found.verdict == "does_not_fit" and found.what_if is not None
+    last = found.what_if.remedies[-1]
+    assert last.verdict == "fits" and all(
+        one.verdict != "fits" for one in found.what_if.remedies[:-1]
+    )
+    parts = -(-100 // found.largest_batch_size)
+    assert last.code == f"accumulation-{parts}" and last.source is Source.ESTIMATE, (
+        "as few parts as fit"
+    )
+    size = -(-100 // parts)
+    assert last.device_bytes == pytest.approx(
+        found.peak.device_bytes - (100 - size) * 100 * MIB, rel=0.02
+    )
+    assert f"batches of {size}, optimizer.step() after every {parts}" in last.how
+    assert not any(trial.what_ifs for trial in there.launched), (
+        "no trial where arithmetic on the search's own tells"
+    )
+
+
+def test_where_no_micro_batch_is_small_enough_switches_are_tried_together():
+    there = world(fixed=3 * GIB)
+    found = run(there, ("my-train", "--batch-size", "1"), memory="3.55GiB")
+    codes = [one.code for one in found.what_if.remedies]
+    assert codes[:2] == ["mixed-precision", "gradient-checkpointing"]
+    assert [trial.what_ifs for trial in there.launched if trial.what_ifs] == [
+        ("autocast",),
+        ("autocast", "checkpointing"),
+    ]
+    assert all(trial.capacity_bytes is None for trial in there.launched if trial.what_ifs)
+    peaks = [found.peak.device_bytes, *(one.device_bytes for one in found.what_if.remedies)]
+    assert peaks == sorted(peaks, reverse=True)
+    assert [one.source for one in found.what_if.remedies[:2]] == [Source.PREDICTED] * 2
+
+
+class Ragged(World):
+    """A batch is as long as its longest sample: no model gives its sizes, and what fits was found
+    by trials.
+    """
+
+    def rows(self, size):
+        longest = [
+            Malloc(5 + n, size * (45 * MIB - (7919 + n) * size % 1009 * 1_999), "aten.cat")
+            for n in (0, 1, 2)
+        ]
+        return [*super().rows(size)[:2], *longest, *super().rows(size)[2:]]
+
+
+def test_micro_batches_are_traced_where_no_model_gives_their_sizes():
+    there = Ragged(dataset=None)
+    found = run(there)
+    last = found.what_if.remedies[-1]
+    size = there.launched[-1].settings["batch_size"]
+    assert last.code == f"accumulation-{-(-100 // size)}" and last.verdict == "fits"
+    assert size <= found.largest_batch_size < 100 and f"a trial at batch size {size}" in last.basis
+    alone = run(Ragged(dataset=None), ("my-train", "--batch-size", str(size)))
+    assert last.device_bytes == alone.peak.device_bytes
+
+
+def test_where_the_script_fails_in_micro_batches_none_are_recommended():
+    def fails(trial, size):
+        return Outcome.CRASHED if size == 20 else None
+
+    there = Ragged(dataset=None, outcome_of=fails)
+    found = run(there)
+    assert there.launched[-3].settings["batch_size"] == 20, "and two trials of other changes"
+    assert found.what_if.remedies and not any(
+        one.code.startswith("accumulation") for one in found.what_if.remedies
+    )
+
+
+def test_what_fits_is_not_tried_further_unless_you_ask_and_nothing_where_you_forbid_it():
+    there = world()
+    assert run(there, memory="40GiB").what_if is None
+    assert run(there, what_if=False).what_if is None
+    assert not any(trial.what_ifs for trial in there.launched)
+    asked = run(world(), memory="40GiB", what_if=True).what_if
+    assert asked is not None and [one.code for one in asked.remedies] == [
+        "mixed-precision",
+        "gradient-checkpointing",
+    ]
+    assert all(one.verdict == "fits" for one in asked.remedies)
+
+
+def test_asked_for_the_largest_batch_size_that_fits_then_is_found_and_does_fit():
+    there = world()
+    found = run(there, what_if=True, memory="15GiB")
+    remedies = {one.code: one for one in found.what_if.remedies}
+    both = remedies["gradient-checkpointing"]
+    assert (
+        found.largest_batch_size
+        < remedies["mixed-precision"].largest_batch_size
+        < both.largest_batch_size
+    )
+    at = there.fixed + 0.5 * 0.25 * there.activations(both.largest_batch_size)
+    assert at < found.budget.bytes < 2 * at, "the interval keeps a margin"
+    limited = run(world(dataset=110), what_if=True, memory="15GiB").what_if.remedies
+    assert all(one.largest_batch_size is None or one.largest_batch_size <= 110 for one in limited)
+
+
+def test_a_change_that_changes_nothing_says_so_and_is_not_kept():
+    there = World(linear=100 * MIB, helps={"autocast": 1.5})
+    found = run(there, what_if=True, memory="40GiB")
+    assert [trial.what_ifs for trial in there.launched if trial.what_ifs] == [
+        ("autocast",),
+        ("checkpointing",),
+    ]
+    others = {other.code: other.why for other in found.what_if.others}
+    assert others["gradient-checkpointing"] == "the predicted peak is no lower"
+    assert others["mixed-precision"] == "the predicted peak is higher"
+    assert not found.what_if.remedies
+
+
+def test_expandable_segments_that_the_script_switches_on_itself_are_not_recommended():
+    class Switches(World):
+        def rows(self, size):
+            return [Settings("expandable_segments:True"), *super().rows(size)]
+
+    found = run(Switches(linear=100 * MIB), what_if=True, memory="40GiB")
+    others = {other.code: other.why for other in found.what_if.others}
+    assert others["expandable-segments"] == "the command uses them already"
+
+
+def test_a_change_under_which_the_command_fails_says_so_and_is_not_kept():
+    def fails(trial, size):
+        return Outcome.CRASHED if "autocast" in trial.what_ifs else None
+
+    found = run(world(outcome_of=fails), what_if=True, memory="40GiB")
+    others = {other.code: other.why for other in found.what_if.others}
+    assert others["mixed-precision"] == "the command fails with it: crashed"
+    assert [one.code for one in found.what_if.remedies] == ["gradient-checkpointing"]
+
+
+def test_where_evaluation_sets_the_peak_its_batch_comes_first():
+    class Evaluates(World):
+        def rows(self, size):
+            rows = super().rows(size)
+            return [
+                row._replace(nbytes=40 * MIB * size)
+                if getattr(row, "id", 0) == 90 and len(row) > 1
+                else row
+                for row in rows
+            ]
+
+    found = run(Evaluates(linear=10 * MIB))
+    assert found.breakdown.phase == "eval"
+    *before, one = found.what_if.remedies
+    assert {other.code for other in before} <= {"expandable-segments"}
+    assert one.code == "eval-batch" and one.source is Source.ESTIMATE and one.verdict == "fits"
+    assert found.peak.device_bytes - one.device_bytes >= 0.95 * 20 * 100 * MIB, (
+        "and what was cached of it"
+    )
+
+
+class Evaluating(World):
+    """An evaluation takes 100 MiB for each sample of its batch."""
+
+    def launch(self, trial, folder, record_folder, *more):
+        self.eval_bytes = 100 * MIB * int(trial.settings.get("eval_batch_size", 1))
+        return super().launch(trial, folder, record_folder, *more)
+
+
+EVALUATES = (*COMMAND[:2], "20", "--eval-batch-size", "{eval_batch_size}")
+
+
+def test_an_evaluation_batch_with_a_place_of_its_own_is_run():
+    there = Evaluating(linear=MIB)
+    found = run(there, EVALUATES, settings={"eval_batch_size": 60})
+    one = next(one for one in found.what_if.remedies if one.code == "eval-batch")
+    assert one.source is Source.PREDICTED
+    assert found.peak.device_bytes - one.device_bytes == pytest.approx(30 * 100 * MIB, rel=0.02)
+    assert there.launched[-1].settings["eval_batch_size"] == 30
+
+
+@pytest.mark.parametrize(("size", "parts"), [(60, 2), (120, 4), (240, 8)])
+def test_an_evaluation_batch_is_as_small_as_makes_it_fit_and_no_costlier_change_is_made(
+    size, parts
+):
+    there = Evaluating(linear=MIB)
+    found = run(there, EVALUATES, settings={"eval_batch_size": size})
+    assert [one.code for one in found.what_if.remedies] == [
+        "eval-batch"
+    ] and found.what_if.remedies[0].verdict == "fits"
+    assert there.launched[-1].settings["eval_batch_size"] == size // parts
+    unflagged = run(
+        World(linear=MIB, eval_bytes=100 * MIB * size), ("my-train", "--batch-size", "20")
+    )
+    (one,) = unflagged.what_if.remedies
+    assert one.code == "eval-batch" and one.verdict == "fits" and f"1/{parts} of this" in one.how
+
+
+def test_a_command_as_it_stands_has_what_ifs_too():
+    there = world(fixed=6 * GIB)
+    found = run(there, ("my-train", "--epochs", "3"))
+    assert found.batch_size is None and found.verdict == "does_not_fit"
+    assert {trial.what_ifs for trial in there.launched} >= {(), ("autocast",)}
+
+
+class Timed(World):
+    """A quarter of a second a sample, and an update by Adam over lists that takes a second on the
+    card below.
+    """
+
+    def rows(self, size):
+        *before, phase, first, last = super().rows(size)
+        state, gradient = Malloc(2, 4 * GIB, "aten.zeros_like"), Malloc(60, 2 * GIB, "aten.mm")
+        tagged = [
+            state,
+            Tag(2, "optimizer_state", "h", "Net", 4),
+            gradient,
+            Tag(60, "gradient", "h", "Net", 4),
+            Free(60),
+        ]
+        second = int(0.8 * 448e9)  # bytes that an RTX 3070 moves in it
+        kernels = [Kernel("aten.mul", MEMORY, 0, size * second // 4)]
+        kernels += [Kernel("aten._foreach_add_", MEMORY, 0, second // 8, engine=BY_OPTIMIZER)] * 8
+        return [*before, *tagged, phase, first, last, *kernels]
+
+
+def test_after_each_change_stands_the_time_of_its_own_update():
+    found = run(
+        Timed(fixed=GIB),
+        ("my-train", "--batch-size", "4"),
+        memory=None,
+        gpu="rtx3070",
+        budget="3GiB",
+    )
+    assert found.speed.step_s.value == pytest.approx(1 + 4 / 4, rel=0.01)
+    step_s = {one.code: one.step_s.value for one in found.what_if.remedies}
+    moved = 3 * 2 * GIB + 2 * GIB * (1 + 4 / 256)  # gradients in 4 bytes an element, states in one
+    assert step_s["optimizer-8bit"] == pytest.approx(4 / 4 + moved / (0.8 * 448e9), rel=0.01)
+    on_the_host = (3 * 2 + 2 * 4) * GIB / HOST_BYTES_PER_S
+    assert step_s["offload"] == pytest.approx(4 / 4 + on_the_host, rel=0.01), (
+        "the states in full again"
+    )
+
+
+def test_micro_batches_make_one_update_a_step():
+    found = run(Timed(fixed=GIB, linear=100 * MIB), gpu="rtx3070", memory=None)
+    (one,) = (one for one in found.what_if.remedies if one.code.startswith("accumulation"))
+    parts = int(one.code.split("-")[1])
+    each = -(-100 // parts)
+    sums = (parts - 1) * 3 * 2 * GIB / (0.8 * 448e9)
+    assert one.step_s.value == pytest.approx(1 + parts * each / 4 + sums, rel=0.01)
+
+
+class Graphed(Timed):
+    """The same step, replayed as a CUDA graph."""
+
+    def rows(self, size):
+        return [
+            row._replace(engine=BY_GRAPH) if isinstance(row, Kernel) else row
+            for row in super().rows(size)
+        ]
+
+
+def test_of_an_update_within_a_graph_nobody_knows_what_another_would_take():
+    found = run(
+        Graphed(fixed=GIB),
+        ("my-train", "--batch-size", "4"),
+        memory=None,
+        gpu="rtx3070",
+        budget="3GiB",
+    )
+    assert found.speed is not None
+    assert {one.code: one.step_s for one in found.what_if.remedies}["optimizer-8bit"] is None
+
+
+class Totalled(Timed):
+    """As many batches as come to 256 samples make a step."""
+
+    def rows(self, size):
+        rows = super().rows(size)
+        batches = [
+            one
+            for row in rows
+            if isinstance(row, Kernel) and not row.engine
+            for one in [row] * (256 // size - 1)
+        ]
+        count = [
+            row
+            for at in range(256 // size)
+            for row in (Malloc(500 + at, MIB, "aten.mm"), Free(500 + at))
+        ]
+        first = next(at for at, row in enumerate(rows) if isinstance(row, Kernel))
+        return [*rows[:first], *count, *batches, *rows[first:]]
+
+    def _report(self, trial, size, steps, step_s, peak):
+        count, report = 256 // size, super()._report(trial, size, steps, step_s, peak)
+        return replace(
+            report, micro_batches_per_step=[count] * steps, samples_per_step=[count * size] * steps
+        )
+
+    def _sample(self, trial, size, folder, outcome, peak):
+        return replace(
+            super()._sample(trial, size, folder, outcome, peak), samples_per_step=256 // size * size
+        )
+
+
+def test_a_command_of_a_fixed_total_keeps_its_time_through_changes_that_are_no_micro_batches():
+    found = run(
+        Totalled(fixed=GIB),
+        ("my-train", "--batch-size", "64"),
+        memory=None,
+        gpu="rtx3070",
+        budget="3GiB",
+    )
+    as_it_is = found.speed.step_s.value
+    step_s = {one.code: one.step_s for one in found.what_if.remedies}
+    assert as_it_is > 256 / 4
+    assert (
+        step_s["optimizer-8bit"].value == pytest.approx(as_it_is, rel=0.05)
+        and step_s["optimizer-8bit"].value < as_it_is
+    )
+
+
+@pytest.mark.parametrize(
+    ("note", "how"),
+    [
+        (
+            "own model.set_grad_checkpointing()",
+            "model.set_grad_checkpointing(); each forward pass is done twice then",
+        ),
+        (
+            "3 blocks",
+            "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each of the 3 "
+            "blocks",
+        ),
+    ],
+)
+def test_what_to_write_is_what_was_switched(monkeypatch, note, how):
+    def notes(trial):
+        return [Uses("what_if: " + note)] if "checkpointing" in trial.what_ifs else []
+
+    monkeypatch.setattr("world._notes", notes)
+    found = run(world(), what_if=True, memory="40GiB")
+    assert next(
+        one for one in found.what_if.remedies if one.code == "gradient-checkpointing"
+    ).how.startswith(how)
+
+
+# --- where the memory goes ---
+
+CARD = card(4 * GIB)
+
+
+def find_at(scripts, sizes, model, batch_size, device_bytes):
+    """What `find` gives where a Tracer has traced `scripts`, a card each, at `sizes`."""
+
+    def cards(size):
+        return tuple(CardTrace(rank, 0, one.trace(size)) for rank, one in enumerate(scripts))
+
+    tracer = SimpleNamespace(
+        here=lambda program: program,
+        card=CARD,
+        results=dict.fromkeys(sizes),
+        cards=cards,
+        effective=lambda size: size,
+    )
+    peak, conclusion = SimpleNamespace(device_bytes=device_bytes), SimpleNamespace(size_model=model)
+    return find(tracer, Answer(batch_size, "fits", peak, {}, conclusion=conclusion))
+
+
+def model_of(scripts):
+    return fit_size_model(
+        {size: joined([program_of(one.trace(size)) for one in scripts]) for size in (5, 12)}
+    )
+
+
+def device_peak(script, size):
+    return CARD.device_bytes(CARD.replay(script.trace(size), None).peak)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_extrapolated_sizes_give_the_breakdown_at_a_size_that_was_not_traced(seed):
+    script = network(seed)
+    found = find_at([script], [5, 12], model_of([script]), 77, device_peak(script, 77))
+    assert found is not None and found.model is not None
+    assert sum(found.breakdowns.whole.parts.values()) == device_peak(script, 77)
+
+
+def test_without_a_model_it_is_made_from_the_trace_of_that_size():
+    script = network(3)
+    peak = device_peak(script, 77)
+    found = find_at([script], [77], None, 77, peak)
+    assert found is not None and found.model is None
+    assert find_at([script], [5], None, 77, peak) is None
+    assert find_at([script], [5, 12], model_of([script]), 77, peak + 1) is None, (
+        "no trace gives that peak"
+    )
+
+
+@pytest.mark.parametrize("seeds", [(1, 2), (2, 1), (4, 3)])
+def test_of_several_cards_it_is_the_fullest(seeds):
+    scripts = [network(seed) for seed in seeds]
+    fullest = max(device_peak(script, 77) for script in scripts)
+    for model, sizes in ((model_of(scripts), [5, 12]), (None, [77])):
+        found = find_at(scripts, sizes, model, 77, fullest)
+        assert found is not None and sum(found.breakdowns.whole.parts.values()) == fullest

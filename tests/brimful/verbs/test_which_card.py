@@ -1,0 +1,290 @@
+"""Several cards of one question, in worlds where the truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+from test_predicted_speed import Clocked
+from test_solve import Shaped
+from world import GIB, MIB, World, reporting, work
+
+from brimful import predict
+from brimful.errors import CommandFailed, DoesNotFit, UsageError
+from brimful.measure.gpus.prices import keep
+from brimful.values import Outcome, Source
+from brimful.verbs import which_card
+from brimful_inside.simulator.trace import Malloc
+
+FOUR = "t4,l4,a100-40gb,h100"
+ALL_ALIKE = [[7, 5], [8, 0], [8, 9], [9, 0]]
+
+
+def asked(world, gpu=FOUR, batch_size="{batch_size}", **more):
+    return work(
+        world, predict, ("my-train", "--batch-size", batch_size), gpu=gpu, **more
+    ).prediction
+
+
+def lines(prediction):
+    return {one.gpu.key: one for one in prediction.which}
+
+
+def test_cards_that_do_the_same_share_their_traces_and_only_the_first_line_is_traced_again():
+    world = reporting(alike=ALL_ALIKE)
+    found = asked(world)
+    assert [trial.device.gpu.key for trial in world.launched] == ["h100"] * 3
+    assert [one.traced for one in found.which] == [True, False, False, False]
+    assert found.gpu.key == found.which[0].gpu.key and found.batch_size == found.which[0].batch_size
+
+
+def test_the_first_line_is_searched_once(monkeypatch):
+    searched, by_search = [], which_card.by_search
+    monkeypatch.setattr(
+        which_card,
+        "by_search",
+        lambda tracer, *more: searched.append(tracer) or by_search(tracer, *more),
+    )
+    found = asked(reporting(alike=ALL_ALIKE))
+    assert [tracer.gpu.key for tracer in searched] == [found.gpu.key]
+
+
+def test_a_card_that_does_otherwise_is_traced_itself():
+    world = reporting(alike=[[8, 0], [8, 9], [9, 0]])
+    assert len(asked(world).which) == 4
+    assert [trial.device.gpu.key for trial in world.launched][:4] == ["h100", "h100", "t4", "t4"]
+    assert world.launched[0].others == ((7, 5), (8, 0), (8, 9)) and world.launched[2].others == ()
+
+
+@pytest.mark.parametrize("batch_size", ["{batch_size}", "64", "9000"])
+def test_each_line_is_what_the_card_answers_alone(batch_size):
+    several = lines(
+        asked(
+            reporting(alike=ALL_ALIKE, world=World(fixed=3 * GIB, linear=7 * MIB)),
+            batch_size=batch_size,
+        )
+    )
+    for key, line in several.items():
+        alone = asked(World(fixed=3 * GIB, linear=7 * MIB), key, batch_size)
+        assert (line.verdict, line.batch_size, line.largest_batch_size) == (
+            alone.verdict,
+            alone.batch_size,
+            alone.largest_batch_size,
+        )
+        assert line.peak.device_bytes == alone.peak.device_bytes
+
+
+@dataclass
+class Ragged(World):
+    """A batch is as long as its longest sample: no polynomial gives its allocations."""
+
+    def rows(self, size):
+        rows = super().rows(size)
+        longest = [
+            Malloc(5 + n, size * (45 * MIB - (7919 + n) * size % 1009 * 1_999), "aten.cat")
+            for n in (0, 1, 2)
+        ]
+        return [*rows[:2], *longest, *rows[2:]]
+
+
+def test_where_no_model_gives_the_sizes_each_line_is_about_what_the_card_answers_alone():
+    several = lines(asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None))))
+    for key, line in several.items():
+        alone = asked(Ragged(dataset=None), key).largest_batch_size
+        assert abs(line.largest_batch_size - alone) <= 0.1 * alone, (
+            key,
+            line.largest_batch_size,
+            alone,
+        )
+
+
+def test_no_line_names_a_size_at_which_the_script_is_known_to_fail():
+    def crashes(trial, size):
+        return Outcome.CRASHED if size > 205 else None
+
+    found = lines(asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None, outcome_of=crashes))))
+    assert max(line.largest_batch_size for line in found.values()) <= 205
+
+
+def test_sizes_that_the_script_refuses_say_nothing_of_its_multiples():
+    def odd(trial, size):
+        return Outcome.CRASHED if size % 8 else None
+
+    world = reporting(
+        alike=ALL_ALIKE, world=World(fixed=3 * GIB, linear=7 * MIB, dataset=None, outcome_of=odd)
+    )
+    several = lines(asked(world))
+    assert min(world.batch(trial) for trial in world.launched) > 0
+    for key, line in several.items():
+        alone = asked(World(fixed=3 * GIB, linear=7 * MIB, dataset=None, outcome_of=odd), key)
+        assert line.largest_batch_size == alone.largest_batch_size
+
+
+def test_the_number_of_cards_multiplies_the_price_and_is_traced_apart():
+    world = reporting(alike=[])
+    found = asked(world, "l4:1..2")
+    one, two = sorted(found.which, key=lambda line: line.cards)
+    assert (one.cards, two.cards) == (1, 2) and two.price_per_h.value == 2 * one.price_per_h.value
+    assert {trial.device.cards for trial in world.launched} == {1, 2}
+    assert (one.unused, two.unused) == (0, 1), "the command has one process, on cuda:0"
+
+
+def clocked(**of_loader):
+    """A world with a clock; `of_loader`: fields of its loaders."""
+
+    def changed(seen):
+        return replace(
+            seen, reports=tuple(replace(one, loaders=of(one.loaders)) for one in seen.reports)
+        )
+
+    def of(loaders):
+        return [replace(one, **of_loader) for one in loaders]
+
+    return reporting(changed, Clocked(linear=3 * MIB), alike=[*ALL_ALIKE, [7, 0], [8, 6]])
+
+
+def test_what_fits_comes_first_by_the_price_of_an_epoch_and_what_has_no_price_after_it_by_speed():
+    found = asked(clocked(), f"rtx3070,v100-32gb,a30,{FOUR}", batch_size="4000").which
+    costs = [one.epoch_price.value for one in found if one.epoch_price]
+    assert costs == sorted(costs) and len(costs) == 4
+    assert [one.gpu.key for one in found][4:] == ["a30", "v100-32gb", "rtx3070"]
+    assert [one.verdict for one in found] == ["fits"] * 6 + ["does_not_fit"], "8 GiB are too few"
+    assert (
+        found[4].price_per_h is None and found[4].samples_per_s.value > found[5].samples_per_s.value
+    )
+
+
+def test_a_users_own_price_decides_which_card_is_the_cheapest(tmp_path):
+    file, home = tmp_path / "mine.toml", tmp_path / "home"
+    file.write_text("t4 = 0.001\na100-40gb = 500")
+    keep(file, home)
+    found = asked(clocked(), home=home)
+    assert [one.gpu.key for one in found.which] == [
+        "t4",
+        "h100",
+        "l4",
+        "a100-40gb",
+    ] and found.gpu.key == "t4"
+    assert found.which[0].price_per_h.value == 0.001
+
+
+def test_an_epoch_takes_the_loaders_samples_at_the_predicted_speed_and_costs_its_part_of_an_hour():
+    for one in asked(clocked()).which:
+        assert one.epoch_s.value == pytest.approx(10_000 / one.samples_per_s.value)
+        assert one.epoch_price.value == pytest.approx(
+            one.price_per_h.value * one.epoch_s.value / 3600
+        )
+        assert one.epoch_price.source is one.price_per_h.source is Source.ASSUMED
+        assert one.epoch_price.low < one.epoch_price.value < one.epoch_price.high
+    given = asked(clocked(), samples=20_000).which
+    assert all(
+        one.epoch_s.value == pytest.approx(20_000 / one.samples_per_s.value) for one in given
+    )
+
+
+def test_cards_that_are_faster_than_loading_here_are_marked_and_slower_ones_are_not():
+    found = asked(clocked(rates={"1": 400_000.0}, workers=1)).which
+    assert {one.gpu.key: one.slow_loading for one in found} == {
+        "t4": False,
+        "l4": False,
+        "a100-40gb": True,
+        "h100": True,
+    }
+    assert all(
+        one.epoch_s.value == pytest.approx(10_000 / one.samples_per_s.value) for one in found
+    ), "the card's alone"
+
+
+def test_ranks_that_are_not_started_have_cards_that_cost_as_much():
+    launcher = ("torchrun", "--nproc_per_node", "1", "train.py", "--batch-size", "8")
+    found = work(reporting(alike=ALL_ALIKE), predict, launcher, gpu="t4,l4", ranks=8).prediction
+    assert {(one.cards, one.unused) for one in found.which} == {(8, 0)}
+    one = asked(reporting(alike=ALL_ALIKE), "t4,l4")
+    assert lines(found)["l4"].price_per_h.value == 8 * lines(one)["l4"].price_per_h.value
+
+
+def test_where_the_command_fails_on_some_cards_their_lines_say_why():
+    def fails(trial, size):
+        return Outcome.CRASHED if trial.device.gpu.key == "t4" else None
+
+    found = asked(reporting(alike=[[8, 0], [8, 9]], world=World(outcome_of=fails)))
+    assert [one.gpu.key for one in found.which if one.verdict is None] == ["t4"]
+    assert "the script" in lines(found)["t4"].problem and found.which[-1].gpu.key == "t4"
+
+
+def test_a_command_that_fails_on_the_largest_card_has_failed():
+    with pytest.raises(CommandFailed):
+        asked(World(outcome_of=lambda trial, size: Outcome.CRASHED))
+
+
+def test_where_no_batch_size_fits_any_card_that_is_an_error_and_a_requested_one_a_table():
+    world = World(fixed=200 * GIB)
+    with pytest.raises(DoesNotFit):
+        asked(world)
+    found = asked(reporting(alike=ALL_ALIKE, world=World(fixed=200 * GIB)), batch_size="16")
+    assert {one.verdict for one in found.which} == {
+        "does_not_fit"
+    } and found.verdict == "does_not_fit"
+
+
+def test_verbs_of_one_card_refuse_several():
+    from brimful import audit, tune
+
+    for verb in (tune, audit):
+        with pytest.raises(UsageError, match="names 4 cards"):
+            work(World(), verb, gpu=FOUR)
+
+
+CAPS = ("my-train", "--batch-size", "8", "--max-length", "{max_length}")
+
+
+def solved(world, gpu=FOUR, **more):
+    return work(world, predict, CAPS, gpu=gpu, solve="max_length", **more).prediction
+
+
+SHAPES = [
+    {"linear": 3 * MIB},
+    {"quadratic": 4096},
+    {"step": 128},
+    {"layers": True, "linear": 150 * MIB},
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_of_another_setting_each_line_has_the_largest_value_that_its_card_answers_alone(shape):
+    world = reporting(alike=ALL_ALIKE, world=Shaped(fixed=3 * GIB, **shape))
+    found = solved(world)
+    values = {one.gpu.key: one.solved for one in found.which}
+    assert values == {
+        key: solved(Shaped(fixed=3 * GIB, **shape), key).solved.value for key in FOUR.split(",")
+    }
+    assert (
+        list(values.values()) == sorted(values.values(), reverse=True)
+        and found.solved.value == found.which[0].solved
+    )
+    assert {one.largest_batch_size for one in found.which} == {None} and {
+        one.batch_size for one in found.which
+    } == {8}
+
+
+def test_traces_that_confirm_how_memory_grows_speak_for_all_cards():
+    world = reporting(alike=ALL_ALIKE, world=Shaped(quadratic=4096))
+    alone = Shaped(quadratic=4096)
+    assert len(solved(world).which) == 4 and solved(alone, "h100").solved
+    assert [trial.settings for trial in world.launched] == [
+        trial.settings for trial in alone.launched
+    ]
+
+
+def test_a_card_that_no_value_fits_has_a_line_that_says_so():
+    found = solved(reporting(alike=ALL_ALIKE, world=Shaped(fixed=30 * GIB)))
+    assert [(one.gpu.key, one.verdict) for one in found.which][:2] == [
+        ("h100", "fits"),
+        ("a100-40gb", "fits"),
+    ]
+    assert {lines(found)[key].verdict for key in ("l4", "t4")} == {"does_not_fit"}
+
+
+def test_a_setting_that_changes_nothing_is_an_error_for_several_cards_too():
+    with pytest.raises(UsageError, match="max_length changes nothing"):
+        solved(reporting(alike=ALL_ALIKE))

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_model, save_file
+from torch import nn
+
+from brimful.errors import CheckpointDamaged, OtherFormat
+from brimful_train.checkpoints import checkpoint as whole
+from brimful_train.checkpoints.checkpoint import Disk
+from tests.brimful_train.checkpoints.states import STATES, same, sealed, training_state
+
+FILES = ["model.safetensors", "state.safetensors", "state.json"]
+
+
+def written(folder, state=None, **facts):
+    whole.write(
+        Disk(),
+        folder,
+        training_state(3) if state is None else state,
+        **{"step": 3, "score": 0.5, "best": "min", **facts},
+    )
+    return folder
+
+
+@settings(max_examples=60, deadline=None)
+@given(STATES)
+def test_every_state_comes_back_from_the_disk_to_the_bit(tmp_path_factory, state):
+    folder = written(tmp_path_factory.mktemp("one") / "checkpoint", state)
+    assert same(whole.read(folder).state, state)
+
+
+@pytest.mark.parametrize("score", [None, 0.1, -0.0, float("inf"), float("-inf"), float("nan")])
+def test_a_checkpoint_is_two_files_of_safetensors_and_one_of_json(tmp_path, score):
+    folder = written(tmp_path / "one", score=score, best="max")
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    assert json.loads((folder / "state.json").read_text())["format"] == whole.FORMAT
+    facts = whole.read_facts(folder)
+    assert (facts.step, facts.best) == (3, "max") and same(facts.score, score)
+
+
+def test_the_model_s_file_is_of_use_without_brimful_also_with_tied_weights(tmp_path):
+    def tied():
+        model = nn.ModuleDict(
+            {
+                "embedding": nn.Embedding(5, 3),
+                "norm": nn.BatchNorm1d(3),
+                "head": nn.Linear(3, 5, bias=False),
+            }
+        )
+        model["head"].weight = model["embedding"].weight
+        return model
+
+    model, other = tied(), tied()
+    folder = written(tmp_path / "one", {"model": model.state_dict(), "epoch": 1})
+    assert load_model(other, folder / "model.safetensors") == (set(), [])
+    assert same(dict(other.state_dict()), dict(model.state_dict()))
+    assert other["head"].weight is other["embedding"].weight
+
+
+def test_what_is_loaded_does_not_hold_on_to_the_file(tmp_path):
+    folder = written(tmp_path / "one")
+    state = whole.read(folder).state
+    with open("/proc/self/maps") as maps:
+        assert str(folder) not in maps.read()
+    assert same(state, training_state(3))
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(name=st.sampled_from(FILES), place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_one_bit_changed_anywhere_is_found(tmp_path_factory, name, place, bit):
+    folder = written(tmp_path_factory.mktemp("one") / "checkpoint")
+    content = bytearray((folder / name).read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    (folder / name).write_bytes(content)
+    with pytest.raises(CheckpointDamaged, match=name):
+        whole.read(folder)
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=st.sampled_from(FILES), share=st.floats(0, 1, exclude_max=True))
+def test_a_file_cut_off_anywhere_is_found(tmp_path_factory, name, share):
+    folder = written(tmp_path_factory.mktemp("one") / "checkpoint")
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: int(share * len(content))])
+    with pytest.raises(CheckpointDamaged, match=name):
+        whole.read_facts(folder)
+
+
+def damage_missing(folder, tmp_path):
+    (folder / "state.safetensors").unlink()
+
+
+def damage_exchanged(folder, tmp_path):
+    other = written(tmp_path / "other", training_state(4))  # of the same size
+    (folder / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
+
+
+def damage_foreign(folder, tmp_path):
+    save_file({"x": torch.zeros(2)}, folder / "model.safetensors")
+
+
+def damage_unknown_tensor(folder, tmp_path):
+    content = (folder / "state.json").read_bytes().replace(b'"norm.bias"]', b'"norm.boas"]')
+    (folder / "state.json").write_bytes(sealed(content[: content.rindex(b',"crc32"')] + b"}"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (damage_missing, r"state\.safetensors is damaged: it is missing"),
+        (damage_exchanged, r"model\.safetensors is damaged: its checksum is"),
+        (damage_foreign, r"model\.safetensors is damaged: it has .* bytes"),
+        (damage_unknown_tensor, "do not belong together"),
+    ],
+)
+def test_each_damage_is_named(tmp_path, damage, words):
+    folder = written(tmp_path / "one")
+    damage(folder, tmp_path)
+    with pytest.raises(CheckpointDamaged, match=words):
+        whole.read(folder)
+
+
+def test_damage_is_found_before_a_tensor_is_used(tmp_path, monkeypatch):
+    folder = written(tmp_path / "one")
+    with (folder / "state.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\xff")
+    monkeypatch.setattr(whole, "load_file", lambda *_, **__: pytest.fail("a tensor was loaded"))
+    with pytest.raises(CheckpointDamaged):
+        whole.read(folder)
+
+
+@pytest.mark.parametrize(("number", "age"), [(7, "newer"), (1, "older")])
+def test_another_format_is_refused_with_both_numbers(tmp_path, number, age):
+    folder = written(tmp_path / "one")
+    (folder / "state.json").write_bytes(sealed(b'{"format":%d,"all":"else is unknown"}' % number))
+    with pytest.raises(
+        OtherFormat, match=f"of format {number}, .* format {whole.FORMAT}"
+    ) as raised:
+        whole.read(folder)
+    assert age in raised.value.explanation and raised.value.suggestion
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"format":2}',
+        b'{"format":"x"}',
+        b'{"format":2,"step":1,"score":null,"files":[]}',
+        b"[1]",
+    ],
+)
+def test_an_index_of_something_else_is_no_checkpoint(tmp_path, body):
+    folder = written(tmp_path / "one")
+    (folder / "state.json").write_bytes(sealed(body))
+    with pytest.raises(CheckpointDamaged, match=r"no checkpoint's index|cut off or changed"):
+        whole.read(folder)
+
+
+def test_an_error_of_the_disk_while_reading_is_damage_and_named(tmp_path, monkeypatch):
+    folder = written(tmp_path / "one")
+
+    def broken(path):
+        raise OSError(5, "Input/output error", str(path))
+
+    monkeypatch.setattr(whole, "_checksum", broken)
+    with pytest.raises(
+        CheckpointDamaged, match=r"model\.safetensors is damaged: it cannot be read \(EIO"
+    ):
+        whole.read(folder)
+
+
+@pytest.fixture
+def no_pickle(monkeypatch):
+    """A pickle runs what its writer wants: none is made or read."""
+
+    def refused(*_, **__):
+        raise AssertionError("a pickle was made or read")
+
+    for name in ("Pickler", "Unpickler", "dump", "dumps", "load", "loads"):
+        monkeypatch.setattr(pickle, name, refused)
+    monkeypatch.setattr(torch, "save", refused)
+    monkeypatch.setattr(torch, "load", refused)
+
+
+@pytest.mark.usefixtures("no_pickle")
+def test_a_checkpoint_is_saved_and_loaded_where_pickle_does_not_work(tmp_path):
+    assert same(whole.read(written(tmp_path / "one")).state, training_state(3))
+    with pytest.raises(AssertionError, match="pickle"):  # that this test can fail
+        torch.save({}, tmp_path / "x.pt")

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful_train.checkpoints.folder import Kept, best_of, to_remove
+
+
+@st.composite
+def histories(draw):
+    """Checkpoints of one training, oldest first."""
+    best = draw(st.sampled_from(["min", "max"]))
+    rows = draw(
+        st.lists(
+            st.tuples(st.none() | st.floats(width=16), st.booleans(), st.integers(0, 50)),
+            max_size=12,
+        )
+    )
+    return [
+        Kept(Path(f"step-{step}-save-{number}"), score, best, whole=whole)
+        for number, (score, whole, step) in enumerate(rows)
+    ]
+
+
+@given(histories(), st.integers(1, 4), st.booleans())
+def test_the_newest_whole_ones_and_the_best_stay_whatever_happened(found, keep_last, keep_best):
+    gone = to_remove(found, keep_last=keep_last, keep_best=keep_best)
+    whole = [one for one in found if one.whole]
+    left = [one for one in whole if one not in gone]
+    assert left[-keep_last:] == whole[-keep_last:]
+    assert len(left) <= keep_last + keep_best
+    if keep_best:
+        assert best_of(found) not in gone
+    for one in found:  # a damaged one stays until there are enough whole ones after it
+        if not one.whole:
+            assert (one in gone) == (sum(other.save > one.save for other in whole) >= keep_last)
+
+
+@given(histories())
+def test_no_score_is_better_than_the_best_and_the_first_of_equals_wins(found):
+    winner = best_of(found)
+    rivals = [
+        one for one in found if one.whole and one.score is not None and not math.isnan(one.score)
+    ]
+    assert (winner is None) == (not rivals)
+    for one in rivals:
+        assert not (one.score < winner.score if one.best == "min" else one.score > winner.score)
+        assert one.score != winner.score or winner.save <= one.save

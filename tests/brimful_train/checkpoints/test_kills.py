@@ -1,0 +1,250 @@
+"""Whatever moment a writer is killed at, and even if the power goes: the newest is whole, and no
+older than the last save.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful.errors import CheckpointDamaged
+from brimful_train.checkpoints.checkpoint import Disk
+from brimful_train.checkpoints.folder import Checkpoints
+from brimful_train.config import CheckpointConfig
+from tests.brimful_train.checkpoints.states import same, training_state
+
+pytestmark = pytest.mark.heavy  # processes of their own
+
+SCORES = [0.5, 0.2, 0.9, 0.4, 0.3]
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+class DyingDisk(Disk):
+    """Works for `left` operations and does the next one by half; then nothing changes on it any
+    more.
+    """
+
+    def __init__(self, left, share):
+        self.left, self.share, self.unsynced, self.unsynced_names = left, share, set(), []
+
+    def _step(self, half=lambda: None):
+        self.left -= 1
+        if self.left == 0:
+            half()
+        if self.left <= 0:
+            raise Killed
+
+    def make_folder(self, path):
+        self._step()
+        super().make_folder(path)
+
+    def write_tensors(self, path, tensors, metadata):
+        self._write(path, lambda: Disk.write_tensors(self, path, tensors, metadata))
+
+    def write_bytes(self, path, content):
+        self._write(path, lambda: Disk.write_bytes(self, path, content))
+
+    def _write(self, path, write):
+        def half():
+            write()
+            cut(path, self.share)
+
+        self._step(half)
+        write()
+        self.unsynced.add(path)
+
+    def sync(self, path):
+        self._step()
+        super().sync(path)
+        self.unsynced.discard(path)
+        self.unsynced_names = [(old, new) for old, new in self.unsynced_names if new.parent != path]
+
+    def rename(self, old, new):
+        self._step()
+        super().rename(old, new)
+        self.unsynced = {
+            new / path.relative_to(old) if path.is_relative_to(old) else path
+            for path in self.unsynced
+        }
+        self.unsynced_names.append((old, new))
+
+    def remove(self, folder):
+        def half():
+            for path in sorted(folder.iterdir())[: 1 + int(self.share * 2)]:
+                path.unlink()
+
+        self._step(half if folder.exists() else lambda: None)
+        super().remove(folder)
+
+    def lose_power(self):
+        """Loses what was not synced: names go back to what they were, files are cut."""
+        for old, new in reversed(self.unsynced_names):
+            if new.exists() and not old.exists():
+                new.rename(old)
+                self.unsynced = {
+                    old / path.relative_to(new) if path.is_relative_to(new) else path
+                    for path in self.unsynced
+                }
+        for path in self.unsynced:
+            if path.exists():
+                cut(path, self.share)
+
+
+def cut(path, share):
+    os.truncate(path, int(share * path.stat().st_size))
+
+
+def train(folder, disk, done):
+    """Saves some steps, and reports each save that came back to `done`."""
+    checkpoints = Checkpoints(folder, CheckpointConfig(keep_last=2), lambda _: None, disk)
+    for step, score in enumerate(SCORES, start=1):
+        checkpoints.save(training_state(step), step=step, score=score)
+        done(step)
+
+
+def killed_at(folder, number, share, power=False, kind=DyingDisk):
+    """The steps whose save came back before the writer died at operation `number`."""
+    disk, done = kind(number, share), []
+    with pytest.raises(Killed):
+        train(folder, disk, done.append)
+    if power:
+        disk.lose_power()
+    return done
+
+
+def check(folder, done):
+    warnings = []
+    checkpoints = Checkpoints(folder, CheckpointConfig(keep_last=2), warnings.append)
+    loaded = checkpoints.newest()
+    if done:
+        assert loaded is not None and loaded.step in (done[-1], done[-1] + 1), (loaded, done)
+        best = min((SCORES[step - 1], step) for step in done)[1]
+        assert checkpoints.best().step in (best, done[-1] + 1)
+    assert loaded is None or same(loaded.state, training_state(loaded.step))
+    checkpoints.save(training_state(9), step=9, score=None)
+    assert checkpoints.newest().step == 9
+    assert not list(folder.glob(".writing-*")) and not list(folder.glob(".removing-*"))
+    return warnings
+
+
+@pytest.fixture(scope="module")
+def total(tmp_path_factory):
+    disk = DyingDisk(1 << 30, 0)
+    train(tmp_path_factory.mktemp("count") / "all", disk, print)
+    count = (1 << 30) - disk.left
+    assert count >= 40  # five saves of eight operations and more
+    return count
+
+
+@settings(max_examples=60, deadline=None)
+@given(place=st.floats(0, 1, exclude_max=True), share=st.floats(0, 1), power=st.booleans())
+def test_killed_anywhere_the_newest_is_whole_and_no_older_than_the_last_save(
+    tmp_path_factory, total, place, share, power
+):
+    folder = tmp_path_factory.mktemp("killed") / "all"
+    done = killed_at(folder, 1 + int(place * total), share, power)
+    warnings = check(folder, done)
+    assert power or warnings == []
+    shutil.rmtree(folder.parent)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.7])
+def test_killed_at_each_operation_in_turn_nothing_is_ever_damaged_under_its_own_name(
+    tmp_path, total, share
+):
+    for number in range(1, total + 1):
+        folder = tmp_path / str(number)
+        assert check(folder, killed_at(folder, number, share)) == []
+
+
+class Hasty(DyingDisk):
+    """Does not sync files."""
+
+    def sync(self, path):
+        self._step()
+
+
+def test_a_writer_that_does_not_sync_would_be_caught(tmp_path, total):
+    caught = 0
+    for number in range(1, total + 1):
+        folder = tmp_path / str(number)
+        try:
+            check(folder, killed_at(folder, number, 0.5, power=True, kind=Hasty))
+        except (AssertionError, CheckpointDamaged):
+            caught += 1
+    assert caught
+
+
+def in_a_child(work):
+    """Runs `work` in a forked process, and returns its process id."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(99)  # came to its end
+    return child
+
+
+@pytest.mark.parametrize("name", ["fsync", "rename", "mkdir", "rmdir", "unlink"])
+def test_a_process_that_dies_in_a_system_call_leaves_a_whole_one(tmp_path, name):
+    """No shim of ours in between: the process itself ends at its n-th call."""
+    original = getattr(os, name)
+    for number in range(1, 40):
+        folder, notes = tmp_path / f"{name}-{number}", tmp_path / f"{name}-{number}.txt"
+
+        def work(number=number, folder=folder, notes=notes):
+            calls = itertools.count(1)
+            setattr(
+                os,
+                name,
+                lambda *args, **more: (
+                    os._exit(7) if next(calls) == number else original(*args, **more)
+                ),
+            )
+            train(folder, Disk(), lambda step: notes.write_text(str(step)))
+
+        _, status = os.waitpid(in_a_child(work), 0)
+        done = list(range(1, int(notes.read_text()) + 1)) if notes.exists() else []
+        assert check(folder, done) == []
+        if os.waitstatus_to_exitcode(status) == 99:
+            assert number > 1
+            return
+    pytest.fail("never came to the end")
+
+
+def test_a_half_written_one_is_left_to_its_writer_while_that_lives_and_removed_when_it_is_dead(
+    tmp_path,
+):
+    class Slow(Disk):
+        def write_bytes(self, path, content):
+            super().write_bytes(path, content)
+            time.sleep(60)
+
+    def work():
+        Checkpoints(tmp_path, CheckpointConfig(), print, Slow()).save(
+            training_state(1), step=1, score=None
+        )
+
+    child = in_a_child(work)
+    try:
+        deadline = time.monotonic() + 50
+        while not list(tmp_path.glob(".writing-*/state.json")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert Checkpoints(tmp_path, CheckpointConfig(), pytest.fail).newest() is None
+        assert list(tmp_path.glob(".writing-*"))
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    Checkpoints(tmp_path, CheckpointConfig(), pytest.fail)
+    assert not list(tmp_path.glob(".writing-*"))

@@ -1,0 +1,208 @@
+"""How many workers: by measuring, within what the machine has."""
+
+from __future__ import annotations
+
+import os
+import time
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from brimful.decide.loading import WORKER_BYTES, Host, LoaderPlan
+from brimful.errors import BrimfulError
+from brimful.measure import host as machine
+from brimful_train.config import DataConfig
+from brimful_train.data import workers as workers_module
+from brimful_train.data.room import host_now
+from brimful_train.data.workers import (
+    decide_loading,
+    largest_samples_bytes,
+    make_here,
+    measure,
+    shared,
+)
+from tests.brimful_train.cgroups import stand_in_cgroup
+
+MIB, GIB = 1 << 20, 1 << 30
+ROOMY = Host(64 * GIB, 8, 32 * GIB)
+
+
+class Slow(Dataset):
+    """Waits as a disk does, so that any number of workers can wait side by side."""
+
+    def __init__(self, seconds=0.0, length=64):
+        self.seconds, self.length, self.asked_in = seconds, length, []
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        self.asked_in.append(os.getpid())
+        time.sleep(self.seconds)
+        return torch.zeros(16)
+
+
+def lists():
+    return iter([list(range(at, at + 8)) for at in range(0, 64, 8)])
+
+
+def decided(data=None, host=ROOMY, kept=1, **config):
+    return decide_loading(data or Slow(), lists, default_collate, DataConfig(**config), kept, host)
+
+
+def workers_row(plan):
+    (row,) = (row for row in plan.rows if row.name == "workers")
+    return row
+
+
+def test_making_a_batch_is_measured_on_as_many_samples_as_that_needs(monkeypatch):
+    class Clock:
+        now_s = 0.0
+
+        def perf_counter(self):
+            return self.now_s
+
+    clock = Clock()
+    monkeypatch.setattr(workers_module, "time", clock)
+
+    def make(indices):
+        clock.now_s += 0.06 * len(indices)
+        return torch.zeros(len(indices), 16)
+
+    assert make_here(make, list(range(8))) == (2, 2 * 64, pytest.approx(0.12))
+    assert make_here(lambda indices: torch.zeros(len(indices)), list(range(8)))[0] == 8
+
+
+def test_more_workers_are_tried_until_they_bring_no_more(monkeypatch):
+    tried = []
+
+    def rate(loader, count):
+        tried.append(count)
+        return max(0.1 / count, 0.03), 0.001, 50 * MIB
+
+    monkeypatch.setattr(workers_module, "_rate", rate)
+    rates, own_bytes = measure(lambda count: DataLoader(Slow()), 0.1, lambda own_bytes: 24)
+    assert tried == [1, 2, 4, 8] and rates.between_s[8] == 0.03 and own_bytes == 50 * MIB
+    tried.clear()
+    measure(lambda count: DataLoader(Slow()), 0.1, lambda own_bytes: 3)
+    assert tried == [1, 2, 3]
+    tried.clear()
+    measure(lambda count: DataLoader(Slow()), 0.0005, lambda own_bytes: 8)
+    assert tried == [1], "a batch is received no faster than made: no use in more"
+
+
+def test_a_data_set_that_waits_gets_workers_and_their_own_bytes_are_measured(monkeypatch):
+    monkeypatch.setattr(workers_module, "_MEASURED_S", 0.1)
+    plan = decided(Slow(0.05), Host(8 * GIB, 2, GIB))
+    row = workers_row(plan)
+    assert row.requested is None and row.effective == plan.workers and plan.workers in (1, 2)
+    assert "to make" in row.why and "with 1" in row.why
+    assert MIB < plan.host_bytes / plan.workers < WORKER_BYTES, (
+        "the assumed bytes are no longer what counts"
+    )
+
+
+def test_what_was_asked_for_is_kept_and_a_warning_says_where_it_has_no_room(monkeypatch):
+    monkeypatch.setattr(
+        workers_module, "measure", lambda *args: pytest.fail("nothing needs to be measured")
+    )
+    assert decided(workers=12).workers == 12  # more than cores: asked is asked
+    assert workers_row(decided(workers=0)).why == "as asked"
+    tight = decided(host=Host(8 * GIB, 8, 4096), workers=5)
+    assert tight.workers == 5 and workers_row(tight).requested == 5
+    assert (
+        "/dev/shm has 4.00 KiB free" in workers_row(tight).why
+        and "room for 1 worker" in tight.warnings[0].problem
+    )
+    none = decided(host=Host(8 * GIB, 8, 512))
+    assert (
+        none.workers == 0
+        and "there is room for no worker" in workers_row(none).why
+        and not none.warnings
+    )
+
+
+def test_a_cgroup_of_2_gib_on_a_machine_of_24_is_what_workers_are_planned_in(tmp_path, monkeypatch):
+    free = stand_in_cgroup(tmp_path, 2 * GIB, used=200 * MIB)
+    monkeypatch.setattr(machine, "Cgroup", lambda: free)
+    monkeypatch.setattr(
+        machine.psutil,
+        "virtual_memory",
+        lambda: SimpleNamespace(available=24 * GIB, total=24 * GIB),
+    )
+    monkeypatch.setattr(machine, "cores", lambda: 32)
+    host = host_now(torch.device("cpu"))
+    assert host.free_bytes == 2 * GIB - 200 * MIB
+    monkeypatch.setattr(
+        workers_module, "_rate", lambda loader, count: (0.1 / count, 0.001, 300 * MIB)
+    )
+    plan = decided(Slow(0.2), host)
+    assert plan.workers == 3 and plan.host_bytes <= 0.6 * host.free_bytes
+    assert decided(Slow(0.2), Host(24 * GIB, 32, None)).workers > 3, (
+        "without the limit there would be more"
+    )
+
+
+@pytest.mark.parametrize("sizes", [None, numpy.array([1, 5, 3] + [1] * 61)])
+def test_an_evaluations_batch_is_counted_by_its_largest_samples(sizes):
+    class Uneven(Slow):
+        def __getitem__(self, index):
+            return torch.zeros(
+                int(self.sizes[index]) if self.sizes is not None else 4, dtype=torch.uint8
+            )
+
+    data = Uneven()
+    data.sizes = sizes
+    padded = lambda samples: torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)  # noqa: E731
+    assert largest_samples_bytes(data, padded) == (5 if sizes is not None else 4)
+
+
+def test_measuring_opens_no_file_of_the_data_set_and_leaves_the_random_states_alone():
+    class Opens(Slow):
+        file = None
+
+        def __getitem__(self, index):
+            self.file = self.file or object()
+            return torch.rand(4)
+
+    data, before = Opens(), torch.get_rng_state()
+    decided(data)
+    assert data.file is None and torch.equal(torch.get_rng_state(), before)
+
+
+def on_two_ranks(decide):
+    """What `shared` gives or raises on rank 0, and then on rank 1, which gets the first value that
+    was shared.
+    """
+    box, outcomes = [], []
+
+    def share(number):
+        box.append(number)
+        return box[0]
+
+    for rank, work in enumerate((decide, lambda: pytest.fail("rank 0 decides"))):
+        try:
+            outcomes.append(shared(work, rank, share))
+        except Exception as error:
+            outcomes.append(error)
+    return outcomes
+
+
+def test_rank_0_decides_for_all():
+    plan = LoaderPlan(3, 2, False, "measured")
+    assert on_two_ranks(lambda: plan) == [plan, plan]
+
+
+def test_no_rank_waits_for_one_that_could_not_decide():
+    def fails():
+        raise ValueError("a broken image")
+
+    outcomes = on_two_ranks(fails)
+    assert str(outcomes[0]) == "a broken image"
+    assert (
+        isinstance(outcomes[1], BrimfulError)
+        and "rank 0 could not make a batch" in outcomes[1].problem
+    )

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from brimful.errors import UsageError
+from brimful_train.checking import Effective
+from brimful_train.config import Config
+from brimful_train.model import options
+from brimful_train.model.options import apply_model_options
+
+CPU, CARD = torch.device("cpu"), torch.device("cuda", 0)
+Options = functools.partial(Config, Path("out"))
+
+
+def block() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU())
+
+
+def blocks() -> nn.Module:
+    return nn.Sequential(block(), block(), block())
+
+
+def applied(
+    model: nn.Module, config: Config, device: torch.device = CPU, **more
+) -> list[Effective]:
+    return apply_model_options(model, config, device, **more)
+
+
+def test_without_options_nothing_is_done_or_reported():
+    model = blocks()
+    kinds = [type(module) for module in model.modules()]
+    assert applied(model, Options()) == []
+    assert [type(module) for module in model.modules()] == kinds
+
+
+def test_gradient_checkpointing_names_its_blocks_or_their_absence():
+    (row,) = applied(blocks(), Options(gradient_checkpointing=True))
+    assert row == Effective(
+        "gradient_checkpointing",
+        True,
+        True,
+        "3 × Sequential, each computed again in the backward pass",
+    )
+    (row,) = applied(nn.Linear(2, 2), Options(gradient_checkpointing=True))
+    assert (row.requested, row.effective) == (True, False) and row.why.startswith(
+        "no repeated blocks"
+    )
+
+
+class WithItsOwn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = blocks()
+        self.calls: list[object] = []
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs=None):
+        self.calls.append(gradient_checkpointing_kwargs)
+
+
+class WithAnOldOne(WithItsOwn):
+    def gradient_checkpointing_enable(self):
+        self.calls.append("called")
+
+
+class WithANewOne(WithItsOwn):
+    def activation_checkpointing_enable(self, activation_checkpointing_kwargs=None):
+        self.calls.append(activation_checkpointing_kwargs)
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs=None):
+        raise AssertionError("deprecated")
+
+
+class ThatRefuses(WithItsOwn):
+    def gradient_checkpointing_enable(self):
+        raise ValueError("ThatRefuses does not support gradient checkpointing.")
+
+
+def test_a_models_own_way_comes_first():
+    settings = {"use_reentrant": False}
+    for model, call in (
+        (WithItsOwn(), settings),
+        (WithANewOne(), settings),
+        (WithAnOldOne(), "called"),
+    ):
+        (row,) = applied(model, Options(gradient_checkpointing=True))
+        assert model.calls == [call]
+        assert row.effective is True and row.why == f"{type(model).__name__}'s own"
+        assert type(model.layers[0]) is nn.Sequential, "and nothing else is done to it"
+
+
+def test_where_its_own_way_refuses_the_blocks_are_taken():
+    (row,) = applied(ThatRefuses(), Options(gradient_checkpointing=True))
+    assert row.effective is True
+    assert row.why.endswith(
+        "its own way refused: ThatRefuses does not support gradient checkpointing."
+    )
+
+
+def test_transformers_own_way_gives_the_same_losses():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=32, n_positions=16)
+    torch.manual_seed(0)
+    plain = transformers.GPT2LMHeadModel(config)
+    checkpointed = copy.deepcopy(plain)
+    (row,) = applied(checkpointed, Options(gradient_checkpointing=True))
+    assert row.why == "GPT2LMHeadModel's own"
+    tokens = torch.randint(0, 32, (2, 16))
+    gradients = []
+    for model in (plain, checkpointed):
+        torch.manual_seed(1)
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        gradients.append(model.transformer.h[0].mlp.c_fc.weight.grad)
+    assert torch.equal(*gradients)
+
+
+def test_channels_last_reaches_convolutions_of_two_and_three_dimensions():
+    model = nn.ModuleList([nn.Conv2d(3, 8, 3), nn.Conv3d(3, 8, 3), nn.Linear(3, 3)])
+    before = copy.deepcopy(model.state_dict())
+    (row,) = applied(model, Options(channels_last=True))
+    assert (row.effective, row.why) == (True, "weights of 2 convolutions, which activations follow")
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert model[1].weight.is_contiguous(memory_format=torch.channels_last_3d)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert model[0](torch.randn(2, 3, 8, 8)).is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "why"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 3)), {"parallel": "fsdp2"}, "FSDP2"),
+        (nn.Linear(2, 2), {}, "no convolution"),
+    ],
+)
+def test_channels_last_is_left_out_with_a_reason(model, options, why):
+    (row,) = applied(model, Options(channels_last=True, **options), ranks=2)
+    assert (row.requested, row.effective) == (True, False) and why in row.why
+    assert all(p.is_contiguous() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "problem"),
+    [
+        ({}, CPU, r"config\.cuda_graphs = True on the device cpu"),
+        ({"parallel": "fsdp2"}, CARD, "and config.parallel = 'fsdp2'"),
+    ],
+)
+def test_cuda_graphs_are_refused_without_a_card_and_with_fsdp2_over_several_ranks(
+    options, device, problem
+):
+    with pytest.raises(UsageError, match=problem):
+        applied(blocks(), Options(cuda_graphs=True, **options), device, ranks=2)
+
+
+@pytest.fixture
+def compiled_with(monkeypatch) -> list[dict]:
+    """The options of each call of torch.compile, which compiles nothing here."""
+    calls = []
+    monkeypatch.setattr(options, "_check_compiler", lambda device: None)
+    monkeypatch.setattr(torch, "compile", lambda f, **options: calls.append(options) or f)
+    return calls
+
+
+def test_cuda_graphs_are_torch_compiles_and_add_to_gradients_that_stand_ready(compiled_with):
+    """A graph's own gradient tensors are overwritten by the next replay: they may not become the
+    parameters' gradients.
+    """
+    model = blocks()
+    (row,) = applied(model, Options(cuda_graphs=True), CARD)
+    assert row.name == "cuda_graphs" and compiled_with == [
+        {"dynamic": False, "mode": "reduce-overhead"}
+    ]
+    with torch.no_grad():
+        model(torch.ones(2, 8))
+    assert all(p.grad is None for p in model.parameters())
+    loss = model(torch.ones(2, 8)).sum()
+    own = [p.grad for p in model.parameters()]
+    loss.backward()
+    assert all(
+        p.grad is grad and grad is not None for p, grad in zip(model.parameters(), own, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("alike", "dynamic"), [(True, False), (False, None)])
+def test_a_compiled_model_keeps_its_keys_and_its_class(alike, dynamic, compiled_with):
+    model = blocks()
+    (row,) = applied(model, Options(compile=True), shapes_alike=alike)
+    assert row.effective is True and compiled_with == [{"dynamic": dynamic, "mode": None}]
+    assert model.state_dict().keys() == blocks().state_dict().keys() and isinstance(
+        model, nn.Sequential
+    )
+    model(torch.ones(2, 8)).sum().backward()
+    applied(model, Options(compile=True))
+    assert [kind.__name__ for kind in type(model).__mro__[:2]] == [
+        "CompiledSequential",
+        "Sequential",
+    ], "once"
+
+
+TRAIN = """
+    import copy, torch
+    from torch import nn
+    from torch._dynamo.utils import counters
+    from tests.brimful_train.model.test_options import Options, applied
+
+    def block():
+        return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.GELU())
+
+    torch.manual_seed(0)
+    plain = nn.Sequential(block(), block(), block())
+    compiled = copy.deepcopy(plain)
+    rows = applied(compiled, Options(compile=True, gradient_checkpointing=True))
+    assert [row.effective for row in rows] == [True, True]
+    counters.clear()
+    for model in (plain, compiled):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        torch.manual_seed(1)
+        for _ in range(3):
+            model(torch.randn(6, 8)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"], counters
+    for key, value in plain.state_dict().items():
+        torch.testing.assert_close(compiled.state_dict()[key], value, rtol=1e-5, atol=1e-6)
+    print("trained")
+"""
+
+REFUSED = """
+    from brimful.errors import UsageError
+    from tests.brimful_train.model.test_options import Options, applied, blocks
+    try:
+        applied(blocks(), Options(compile=True))
+    except UsageError as error:
+        print(error.problem)
+        print(error.suggestion)
+"""
+
+
+def run(script: str, tmp_path, **env: str) -> subprocess.CompletedProcess[str]:
+    variables = {
+        "OMP_NUM_THREADS": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": os.getcwd(),
+        **env,
+    }
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **variables}, timeout=280
+    )
+
+
+@pytest.mark.heavy
+def test_compiled_blocks_that_are_checkpointed_train_as_they_do_without(tmp_path):
+    """One graph, no break, and running statistics moved once."""
+    done = run(TRAIN, tmp_path)
+    assert done.stdout == "trained\n", done.stderr[-2000:]
+
+
+@pytest.mark.heavy
+def test_a_missing_compiler_is_a_sentence(tmp_path):
+    done = run(REFUSED, tmp_path, CXX="/nowhere/g++")
+    problem, suggestion = done.stdout.splitlines()
+    assert problem.startswith(
+        "config.compile = True: torch.compile does not work on this machine: InvalidCxxCompiler"
+    )
+    assert "apt install g++" in suggestion
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,93 @@
+"""What a training logs, and that a full disk does not end it."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from brimful_train.reporting.progress_log import Log
+
+NO_ROOM = Path("/dev/full")  # writing it fails for want of room
+pytestmark = pytest.mark.skipif(not NO_ROOM.exists(), reason="/dev/full is Linux's")
+
+
+@pytest.fixture
+def log(tmp_path):
+    return Log(tmp_path, writes=True, tensorboard=False, stream=io.StringIO())
+
+
+def shown(log: Log) -> list[str]:
+    assert isinstance(log._stream, io.StringIO)
+    return log._stream.getvalue().splitlines()
+
+
+def test_a_full_disk_is_reported_once_and_the_log_goes_on_when_there_is_room(log, tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.symlink_to(NO_ROOM)
+    for number in range(3):
+        log.event("step", number=number)
+    (line,) = shown(log)
+    assert line.startswith(f"The disk is full: {path} could not be written.")
+    path.unlink()
+    log.event("step", number=3)
+    log.event("step", number=4)
+    assert [json.loads(row)["number"] for row in path.read_text().splitlines()] == [3, 4]
+    assert shown(log)[1:] == [
+        f"There is room on the disk again: {path} is written (3 times it could not be)."
+    ]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_quota_that_is_used_up_is_a_full_disk(log, tmp_path, code):
+    with log.outliving_a_full_disk(tmp_path / "any"):
+        raise OSError(code, "no room")
+    assert len(shown(log)) == 1
+
+
+def test_another_error_of_writing_is_not_kept_quiet(log, tmp_path):
+    (tmp_path / "log.jsonl").mkdir()
+    with pytest.raises(IsADirectoryError):
+        log.event("step")
+
+
+def test_a_line_that_went_half_onto_the_disk_is_taken_back(log, tmp_path, monkeypatch):
+    class Half(io.FileIO):
+        def write(self, line, /):  # as the kernel does where some room is left
+            return super().write(bytes(line)[: len(line) // 2])
+
+    log.event("before")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", lambda path, mode, buffering: Half(path, mode))
+        log.event("without room")
+    log.event("after")
+    rows = [json.loads(row)["event"] for row in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert rows == ["before", "after"] and len(shown(log)) == 2
+
+
+def test_a_terminal_that_is_a_file_on_the_full_disk_ends_nothing(tmp_path):
+    with NO_ROOM.open("wb", buffering=0) as file:
+        log = Log(
+            tmp_path,
+            writes=True,
+            tensorboard=False,
+            stream=io.TextIOWrapper(file, write_through=True),
+        )
+        log.say("a sentence")
+        log.line("progress")
+        assert "a sentence" in (tmp_path / "log.jsonl").read_text()
+
+
+def test_tensorboard_ends_with_a_sentence_and_the_training_goes_on(log):
+    class Board:
+        def add_scalar(self, name, value, step):
+            raise OSError(errno.ENOSPC, "no room")
+
+    log._board = Board()
+    log.scalars({"loss": 1.0, "lr": 0.1}, 1)
+    log.scalars({"loss": 1.0}, 2)
+    log.close()
+    assert shown(log) == ["The disk is full: TensorBoard's files end here. The training goes on."]

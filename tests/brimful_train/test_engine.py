@@ -1,0 +1,458 @@
+"""A whole training: what it prints, keeps and writes; how it ends; and that it goes on as if it had
+never ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import itertools
+import os
+import random
+import signal
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brimful.errors import DiskFull, DoesNotFit, Interrupted, Terminated, UsageError
+from brimful_inside.probe import context as context_module
+from brimful_inside.probe.hooks.exceptions import Failures
+from brimful_train import (
+    BatchingConfig,
+    CheckpointConfig,
+    OptimizerConfig,
+    Peaks,
+    Sum,
+    exit_codes,
+    fit,
+)
+from brimful_train.checkpoints import checkpoint as whole
+from brimful_train.checkpoints.folder import Checkpoints
+from brimful_train.data import pipeline
+from brimful_train.reporting.progress_log import finite_or_none
+from tests.brimful_train.ledger import (
+    Faults,
+    Stopped,
+    checkpoint_steps,
+    fork,
+    ledger_config,
+    ledger_task,
+    log_rows,
+    network,
+    network_config,
+    network_task,
+    same,
+    statistics,
+    stopping,
+    weights,
+)
+
+EVERY_STEP = CheckpointConfig(every_epochs=None, every_steps=1)
+
+
+@pytest.mark.parametrize("at_call", [3, 7, 13, 17])
+def test_a_training_that_was_cut_off_goes_on_to_the_very_same_weights(at_call, tmp_path):
+    """In the middle of an update (two micro-batches) and of an epoch (five updates), with dropout
+    and running statistics.
+    """
+    options = {"dropout": 0.3, "norm": True}
+    whole = network_task(**options)
+    fit(whole, network_config(tmp_path / "whole", checkpoints=EVERY_STEP))
+    with pytest.raises(Stopped):
+        fit(
+            stopping(network_task(**options), at_call),
+            network_config(tmp_path / "cut", checkpoints=EVERY_STEP),
+        )
+    task = network_task(seed=99, **options)  # other weights, until the checkpoint is loaded
+    result = fit(task, network_config(tmp_path / "cut", checkpoints=EVERY_STEP))
+    assert same(weights(task), weights(whole))
+    assert all(
+        torch.equal(a, b) for a, b in zip(task.model.buffers(), whole.model.buffers(), strict=True)
+    )
+    assert result.samples == 140
+
+
+def test_this_comparison_can_fail(tmp_path):
+    ended = []
+    for seed in (1, 2):
+        task = network_task(dropout=0.3)
+        fit(task, network_config(tmp_path / str(seed), seed=seed))
+        ended.append(weights(task))
+    assert not same(*ended)
+
+
+def test_what_was_finished_is_not_trained_again(tmp_path, capfd):
+    task, again = network_task(), network_task(seed=5)
+    before, after = fit(task, network_config(tmp_path)), fit(again, network_config(tmp_path))
+    assert same(weights(again), weights(task))
+    assert (after.steps, after.measures, after.best_step) == (
+        before.steps,
+        before.measures,
+        before.best_step,
+    )
+    stderr = capfd.readouterr().err
+    assert ": 2 epochs done." in stderr and stderr.count("This training is finished") == 1
+
+
+def test_a_batch_that_memory_made_smaller_is_kept_in_the_checkpoint(tmp_path):
+    hit = Faults([("forward", 2)])
+    with pytest.raises(Stopped):
+        fit(
+            stopping(network_task(faults=hit), 14), network_config(tmp_path, checkpoints=EVERY_STEP)
+        )
+    fit(network_task(), network_config(tmp_path, checkpoints=EVERY_STEP))
+    assert statistics(tmp_path)["micro_batch"] == 4
+
+
+def test_another_size_that_is_asked_for_is_tried(tmp_path):
+    fit(network_task(faults=Faults([("forward", 2)])), network_config(tmp_path, max_steps=3))
+    fit(network_task(), network_config(tmp_path, batch=BatchingConfig(micro_batch=6)))
+    assert statistics(tmp_path)["micro_batch"] == 6
+
+
+def test_a_checkpoint_of_another_model_or_of_other_data_is_refused_by_what_differs(tmp_path):
+    fit(network_task(), network_config(tmp_path))
+    wider = torch.nn.Sequential(torch.nn.Linear(6, 32), *list(network())[1:])
+    with pytest.raises(
+        UsageError,
+        match=r"0\.weight has shape \(16, 6\) in the checkpoint and \(32, 6\) in the model",
+    ):
+        fit(dataclasses.replace(network_task(), model=wider), network_config(tmp_path))
+    with pytest.raises(UsageError, match="made on 70 training samples, and there are 71"):
+        fit(network_task(samples=71), network_config(tmp_path))
+
+
+def test_settings_that_changed_are_reported_and_used(tmp_path, capfd):
+    fit(network_task(), network_config(tmp_path, max_steps=2))
+    capfd.readouterr()
+    fit(
+        network_task(), network_config(tmp_path, seed=3, optimizer=OptimizerConfig("adamw", lr=0.5))
+    )
+    stderr = capfd.readouterr().err
+    assert (
+        "config.seed was 0 when the checkpoint was made and is 3 now" in stderr
+        and "met twice" in stderr
+    )
+    assert "config.optimizer.lr was 0.01 when the checkpoint was made and is 0.5 now" in stderr
+
+
+def training(folder: str, epochs: str, pause_s: str = "0") -> None:
+    """A training as a process of its own, that ends by exit codes."""
+    base = network_task(dropout=0.2)
+
+    def slow(model, batch):
+        time.sleep(float(pause_s))
+        return base.loss(model, batch)
+
+    config = network_config(
+        Path(folder),
+        epochs=int(epochs),
+        checkpoints=CheckpointConfig(every_epochs=None, every_steps=3),
+    )
+    try:
+        fit(dataclasses.replace(base, loss=slow), config)
+    except (Terminated, Interrupted) as error:
+        raise SystemExit(error.exit_code) from None
+    torch.save(weights(base), Path(folder) / "weights.pt")
+
+
+def steps_written(folder: Path) -> int:
+    return max(checkpoint_steps(folder), default=0)
+
+
+def test_kills_at_random_steps_end_in_the_weights_of_the_run_that_was_left_alone(tmp_path):
+    training(str(tmp_path / "whole"), "6")
+    generator, folder, killed = random.Random(4), tmp_path / "killed", 0
+    while killed < 2:
+        target, ends = steps_written(folder) + generator.randrange(1, 9), time.monotonic() + 60
+        pid = fork(lambda: training(str(folder), "6", "0.01"), tmp_path / "output")
+        while steps_written(folder) < target and time.monotonic() < ends:
+            time.sleep(0.001)
+        os.kill(pid, signal.SIGKILL)
+        killed += os.waitpid(pid, 0)[1] == signal.SIGKILL
+    training(str(folder), "6")
+    assert same(torch.load(folder / "weights.pt"), torch.load(tmp_path / "whole" / "weights.pt"))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_after_a_checkpoint(number, code, tmp_path):
+    pid = fork(lambda: training(str(tmp_path), "2000", "0.005"), tmp_path / "output")
+    ends = time.monotonic() + 100
+    while not steps_written(tmp_path) and time.monotonic() < ends:
+        time.sleep(0.01)
+    os.kill(pid, number)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == code, (
+        tmp_path / "output.err"
+    ).read_text()
+    steps = steps_written(tmp_path)
+    assert steps > 0
+    assert statistics(tmp_path)["updates"] == steps
+
+
+def full_disk(*numbers: int):
+    """The disk is full for the checkpoints of these numbers, counted from 0."""
+    from brimful_train.checkpoints import checkpoint as whole
+
+    real, calls = whole.write, itertools.count()
+
+    def write(*args, **kwargs):
+        if next(calls) in numbers:
+            raise OSError(errno.ENOSPC, "No space left on device", str(args[1]))
+        return real(*args, **kwargs)
+
+    return mock.patch.object(whole, "write", write)
+
+
+def test_a_disk_that_is_full_at_the_end_names_what_is_kept(tmp_path):
+    with full_disk(2), pytest.raises(DiskFull) as ended:
+        fit(network_task(), network_config(tmp_path, epochs=3))
+    assert "step 15" in ended.value.problem and "step-0000000010" in ended.value.explanation
+    assert steps_written(tmp_path) == 10
+
+
+def test_a_disk_that_is_full_on_the_way_does_not_end_the_training(tmp_path, capfd):
+    with full_disk(2, 3):
+        fit(network_task(), network_config(tmp_path, epochs=6))
+    assert steps_written(tmp_path) == 30
+    assert ". The training goes on, and tries again" in capfd.readouterr().err
+
+
+def test_settings_stand_with_what_is_in_force_and_why(tmp_path, capfd):
+    fit(network_task(), network_config(tmp_path))
+    stderr = capfd.readouterr().err
+    assert (
+        "8 × 2 × 1" in stderr
+        and "3 × the micro-batch" in stderr
+        and "the evaluation data has 20 samples" in stderr
+    )
+    (row,) = log_rows(tmp_path, "settings")
+    assert {
+        "name": "effective_batch",
+        "requested": None,
+        "effective": 16,
+        "why": "8 × 2 × 1",
+    } in row["rows"]
+
+
+def test_statistics_have_the_names_and_units_that_are_promised(tmp_path):
+    peaks = Peaks("cpu")
+    with peaks.phase("encoding"):
+        torch.zeros(8 << 20)
+    fit(network_task(), network_config(tmp_path), peaks)
+    found = statistics(tmp_path)
+    assert (
+        found["train_time_seconds"] > 0
+        and found["samples_per_second"] > 0
+        and found["avg_epoch_time_seconds"] > 0
+    )
+    assert (found["effective_batch"], found["updates"], found["samples"]) == (16, 10, 140)
+    for phase in ("encoding", "train", "eval"):
+        assert (
+            found[f"peak_gpu_memory_{phase}_gb"] is None
+            and found[f"peak_gpu_memory_{phase}_reserved_gb"] is None
+        )
+        assert 0.05 < found[f"peak_host_memory_{phase}_gb"] < 20
+    assert (
+        found["recoveries"],
+        found["skipped_nan"],
+        found["skipped_by_scaler"],
+        found["resumed"],
+    ) == (0, 0, 0, 0)
+
+
+def test_epochs_may_be_a_part_of_one_and_steps_an_end_before(tmp_path):
+    assert (
+        fit(
+            ledger_task(40),
+            ledger_config(tmp_path / "a", epochs=0.5, batch=BatchingConfig(micro_batch=4)),
+        ).samples
+        == 20
+    )
+    assert (
+        fit(
+            ledger_task(40),
+            ledger_config(tmp_path / "b", max_steps=3, batch=BatchingConfig(micro_batch=4)),
+        ).samples
+        == 12
+    )
+
+
+def test_the_best_evaluation_is_kept_also_where_no_checkpoint_is_due_at_its_step(tmp_path):
+    """Five updates an epoch, a checkpoint every seventh: none of them falls on an evaluation."""
+    config = CheckpointConfig(every_epochs=None, every_steps=7, keep_last=1)
+    result = fit(network_task(), network_config(tmp_path, epochs=4, checkpoints=config))
+    best = Checkpoints(result.checkpoints, config, print).best()
+    assert best is not None and best.step == result.best_step and best.step in (5, 10, 15, 20)
+    assert result.best["loss"] <= result.measures["loss"] + 1e-12
+
+
+@pytest.mark.parametrize("keep_best", [True, False])
+def test_a_new_best_evaluation_writes_a_checkpoint_where_the_best_is_to_stay(keep_best, tmp_path):
+    config = CheckpointConfig(every_epochs=None, every_steps=10_000, keep_best=keep_best)
+    fit(network_task(), network_config(tmp_path, epochs=4, checkpoints=config))
+    steps = checkpoint_steps(tmp_path)
+    assert (5 in steps or len(steps) > 1) == keep_best and 20 in steps
+
+
+def test_a_loader_that_ends_early_leads_to_the_evaluation(tmp_path, monkeypatch):
+    """As it does in a trial: what follows the training is to be seen."""
+    seen = []
+    task = network_task()
+    measure = task.measure
+    task = dataclasses.replace(
+        task, measure=lambda model, batch: seen.append(model.training) or measure(model, batch)
+    )
+    whole = pipeline.DataPipeline.steps
+    monkeypatch.setattr(
+        pipeline.DataPipeline, "steps", lambda self, start: itertools.islice(whole(self, start), 2)
+    )
+    fit(task, network_config(tmp_path, epochs=1))
+    assert len(seen) > 1 and not any(
+        seen
+    )  # the first batch is the one that is tried before the training
+
+
+def test_an_evaluation_that_is_nan_is_never_the_best(tmp_path):
+    base, calls = network_task(), itertools.count()
+
+    def measure(model, batch):
+        measured = base.measure(model, batch)
+        if next(calls) == 1:  # after the probe: the first evaluation
+            measured["loss"] = Sum(float("nan"), 1)
+        return measured
+
+    result = fit(dataclasses.replace(base, measure=measure), network_config(tmp_path))
+    assert (result.best_step, result.best["loss"]) == (10, result.measures["loss"])
+
+
+def test_tensorboard_that_is_not_installed_is_a_sentence(tmp_path):
+    with (
+        mock.patch.dict("sys.modules", {"torch.utils.tensorboard": None}),
+        pytest.raises(UsageError, match="tensorboard"),
+    ):
+        fit(network_task(), network_config(tmp_path, tensorboard=True))
+
+
+def test_tensorboard_can_be_read_back(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    result = fit(network_task(), network_config(tmp_path, epochs=3, tensorboard=True))
+    board = events.EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    assert {"loss", "lr", "samples_per_s", "eval/loss", "eval/accuracy"} <= set(
+        board.Tags()["scalars"]
+    )
+    assert [row.step for row in board.Scalars("loss")] == [5, 10, 15]
+    assert board.Scalars("eval/loss")[-1].value == pytest.approx(result.measures["loss"], rel=1e-6)
+    losses = [row["loss"] for row in log_rows(tmp_path, "epoch")]
+    assert [row.value for row in board.Scalars("loss")] == pytest.approx(losses, rel=1e-6)
+
+
+def test_checkpoints_by_the_clock_are_written_when_their_minutes_are_over(tmp_path):
+    """Each loss takes a minute by the engine's clock; an update has two, the last of an epoch one.
+    Due is it by the update that begins after three minutes, at whose end the checkpoint is
+    written."""
+    now = iter(range(0, 10**9, 1))
+    minutes = {"past": 0.0}
+    base = network_task(eval_samples=0)
+
+    def slow(model, batch):
+        minutes["past"] += 1
+        return base.loss(model, batch)
+
+    task = dataclasses.replace(base, loss=slow)
+    config = network_config(
+        tmp_path,
+        epochs=4,
+        checkpoints=CheckpointConfig(every_epochs=None, every_minutes=3, keep_last=100),
+        log_every_s=1e9,
+    )
+    with mock.patch(
+        "brimful_train.engine.time.perf_counter", lambda: 60 * minutes["past"] + 1e-6 * next(now)
+    ):
+        fit(task, config)
+    assert checkpoint_steps(tmp_path) == [3, 6, 9, 12, 15, 18, 20]
+
+
+@settings(max_examples=20)
+@given(
+    every=st.integers(1, 60),
+    runs=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), min_size=1, max_size=3),
+)
+def test_checkpoints_by_samples_are_written_whatever_the_batch(every, runs):
+    """Each run goes on with a batch and an accumulation of its own. A checkpoint is due at the end
+    of each update in which a multiple of `every` is reached, and of no other, but for the last of a
+    run."""
+    epoch, seen, expected = 30, 0, []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        checkpoints = CheckpointConfig(
+            every_epochs=None, every_samples=every, keep_last=999, keep_best=False
+        )
+        for number, (micro_batch, accumulation) in enumerate(runs, 1):
+            step = micro_batch * accumulation
+            while seen < number * epoch:
+                after = min(seen + step, number * epoch)
+                if after // every > seen // every or after == number * epoch:
+                    expected.append(after)
+                seen = after
+            batch = BatchingConfig(micro_batch=micro_batch, accumulation=accumulation)
+            fit(
+                ledger_task(epoch),
+                ledger_config(folder, epochs=number, batch=batch, checkpoints=checkpoints),
+            )
+        loaded = [
+            whole.read(path).state["counts"]["samples"]
+            for path in (folder / "checkpoints").glob("step-*")
+        ]
+    assert sorted(loaded) == expected
+
+
+def test_what_json_has_no_word_for_is_null():
+    assert finite_or_none({"a": [float("nan"), 1.0, (float("inf"),)], "b": "nan"}) == {
+        "a": [None, 1.0, [None]],
+        "b": "nan",
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(DoesNotFit("too large", "it is", "make it smaller"), 3), (Terminated(), 143)],
+)
+def test_an_error_ends_the_script_with_its_code_and_its_sentences(error, code, capsys):
+    with pytest.raises(SystemExit) as ended, exit_codes():
+        raise error
+    assert ended.value.code == code
+    assert capsys.readouterr().err.splitlines() == list(error.sentences())
+
+
+def test_another_rank_prints_a_line(capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit), exit_codes():
+        raise DoesNotFit("too large", "it is", "make it smaller")
+    assert capsys.readouterr().err == "rank 1: too large\n"
+
+
+def test_an_error_of_the_script_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError), exit_codes():
+        raise ZeroDivisionError
+
+
+def test_a_probe_reports_the_error_as_one_that_nobody_caught(monkeypatch):
+    failures = []
+    probe = SimpleNamespace(failures=Failures(failures.append, lambda: ("train", 4, False)))
+    monkeypatch.setattr(context_module, "_current", SimpleNamespace(probe=probe))
+    with pytest.raises(SystemExit), exit_codes():
+        raise DoesNotFit("too large", "it is", "make it smaller")
+    (failure,) = failures
+    assert (failure.type, failure.message, failure.caught) == (
+        "brimful.errors.DoesNotFit",
+        "too large",
+        False,
+    )

@@ -1,0 +1,305 @@
+"""A training that goes on with other ranks and other batches meets each sample once, at the same
+learning rates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from unittest import mock
+
+import numpy
+import pytest
+import torch
+
+from brimful_train import Arrays, BatchingConfig, CheckpointConfig, ScheduleConfig, Task, fit
+from brimful_train.data.epoch_sampler import EpochSampler, Position
+from brimful_train.distributed.ranks import RankFailed
+from brimful_train.optim.schedules import Schedule
+from tests.brimful_train.ledger import (
+    Stopped,
+    ledger_config,
+    ledger_task,
+    network_config,
+    network_task,
+    on_ranks,
+    shares,
+    stopping,
+)
+
+SAMPLES, EPOCHS = 60, 2
+STOPPED_AFTER = 6  # of 8 updates an epoch; the seventh is not made
+COSINE = ScheduleConfig("cosine", warmup_epochs=0.5)
+
+
+def config(out: object, batch: BatchingConfig):
+    checkpoints = CheckpointConfig(every_epochs=None, every_steps=1)
+    return ledger_config(
+        Path(str(out)), epochs=EPOCHS, batch=batch, schedule=COSINE, checkpoints=checkpoints
+    )
+
+
+def begun(out: str, micro: str) -> None:
+    """Eight samples an update, until it is cut off in the middle of the first epoch."""
+    with pytest.raises(Stopped):
+        fit(
+            stopping(ledger_task(SAMPLES), STOPPED_AFTER),
+            config(out, BatchingConfig(micro_batch=int(micro))),
+        )
+
+
+def gone_on(out: str, micro: str, accumulation: str) -> None:
+    task = ledger_task(SAMPLES)
+    result = fit(
+        task, config(out, BatchingConfig(micro_batch=int(micro), accumulation=int(accumulation)))
+    )
+    Path(out, f"ended-{torch.distributed.is_initialized()}.json").write_text(
+        json.dumps({"ledger": shares(task).tolist(), "samples": result.samples})
+    )
+
+
+def expected(effective_after: int) -> list[float]:
+    """For each sample the learning rates of the updates it was in, each over that update's samples."""
+    schedule = Schedule(COSINE, 1.0, SAMPLES * EPOCHS, SAMPLES)
+    ledger, seen = numpy.zeros(SAMPLES), 0
+    for epoch in range(EPOCHS):
+        order = EpochSampler(SAMPLES, seed=0, micro_batch=1, accumulation=1).order(epoch)
+        at = 0
+        while at < SAMPLES:
+            size = min(8 if seen < 8 * STOPPED_AFTER else effective_after, SAMPLES - at)
+            seen += size
+            ledger[order[at : at + size]] += schedule.lr(seen) / size
+            at += size
+    return ledger.tolist()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "micro", "accumulation", "then", "its_micro", "its_accumulation"),
+    [
+        (2, 4, 1, 1, 4, 2),
+        (1, 8, 1, 2, 2, 2),
+        (2, 4, 1, 1, 10, 1),
+        (1, 8, 1, 2, 3, 2),
+        (1, 8, 1, 1, 3, 1),
+        (1, 8, 1, 1, 16, 2),
+    ],
+)
+def test_each_sample_is_met_once_an_epoch_at_the_same_learning_rates(
+    ranks, micro, accumulation, then, its_micro, its_accumulation, tmp_path
+):
+    out = tmp_path / "out"
+    with_ranks(ranks, begun, tmp_path, out, micro)
+    with_ranks(then, gone_on, tmp_path, out, its_micro, its_accumulation)
+    results = json.loads((out / f"ended-{then > 1}.json").read_text())
+    assert results["samples"] == SAMPLES * EPOCHS
+    assert results["ledger"] == pytest.approx(
+        expected(its_micro * its_accumulation * then), rel=1e-9
+    )
+
+
+def with_ranks(ranks: int, work, folder: Path, *argv: object) -> None:
+    if ranks == 1:
+        work(*map(str, argv))
+    else:
+        ended = on_ranks(ranks, work, folder, *argv)
+        assert [code for code, _, _ in ended] == [0] * ranks, ended
+
+
+def test_the_expectation_can_fail():
+    assert expected(8) != pytest.approx(expected(10), rel=1e-9)
+
+
+# --- micro-batches by size ---
+
+
+SIZES = numpy.random.default_rng(0).integers(1, 13, SAMPLES)  # tokens of each sample
+BY_SIZE = BatchingConfig(micro_batch=10, accumulation=2, max_tokens=24)
+
+
+def sized_task(seen: list[list[int]] | None = None) -> Task:
+    base = ledger_task(SAMPLES)
+    index = torch.arange(SAMPLES)
+
+    def loss(model, batch):
+        if seen is not None:
+            seen.append(batch[0].tolist())
+        return base.loss(model, batch)
+
+    return Task(
+        "sized",
+        base.model,
+        loss,
+        Arrays(index, sizes=SIZES),
+        Arrays(index, sizes=SIZES),
+        base.measure,
+    )
+
+
+def sized(out: str, stops_after: str) -> None:
+    seen: list[list[int]] = []
+    task, wanted = sized_task(seen), config(out, BY_SIZE)
+    if stops_after != "never":
+        with pytest.raises((Stopped, RankFailed)):  # the other rank hears of it
+            fit(stopping(task, int(stops_after)), wanted)
+        return
+    result = fit(task, wanted)
+    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    Path(out, f"sized-{rank}.json").write_text(
+        json.dumps(
+            {
+                "ledger": shares(task).tolist(),
+                "seen": seen,
+                "samples": result.samples,
+                "eval": result.measures["seen"],
+            }
+        )
+    )
+
+
+def by_size(ranks: int) -> list[float]:
+    """The ledger of a training that was left alone."""
+    ledger, trained = numpy.zeros(SAMPLES), 0
+    sampler = EpochSampler(
+        SAMPLES, seed=0, micro_batch=10, accumulation=2, ranks=ranks, sizes=SIZES, max_tokens=24
+    )
+    for epoch in range(EPOCHS):
+        for step in sampler.steps(Position(epoch)):
+            trained += step.samples
+            ledger[step.indices] += (
+                Schedule(COSINE, 1.0, SAMPLES * EPOCHS, SAMPLES).lr(trained) / step.samples
+            )
+    return ledger.tolist()
+
+
+def test_micro_batches_hold_as_many_samples_as_their_sizes_allow_and_a_cut_off_training_meets_each_once(
+    tmp_path,
+):
+    sized(str(tmp_path / "out"), "12")
+    sized(str(tmp_path / "out"), "never")
+    results = json.loads((tmp_path / "out" / "sized-0.json").read_text())
+    assert results["ledger"] == pytest.approx(by_size(1), rel=1e-9)
+    assert all(len(part) * max(SIZES[part]) <= 24 for part in results["seen"])
+    assert max(map(len, results["seen"])) > 24 // 12  # more of the small ones
+
+
+def test_ranks_with_different_numbers_of_parts_train_each_sample_once(tmp_path):
+    parts = [
+        [
+            len(step.micro_batches)
+            for step in EpochSampler(
+                SAMPLES,
+                seed=0,
+                micro_batch=10,
+                accumulation=2,
+                ranks=2,
+                rank=rank,
+                sizes=SIZES,
+                max_tokens=24,
+            ).steps(Position(1))
+        ]
+        for rank in range(2)
+    ]
+    assert parts[0] != parts[1]
+    for stops_after in (9, "never"):
+        with_ranks(2, sized, tmp_path, tmp_path / "out", stops_after)
+    results = [
+        json.loads((tmp_path / "out" / f"sized-{rank}.json").read_text()) for rank in range(2)
+    ]
+    assert results[0]["ledger"] == results[1]["ledger"] == pytest.approx(by_size(2), rel=1e-9)
+
+
+def test_evaluation_holds_three_times_the_tokens_and_the_log_shows_it(tmp_path, capfd):
+    sizes: list[int] = []
+    task = sized_task()
+    measure = task.measure
+
+    def measured(model, batch):
+        sizes.append(len(batch[0]) * int(max(SIZES[batch[0].numpy()])))
+        return measure(model, batch)
+
+    fit(dataclasses.replace(task, measure=measured), config(tmp_path, BY_SIZE))
+    assert 24 < max(sizes) <= 72
+    assert sizes[0] == max(sizes)  # the first one, before the training, is of the largest samples
+    stderr = capfd.readouterr().err
+    assert (
+        "eval max_tokens" in stderr and "3 × max_tokens" in stderr and "samples × longest" in stderr
+    )
+
+
+# --- precision and sharding together ---
+
+
+def sharded_fp16(out: str) -> None:
+    task = network_task()
+    result = fit(task, network_config(Path(out), parallel="fsdp2", precision="fp16", clip_norm=1.0))
+    Path(out, f"fp16-{torch.distributed.get_rank()}.json").write_text(
+        json.dumps(dict(result.measures))
+    )
+
+
+def test_a_sharded_model_trains_in_fp16(tmp_path):
+    with_ranks(2, sharded_fp16, tmp_path, tmp_path / "out")
+    alone = fit(
+        network_task(),
+        network_config(
+            tmp_path / "one",
+            precision="fp16",
+            clip_norm=1.0,
+            batch=BatchingConfig(micro_batch=16, accumulation=2),
+        ),
+    )
+    for rank in range(2):
+        results = json.loads((tmp_path / "out" / f"fp16-{rank}.json").read_text())
+        assert results["loss"] == pytest.approx(alone.measures["loss"], rel=2e-2)
+
+
+# --- gradients that are summed within the backward pass ---
+
+
+def with_an_idle_layer(begins_at: int | None) -> Task:
+    """The second layer gets no gradient from the call `begins_at` on; None: never one."""
+    base = network_task(eval_samples=0)
+    model = torch.nn.ModuleDict({"used": base.model, "idle": torch.nn.Linear(6, 3)})
+    calls = iter(range(1_000_000))
+
+    def forward(batch):
+        x = batch[0]
+        uses_it = begins_at is not None and next(calls) < begins_at
+        return model["used"](x) + (model["idle"](x) if uses_it else 0)
+
+    model.forward = lambda batch: forward(batch)
+
+    def loss(model, batch):
+        return torch.nn.functional.cross_entropy(model(batch), batch[1])
+
+    return Task("idle", model, loss, base.train_data)
+
+
+def overlapped(out: str, begins_at: str) -> None:
+    task = with_an_idle_layer(None if begins_at == "never" else int(begins_at))
+    batch = BatchingConfig(micro_batch=4, accumulation=2)
+    wanted = network_config(
+        Path(out), overlap=torch.distributed.is_initialized(), batch=batch, epochs=3
+    )
+    with mock.patch("brimful_train.step.step.OVERLAP_AFTER", 3):
+        result = fit(task, wanted)
+    Path(out, f"updates-{torch.distributed.get_rank()}.json").write_text(str(result.steps))
+
+
+def test_a_parameter_that_never_gets_a_gradient_leaves_the_overlap_off_and_is_named(tmp_path):
+    ended = on_ranks(2, overlapped, tmp_path, tmp_path / "out", "never")
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    stderr = "".join(words for _, _, words in ended)
+    assert stderr.count("overlap is left off: idle.weight, idle.bias got no gradient") == 1
+    assert (tmp_path / "out" / "updates-1.json").read_text() == "15"
+
+
+def test_a_parameter_that_loses_its_gradient_later_ends_the_training_in_a_sentence(tmp_path):
+    ended = on_ranks(2, overlapped, tmp_path, tmp_path / "out", 13)
+    assert [code for code, _, _ in ended] == [1, 1]
+    for _, _, words in ended:
+        assert (
+            "idle.weight, idle.bias got no gradient in an update whose gradients were summed within"
+            in words
+        )

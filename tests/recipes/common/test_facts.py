@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from brimful.errors import UsageError
+from brimful_train.config import Config
+from recipes.common.facts import check_resumable, facts_of, read_facts, write_facts
+
+NAME = "recipe.json"
+
+
+@dataclass(frozen=True)
+class Facts:
+    alphabet: str
+    image_height: int
+
+
+FACTS = Facts("01中", 24)
+
+
+def test_they_are_found_from_the_training_its_checkpoints_and_their_files(tmp_path: Path):
+    write_facts(tmp_path / "out", NAME, FACTS)
+    checkpoint = tmp_path / "out" / "checkpoints" / "step-1"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.safetensors").write_bytes(b"")
+    for path in (tmp_path / "out", checkpoint.parent, checkpoint, checkpoint / "model.safetensors"):
+        assert facts_of(path, NAME, Facts) == (tmp_path / "out", FACTS)
+    with pytest.raises(UsageError, match=f"No {NAME} at or above"):
+        facts_of(tmp_path, NAME, Facts)
+    with pytest.raises(UsageError, match="no checkpoint at"):
+        facts_of(tmp_path / "elsewhere", NAME, Facts)
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == [NAME]
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"alphabet": "01"}', "[]"])
+def test_a_damaged_file_is_named(tmp_path: Path, text: str):
+    (tmp_path / NAME).write_text(text)
+    with pytest.raises(UsageError, match=NAME):
+        read_facts(tmp_path, NAME, Facts)
+
+
+def test_a_training_goes_on_with_its_own_configuration_alone(tmp_path: Path):
+    check_resumable(Config(out=tmp_path), NAME, FACTS)  # nothing there yet
+    write_facts(tmp_path, NAME, FACTS)
+    check_resumable(
+        Config(out=tmp_path), NAME, replace(FACTS, image_height=30)
+    )  # no checkpoint yet: nothing to go on from
+    (tmp_path / "checkpoints").mkdir()
+    check_resumable(Config(out=tmp_path), NAME, FACTS)
+    with pytest.raises(UsageError, match="image height 24 and not 30") as caught:
+        check_resumable(Config(out=tmp_path), NAME, replace(FACTS, image_height=30))
+    assert "alphabet" not in caught.value.problem and "--resume no" in caught.value.suggestion
