@@ -15,9 +15,8 @@ from torch import nn
 
 STAGES = ("bare", "tensor", "cublas", "training", "cudnn")
 REPEATS = 7
-LARGE_PRODUCT_BYTES = (
-    8 << 30
-)  # of free memory, from which on products of 8192 instead of 4096 are timed
+# of free memory, from which on products of 8192 instead of 4096 are timed
+LARGE_PRODUCT_BYTES = 8 << 30
 COPIED_BYTES = 256 << 20
 SENT_BYTES = 64 << 20
 SMALL_KERNELS = 500
@@ -89,8 +88,7 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 def rates() -> Dict[str, Optional[float]]:
     """What is reached: bytes and operations per second, seconds of a small kernel and of a
-    dispatch; None: no time passed.
-    """
+    dispatch; None: no time passed."""
     source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     host = torch.empty(SENT_BYTES, dtype=torch.uint8)
@@ -134,8 +132,7 @@ def _products() -> Dict[str, Optional[float]]:
 
 def _small_kernels() -> Dict[str, Optional[float]]:
     """`kernel_s`: from one kernel of 16 numbers to the next, the host far ahead. `dispatch_s`: the
-    host's time for one.
-    """
+    host's time for one."""
     x = torch.zeros(16, device="cuda")
 
     def many() -> None:

@@ -25,10 +25,8 @@ class phase:
     """``with phase("encoding"):`` a named part of the run, with a memory peak of its own.
 
     Where the work was cached, say so by `cached=True` or, where that shows only inside, by setting
-    `.cached` on the object
-    that ``with`` gives: the peak means nothing then, and brimful reports "cached" instead of a
-    small number.
-    """
+    `.cached` on the object that ``with`` gives: the peak means nothing then, and brimful reports
+    "cached" instead of a small number."""
 
     def __init__(self, name: str, cached: bool = False):
         self.name = name
@@ -68,8 +66,7 @@ class tried(phase):
 
 def is_imaginary() -> bool:
     """Whether this is a trial on an imaginary card: durations mean nothing there, and need not be
-    measured.
-    """
+    measured."""
     context = current_context()
     return context is not None and context.config.device == "imaginary"
 
@@ -83,8 +80,7 @@ def keeps_writes_out() -> bool:
 
 def ends_with(error: BaseException) -> None:
     """The script ends because of `error`, which it prints in its own words: reported as if it had
-    left the script.
-    """
+    left the script."""
     probe = current_probe()
     if probe is not None:
         probe.failures.left_the_script(error)

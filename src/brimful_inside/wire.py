@@ -14,9 +14,8 @@ from typing import Any, Dict, List, Optional, Type
 
 WIRE_VERSION = 2
 TRIAL_CONFIG_VARIABLE = "BRIMFUL_TRIAL_CONFIG"
-SHARED_IMPORTS_VARIABLE = (
-    "BRIMFUL_SHARED_IMPORTS"  # the descriptor of a socket: this process is forked for each trial
-)
+# the descriptor of a socket: this process is forked for each trial
+SHARED_IMPORTS_VARIABLE = "BRIMFUL_SHARED_IMPORTS"
 EVAL_BATCHES = 2
 # how the error begins that names the call and its place in the script
 CANNOT_RUN = "the imaginary GPU cannot run"
@@ -34,15 +33,12 @@ class Card:
     context_bytes: int  # what the CUDA context holds before the first tensor
     capability: List[int]  # [major, minor]
     multiprocessors: int
-    bandwidth_bytes_per_s: Optional[float] = (
-        None  # of its memory; None: not known, so steps are not timed
-    )
-    flops: Dict[str, float] = field(
-        default_factory=dict
-    )  # peak operations per second: "fp32", "tf32", "fp16", "bf16"
-    others: List[List[int]] = field(
-        default_factory=list
-    )  # capabilities of other cards that the trial may speak for as well
+    # of its memory; None: not known, so steps are not timed
+    bandwidth_bytes_per_s: Optional[float] = None
+    # peak operations per second: "fp32", "tf32", "fp16", "bf16"
+    flops: Dict[str, float] = field(default_factory=dict)
+    # capabilities of other cards that the trial may speak for as well
+    others: List[List[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -59,12 +55,10 @@ class Place:
     number: int  # what stands there
     text: str  # that line
     loader: str  # "data.py:51": where the loader is made; "" without one
-    calls: List[str] = field(
-        default_factory=list
-    )  # the calls that lead there, innermost first: "/path/data.py:51"
-    not_calls: List[List[str]] = field(
-        default_factory=list
-    )  # the same of loaders that keep their number
+    # the calls that lead there, innermost first: "/path/data.py:51"
+    calls: List[str] = field(default_factory=list)
+    # the same of loaders that keep their number
+    not_calls: List[List[str]] = field(default_factory=list)
     others: List[str] = field(default_factory=list)  # where else the script's text has this number
 
 
@@ -75,45 +69,35 @@ class TrialConfig:
     folder: str  # the trial's folder: wire files, traces, and whatever the script would have saved
     device: str  # "cpu", "accelerator" (a real one) or "imaginary"
     card: Optional[Card] = None  # with device "imaginary"
-    capacity_bytes: Optional[int] = (
-        None  # imaginary: raise OutOfMemoryError beyond this; None is without limit
-    )
-    allocator_conf: str = (
-        ""  # imaginary: PYTORCH_ALLOC_CONF as a replay of the trace takes it to begin with
-    )
+    # imaginary: raise OutOfMemoryError beyond this; None is without limit
+    capacity_bytes: Optional[int] = None
+    # imaginary: PYTORCH_ALLOC_CONF as a replay of the trace takes it to begin with
+    allocator_conf: str = ""
     cards: int = 1  # imaginary: how many of them each process sees
     steps: int = 3  # measured optimizer steps, after the warm-up
     warmup_steps: int = 1
     eval_batches: int = EVAL_BATCHES  # batches that an evaluation loader gives before it ends early
     see_eval: bool = True  # continue after the measured steps until the script has evaluated
     trace: bool = False  # imaginary: write every allocation to trace-<rank>.jsonl
-    what_if: List[str] = field(
-        default_factory=list
-    )  # imaginary: changes to the script (imaginary/attribution/what_if.py)
-    measure_host_memory: bool = (
-        False  # tune malloc so that the resident high-water mark is true (slower steps)
-    )
+    # imaginary: changes to the script (imaginary/attribution/what_if.py)
+    what_if: List[str] = field(default_factory=list)
+    # tune malloc so that the resident high-water mark is true (slower steps)
+    measure_host_memory: bool = False
     worst_batch: bool = True  # scan the samples, and make the batches of the largest ones
-    scans: List[str] = field(
-        default_factory=list
-    )  # `SCANS_FILE`s of earlier trials of the same data, newest last
+    # `SCANS_FILE`s of earlier trials of the same data, newest last
+    scans: List[str] = field(default_factory=list)
     # look for what an audit reports besides: a checksum of each batch, how an epoch is drawn, ...
     audits: bool = False
     keep_out: bool = True  # writes go to the trial's folder, trackers are off, nothing is resumed
     cut: bool = True  # False: a whole run, nothing ends early
-    settings: Dict[str, Any] = field(
-        default_factory=dict
-    )  # what brimful.setting(name, default) answers
-    time_loader: Optional[int] = (
-        None  # imaginary: time the training loader, in batches of up to so many samples
-    )
-    find_places: Optional[str] = (
-        # of loaders' numbers: "script" (text and loaders), "loader" (those alone) or "workers"
-        None
-    )
-    places: Dict[str, Place] = field(
-        default_factory=dict
-    )  # setting -> where its value is set in a script without a flag
+    # what brimful.setting(name, default) answers
+    settings: Dict[str, Any] = field(default_factory=dict)
+    # imaginary: time the training loader, in batches of up to so many samples
+    time_loader: Optional[int] = None
+    # of loaders' numbers: "script" (text and loaders), "loader" (those alone) or "workers"
+    find_places: Optional[str] = None
+    # setting -> where its value is set in a script without a flag
+    places: Dict[str, Place] = field(default_factory=dict)
     parent_pid: Optional[int] = None  # the trial's first process ends when this one does
     version: int = WIRE_VERSION
 
@@ -128,9 +112,8 @@ class ProcessStarted:
     role: str
     rank: int
     argv: List[str]
-    launched_with: Optional[Dict[str, str]] = (
-        None  # the variables that a launcher, the command's first process, added for it
-    )
+    # the variables that a launcher, the command's first process, added for it
+    launched_with: Optional[Dict[str, str]] = None
     version: int = WIRE_VERSION
 
 
@@ -148,20 +131,17 @@ class RunCounters:
     samples: Optional[int]  # trained on by this rank; None where they cannot be counted
     train_s: float  # of training, by the host's clock, without evaluations
     loading_s: float  # of it spent waiting for data
-    loss: Optional[
-        float
-    ]  # as the engine reports it, else of the latest step; None where reading it would wait for a device
+    # as the engine reports it, else of the latest step; None where reading it would wait for a
+    # device
+    loss: Optional[float]
     allocated_bytes: Optional[int]  # now, of the fullest card; None on a CPU
     reserved_bytes: Optional[int]
-    alloc_retries: Optional[
-        int
-    ]  # how often the allocators freed their cache and tried again, of all cards
-    retry_streak: int = (
-        0  # polls in a row (a step or more apart) in which that number grew, the longest so far
-    )
-    loss_is_of_all_ranks: bool = (
-        False  # the engine reports it so; else it is what went backward in this rank
-    )
+    # how often the allocators freed their cache and tried again, of all cards
+    alloc_retries: Optional[int]
+    # polls in a row (a step or more apart) in which that number grew, the longest so far
+    retry_streak: int = 0
+    # the engine reports it so; else it is what went backward in this rank
+    loss_is_of_all_ranks: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,8 +160,7 @@ class Progress:
 @dataclass(frozen=True)
 class Failure:
     """An exception that ended the script, or out of memory wherever it was raised (a script may
-    catch it and continue).
-    """
+    catch it and continue)."""
 
     # "out_of_device_memory", "out_of_host_memory", "unsupported" (a call that the imaginary GPU
     # lacks), "crashed"
@@ -193,9 +172,8 @@ class Failure:
     phase: str
     step: int
     caught: bool  # True if the script continued
-    after_measured: bool = (
-        False  # True if the measured steps were complete (brimful's early stop may be the cause)
-    )
+    # True if the measured steps were complete (brimful's early stop may be the cause)
+    after_measured: bool = False
     # "script", "worker" (of a loader), "refused" (no trial can try the command), "card" (an
     # imaginary one), "sandbox", or "brimful" (a defect of ours)
     raised_by: str = "script"
@@ -230,22 +208,19 @@ class OptimizerSeen:
     # without a scheduler.
     initial_learning_rates: List[float] = field(default_factory=list)
     max_learning_rates: List[float] = field(default_factory=list)
-    relative_steps: bool = (
-        False  # a group has relative_step=True (Adafactor): its learning rate is never read
-    )
+    # a group has relative_step=True (Adafactor): its learning rate is never read
+    relative_steps: bool = False
 
 
 @dataclass(frozen=True)
 class BatchSeen:
     """One batch as the loader gave it."""
 
-    samples: Optional[
-        int
-    ]  # by the sampler's indices where there are some, else by the first dimension; None: unknown
+    # by the sampler's indices where there are some, else by the first dimension; None: unknown
+    samples: Optional[int]
     shapes: List[List[int]]  # of its tensors, in order
-    checksum: Optional[
-        str
-    ]  # of about a thousand strided values; None where not wanted or not possible
+    # of about a thousand strided values; None where not wanted or not possible
+    checksum: Optional[str]
 
 
 @dataclass(frozen=True)
@@ -253,20 +228,16 @@ class Draws:
     """How a loader's samples are drawn, as an audit sees it."""
 
     dataset: str  # class name
-    drawn: Optional[
-        int
-    ]  # indices that the sampler gives in an epoch, in this rank; None: not known
+    # indices that the sampler gives in an epoch, in this rank; None: not known
+    drawn: Optional[int]
     distinct: Optional[int]
-    picks_at_random: (
-        bool  # the data set ignores the index, and picks one of the samples that it holds
-    )
-    random_states: List[
-        List[str]
-    ]  # generators that the data set holds: ["dataset.random", "random.Random"]
+    # the data set ignores the index, and picks one of the samples that it holds
+    picks_at_random: bool
+    # generators that the data set holds: ["dataset.random", "random.Random"]
+    random_states: List[List[str]]
     seeds_workers: bool  # the loader has a worker_init_fn
-    checksums: List[
-        str
-    ]  # of the first batches of its own workers, where brimful makes those of the trial itself
+    # of the first batches of its own workers, where brimful makes those of the trial itself
+    checksums: List[str]
 
 
 @dataclass(frozen=True)
@@ -287,17 +258,14 @@ class LoaderSeen:
     wait_s: Optional[float]  # waited for all its batches; None on an imaginary card
     batches: List[BatchSeen]  # at most the first 64
     iterations: int = 1  # how often it was iterated
-    rates: Dict[str, float] = field(
-        default_factory=dict
-    )  # number of workers -> samples per second (`TrialConfig.time_loader`)
+    # number of workers -> samples per second (`TrialConfig.time_loader`)
+    rates: Dict[str, float] = field(default_factory=dict)
     draws: Optional[Draws] = None  # in audits
     batch_s: Optional[float] = None  # in audits, of an evaluation: from one batch to the next
-    places: List[Place] = field(
-        default_factory=list
-    )  # where its batch size can be set; with `TrialConfig.find_places` alone
-    workers_place: Optional[Place] = (
-        None  # where its number of workers can be, without harm; likewise
-    )
+    # where its batch size can be set; with `TrialConfig.find_places` alone
+    places: List[Place] = field(default_factory=list)
+    # where its number of workers can be, without harm; likewise
+    workers_place: Optional[Place] = None
 
 
 @dataclass(frozen=True)
@@ -310,12 +278,10 @@ class WorstBatch:
     # a sentence: which dimensions vary and which samples were taken, or why none was scanned
     what: str
     indices: List[int] = field(default_factory=list)
-    scanned_in: Optional[str] = (
-        None  # the earlier trial that scanned; this one found some samples to be the same
-    )
-    samples: Optional[int] = (
-        None  # in this batch, where a batch sampler's batches have different numbers of samples
-    )
+    # the earlier trial that scanned; this one found some samples to be the same
+    scanned_in: Optional[str] = None
+    # in this batch, where a batch sampler's batches have different numbers of samples
+    samples: Optional[int] = None
     mean_samples: Optional[float] = None  # of the batches that the sampler gave; likewise
 
 
@@ -336,9 +302,8 @@ class Precision:
     weights: List[str]  # dtypes of the parameters that are trained
     autocast: Optional[str]  # dtype; None: it was not used
     tf32: bool  # for matrix products of float32
-    convolutions: (
-        float  # share of the weights' elements that are convolutions', which TF32 is for by default
-    )
+    # share of the weights' elements that are convolutions', which TF32 is for by default
+    convolutions: float
 
 
 @dataclass(frozen=True)
@@ -353,63 +318,50 @@ class Report:
     ended: str  # "steps_done", "script_ended", "out_of_memory", "crashed", "running" (a snapshot)
     steps: int  # by the optimizer that stepped first, warm-up included
     warmup_steps: int
-    step_s: List[float] = field(
-        default_factory=list
-    )  # of each measured step, end to end; [] on an imaginary card
-    cpu_s: List[float] = field(
-        default_factory=list
-    )  # on a CPU: the process's processor time in each of them
-    loading_s: List[float] = field(
-        default_factory=list
-    )  # of it spent waiting for data; [] where not known
-    micro_batches_per_step: List[int] = field(
-        default_factory=list
-    )  # batches that went into each step
+    # of each measured step, end to end; [] on an imaginary card
+    step_s: List[float] = field(default_factory=list)
+    # on a CPU: the process's processor time in each of them
+    cpu_s: List[float] = field(default_factory=list)
+    # of it spent waiting for data; [] where not known
+    loading_s: List[float] = field(default_factory=list)
+    # batches that went into each step
+    micro_batches_per_step: List[int] = field(default_factory=list)
     samples_per_step: List[Optional[int]] = field(default_factory=list)
     optimizers: List[OptimizerSeen] = field(default_factory=list)
     loaders: List[LoaderSeen] = field(default_factory=list)
     phases: Dict[str, PhasePeak] = field(default_factory=dict)
-    losses: List[float] = field(
-        default_factory=list
-    )  # at each backward() on a scalar; [] where reading waits for a device
+    # at each backward() on a scalar; [] where reading waits for a device
+    losses: List[float] = field(default_factory=list)
     worst_batch: Optional[WorstBatch] = None
     peak_unphased: Optional[PhasePeak] = None  # over the whole process
     context_bytes: Optional[int] = None  # device memory outside PyTorch's allocator
     trace_file: Optional[str] = None  # name in the trial's folder
-    approximations: Dict[str, int] = field(
-        default_factory=dict
-    )  # imaginary: "nonzero" -> uses of an upper bound for a shape
+    # imaginary: "nonzero" -> uses of an upper bound for a shape
+    approximations: Dict[str, int] = field(default_factory=dict)
     notes: List[str] = field(default_factory=list)  # sentences: "no optimizer stepped", ...
     sources: List[str] = field(default_factory=list)  # the user's own Python files that it loaded
-    wrote: List[str] = field(
-        default_factory=list
-    )  # files that the script wrote, redirected to the trial's folder
-    first_step_unix_s: Optional[float] = (
-        None  # when the first step began: files written earlier hold nothing trained
-    )
-    cards: List[CardSeen] = field(
-        default_factory=list
-    )  # where a process has several imaginary cards: those that were used
+    # files that the script wrote, redirected to the trial's folder
+    wrote: List[str] = field(default_factory=list)
+    # when the first step began: files written earlier hold nothing trained
+    first_step_unix_s: Optional[float] = None
+    # where a process has several imaginary cards: those that were used
+    cards: List[CardSeen] = field(default_factory=list)
     # a batch is split over so many cards of this process (nn.DataParallel); real ones: in audits
     split_over: int = 1
-    communicators: List[int] = field(
-        default_factory=list
-    )  # ranks of each NCCL group that was used on an imaginary card
-    alike: List[List[int]] = field(
-        default_factory=list
-    )  # of `Card.others`: where all would have been done in the same way
+    # ranks of each NCCL group that was used on an imaginary card
+    communicators: List[int] = field(default_factory=list)
+    # of `Card.others`: where all would have been done in the same way
+    alike: List[List[int]] = field(default_factory=list)
     # Imaginary: leaks. "train": bytes that each step leaves on the card; "eval": bytes that each
     # batch of an evaluation leaves, which gave "eval_seen" batches of "eval_length" (absent where
     # not known). What does not grow is absent.
     growth: Dict[str, int] = field(default_factory=dict)
     counters: Optional[RunCounters] = None  # of a whole run
-    device_reads: Dict[str, int] = field(
-        default_factory=dict
-    )  # in audits: lines of the script that wait for a value of a card
+    # in audits: lines of the script that wait for a value of a card
+    device_reads: Dict[str, int] = field(default_factory=dict)
     precision: Optional[Precision] = None  # in audits, on a card
-    places: List[Place] = field(
-        default_factory=list
-    )  # where the batch size of a training without a loader may be set
+    # where the batch size of a training without a loader may be set
+    places: List[Place] = field(default_factory=list)
 
 
 EVENTS: Dict[str, Type[Any]] = {
@@ -431,8 +383,7 @@ def encode_event(event: Any) -> bytes:
 
 class Writer:
     """Appends events of this process to its wire file. One write call a line, so that a kill cannot
-    tear two lines.
-    """
+    tear two lines."""
 
     def __init__(self, folder: str, pid: Optional[int] = None):
         self.path = os.path.join(folder, "wire-%d.jsonl" % (pid or os.getpid()))
@@ -445,8 +396,7 @@ class Writer:
 
     def replace(self, event: Any) -> None:
         """Keeps `event` as the latest of its kind, in a file of its own, which another process
-        never reads in part.
-        """
+        never reads in part."""
         path = latest_path(self.path, _NAMES[type(event)])
         with open(path + ".new", "wb") as file:
             file.write(encode_event(event))
@@ -455,8 +405,7 @@ class Writer:
 
 def latest_path(wire_path: str, event: str) -> str:
     """Where the process of this wire file keeps its latest `event` ("progress" or "report") of a
-    whole run.
-    """
+    whole run."""
     folder, name = os.path.split(wire_path)
     return os.path.join(folder, name.replace("wire-", "latest-%s-" % event, 1))
 

@@ -1,6 +1,5 @@
 """Imitates the parent: writes the trial config, runs a script with the bootstrap folder on its
-path, and reads the reports.
-"""
+path, and reads the reports."""
 
 from __future__ import annotations
 
@@ -78,8 +77,7 @@ def run_trial(
     **config,
 ) -> Trial:
     """Runs `script` (source text, or a command's arguments after python) as one trial; `config`:
-    fields of TrialConfig.
-    """
+    fields of TrialConfig."""
     folder = tmp_path / "trial"
     folder.mkdir(exist_ok=True)
     work = cwd or tmp_path / "work"
@@ -116,8 +114,7 @@ def _events(path: Path) -> list[tuple[str, dict]]:
 
 def contents(folder: Path) -> dict[str, tuple[int, str]]:
     """Every file below `folder`: time of change in ns, and a hash of its bytes. Folders count as
-    well.
-    """
+    well."""
     found = {}
     for path in sorted(folder.rglob("*")):
         digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

@@ -1,6 +1,7 @@
-"""Python runs this file at the start of every process with this folder on its path; without a trial config it does nothing. It
-loads our package by its place in the file system, so nothing of ours stays on `sys.path`, and then runs the `sitecustomize`
-that it hides, if any. Written for any Python, since whatever interpreter the command starts reads it."""
+"""Python runs this file at the start of every process with this folder on its path; without a trial
+config it does nothing. It loads our package by its place in the file system, so nothing of ours
+stays on `sys.path`, and then runs the `sitecustomize` that it hides, if any. Written for any
+Python, since whatever interpreter the command starts reads it."""
 
 import os
 import sys
@@ -25,7 +26,8 @@ def _start_probe():
 
 
 def _write_error(config_path):
-    """No import of ours works: the reason goes beside the trial config, where the parent looks for it."""
+    """No import of ours works: the reason goes beside the trial config, where the parent looks for
+    it."""
     import traceback
 
     try:
@@ -37,7 +39,8 @@ def _write_error(config_path):
 
 
 def _run_hidden_sitecustomize():
-    """The sitecustomize that Python would find without us (Debian's Python has one) takes our place."""
+    """The sitecustomize that Python would find without us (Debian's Python has one) takes our
+    place."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 

@@ -1,7 +1,8 @@
-"""The imaginary GPU: an unmodified CUDA script runs where no GPU is, and its memory is known to the byte.
+"""The imaginary GPU: an unmodified CUDA script runs where no GPU is, and its memory is known to the
+byte.
 
-Tensors on a card are meta tensors: they have shapes and dtypes and no data. To the script their device is "cuda:0".
-"""
+Tensors on a card are meta tensors: they have shapes and dtypes and no data. To the script their
+device is "cuda:0"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Puts the imaginary GPU into a process: makes the state, gives it its handlers, and patches torch."""
+"""Puts the imaginary GPU into a process: makes the state, gives it its handlers, and patches
+torch."""
 
 from __future__ import annotations
 
@@ -57,8 +58,7 @@ def enter(
     limit. `trace` gets the rows of `simulator.trace`: a file for one card, or what opens the file
     of a card, by its number, when the card is first used (one that is not used leaves none).
     `what_if` does these things otherwise than the script (`attribution/what_if.py`). `settings`:
-    the allocator's, before the script has its say; None: the environment's.
-    """
+    the allocator's, before the script has its say; None: the environment's."""
     gpu = ImaginaryGpu(card, count, capacity_bytes, trace, settings)
     if trace is not None and annotations:
         gpu.annotations = Annotations(gpu, what_if)
@@ -71,8 +71,7 @@ def enter(
 
 def insert(gpu: ImaginaryGpu, card: Card, capacity_bytes: Optional[int] = None) -> None:
     """The process has cards like `card` from here on, in place of those that it entered with and
-    has not used.
-    """
+    has not used."""
     gpu.insert(card, capacity_bytes)
     _choose_for_card(gpu)
 
@@ -103,8 +102,7 @@ def _equip(gpu: ImaginaryGpu) -> None:
 
 def _patch(gpu: ImaginaryGpu) -> None:
     """torch answers for the cards, in the current thread and in every thread started later, until
-    `gpu.leave()`.
-    """
+    `gpu.leave()`."""
     patches = gpu.patches
     autograd_in_place.measure_owners()
     register_meta_kernels(patches)

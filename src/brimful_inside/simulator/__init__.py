@@ -1,1 +1,2 @@
-"""Arithmetic, standard library only: the caching allocator, traces and their replay, workspaces, out-of-memory patterns."""
+"""Arithmetic, standard library only: the caching allocator, traces and their replay, workspaces,
+out-of-memory patterns."""

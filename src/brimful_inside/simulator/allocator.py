@@ -13,8 +13,7 @@ The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.6 to 2.13):
 gives up.
 
 A block that another stream uses (`record_stream`) is retired first and ready later: when the other
-stream's event is done is for the caller to say, as a card's clock is not here.
-"""
+stream's event is done is for the caller to say, as a card's clock is not here."""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ MIN_LARGE = 10 * MIB  # kMinLargeAlloc
 
 class CardFull(Exception):
     """There is no room. All numbers are bytes; `free`, `capacity` and `reserved` count whole
-    segments.
-    """
+    segments."""
 
     def __init__(
         self,
@@ -63,9 +61,8 @@ class CardFull(Exception):
         self.capacity = capacity
         self.allocated = allocated
         self.reserved = reserved
-        self.private = (
-            private  # free blocks of private pools: PyTorch counts them with what is allocated
-        )
+        # free blocks of private pools: PyTorch counts them with what is allocated
+        self.private = private
 
     def of(self, capacity: int) -> CardFull:
         """The same on a card of another size."""
@@ -97,8 +94,7 @@ def rounded_size(nbytes: int, settings: AllocatorSettings = DEFAULT_SETTINGS) ->
 
 def segment_size(size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> int:
     """The bytes asked of the card for a block of `size` that no free block can serve
-    (get_allocation_size).
-    """
+    (get_allocation_size)."""
     if size <= SMALL_SIZE:
         return SMALL_SEGMENT
     if size < MIN_LARGE:
@@ -106,9 +102,8 @@ def segment_size(size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> i
     return -(-size // ROUND_LARGE) * ROUND_LARGE
 
 
-LiveBlock = Tuple[
-    int, int, Pool, List[int]
-]  # its size, the bytes requested, its pool, the free list it returns to
+# its size, the bytes requested, its pool, the free list it returns to
+LiveBlock = Tuple[int, int, Pool, List[int]]
 
 
 class CachingAllocator:
@@ -133,9 +128,8 @@ class CachingAllocator:
         self.memory = DeviceMemory(capacity_bytes, self._statistics)
         self._small = Pool(True, MIN_BLOCK, NO_LIMIT)
         self._large = Pool(False, MIB + 1, NO_LIMIT)
-        self._private: Dict[
-            int, Tuple[Pool, Pool]
-        ] = {}  # small and large blocks of each private pool, by its number
+        # small and large blocks of each private pool, by its number
+        self._private: Dict[int, Tuple[Pool, Pool]] = {}
         self._released: Set[int] = set()  # private pools of which no graph is left
         self._live: Dict[int, LiveBlock] = {}
         self._retired: Dict[int, LiveBlock] = {}
@@ -173,8 +167,7 @@ class CachingAllocator:
 
     def set_memory_fraction(self, fraction: float, total_bytes: Optional[int]) -> None:
         """torch.cuda.set_per_process_memory_fraction: `reserved` may not pass this share of
-        `total_bytes`.
-        """
+        `total_bytes`."""
         self.memory.allowed_bytes = None if total_bytes is None else int(fraction * total_bytes)
 
     def malloc(self, nbytes: int, stream: int = 0, private: int = 0) -> int:
@@ -223,8 +216,7 @@ class CachingAllocator:
 
     def free(self, address: int) -> None:
         """The block at `address` (an answer of `malloc`) is used no more. Raises KeyError if there
-        is none.
-        """
+        is none."""
         if address == 0:
             return
         size, nbytes, pool, free = self._live.pop(address)
@@ -249,8 +241,7 @@ class CachingAllocator:
 
     def retire(self, address: int) -> None:
         """The block at `address` is allocated no more, but waits for another stream before it can
-        be used again.
-        """
+        be used again."""
         if address == 0:
             return
         block = self._retired[address] = self._live.pop(address)
@@ -260,8 +251,7 @@ class CachingAllocator:
 
     def ready(self, address: int) -> None:
         """Nobody uses the retired block at `address` any more. Does nothing where a full card has
-        waited for it already.
-        """
+        waited for it already."""
         if address not in self._retired:
             return
         size, nbytes, pool, free = self._retired.pop(address)
@@ -300,12 +290,12 @@ class CachingAllocator:
 
     def release_pool(self, number: int) -> None:
         """No graph of private pool `number` is left: its free segments go when the cache is emptied
-        or the card is full.
-        """
+        or the card is full."""
         self._released.add(number)
 
     def empty_pool(self, number: int) -> None:
-        """Give back every free segment of private pool `number` (the end of a torch.cuda.MemPool)."""
+        """Give back every free segment of private pool `number` (the end of a
+        torch.cuda.MemPool)."""
         for pool in self._private.get(number, ()):
             pools.release_free(self.memory, pool)
 
@@ -317,8 +307,7 @@ class CachingAllocator:
 
     def memory_stats(self) -> Dict[str, int]:
         """What torch.cuda.memory_stats() would show, by its flat keys. Raises RuntimeError without
-        `detailed`.
-        """
+        `detailed`."""
         if self._statistics is None:
             raise RuntimeError("this allocator keeps no detailed counts")
         stats = self._statistics.flat()
@@ -364,8 +353,7 @@ class CachingAllocator:
 
     def _from_card(self, pool: Pool, size: int, stream: int, nbytes: int) -> Tuple[int, int]:
         """Address and size of new memory, after giving cached memory back if need be. Raises
-        CardFull.
-        """
+        CardFull."""
         settings, memory = self.settings, self.memory
         if memory.allowed_bytes is not None and settings.garbage_collection_threshold:
             pools.collect_garbage(

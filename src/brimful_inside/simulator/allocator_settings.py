@@ -36,23 +36,18 @@ WITHOUT_EFFECT = {
 class AllocatorSettings(NamedTuple):
     """How the caching allocator behaves. The defaults are PyTorch's."""
 
-    max_split_size: Optional[int] = (
-        None  # bytes; blocks of this size and more are not split. None: no limit
-    )
-    max_non_split_rounding: int = (
-        LARGE_SEGMENT  # bytes an unsplittable block may be larger than the request
-    )
-    roundup_power2_divisions: Tuple[int, ...] = (
-        0,
-    ) * ROUNDING_INTERVALS  # by power of two from 1 MiB on; 0: off
-    garbage_collection_threshold: float = (
-        0.0  # of the memory allowed; 0: off. Works only where a fraction is set
-    )
+    # bytes; blocks of this size and more are not split. None: no limit
+    max_split_size: Optional[int] = None
+    # bytes an unsplittable block may be larger than the request
+    max_non_split_rounding: int = LARGE_SEGMENT
+    # by power of two from 1 MiB on; 0: off
+    roundup_power2_divisions: Tuple[int, ...] = (0,) * ROUNDING_INTERVALS
+    # of the memory allowed; 0: off. Works only where a fraction is set
+    garbage_collection_threshold: float = 0.0
     expandable_segments: bool = False
     memory_fraction: Optional[float] = None  # per_process_memory_fraction
-    large_segment: int = (
-        LARGE_SEGMENT  # bytes; requests from 1 to 10 MiB share segments of this size
-    )
+    # bytes; requests from 1 to 10 MiB share segments of this size
+    large_segment: int = LARGE_SEGMENT
     native: bool = True  # False: backend:cudaMallocAsync, which the model does not follow
 
 
@@ -164,8 +159,7 @@ def _division(value: str, zero_too: bool) -> int:
 
 def _divisions(value: str) -> Tuple[int, ...]:
     """One number for all sizes, or ``[256:1,512:2,>:8]``: sizes in MiB with the divisions from
-    there on.
-    """
+    there on."""
     if not value.startswith("["):
         return (_division(value, zero_too=False),) * ROUNDING_INTERVALS
     divisions = [0] * ROUNDING_INTERVALS

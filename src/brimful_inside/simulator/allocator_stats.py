@@ -9,16 +9,15 @@ from typing import Dict
 # What is counted in each pool and over all. Active is what is allocated or waits for another
 # stream.
 STATISTICS = (
-    *(
-        "active",
-        "active_bytes",
-        "allocated_bytes",
-        "allocation",
-        "inactive_split",
-        "inactive_split_bytes",
-        "requested_bytes",
-    ),
-    *("reserved_bytes", "segment"),
+    "active",
+    "active_bytes",
+    "allocated_bytes",
+    "allocation",
+    "inactive_split",
+    "inactive_split_bytes",
+    "requested_bytes",
+    "reserved_bytes",
+    "segment",
 )
 
 
@@ -83,7 +82,8 @@ class Scope:
         self.freed_requested_bytes += nbytes
 
     def split(self, blocks: int, size: int) -> None:
-        """Free pieces of segments that are partly in use became more or fewer, larger or smaller."""
+        """Free pieces of segments that are partly in use became more or fewer, larger or
+        smaller."""
         self.inactive_split += blocks
         self.inactive_split_bytes += size
         if blocks < 0:

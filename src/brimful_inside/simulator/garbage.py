@@ -1,4 +1,5 @@
-"""Python's collector, which rests where millions of small objects are made and none of them can be garbage yet."""
+"""Python's collector, which rests where millions of small objects are made and none of them can be
+garbage yet."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def uncollected(function: _Function) -> _Function:
-    """`function` without collections: each would look through all that it has made so far, two thirds of a trace's decoding."""
+    """`function` without collections: each would look through all that it has made so far, two
+    thirds of a trace's decoding."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:

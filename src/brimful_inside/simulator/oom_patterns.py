@@ -18,9 +18,8 @@ class OomPattern(NamedTuple):
     name: str
     kind: str  # "out_of_device_memory" or "out_of_host_memory"
     pattern: str  # a regular expression over the message, case-sensitive
-    type_pattern: str = (
-        ""  # over the exception's qualified name; empty: any that is not plainly Python's own
-    )
+    # over the exception's qualified name; empty: any that is not plainly Python's own
+    type_pattern: str = ""
 
 
 # The order matters: the first that fits is the answer. Host rows that share words with device rows
@@ -173,8 +172,7 @@ def _match_in(text: str) -> Optional[OomPattern]:
 
 def _exceptions_in(text: str) -> List[Tuple[str, str]]:
     """Qualified names and messages of the exceptions in a traceback's text; a message runs on over
-    the lines that follow.
-    """
+    the lines that follow."""
     found: List[Tuple[str, str]] = []
     for line in text.splitlines():
         match = EXCEPTION_LINE.match(line)

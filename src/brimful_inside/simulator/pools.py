@@ -25,19 +25,16 @@ ENDLESS = 1 << 50  # addresses of a segment on a card without limit
 
 class DeviceMemory:
     """What a card has for segments, and how much of it is reserved. Bytes; None and NO_LIMIT are
-    without limit.
-    """
+    without limit."""
 
     def __init__(self, capacity_bytes: Optional[int], statistics: Optional[Statistics]):
         self.capacity_bytes = capacity_bytes
-        self.allowed_bytes: Optional[int] = (
-            None  # the share of the card that a memory fraction leaves
-        )
+        # the share of the card that a memory fraction leaves
+        self.allowed_bytes: Optional[int] = None
         self.oversize = NO_LIMIT  # blocks of so many bytes are counted by themselves
         self.reserved = self.peak_reserved = 0
-        self.least_refused = (
-            NO_LIMIT  # the least that would have been reserved where there was no room for it
-        )
+        # the least that would have been reserved where there was no room for it
+        self.least_refused = NO_LIMIT
         self.num_allocs = self.num_frees = 0
         self.segments_freed = 0  # those of `num_frees` that are no part of an expandable one
         self._statistics = statistics
@@ -58,8 +55,7 @@ class DeviceMemory:
 
     def take(self, pool: Pool, nbytes: int, segments: int) -> None:
         """Memory comes from the card; mapping a part of an expandable segment takes bytes and no
-        segment.
-        """
+        segment."""
         self.num_allocs += 1
         self.reserved += nbytes
         self.peak_reserved = max(self.peak_reserved, self.reserved)
@@ -125,26 +121,22 @@ class Pool:
         self.small = small
         self.owner = owner  # the number of the private pool that it is half of; 0: none
         self.min_rest = min_rest  # a rest smaller than this is not worth a block of its own
-        self.max_split = (
-            max_split  # requests of this size and more are not cut out of a larger block
-        )
+        # requests of this size and more are not cut out of a larger block
+        self.max_split = max_split
         self.free: Dict[int, List[int]] = {}  # by stream, sorted
         self.starts: Dict[int, int] = {}  # free blocks by their addresses
         self.ends: Dict[int, int] = {}  # and by the addresses behind their ends
         self.segments: Dict[int, Tuple[int, int]] = {}  # size and stream by address
         self.expandable: List[ExpandableSegment] = []
-        self.unmapped: Dict[
-            int, int
-        ] = {}  # stretches of expandable segments without memory: size by address
+        # stretches of expandable segments without memory: size by address
+        self.unmapped: Dict[int, int] = {}
         self.searches = 0  # the clock of the garbage collector
-        self.freed_at: Dict[
-            int, int
-        ] = {}  # `searches` when the free block at an address became free
+        # `searches` when the free block at an address became free
+        self.freed_at: Dict[int, int] = {}
 
     def put(self, address: int, size: int, free: List[int]) -> int:
         """A block becomes free and merges with its free neighbours: the number of what it is now
-        (free_block).
-        """
+        (free_block)."""
         end = address + size
         other = self.starts.pop(end, 0)
         if other:
@@ -195,8 +187,7 @@ def new_segment(
 
 def release_free(memory: DeviceMemory, pool: Pool) -> None:
     """Give back every segment that is wholly free, and every free page of expandable ones
-    (release_blocks).
-    """
+    (release_blocks)."""
     for address, size, stream in pool.free_blocks(ROUND_LARGE):  # no segment and no page is smaller
         if pool.is_segment(address, size):
             _release_segment(memory, pool, address)
@@ -231,8 +222,7 @@ def release_oversize(memory: DeviceMemory, pool: Pool, size: int, stream: int, l
 
 def collect_garbage(memory: DeviceMemory, pool: Pool, threshold_bytes: int) -> None:
     """Give back the free segments that were unused for longer than the average, until under the
-    threshold.
-    """
+    threshold."""
     target = memory.reserved - threshold_bytes
     candidates = [block for block in pool.free_blocks() if pool.is_segment(*block[:2])]
     while target > 0 and candidates:
@@ -287,9 +277,8 @@ def grow(
 
 def _room(pool: Pool, size: int, stream: int) -> Optional[int]:
     """Where the lowest free or unmapped block with `size` free addresses from it on lies; None if
-    there is none. As
-    find_expandable_block has it: the search starts at unmapped blocks, or at the free block before
-    one."""
+    there is none. As find_expandable_block has it: the search starts at unmapped blocks, or at the
+    free block before one."""
     for segment in pool.expandable:
         if segment.stream != stream:
             continue
@@ -307,8 +296,7 @@ def _room(pool: Pool, size: int, stream: int) -> Optional[int]:
 
 def _reserve_addresses(memory: DeviceMemory, pool: Pool, size: int, stream: int, page: int) -> int:
     """The base of a new expandable segment. PyTorch keeps addresses for the card's memory and an
-    eighth more.
-    """
+    eighth more."""
     capacity = memory.capacity_bytes
     nbytes = (
         -(-(ENDLESS if capacity is None else max(capacity + capacity // 8, size)) // page) * page
@@ -321,8 +309,7 @@ def _reserve_addresses(memory: DeviceMemory, pool: Pool, size: int, stream: int,
 
 def _map(memory: DeviceMemory, pool: Pool, address: int, size: int, stream: int) -> bool:
     """Put memory behind the first `size` bytes of an unmapped stretch; they become free
-    (map_block).
-    """
+    (map_block)."""
     segment = pool.expandable_at(address)
     assert segment is not None, "what is unmapped lies in an expandable segment"
     mapped = segment.up(address + size) - address
@@ -345,8 +332,7 @@ def _unmap(
     stream: int,
 ) -> None:
     """Give back the whole pages of a free block; what is left of it on both sides stays free
-    (unmap_block).
-    """
+    (unmap_block)."""
     start, end = segment.up(address), segment.down(address + size)
     if start >= end:
         return

@@ -45,8 +45,7 @@ class Program:
 
     def on_card(self, capability: Sequence[int], multiprocessors: int) -> Program:
         """The program on another card that does everything in the same way: its workspaces have
-        that card's sizes.
-        """
+        that card's sizes."""
         card = (*capability, multiprocessors)
         if card not in self._on_cards:
             self._on_cards[card] = self._moved(capability, multiprocessors)
@@ -106,8 +105,7 @@ class Program:
     @cached_property
     def cards(self) -> Tuple[Program, ...]:
         """The program of each card; those of cards that do the same, as most ranks do, share their
-        events.
-        """
+        events."""
         ends = [at for at, event in enumerate(self.events) if event[0] == "card"] + [
             len(self.events)
         ]
@@ -126,9 +124,8 @@ class Program:
     def largest_live_set(self, sizes: Sequence[int]) -> List[int]:
         """The allocations that are alive when most bytes are, on the card that holds most, if they
         have `sizes`. What is retired is alive until it is ready."""
-        highest = alive = number = start = first = (
-            0  # start and first: of this card, its first event and allocation
-        )
+        # start and first: of this card, its first event and allocation
+        highest = alive = number = start = first = 0
         found = (0, 0, 0)  # start, end and first allocation of the events up to the highest moment
         for at, event in enumerate(self.events):
             kind = event[0]
@@ -171,15 +168,13 @@ def joined(programs: Sequence[Program]) -> Program:
 @uncollected
 def program_of(trace: Trace) -> Program:
     """Take a trace apart. Ends of storages older than the trace are left out, as they free nothing
-    in a replay.
-    """
+    in a replay."""
     events: List[Event] = []
     sizes: List[int] = []
     args: List[Tuple[int, ...]] = []
     numbers: Dict[int, int] = {}  # of what is alive, by identifier
-    seen: Dict[
-        Event, Event
-    ] = {}  # the same few allocations come again and again: one object for each
+    # the same few allocations come again and again: one object for each
+    seen: Dict[Event, Event] = {}
     for row in trace.rows:
         kind = KIND_OF[type(row)]
         if isinstance(row, Malloc):
@@ -207,8 +202,7 @@ def _end(kind: str, number: int) -> Event:
 
 def _is_known(row: Malloc) -> bool:
     """A workspace that this version computes otherwise, or not at all, is no help: its bytes are
-    then fitted as they are.
-    """
+    then fitted as they are."""
     name = row.workspace
     return (
         name is not None

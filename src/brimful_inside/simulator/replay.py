@@ -75,9 +75,8 @@ def replay(
             if observe is not None:
                 observe(event, addresses, allocator)
     except CardFull as error:
-        full = error.with_traceback(
-            None
-        )  # which holds the allocator, and this very frame, for as long as `full` is known
+        # which holds the allocator, and this very frame, for as long as `full` is known
+        full = error.with_traceback(None)
     visits.append((phase, Peaks(allocator.peak_allocated, allocator.peak_reserved)))
     return _worst(visits, full, allocator.num_alloc_retries, allocator.segments_freed, steps)
 
@@ -107,8 +106,7 @@ def replay_cards(
     capacity_bytes: Optional[int] = None,
 ) -> List[Replayed]:
     """The replay of each card's program; `capacity_bytes`: for segments (None: no limit). What was
-    replayed before is known.
-    """
+    replayed before is known."""
     replays: List[Replayed] = []
     first = 0
     for card in program.cards:
@@ -125,9 +123,8 @@ def _known_or_replayed(
     capacity_bytes: Optional[int],
 ) -> Replayed:
     """Of the same sizes a replay is the same in every room that grants and refuses the same
-    requests, if no share of the room
-    is set and no segment is expandable: how many addresses one has, and so when the next one
-    begins, depends on the room."""
+    requests, if no share of the room is set and no segment is expandable: how many addresses one
+    has, and so when the next one begins, depends on the room."""
     known = card.replays.setdefault((hash(sizes), sum(sizes), settings), [])
     shares = (
         settings.memory_fraction is None

@@ -17,10 +17,11 @@ from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 TENSOR_CORES = frozenset(("tf32", "fp16", "bf16", "fp8", "int8"))
 MEMORY = "memory"  # bytes of the card
 LINK, PINNED = "link", "pinned"  # bytes over the bus, of ordinary memory of the host and of pinned
+# bytes that a card exchanges with others: what follows waits, or only the step's end
 PEER, COLLECTIVE = (
     "peer",
     "collective",
-)  # bytes that a card exchanges with others: what follows waits, or only the step's end
+)
 SYNC = "sync"  # the host waits for the card
 
 # What bounds a kernel.
@@ -62,8 +63,7 @@ class Rates(NamedTuple):
 
     def peak(self, kind: str) -> float:
         """Operations per second of a rate class; where the card lacks its units, those that stand
-        in for them.
-        """
+        in for them."""
         if kind == "fp64":
             return self.fp32 * FP64_SHARE.get(self.capability, FP64_SHARE_ELSE)
         if kind in ("fp8", "int8"):
@@ -88,15 +88,12 @@ class Efficiency(NamedTuple):
     # the same on GeForce cards: they add up in single precision at half the rate, so that operands
     # keep up
     halved: float = 1.0
-    bandwidth: float = (
-        0.80  # assumed: copies on an A100 or V100 reach 80 to 90 % of the datasheet's figure
-    )
-    direct: float = (
-        0.07  # of single precision's peak, in grouped convolutions that tensor cores do not serve
-    )
-    cuda_cores: float = (
-        0.90  # assumed: single precision products of cuBLAS reach 85 to 95 % where they are large
-    )
+    # assumed: copies on an A100 or V100 reach 80 to 90 % of the datasheet's figure
+    bandwidth: float = 0.80
+    # of single precision's peak, in grouped convolutions that tensor cores do not serve
+    direct: float = 0.07
+    # assumed: single precision products of cuBLAS reach 85 to 95 % where they are large
+    cuda_cores: float = 0.90
     # of the peak in fused attention (Dao, FlashAttention-2, arXiv 2307.08691: 50 to 73 % on an
     # A100)
     attention: float = 0.60
@@ -107,20 +104,17 @@ class Efficiency(NamedTuple):
     # and are together 1.35 times as fast as its five. Volta and GeForce cards are assumed to reach
     # as much.
     attention_before_8: Tuple[float, float] = (0.30, 0.25)
-    kernel_s: float = (
-        2.5e-6  # assumed: from the start of a kernel that does nothing to the start of the next one
-    )
+    # assumed: from the start of a kernel that does nothing to the start of the next one
+    kernel_s: float = 2.5e-6
     # host time of an operation that Python calls, with its module's and autograd's bookkeeping
     script_s: float = 25e-6
     engine_s: float = 15e-6  # the same of one that the autograd engine calls
     launch_s: float = 4e-6  # host time of each further kernel of an operation
-    pinned_bytes_per_s: float = (
-        12e9  # assumed: 16 lanes of PCIe 3.0 carry 12 GB/s, of later ones twice and four times that
-    )
+    # assumed: 16 lanes of PCIe 3.0 carry 12 GB/s, of later ones twice and four times that
+    pinned_bytes_per_s: float = 12e9
     peer_bytes_per_s: float = 12e9  # between cards, each way (assumed: 16 lanes of PCIe 3.0)
-    link_bytes_per_s: float = (
-        6e9  # assumed: memory that is not pinned goes through a buffer at half of that
-    )
+    # assumed: memory that is not pinned goes through a buffer at half of that
+    link_bytes_per_s: float = 6e9
 
     def with_host(self, factor: float) -> Efficiency:
         """The same card with a host that is `factor` times as slow."""
@@ -148,8 +142,7 @@ SPLITS = (1, 2, 4, 8, 16, 32, 64)  # k is split over several multiprocessors whe
 
 class Timed(NamedTuple):
     """A kernel's time on the card: what binds it, its busy time, and the part of it that is the
-    cost of starting it.
-    """
+    cost of starting it."""
 
     seconds: float
     bound: str
@@ -192,15 +185,13 @@ def _attention_share(kernel: Kernel, rates: Rates, efficiency: Efficiency) -> fl
 
 def is_grouped(kernel: Kernel) -> bool:
     """A convolution by groups: what is known least of all (cuDNN has kernels for some of them and
-    not for others).
-    """
+    not for others)."""
     return bool(kernel.shape) and kernel.shape[0] > 1 and "convolution" in kernel.op
 
 
 def _grouped_time(kernel: Kernel, rates: Rates, efficiency: Efficiency) -> float:
     """Of many groups, blocks on the diagonal are packed into tiles; few groups, and one for each
-    channel, run on CUDA cores.
-    """
+    channel, run on CUDA cores."""
     groups, m, n, k = kernel.shape
     width = min(m, n, k)
     if groups < PACKED_FROM or width == 1 or kernel.kind not in TENSOR_CORES:
@@ -247,9 +238,8 @@ def product_time(
 
 def over_links(collective: str, nbytes: float, ranks: int) -> float:
     """Bytes that each card sends in NCCL's rings, for `nbytes` of the whole tensor
-    (github.com/NVIDIA/nccl-tests,
-    doc/PERFORMANCE.md): all of it twice, but for its own part, to reduce it for all; once to
-    gather, scatter or exchange it."""
+    (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): all of it twice, but for its own part, to
+    reduce it for all; once to gather, scatter or exchange it."""
     name = collective.replace("_", "")
     if ranks < 2 or "barrier" in name:
         return 0.0
@@ -265,8 +255,7 @@ def over_links(collective: str, nbytes: float, ranks: int) -> float:
 
 class Step(NamedTuple):
     """The time of one step, and where it goes. `shares` are seconds by BOUNDS; they add up to
-    `seconds`.
-    """
+    `seconds`."""
 
     seconds: float
     device_s: float  # the card is busy, collectives aside
@@ -303,8 +292,7 @@ class Queue:
 
     def end_step(self) -> float:
         """The optimizer waits for the collectives. Returns the seconds that they were still to
-        take.
-        """
+        take."""
         done = max(self.device, self.host)
         self.device = max(self.device, self.links)
         return max(0.0, self.links - done)
@@ -318,8 +306,7 @@ def step_time(
     kernels: Sequence[Kernel], times: Sequence[Timed], efficiency: Efficiency = DEFAULT
 ) -> Step:
     """The time of a step that is one of many: from the end of one to the end of the next, after a
-    first one.
-    """
+    first one."""
     queue = Queue()
     for kernel, timed in zip(kernels, times):
         queue.run(kernel, timed.seconds, efficiency)

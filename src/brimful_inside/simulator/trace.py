@@ -44,8 +44,7 @@ passes: how often each kernel did, with the fields of a "run".
     samples of a loader ["outside", "between", times, [[times, op, ...], ...], null]       between
     two passes over the training's data, those aside
 
-A loader is named by its place among those of the report.
-"""
+A loader is named by its place among those of the report."""
 
 from __future__ import annotations
 
@@ -213,8 +212,7 @@ def decode_row(parts: List[Any]) -> Row:
 @uncollected
 def decode(lines: Iterable[str]) -> Trace:
     """The trace in `lines`. A torn last line is left out and `whole` is False; a torn line
-    elsewhere is a ValueError.
-    """
+    elsewhere is a ValueError."""
     rows: List[Row] = []
     notes: List[Tuple[int, Note]] = []
     runs: List[Kernel] = []
@@ -269,8 +267,7 @@ _AT_ONCE = 2000  # lines that are parsed by one call
 
 def _values(lines: Iterator[str]) -> Iterator[Any]:
     """The value of each line; `_TORN` for a last line that cannot be read. Raises ValueError for
-    such a line elsewhere.
-    """
+    such a line elsewhere."""
     while True:
         some = list(islice(lines, _AT_ONCE))
         if not some:

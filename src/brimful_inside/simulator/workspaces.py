@@ -12,8 +12,7 @@ freed after it, unless caching is on.
 Temporaries of CUDA's kernels that come, go or change their form at some size are in every trace,
 with 0 bytes where the kernel takes none; their numbers are chosen so that each is affine in the
 batch size. The files named are PyTorch's (below aten/src/ATen/native where no folder is given),
-releases 2.6 to 2.15.
-"""
+releases 2.6 to 2.15."""
 
 from __future__ import annotations
 
@@ -37,7 +36,8 @@ PER_OPERATION_SINCE = 215
 
 
 def torch_release(version: str) -> int:
-    """``"2.13.0+cpu"`` as 213, as the formulas take it. Raises ValueError for what is no version."""
+    """``"2.13.0+cpu"`` as 213, as the formulas take it. Raises ValueError for what is no
+    version."""
     match = re.match(r"(\d+)\.(\d+)", version)
     if match is None:
         raise ValueError("%r is not a version of PyTorch" % version)
@@ -57,8 +57,7 @@ def cublas_default_bytes(major: int, minor: int, release: int) -> int:
 
 def cublaslt_default_bytes(major: int, minor: int, release: int) -> int:
     """What cuBLASLt takes beside cuBLAS's workspace, without settings: nothing where the two are
-    one, else 1 MiB.
-    """
+    one, else 1 MiB."""
     return 0 if release >= UNIFIED_SINCE else MIB
 
 
@@ -120,15 +119,13 @@ def reduction_bytes(
     inputs: elements that go into one output; run: length of the output's innermost dimension;
     fastest: 1 if the input's innermost dimension is summed; aligned: what all strides of the input
     but the innermost are multiples of (1: it is not read in vectors, which are of 4 elements at
-    most); processors,
-    threads: the card's multiprocessors, and resident threads of each. Summing the rows of a wide
-    matrix, as for the gradient of
-    a bias, takes tens of MiB: each block has room for a value of each of its threads."""
+    most); processors, threads: the card's multiprocessors, and resident threads of each. Summing
+    the rows of a wide matrix, as for the gradient of a bias, takes tens of MiB: each block has room
+    for a value of each of its threads."""
     if inputs <= 0 or outputs <= 0:
         return 0
-    while inputs * outputs * itemsize > MAX_OFFSET and (
-        inputs > 1 or outputs > 1
-    ):  # done in halves (with_32bit_indexing)
+    # done in halves (with_32bit_indexing)
+    while inputs * outputs * itemsize > MAX_OFFSET and (inputs > 1 or outputs > 1):
         inputs, outputs = (
             (ceil_div(inputs, 2), outputs) if inputs >= outputs else (inputs, ceil_div(outputs, 2))
         )
@@ -181,8 +178,7 @@ def dropout_states_bytes(multiprocessors: int) -> int:
 
 def embedding_sort_bytes(index: int, indices: int, always: int) -> int:
     """Sorted indices, their places, a range, and cub's other buffers: beyond 3072 indices
-    (cuda/Embedding.cu).
-    """
+    (cuda/Embedding.cu)."""
     return index * indices if indices > 3072 or always else 0
 
 
@@ -193,24 +189,21 @@ def embedding_segment_bytes(index: int, indices: int, weights: int, always: int)
 
 def embedding_partial_bytes(width: int, indices: int, weights: int, always: int) -> int:
     """`width` bytes for each part of a segment, of ten rows each (cuda/EmbeddingBackwardKernel.cu,
-    NROWS_PER_THREAD).
-    """
+    NROWS_PER_THREAD)."""
     return width * (indices // 10 + min(indices, weights)) if indices > 3072 or always else 0
 
 
 def foreach_norm_bytes(element: int, tensors: int, largest: int) -> int:
     """A partial result for each chunk of 65536 elements, as many for each tensor as the largest
-    needs (ForeachReduceOp.cu).
-    """
+    needs (ForeachReduceOp.cu)."""
     return element * tensors * ceil_div(largest, 65536)
 
 
 def sort_bytes(width: int, slices: int, length: int, both: int) -> int:
     """`width` bytes for each element where rows are sorted by radix, not in their place
-    (cuda/SortStable.cu). Rows of up to
-    4096 elements are sorted in their place (cuda/Sort.h, should_use_small_sort). both 0: only where
-    2 to 127 rows are sorted by one sort over all of them, which takes more
-    (segmented_sort_pairs_by_full_sort)."""
+    (cuda/SortStable.cu). Rows of up to 4096 elements are sorted in their place (cuda/Sort.h,
+    should_use_small_sort). both 0: only where 2 to 127 rows are sorted by one sort over all of
+    them, which takes more (segmented_sort_pairs_by_full_sort)."""
     if length <= 4096 or (not both and not 1 < slices < 128):
         return 0
     return width * slices * length
@@ -218,8 +211,8 @@ def sort_bytes(width: int, slices: int, length: int, both: int) -> int:
 
 def topk_bytes(slices: int, length: int) -> int:
     """Counts of the top k that several blocks look for in one row (cuda/TensorTopK.cu,
-    should_use_multiblock, mbtopk::launch).
-    256 counts of 2 bytes for each block; a block takes at least 4 elements a thread."""
+    should_use_multiblock, mbtopk::launch). 256 counts of 2 bytes for each block; a block takes at
+    least 4 elements a thread."""
     bounds = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
     least = next((shortest for most, shortest in bounds if slices <= most), 400)
     return slices * ceil_div(length, 1024) * 512 if length >= least else 0
@@ -237,11 +230,10 @@ def efficient_workspace_bytes(
     in_registers: int,
 ) -> int:
     """The workspace of memory-efficient attention's backward pass
-    (transformers/cuda/mem_eff_attention/kernel_backward.h). rows
-    and columns: the kernel's block (kBlockSizeI, kBlockSizeJ). The gradient of the query in
-    float32, in blocks of rows x columns with 16 bytes of bookkeeping; where the gradients of key
-    and value are not kept in registers (in_registers 0) those as well, once for each part into
-    which the keys are split."""
+    (transformers/cuda/mem_eff_attention/kernel_backward.h). rows and columns: the kernel's block
+    (kBlockSizeI, kBlockSizeJ). The gradient of the query in float32, in blocks of rows x columns
+    with 16 bytes of bookkeeping; where the gradients of key and value are not kept in registers
+    (in_registers 0) those as well, once for each part into which the keys are split."""
     words = ceil_div(queries, rows) * ceil_div(size, columns) * (4 + rows * columns)
     if not in_registers:
         splits = max(1, min(ceil_div(keys, columns), 200 // max(1, batch * heads)))
@@ -251,8 +243,7 @@ def efficient_workspace_bytes(
 
 def efficient_block(capability: Sequence[int], half: bool, size: int) -> Tuple[int, int, int]:
     """Rows and columns of the kernel's block, and the head size up to which it keeps results in
-    registers (cutlassB.h).
-    """
+    registers (cutlassB.h)."""
     if not half or size <= 64:
         return 64, 64, 64
     capability = (capability[0], capability[1])
@@ -287,8 +278,7 @@ FORMULAS: Dict[str, Callable[..., int]] = {
 
 def bytes_of(name: str, args: Sequence[int]) -> int:
     """The bytes of the workspace `name` for `args`. Raises KeyError for one that is not known,
-    naming it.
-    """
+    naming it."""
     if name not in FORMULAS:
         raise KeyError("no workspace is called %r" % name)
     return FORMULAS[name](*args)
@@ -306,11 +296,8 @@ def args_on(
         return (*args[:3], multiprocessors, args[4])
     if name == "efficient_workspace":
         size = max(args[4:6])
-        half = size <= 64 or tuple(args[6:]) != (
-            64,
-            64,
-            1,
-        )  # single precision takes this block whatever its heads' size
+        # single precision takes this block whatever its heads' size
+        half = size <= 64 or tuple(args[6:]) != (64, 64, 1)
         rows, columns, most = efficient_block(capability, half, size)
         return (*args[:6], rows, columns, int(not half or size <= most))
     return (multiprocessors,) if name == "cudnn_dropout_states" else tuple(args)

@@ -1,6 +1,5 @@
 """The bootstrap loads the probe in every kind of process it should, disturbs none, and does nothing
-without a trial config.
-"""
+without a trial config."""
 
 import json
 import os

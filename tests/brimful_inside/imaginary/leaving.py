@@ -2,8 +2,7 @@
 was there and after.
 
 Prints one JSON object: `changed`, the names that differ, and `answers`, the smoke suite's results
-before and after.
-"""
+before and after."""
 
 from __future__ import annotations
 
@@ -49,15 +48,18 @@ WATCHED = (
 # : What torch itself keeps as it goes along: caches, counters, what is imported when it is first
 # needed.
 KEPT_BY_TORCH = (
-    *(".RemovableHandle.next_id", "__warningregistry__", "__annotations__"),
-    *("_cache", "__abstractmethods__", "_abc_impl"),
+    ".RemovableHandle.next_id",
+    "__warningregistry__",
+    "__annotations__",
+    "_cache",
+    "__abstractmethods__",
+    "_abc_impl",
 )
 
 
 def snapshot() -> dict[str, Any]:
     """Each attribute of each watched module and of each class in it, by name. Values are kept, so
-    that identities stay.
-    """
+    that identities stay."""
     seen: dict[str, Any] = {}
     for name, module in sorted(sys.modules.items()):
         if name.split(".")[0] in WATCHED and isinstance(module, types.ModuleType):
@@ -115,8 +117,7 @@ def state() -> dict[str, Any]:
 
 def differences(before: dict[str, Any], after: dict[str, Any], loaded: set[str]) -> list[str]:
     """Names whose value is another object, or is gone, or is new and no module that was loaded
-    meanwhile.
-    """
+    meanwhile."""
     found = [
         name for name, value in before.items() if name not in after or not same(value, after[name])
     ]
@@ -244,8 +245,7 @@ def smoke() -> dict[str, Any]:
 
 def train_on_the_card() -> None:
     """Everything that puts something in place: autocast, graphs of hooks, threads, streams,
-    recurrent networks, saving.
-    """
+    recurrent networks, saving."""
     model = Net().cuda()
     optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cuda")
     compiled = torch.compile(model)
@@ -278,8 +278,7 @@ def fail_on_the_card() -> None:
 
 def try_autocast() -> None:
     """The script has a context of its own that is switched off, and ends in the middle of another
-    step.
-    """
+    step."""
     model = nn.Linear(4, 4).cuda()
     with torch.autocast("cuda", dtype=torch.bfloat16, enabled=False):
         loss = model(torch.ones(2, 4, device="cuda")).sum()

@@ -1,6 +1,5 @@
 """Nothing of the imaginary card stays when it is gone: not after a training, nor after an error,
-nor out of memory.
-"""
+nor out of memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Random programs of one card, and the caching allocator's default rules once more, as plainly as
 they can be written.
 
-The tests hold the quick one against it.
-"""
+The tests hold the quick one against it."""
 
 from __future__ import annotations
 

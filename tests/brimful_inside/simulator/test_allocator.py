@@ -217,9 +217,8 @@ def test_a_memory_fraction_is_the_limit_and_ages_the_cache():
         allocator.free(allocator.malloc(2 * MIB))
     assert allocator.reserved == 30 * MIB
     held = allocator.malloc(30 * MIB)
-    allocator.malloc(
-        2 * MIB
-    )  # 20 MiB more: 50 would be over the limit's 60 %, but nothing is free to collect
+    # 20 MiB more: 50 would be over the limit's 60 %, but nothing is free to collect
+    allocator.malloc(2 * MIB)
     assert allocator.reserved == 50 * MIB
     allocator.free(held)
     with pytest.raises(CardFull):

@@ -120,29 +120,24 @@ def test_settings_can_be_spelled_whatever_was_in_force(conf):
 
 
 SPELLINGS = [
-    *(
-        "max_split_size_mb:20",
-        "max_split_size_mb:19",
-        "large_segment_size_mb:11",
-        "large_segment_size_mb:10",
-    ),
-    *(
-        "garbage_collection_threshold:0.5",
-        "garbage_collection_threshold:1.0",
-        "garbage_collection_threshold:0",
-    ),
-    *(
-        "roundup_power2_divisions:8",
-        "roundup_power2_divisions:3",
-        "roundup_power2_divisions:[256:0,>:4]",
-    ),
-    *("roundup_power2_divisions:[300:1]", "expandable_segments:True", "expandable_segments:true"),
-    *(
-        "max_non_split_rounding_mb:19",
-        "max_split_size_mb : 100",
-        "max_split_size_mb:100,expandable_segments:False",
-    ),
-    *("pinned_use_background_threads:True", "roundup_power2_divisions:[256:1,512:2,>:8]"),
+    "max_split_size_mb:20",
+    "max_split_size_mb:19",
+    "large_segment_size_mb:11",
+    "large_segment_size_mb:10",
+    "garbage_collection_threshold:0.5",
+    "garbage_collection_threshold:1.0",
+    "garbage_collection_threshold:0",
+    "roundup_power2_divisions:8",
+    "roundup_power2_divisions:3",
+    "roundup_power2_divisions:[256:0,>:4]",
+    "roundup_power2_divisions:[300:1]",
+    "expandable_segments:True",
+    "expandable_segments:true",
+    "max_non_split_rounding_mb:19",
+    "max_split_size_mb : 100",
+    "max_split_size_mb:100,expandable_segments:False",
+    "pinned_use_background_threads:True",
+    "roundup_power2_divisions:[256:1,512:2,>:8]",
 ]
 
 

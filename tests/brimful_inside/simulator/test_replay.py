@@ -128,9 +128,8 @@ def test_a_program_gets_through_on_a_card_of_its_reserved_peak_and_never_on_one_
         program, program.sizes, CachingAllocator(whole.peak.reserved, chosen, detailed=False)
     )
     assert again.full is None
-    if (
-        not chosen.expandable_segments
-    ):  # where a smaller card has fewer addresses, blocks may lie elsewhere
+    # where a smaller card has fewer addresses, blocks may lie elsewhere
+    if not chosen.expandable_segments:
         assert comparable(again) == comparable(whole)
     smaller = replay(program, program.sizes, CachingAllocator(whole.peak.allocated - 1, chosen))
     assert smaller.full is not None or not whole.peak.allocated
@@ -273,11 +272,12 @@ def test_a_replay_that_was_short_of_room_is_known_in_every_room_that_refuses_it_
     monkeypatch.setattr(
         module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2))
     )
+    # with 100 MiB the first two segments would be there together
     for room in (
         60 * MIB,
         99 * MIB,
         100 * MIB - 1,
-    ):  # with 100 MiB the first two segments would be there together
+    ):
         (found,) = replay_cards(one, one.sizes, capacity_bytes=room)
         assert found.peak == short.peak and found.full.capacity == room and not calls
     replay_cards(one, one.sizes, capacity_bytes=other)

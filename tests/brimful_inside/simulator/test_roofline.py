@@ -92,9 +92,8 @@ def test_what_computes_little_is_bound_by_what_it_moves_or_by_its_start(kernel, 
 
 
 def test_one_tile_more_than_there_are_multiprocessors_takes_another_wave():
-    full = product_time(
-        (1, 128 * 54, 256 * 2, 4096), "bf16", A100
-    )  # 108 tiles of 256 x 128, whichever way they lie
+    # 108 tiles of 256 x 128, whichever way they lie
+    full = product_time((1, 128 * 54, 256 * 2, 4096), "bf16", A100)
     over = product_time((1, 128 * 54 + 256, 256 * 2, 4096), "bf16", A100)
     assert over > 1.2 * full, "two more tiles"
 

@@ -1,8 +1,8 @@
 """What a trace says of each allocation beside its bytes (simulator/trace.py): the module, the line
 and the pass that allocates, and what it becomes.
 
-A line is that of the first frame outwards that is neither torch's, nor another library's, nor ours.
-"""
+A line is that of the first frame outwards that is neither torch's, nor another library's, nor
+ours."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ _HIDDEN, _LIBRARY, _USER = 0, 1, 2
 
 class Annotations:
     """What the traces of `gpu` say of allocations: who makes them (`call_sites`), and what they
-    become (`categories`).
-    """
+    become (`categories`)."""
 
     def __init__(self, gpu: ImaginaryGpu, what_if: Sequence[str] = ()) -> None:
         for name in what_if:
@@ -97,9 +96,8 @@ class CallSites:
         self._clocks = clocks
         self.known: List[Site] = []  # by number
         self._numbers: Dict[Tuple[Place, str, int, int], int] = {}
-        self._kinds: Dict[
-            int, int
-        ] = {}  # by the id of a code object: to hash one takes longer than all the rest
+        # by the id of a code object: to hash one takes longer than all the rest
+        self._kinds: Dict[int, int] = {}
         self._codes: List[Any] = []  # kept, so that no other gets the id of one
         self._in_step = 0
 
@@ -132,15 +130,13 @@ class CallSites:
 
     def line(self) -> Tuple[int, int]:
         """What stands for the user's line, for one who is called by the function in place of
-        Module.__call__.
-        """
+        Module.__call__."""
         code, line = self._line(sys._getframe(2))
         return id(code), line
 
     def _line(self, frame: Any) -> Tuple[Any, int]:
         """The user's line. Outside of a module's call it is the same for all that happens inside,
-        and kept for that long.
-        """
+        and kept for that long."""
         kinds, lines, call = self._kinds, self.calls.thread.lines, self.calls.code
         library: Any = None
         level = 0

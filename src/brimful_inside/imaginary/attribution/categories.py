@@ -3,8 +3,7 @@ copy from the host.
 
 Written once for each allocation, for its whole life, as soon as it is known: parameters and buffers
 at the first outermost call of their module, gradients after each backward pass, states after the
-first steps of an optimizer.
-"""
+first steps of an optimizer."""
 
 from __future__ import annotations
 
@@ -31,9 +30,8 @@ from brimful_inside.simulator.trace import (
     Backward,
 )
 
-FIRST_STEPS = (
-    2  # of an optimizer, after which its states are recorded; later ones are the same allocations
-)
+# of an optimizer, after which its states are recorded; later ones are the same allocations
+FIRST_STEPS = 2
 
 _grad_of = TensorBase.grad.__get__
 Owned = Tuple[Any, str, Place]
@@ -42,8 +40,7 @@ Lines = Dict[Ledger, List[str]]
 
 class Categories:
     """Writes categories into the traces. The owner of a tensor is found among the modules that were
-    called.
-    """
+    called."""
 
     def __init__(self, ledgers: List[Ledger], calls: ModuleCalls) -> None:
         self._ledgers = ledgers
@@ -52,9 +49,8 @@ class Categories:
         self._roots_written = 0
         self._rows: Dict[Place, str] = {}  # its part of a row
         self._modules: List[Tuple[Any, Place]] = []
-        self._strange: Any = (
-            weakref.WeakKeyDictionary()
-        )  # whether an optimizer has parameters that no module has
+        # whether an optimizer has parameters that no module has
+        self._strange: Any = weakref.WeakKeyDictionary()
         self._steps: Any = weakref.WeakKeyDictionary()  # of each optimizer
         calls.on_backward.append(self._backward)
         calls.on_outermost.append(self._outermost)
@@ -69,8 +65,7 @@ class Categories:
 
     def buckets(self, entries: Iterable[Any]) -> None:
         """The ledger's `entries` are buckets in which DistributedDataParallel gathers gradients, of
-        4 bytes an element.
-        """
+        4 bytes an element."""
         lines: Lines = {}
         for entry in entries:
             if entry.id:

@@ -3,8 +3,7 @@ backward operation.
 
 Autograd numbers its nodes in the order in which a thread makes them (`_sequence_nr`). The number
 that is next is noted whenever a module's call begins or ends, so that a node's number gives the
-module whose call was going on when it was made.
-"""
+module whose call was going on when it was made."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ _current_node: Callable[[], Any] = torch._C._current_autograd_node  # type: igno
 
 class Place(NamedTuple):
     """A module: `model` is the class name of the outermost one, `path` what its `named_modules`
-    calls this one.
-    """
+    calls this one."""
 
     model: str
     path: str
@@ -41,9 +39,8 @@ class Thread(threading.local):
 
     def __init__(self) -> None:
         self.stack: List[Place] = []
-        self.lines: List[
-            Any
-        ] = []  # of each call on the stack, the line outside of it, once an allocation needed it
+        # of each call on the stack, the line outside of it, once an allocation needed it
+        self.lines: List[Any] = []
         self.root: Any = None  # the outermost module of the stack
         self.numbers: List[int] = []  # the next node's number, where the place changed
         self.places: List[Place] = []
@@ -64,9 +61,8 @@ class ModuleCalls:
     def __init__(self) -> None:
         self.thread = Thread()
         self.code: Any = None  # of the function that stands for Module.__call__
-        self.roots: List[
-            Tuple[Any, str]
-        ] = []  # outermost modules, by weak reference, and their names
+        # outermost modules, by weak reference, and their names
+        self.roots: List[Tuple[Any, str]] = []
         self.roots_seen = 0
         self.around: Optional[Around] = None
         self.on_outermost: List[Callable[[torch.nn.Module, bool], None]] = []
@@ -79,8 +75,7 @@ class ModuleCalls:
 
     def put_around(self, around: Around) -> None:
         """`around` stands in for each call from here on; the call that it is given goes through
-        those put there before.
-        """
+        those put there before."""
         inner = self.around
         if inner is None:
             self.around = around
@@ -115,8 +110,7 @@ class ModuleCalls:
 
     def _wrapped(self, original: Callable[..., Any]) -> Any:
         """Module.__call__ with the module's place on the stack. One frame, since each call of each
-        module pays for it.
-        """
+        module pays for it."""
         calls, thread, known = self, self.thread, self._known
 
         def run(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -201,8 +195,7 @@ class ModuleCalls:
 
     def _place(self, module: torch.nn.Module) -> Optional[Place]:
         """Of a module that was not called before: it may have come since its outermost one was
-        registered.
-        """
+        registered."""
         thread = self.thread
         if thread.root is not None:
             self._register(thread.root, thread.stack[0].model, thread.stack[0].path)
@@ -230,8 +223,7 @@ class ModuleCalls:
 
     def _name(self, root: torch.nn.Module) -> str:
         """The class name; a second model of the same class gets a number, a loss that is made anew
-        at each step is not.
-        """
+        at each step is not."""
         name = type(root).__name__
         if any(True for _ in root.parameters()):
             count = self._names[name] = self._names.get(name, 0) + 1

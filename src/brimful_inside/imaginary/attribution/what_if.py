@@ -43,8 +43,7 @@ def lower_precision(capability: Any) -> torch.dtype:
 
 class Autocast:
     """As a script would write it: model and loss under autocast, the backward pass outside. Not
-    where it is on already.
-    """
+    where it is on already."""
 
     def __init__(self, calls: ModuleCalls, dtype: Callable[[], torch.dtype], patches: Patches):
         self._calls = calls
@@ -73,8 +72,7 @@ class Autocast:
 
     def _end_inside_others(self, patches: Patches) -> None:
         """Where the script leaves a context that ours was opened in (`autocast(enabled=args.amp)`),
-        ours ends before it.
-        """
+        ours ends before it."""
         leave = torch.amp.autocast_mode.autocast.__exit__
 
         def __exit__(context: Any, *error: Any) -> Any:
@@ -89,8 +87,7 @@ class Autocast:
 
     def _around(self, module: Module, call: Call, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         """Where no backward pass follows, the outermost call alone is wrapped; its results come in
-        float32, as Accelerate's.
-        """
+        float32, as Accelerate's."""
         if (
             len(self._calls.thread.stack) > 1
             or torch.is_grad_enabled()
@@ -116,8 +113,7 @@ def _autocast_depth() -> int:
 
 class Checkpointing:
     """A model's own gradient checkpointing where it has one (Hugging Face's, timm's), else its
-    blocks that repeat.
-    """
+    blocks that repeat."""
 
     def __init__(self, calls: ModuleCalls, uses: Uses):
         self._calls = calls
@@ -148,9 +144,8 @@ class Checkpointing:
             return call(module, *args, **kwargs)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            inside.add(
-                id(module)
-            )  # called anew, so that the pass that is done again has its place as well
+            # called anew, so that the pass that is done again has its place as well
+            inside.add(id(module))
             try:
                 return module(*args, **kwargs)
             finally:
@@ -161,8 +156,7 @@ class Checkpointing:
 
 def _own_switch(root: Module) -> str:
     """Switches a model's own gradient checkpointing on: the call that a script would write; ""
-    where there is none.
-    """
+    where there is none."""
     for module in root.modules():
         part: Any = module
         if getattr(part, "supports_gradient_checkpointing", False) and hasattr(
@@ -183,8 +177,7 @@ def _own_switch(root: Module) -> str:
 
 def blocks_that_repeat(root: Module) -> Iterator[Tuple[str, List[Module]]]:
     """Lists of modules with two or more of one class that have parts of their own, the innermost:
-    their paths and those.
-    """
+    their paths and those."""
     found: List[Tuple[str, List[Module]]] = []
     for path, module in root.named_modules():
         if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):

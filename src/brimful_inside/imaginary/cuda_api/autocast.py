@@ -1,7 +1,6 @@
 """torch.autocast("cuda") for tensors of the card. The meta device has no autocast key, so the casts
 are done above autograd, function by function, by CUDA's lists (aten/src/ATen/autocast_mode.h and
-.cpp). PyTorch's own thread-local switches are used.
-"""
+.cpp). PyTorch's own thread-local switches are used."""
 
 from __future__ import annotations
 
@@ -19,96 +18,83 @@ Tensor = torch.Tensor
 Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 
 LOWER_PRECISION = [
-    *(
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_tbc",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "convolution",
-    ),
-    *(
-        "prelu",
-        "addmm",
-        "addmv",
-        "addr",
-        "matmul",
-        "einsum",
-        "mm",
-        "mv",
-        "linalg_vecdot",
-        "linear",
-        "addbmm",
-        "baddbmm",
-        "bmm",
-    ),
-    *(
-        "chain_matmul",
-        "linalg_multi_dot",
-        "lstm_cell",
-        "gru_cell",
-        "rnn_tanh_cell",
-        "rnn_relu_cell",
-    ),
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_tbc",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "convolution",
+    "prelu",
+    "addmm",
+    "addmv",
+    "addr",
+    "matmul",
+    "einsum",
+    "mm",
+    "mv",
+    "linalg_vecdot",
+    "linear",
+    "addbmm",
+    "baddbmm",
+    "bmm",
+    "chain_matmul",
+    "linalg_multi_dot",
+    "lstm_cell",
+    "gru_cell",
+    "rnn_tanh_cell",
+    "rnn_relu_cell",
     "scaled_dot_product_attention",
 ]
 FP32 = [
-    *(
-        "acos",
-        "asin",
-        "cosh",
-        "erfinv",
-        "exp",
-        "expm1",
-        "log",
-        "log10",
-        "log2",
-        "log1p",
-        "reciprocal",
-        "rsqrt",
-        "sinh",
-        "tan",
-    ),
-    *(
-        "pow",
-        "softplus",
-        "layer_norm",
-        "native_layer_norm",
-        "group_norm",
-        "frobenius_norm",
-        "nuclear_norm",
-    ),
-    *(
-        "cosine_similarity",
-        "poisson_nll_loss",
-        "cosine_embedding_loss",
-        "nll_loss",
-        "nll_loss2d",
-        "nll_loss_nd",
-    ),
-    *(
-        "hinge_embedding_loss",
-        "kl_div",
-        "l1_loss",
-        "smooth_l1_loss",
-        "huber_loss",
-        "mse_loss",
-        "margin_ranking_loss",
-    ),
-    *("multilabel_margin_loss", "soft_margin_loss", "triplet_margin_loss", "multi_margin_loss"),
-    *(
-        "binary_cross_entropy_with_logits",
-        "dist",
-        "pdist",
-        "cdist",
-        "renorm",
-        "logsumexp",
-        "norm",
-        "arccos",
-        "arcsin",
-    ),
+    "acos",
+    "asin",
+    "cosh",
+    "erfinv",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log2",
+    "log1p",
+    "reciprocal",
+    "rsqrt",
+    "sinh",
+    "tan",
+    "pow",
+    "softplus",
+    "layer_norm",
+    "native_layer_norm",
+    "group_norm",
+    "frobenius_norm",
+    "nuclear_norm",
+    "cosine_similarity",
+    "poisson_nll_loss",
+    "cosine_embedding_loss",
+    "nll_loss",
+    "nll_loss2d",
+    "nll_loss_nd",
+    "hinge_embedding_loss",
+    "kl_div",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "mse_loss",
+    "margin_ranking_loss",
+    "multilabel_margin_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+    "multi_margin_loss",
+    "binary_cross_entropy_with_logits",
+    "dist",
+    "pdist",
+    "cdist",
+    "renorm",
+    "logsumexp",
+    "norm",
+    "arccos",
+    "arcsin",
 ]
 FP32_BY_DTYPE = [
     "prod",
@@ -139,8 +125,7 @@ TORCHVISION = ["roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_c
 
 class Casts:
     """The casts of weights that are kept until the outermost autocast context ends. One for all
-    threads, as in PyTorch.
-    """
+    threads, as in PyTorch."""
 
     def __init__(self) -> None:
         self._kept: Dict[int, Tuple[Tensor, Tensor]] = {}
@@ -293,15 +278,13 @@ def handlers_under_autocast(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
 
 def of_library(func: Any) -> Optional[Handler]:
     """The autocast rule that a library registered with its operation for CUDA; None where it has
-    none.
-    """
+    none."""
     packet = getattr(func, "overloadpacket", func)
     if packet._qualified_op_name in ["torchvision::" + name for name in TORCHVISION]:
         return _float32_and_back
     definition = OPDEFS.get(packet._qualified_op_name)
-    dtype = (
-        definition._autocast_dtype.get("cuda") if definition is not None else None
-    )  # by torch.library.register_autocast
+    # by torch.library.register_autocast
+    dtype = definition._autocast_dtype.get("cuda") if definition is not None else None
     return None if dtype is None else _cast_to(lambda args, kwargs: dtype, _plain)
 
 

@@ -1,7 +1,6 @@
 """What compilers would make: torch.compile gives back what it was given and torch._dynamo is not
 imported, flex_attention is a single kernel, Triton's launches do nothing. Compiled code takes less
-memory as a rule: the prediction is an upper bound.
-"""
+memory as a rule: the prediction is an upper bound."""
 
 from __future__ import annotations
 
@@ -20,9 +19,8 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 
 _DYNAMO = "torch._dynamo"
-_WRAPPER = (
-    "_flex_attention_hop_wrapper"  # what torch.nn.attention.flex_attention hands to torch.compile
-)
+# what torch.nn.attention.flex_attention hands to torch.compile
+_WRAPPER = "_flex_attention_hop_wrapper"
 # Where the classes live whose `run` launches (triton/runtime/jit.py, autotuner.py); a heuristic's
 # run calls one of these.
 TRITON_LAUNCHERS = {"triton.runtime.jit": "JITFunction", "triton.runtime.autotuner": "Autotuner"}
@@ -58,8 +56,7 @@ class _Dynamo(types.ModuleType):
 
     Importing the real one takes a second or two, which the first optimizer step would cost. Its
     settings, which torch.utils.checkpoint reads and scripts write, are a module of their own.
-    Anything else that is asked of it brings the real one, with these settings.
-    """
+    Anything else that is asked of it brings the real one, with these settings."""
 
     def __init__(self, patches: Patches):
         super().__init__(_DYNAMO)
@@ -82,8 +79,7 @@ class _Dynamo(types.ModuleType):
     @staticmethod
     def reset() -> None:
         """The real one clears graphs as well, with names of torch._C that a build without CUDA
-        lacks.
-        """
+        lacks."""
 
     def __getattr__(self, name: str) -> Any:
         if name in ("__file__", "__wrapped__"):
@@ -102,8 +98,7 @@ class _Dynamo(types.ModuleType):
 
 class _Submodules(MetaPathFinder):
     """``import torch._dynamo.exc`` while the stand-in is there: the real package brings it, and it
-    is not loaded twice.
-    """
+    is not loaded twice."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
         package = sys.modules.get(_DYNAMO)
@@ -121,12 +116,10 @@ class _Submodules(MetaPathFinder):
 
 def _as_it_is(module: Any) -> ModuleSpec:
     """Of a module that is loaded. The import system would load it again by the module's own, where
-    that is another.
-    """
+    that is another."""
     spec = ModuleSpec(module.__name__, _Loaded(module))
-    vars(module)["__spec__"] = (
-        spec  # torch._dynamo.config refuses to set an attribute that is no setting
-    )
+    # torch._dynamo.config refuses to set an attribute that is no setting
+    vars(module)["__spec__"] = spec
     return spec
 
 
@@ -145,8 +138,7 @@ class _Loaded(Loader):
 
 def _config_alone() -> Any:
     """torch._dynamo.config without the package around it. The package, once it comes, takes the one
-    that is there.
-    """
+    that is there."""
     name = _DYNAMO + ".config"
     if name not in sys.modules:
         place = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "config.py")
@@ -194,8 +186,7 @@ class _FlexKernel(torch.autograd.Function):
 
 def flex_kernel(wrapper: Callable[..., Any]) -> Callable[..., Tuple[torch.Tensor, ...]]:
     """Stands for the compiled `wrapper`: output and log-sum-exp, and the largest scores where its
-    PyTorch has them.
-    """
+    PyTorch has them."""
     with_largest = hasattr(sys.modules["torch.nn.attention.flex_attention"], "AuxRequest")
 
     def kernel(
@@ -212,8 +203,7 @@ def pass_over(gpu: ImaginaryGpu, module: Any) -> None:
     and are counted.
 
     What a kernel writes to was allocated by torch before. Triton's own scratch space, which few
-    kernels take, and the time are not counted.
-    """
+    kernels take, and the time are not counted."""
     launcher = getattr(module, TRITON_LAUNCHERS[module.__name__], None)
     if launcher is None or not gpu.is_open:
         return

@@ -3,8 +3,7 @@ bytes.
 
 Most of torch.cuda is Python on top of functions of `torch._C`, which a CPU build lacks and a CUDA
 build cannot use without a driver. Those are replaced here, and torch's own Python (checks,
-messages, summaries) runs as it is.
-"""
+messages, summaries) runs as it is."""
 
 from __future__ import annotations
 
@@ -83,9 +82,8 @@ class _Cudart(types.ModuleType):
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         if name.startswith("cuda"):
-            return lambda *args: (
-                0
-            )  # cudaProfilerStart, cudaProfilerStop, cudaHostRegister, ...: success
+            # cudaProfilerStart, cudaProfilerStop, cudaHostRegister, ...: success
+            return lambda *args: 0
         raise AttributeError(name)
 
 
@@ -142,13 +140,14 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
 
     patches.set(cuda, "_get_device_properties", get_device_properties)
     patches.set(cuda, "get_device_capability", get_device_capability)
+    # an idle card's
     for name in (
         "utilization",
         "temperature",
         "power_draw",
         "clock_rate",
         "memory_usage",
-    ):  # an idle card's
+    ):
         patches.set_existing(cuda, name, lambda device=None: 0)
     patches.set_existing(
         cuda, "device_memory_used", lambda device=None: _used_bytes(*gpu.memory_info(device))
@@ -164,8 +163,7 @@ def _used_bytes(free: int, total: int) -> int:
 
 def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     """Functions of torch._C by name: which card, and waiting for it. torch.accelerator has the same
-    ones under other names.
-    """
+    ones under other names."""
 
     def set_device(device: int) -> None:
         gpu.streams.card = gpu.index_of(device)
@@ -200,16 +198,12 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
             "_accelerator_hooks_get_current_device",
         ),
         exchange: (
-            *(
-                "_cuda_exchangeDevice",
-                "_accelerator_exchangeDevice",
-                "_accelerator_hooks_exchange_device",
-            ),
-            *(
-                "_cuda_maybeExchangeDevice",
-                "_accelerator_maybeExchangeDevice",
-                "_accelerator_hooks_maybe_exchange_device",
-            ),
+            "_cuda_exchangeDevice",
+            "_accelerator_exchangeDevice",
+            "_accelerator_hooks_exchange_device",
+            "_cuda_maybeExchangeDevice",
+            "_accelerator_maybeExchangeDevice",
+            "_accelerator_hooks_maybe_exchange_device",
         ),
         synchronize: ("_cuda_synchronize", "_accelerator_synchronizeDevice"),
     }
@@ -245,16 +239,12 @@ def _answering(answer: Any) -> Callable[..., Any]:
 # --- memory ---
 
 _NOTHING = (  # functions of torch._C that do nothing here
-    *(
-        "_cuda_resetPeakHostMemoryStats",
-        "_cuda_resetAccumulatedHostMemoryStats",
-        "_accelerator_emptyHostCache",
-    ),
-    *(
-        "_cuda_record_memory_history",
-        "_cuda_record_memory_history_legacy",
-        "_cuda_attach_out_of_memory_observer",
-    ),
+    "_cuda_resetPeakHostMemoryStats",
+    "_cuda_resetAccumulatedHostMemoryStats",
+    "_accelerator_emptyHostCache",
+    "_cuda_record_memory_history",
+    "_cuda_record_memory_history_legacy",
+    "_cuda_attach_out_of_memory_observer",
     "_host_emptyCache",
 )
 
@@ -267,8 +257,7 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
 
     def set_fraction(fraction: float, device: int) -> None:
         """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay
-        obeys it too.
-        """
+        obeys it too."""
         if fraction > 0:
             ledger = gpu.ledgers[gpu.index_of(device)]
             ledger.change_settings(

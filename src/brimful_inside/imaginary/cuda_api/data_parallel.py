@@ -1,8 +1,8 @@
 """What torch.nn.DataParallel and torch.cuda.comm do in C++: broadcast, scatter and gather between
 the cards of a process.
 
-The memory that they take follows torch/csrc/cuda/comm.cpp and torch/csrc/utils/tensor_flatten.cpp.
-"""
+The memory that they take follows torch/csrc/cuda/comm.cpp and
+torch/csrc/utils/tensor_flatten.cpp."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Tensor = torch.Tensor
 
 def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch._C's functions between cards, and torch.cuda.nccl, which reduces gradients to the first
-    card.
-    """
+    card."""
     for function in (_broadcast, _broadcast_coalesced, _gather):
         patches.set(torch._C, function.__name__, partial(function, gpu))
+    # into tensors that are there already
     for name in (
         "_broadcast_out",
         "_scatter_out",
         "_gather_out",
-    ):  # into tensors that are there already
+    ):
         patches.set(torch._C, name, lambda source, out, *args: out)
 
     def _scatter(
@@ -99,8 +99,7 @@ def _broadcast_coalesced(
     gpu: ImaginaryGpu, tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
 ) -> List[List[Tensor]]:
     """Tensors of one dtype travel in buffers of `buffer_size` bytes, of which the copies are views:
-    a replica's parameters.
-    """
+    a replica's parameters."""
     copies: List[Dict[int, Tensor]] = [{} for _ in devices]
     for places in _chunks(tensors, buffer_size):
         chunk = [tensors[place] for place in places]
@@ -132,8 +131,7 @@ def _gather(
     gpu: ImaginaryGpu, tensors: Sequence[Tensor], dim: int, out_device: Optional[int]
 ) -> Tensor:
     """All of them one after another in one new tensor on the card `out_device` (None: the current
-    one; -1: on the host).
-    """
+    one; -1: on the host)."""
     first = tensors[0]
     shape = list(first.shape)
     for tensor in tensors[1:]:

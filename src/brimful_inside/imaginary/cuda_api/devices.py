@@ -1,6 +1,5 @@
 """Devices as a script writes them: "cuda", torch.device("cuda", 0), 0, torch.cuda.FloatTensor, and
-what it reads back.
-"""
+what it reads back."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ def _copied(gpu: ImaginaryGpu, tensor: Tensor, index: int, options: Dict[str, An
 
 class _Move(torch.autograd.Function):
     """A copy to another card (ToCopyBackward: the gradient is copied to the card and the dtype that
-    the input has).
-    """
+    the input has)."""
 
     @staticmethod
     def forward(
@@ -88,8 +86,7 @@ class _Move(torch.autograd.Function):
 
 def _keep_numbers(gpu: ImaginaryGpu, made: Tensor, data: Any = None) -> None:
     """What torch.tensor and the like were given is known where it is little (known values of a
-    tensor follow it anyway).
-    """
+    tensor follow it anyway)."""
     if data is not None and not isinstance(data, Tensor) and is_small(made):
         gpu.known.keep(made, torch.tensor(data, dtype=made.dtype, device="cpu"))
 
@@ -104,8 +101,7 @@ def _without_generator(kwargs: Dict[str, Any]) -> Dict[str, Any]:
 
 def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """torch.zeros and the like. Without a device the default device decides, whose own mode comes
-    after this one.
-    """
+    after this one."""
     device = kwargs.get("device")
     if args and isinstance(args[0], (list, tuple)) and func in FROM_DATA:
         args = (_read(gpu, args[0]), *args[1:])
@@ -141,8 +137,7 @@ def _without_card_generator(gpu: ImaginaryGpu, kwargs: Dict[str, Any]) -> Dict[s
 
 def _number_as_card(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """torch.device(0) and nn.Module.to(0): a number means the accelerator, which a CPU build does
-    not know of.
-    """
+    not know of."""
     if args and isinstance(args[0], int) and not isinstance(args[0], bool):
         args = (torch.device("cuda", args[0]), *args[1:])
     return func(*args, **kwargs)
@@ -164,8 +159,7 @@ def _let_scripts_move(gpu: ImaginaryGpu, patches: Patches) -> None:
 
 def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
     """The device that tensors report, also where no mode is on (in hooks that C++ calls), and the
-    default device.
-    """
+    default device."""
     raw_device, raw_is_meta = TensorBase.device.__get__, TensorBase.is_meta.__get__
     enabled = torch._C._is_torch_function_enabled
 
@@ -271,8 +265,7 @@ def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
     real card.
 
     PyTorch refuses this for the meta device, so the two tensors change places behind their Python
-    objects.
-    """
+    objects."""
     tensor, value = args
     if is_meta(tensor) == is_meta(value):
         return func(*args)
@@ -290,8 +283,7 @@ def _set_data(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
 
 def _shallow_copy_fits(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
     """nn.Module.to asks whether ``parameter.data = moved`` will do. From host to card it does on a
-    real card.
-    """
+    real card."""
     if is_meta(args[0]) != is_meta(args[1]) and args[0].layout == args[1].layout == torch.strided:
         return not gpu.moves_script
     return func(*args, **kwargs)
@@ -311,8 +303,7 @@ def _is_pinned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 
 def _record_stream(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
     """The allocator keeps the block until the other stream is through with it
-    (`Ledger.record_stream`).
-    """
+    (`Ledger.record_stream`)."""
     stream = args[1] if args[1:] else kwargs["s"]
     if is_meta(args[0]):
         gpu.ledger.record_stream(args[0].untyped_storage(), stream.stream_id)
@@ -329,7 +320,8 @@ def _new_tensor(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
 
 
 def _generator_free(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    """Random fills of a tensor on the card take a generator of the card, which holds no state here."""
+    """Random fills of a tensor on the card take a generator of the card, which holds no state
+    here."""
     if args and isinstance(args[0], Tensor) and is_meta(args[0]):
         kwargs = _without_generator(kwargs)
     return func(*args, **kwargs)
@@ -383,8 +375,7 @@ def group_by_card(gpu: ImaginaryGpu, patches: Patches) -> None:
     """Lists of tensors are grouped by card and dtype before ``torch._foreach_...`` takes them.
 
     PyTorch's Python asks of each group's device whether it has operations over lists: the meta
-    device has none.
-    """
+    device has none."""
     group = C._group_tensors_by_device_and_dtype
 
     def by_card(lists: Lists, with_indices: bool = False) -> Groups:
@@ -405,8 +396,7 @@ def _split(
     gpu: ImaginaryGpu, dtype: torch.dtype, members: Lists, indices: List[int], groups: Groups
 ) -> None:
     """One group of several cards as one for each: the tensors at one place in the lists belong
-    together.
-    """
+    together."""
     for at, first in enumerate(members[0]):
         if first is None:
             continue

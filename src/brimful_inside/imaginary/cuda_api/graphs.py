@@ -2,10 +2,8 @@
 MemPool, use_mem_pool.
 
 Nothing is recorded: a capture runs as any code does, but takes its memory from a private pool that
-stays while the graph lives.
-A replay takes no memory. Facts: aten/src/ATen/cuda/CUDAGraph.cpp, ATen/cuda/MemPool.cpp,
-torch/cuda/graphs.py.
-"""
+stays while the graph lives. A replay takes no memory. Facts: aten/src/ATen/cuda/CUDAGraph.cpp,
+ATen/cuda/MemPool.cpp, torch/cuda/graphs.py."""
 
 from __future__ import annotations
 
@@ -127,10 +125,11 @@ class _MemPool:
                 "only a pool of PyTorch's own allocator with its usual rules is modelled",
             )
         self._gpu.touch()
+        # of the card where it was made (MemPool.cpp)
         self._captures, self._ledger = (
             self._gpu.captures,
             self._gpu.ledger,
-        )  # of the card where it was made (MemPool.cpp)
+        )
         self.id = self._captures.new_handle()
         self._captures.retain(self._ledger, self.id)
         weakref.finalize(self, self._captures.release, self._ledger, self.id, True).atexit = False
@@ -149,8 +148,7 @@ class _MemPool:
 
 def patch_graphs(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.cuda's graphs and pools; torch.cuda.graph and make_graphed_callables are PyTorch's own,
-    on top of them.
-    """
+    on top of them."""
     captures, cuda = gpu.captures, torch.cuda
     Graph, MemPool = class_of(gpu, _CUDAGraph, "CUDAGraph"), class_of(gpu, _MemPool, "MemPool")
     graph = class_of(gpu, cuda.graphs.graph, "graph")  # of its own: the class keeps a stream

@@ -4,8 +4,7 @@ the imaginary GPU is there.
 flash-attn (flash_attn/flash_attn_interface.py) and xformers (xformers/ops/fmha) have kernels that
 PyTorch has taken over; so PyTorch's operations of the same kernels run in their place, and
 operators/attention.py knows what those hold. Where a library is installed, what the stand-in lacks
-is imported from there.
-"""
+is imported from there."""
 
 from __future__ import annotations
 
@@ -163,8 +162,7 @@ class LowerTriangularMask:
 
 class MemoryEfficientAttention:
     """xformers' function. Shapes: (batch, length, heads, head size), the heads perhaps in groups,
-    or without heads.
-    """
+    or without heads."""
 
     def __init__(self, gpu: ImaginaryGpu):
         self._gpu = gpu
@@ -239,8 +237,7 @@ class _Contents(Loader):
 
 class _Distribution(importlib.metadata.Distribution):
     """What importlib.metadata says of a library that is not installed: Transformers asks it before
-    it imports one.
-    """
+    it imports one."""
 
     def __init__(self, package: str):
         name, version = DISTRIBUTIONS[package]

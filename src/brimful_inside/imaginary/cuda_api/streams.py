@@ -2,8 +2,7 @@
 
 All work is done at once, so nothing waits; but where the host would wait for a stream, the ledger
 notes it, since blocks that another stream used return to their pools by then
-(`Ledger.synchronized`).
-"""
+(`Ledger.synchronized`)."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ _CUDA_TYPE = 1  # c10::DeviceType::CUDA
 
 def class_of(gpu: ImaginaryGpu, kind: type, name: str) -> Any:
     """`kind` as torch.cuda's class `name` for the cards of `gpu`, which its instances find as
-    `_gpu`.
-    """
+    `_gpu`."""
     return type(kind)(name, (kind,), {"_gpu": gpu, "__module__": "torch.cuda"})
 
 
@@ -66,8 +64,7 @@ class _Event(torch.Event):
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds, predicted (simulator/roofline.py); 0.0 for a card whose rates are not
-        known.
-        """
+        known."""
         return (end_event._at_s - self._at_s) * 1e3
 
     def ipc_handle(self) -> bytes:

@@ -1,6 +1,5 @@
 """Types that a build without CUDA lacks, or that mean the card: torch.cuda.FloatTensor and the
-like, generators, storages.
-"""
+like, generators, storages."""
 
 from __future__ import annotations
 
@@ -13,8 +12,16 @@ from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META
 
 _TYPES = (
-    *("FloatTensor", "DoubleTensor", "HalfTensor", "BFloat16Tensor", "ByteTensor"),
-    *("CharTensor", "ShortTensor", "IntTensor", "LongTensor", "BoolTensor"),
+    "FloatTensor",
+    "DoubleTensor",
+    "HalfTensor",
+    "BFloat16Tensor",
+    "ByteTensor",
+    "CharTensor",
+    "ShortTensor",
+    "IntTensor",
+    "LongTensor",
+    "BoolTensor",
 )
 _DTYPES: Dict[str, torch.dtype] = {name: getattr(torch, name).dtype for name in _TYPES}
 _RealGenerator = torch.Generator
@@ -25,8 +32,7 @@ _EARLY = -1  # before torch's own locations, whose numbers start at 10 (torch/se
 
 class _TensorType(type):
     """The type of torch.cuda.FloatTensor: it makes tensors, and a tensor of the card is an instance
-    of it.
-    """
+    of it."""
 
     dtype: torch.dtype
 
@@ -48,8 +54,7 @@ class _TensorType(type):
 
 class _Generator(torch.Generator):
     """A generator of the card. It makes no numbers; its state has a seed and an offset, 16 bytes as
-    Philox's on CUDA.
-    """
+    Philox's on CUDA."""
 
     def __new__(cls, index: int = 0) -> _Generator:
         return super().__new__(cls)

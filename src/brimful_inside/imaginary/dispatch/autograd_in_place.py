@@ -4,8 +4,7 @@ gradients to a new tensor (torch/csrc/autograd/input_buffer.cpp), and formulas f
 zeros that they have just made (FunctionsManual.cpp).
 
 Whether anything else holds a tensor shows in its reference counts, compared with those of a tensor
-that nothing else holds.
-"""
+that nothing else holds."""
 
 from __future__ import annotations
 
@@ -27,34 +26,41 @@ _use_count: Callable[[Tensor], int] = getattr(TensorBase, "_use_count", None)  #
 
 # Formulas that add two tensors themselves, to a third one (derivatives.yaml, FunctionsManual.cpp).
 _ADDS = (
-    *(
-        "VarMean",
-        "StdMean",
-        "Linalg",
-        "LinAlg",
-        "Logcumsumexp",
-        "Cumprod",
-        "Prod",
-        "Renorm",
-        "Norm",
-        "Cholesky",
-        "Lu",
-        "Atan2",
-    ),
-    *("Pow", "Cdist", "EuclideanDist", "WeightNorm", "Trilinear", "Mish", "Logsumexp"),
+    "VarMean",
+    "StdMean",
+    "Linalg",
+    "LinAlg",
+    "Logcumsumexp",
+    "Cumprod",
+    "Prod",
+    "Renorm",
+    "Norm",
+    "Cholesky",
+    "Lu",
+    "Atan2",
+    "Pow",
+    "Cdist",
+    "EuclideanDist",
+    "WeightNorm",
+    "Trilinear",
+    "Mish",
+    "Logsumexp",
 )
 # Formulas fill new zeros with these: gather, index_select, indexing, sort, topk, max,
 # masked_select, take.
 _FILLS = (
-    *(aten.scatter.src, aten.scatter_add.default, aten.index_add.default, aten.index_put.default),
-    *(aten.masked_scatter.default, aten.put.default),
+    aten.scatter.src,
+    aten.scatter_add.default,
+    aten.index_add.default,
+    aten.index_put.default,
+    aten.masked_scatter.default,
+    aten.put.default,
 )
 
 
 def _owners(tensor: Tensor) -> Tuple[int, int, int]:
     """Who holds a tensor: its own count, its storage's, and Python's. Comparable where the tensor
-    came the same way.
-    """
+    came the same way."""
     return (
         _use_count(tensor),
         C._storage_Use_Count(tensor.untyped_storage()._cdata),
@@ -78,9 +84,8 @@ class _Listener(TorchDispatchMode):
         if func is aten.add.Tensor and C._current_graph_task_id() != -1:
             self.owners = _owners_of_first(args)
         out = func(*args, **(kwargs or {}))
-        self.storages.append(
-            out.untyped_storage()._cdata
-        )  # as the ledger does: a storage that Python has seen
+        # as the ledger does: a storage that Python has seen
+        self.storages.append(out.untyped_storage()._cdata)
         return out
 
 
@@ -116,8 +121,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 def _sum(inner: Handler) -> Handler:
     """InputBuffer::accumulate: into the older gradient, else into the newer one, else to a third
-    tensor.
-    """
+    tensor."""
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         engine = C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
@@ -151,9 +155,8 @@ def _filled(inner: Handler) -> Handler:
         if C._current_graph_task_id() == -1 or torch.is_grad_enabled() or not is_meta(args[0]):
             return inner(gpu, func, args, kwargs)
         node = C._current_autograd_node()
-        is_index = node is not None and node.name().startswith(
-            "IndexBackward"
-        )  # holds its zeros as an argument
+        # holds its zeros as an argument
+        is_index = node is not None and node.name().startswith("IndexBackward")
         in_place = is_index or _owners_of_first(args) == measure_owners()
         return args[0] if in_place else inner(gpu, func, args, kwargs)
 

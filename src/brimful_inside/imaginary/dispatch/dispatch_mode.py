@@ -1,8 +1,7 @@
 """Below autograd: every ATen operation passes here, in the forward and in the backward pass.
 
 The meta device stands for the card: it has shapes and dtypes and no data. Each new storage on it is
-an allocation on the imaginary card.
-"""
+an allocation on the imaginary card."""
 
 from __future__ import annotations
 
@@ -36,50 +35,40 @@ SHAPES = shape_handlers()  # that tell the shapes of results and nothing else
 MIXING = frozenset(
     "aten::" + name
     for name in (
-        *(
-            "copy_",
-            "copy",
-            "_to_copy",
-            "to",
-            "lift",
-            "lift_fresh",
-            "detach",
-            "set_",
-            "set_data",
-            "equal",
-            "is_same_size",
-        ),
-        *(
-            "index.Tensor",
-            "_unsafe_index.Tensor",
-            "index_put_",
-            "index_put",
-            "_index_put_impl_",
-            "_unsafe_index_put",
-        ),
-        *(
-            "_pack_padded_sequence",
-            "_pack_padded_sequence_backward",
-            "_pad_packed_sequence",
-            "_ctc_loss",
-            "ctc_loss",
-        ),
-        *(
-            "_foreach_copy_",
-            "_foreach_copy",
-            "_copy_from",
-            "_resize_output_",
-            "resize_",
-            "repeat_interleave.Tensor",
-        ),
-        *(
-            "_fused_adam_",
-            "_fused_adamw_",
-            "_fused_sgd_",
-            "_fused_adagrad_",
-            "bincount",
-            "tensor_split",
-        ),
+        "copy_",
+        "copy",
+        "_to_copy",
+        "to",
+        "lift",
+        "lift_fresh",
+        "detach",
+        "set_",
+        "set_data",
+        "equal",
+        "is_same_size",
+        "index.Tensor",
+        "_unsafe_index.Tensor",
+        "index_put_",
+        "index_put",
+        "_index_put_impl_",
+        "_unsafe_index_put",
+        "_pack_padded_sequence",
+        "_pack_padded_sequence_backward",
+        "_pad_packed_sequence",
+        "_ctc_loss",
+        "ctc_loss",
+        "_foreach_copy_",
+        "_foreach_copy",
+        "_copy_from",
+        "_resize_output_",
+        "resize_",
+        "repeat_interleave.Tensor",
+        "_fused_adam_",
+        "_fused_adamw_",
+        "_fused_sgd_",
+        "_fused_adagrad_",
+        "bincount",
+        "tensor_split",
     )
 )
 
@@ -88,8 +77,21 @@ class _Facts:
     """What is known of an operation, found out once."""
 
     __slots__ = (
-        *("blas", "bounds", "composite", "cost", "follows", "free", "fresh"),
-        *("handler", "in_place", "mixes", "name", "own", "remembered", "short", "temporaries"),
+        "blas",
+        "bounds",
+        "composite",
+        "cost",
+        "follows",
+        "free",
+        "fresh",
+        "handler",
+        "in_place",
+        "mixes",
+        "name",
+        "own",
+        "remembered",
+        "short",
+        "temporaries",
     )
 
     def __init__(self, func: Any, handlers: Dict[Any, Callable]):
@@ -100,22 +102,23 @@ class _Facts:
         self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
         self.bounds = func in RULES
         self.handler = handlers.get(func) or HANDLERS_BY_NAME.get(schema)
-        self.own = (
-            None if self.handler is not None else own_kernel(func)
-        )  # a library's kernel, whose own operations count
+        # a library's kernel, whose own operations count
+        self.own = None if self.handler is not None else own_kernel(func)
         self.handler = self.handler or self.own
         self.follows = follows(func)
         self.in_place = self.short.endswith("_") and len(func._schema.returns) <= 1
+        # torch.tensor: what it made comes into sight here
         self.fresh = self.short in (
             "lift_fresh",
             "lift",
-        )  # torch.tensor: what it made comes into sight here
+        )
         self.temporaries = TEMPORARIES.get(self.short)
         self.blas = self.short in USES_CUBLAS
+        # starts no kernel; how its cost is found
         self.free, self.cost = (
             is_free(func, self.short),
             cost_of(self.short),
-        )  # starts no kernel; how its cost is found
+        )
         self.remembered = (
             not self.free and self.handler in (None, SHAPES.get(func)) and is_remembered(func)
         )
@@ -135,8 +138,7 @@ _subclasses: Dict[type, bool] = {torch.Tensor: False, torch.nn.Parameter: False}
 
 def _has_own_dispatch(types: Any) -> bool:
     """Whether an argument is of a class that does operations by other operations. Fake tensors are
-    none.
-    """
+    none."""
     for kind in types:
         known = _subclasses.get(kind)
         if known is None:
@@ -148,7 +150,8 @@ def _has_own_dispatch(types: Any) -> bool:
 
 
 class Operations(TorchDispatchMode):
-    """Plays storages into the ledger. One instance a thread; all share the gpu's ledger and tables."""
+    """Plays storages into the ledger. One instance a thread; all share the gpu's ledger and
+    tables."""
 
     supports_higher_order_operators = True
 
@@ -161,8 +164,7 @@ class Operations(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Nothing is compiled here; the guard against it costs time at each operation and imports
-        torch._dynamo.
-        """
+        torch._dynamo."""
         return False
 
     def __torch_dispatch__(
@@ -175,15 +177,13 @@ class Operations(TorchDispatchMode):
             return NotImplemented  # a DTensor, say: the operations on its parts come here
         if kwargs:
             device = kwargs.get("device")
-            if (
-                device is not None and device.type == "cuda"
-            ):  # named where no function mode is on: in C++, within a DTensor
+            # named where no function mode is on: in C++, within a DTensor
+            if device is not None and device.type == "cuda":
                 self.gpu.touch()
                 with self.gpu.streams.on(self.gpu.index_of(device)):
                     return self.__torch_dispatch__(func, types, args, {**kwargs, "device": META})
-            if kwargs.get(
-                "pin_memory"
-            ):  # a tensor of the host, also where one of the card gives its shape (empty_like)
+            # a tensor of the host, also where one of the card gives its shape (empty_like)
+            if kwargs.get("pin_memory"):
                 return self.gpu.pinned.pin(
                     self.__torch_dispatch__(func, types, args, {**kwargs, "pin_memory": False})
                 )
@@ -207,8 +207,7 @@ class Operations(TorchDispatchMode):
 
     def _higher_order(self, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         """DTensor fills its share of a random tensor under another offset of the generator; others
-        belong to compiled code.
-        """
+        belong to compiled code."""
         if func.name() != "run_dtensor_rng_op":
             raise Unsupported(func.name(), "operators of higher order are not modelled")
         with self:
@@ -228,8 +227,7 @@ class Operations(TorchDispatchMode):
 
     def _card(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> int:
         """The card that the operation runs on and whose memory its results take. Raises
-        RuntimeError where two meet.
-        """
+        RuntimeError where two meet."""
         streams = self.gpu.streams
         if streams.named is not None and kwargs.get("device") is not None:
             return streams.named
@@ -281,9 +279,8 @@ class Operations(TorchDispatchMode):
         except NotImplementedError as error:
             if isinstance(error, Unsupported):
                 raise
-            if (
-                facts.in_place
-            ):  # what has no meta kernel and changes a tensor in place takes no memory of its own
+            # what has no meta kernel and changes a tensor in place takes no memory of its own
+            if facts.in_place:
                 return args[0] if func._schema.returns else None
             raise Unsupported(facts.name, str(error).splitlines()[0].split(". ")[0]) from error
         finally:
@@ -326,8 +323,7 @@ class Operations(TorchDispatchMode):
 
     def _on_card(self, args: Tuple, kwargs: Dict[str, Any], facts: _Facts) -> bool:
         """Whether the operation is the card's. Raises RuntimeError where tensors of both sides
-        meet.
-        """
+        meet."""
         host = card = False
         for arg in args:
             for item in arg if isinstance(arg, (list, tuple)) else (arg,):
@@ -409,9 +405,8 @@ def _copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
             values = gpu.known.values(args[1])
             return args[0].zero_() if values is None else args[0].copy_(values)
         return func(*args, **kwargs)
-    if not is_meta(
-        args[1]
-    ):  # the copy from the host takes no memory on the card unless the dtype changes there
+    # the copy from the host takes no memory on the card unless the dtype changes there
+    if not is_meta(args[1]):
         torch.broadcast_shapes(args[0].shape, args[1].shape)
         gpu.note_input(args[0])
         return args[0]
@@ -426,9 +421,8 @@ def _scalar(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
 def _equal(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
     if args[0].shape != args[1].shape:
         return False
-    if (
-        args[0].dtype == torch.bool and not args[0].dim()
-    ):  # a check of PyTorch's C++ (istft): as bool() reads it
+    # a check of PyTorch's C++ (istft): as bool() reads it
+    if args[0].dtype == torch.bool and not args[0].dim():
         return gpu.value_of(args[0]) == gpu.value_of(args[1])
     first, second = (gpu.known.values(arg) if is_meta(arg) else arg for arg in args[:2])
     return first is None or second is None or torch.equal(first, second)
@@ -438,8 +432,7 @@ def _ctc_loss(
     gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 ) -> Tuple[Tensor, Tensor]:
     """cuda/LossCTC.cu: the loss of each sample and its alphas, (samples, time, 2 x longest target +
-    1).
-    """
+    1)."""
     log_probs, targets = args[:2]
     batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
     longest = targets.shape[-1] if targets.dim() == 2 else targets.numel()
@@ -458,8 +451,7 @@ def _foreach_copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
 
 def handlers() -> Dict[Any, Callable]:
     """Operations that need more than their meta kernel, because they read data or the host takes
-    part.
-    """
+    part."""
     return {
         aten._to_copy.default: _to_copy,
         aten.copy_.default: _copy_,

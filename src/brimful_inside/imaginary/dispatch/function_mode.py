@@ -2,8 +2,7 @@
 
 torch's own Python functions (torch.nn.functional and the like) would hand themselves over whole to
 a mode and hide what they do inside. Here they find no active mode, so their bodies run, and the
-mode sees each call that reaches C++.
-"""
+mode sees each call that reaches C++."""
 
 from __future__ import annotations
 
@@ -18,21 +17,21 @@ from torch.utils import _python_dispatch
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 
+# torch.ops.library.name, and its .default
 _OPERATIONS = (
     torch._ops.OpOverloadPacket,
     torch._ops.OpOverload,
-)  # torch.ops.library.name, and its .default
+)
 _DISABLED = torch._C._disabled_torch_function_impl
 _BODIES = (
-    *(
-        "torch.nn.functional",
-        "torch._tensor",
-        "torch.functional",
-        "torch.autograd",
-        "torch.overrides",
-        "torch._lobpcg",
-    ),
-    *("torch._linalg_utils", "torch.distributed.distributed_c10d"),
+    "torch.nn.functional",
+    "torch._tensor",
+    "torch.functional",
+    "torch.autograd",
+    "torch.overrides",
+    "torch._lobpcg",
+    "torch._linalg_utils",
+    "torch.distributed.distributed_c10d",
 )
 
 
@@ -89,16 +88,16 @@ def _has_override(args: Iterable[Any]) -> bool:
 
 
 def let_bodies_run(patches: Patches) -> None:
-    """Python functions of torch run their bodies under the mode instead of handing themselves over."""
+    """Python functions of torch run their bodies under the mode instead of handing themselves
+    over."""
 
     def variadic(*args: Any) -> bool:
         return _has_override(args)
 
     jit: Any = sys.modules["torch.jit._builtins"]
     known = dict.fromkeys((id(_has_override), id(variadic)), "aten::has_torch_function")
-    patches.set(
-        jit, "_builtin_table", {**jit._get_builtin_table(), **known}
-    )  # for scripted modules that call those bodies
+    # for scripted modules that call those bodies
+    patches.set(jit, "_builtin_table", {**jit._get_builtin_table(), **known})
     for module in filter(None, map(sys.modules.get, _BODIES)):
         patches.set_existing(module, "has_torch_function", _has_override)
         for name in ("has_torch_function_unary", "has_torch_function_variadic"):
@@ -109,14 +108,14 @@ def let_bodies_run(patches: Patches) -> None:
 
 
 class Modes:
-    """Modes are per thread: enters a fresh pair of them in the current thread and leaves it again."""
+    """Modes are per thread: enters a fresh pair of them in the current thread and leaves it
+    again."""
 
     def __init__(self, make: Callable[[], Tuple[Any, ...]]):
         self._make = make
         self._thread = threading.local()
-        self._first: Optional[int] = (
-            None  # the thread that entered first: when it leaves, the card is gone
-        )
+        # the thread that entered first: when it leaves, the card is gone
+        self._first: Optional[int] = None
         self._flags: Dict[str, bool] = {}
         self._over = False
 
@@ -144,8 +143,7 @@ def _flags() -> Dict[str, bool]:
     """Whether any dispatch mode is on: to PyTorch one fact for all threads, which each mode keeps
     and restores.
 
-    A thread that outlives the card (a loader's, that pins memory) would restore that one is on.
-    """
+    A thread that outlives the card (a loader's, that pins memory) would restore that one is on."""
     flags = vars(_python_dispatch).items()
     return {
         name: value
@@ -156,8 +154,7 @@ def _flags() -> Dict[str, bool]:
 
 def follow_threads(modes: Modes, patches: Patches) -> None:
     """Every thread that `threading` starts from now on runs under modes of its own (executors and
-    loaders as well).
-    """
+    loaders as well)."""
     thread_class: Any = threading.Thread
     bootstrap = thread_class._bootstrap_inner
 

@@ -1,8 +1,8 @@
-"""torch.distributed on imaginary cards: process groups called "nccl" whose collectives act on shapes.
+"""torch.distributed on imaginary cards: process groups called "nccl" whose collectives act on
+shapes.
 
-Tensors of the host, objects and barriers go between the ranks of the trial through gloo. A rank that was started alone
-(`single_rank`) answers for all others.
-"""
+Tensors of the host, objects and barriers go between the ranks of the trial through gloo. A rank
+that was started alone (`single_rank`) answers for all others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from brimful_inside.imaginary.state.patches import Patches
 
 
 def patch_distributed(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """torch.distributed knows NCCL, and its collectives know the card. Does nothing where PyTorch was built without it."""
+    """torch.distributed knows NCCL, and its collectives know the card. Does nothing where PyTorch
+    was built without it."""
     if not torch.distributed.is_available():
         return
     from brimful_inside.imaginary.distributed import collectives, nccl, objects, single_rank

@@ -3,8 +3,7 @@
 
 A c10d operation allocates what ProcessGroupNCCL.cpp does: a list of outputs (all_gather) or of
 inputs (reduce_scatter) is flattened into one buffer for NCCL. A functional one makes its output
-(torch/csrc/distributed/c10d/Functional.cpp).
-"""
+(torch/csrc/distributed/c10d/Functional.cpp)."""
 
 from __future__ import annotations
 
@@ -34,42 +33,36 @@ from brimful_inside.simulator.roofline import COLLECTIVE, PEER, over_links
 Tensor = torch.Tensor
 aten = torch.ops.aten
 _NAMES = (
-    *(
-        "broadcast_",
-        "allreduce_",
-        "allreduce_coalesced_",
-        "reduce_",
-        "send",
-        "recv_",
-        "recv_any_source_",
-        "barrier",
-    ),
-    *(
-        "allgather_",
-        "_allgather_base_",
-        "allgather_coalesced_",
-        "allgather_into_tensor_coalesced_",
-        "gather_",
-        "scatter_",
-    ),
-    *(
-        "reduce_scatter_",
-        "_reduce_scatter_base_",
-        "reduce_scatter_tensor_coalesced_",
-        "alltoall_",
-        "alltoall_base_",
-    ),
+    "broadcast_",
+    "allreduce_",
+    "allreduce_coalesced_",
+    "reduce_",
+    "send",
+    "recv_",
+    "recv_any_source_",
+    "barrier",
+    "allgather_",
+    "_allgather_base_",
+    "allgather_coalesced_",
+    "allgather_into_tensor_coalesced_",
+    "gather_",
+    "scatter_",
+    "reduce_scatter_",
+    "_reduce_scatter_base_",
+    "reduce_scatter_tensor_coalesced_",
+    "alltoall_",
+    "alltoall_base_",
 )
+# which argument is a list of tensors for each rank
 _FLATTENED = {
     "allgather_": 0,
     "reduce_scatter_": 1,
-}  # which argument is a list of tensors for each rank
+}
 
 
 class _Done(Work):
     """A collective on the card that is over. Its future has the tensors, of which it keeps none
-    alive.
-    """
+    alive."""
 
     def __init__(self, tensors: Iterable[Tensor]):
         super().__init__()
@@ -164,8 +157,7 @@ def _keep_what_is_known(gpu: ImaginaryGpu, name: str, args: Tuple) -> None:
 
 def _is_like(gpu: ImaginaryGpu, output: Tensor, given: Tensor) -> None:
     """`output` holds the numbers of `given`, once or for each rank; where those are not known, its
-    own are no more.
-    """
+    own are no more."""
     values = gpu.known.values(given)
     gpu.known.forget(output)
     if values is not None and given.numel():
@@ -176,8 +168,7 @@ def _is_like(gpu: ImaginaryGpu, output: Tensor, given: Tensor) -> None:
 
 def _note_group(gpu: ImaginaryGpu, group: Any) -> None:
     """A group makes its communicator at its first collective, and with it buffers beside PyTorch's
-    allocator.
-    """
+    allocator."""
     if group.size() > 1:
         gpu.communicators.setdefault(group.group_name, group.size())
 
@@ -212,8 +203,7 @@ def _exchanged(tensor: Tensor, output_sizes: Sequence[int]) -> Tensor:
 
 def _making(make: Callable[..., Tensor], argument: Optional[int] = None) -> Callable:
     """A handler that makes the output of a tensor, or of each in a list; argument number `argument`
-    says how large.
-    """
+    says how large."""
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         _note_named_group(gpu, args)
@@ -258,8 +248,7 @@ def _shard_dim_alltoall(
     gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 ) -> Tensor:
     """From a shard of one dimension to a shard of another: the input's chunks are put one behind
-    the other first.
-    """
+    the other first."""
     tensor, gather_dim, shard_dim, name = args[:4]
     ranks = _resolve_process_group(name).size()
     shape = list(tensor.shape)
@@ -277,8 +266,14 @@ _FUNCTIONAL: Dict[Callable, Sequence[str]] = {
     _making(_scattered, 2): ("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
     _making(_exchanged, 1): ("all_to_all_single",),
     _itself: (
-        *("all_reduce_", "broadcast_", "all_reduce_coalesced_", "wait_tensor", "isend", "irecv"),
-        *("all_gather_into_tensor_out", "reduce_scatter_tensor_out"),
+        "all_reduce_",
+        "broadcast_",
+        "all_reduce_coalesced_",
+        "wait_tensor",
+        "isend",
+        "irecv",
+        "all_gather_into_tensor_out",
+        "reduce_scatter_tensor_out",
     ),
 }
 

@@ -1,6 +1,5 @@
 """The backend "nccl", whatever PyTorch was built with. It connects nothing: `collectives` answers
-before they come to it.
-"""
+before they come to it."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ _VERSION = (2 << 32) | (27 << 16) | 7  # 2.27.7, as torch._C packs it
 
 def replace_everywhere(patches: Patches, name: str, value: Any) -> None:
     """Replaces distributed_c10d's `name` by `value`, also in the modules of torch that have
-    imported it by name.
-    """
+    imported it by name."""
     original = getattr(c10d, name, None)
     patches.set(c10d, name, value)
     modules = [
@@ -58,8 +56,7 @@ def _new_backend(rank: int, size: int) -> Any:
 
 class _StandIn(type):
     """The type of a class that is called as ProcessGroupNCCL or ProcessGroupGloo and connects
-    nothing.
-    """
+    nothing."""
 
     def __call__(cls, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> Any:
         return _new_backend(rank, size)
@@ -76,23 +73,25 @@ def stand_in(name: str) -> Any:
 
 
 def patch_nccl(patches: Patches) -> None:
+    # torch 2.15 has three
     for name in (
         "ProcessGroupNCCL",
         "ProcessGroupNCCL2",
         "ProcessGroupNCCLLazy",
-    ):  # torch 2.15 has three
+    ):
         if name == "ProcessGroupNCCL" or hasattr(c10d, name):
             backend = stand_in(name)
             replace_everywhere(patches, name, backend)
             patches.set(_distributed_c10d, name, backend)
     patches.set(torch.distributed, "ProcessGroupNCCL", c10d.ProcessGroupNCCL)
     patches.set(FakeProcessGroup, "_set_sequence_number_for_group", lambda self: None)
+    # the end of a group; 2.6 has it in NCCL's class alone
     for name in (
         "_shutdown",
         "_abort",
         "shutdown",
         "abort",
-    ):  # the end of a group; 2.6 has it in NCCL's class alone
+    ):
         if not hasattr(FakeProcessGroup, name):
             patches.set(FakeProcessGroup, name, lambda self: None)
     _patch_coalescing(patches)
@@ -108,8 +107,7 @@ def patch_nccl(patches: Patches) -> None:
 
 def _patch_coalescing(patches: Patches) -> None:
     """A batch of collectives on the card: each is answered alone, and the backend of 2.6 refuses to
-    be asked.
-    """
+    be asked."""
     group: Any = c10d.ProcessGroup
     real_start, real_end = group._start_coalescing, group._end_coalescing
 
@@ -126,8 +124,7 @@ def _patch_coalescing(patches: Patches) -> None:
 
 def replace_plugins(patches: Patches, kind: str) -> None:
     """From torch 2.15 on backends are entered, at their first use, in a table of functions that
-    make them.
-    """
+    make them."""
     makers = [
         name
         for name in vars(c10d)

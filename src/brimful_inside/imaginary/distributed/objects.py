@@ -4,8 +4,7 @@ DistributedDataParallel compares.
 NCCL would carry pickled objects through the card's memory, which has no data here: a gloo group of
 the same ranks does. The reducer of DistributedDataParallel runs as it is, on shapes. It reads two
 things back from the card, answered here: the shapes of all ranks' parameters, and, as it rebuilds
-its buckets, the order of gradients that the first rank has broadcast.
-"""
+its buckets, the order of gradients that the first rank has broadcast."""
 
 from __future__ import annotations
 
@@ -29,16 +28,19 @@ from brimful_inside.imaginary.state.tensors import is_meta
 Tensor = torch.Tensor
 aten = torch.ops.aten
 _NAMES = (
-    *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
-    *("send_object_list", "recv_object_list"),
+    "all_gather_object",
+    "gather_object",
+    "broadcast_object_list",
+    "scatter_object_list",
+    "send_object_list",
+    "recv_object_list",
 )
 _groups: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def _host_group(group: Any = None) -> Any:
     """A group of the same ranks whose tensors lie on the host. Made at the first call, by all of
-    them.
-    """
+    them."""
     group = group or c10d._get_default_group()
     if (
         not isinstance(group, dist.ProcessGroup)
@@ -102,8 +104,7 @@ def _split_group(
     parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, *_: Any, **options: Any
 ) -> Any:
     """torch.distributed.split_group: a new group of the ranks that go with this one, counted within
-    the parent.
-    """
+    the parent."""
     parent = parent_pg or c10d._get_default_group()
     for ranks in split_ranks or []:
         if parent.rank() in ranks:
@@ -179,7 +180,8 @@ def _keeping(copy: Callable, kept: _Kept) -> Callable:
 def _verify_params_across_processes(
     group: Any, params: Sequence[Tensor], logger: Any = None
 ) -> None:
-    """Raises RuntimeError in PyTorch's words where ranks have different parameters (reducer.cpp)."""
+    """Raises RuntimeError in PyTorch's words where ranks have different parameters
+    (reducer.cpp)."""
     if is_alone():
         return
     shapes: List[Tuple[int, ...]] = [tuple(param.shape) for param in params]

@@ -1,6 +1,6 @@
 """One rank of many, started alone: `--ranks 64 --as-rank 0`. Nothing waits for others: on the host
-and for objects the rank answers for them with its own values, which is counted as an approximation.
-"""
+and for objects the rank answers for them with its own values, which is counted as an
+approximation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def is_alone() -> bool:
 
 
 class _Store(dist.Store):
-    """What ranks would send each other. A key that is not set is empty, and nothing waits for it."""
+    """What ranks would send each other. A key that is not set is empty, and nothing waits for
+    it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,10 +75,11 @@ def _bytes(value: Any) -> bytes:
 
 
 def patch_alone(gpu: ImaginaryGpu, patches: Patches) -> None:
+    # C++ alone would let the Python objects go, and call what is not there
     init, stores = (
         c10d.init_process_group,
         [],
-    )  # C++ alone would let the Python objects go, and call what is not there
+    )
 
     @functools.wraps(init)
     def init_process_group(backend: Optional[str] = None, *args: Any, **kwargs: Any) -> None:
@@ -138,8 +140,7 @@ class _Ended:
 
 def _summing(gpu: ImaginaryGpu, original: Callable) -> Callable:
     """The sum over ranks that all have the same. What repeats a rank's own value does so already
-    (FakeProcessGroup).
-    """
+    (FakeProcessGroup)."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -151,9 +152,8 @@ def _summing(gpu: ImaginaryGpu, original: Callable) -> Callable:
             bound.arguments["tensor"],
             bound.arguments["group"] or c10d._get_default_group(),
         )
-        if not tensor.is_cuda and isinstance(
-            group, dist.ProcessGroup
-        ):  # else this rank is not in it
+        # else this rank is not in it
+        if not tensor.is_cuda and isinstance(group, dist.ProcessGroup):
             gpu.approximate(_APPROXIMATION)
             if bound.arguments["op"] == dist.ReduceOp.SUM:
                 tensor.detach().mul_(group.size())

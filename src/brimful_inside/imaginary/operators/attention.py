@@ -2,8 +2,7 @@
 each back-end.
 
 The rules are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp; each back-end saves
-other tensors for the backward pass, which is where the difference in memory lies.
-"""
+other tensors for the backward pass, which is where the difference in memory lies."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ class Call(NamedTuple):
 
 def choose(call: Call, capability: Tuple[int, int]) -> int:
     """The back-end for `call` on a card of `capability` (select_sdp_backend). Raises RuntimeError
-    where none is allowed.
-    """
+    where none is allowed."""
     for backend in _priority(capability):
         if backend in _FITS and _FITS[backend](call, capability):
             return backend
@@ -64,7 +62,8 @@ def choose(call: Call, capability: Tuple[int, int]) -> int:
 
 
 def _priority(capability: Tuple[int, int]) -> List[int]:
-    """cuDNN comes first on Hopper and Blackwell since PyTorch 2.10 (check_prefer_cudnn_attention)."""
+    """cuDNN comes first on Hopper and Blackwell since PyTorch 2.10
+    (check_prefer_cudnn_attention)."""
     order = (
         [int(backend) for backend in torch._C._get_sdp_priority_order()]
         if hasattr(torch._C, "_get_sdp_priority_order")
@@ -85,8 +84,7 @@ def _dense(call: Call, takes_groups: bool = True) -> bool:
     """Four dimensions each, the same batch, heads that go together, nothing empty.
 
     takes_groups: whether one head of key and value may serve several of the query
-    (check_batch_size_and_num_heads_dense).
-    """
+    (check_batch_size_and_num_heads_dense)."""
     query, key, value = call[:3]
     if not query.dim() == key.dim() == value.dim() == 4:
         return False
@@ -287,8 +285,7 @@ def _cudnn(call: Call) -> Tensor:
 
 def _math(call: Call) -> Tensor:
     """_scaled_dot_product_attention_math: in float32 for half types, unless the script allowed
-    otherwise.
-    """
+    otherwise."""
     query, key, value = call[:3]
     dtype, mask = query.dtype, _float_mask(call)
     allowed = getattr(torch._C, "_get_math_sdp_allow_fp16_bf16_reduction", lambda: True)()
@@ -336,8 +333,7 @@ def handlers() -> Dict[Any, Callable]:
 
 def _copied_by_row(*tensors: Tensor) -> List[Held]:
     """Gradient and output are wanted as (batch, length, heads, size); transposed as the layers give
-    them they are.
-    """
+    them they are."""
     return [
         bytes_of_tensor(tensor) for tensor in tensors if not tensor.transpose(1, 2).is_contiguous()
     ]
@@ -348,8 +344,7 @@ def _flash_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any
     softmax's gradient.
 
     args: grad_out, query, key, value, out, ...; shapes (batch, heads, length, head size). What
-    cuDNN's takes is not published: the same is assumed.
-    """
+    cuDNN's takes is not published: the same is assumed."""
     query, key = args[1].transpose(1, 2), args[2].transpose(1, 2)
     return _copied_by_row(args[0], args[4]) + _flash_sums(
         query, key, query.shape[0], query.shape[1]
@@ -380,8 +375,7 @@ def _flash_sums(query: Tensor, key: Tensor, batch: int, length: int) -> List[Hel
 
 def _efficient_forward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """kernel_forward.h: heads larger than 128 are summed in float32 beside the output, where that
-    is a half type.
-    """
+    is a half type."""
     query, value = args[0], args[2]
     if query.element_size() == 4 or value.shape[3] <= 128:
         return []
@@ -392,15 +386,13 @@ def _efficient_backward(
     machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
 ) -> List[Held]:
     """transformers/cuda/attention_backward.cu: row sums, in float32 by way of a product, and the
-    kernel's workspace.
-    """
+    kernel's workspace."""
     query, key, value = args[1:4]
     batch, heads, queries, size = query.shape
     value_size, row_sums = value.shape[3], batch * heads * queries * 4
     held = _copied_by_row(args[0])
-    if (
-        key.shape[1] != heads
-    ):  # grouped queries: the gradients of key and value for every head, before they are summed
+    # grouped queries: the gradients of key and value for every head, before they are summed
+    if key.shape[1] != heads:
         held += [
             batch * key.shape[2] * heads * width * key.element_size()
             for width in (size, value_size)
@@ -424,8 +416,7 @@ def _efficient_backward(
 
 def _safe_softmax(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """attention.cpp, _safe_softmax: the plain softmax, where its input is -inf, and whole rows of
-    that.
-    """
+    that."""
     tensor = args[0]
     return [bytes_of_tensor(tensor), tensor.numel(), tensor.numel() // max(1, tensor.shape[-1])]
 

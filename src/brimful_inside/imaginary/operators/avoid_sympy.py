@@ -2,8 +2,7 @@
 quarter of a second.
 
 On an imaginary card each size is a plain number, for which the functions here answer. Anything else
-brings the real module.
-"""
+brings the real module."""
 
 from __future__ import annotations
 
@@ -116,8 +115,7 @@ _ANSWERS: Dict[str, Tuple[Callable[..., Any], Callable[[Any], bool]]] = {
 
 class _Shapes(types.ModuleType):
     """torch.fx.experimental.symbolic_shapes for plain numbers. Whatever is not in the table brings
-    the real one.
-    """
+    the real one."""
 
     def __init__(self, name: str):
         super().__init__(name)
@@ -136,8 +134,7 @@ def _for_plain(
     name: str, answer: Callable[..., Any], is_plain: Callable[[Any], bool]
 ) -> Callable[..., Any]:
     """A module that imports the function by name keeps it for good, so it has to be right for
-    symbols too.
-    """
+    symbols too."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
         if args and not kwargs and all(map(is_plain, args)):
@@ -149,8 +146,7 @@ def _for_plain(
 
 def _without_sympy(function: Any) -> Any:
     """`function`, whose own ``import sympy`` gives a module in which nothing is a symbol, as long
-    as there is no other.
-    """
+    as there is no other."""
 
     def importing(name: str, *args: Any, **kwargs: Any) -> Any:
         return (

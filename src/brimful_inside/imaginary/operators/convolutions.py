@@ -1,12 +1,10 @@
 """Convolutions and their gradients: shapes, copies of operands, and when cuDNN takes a workspace
-(how large:
-simulator/cudnn_workspaces.py). Layouts: aten/src/ATen/native/ConvUtils.h
+(how large: simulator/cudnn_workspaces.py). Layouts: aten/src/ATen/native/ConvUtils.h
 (cudnn_conv_suggest_memory_format), Convolution.cpp.
 
 All measured runs had ``torch.backends.cudnn.benchmark`` on. Without it cuDNN's heuristics choose
 the plan: that they convert the same tensors is assumed, as tensor cores want them so either way,
-and each use is counted.
-"""
+and each use is counted."""
 
 from __future__ import annotations
 
@@ -38,9 +36,8 @@ FORWARD, BACKWARD_DATA, BACKWARD_FILTER = (
     "cudnn_backward_filter",
 )
 UNMEASURED = "cudnn workspace without benchmark"
-LOADED_AT_ONCE = (
-    16  # bytes: the largest load of a thread (CUDA C++ Programming Guide, vector types)
-)
+# bytes: the largest load of a thread (CUDA C++ Programming Guide, vector types)
+LOADED_AT_ONCE = 16
 LARGEST_DEPTHWISE = 5  # assumed: between the 3 x 3 and the 7 x 7 that were measured
 _HALVES = (torch.float16, torch.bfloat16)
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -65,8 +62,7 @@ def layout_of(tensor: Tensor, weight: Tensor) -> torch.memory_format:
 
 def _copies(count: int) -> Kernel:
     """The first `count` arguments, the last of them input and weight, once more where the algorithm
-    wants another layout.
-    """
+    wants another layout."""
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
         tensors = args[:count]
@@ -114,7 +110,8 @@ def output_shape(args: Tuple) -> Optional[List[int]]:
 
 
 class Convolution(NamedTuple):
-    """A convolution or one of its gradients. `output` is the shape of what the convolution gives."""
+    """A convolution or one of its gradients. `output` is the shape of what the convolution
+    gives."""
 
     operation: str
     tensor: Tensor
@@ -215,8 +212,7 @@ class Plans:
 
     With ``benchmark`` PyTorch tries plans the first time it runs a convolution, and gives all
     cached memory back before it runs the best one (aten/src/ATen/native/cudnn/Conv_v8.cpp,
-    run_single_conv). What the tried plans take is not known.
-    """
+    run_single_conv). What the tried plans take is not known."""
 
     def __init__(self, gpu: ImaginaryGpu):
         self.gpu = gpu
@@ -253,17 +249,15 @@ def _workspace(convolution: Convolution) -> Tuple[str, List[int]]:
     outputs = math.prod(output)
     args = [tensor.element_size(), tensor.numel(), outputs, weight.numel()]
     if operation == BACKWARD_FILTER:
-        if (
-            layout != torch.contiguous_format or transposed
-        ):  # groups and strides were measured with channels first alone
+        # groups and strides were measured with channels first alone
+        if layout != torch.contiguous_format or transposed:
             args.append(partial_sums_bytes(tensor.shape[1], output[1]))
         else:
             args[-1] *= groups
             args.append(partial_sums_bytes(tensor.shape[1], output[1], groups, max(stride)))
         return BACKWARD_FILTER, args
-    if (
-        operation == FORWARD and transposed
-    ):  # a transposed convolution's forward is the gradient of another one's input
+    # a transposed convolution's forward is the gradient of another one's input
+    if operation == FORWARD and transposed:
         return BACKWARD_DATA, args
     if operation == BACKWARD_DATA and not transposed:
         return BACKWARD_DATA, args
@@ -273,8 +267,7 @@ def _workspace(convolution: Convolution) -> Tuple[str, List[int]]:
 
 def _is_pytorchs_own(convolution: Convolution) -> bool:
     """Whether PyTorch has a kernel of its own for it: a group for each channel (Convolution.cpp,
-    use_cudnn_depthwise).
-    """
+    use_cudnn_depthwise)."""
     _, tensor, weight, _, layout, stride, _, dilation, transposed, groups = convolution
     if transposed or groups == 1 or tensor.shape[1] != groups or weight.shape[0] % groups:
         return False
@@ -313,10 +306,8 @@ def _is_unaligned(convolution: Convolution) -> bool:
     """A kernel of one element whose product cannot read or write channels first as they stand.
 
     Each channel is a row of a matrix, as long as the map has places; tensor cores load and store 16
-    bytes at a time, at which
-    each row has to begin: of 14 x 14 in float32 it does, of 7 x 7 not. With a single place both
-    layouts are the same.
-    """
+    bytes at a time, at which each row has to begin: of 14 x 14 in float32 it does, of 7 x 7 not.
+    With a single place both layouts are the same."""
     _, tensor, weight, output, _, _, _, _, transposed, groups = convolution
     places = math.prod(output[2:])
     plain = not transposed and groups == 1 and tensor.dim() <= 4 and set(weight.shape[2:]) == {1}

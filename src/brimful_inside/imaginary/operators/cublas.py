@@ -3,8 +3,7 @@ operands are copied.
 
 cuBLAS keeps a workspace for each thread and stream with a matrix product; the autograd engine's
 thread is one of its own. Since PyTorch 2.15 it takes them for the operation alone. How large they
-are: simulator/workspaces.py.
-"""
+are: simulator/workspaces.py."""
 
 from __future__ import annotations
 
@@ -28,41 +27,34 @@ from brimful_inside.simulator import workspaces as sizes
 # Operations that take a cuBLAS handle, and with it a workspace (cuda/CublasHandlePool.cpp).
 USES_CUBLAS = frozenset(
     [
-        *(
-            "mm",
-            "addmm",
-            "bmm",
-            "baddbmm",
-            "addmv",
-            "mv",
-            "dot",
-            "vdot",
-            "addbmm",
-            "_addmm_activation",
-            "_scaled_mm",
-            "addr",
-        ),
-        *(
-            "_euclidean_dist",
-            "_native_multi_head_attention",
-            "_transformer_encoder_layer_fwd",
-            "_trilinear",
-        ),
-        *(
-            "triangular_solve",
-            "linalg_solve_triangular",
-            "linalg_lu_factor_ex",
-            "linalg_inv_ex",
-            "_linalg_solve_ex",
-        ),
+        "mm",
+        "addmm",
+        "bmm",
+        "baddbmm",
+        "addmv",
+        "mv",
+        "dot",
+        "vdot",
+        "addbmm",
+        "_addmm_activation",
+        "_scaled_mm",
+        "addr",
+        "_euclidean_dist",
+        "_native_multi_head_attention",
+        "_transformer_encoder_layer_fwd",
+        "_trilinear",
+        "triangular_solve",
+        "linalg_solve_triangular",
+        "linalg_lu_factor_ex",
+        "linalg_inv_ex",
+        "_linalg_solve_ex",
     ]
 )
 
 
 def _uses_cublaslt(short: str, args: Tuple) -> bool:
     """addmm with a bias of one dimension goes through cuBLASLt, to add the bias in the same kernel
-    (cuda/Blas.cpp).
-    """
+    (cuda/Blas.cpp)."""
     if short != "addmm":
         return False
     bias, second = args[0], args[2]
@@ -94,8 +86,7 @@ def _operands(first: int) -> Kernel:
 
 def _euclidean_dist(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """Distance.cpp: both with their norms and ones beside them, so that one product gives all
-    squares of distances.
-    """
+    squares of distances."""
     beside = [
         (each.numel() + 2 * (each.numel() // max(1, each.shape[-1]))) * each.element_size()
         for each in args[:2]
@@ -105,8 +96,7 @@ def _euclidean_dist(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any
 
 def _inverse(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """linalg/BatchLinearAlgebra.cpp: the factors and the pivots. What cuSOLVER takes beside them is
-    not published.
-    """
+    not published."""
     matrix = args[0]
     return [bytes_of_tensor(matrix), matrix.numel() // max(1, matrix.shape[-1]) * 4]
 
@@ -121,8 +111,7 @@ TEMPORARIES: Dict[str, Kernel] = {
 
 class Workspaces:
     """The workspaces that are held, by handle, card and stream. Handle 0 stands for the autograd
-    engine's.
-    """
+    engine's."""
 
     def __init__(self, gpu: ImaginaryGpu, release: Optional[int] = None):
         """`release`: of PyTorch, 2.13 as 213; by default the one that runs."""
@@ -137,7 +126,8 @@ class Workspaces:
         self._held: Dict[Tuple[int, int, int], Any] = {}
 
     def for_product(self, short: str, args: Tuple) -> List[Any]:
-        """What a matrix product takes for itself, to be released after it; what stays is kept here."""
+        """What a matrix product takes for itself, to be released after it; what stays is kept
+        here."""
         taken: List[Any] = []
         if self.release >= sizes.PER_OPERATION_SINCE:
             taken += self._reserve("cublas", self._cublas)

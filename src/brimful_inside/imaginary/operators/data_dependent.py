@@ -3,8 +3,7 @@ and is counted.
 
 Of torchvision's non-maximum suppression (torchvision/csrc/ops/cuda/nms_kernel.cu) all boxes are
 left, at most. Very many boxes go class by class (ops/boxes.py, _batched_nms_vanilla): how many
-classes there are is data as well, so one is taken.
-"""
+classes there are is data as well, so one is taken."""
 
 from __future__ import annotations
 
@@ -103,8 +102,7 @@ def _repeat_interleave(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[s
 
 def _without_masks(gpu: ImaginaryGpu, indices: List[Optional[Tensor]]) -> List[Optional[Tensor]]:
     """Boolean indices as the integer indices they would become (expandTensors), at their upper
-    bound.
-    """
+    bound."""
     plain: List[Optional[Tensor]] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
@@ -139,9 +137,8 @@ def _on_card(indices: Any) -> List[Optional[Tensor]]:
 def _index_put_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     tensor, indices, values = args[:3]
     if values.dim() == 0 and len(indices) == 1 and _has_masks(indices):
-        return (
-            tensor  # a masked fill: on CUDA the scalar stays on the host (canDispatchToMaskedFill)
-        )
+        # a masked fill: on CUDA the scalar stays on the host (canDispatchToMaskedFill)
+        return tensor
     if not _has_masks(indices):
         return func(tensor, _on_card(indices), values, *args[3:], **kwargs)
     _without_masks(gpu, indices)
@@ -150,8 +147,7 @@ def _index_put_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
 
 def _embedding(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """A table of positions has no row for a longer text: the card's kernel asserts that, and the
-    process ends.
-    """
+    process ends."""
     if gpu.known.exceeds(args[1], args[0].shape[0]):
         raise row_out_of_range(args[0].shape[0])
     return gpu.remembered.run(gpu, func, args, kwargs, None)
@@ -194,7 +190,8 @@ HANDLERS_BY_NAME: Dict[str, Callable] = {"torchvision::nms": _nms}
 
 
 def refuse_nested_tensors(gpu: ImaginaryGpu, patches: Patches) -> None:
-    """Where they are made: their operations have no meta kernels, and the errors would come late."""
+    """Where they are made: their operations have no meta kernels, and the errors would come
+    late."""
 
     def refuse(
         name: str, original: Callable[..., Any], parts: Any, *args: Any, **kwargs: Any

@@ -4,8 +4,7 @@ in and comes out.
 An entry of `COSTS` gives the kernels of one operation as (kind, flops, bytes, launches, shape)
 each, with the words of `simulator/roofline.py`. What is not named there is one kernel that reads
 its tensors and writes its results; `FREE` are those that start none. A multiplication and an
-addition are two operations; the files named are PyTorch's, under aten/src/ATen/native.
-"""
+addition are two operations; the files named are PyTorch's, under aten/src/ATen/native."""
 
 from __future__ import annotations
 
@@ -23,34 +22,34 @@ Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launche
 Cost = Callable[[Sequence[Any], Dict[str, Any], Any, "Classes"], List[Part]]
 FREE = frozenset(
     [
-        *(
-            "empty",
-            "empty_like",
-            "empty_strided",
-            "empty_permuted",
-            "new_empty",
-            "new_empty_strided",
-            "_unsafe_view",
-        ),
-        *(
-            "_reshape_alias",
-            "lift_fresh",
-            "lift",
-            "detach_",
-            "set_",
-            "resize_",
-            "resize_as_",
-            "record_stream",
-            "is_same_size",
-        ),
-        *(
-            "_efficientzerotensor",
-            "rename_",
-            "requires_grad_",
-            "_has_compatible_shallow_copy_type",
-            "is_pinned",
-        ),
-        *("sym_size", "sym_stride", "sym_numel", "transpose_", "t_", "squeeze_", "unsqueeze_"),
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "empty_permuted",
+        "new_empty",
+        "new_empty_strided",
+        "_unsafe_view",
+        "_reshape_alias",
+        "lift_fresh",
+        "lift",
+        "detach_",
+        "set_",
+        "resize_",
+        "resize_as_",
+        "record_stream",
+        "is_same_size",
+        "_efficientzerotensor",
+        "rename_",
+        "requires_grad_",
+        "_has_compatible_shallow_copy_type",
+        "is_pinned",
+        "sym_size",
+        "sym_stride",
+        "sym_numel",
+        "transpose_",
+        "t_",
+        "squeeze_",
+        "unsqueeze_",
     ]
 )
 
@@ -101,8 +100,7 @@ class Classes:
 
     def of(self, dtype: torch.dtype, convolution: bool = False) -> str:
         """Of a product: single precision goes to tensor cores where the script allows TF32 and the
-        card has it.
-        """
+        card has it."""
         if dtype == torch.float32:
             return self._from("tf32", (8, 0)) if allows_tf32(convolution) else "fp32"
         if dtype in _HALVES:
@@ -115,8 +113,7 @@ class Classes:
 
 def allows_tf32(convolution: bool) -> bool:
     """torch.backends.cudnn.allow_tf32 (on by default) and torch.backends.cuda.matmul.allow_tf32
-    (off), old words and new.
-    """
+    (off), old words and new."""
     get = torch._C._get_cudnn_allow_tf32 if convolution else torch._C._get_cublas_allow_tf32
     try:
         return bool(get())
@@ -137,7 +134,8 @@ def _product(kind: str, batch: int, m: int, n: int, k: int, nbytes: int) -> Part
 
 
 def _matmul(first: int) -> Cost:
-    """mm, bmm and those that add to something: the factors are arguments `first` and `first` + 1."""
+    """mm, bmm and those that add to something: the factors are arguments `first` and `first` +
+    1."""
 
     def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
         left, right = args[first], args[first + 1]
@@ -160,13 +158,11 @@ def _convolved(
     tensor: Tensor, weight: Tensor, out: Tensor, transposed: bool, groups: int
 ) -> Tuple[int, int, int, int]:
     """(batch, m, n, k) of the product that a convolution is: of its input, so that a transposed one
-    is the gradient's.
-    """
+    is the gradient's."""
     made = tensor if transposed else out
     places = made.numel() // max(1, made.shape[1])
-    rest = weight.numel() // max(
-        1, weight.shape[0]
-    )  # channels of the input by group x elements of the kernel
+    # channels of the input by group x elements of the kernel
+    rest = weight.numel() // max(1, weight.shape[0])
     return groups, places, made.shape[1] // groups, rest
 
 
@@ -227,8 +223,7 @@ def _convolution_backward(
 
 def _attention(backward: bool) -> Cost:
     """Fused attention: two products forward and five backward, half of each where it is causal;
-    nothing square is written.
-    """
+    nothing square is written."""
 
     def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
         query, key, value = args[1:4] if backward else args[:3]
@@ -236,9 +231,8 @@ def _attention(backward: bool) -> Cost:
             return [(classes.of(query.dtype), 0, plain(args, out), 1, ())]
         batch, heads, rows, width = query.shape
         pairs = batch * heads * rows * key.shape[-2]
-        if any(
-            arg is True for arg in args
-        ):  # is_causal: of the other switches none is on in training
+        # is_causal: of the other switches none is on in training
+        if any(arg is True for arg in args):
             pairs //= 2
         flops = (
             2 * pairs * ((3 * width + 2 * value.shape[-1]) if backward else width + value.shape[-1])
@@ -250,8 +244,7 @@ def _attention(backward: bool) -> Cost:
 
 def _flash_attention(backward: bool) -> Cost:
     """The same as flash-attn is called, heads after tokens; lengths that only data knows count as
-    equal.
-    """
+    equal."""
 
     def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
         query, key, lengths = args[1], args[2], args[6]
@@ -314,8 +307,7 @@ def _embedding_backward(
 
 def _copies(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
     """copy_ and _to_copy: from card to card, or over the bus, where memory that is not pinned makes
-    the host wait.
-    """
+    the host wait."""
     source = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else args[0]
     target = args[0] if source is not args[0] else out
     nbytes = _nbytes(source)
@@ -335,8 +327,7 @@ def _softmax_backward(
     args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes
 ) -> List[Part]:
     """Gradient times output first, as a tensor of its own; then a kernel that reads that and the
-    output (cuda/SoftMax.cu).
-    """
+    output (cuda/SoftMax.cu)."""
     grad, output = args[:2]
     return [("memory", 0, 3 * _nbytes(grad) + 2 * _nbytes(output) + total(out), 2, ())]
 
@@ -351,8 +342,7 @@ TENSORS_A_LAUNCH = (110, 64, 48, 36, 30)
 
 def list_launches(sizes: Sequence[int], lists: int) -> int:
     """Kernels that multi_tensor_apply starts for tensors of these sizes (elements) in so many
-    lists.
-    """
+    lists."""
     chunks = sum([-(-size // CHUNK) for size in sizes])
     tensors = TENSORS_A_LAUNCH[min(max(lists, 1), len(TENSORS_A_LAUNCH)) - 1]
     return max(1, -(-chunks // CHUNKS_A_LAUNCH), -(-len(sizes) // tensors))
@@ -392,7 +382,8 @@ def _lists(writes: Optional[int] = None) -> Cost:
 
 
 def _fused(writes: int) -> Cost:
-    """_fused_adam_(params, grads, ...): the gradients are read, the other lists read and written."""
+    """_fused_adam_(params, grads, ...): the gradients are read, the other lists read and
+    written."""
 
     def cost(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
         lists = [arg for arg in args[: writes + 1] if isinstance(arg, (list, tuple)) and arg]
@@ -412,9 +403,8 @@ def _norms(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Class
 
 _LISTS = _lists()
 _WRITES = _memory(lambda args, out: total(out))  # reads nothing: fill_, zeros, random numbers
-_SCATTERS = _memory(
-    lambda args, out: 3 * total(args[1:]), 2
-)  # the places are read and written, what comes to them is read
+# the places are read and written, what comes to them is read
+_SCATTERS = _memory(lambda args, out: 3 * total(args[1:]), 2)
 _BLAS = ("mm", "bmm", "mv", "dot", "vdot", "_scaled_mm", "_int_mm", "linear")
 _ATTENTION = ["_scaled_dot_product_%s_attention" % name for name in ("flash", "efficient", "cudnn")]
 COSTS: Dict[str, Cost] = {

@@ -3,8 +3,7 @@ or not there at all.
 
 Functions: where PyTorch decides by the device above autograd. Operations: one kernel on CUDA; those
 that PyTorch would take apart before the dispatch mode gets them have a meta kernel here. The files
-named are PyTorch's, under aten/src/ATen/native.
-"""
+named are PyTorch's, under aten/src/ATen/native."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ def _bound(names: Tuple[str, ...], args: Tuple, kwargs: Dict[str, Any]) -> Any:
 
 def _dropout(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """Fused on CUDA, with a mask of one byte an element (is_fused_kernel_acceptable in
-    Dropout.cpp).
-    """
+    Dropout.cpp)."""
     tensor, p, train = _bound(("input", "p", "train"), args, kwargs)
     if is_meta(tensor) and train and 0 < p < 1 and tensor.numel():
         return torch.native_dropout(tensor, p, True)[0]
@@ -47,8 +45,7 @@ def _dropout(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) 
 
 def _softmax(fused: Callable[..., Tensor]) -> Callable:
     """float16 in and float32 out is one kernel on CUDA: no copy in float32 is made of the input
-    (SoftMax.cpp).
-    """
+    (SoftMax.cpp)."""
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
         tensor, dim, dtype = _bound(("input", "dim", "dtype"), args, kwargs)
@@ -105,8 +102,7 @@ def _linear(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
     not contiguous.
 
     While a dispatch mode is on PyTorch makes another tensor of the sum, as for a subclass
-    (isTensorSubclassLike).
-    """
+    (isTensorSubclassLike)."""
     tensor, weight, bias = _bound(("input", "weight", "bias"), args, kwargs)
     if (
         bias is None
@@ -121,8 +117,7 @@ def _linear(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
 
 def _never_left_aligned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
     """Whether padding can be left out depends on the mask's values; the upper bound is that it
-    cannot.
-    """
+    cannot."""
     if not is_meta(args[0]):
         return func(*args, **kwargs)
     gpu.approximate("nested tensors in TransformerEncoder")
@@ -131,8 +126,7 @@ def _never_left_aligned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[
 
 def _ctc_loss(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """The lengths are read by the host; those that are on the card count as the longest there can
-    be.
-    """
+    be."""
     log_probs, targets = args[:2]
     if not is_meta(log_probs):
         return func(*args, **kwargs)
@@ -171,8 +165,7 @@ def _rms_norm(
     tensor: Tensor, shape: Sequence[int], weight: Optional[Tensor], eps: Optional[float]
 ) -> Tuple[Tensor, Tensor]:
     """cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda: one inverse root a row, in float32 for half
-    types.
-    """
+    types."""
     rows = (*tensor.shape[: tensor.dim() - len(shape)], *[1] * len(shape))
     dtype = torch.float32 if tensor.element_size() == 2 else tensor.dtype
     return _contiguous_like(tensor), torch.empty(rows, dtype=dtype, device=META)
@@ -226,8 +219,7 @@ def _binary_cross_entropy(
     gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 ) -> Tensor:
     """cuda/Loss.cu: the reduced loss is written into the tensor that had the loss of each element,
-    and keeps its memory.
-    """
+    and keeps its memory."""
     out = func(*args, **kwargs)
     if out.dim() or args[0].dim() == 0:
         return out
@@ -242,8 +234,7 @@ def _native_attention(
     gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 ) -> Tuple[Tensor, Tensor]:
     """transformers/cuda/attention.cu, native_multi_head_attention_cuda: the output, and the weights
-    where they are wanted.
-    """
+    where they are wanted."""
     query, heads = args[0], args[4]
     given = {**dict(zip(("need_weights", "average_attn_weights"), args[10:12])), **kwargs}
     wanted, averaged = given.get("need_weights", True), given.get("average_attn_weights", True)
@@ -268,8 +259,7 @@ _FAST_PATH: Dict[str, Callable] = {
 
 def _in_projection(tensor: Tensor, width: int, heads: int, masked: bool) -> List[Held]:
     """transformers/cuda/attention.cu, native_multi_head_attention_cuda: queries, keys and values as
-    one and as three.
-    """
+    one and as three."""
     batch, length = tensor.shape[:2]
     sizes = [3 * batch * length * width * tensor.element_size()] * 2
     return [
@@ -290,8 +280,7 @@ def _encoder_layer_holds(
     machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
 ) -> List[Held]:
     """transformers/transformer.cpp, transformer_encoder_layer_forward: attention, then the wide
-    layer. In evaluation alone.
-    """
+    layer. In evaluation alone."""
     tensor, width, heads, wide = args[0], args[1], args[2], args[14]
     mask = args[18] if len(args) > 18 else kwargs.get("mask")
     held = _in_projection(tensor, width, heads, mask is not None)
@@ -323,9 +312,8 @@ def operation_handlers() -> Dict[Any, Callable]:
     ):
         table[getattr(aten, name).default] = _like_argument(0)
     for name in ("_cummax_helper", "_cummin_helper"):
-        table[getattr(aten, name).default] = lambda gpu, func, args, kwargs: (
-            None
-        )  # writes into its arguments alone
+        # writes into its arguments alone
+        table[getattr(aten, name).default] = lambda gpu, func, args, kwargs: None
     for name, handler in _FAST_PATH.items():
         if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::" + name, "Meta"):
             table[getattr(aten, name).default] = handler

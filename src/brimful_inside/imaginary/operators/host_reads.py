@@ -1,6 +1,5 @@
 """Values that do not exist. Whatever the host reads from the card is zero; What follows:
-docs/imaginary.md.
-"""
+docs/imaginary.md."""
 
 from __future__ import annotations
 
@@ -81,8 +80,7 @@ def handlers() -> Dict[Any, Callable]:
 
 def _rebuild(shape: Any, stride: Any, dtype: torch.dtype, needs_grad: bool) -> Tensor:
     """What a pickled tensor of the card becomes: the card's again, or the host's where there is no
-    card.
-    """
+    card."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.empty_strided(shape, stride, dtype=dtype, device=device, requires_grad=needs_grad)
 
@@ -116,8 +114,7 @@ def patch_values(gpu: ImaginaryGpu, patches: Patches) -> None:
 
 def _deep_copy(tensor: Tensor, memo: Dict[Any, Any]) -> Tensor:
     """A copy of the whole storage, once however many tensors share it, as Tensor.__deepcopy__ makes
-    it.
-    """
+    it."""
     if id(tensor) in memo:
         return memo[id(tensor)]
     if not tensor.is_leaf:

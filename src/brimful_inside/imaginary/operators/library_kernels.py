@@ -2,10 +2,8 @@
 Python calls.
 
 Where a library wrote the CUDA kernel of an operation in Python (torch.library.register_kernel,
-torch.library.custom_op), that
-Python runs: what it allocates is then what this version of the library allocates. Launches of
-Triton and calls of the compiled part do nothing.
-"""
+torch.library.custom_op), that Python runs: what it allocates is then what this version of the
+library allocates. Launches of Triton and calls of the compiled part do nothing."""
 
 from __future__ import annotations
 
@@ -31,17 +29,17 @@ _PYTORCHS = (
     "rngprims",
     "profiler",
 )
+# a kernel for all devices where there is none for CUDA
 _KEYS = (
     "CUDA",
     "CompositeExplicitAutograd",
-)  # a kernel for all devices where there is none for CUDA
+)
 EIGHT_BIT_SINCE = (7, 5)  # products of int8 in cuBLASLt, which bitsandbytes' cigemmlt_32 calls
 
 
 def own_kernel(func: Any) -> Optional[Callable[..., Any]]:
     """A handler that runs the kernel which a library wrote in Python for `func`; None where it
-    wrote none.
-    """
+    wrote none."""
     space, _, name = func.name().partition("::")
     if space.startswith("_") or space in _PYTORCHS:
         return None
@@ -65,8 +63,7 @@ def _running(keys: Any) -> Callable[..., Any]:
 
 class CompiledPart:
     """Stands for what a library has loaded by ctypes: each function does nothing and answers 0,
-    which is no error.
-    """
+    which is no error."""
 
     compiled_with_cuda = True
 

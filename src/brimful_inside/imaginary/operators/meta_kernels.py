@@ -3,8 +3,8 @@ meta kernel is slow Python (a tenth of a millisecond to several) and whose resul
 remembered by their arguments (`remembered.py`): in place, on lists of tensors, and what generation
 calls with sizes that grow with each token.
 
-Those that are there for speed alone are answered in their plain case: contiguous, nothing unusual.
-"""
+Those that are there for speed alone are answered in their plain case: contiguous, nothing
+unusual."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ def _batch_norm(
     gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 ) -> Tuple[Tensor, ...]:
     """cuda/Normalization.cu, cudnn/BatchNorm.cpp: mean and inverse deviation of each channel are
-    kept in training alone.
-    """
+    kept in training alone."""
     tensor, channels = args[0], args[0].shape[1] if args[5] else 0
     dtype = torch.float32 if tensor.element_size() == 2 else tensor.dtype  # acc_type
     return like(tensor), _empty(channels, dtype), _empty(channels, dtype)
@@ -75,8 +74,7 @@ def _layer_norm_backward(
 
 def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """Arithmetic of floating point numbers where nothing is laid out in an unusual way; PyTorch
-    decides on all else, once.
-    """
+    decides on all else, once."""
     first, second = args[:2]
     if not first.is_floating_point() or not is_meta(first) or not keeps_order(first):
         return gpu.remembered.run(gpu, func, args, kwargs, None)
@@ -96,8 +94,7 @@ def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
 
 def _reduction(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """sum and mean of floating point numbers, over all dimensions or some. PyTorch's own brings
-    sympy.
-    """
+    sympy."""
     tensor = args[0]
     dtype = kwargs.get("dtype") or tensor.dtype
     if not tensor.is_floating_point():

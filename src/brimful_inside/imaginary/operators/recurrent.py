@@ -1,6 +1,5 @@
 """LSTM, GRU and plain RNN as cuDNN runs them: one operation, with flat weights and a reserve space
-for the backward pass (cudnn/RNN.cpp). Their cells as CUDA's fused kernels.
-"""
+for the backward pass (cudnn/RNN.cpp). Their cells as CUDA's fused kernels."""
 
 from __future__ import annotations
 
@@ -86,9 +85,8 @@ class _CudnnRnn(torch.autograd.Function):
         cell: Optional[Tensor],
         *weights: Tensor,
     ) -> Any:
-        by_time = (
-            data.new_empty(data.shape) if plan.batch_first else None
-        )  # cuDNN wants time first: a copy while it runs
+        # cuDNN wants time first: a copy while it runs
+        by_time = data.new_empty(data.shape) if plan.batch_first else None
         output = data.new_empty(plan.output_shape)
         last = [torch.empty_like(state) for state in (hidden, cell) if state is not None]
         reserve = torch.empty(plan.reserve_bytes, dtype=torch.uint8, device=META)
@@ -169,8 +167,7 @@ def _hold_dropout_states(gpu: ImaginaryGpu) -> None:
 
 class _Flatten(torch.autograd.Function):
     """_cudnn_rnn_cast_reflatten: the weights in the lower precision, one after another in one
-    buffer.
-    """
+    buffer."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> Any:
@@ -233,8 +230,7 @@ def _flatten_weight(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
 
 def flatten_weights_as_on_cuda(patches: Patches) -> None:
     """nn.RNNBase.flatten_parameters asks whether cuDNN is there, and for its number of the kind of
-    cell.
-    """
+    cell."""
     patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
     patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", lambda mode: 0)
 
@@ -284,8 +280,7 @@ def _fused_gru_cell_backward(
 
 def _cell(run: Callable[..., Any]) -> Callable:
     """RNN.cpp, LSTMCell and GRUCell: two products, and all the rest in one kernel that keeps its
-    gates.
-    """
+    gates."""
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         if not is_meta(args[0]) or kwargs:

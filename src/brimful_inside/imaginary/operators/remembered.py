@@ -38,9 +38,8 @@ class Remembered:
     """One for all threads: entries are only added, and all at once forgotten."""
 
     def __init__(self) -> None:
-        self._known: Dict[
-            Any, Tuple[Any, List[Any]]
-        ] = {}  # of each call what holds the results, and those
+        # of each call what holds the results, and those
+        self._known: Dict[Any, Tuple[Any, List[Any]]] = {}
 
     def run(
         self, gpu: Any, func: Any, args: Tuple, kwargs: Dict[str, Any], handler: Optional[Callable]
@@ -78,8 +77,7 @@ class Remembered:
 
 def is_remembered(func: Any) -> bool:
     """Whether results of an operation are new tensors whose shapes follow from the arguments'
-    alone.
-    """
+    alone."""
     schema = func._schema
     depends = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
     if (
@@ -113,8 +111,7 @@ def _of(values: Any) -> Tuple[Any, ...]:
 
 def _results(out: Any, given: Set[int]) -> Optional[List[Any]]:
     """What has to be made again; None where that is more than new plain tensors. `given`: the
-    arguments' storages.
-    """
+    arguments' storages."""
     results: List[Any] = []
     if not isinstance(out, Tensor) and type(out) not in _SEVERAL:
         return None

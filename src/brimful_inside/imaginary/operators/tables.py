@@ -1,4 +1,5 @@
-"""All tables of operators/, joined: the handlers of operations and of functions, and what kernels take while they run."""
+"""All tables of operators/, joined: the handlers of operations and of functions, and what kernels
+take while they run."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ TEMPORARIES: Dict[str, Kernel] = {
 
 
 def operation_handlers() -> Dict[Any, Callable]:
-    """By ATen's operation: what stands in for its meta kernel. Of two for one operation the later counts."""
+    """By ATen's operation: what stands in for its meta kernel. Of two for one operation the later
+    counts."""
     return {
         **meta_kernels.handlers(),
         **convolutions.handlers(),

@@ -3,8 +3,7 @@ kernels have none of it.
 
 `TEMPORARIES` maps the name of an operation to a function of the card and the call that gives what
 is held from the operation's start to its end; tables.py joins those of all files. The files named
-are PyTorch's, under aten/src/ATen/native.
-"""
+are PyTorch's, under aten/src/ATen/native."""
 
 from __future__ import annotations
 
@@ -26,9 +25,8 @@ class Machine(NamedTuple):
     capability: Tuple[int, int]
     multiprocessors: int
     release: int  # of PyTorch: 2.13 is 213
-    alike: Set[
-        Tuple[int, int]
-    ]  # capabilities of other cards on which all has been done in the same way so far
+    # capabilities of other cards on which all has been done in the same way so far
+    alike: Set[Tuple[int, int]]
 
     @classmethod
     def of(cls, card: Card) -> Machine:
@@ -38,8 +36,7 @@ class Machine(NamedTuple):
 
     def choose(self, rule: Callable[[Tuple[int, int]], Any]) -> Any:
         """What `rule` gives for the card's capability. Cards for which it gives something else are
-        no longer alike.
-        """
+        no longer alike."""
         own = rule(self.capability)
         if self.alike:
             self.alike.difference_update([other for other in self.alike if rule(other) != own])
@@ -53,8 +50,7 @@ class Machine(NamedTuple):
 
 class Formula(NamedTuple):
     """A temporary whose bytes simulator/workspaces.py computes; it is in the trace even where they
-    are 0.
-    """
+    are 0."""
 
     name: str
     args: Tuple[int, ...]
@@ -76,8 +72,7 @@ def bytes_of_tensor(tensor: Tensor) -> int:
 
 def copies(*tensors: Any) -> List[Held]:
     """``tensor.contiguous()``: once more, those that are laid out in another way. What is no tensor
-    is passed over.
-    """
+    is passed over."""
     return [
         bytes_of_tensor(each)
         for each in tensors
@@ -131,8 +126,7 @@ def _broadcast_bytes(first: Tensor, second: Tensor) -> int:
 
 def _unreduced(at: int) -> Kernel:
     """The loss of each element is written out before it is summed (Loss.cpp: mse_loss_out,
-    smooth_l1_loss_out, ...).
-    """
+    smooth_l1_loss_out, ...)."""
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
         reduction = args[at] if len(args) > at else kwargs.get("reduction", 1)
@@ -155,8 +149,7 @@ def _bce_with_logits(machine: Machine, args: Sequence[Any], kwargs: Dict[str, An
 
 def _norm_backward(weights: int, mask: int) -> Kernel:
     """Of layer and RMS norm: weight (and bias) begin at argument `weights`; argument `mask` says
-    whose gradient is wanted.
-    """
+    whose gradient is wanted."""
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
         wanted = [
@@ -173,8 +166,7 @@ def _layer_norm_partials(
     machine: Machine, tensor: Tensor, shape: Sequence[int], weights: Sequence[Tensor]
 ) -> List[Held]:
     """Partial sums of the gradient of each of `weights`, where there are many rows
-    (cuda/layer_norm_kernel.cu).
-    """
+    (cuda/layer_norm_kernel.cu)."""
     columns = torch.Size(shape).numel()
     rows = tensor.numel() // columns if columns else 0
     args = (rows, columns, machine.multiprocessors, machine.release)
@@ -183,8 +175,7 @@ def _layer_norm_partials(
 
 def _group_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """A factor and a summand in float32 for each sample and channel (group_norm_kernel.cu,
-    GroupNormKernelImplInternal).
-    """
+    GroupNormKernelImplInternal)."""
     tensor, weight, bias, batch, channels, pixels = args[:6]
     held = _copied(tensor)
     if pixels == 1 or (weight is None and bias is None):
@@ -196,8 +187,7 @@ def _group_norm_backward(
     machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
 ) -> List[Held]:
     """Two sums for each sample and channel, two factors for each group, one for each channel
-    (group_norm_kernel.cu).
-    """
+    (group_norm_kernel.cu)."""
     grad, tensor, weight = args[0], args[1], args[4]
     batch, channels, pixels, groups = args[5:9]
     mask = args[9]
@@ -221,8 +211,7 @@ def _batch_norm_backward(
     machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
 ) -> List[Held]:
     """The gradient in the layout of the input (cudnn/BatchNorm.cpp); an expanded one, of a sum, is
-    copied.
-    """
+    copied."""
     grad, tensor = args[:2]
     layout = (
         torch.channels_last
@@ -241,8 +230,7 @@ def _embedding_backward(
     machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]
 ) -> List[Held]:
     """Beyond 3072 indices they are sorted, and equal ones summed in parts (cuda/Embedding.cu,
-    EmbeddingBackwardKernel.cu).
-    """
+    EmbeddingBackwardKernel.cu)."""
     grad, indices, weights, _, scale_by_freq = args[:5]
     return copies(grad, indices) + _summed_by_index(
         grad.shape[-1], grad, indices, weights, bool(scale_by_freq)
@@ -253,8 +241,7 @@ def _embedding_bag_backward(weights: int) -> Kernel:
     """The same for bags, however few the indices (cuda/EmbeddingBag.cu); of the greatest elements
     nothing is sorted.
 
-    weights: the place of the number of weights among the arguments; the mode is two places on.
-    """
+    weights: the place of the number of weights among the arguments; the mode is two places on."""
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
         greatest = args[weights + 2] == 2
@@ -272,9 +259,8 @@ def _summed_by_index(
 ) -> List[Held]:
     index, count, always_ = indices.element_size(), indices.numel(), int(always)
     each = Formula("embedding_sort", (index, count, always_))
-    twice = Formula(
-        "embedding_sort", (2 * index, count, always_)
-    )  # cub's other buffers for keys and values
+    # cub's other buffers for keys and values
+    twice = Formula("embedding_sort", (2 * index, count, always_))
     segment = Formula("embedding_segment", (index, count, weights, always_))
     width = max(4, grad.element_size()) * features
     parts = [
@@ -302,16 +288,14 @@ def _index_put(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) ->
 
 def _sort(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """The places of the unsorted, cub's other buffers, and more where few rows are sorted by one
-    sort (cuda/SortStable.cu).
-    """
+    sort (cuda/SortStable.cu)."""
     tensor = args[0]
     dim = _dimension(args, kwargs)
     length = tensor.shape[dim] if tensor.dim() else 1
     slices = tensor.numel() // length if length else 0
     held: List[Held] = []
-    if (
-        tensor.dim() > 1 and tensor.stride(dim) != 1
-    ):  # rearranged, and the results as well (cuda/Sort.cpp)
+    # rearranged, and the results as well (cuda/Sort.cpp)
+    if tensor.dim() > 1 and tensor.stride(dim) != 1:
         held += [
             _sorting(width, slices, length)
             for width in (tensor.element_size(), tensor.element_size(), 8)
@@ -330,7 +314,8 @@ def _sorting(width: int, slices: int, length: int, both: int = 1) -> Formula:
 
 
 def _dimension(args: Sequence[Any], kwargs: Dict[str, Any]) -> int:
-    """The dimension of sort(self, dim, descending) and of sort(self, *, stable, dim, descending)."""
+    """The dimension of sort(self, dim, descending) and of sort(self, *, stable, dim,
+    descending)."""
     dim = kwargs.get("dim", -1)
     for arg in args[1:]:
         if isinstance(arg, int) and not isinstance(arg, bool):
@@ -347,8 +332,7 @@ def _topk(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List
 
 def _unique(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """The elements sorted, with their places where the script asks for them (cuda/Unique.cu,
-    UniqueCub.cu).
-    """
+    UniqueCub.cu)."""
     tensor = args[0]
     size, places = bytes_of_tensor(tensor), tensor.numel() * 8
     return [size, places, Transient([size + places])]
@@ -363,8 +347,7 @@ def reduction(
     machine: Machine, tensor: Tensor, dims: Optional[Sequence[int]], element: int
 ) -> List[Formula]:
     """The buffer for a reduction of `tensor` over `dims` (None or none: all of them); `element`:
-    bytes of what is summed up.
-    """
+    bytes of what is summed up."""
     count = tensor.dim()
     wanted = {dim % count for dim in dims} if dims and count else set(range(count))
     shape, stride = tensor.shape, tensor.stride()
@@ -390,8 +373,7 @@ def reduction(
 
 def _joined(dimensions: Dimensions) -> Dimensions:
     """Dimensions that lie side by side as one, innermost first
-    (TensorIteratorBase::coalesce_dimensions).
-    """
+    (TensorIteratorBase::coalesce_dimensions)."""
     joined: Dimensions = []
     for length, stride in sorted(dimensions, key=lambda dimension: dimension[1]):
         if joined and joined[-1][0] * joined[-1][1] == stride:
@@ -407,7 +389,8 @@ def accumulator(tensor: Tensor) -> int:
 
 
 def _over(at: int, element: Callable[[Tensor], int]) -> Kernel:
-    """A reduction whose dimension is argument number `at`; `element`: bytes of what is summed up."""
+    """A reduction whose dimension is argument number `at`; `element`: bytes of what is summed
+    up."""
 
     def kernel(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> Sequence[Held]:
         dims = args[at] if len(args) > at else kwargs.get("dim")
@@ -429,12 +412,10 @@ def _over(at: int, element: Callable[[Tensor], int]) -> Kernel:
 _sum = _over(1, accumulator)
 _norm = _over(2, accumulator)
 _itself = _over(1, Tensor.element_size)
-_with_place = _over(
-    1, lambda tensor: 16
-)  # a value and its index, padded to 8 bytes (pair of value and int64)
-_welford = _over(
-    1, lambda tensor: 32 if tensor.element_size() == 8 else 16
-)  # mean, squares, two counts (WelfordData)
+# a value and its index, padded to 8 bytes (pair of value and int64)
+_with_place = _over(1, lambda tensor: 16)
+# mean, squares, two counts (WelfordData)
+_welford = _over(1, lambda tensor: 32 if tensor.element_size() == 8 else 16)
 _truth = _over(1, lambda tensor: 1)
 
 

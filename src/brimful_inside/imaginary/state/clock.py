@@ -4,8 +4,7 @@ what time it would be there.
 Every operation on the card becomes rows (`simulator/roofline.Kernel`). Those of the last complete
 step are written once, at the end of the trace, and those outside of the training's passes as
 counts. Events read a clock that runs by the same rows; until the first event reads it, nothing is
-added up.
-"""
+added up."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ def rates_of(card: Card) -> Optional[Rates]:
 
 class Clock:
     """What the card did, row by row. `on` is False where the card's rates are not known: then
-    nothing is kept.
-    """
+    nothing is kept."""
 
     def __init__(self, card: Card):
         self.rates = rates_of(card)
@@ -71,16 +69,14 @@ class Clock:
         self._whole = True  # all rows of the step in hand are there
         self._step: List[Row] = []  # of the last complete one that counts
         self._phase = TRAIN
-        self._away: Optional[int] = (
-            None  # rows of the step in hand before the script left the training for another phase
-        )
+        # rows of the step in hand before the script left the training for another phase
+        self._away: Optional[int] = None
         self._queue: Optional[Queue] = None  # from the first event on
         self._read = 0  # rows that are in the queue
         self._times: Dict[Row, float] = {}
         self.updates = False  # an optimizer's step is under way
-        self._outside: Optional[Counter[Row]] = (
-            None  # of what is under way, where that is outside of the training
-        )
+        # of what is under way, where that is outside of the training
+        self._outside: Optional[Counter[Row]] = None
         self._begun: Dict[Work, Counter[Row]] = {}  # since it was kept last
         self._kept: Dict[Work, Tuple[Counter[Row], int]] = {}  # with its amount
 
@@ -144,8 +140,7 @@ class Clock:
 
     def outside(self, work: Optional[Work]) -> None:
         """From here on what runs is this work outside of the training's passes; None: it is of the
-        training.
-        """
+        training."""
         self._outside = None if work is None else self._begun.setdefault(work, Counter())
 
     def keep_outside(self, work: Work, amount: int) -> None:
@@ -161,7 +156,8 @@ class Clock:
         self._begun.setdefault(other, Counter()).update(self._begun.pop(work, {}))
 
     def captured(self, mark: int) -> List[Row]:
-        """What came since `mark` did not run: it is what a CUDA graph will run when it is replayed."""
+        """What came since `mark` did not run: it is what a CUDA graph will run when it is
+        replayed."""
         rows = [(*row[:5], BY_GRAPH, row[6]) for row in self._rows[mark:]]
         if self._outside is not None:
             self._outside.subtract(self._rows[mark:])
@@ -177,8 +173,7 @@ class Clock:
 
     def step(self, counts: bool = True) -> None:
         """An optimizer step is complete. One that does not count stands in only where there is no
-        other.
-        """
+        other."""
         self._catch_up()
         rows, self._rows, self._read = self._rows, [], 0
         if counts or not self._step:
@@ -202,8 +197,7 @@ class Clock:
 
     def _drop(self) -> None:
         """There are too many rows: those of another phase go, or those of a step that is then not
-        timed.
-        """
+        timed."""
         self._catch_up()
         self._whole = self._whole and self._away is not None
         first = self._away or 0
@@ -212,8 +206,7 @@ class Clock:
 
     def now_s(self) -> float:
         """The time at which the card is done with all it was given, in seconds since the first
-        event.
-        """
+        event."""
         if not self.on:
             return 0.0
         if self._queue is None:

@@ -1,6 +1,5 @@
 """The imaginary GPU of a process: what all handlers share. It knows none of them; `install` puts
-them here.
-"""
+them here."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ OpenTrace = Union[None, TextIO, Callable[[int], TextIO]]
 
 class DeviceNames:
     """Which card a device means, as a script writes it. A device that the script itself calls
-    "meta" is no card.
-    """
+    "meta" is no card."""
 
     def __init__(self, count: int, streams: CurrentStreams):
         self._count = count
@@ -70,8 +68,7 @@ class DeviceNames:
 
     def rewritten(self, device: Any) -> Any:
         """`device` with the meta device in place of a card. Raises PyTorch's error for a card that
-        is not there.
-        """
+        is not there."""
         if device is META:
             return META
         try:
@@ -95,8 +92,7 @@ class DeviceNames:
 
     def index_of(self, device: Any) -> int:
         """The number of the card that `device` names; without a number, the current one's. Raises
-        as `rewritten`.
-        """
+        as `rewritten`."""
         if device is None or device is META or self._count == 1:
             self.rewritten("cuda" if device is None else device)
             return self._streams.target
@@ -112,8 +108,7 @@ class ImaginaryGpu:
 
     PyTorch gives the meta device no number, so the card of a tensor stands in its storage's entry
     in the ledger, which views share. `ledger`, `allocator` and `clock` are those of the card where
-    the thread is. `approximations` counts by name how often an upper bound stood in for a shape.
-    """
+    the thread is. `approximations` counts by name how often an upper bound stood in for a shape."""
 
     # What handlers keep for themselves; `install` sets it.
     machine: Any  # operators.temporaries.Machine
@@ -122,19 +117,15 @@ class ImaginaryGpu:
     plans: Any  # operators.convolutions.Plans
     casts: Any  # cuda_api.autocast.Casts
     remembered: Any  # operators.remembered.Remembered
-    watch: Optional[Callable[[Tuple, Dict[str, Any]], None]] = (
-        None  # gets the arguments of every operation on the card
-    )
-    stretch_ends: Callable[[], None] = staticmethod(
-        lambda: None
-    )  # a step or a phase is over (attribution.repeats.Repeats)
+    # gets the arguments of every operation on the card
+    watch: Optional[Callable[[Tuple, Dict[str, Any]], None]] = None
+    # a step or a phase is over (attribution.repeats.Repeats)
+    stretch_ends: Callable[[], None] = staticmethod(lambda: None)
     annotations: Any = None  # attribution.annotations.Annotations, where a trace says who allocates
-    functions: Callable[
-        [], ContextManager[Any]
-    ]  # torch functions are seen again: one handler in terms of others
-    operate: Callable[
-        ..., Any
-    ]  # runs an ATen operation as if the script had called it, so that its storages are seen
+    # torch functions are seen again: one handler in terms of others
+    functions: Callable[[], ContextManager[Any]]
+    # runs an ATen operation as if the script had called it, so that its storages are seen
+    operate: Callable[..., Any]
 
     def __init__(
         self,
@@ -173,12 +164,10 @@ class ImaginaryGpu:
         self.split_over = 1  # so many cards share a batch (nn.DataParallel)
         # a copy to another card takes time of the links; not where NCCL's broadcast is made of some
         self.copies_cross = True
-        self.communicators: Dict[
-            str, int
-        ] = {}  # NCCL groups that were used: by name, how many ranks
-        self.facts: Dict[
-            Any, Any
-        ] = {}  # of operations, found out once for each (dispatch/dispatch_mode.py)
+        # NCCL groups that were used: by name, how many ranks
+        self.communicators: Dict[str, int] = {}
+        # of operations, found out once for each (dispatch/dispatch_mode.py)
+        self.facts: Dict[Any, Any] = {}
         self.operation_handlers: Dict[Any, Callable] = {}
         self.function_handlers: Dict[Any, Any] = {}
         self.has_user_meta = False  # the script has meta tensors of its own
@@ -235,8 +224,7 @@ class ImaginaryGpu:
 
     def forked(self) -> None:
         """This is a child process, for which PyTorch refuses the cards where the parent has used
-        them.
-        """
+        them."""
         if self.is_open and self.touched:
             self.in_bad_fork = True
             self._forget()
@@ -264,8 +252,7 @@ class ImaginaryGpu:
 
     def outside(self, work: Optional[Work]) -> None:
         """From here on what runs is this work outside of the training's passes; None: it is of the
-        training.
-        """
+        training."""
         for clock in self.clocks:
             clock.outside(work)
 
@@ -284,15 +271,13 @@ class ImaginaryGpu:
         it and go on.
 
         It is called at the allocation, with an exception of the same message that never had a
-        traceback.
-        """
+        traceback."""
         for ledger in self.ledgers:
             ledger.on_out_of_memory = callback
 
     def end_trace(self) -> None:
         """As `flush`, with what ran in the last complete step and outside of the training: nothing
-        more is to come.
-        """
+        more is to come."""
         if self.has_trace and self.is_open and not self.in_bad_fork:
             for clock, ledger in zip(self.clocks, self.ledgers):
                 at_the_end = (*clock.last_step(), *clock.outside_work())
@@ -307,8 +292,7 @@ class ImaginaryGpu:
 
     def touch(self) -> None:
         """Something was asked of a card: CUDA is initialized now. Raises PyTorch's error in a
-        forked child.
-        """
+        forked child."""
         if self.touched and not self.in_bad_fork:
             return
         if self.in_bad_fork:
@@ -354,7 +338,8 @@ class ImaginaryGpu:
             self.clocks[index].add(op, kind, 0, int(nbytes))
 
     def index_of_tensor(self, tensor: Tensor) -> Optional[int]:
-        """The card that a tensor on the meta device is on; None for the script's own meta tensors."""
+        """The card that a tensor on the meta device is on; None for the script's own meta
+        tensors."""
         for part in plain_parts(tensor):
             entry = self.storages.get(part.untyped_storage()._cdata)
             if entry is not None:
@@ -375,15 +360,13 @@ class ImaginaryGpu:
 
     def host_waits(self) -> None:
         """The host waits for the current stream: a value is read, or a copy was not asked to go on
-        without it.
-        """
+        without it."""
         self.captures.check_waiting(self.current_stream())
         self.ledger.synchronized(self.streams.current)
 
     def memory_info(self, device: Any = None) -> Tuple[int, int]:
         """Free and total bytes of a card (None: the current one), as torch.cuda.mem_get_info()
-        gives them.
-        """
+        gives them."""
         allocator = self.ledgers[self.index_of(device)].allocator
         total = self.card.total_bytes
         return max(0, total - self.card.context_bytes - allocator.reserved), total
@@ -397,8 +380,7 @@ class ImaginaryGpu:
 
     def is_imaginary(self, tensor: Tensor) -> bool:
         """As `holds`, for callers within a mode, where `is_meta(tensor)` is still PyTorch's own
-        answer.
-        """
+        answer."""
         if not is_meta(tensor):
             return False
         if not self.has_user_meta:
@@ -462,8 +444,7 @@ class ImaginaryGpu:
 
     def read(self, tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
         """What the host gets when it reads `tensor`: a new tensor of the numbers that are known,
-        else of zeros.
-        """
+        else of zeros."""
         known = self.known.values(tensor)
         return (
             zeros_on_host(tensor, dtype)

@@ -1,6 +1,5 @@
 """Errors of the imaginary GPU: PyTorch's own words where a real card would speak, `Unsupported`
-where it cannot be run.
-"""
+where it cannot be run."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
 class Unsupported(NotImplementedError):
     """The script calls something that the imaginary GPU does not have. The message names `call` and
-    `where` in one sentence.
-    """
+    `where` in one sentence."""
 
     def __init__(self, call: str, why: str):
         self.call = call
@@ -32,8 +30,7 @@ class Unsupported(NotImplementedError):
 
 def where_in_user_code() -> Optional[str]:
     """ "file.py:12 in train": the innermost frame that is neither torch's nor ours nor the standard
-    library's.
-    """
+    library's."""
     frame = sys._getframe(1)
     library = os.path.dirname(os.path.abspath(os.__file__))
     outer = None
@@ -65,13 +62,13 @@ def invalid_ordinal() -> RuntimeError:
 
 def not_during_capture() -> RuntimeError:
     """PyTorch's error where the host would wait for the card during a capture
-    (cudaErrorStreamCaptureUnsupported).
-    """
+    (cudaErrorStreamCaptureUnsupported)."""
     return _cuda_error("operation not permitted when stream is capturing")
 
 
 def row_out_of_range(count: int) -> RuntimeError:
-    """PyTorch's error where a kernel finds that an index is too large (cudaErrorAssert), and why."""
+    """PyTorch's error where a kernel finds that an index is too large (cudaErrorAssert), and
+    why."""
     return _cuda_error(
         "device-side assert triggered: an embedding of %d rows was asked for a row beyond them"
         % count
@@ -107,8 +104,7 @@ def format_size(nbytes: int) -> str:
 
 def out_of_memory(full: CardFull, card: Card, index: int = 0) -> str:
     """PyTorch's message for a full card (c10/cuda/CUDACachingAllocator.cpp, malloc), with the
-    imaginary card's sizes.
-    """
+    imaginary card's sizes."""
     return (
         "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s "
         "is free. "

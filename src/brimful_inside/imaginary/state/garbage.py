@@ -2,8 +2,7 @@
 
 What was there when the card was first used (packages, the model, the data) is frozen until the
 script itself collects: a full collection takes 0.1 s in a script that imports transformers, and
-Python would do seven in a trial.
-"""
+Python would do seven in a trial."""
 
 from __future__ import annotations
 
@@ -15,21 +14,18 @@ from brimful_inside.imaginary.state.patches import Patches
 
 class Garbage:
     """Python's collector, from the first use of the card on. A script that turns it on again has it
-    run as ever.
-    """
+    run as ever."""
 
     def __init__(self) -> None:
         self._was_on = gc.isenabled()
         self._rests = self._left = False
         self._collect = gc.collect
-        self._lock = (
-            threading.RLock()
-        )  # a thread may use the card while another one leaves it; what is freed may collect
+        # a thread may use the card while another one leaves it; what is freed may collect
+        self._lock = threading.RLock()
 
     def patch(self, patches: Patches) -> None:
         """What is there before the script starts is set aside; the script's own gc.collect()
-        collects everything.
-        """
+        collects everything."""
         gc.freeze()
 
         def collect(generation: int = 2) -> int:
@@ -49,8 +45,7 @@ class Garbage:
 
     def poll(self) -> None:
         """Frees cycles among what came since the card was used, or since the script's own last
-        collection.
-        """
+        collection."""
         if self._rests and not gc.isenabled():
             self._collect()
 

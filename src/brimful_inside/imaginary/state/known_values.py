@@ -8,8 +8,7 @@ same for each batch, and kept in any shape: Transformers leaves the causal mask 
 positions show that nothing is packed. Where all rows of a batch are alike, one of them stands for
 all, so that what is known does not depend on how many there are. Whole numbers that are picked by
 unknown places (``batch[perm]``: the graph of each node that is left) are taken to be spread evenly
-over those there are.
-"""
+over those there are."""
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ from brimful_inside.imaginary.state.tensors import is_meta
 Tensor = torch.Tensor
 FEW = 16  # elements: of any shape and type
 MANY = 1 << 20  # elements: of one dimension and whole numbers; some milliseconds at most
-MANY_OF_SHAPES = (
-    1 << 18
-)  # of more dimensions: the positions of a batch, not the masks of long texts, which each layer may make
+# of more dimensions: the positions of a batch, not the masks of long texts, which each layer may
+# make
+MANY_OF_SHAPES = 1 << 18
 MANY_IN_A_ROW = 1 << 16
 SENT = 0  # the age of numbers that came from the host, or that a script wrote down
 UNWRITTEN = math.inf  # the age of what nobody wrote to since it was made (torch.empty)
@@ -41,12 +40,14 @@ _UNSET = (
     "set_",
 )
 _OVERWRITES = ("fill_", "zero_", "copy_")
+# whatever the other operand is
 _DECIDED_BY = {
     "bitwise_and": 0,
     "logical_and": 0,
     "bitwise_or": 1,
     "logical_or": 1,
-}  # whatever the other operand is
+}
+# values do not matter
 _OF_A_SHAPE = (
     "zeros_like",
     "ones_like",
@@ -54,7 +55,7 @@ _OF_A_SHAPE = (
     "new_zeros",
     "new_ones",
     "new_full",
-)  # values do not matter
+)
 
 
 def is_small(tensor: Tensor, since: float = SENT, count: Optional[int] = None) -> bool:
@@ -97,20 +98,18 @@ class follows:
 class Known:
     """The known values of an imaginary GPU.
 
-    Numbers have an age: the number of the first allocation whose numbers went into them, or SENT.
-    """
+    Numbers have an age: the number of the first allocation whose numbers went into them, or
+    SENT."""
 
     def __init__(self, storages: Dict[int, Any]):
         self._storages = storages  # the ledgers' entries
         self._since = math.inf  # the age of what was looked at since it was set to this
-        self.oldest_read = (
-            math.inf
-        )  # the age of what somebody asked for; who wants to know sets it to this
+        # the age of what somebody asked for; who wants to know sets it to this
+        self.oldest_read = math.inf
 
     def values(self, tensor: Tensor) -> Optional[Tensor]:
         """The numbers of a tensor of the card, as a tensor of the host that shares them with its
-        views; None: unknown.
-        """
+        views; None: unknown."""
         self._since = math.inf
         values = self._values(tensor)
         self.oldest_read = min(self.oldest_read, self._since)
@@ -118,8 +117,7 @@ class Known:
 
     def exceeds(self, tensor: Tensor, count: int) -> bool:
         """Whether one of its numbers is known not to be among 0 to `count` - 1. Nothing that
-        follows depends on them.
-        """
+        follows depends on them."""
         self._since = math.inf
         values = self._values(tensor) if is_meta(tensor) else None
         if values is None or not values.numel():
@@ -133,9 +131,8 @@ class Known:
             return None
         offset, stride = tensor.storage_offset(), tensor.stride()
         if entry.values_period:
-            period, rest = divmod(
-                entry.values_period, tensor.element_size()
-            )  # rest: bytes read as a larger type
+            # rest: bytes read as a larger type
+            period, rest = divmod(entry.values_period, tensor.element_size())
             period = 1 if rest else period
             across = sum(
                 (count - 1) * step for count, step in zip(tensor.shape, stride) if step % period
@@ -182,8 +179,7 @@ class Known:
 
     def _begin(self, tensor: Tensor) -> None:
         """A part of something is written. Where nobody wrote to it since it was made, its other
-        numbers may be any: zeros.
-        """
+        numbers may be any: zeros."""
         entry = self._entry(tensor)
         if (
             entry is None
@@ -209,8 +205,7 @@ class Known:
         self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], out: Any
     ) -> None:
         """An operation was done on the card: what it made is known where all that it was made of
-        is.
-        """
+        is."""
         written = [
             tensor
             for number in how.written
@@ -240,8 +235,7 @@ class Known:
 
     def _spread(self, tensor: Tensor) -> None:
         """Where one row stands for all, each has its own now; or none is known, where they are too
-        many.
-        """
+        many."""
         entry = self._entry(tensor)
         if entry is None or entry.values is None or not entry.values_period:
             return
@@ -263,8 +257,7 @@ class Known:
         self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor]
     ) -> Any:
         """What `func` gives on the known numbers; _UNKNOWN where one is not known. In place it
-        changes the numbers kept.
-        """
+        changes the numbers kept."""
         if (
             how.overwrites
             and args
@@ -296,8 +289,7 @@ class Known:
 
     def _numbers(self, tensor: Tensor) -> Tensor:
         """Those of a tensor of the card or of the host. Raises _NotKnown where it has none, or none
-        that are kept.
-        """
+        that are kept."""
         values = self._values(tensor) if is_meta(tensor) else tensor if is_small(tensor) else None
         if values is None:
             raise _NotKnown
@@ -316,7 +308,8 @@ class Known:
         return values[torch.linspace(0, len(values) - 1, len(out), device="cpu").round().long()]
 
     def _decided(self, by: int, args: Tuple) -> Any:
-        """``finished | True`` is true and ``unfinished & False`` false, whatever the other side is."""
+        """``finished | True`` is true and ``unfinished & False`` false, whatever the other side
+        is."""
         for arg in args[:2]:
             values = (
                 self._values(arg)

@@ -3,8 +3,7 @@ written to the trace.
 
 Reference counting frees a storage, in whatever thread drops the last reference, perhaps while the
 ledger is being written. So a free is put in a queue first, and the thread that holds the lock works
-the queue off.
-"""
+the queue off."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ RUN_AHEAD = 1024
 
 class _Storage(weakref.ref):
     """The ledger's entry of a storage that is alive; the callback of the reference reports its
-    free.
-    """
+    free."""
 
     __slots__ = (
         "address",
@@ -63,8 +61,7 @@ class _Storage(weakref.ref):
 
 class Ledger:
     """The card's memory. Raises torch.OutOfMemoryError from `add`, `resized` and `reserve` when the
-    card is full.
-    """
+    card is full."""
 
     def __init__(
         self,
@@ -76,8 +73,7 @@ class Ledger:
         storages: Dict[int, _Storage],
     ):
         """`stream` is the current one; `index`: of the card, as in cuda:1; `storages`: the table of
-        all cards together.
-        """
+        all cards together."""
         self.allocator = allocator
         self.card = card
         self.on_out_of_memory: Optional[Callable[[torch.OutOfMemoryError], None]] = None
@@ -85,22 +81,18 @@ class Ledger:
         self.storages = storages  # by StorageImpl's address
         self.launches = 0  # kernels so far
         self._stream = stream
-        self._streams: Dict[int, int] = {
-            0: 0
-        }  # PyTorch's number to the trace's, by first allocation, so that two runs agree
+        # PyTorch's number to the trace's, by first allocation, so that two runs agree
+        self._streams: Dict[int, int] = {0: 0}
         self._last_stream = 0  # of the trace's row before
-        self._diverted: List[
-            Tuple[Any, Callable[[int], bool]]
-        ] = []  # private pools in use: id, and which streams they serve
+        # private pools in use: id, and which streams they serve
+        self._diverted: List[Tuple[Any, Callable[[int], bool]]] = []
         self._pools: Dict[Any, int] = {}  # PyTorch's id to the trace's number
         self._last_pool = self._next_pool = 0
-        self._waiting: List[
-            Tuple[int, int, Set[int], int]
-        ] = []  # number, address, streams, launches when it was retired
+        # number, address, streams, launches when it was retired
+        self._waiting: List[Tuple[int, int, Set[int], int]] = []
         self._trace = trace
-        self.call_sites: Any = (
-            None  # who allocates (attribution.annotations.CallSites), where the trace is to say it
-        )
+        # who allocates (attribution.annotations.CallSites), where the trace is to say it
+        self.call_sites: Any = None
         self._site = -1  # of the trace's malloc before
         self._sites_written: Set[int] = set()
         self._lock = threading.Lock()
@@ -118,31 +110,31 @@ class Ledger:
         nbytes = storage.nbytes()
         entry = _Storage(storage, self._on_freed)
         entry.key, entry.ledger, entry.nbytes = storage._cdata, self, nbytes
+        # what is known of its elements (device.py, known_values.py)
         entry.known_true, entry.most = (
             False,
             None,
-        )  # what is known of its elements (device.py, known_values.py)
+        )
+        # its numbers (known_values.py)
         entry.values, entry.values_period, entry.values_since = (
             None,
             0,
             0.0,
-        )  # its numbers (known_values.py)
+        )
         entry.stream, entry.used_by = self._stream(), None
         entry.id, entry.address = self.reserve(nbytes, op) if nbytes else (0, 0)
         self.storages[entry.key] = entry
 
     def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
         """`stream` uses the storage as well: its freed block waits for what that stream was given
-        till then.
-        """
+        till then."""
         entry = self.storages.get(storage._cdata)
         if entry is not None and stream != entry.stream:  # the entry goes to its own card's ledger
             entry.used_by = (entry.used_by or set()) | {stream}
 
     def synchronized(self, stream: Optional[int] = None, launches: Optional[int] = None) -> None:
         """The host has waited for `stream` (None: for the card), or for its first so many
-        `launches`.
-        """
+        `launches`."""
         for _, _, streams, retired_at in self._waiting:
             if stream is None:
                 streams.clear()
@@ -151,8 +143,7 @@ class Ledger:
 
     def resized(self, entry: _Storage, nbytes: int, op: str) -> None:
         """The storage of `entry` has another size now. PyTorch takes the new block before it gives
-        the old one back.
-        """
+        the old one back."""
         if entry.ledger is not self:  # of another card
             return entry.ledger.resized(entry, nbytes, op)
         new = self.reserve(nbytes, op) if nbytes else (0, 0)
@@ -174,8 +165,7 @@ class Ledger:
 
     def pass_by(self, sizes: Sequence[int], op: str) -> None:
         """Memory of these sizes is there together, and gone again; also where there is not room for
-        all of it.
-        """
+        all of it."""
         held: List[Block] = []
         try:
             for nbytes in filter(None, sizes):
@@ -211,8 +201,7 @@ class Ledger:
 
     def divert(self, pool: Any, serves: Callable[[int], bool]) -> None:
         """From here on the private pool `pool` serves the streams for which `serves` is true
-        (beginAllocateToPool).
-        """
+        (beginAllocateToPool)."""
         if any(pool == other for other, _ in self._diverted):
             raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
         self._diverted.append((pool, serves))
@@ -222,7 +211,8 @@ class Ledger:
         self._diverted = [(other, serves) for other, serves in self._diverted if other != pool]
 
     def release_pool(self, pool: Any, empty: bool = False) -> None:
-        """A private pool has no users any more. With `empty`, its free segments are given back now."""
+        """A private pool has no users any more. With `empty`, its free segments are given back
+        now."""
         number = self._pools.pop(pool, None)
         if number is None or not self._open:
             return
@@ -232,8 +222,7 @@ class Ledger:
 
     def pool_number(self, pool: Any) -> int:
         """The trace's number of a private pool, by first use; a pool that was released comes back
-        as another one.
-        """
+        as another one."""
         if pool not in self._pools:
             self._next_pool += 1
             self._pools[pool] = self._next_pool
@@ -257,8 +246,7 @@ class Ledger:
 
     def change_settings(self, text: str) -> None:
         """The allocator's settings are others from now on. Raises ValueError for what it does not
-        know.
-        """
+        know."""
         with self._lock:
             self.allocator.change_settings(text)
         self.note(rows.Settings(text))
@@ -327,8 +315,7 @@ class Ledger:
 
     def _give_back(self, entry: _Storage) -> None:
         """The block of `entry` is not needed any more: free, once other streams that used it are
-        done.
-        """
+        done."""
         if entry.id and entry.used_by:
             self._retire(entry)
         elif entry.id:
@@ -345,8 +332,7 @@ class Ledger:
 
         A card's host runs ahead. So the streams are taken to be done when the host has waited for
         them, or when so much was launched since that the driver's queue would have made it wait:
-        the block returns no sooner than on a card.
-        """
+        the block returns no sooner than on a card."""
         waiting = []
         for number, address, streams, retired_at in self._waiting:
             if streams and self.launches - retired_at < RUN_AHEAD:
@@ -363,8 +349,7 @@ class Ledger:
 
     def _work_off(self) -> None:
         """Frees what is in the queue, unless another thread is at it: that one will see the new
-        ones as well.
-        """
+        ones as well."""
         while self._freed and self._lock.acquire(blocking=False):
             try:
                 while self._freed:
@@ -378,8 +363,7 @@ class Ledger:
 
 class LateTrace:
     """Takes lines as a file does, and opens the file with the first allocation: a card that is
-    never used leaves none.
-    """
+    never used leaves none."""
 
     def __init__(self, open_file: Callable[[], TextIO], header: Callable[[], str]):
         self._open_file, self._header = open_file, header

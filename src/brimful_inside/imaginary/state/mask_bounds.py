@@ -1,7 +1,6 @@
 """How many elements of a mask are not zero, at most: a detector that samples 512 of 2000 proposals
 writes ones at 512 places of a mask of zeros. A bound belongs to a storage, and so holds for every
-view; whatever changes the storage in another way ends it.
-"""
+view; whatever changes the storage in another way ends it."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ _MASKS = (torch.bool, torch.uint8)
 
 class Bounds:
     """The bounds of an imaginary GPU. `any` is True once a mask of zeros was made: until then there
-    are none.
-    """
+    are none."""
 
     def __init__(self, storages: Dict[int, Any]):
         self._storages = storages  # the ledgers' entries
@@ -78,8 +76,7 @@ def _written(bounds: Bounds, args: Tuple, out: Any) -> None:
 
 def _filled(bounds: Bounds, args: Tuple, out: Any) -> None:
     """index_fill_, which is what writing one number at places is since 2.15: rows as the index
-    names them.
-    """
+    names them."""
     mask, dim, index = args[:3]
     before = bounds.of(mask)
     if before is not None and mask.dim():

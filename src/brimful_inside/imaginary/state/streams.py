@@ -1,6 +1,5 @@
 """Where each thread is (its current card, its current stream on each), and which streams a CUDA
-graph captures.
-"""
+graph captures."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ class CurrentStreams(threading.local):
 
     `card` is torch.cuda.current_device(), `named` the card that the call in hand needs (by a
     device, or by where its inputs are), `last` the card of the last operation: what C++ makes
-    without a named card belongs to the same work.
-    """
+    without a named card belongs to the same work."""
 
     card = 0
     named: Optional[int] = None
@@ -96,12 +94,10 @@ class Captures:
     """The captures under way, and the private pools with the number of those who use each."""
 
     def __init__(self) -> None:
-        self.by_stream: Dict[
-            Stream, Captured
-        ] = {}  # streams under capture; others join by waiting for one of them
-        self._users: Dict[
-            Tuple[int, PoolId], int
-        ] = {}  # by card, each of which has pools of its own
+        # streams under capture; others join by waiting for one of them
+        self.by_stream: Dict[Stream, Captured] = {}
+        # by card, each of which has pools of its own
+        self._users: Dict[Tuple[int, PoolId], int] = {}
         self._own, self._handles = itertools.count(1), itertools.count(1)
         self._with_generator: Dict[int, List[Captured]] = {}  # by card, as the generators are
         self._generator_state: Dict[int, List[Tuple[int, int]]] = {}
@@ -111,7 +107,8 @@ class Captures:
         return next(self._own), 0
 
     def new_handle(self) -> PoolId:
-        """The id of a pool that a script makes (torch.cuda.graph_pool_handle, torch.cuda.MemPool)."""
+        """The id of a pool that a script makes (torch.cuda.graph_pool_handle,
+        torch.cuda.MemPool)."""
         return 0, next(self._handles)
 
     def users(self, ledger: Ledger, pool: PoolId) -> int:
@@ -121,7 +118,8 @@ class Captures:
         self._users[ledger.index, pool] = self.users(ledger, pool) + 1
 
     def release(self, ledger: Ledger, pool: PoolId, empty: bool = False) -> None:
-        """One user of `pool` less. After the last one its memory may go; with `empty` it goes now."""
+        """One user of `pool` less. After the last one its memory may go; with `empty` it goes
+        now."""
         left = self._users[ledger.index, pool] = self.users(ledger, pool) - 1
         if left == 0:
             del self._users[ledger.index, pool]
@@ -129,22 +127,19 @@ class Captures:
 
     def join(self, stream: Stream, captured: Optional[Captured]) -> None:
         """`stream` waits for work that was given under `captured`: while that goes on, so does its
-        own.
-        """
+        own."""
         if captured is not None and not captured.ended:
             self.by_stream[stream] = captured
 
     def check_waiting(self, stream: Optional[Stream] = None) -> None:
         """The host is about to wait for `stream` (None: for the card). Raises the card's error
-        during a capture.
-        """
+        during a capture."""
         if self.by_stream and (stream is None or stream in self.by_stream):
             raise not_during_capture()
 
     def register_generator(self, captured: Captured) -> None:
         """Seed and offset of the generator lie on the card while a graph lives
-        (CUDAGeneratorState::register_graph).
-        """
+        (CUDAGeneratorState::register_graph)."""
         ledger = captured.ledger
         registered = self._with_generator.setdefault(ledger.index, [])
         if not registered:

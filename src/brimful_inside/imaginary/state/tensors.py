@@ -25,8 +25,7 @@ is_meta: Callable[[Tensor], bool] = TensorBase.is_meta.__get__
 
 def like(tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
     """torch.empty_like on the card, without the slow Python that it runs on the meta device where
-    it can be helped.
-    """
+    it can be helped."""
     if tensor.is_contiguous():
         return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=META)
     return torch.empty_like(tensor, dtype=dtype or tensor.dtype)
@@ -34,8 +33,7 @@ def like(tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
 
 def broadcast(*shapes: Sequence[int]) -> torch.Size:
     """torch.broadcast_shapes, which imports sympy. Raises RuntimeError in PyTorch's words where
-    shapes do not go together.
-    """
+    shapes do not go together."""
     result = [1] * max(map(len, shapes), default=0)
     for shape in shapes:
         for at, size in enumerate(shape, len(result) - len(shape)):
@@ -51,8 +49,7 @@ def keeps_order(tensor: Tensor) -> bool:
     inside an earlier one's step.
 
     Repeated elements (stride 0) have no place of their own
-    (TensorIteratorBase::reorder_dimensions).
-    """
+    (TensorIteratorBase::reorder_dimensions)."""
     if tensor.is_contiguous():
         return True
     steps = [step for step, size in zip(tensor.stride(), tensor.shape) if step and size != 1]
@@ -61,8 +58,7 @@ def keeps_order(tensor: Tensor) -> bool:
 
 def in_its_order(tensor: Tensor) -> Tensor:
     """torch.empty_like of a tensor without repeated elements: dense, its dimensions in the order of
-    their strides.
-    """
+    their strides."""
     strides, step = [0] * tensor.dim(), 1
     for dim in sorted(range(tensor.dim()), key=lambda dim: (tensor.stride(dim), -dim)):
         strides[dim] = step
@@ -77,8 +73,7 @@ def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
     """The tensors that have storages: the tensor itself, or the parts of one that is made of others
     (a DTensor's share).
 
-    A fake tensor has none.
-    """
+    A fake tensor has none."""
     kind = type(tensor)
     if hasattr(kind, "__tensor_flatten__"):
         for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]

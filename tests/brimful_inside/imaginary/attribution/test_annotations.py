@@ -1,6 +1,5 @@
 """What a trace says of each allocation: module, line, forward or backward, and what it is. Peaks do
-not change by it.
-"""
+not change by it."""
 
 from __future__ import annotations
 
@@ -146,8 +145,7 @@ def test_recomputation_is_not_counted_as_forward():
 
 def moments(trace):
     """The rows, where tensors that die at one moment (in the garbage collector) may do so in any
-    order.
-    """
+    order."""
     groups = itertools.groupby(trace.rows, key=lambda row: isinstance(row, Free))
     return [sorted(rows) if frees else list(rows) for frees, rows in groups]
 

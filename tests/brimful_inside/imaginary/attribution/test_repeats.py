@@ -1,4 +1,5 @@
-"""Calls that repeat cost a look-up, and show what they would have shown; calls that may differ run."""
+"""Calls that repeat cost a look-up, and show what they would have shown; calls that may differ
+run."""
 
 from __future__ import annotations
 
@@ -18,8 +19,7 @@ RUN = 3  # calls alike, after which others cost a look-up; the card's first one 
 
 class Model(nn.Module):
     """Counts its forward passes, does `also(self, data)` in each, and keeps what a script may look
-    at.
-    """
+    at."""
 
     def __init__(self, also=lambda self, data: None):
         super().__init__()

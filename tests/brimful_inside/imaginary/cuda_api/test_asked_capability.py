@@ -1,6 +1,5 @@
 """A trial that speaks for other cards: what is decided by the capability is noted, whoever decides
-it.
-"""
+it."""
 
 from __future__ import annotations
 
@@ -86,8 +85,7 @@ def test_attention_parts_cards_whose_back_ends_keep_something_else(speaking):
 
 def training(capability, multiprocessors, others=()):
     """The program of some steps whose workspaces depend on the card: products, a wide bias, a layer
-    norm of many rows.
-    """
+    norm of many rows."""
     file = io.StringIO()
     gpu = imaginary.enter(
         replace(card(capability), multiprocessors=multiprocessors, others=list(others)), None, file
@@ -102,9 +100,8 @@ def training(capability, multiprocessors, others=()):
         out = model(torch.randn(700, 100, 256, device="cuda"))[0]
         out.sum().backward()
         query = torch.randn(2, 4, 300, 128, device="cuda", dtype=torch.half, requires_grad=True)
-        with sdpa_kernel(
-            SDPBackend.EFFICIENT_ATTENTION
-        ):  # its backward pass has other blocks on other cards
+        # its backward pass has other blocks on other cards
+        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
             F.scaled_dot_product_attention(query, query, query).sum().backward()
         speaks_for = alike(gpu)
     finally:

@@ -61,8 +61,7 @@ def test_a_weight_is_cast_once_and_its_cast_lives_until_the_outermost_context_en
 
 def test_cross_entropy_keeps_logits_in_half_and_their_logarithms_in_both(gpu):
     """log_softmax gets its input's dtype, so only nll_loss casts: 2 + 4 bytes an element are kept,
-    and 512 twice.
-    """
+    and 512 twice."""
     logits = torch.randn(1000, 1024, device="cuda", dtype=torch.half, requires_grad=True)
     target = torch.zeros(1000, dtype=torch.long, device="cuda")
     before = torch.cuda.memory_allocated()
@@ -137,8 +136,7 @@ def test_an_operation_of_a_library_is_cast_as_it_registered(gpu):
 @pytest.fixture
 def roi_align():
     """torchvision's operation, or a stand-in with its schema and its check where torchvision is not
-    installed.
-    """
+    installed."""
     try:
         import torchvision  # noqa: F401
     except (ImportError, RuntimeError):  # a build for another torch

@@ -1,6 +1,5 @@
 """torch._dynamo's stand-in: settings without the package, and one package however it is imported;
-kernels of compilers.
-"""
+kernels of compilers."""
 
 from __future__ import annotations
 

@@ -46,9 +46,8 @@ def test_gradients_come_together_on_the_first_card(three, allocated):
     model(torch.randn(12, 512)).sum().backward()
     assert {parameter.grad.device.index for parameter in model.parameters()} == {0}
     first = torch.cuda.memory_stats(0)["requested_bytes.all.current"]
-    workspaces = torch.cuda.memory_stats(1)[
-        "requested_bytes.all.current"
-    ]  # of cuBLAS, all that is left on the others
+    # of cuBLAS, all that is left on the others
+    workspaces = torch.cuda.memory_stats(1)["requested_bytes.all.current"]
     assert first == 2 * WEIGHTS + workspaces
 
 

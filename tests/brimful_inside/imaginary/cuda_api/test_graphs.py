@@ -1,6 +1,5 @@
 """CUDA graphs and memory pools: memory of a capture is kept apart while its graph lives, and a
-replay takes none.
-"""
+replay takes none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """flash-attn and xformers, which are not installed here: what their stand-ins hold, by the formulas
-of their sources.
-"""
+of their sources."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ MIB = 1 << 20
 
 def used_by_main(nbytes: int = 30 * MIB) -> torch.Tensor:
     """A tensor of a side stream's pool that the current stream uses as well, as prefetchers make
-    them.
-    """
+    them."""
     with torch.cuda.stream(torch.cuda.Stream()):
         made = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
     made.record_stream(torch.cuda.current_stream())
@@ -68,8 +67,7 @@ def test_a_block_that_another_stream_uses_returns_when_the_host_has_waited(gpu, 
 
 def test_a_storage_that_is_emptied_gives_its_block_back_when_the_other_stream_is_done(gpu):
     """FSDP1 makes its full parameters so: memory of one stream, used by another, in a storage that
-    was made on a third.
-    """
+    was made on a third."""
     tensor = torch.empty(0, dtype=torch.uint8, device="cuda")
     with torch.cuda.stream(torch.cuda.Stream()):
         tensor.untyped_storage().resize_(30 * MIB)

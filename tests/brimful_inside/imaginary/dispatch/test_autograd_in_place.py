@@ -11,7 +11,8 @@ EACH = ELEMENTS * 4
 
 
 def taken_backward(function):
-    """Tensors of EACH bytes that the backward pass of function(leaf * 2) takes in all, beside the leaf's own gradient."""
+    """Tensors of EACH bytes that the backward pass of function(leaf * 2) takes in all, beside the
+    leaf's own gradient."""
     leaf = torch.randn(64, 1024, device="cuda", requires_grad=True)
     out = function(leaf * 2)
     gradient = torch.ones_like(out)

@@ -75,8 +75,7 @@ def test_a_forked_child_may_not_use_the_card_and_writes_no_trace(gpu, trace_file
 
 class Image(torch.Tensor):
     """A subclass as MONAI's and fastai's: each function goes through its own `__torch_function__`,
-    which calls Tensor's.
-    """
+    which calls Tensor's."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):

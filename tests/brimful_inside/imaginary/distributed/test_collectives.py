@@ -7,9 +7,8 @@ import torch.distributed._functional_collectives as functional
 
 from .conftest import RANK, RANKS
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*is deprecated:FutureWarning"
-)  # names that scripts of today use
+# names that scripts of today use
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
 
 
 def test_collectives_write_into_what_is_there_and_take_nothing(alone, requested):

@@ -1,4 +1,5 @@
-"""DDP, ZeRO and FSDP run as PyTorch has them; what they hold is checked against sums done by hand."""
+"""DDP, ZeRO and FSDP run as PyTorch has them; what they hold is checked against sums done by
+hand."""
 
 from __future__ import annotations
 
@@ -92,8 +93,7 @@ def test_gradients_are_reduced_over_the_link_beside_the_backward_pass_and_layers
 
 def test_buckets_are_rebuilt_by_the_order_of_gradients_and_their_size(alone, requested):
     """By default the first bucket has 1 MiB, one layer here, and the next ones 25 MiB; a size that
-    is given is for all.
-    """
+    is given is for all."""
     for options, sizes in (
         ({}, [LAYER, 3 * LAYER]),
         ({"bucket_cap_mb": 2}, [2 * LAYER, 2 * LAYER]),
@@ -139,9 +139,8 @@ def test_zero_keeps_the_states_of_one_share(alone, requested):
     )
     for _ in range(2):
         step(parallel, optimizer)
-        shares = (
-            2 * LAYER if dist.get_rank() < DEPTH else 0
-        )  # four layers over eight ranks: one each, or none
+        # four layers over eight ranks: one each, or none
+        shares = 2 * LAYER if dist.get_rank() < DEPTH else 0
         assert requested() == 2 * PARAMETERS + shares
 
 
@@ -162,8 +161,7 @@ def test_fsdp2_holds_three_layers_at_most_in_the_forward_pass(alone, requested, 
     """A layer's weights, the all-gather's output that they are copied from, and that of the layer
     before, still held.
 
-    From torch 2.14 or 2.15 on weights of whole rows are gathered in their place, without a copy.
-    """
+    From torch 2.14 or 2.15 on weights of whole rows are gathered in their place, without a copy."""
     model = net(depth=depth)
     for layer in (*model, model):
         fully_shard(layer, mesh=mesh())

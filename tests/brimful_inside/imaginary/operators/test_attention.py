@@ -64,8 +64,7 @@ def test_the_script_decides_where_it_chooses():
 
 def kept(dtype, **options):
     """Bytes kept between forward and backward by attention over (2, 4, 64, 64), beside its inputs
-    and its output.
-    """
+    and its output."""
     query, key, value = (
         torch.randn(2, 4, 64, 64, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)
     )
@@ -88,8 +87,7 @@ def test_math_keeps_the_whole_matrix_of_weights(gpu):
 
 def taken_backward(dtype, transposed, size=64):
     """Bytes that attention over (2, 4, 128, size) takes for its backward pass at its worst, beside
-    three gradients.
-    """
+    three gradients."""
     shape = (2, 128, 4, size) if transposed else (2, 4, 128, size)
     leaves = [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
     query, key, value = (leaf.transpose(1, 2) if transposed else leaf for leaf in leaves)
@@ -110,15 +108,13 @@ def test_flashs_backward_pass_sums_the_querys_gradient_in_float32(gpu):
 
 def test_the_efficient_kernels_backward_pass_has_a_workspace_by_blocks(gpu):
     """transformers/cuda/mem_eff_attention/kernel_backward.h: blocks of 64 x 64 with 16 bytes each,
-    for 2 x 4 heads.
-    """
+    for 2 x 4 heads."""
     row_sums, blocks = 2 * 4 * 128 * 4, 2 * 4 * (128 // 64) * (16 + 64 * 64 * 4)
     assert taken_backward(torch.float32, transposed=True) == row_sums + -(-blocks // 512) * 512
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
         assert taken_backward(torch.half, transposed=True) == row_sums + -(-blocks // 512) * 512
-        large = (
-            2 * 4 * (16 + 128 * 128 * 4)
-        )  # heads of 128 and 128 queries are one block on this card
+        # heads of 128 and 128 queries are one block on this card
+        large = 2 * 4 * (16 + 128 * 128 * 4)
         assert (
             taken_backward(torch.half, transposed=True, size=128)
             == row_sums + -(-large // 512) * 512

@@ -195,8 +195,7 @@ def test_an_older_card_has_no_tensor_cores_for_float32(enter):
 
 def test_the_gradient_of_a_bias_is_the_sum_that_a_script_could_take_itself(gpu, trace_file):
     """PyTorch takes it after cuDNN's two gradients: channels last holds a buffer as wide as a
-    linear layer's bias does.
-    """
+    linear layer's bias does."""
 
     def sums() -> list[int]:
         return [

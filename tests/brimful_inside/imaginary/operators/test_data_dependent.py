@@ -1,6 +1,5 @@
 """Shapes that depend on data: the upper bound stands in, and is counted. What cannot be bounded is
-refused.
-"""
+refused."""
 
 from __future__ import annotations
 

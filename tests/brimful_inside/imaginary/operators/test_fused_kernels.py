@@ -1,6 +1,5 @@
 """What is one kernel on CUDA is one while the imaginary GPU is there, and PyTorch is as before
-afterwards.
-"""
+afterwards."""
 
 from __future__ import annotations
 

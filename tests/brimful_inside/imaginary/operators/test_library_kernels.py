@@ -1,6 +1,5 @@
 """Operations of libraries whose CUDA kernel is Python: what that takes is what counts. The compiled
-part does nothing.
-"""
+part does nothing."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ def library():
 @pytest.fixture
 def product(gpu, library):
     """A product with a packed weight, as bitsandbytes has it: shapes say little, the kernel for
-    CUDA unpacks the weight.
-    """
+    CUDA unpacks the weight."""
     compiled = CompiledPart(gpu)
     library.define("unpack(Tensor packed) -> Tensor")
     library.define("gemm_4bit(Tensor a, Tensor packed, int[] shape) -> Tensor")

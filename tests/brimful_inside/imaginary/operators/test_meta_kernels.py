@@ -20,9 +20,13 @@ PLAIN, IMAGE = tensor(3, 5), tensor(2, 4, 9, 8)
 IMAGE_LAST = IMAGE.to(memory_format=LAST)
 CALLS = {  # the first of each is answered without PyTorch
     "cat": [
-        *(([PLAIN, tensor(2, 5)],), ([PLAIN, tensor(3, 1)], -1), ([PLAIN.t(), tensor(5, 2)], 1)),
+        ([PLAIN, tensor(2, 5)],),
+        ([PLAIN, tensor(3, 1)], -1),
+        ([PLAIN.t(), tensor(5, 2)], 1),
         ([tensor(1, 1, 6).expand(4, 1, 6), tensor(4, 6, 3).transpose(1, 2)], 1),
-        *(([IMAGE_LAST] * 2, 0), ([IMAGE_LAST] * 2, 1), ([IMAGE_LAST, IMAGE], 1)),
+        ([IMAGE_LAST] * 2, 0),
+        ([IMAGE_LAST] * 2, 1),
+        ([IMAGE_LAST, IMAGE], 1),
     ],
     **{key: [(PLAIN,), (PLAIN.t(),)] for key in ("leaky_relu_", "elu_", "hardtanh_")},
     **{key: [(PLAIN, 0.0)] for key in ("clamp_", "clamp_min_", "clamp_max_")},

@@ -31,8 +31,7 @@ def test_a_recurrent_network_runs_as_cudnn_would(gpu, kind):
 
 def test_the_dropout_of_a_recurrent_network_keeps_its_generators_states(gpu):
     """cuDNN's, for 1024 threads of each of 108 multiprocessors; made once, however many networks
-    there are.
-    """
+    there are."""
     models = [nn.LSTM(8, 16, 2, dropout=0.5).to("cuda") for _ in range(2)]
     data = torch.randn(10, 4, 8, device="cuda")
     before = torch.cuda.memory_allocated()

@@ -1,6 +1,5 @@
 """Results that are remembered are those that PyTorch's meta kernels give, and nothing that is not a
-new tensor is.
-"""
+new tensor is."""
 
 from __future__ import annotations
 

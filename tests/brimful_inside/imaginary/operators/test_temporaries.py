@@ -2,8 +2,7 @@
 
 Each row names the file (under aten/src/ATen/native) that its bytes come from. They are requests, in
 their order; a negative number lives no longer than the operation that takes it, and cuBLAS's
-workspaces are left out.
-"""
+workspaces are left out."""
 
 from __future__ import annotations
 
@@ -174,7 +173,8 @@ ROWS = {
 
 
 def requests(lines):
-    """Bytes of each malloc but cuBLAS's and those of nothing; negative where its operation ends it."""
+    """Bytes of each malloc but cuBLAS's and those of nothing; negative where its operation ends
+    it."""
     mallocs = [
         row
         for row in map(json.loads, lines)
@@ -266,8 +266,7 @@ def traced_program(work, *arguments):
 
 def two_steps(batch_size, lower):
     """A small language model; the card and the tokens are imaginary, so that any batch size is as
-    quick.
-    """
+    quick."""
     model = Net().cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(2):
@@ -284,8 +283,7 @@ def two_steps(batch_size, lower):
 @pytest.mark.parametrize("lower", [True, False])
 def test_sizes_extrapolated_from_small_batches_match_beyond_every_threshold(lower):
     """2 and 4 samples have less than 3072 tokens and more; 80 have more than 65536 rows for the
-    layer norms' gradients.
-    """
+    layer norms' gradients."""
     small, large = (
         {size: traced_program(two_steps, size, lower) for size in (2, 4)},
         traced_program(two_steps, 80, lower),

@@ -318,8 +318,7 @@ def test_the_trace_ends_with_what_ran_outside_of_the_training(trace_file):
 
 def test_a_step_that_does_not_count_is_timed_only_where_there_is_no_other(gpu):
     """After its steps a trial goes on to the evaluation, by way of checkpoints that a shortened
-    epoch ends with.
-    """
+    epoch ends with."""
     a = torch.randn(8, 8, device="cuda")
     a + 1
     gpu.step(1, counts=False)

@@ -1,8 +1,7 @@
 """Numbers that came from the host are still known on the card; what meets unknown ones is unknown,
 and reads as zero.
 
-A mask that a script wrote at places it named has no more ones than these.
-"""
+A mask that a script wrote at places it named has no more ones than these."""
 
 from __future__ import annotations
 
