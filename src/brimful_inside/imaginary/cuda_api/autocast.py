@@ -12,9 +12,8 @@ from torch._library.custom_ops import OPDEFS
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import C, autocast_on, is_meta, tensors_in
+from brimful_inside.imaginary.state.tensors import C, Tensor, autocast_on, is_meta, tensors_in
 
-Tensor = torch.Tensor
 Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 
 LOWER_PRECISION = [

@@ -16,9 +16,8 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.tensors import Tensor
 from brimful_inside.simulator.roofline import over_links
-
-Tensor = torch.Tensor
 
 
 def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:

@@ -11,9 +11,8 @@ import torch.utils._device
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.known_values import is_small
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import FROM_DATA, META, C, TensorBase, is_meta
+from brimful_inside.imaginary.state.tensors import FROM_DATA, META, C, Tensor, TensorBase, is_meta
 
-Tensor = torch.Tensor
 Lists = List[List[Optional[Tensor]]]
 _NUMBERS = frozenset((int, float, bool, complex))
 Groups = Dict[Tuple[torch.device, torch.dtype], Tuple[Lists, List[int]]]

@@ -23,8 +23,8 @@ from brimful_inside.imaginary.operators.attention import HALVES
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported
 from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.tensors import Tensor
 
-Tensor = torch.Tensor
 Whole = Tuple[int, int]
 NO_WINDOW = (-1, -1)
 FLASH_SINCE = (8, 0)

@@ -16,11 +16,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.tensors import C, TensorBase, is_meta
+from brimful_inside.imaginary.state.tensors import C, Tensor, TensorBase, aten, is_meta
 
-Tensor = torch.Tensor
 Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
-aten = torch.ops.aten
 
 _use_count: Callable[[Tensor], int] = getattr(TensorBase, "_use_count", None)  # type: ignore[assignment]
 

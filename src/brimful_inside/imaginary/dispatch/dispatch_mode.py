@@ -24,11 +24,9 @@ from brimful_inside.imaginary.state.errors import Unsupported, different_devices
 from brimful_inside.imaginary.state.known_values import follows
 from brimful_inside.imaginary.state.ledger import Ledger
 from brimful_inside.imaginary.state.mask_bounds import RULES
-from brimful_inside.imaginary.state.tensors import META, C, is_meta, tensors_in
+from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, is_meta, tensors_in
 from brimful_inside.simulator.workspaces import bytes_of
 
-Tensor = torch.Tensor
-aten = torch.ops.aten
 SHAPES = shape_handlers()  # that tell the shapes of results and nothing else
 
 # Operations that take tensors of the CPU and of the card together on a real card as well.

@@ -27,11 +27,9 @@ import torch
 from torch._C._distributed_c10d import ProcessGroup, Work, _resolve_process_group
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.tensors import META, like
+from brimful_inside.imaginary.state.tensors import META, Tensor, aten, like
 from brimful_inside.simulator.roofline import COLLECTIVE, PEER, over_links
 
-Tensor = torch.Tensor
-aten = torch.ops.aten
 _NAMES = (
     "broadcast_",
     "allreduce_",

@@ -23,10 +23,8 @@ from brimful_inside.imaginary.distributed.nccl import replace_everywhere
 from brimful_inside.imaginary.distributed.single_rank import is_alone
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import is_meta
+from brimful_inside.imaginary.state.tensors import Tensor, aten, is_meta
 
-Tensor = torch.Tensor
-aten = torch.ops.aten
 _NAMES = (
     "all_gather_object",
     "gather_object",

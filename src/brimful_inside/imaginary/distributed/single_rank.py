@@ -20,7 +20,6 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.wire import ALONE_VARIABLE
 
-Tensor = torch.Tensor
 _APPROXIMATION = "collectives of the host, whose other ranks were not started"
 
 

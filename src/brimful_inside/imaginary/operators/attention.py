@@ -22,11 +22,9 @@ from brimful_inside.imaginary.operators.temporaries import (
     bytes_of_tensor,
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.tensors import META, C, is_meta
+from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, is_meta
 from brimful_inside.simulator.workspaces import efficient_block, torch_release
 
-Tensor = torch.Tensor
-aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # torch.nn.attention.SDPBackend
 # The efficient kernel takes groups of heads, and all kernels one head of key and value without

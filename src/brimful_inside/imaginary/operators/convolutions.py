@@ -24,12 +24,10 @@ from brimful_inside.imaginary.operators.temporaries import (
     reduction,
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.tensors import META
+from brimful_inside.imaginary.state.tensors import META, Tensor, aten
 from brimful_inside.simulator.cudnn_workspaces import partial_sums_bytes
 from brimful_inside.simulator.workspaces import bytes_of
 
-Tensor = torch.Tensor
-aten = torch.ops.aten
 FORWARD, BACKWARD_DATA, BACKWARD_FILTER = (
     "cudnn_forward",
     "cudnn_backward_data",

@@ -17,11 +17,11 @@ from brimful_inside.imaginary.operators.temporaries import (
     Held,
     Kernel,
     Machine,
-    Tensor,
     Transient,
     bytes_of_tensor,
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.tensors import Tensor
 from brimful_inside.simulator import workspaces as sizes
 
 # Operations that take a cuBLAS handle, and with it a workspace (cuda/CublasHandlePool.cpp).

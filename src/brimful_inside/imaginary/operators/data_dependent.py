@@ -16,10 +16,8 @@ import torch
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported, row_out_of_range
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import META, broadcast, is_meta
+from brimful_inside.imaginary.state.tensors import META, Tensor, aten, broadcast, is_meta
 
-Tensor = torch.Tensor
-aten = torch.ops.aten
 _BITS = 64  # of a word of the suppression kernel's mask
 _LOOP = "_batched_nms_vanilla"
 _DEPTH = 16  # frames, that are searched for torchvision's loop

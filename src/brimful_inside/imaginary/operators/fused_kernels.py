@@ -20,11 +20,7 @@ from brimful_inside.imaginary.operators.temporaries import (
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import META, C, autocast_on, is_meta, like
-
-Tensor = torch.Tensor
-aten = torch.ops.aten
-
+from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, autocast_on, is_meta, like
 
 # --- functions ---
 

@@ -14,8 +14,7 @@ from torch._utils import _rebuild_parameter
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import no_numpy
 from brimful_inside.imaginary.state.patches import Patches
-
-Tensor = torch.Tensor
+from brimful_inside.imaginary.state.tensors import Tensor
 
 
 def _numpy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:

@@ -16,6 +16,8 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import (
     META,
     C,
+    Tensor,
+    aten,
     broadcast,
     in_its_order,
     is_meta,
@@ -24,8 +26,6 @@ from brimful_inside.imaginary.state.tensors import (
 )
 from brimful_inside.simulator.workspaces import torch_release
 
-Tensor = torch.Tensor
-aten = torch.ops.aten
 Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 FLASH_KEEPS_TWO_SINCE = 209  # releases that keep seed and offset as one tensor of two numbers
 

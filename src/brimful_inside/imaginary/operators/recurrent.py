@@ -11,11 +11,9 @@ import torch.nn.functional as F
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import META, autocast_on, is_meta
+from brimful_inside.imaginary.state.tensors import META, Tensor, aten, autocast_on, is_meta
 from brimful_inside.simulator.workspaces import bytes_of
 
-Tensor = torch.Tensor
-aten = torch.ops.aten
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 # What a cell keeps for each hidden unit and time step, for its backward pass: the gates, and the
 # cell's and hidden state. cuDNN does not document the size of its reserve space; assumed.

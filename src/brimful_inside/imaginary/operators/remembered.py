@@ -8,9 +8,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
-from brimful_inside.imaginary.state.tensors import META, is_meta, tensors_in
+from brimful_inside.imaginary.state.tensors import META, Tensor, is_meta, tensors_in
 
-Tensor = torch.Tensor
 MOST = 20_000  # calls; then the table is emptied
 _SEVERAL = (list, tuple)
 _VALUES = (

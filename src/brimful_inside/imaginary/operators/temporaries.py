@@ -12,11 +12,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 import torch
 
-from brimful_inside.imaginary.state.tensors import broadcast
+from brimful_inside.imaginary.state.tensors import Tensor, broadcast
 from brimful_inside.simulator.workspaces import resident_threads, torch_release
 from brimful_inside.wire import Card
-
-Tensor = torch.Tensor
 
 
 class Machine(NamedTuple):

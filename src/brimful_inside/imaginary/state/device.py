@@ -39,6 +39,7 @@ from brimful_inside.imaginary.state.tensors import (
     FROM_DATA,
     META,
     Pinned,
+    Tensor,
     is_meta,
     plain_parts,
     zeros_on_host,
@@ -49,7 +50,6 @@ from brimful_inside.simulator.roofline import PEER
 from brimful_inside.simulator.trace import TRACE_VERSION, encode_row
 from brimful_inside.wire import Card
 
-Tensor = torch.Tensor
 OpenTrace = Union[None, TextIO, Callable[[int], TextIO]]
 
 

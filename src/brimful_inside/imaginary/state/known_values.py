@@ -17,9 +17,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.state.tensors import is_meta
+from brimful_inside.imaginary.state.tensors import Tensor, is_meta
 
-Tensor = torch.Tensor
 FEW = 16  # elements: of any shape and type
 MANY = 1 << 20  # elements: of one dimension and whole numbers; some milliseconds at most
 # of more dimensions: the positions of a batch, not the masks of long texts, which each layer may

@@ -8,10 +8,8 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.state.tensors import is_meta
+from brimful_inside.imaginary.state.tensors import Tensor, aten, is_meta
 
-Tensor = torch.Tensor
-aten = torch.ops.aten
 _MASKS = (torch.bool, torch.uint8)
 
 

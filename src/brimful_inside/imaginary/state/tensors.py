@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 import torch
 
 Tensor = torch.Tensor
+aten = torch.ops.aten
 FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
 C: Any = torch._C  # what is compiled, of which the type stubs know a part
 TensorBase: Any = torch._C.TensorBase
