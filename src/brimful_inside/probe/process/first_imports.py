@@ -1,5 +1,5 @@
 """The imports with which a script begins, as far as they are of libraries: up to its first
-statement that does anything but name things (`only_names`).
+statement that does anything but name things (`_Names.only_names`).
 
 What follows such a statement may hang on it, and is left to the script itself. Constants that it
 puts into the environment are put there for the imports after it too, and warnings are filtered: the
@@ -9,6 +9,7 @@ script will do both again, to the same end.
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import importlib.machinery
 import importlib.util
@@ -16,10 +17,9 @@ import os
 import sys
 import sysconfig
 from itertools import chain
-from typing import Any, Dict, Iterator, List, Optional, Set
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Set
 
 from brimful_inside.probe.context import module_and_program
-from brimful_inside.probe.process.only_names import Names
 
 _REPEATABLE = (
     "os.environ.setdefault",
@@ -30,6 +30,116 @@ _REPEATABLE = (
 _STANDARD = tuple(
     os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")
 )
+
+
+# What these give can be computed twice, and computing it changes nothing.
+_HARMLESS = {
+    "dataclasses.field",
+    "logging.getLogger",
+    "os.environ.get",
+    "os.getenv",
+    "os.path.abspath",
+    "os.path.dirname",
+    "os.path.join",
+    "pathlib.Path",
+    "re.compile",
+    "torch.cuda.is_available",
+    "torch.device",
+    "typing.TypeVar",
+}
+
+
+class _Names:
+    """What the names of one file are, as far as what was read of it tells."""
+
+    def __init__(self) -> None:
+        self._libraries: Dict[str, str] = {}  # what libraries call what this file calls so
+        self._bound: Set[str] = set()  # all that this file gives a meaning
+
+    def of_library(self, name: str, alias: Optional[str], parts: Iterable[ast.alias] = ()) -> None:
+        """After `import name as alias`, or `from name import parts`."""
+        top = name.partition(".")[0]
+        named = {part.asname or part.name: name + "." + part.name for part in parts}
+        self._libraries.update(named or ({alias: name} if alias else {top: top}))
+        self._bound.update(named or {alias or top})
+        if "*" in named:
+            self._bind("*")
+
+    def of_unknown(self, statement: ast.AST) -> None:
+        """After a statement that gives its names things of which nothing is known."""
+        for node in ast.walk(statement):
+            if isinstance(node, ast.alias):
+                self._bind(node.asname or node.name.partition(".")[0])
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self._bind(node.id)
+            else:
+                self._bind(getattr(node, "name", None) or "")
+
+    def _bind(self, name: str) -> None:
+        self._libraries.pop(name, None)
+        self._bound.add(name)
+        if name == "*":  # any name
+            self._libraries.clear()
+            self._bound.update(dir(builtins))
+
+    def are_imported(self, statement: ast.AST) -> bool:
+        """Whether it refers to libraries and Python's own names alone, and so to nothing that was
+        passed over."""
+        used = {
+            node.id
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        }
+        pythons = {name for name in dir(builtins) if not name.startswith("__")} - self._bound
+        return used <= pythons | set(self._libraries)
+
+    def only_names(self, statement: ast.stmt) -> bool:
+        """Whether it is a function, a class, or a value for which nothing is called but what is
+        harmless: what follows finds all as it would without it."""
+        made: List[Optional[ast.AST]] = []
+        body: List[ast.stmt] = []
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            if not all(isinstance(target, ast.Name) for target in targets):
+                return False
+            made = [statement.value]
+        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            made = [*statement.args.defaults, *statement.args.kw_defaults]
+        elif isinstance(statement, ast.ClassDef):
+            made, body = [*statement.bases, *statement.keywords], statement.body
+        elif not isinstance(statement, ast.Pass):
+            return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        decorators = getattr(statement, "decorator_list", [])
+        harmless = all(map(self._is_librarys, decorators)) and all(map(self._is_value, made))
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            self.of_unknown(statement)
+        else:
+            self._bind(getattr(statement, "name", ""))
+        return harmless and all(map(self.only_names, body))
+
+    def _is_librarys(self, decorator: ast.AST) -> bool:
+        """Whether a library, or Python, decorates."""
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        given = [*decorator.args, *decorator.keywords] if isinstance(decorator, ast.Call) else []
+        return self.are_imported(called) and all(map(self._is_value, given))
+
+    def _is_value(self, value: Optional[ast.AST]) -> bool:
+        """Whether nothing is called for it but what is harmless."""
+        return value is None or not any(
+            isinstance(node, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom))
+            or (isinstance(node, ast.Call) and self.name_of(node.func) not in _HARMLESS)
+            for node in ast.walk(value)
+        )
+
+    def name_of(self, function: ast.expr) -> Optional[str]:
+        """What a library calls it; None where it is no library's."""
+        words = []
+        while isinstance(function, ast.Attribute):
+            words.append(function.attr)
+            function = function.value
+        if not isinstance(function, ast.Name) or function.id not in self._libraries:
+            return None
+        return ".".join([self._libraries[function.id], *reversed(words)])
 
 
 def import_libraries(argv: List[str]) -> bool:
@@ -89,7 +199,7 @@ class _Imports:
         self._read.add(file)
         with open(file, "rb") as opened:
             body = ast.parse(opened.read()).body
-        names = Names()
+        names = _Names()
         for statement in body:
             if isinstance(statement, ast.Import):
                 for alias in statement.names:
@@ -145,12 +255,12 @@ class _Imports:
                 if os.path.isfile(file) and not self._over:
                     yield from self._of_file(file, within)
 
-    def _tries_libraries(self, statement: ast.stmt, own: Names) -> bool:
+    def _tries_libraries(self, statement: ast.stmt, before: _Names) -> bool:
         """Whether it tries imports that are not the user's, and no more. What takes other errors
         may take one that the script would not see."""
         if not isinstance(statement, ast.Try) or not all(map(_is_of_import, statement.handlers)):
             return False
-        within = copy.deepcopy(own)
+        within = copy.deepcopy(before)
         for part in [
             *statement.body,
             *statement.orelse,
@@ -170,7 +280,9 @@ class _Imports:
                 within.of_library(part.module or "", None, part.names)
             elif not within.are_imported(part) or not within.only_names(part):
                 return False
-        return all(own.are_imported(handler.type) for handler in statement.handlers if handler.type)
+        return all(
+            before.are_imported(handler.type) for handler in statement.handlers if handler.type
+        )
 
 
 def _above(package: str, level: int) -> str:
@@ -200,7 +312,7 @@ def _is_plain(value: ast.expr) -> bool:
     return isinstance(value, (ast.Constant, ast.Name, ast.Attribute))
 
 
-def _is_repeatable(statement: ast.stmt, names: Names) -> bool:
+def _is_repeatable(statement: ast.stmt, names: _Names) -> bool:
     """Whether it puts constants into the environment, or filters warnings."""
     if isinstance(statement, ast.Assign):
         places = [

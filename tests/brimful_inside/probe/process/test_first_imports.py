@@ -170,6 +170,43 @@ def test_what_only_names_things_ends_nothing_and_its_file_alone_knows_its_names(
     ] == ["import csv"]
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "STEPS: int = 3 + len.x",
+        "logger = logging.getLogger(__name__)",
+        "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')",
+        "class A(Base, metaclass=Meta):\n    n: int\n    @property\n    def b(self): return c()",
+        "@torch.no_grad\ndef a(b=ROOT + '/b', *, c=[1]): d()",
+    ],
+)
+def test_what_calls_nothing_but_what_is_harmless_ends_nothing(imports, statement):
+    begin = "import logging, torch\n"
+    assert imports(begin + statement + "\nimport json")[-1] == "import json"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "x = a()",
+        "x = torch.device(a())",
+        "a.b = 1",
+        "x = (y := 1)",
+        "@own\ndef a(): ...",
+        "@torch.no_grad(b())\ndef a(): ...",
+        "def a(b=c()): ...",
+        "class A(b()): ...",
+        "class A:\n    b = c()",
+        "torch = own\nx = torch.device('cpu')",
+        "class A:\n    torch = own\nx = torch.device('cpu')",
+        "from beside import *\nx = torch.device('cpu')",
+        "from logging import *\nx = torch.device('cpu')",
+    ],
+)
+def test_what_may_call_something_else_ends_them(imports, statement):
+    assert "import json" not in imports(f"import torch\n{statement}\nimport json", beside="")
+
+
 def test_a_users_package_is_read_from_its_top(imports):
     files = {"pack__TOP": "import csv", "pack__data": "import json", "pack__other": "import wave"}
     assert imports("from pack.data import x", **files) == ["import csv", "import json"]
