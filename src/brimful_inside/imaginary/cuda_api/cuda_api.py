@@ -96,12 +96,7 @@ class _NoMarks:
 
 def patch_cuda(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.cuda, torch.accelerator and torch.backends answer for the imaginary card."""
-    for name, function in {
-        **_device_functions(gpu),
-        **_constants(gpu),
-        **_memory_functions(gpu),
-    }.items():
-        patches.set(torch._C, name, function)
+    patches.set_all(torch._C, **_device_functions(gpu), **_constants(gpu), **_memory_functions(gpu))
     _patch_python(gpu, torch.cuda, patches)
     patch_types(gpu, patches)
     patch_streams(gpu, patches)
@@ -111,20 +106,10 @@ def patch_cuda(gpu: ImaginaryGpu, patches: Patches) -> None:
 
 def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
     """What torch.cuda decides in Python."""
-    c: Any = torch._C
-    patches.set(cuda, "_cudart", _Cudart(gpu))
-    patches.set(cuda, "_lazy_init", gpu.touch)
     for module in (cuda.memory, cuda.random, cuda.streams, cuda.nccl, cuda.graphs):
         patches.set_existing(module, "_lazy_init", gpu.touch)
-    patches.set(cuda, "_initialized", cuda._initialized)  # `touch` sets it
-    patches.set(cuda, "_is_in_bad_fork", lambda: gpu.in_bad_fork)
     for module in (cuda, cuda.random):
         patches.set_existing(module, "_lazy_call", lambda callable, **kwargs: callable())
-    patches.set(cuda, "_exchange_device", c._cuda_exchangeDevice)
-    patches.set(cuda, "_maybe_exchange_device", c._cuda_maybeExchangeDevice)
-    for name in ("device_count", "_device_count_nvml"):
-        patches.set(cuda, name, lambda: gpu.count)
-    patches.set(cuda, "is_available", lambda: True)
 
     def get_device_properties(device: Any) -> _DeviceProperties:
         gpu.index_of(device)  # raises where there is no such card
@@ -138,8 +123,20 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
             else (properties.major, properties.minor)
         )
 
-    patches.set(cuda, "_get_device_properties", get_device_properties)
-    patches.set(cuda, "get_device_capability", get_device_capability)
+    patches.set_all(
+        cuda,
+        _cudart=_Cudart(gpu),
+        _lazy_init=gpu.touch,
+        _initialized=cuda._initialized,  # `touch` sets it
+        _is_in_bad_fork=lambda: gpu.in_bad_fork,
+        _exchange_device=torch._C._cuda_exchangeDevice,  # pyright: ignore
+        _maybe_exchange_device=torch._C._cuda_maybeExchangeDevice,  # pyright: ignore
+        device_count=lambda: gpu.count,
+        _device_count_nvml=lambda: gpu.count,
+        is_available=lambda: True,
+        _get_device_properties=get_device_properties,
+        get_device_capability=get_device_capability,
+    )
     # an idle card's
     for name in (
         "utilization",
@@ -153,8 +150,11 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
         cuda, "device_memory_used", lambda device=None: _used_bytes(*gpu.memory_info(device))
     )
     patches.set(cuda.nvtx, "_nvtx", _NoMarks())
-    patches.set(torch.autograd.profiler.emit_nvtx, "__enter__", lambda self: self)
-    patches.set(torch.autograd.profiler.emit_nvtx, "__exit__", lambda self, *error: None)
+    patches.set_all(
+        torch.autograd.profiler.emit_nvtx,
+        __enter__=lambda self: self,
+        __exit__=lambda self, *error: None,
+    )
 
 
 def _used_bytes(free: int, total: int) -> int:
@@ -363,8 +363,11 @@ def _snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
 def _patch_builds(patches: Patches) -> None:
     """torch.backends: the card's libraries are there, as in a CUDA build of PyTorch."""
     patches.set(torch.backends.cuda, "is_built", lambda: True)
-    patches.set(torch.backends.cudnn, "is_available", lambda: True)
-    patches.set(torch.backends.cudnn, "version", lambda: 91002)
-    patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
+    patches.set_all(
+        torch.backends.cudnn,
+        is_available=lambda: True,
+        version=lambda: 91002,
+        is_acceptable=lambda tensor: tensor.is_cuda,
+    )
     if torch.version.cuda is None:
         patches.set(torch.version, "cuda", "12.8")

@@ -26,11 +26,7 @@ def patch_transfers(gpu: ImaginaryGpu, patches: Patches) -> None:
     for function in (_broadcast, _broadcast_coalesced, _gather):
         patches.set(torch._C, function.__name__, partial(function, gpu))
     # into tensors that are there already
-    for name in (
-        "_broadcast_out",
-        "_scatter_out",
-        "_gather_out",
-    ):
+    for name in ("_broadcast_out", "_scatter_out", "_gather_out"):
         patches.set(torch._C, name, lambda source, out, *args: out)
 
     def _scatter(

@@ -174,9 +174,9 @@ def patch_devices(gpu: ImaginaryGpu, patches: Patches) -> None:
     def is_meta(self: Tensor) -> bool:
         return device(self).type == "meta" if enabled() else raw_is_meta(self)
 
-    patches.set(Tensor, "device", property(device))
-    patches.set(Tensor, "is_cuda", property(is_cuda))
-    patches.set(Tensor, "is_meta", property(is_meta))
+    patches.set_all(
+        Tensor, device=property(device), is_cuda=property(is_cuda), is_meta=property(is_meta)
+    )
     _let_scripts_move(gpu, patches)
     context = torch.utils._device.DeviceContext
     real = context.__torch_function__

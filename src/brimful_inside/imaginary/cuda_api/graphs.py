@@ -168,10 +168,13 @@ def patch_graphs(gpu: ImaginaryGpu, patches: Patches) -> None:
             captures.release(ledger, pool.id)
 
     for owner in (cuda, cuda.graphs):
-        patches.set(owner, "CUDAGraph", Graph)
-        patches.set(owner, "graph", graph)
-        patches.set(owner, "graph_pool_handle", captures.new_handle)
-        patches.set(owner, "is_current_stream_capturing", capturing)
+        patches.set_all(
+            owner,
+            CUDAGraph=Graph,
+            graph=graph,
+            graph_pool_handle=captures.new_handle,
+            is_current_stream_capturing=capturing,
+        )
     for owner in (cuda.graphs, torch._C):
         patches.set(owner, "_cuda_isCurrentStreamCapturing", capturing)
     for owner in (cuda, cuda.memory):

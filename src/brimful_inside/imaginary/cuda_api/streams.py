@@ -173,27 +173,27 @@ def patch_streams(gpu: ImaginaryGpu, patches: Patches) -> None:
         streams.select(stream_id, device_index)
 
     for owner in (torch.cuda, torch.cuda.streams):
-        patches.set(owner, "Stream", Stream)
-        patches.set(owner, "Event", Event)
+        patches.set_all(owner, Stream=Stream, Event=Event)
         patches.set_existing(
             owner,
             "ExternalStream",
             lambda pointer, device=None, **kwargs: Stream(device, stream_id=pointer),
         )
-    patches.set(torch.cuda, "current_stream", current)
-    patches.set(torch.cuda, "default_stream", lambda device=None: Stream(device, stream_id=0))
-    patches.set(torch._C, "_cuda_setStream", select)
-    patches.set(
-        torch._C, "_cuda_getCurrentStream", lambda device: (streams.of(device), device, _CUDA_TYPE)
+    patches.set_all(
+        torch.cuda,
+        current_stream=current,
+        default_stream=lambda device=None: Stream(device, stream_id=0),
     )
-    patches.set(torch._C, "_cuda_getCurrentRawStream", streams.of)
-    patches.set(torch._C, "_accelerator_getStream", current)
-    patches.set(
+    patches.set_all(
         torch._C,
-        "_accelerator_setStream",
-        lambda stream: select(stream.stream_id, stream.device_index),
+        _cuda_setStream=select,
+        _cuda_getCurrentStream=lambda device: (streams.of(device), device, _CUDA_TYPE),
+        _cuda_getCurrentRawStream=streams.of,
+        _accelerator_getStream=current,
+        _accelerator_setStream=lambda stream: select(stream.stream_id, stream.device_index),
     )
-    patches.set(
-        torch, "Stream", _AnyDevice("Stream", (), {"real": torch.Stream, "of_card": Stream})
+    patches.set_all(
+        torch,
+        Stream=_AnyDevice("Stream", (), {"real": torch.Stream, "of_card": Stream}),
+        Event=_AnyDevice("Event", (), {"real": torch.Event, "of_card": Event}),
     )
-    patches.set(torch, "Event", _AnyDevice("Event", (), {"real": torch.Event, "of_card": Event}))

@@ -186,13 +186,16 @@ def patch_storages(gpu: ImaginaryGpu, patches: Patches) -> None:
             else torch.UntypedStorage(self.nbytes(), device=wanted)
         )
 
-    patches.set(_Storage, "__new__", staticmethod(new))
-    patches.set(_Storage, "device", property(device))
-    patches.set(_Storage, "is_cuda", property(on_card))
-    patches.set(_Storage, "resize_", resize_)
-    patches.set(_Storage, "copy_", copy_)
-    patches.set(_Storage, "data_ptr", address)
-    patches.set(_Storage, "cuda", cuda)
+    patches.set_all(
+        _Storage,
+        __new__=staticmethod(new),
+        device=property(device),
+        is_cuda=property(on_card),
+        resize_=resize_,
+        copy_=copy_,
+        data_ptr=address,
+        cuda=cuda,
+    )
     _restore_from_files(gpu, patches)
 
 

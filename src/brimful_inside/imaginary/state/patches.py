@@ -25,6 +25,11 @@ class Patches:
         setattr(owner, name, value)
         return None if before is _ABSENT else before
 
+    def set_all(self, owner: Any, **values: Any) -> None:
+        """Put each value at the attribute of its name."""
+        for name, value in values.items():
+            self.set(owner, name, value)
+
     def set_existing(self, owner: Any, name: str, value: Any) -> None:
         """As `set`, where the attribute is there; older and newer versions of torch may lack it."""
         if hasattr(owner, name):
