@@ -6,7 +6,7 @@ and rules: c10/core/AllocatorConfig.h and .cpp, c10/cuda/CUDAAllocatorConfig.h o
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple
 
 MIB = 1 << 20
 LARGE_SEGMENT = 20 * MIB  # kLargeBuffer; `large_segment_size_mb` changes it since 2.10
@@ -111,41 +111,26 @@ def spelled(settings: AllocatorSettings) -> str:
 
 def _setting(key: str, value: str, least: int) -> Dict[str, Any]:
     """The field that ``key:value`` sets; `least`: MiB below which no block may be kept whole."""
-    if key in ("max_split_size_mb", "max_non_split_rounding_mb"):
-        return {key[: -len("_mb")]: _mebibytes(key, value, least)}
-    if key == "large_segment_size_mb":
-        return {"large_segment": _mebibytes(key, value, 11)}  # above kMinLargeAlloc
-    if key == "roundup_power2_divisions":
-        return {key: _divisions(value)}
-    if key == "garbage_collection_threshold":
-        return {key: _share(key, value, one_too=False)}
-    if key == "per_process_memory_fraction":
-        return {"memory_fraction": _share(key, value, one_too=True)}
-    if key == "expandable_segments":
-        if value not in ("True", "False"):
-            raise ValueError("%s:%s must be True or False" % (key, value))
-        return {key: value == "True"}
-    if key == "backend":
-        if value not in ("native", "cudaMallocAsync", "hipMallocAsync"):
-            raise ValueError("backend:%s is neither native nor cudaMallocAsync" % value)
-        return {"native": value == "native"}
-    if key not in WITHOUT_EFFECT:
+    if key in WITHOUT_EFFECT:
+        return {}
+    if key not in _FIELDS:
         raise ValueError("%r is not a setting of PyTorch's caching allocator" % key)
-    return {}
+    field, read = _FIELDS[key]
+    return {field: read(key, value, least)}
 
 
-def _mebibytes(key: str, value: str, at_least: int) -> int:
-    if not value.isdigit() or int(value) < at_least:
-        raise ValueError("%s:%s must be a whole number of at least %d" % (key, value, at_least))
+def _mebibytes(key: str, value: str, least: int) -> int:
+    if not value.isdigit() or int(value) < least:
+        raise ValueError("%s:%s must be a whole number of at least %d" % (key, value, least))
     return int(value) * MIB
 
 
-def _share(key: str, value: str, one_too: bool) -> float:
+def _share(key: str, value: str, least: int) -> float:
     try:
         share = float(value)
     except ValueError:
         share = -1.0
-    if not (0.0 < share < 1.0 or (one_too and share == 1.0)):
+    if not (0.0 < share < 1.0 or (share == 1.0 and key != "garbage_collection_threshold")):
         raise ValueError("%s:%s must lie between 0 and 1" % (key, value))
     return share
 
@@ -157,7 +142,7 @@ def _division(value: str, zero_too: bool) -> int:
     return number
 
 
-def _divisions(value: str) -> Tuple[int, ...]:
+def _divisions(key: str, value: str, least: int) -> Tuple[int, ...]:
     """One number for all sizes, or ``[256:1,512:2,>:8]``: sizes in MiB with the divisions from
     there on."""
     if not value.startswith("["):
@@ -181,3 +166,31 @@ def _divisions(value: str) -> Tuple[int, ...]:
         divisions[at] = count
         last = at
     return tuple(divisions)
+
+
+def _one_of(*words: str) -> Callable[[str, str, int], bool]:
+    """Whether the value is the first of `words`; it has to be one of them."""
+
+    def read(key: str, value: str, least: int) -> bool:
+        if value not in words:
+            raise ValueError("%s:%s must be one of %s" % (key, value, ", ".join(words)))
+        return value == words[0]
+
+    return read
+
+
+# By key: the field of `AllocatorSettings`, and what reads its value.
+_FIELDS: Dict[str, Tuple[str, Callable[[str, str, int], Any]]] = {
+    "max_split_size_mb": ("max_split_size", _mebibytes),
+    "max_non_split_rounding_mb": ("max_non_split_rounding", _mebibytes),
+    # above kMinLargeAlloc
+    "large_segment_size_mb": (
+        "large_segment",
+        lambda key, value, least: _mebibytes(key, value, 11),
+    ),
+    "roundup_power2_divisions": ("roundup_power2_divisions", _divisions),
+    "garbage_collection_threshold": ("garbage_collection_threshold", _share),
+    "per_process_memory_fraction": ("memory_fraction", _share),
+    "expandable_segments": ("expandable_segments", _one_of("True", "False")),
+    "backend": ("native", _one_of("native", "cudaMallocAsync", "hipMallocAsync")),
+}

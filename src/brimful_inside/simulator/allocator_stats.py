@@ -54,16 +54,11 @@ class Scope:
         self.allocated_bytes += size
         self.active_bytes += size
         self.requested_bytes += nbytes
-        if self.active > self.peak_active:
-            self.peak_active = self.active
-        if self.active_bytes > self.peak_active_bytes:
-            self.peak_active_bytes = self.active_bytes
-        if self.allocation > self.peak_allocation:
-            self.peak_allocation = self.allocation
-        if self.allocated_bytes > self.peak_allocated_bytes:
-            self.peak_allocated_bytes = self.allocated_bytes
-        if self.requested_bytes > self.peak_requested_bytes:
-            self.peak_requested_bytes = self.requested_bytes
+        self.peak_active = max(self.peak_active, self.active)
+        self.peak_active_bytes = max(self.peak_active_bytes, self.active_bytes)
+        self.peak_allocation = max(self.peak_allocation, self.allocation)
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        self.peak_requested_bytes = max(self.peak_requested_bytes, self.requested_bytes)
 
     def end(self, size: int) -> None:
         """A block is allocated no more."""
@@ -86,22 +81,19 @@ class Scope:
         smaller."""
         self.inactive_split += blocks
         self.inactive_split_bytes += size
-        if blocks < 0:
-            self.freed_inactive_split -= blocks
-        elif self.inactive_split > self.peak_inactive_split:
-            self.peak_inactive_split = self.inactive_split
-        if size < 0:
-            self.freed_inactive_split_bytes -= size
-        elif self.inactive_split_bytes > self.peak_inactive_split_bytes:
-            self.peak_inactive_split_bytes = self.inactive_split_bytes
+        self.freed_inactive_split -= min(0, blocks)
+        self.freed_inactive_split_bytes -= min(0, size)
+        self.peak_inactive_split = max(self.peak_inactive_split, self.inactive_split)
+        self.peak_inactive_split_bytes = max(
+            self.peak_inactive_split_bytes, self.inactive_split_bytes
+        )
 
     def reserve(self, nbytes: int, segments: int) -> None:
         """Memory comes from the card, or goes back to it (below 0)."""
         self.reserved_bytes += nbytes
         self.segment += segments
-        if nbytes < 0:
-            self.freed_reserved_bytes -= nbytes
-            self.freed_segment -= segments
+        self.freed_reserved_bytes -= min(0, nbytes)
+        self.freed_segment -= min(0, segments)
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
         self.peak_segment = max(self.peak_segment, self.segment)
 

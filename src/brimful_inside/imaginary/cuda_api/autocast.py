@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch._library.custom_ops import OPDEFS
 
-from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.device import ImaginaryGpu, call_plainly
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import C, Tensor, autocast_on, is_meta, tensors_in
 
@@ -173,10 +173,6 @@ def _eligible(tensor: Tensor) -> bool:
     return is_meta(tensor) and tensor.is_floating_point() and tensor.dtype != torch.float64
 
 
-def _plain(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    return func(*args, **kwargs)
-
-
 def _cast_to(dtype_of: Callable[[Tuple, Dict[str, Any]], torch.dtype], inner: Handler) -> Handler:
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         if not autocast_on():
@@ -271,7 +267,7 @@ def handlers_under_autocast(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
     for names, wrap in wrappers:
         for name in names:
             for func in _called(name):
-                result[func] = wrap(table.get(func, _plain))
+                result[func] = wrap(table.get(func, call_plainly))
     return result
 
 
@@ -284,11 +280,11 @@ def of_library(func: Any) -> Optional[Handler]:
     definition = OPDEFS.get(packet._qualified_op_name)
     # by torch.library.register_autocast
     dtype = definition._autocast_dtype.get("cuda") if definition is not None else None
-    return None if dtype is None else _cast_to(lambda args, kwargs: dtype, _plain)
+    return None if dtype is None else _cast_to(lambda args, kwargs: dtype, call_plainly)
 
 
 def _float32_and_back(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    result = _cast_to(lambda args, kwargs: torch.float32, _plain)(gpu, func, args, kwargs)
+    result = _cast_to(lambda args, kwargs: torch.float32, call_plainly)(gpu, func, args, kwargs)
     if not autocast_on() or not is_meta(args[0]):
         return result
     if isinstance(result, tuple):

@@ -23,44 +23,46 @@ from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import spelled
 
 
-class _DeviceProperties:
+class _DeviceProperties(types.SimpleNamespace):
     """What torch.cuda.get_device_properties answers."""
 
     def __init__(self, gpu: ImaginaryGpu):
-        card = gpu.card
-        self.name = card.name
-        self.major, self.minor = card.capability[0], card.capability[1]
-        self.total_memory = card.total_bytes
-        self.multi_processor_count = card.multiprocessors
-        self.is_integrated = self.is_multi_gpu_board = 0
-        self.warp_size = 32
-        self.max_threads_per_multi_processor = (
-            1536 if (self.major, self.minor) in ((8, 6), (8, 9), (12, 0)) else 2048
+        card, machine = gpu.card, gpu.machine
+        major, minor = card.capability
+        super().__init__(
+            name=card.name,
+            gcnArchName=card.name,
+            uuid="00000000-0000-0000-0000-000000000000",
+            major=AskedNumber(machine, 0) if machine.alike else major,
+            minor=AskedNumber(machine, 1) if machine.alike else minor,
+            total_memory=card.total_bytes,
+            multi_processor_count=card.multiprocessors,
+            max_threads_per_multi_processor=2048
+            if (major, minor) not in ((8, 6), (8, 9), (12, 0))
+            else 1536,
+            max_threads_per_block=1024,
+            regs_per_multiprocessor=65536,
+            shared_memory_per_block=48 << 10,
+            shared_memory_per_block_optin={7: 96, 8: 99 if minor else 163}.get(major, 227) << 10,
+            L2_cache_size=40 << 20,
+            warp_size=32,
+            **dict.fromkeys(("is_integrated", "is_multi_gpu_board"), 0),
+            **dict.fromkeys(("pci_bus_id", "pci_device_id", "pci_domain_id"), 0),
         )
-        self.max_threads_per_block = 1024
-        self.regs_per_multiprocessor = 65536
-        self.shared_memory_per_block = 48 << 10
-        self.shared_memory_per_block_optin = {7: 96, 8: 99 if self.minor else 163}.get(
-            self.major, 227
-        ) << 10
-        self.L2_cache_size = 40 << 20
-        self.gcnArchName = card.name
-        self.uuid = "00000000-0000-0000-0000-000000000000"
-        self.pci_bus_id = self.pci_device_id = self.pci_domain_id = 0
-        if gpu.machine.alike:
-            self.major, self.minor = AskedNumber(gpu.machine, 0), AskedNumber(gpu.machine, 1)
+
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        values = (
-            self.name,
-            self.major,
-            self.minor,
-            self.total_memory >> 20,
-            self.multi_processor_count,
-        )
         return (
             "_CudaDeviceProperties(name='%s', major=%d, minor=%d, total_memory=%dMB, "
-            "multi_processor_count=%d)" % values
+            "multi_processor_count=%d)"
+            % (
+                self.name,
+                self.major,
+                self.minor,
+                self.total_memory >> 20,
+                self.multi_processor_count,
+            )
         )
 
 
@@ -147,7 +149,9 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
     ):
         patches.set_existing(cuda, name, lambda device=None: 0)
     patches.set_existing(
-        cuda, "device_memory_used", lambda device=None: _used_bytes(*gpu.memory_info(device))
+        cuda,
+        "device_memory_used",
+        lambda device=None: gpu.card.total_bytes - gpu.memory_info(device)[0],
     )
     patches.set(cuda.nvtx, "_nvtx", _NoMarks())
     patches.set_all(
@@ -155,10 +159,6 @@ def _patch_python(gpu: ImaginaryGpu, cuda: Any, patches: Patches) -> None:
         __enter__=lambda self: self,
         __exit__=lambda self, *error: None,
     )
-
-
-def _used_bytes(free: int, total: int) -> int:
-    return total - free
 
 
 def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:

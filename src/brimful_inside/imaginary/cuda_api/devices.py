@@ -203,18 +203,6 @@ def _device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
     return device
 
 
-def _is_cuda(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
-    return gpu.is_imaginary(args[0])
-
-
-def _is_meta(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
-    return is_meta(args[0]) and not gpu.is_imaginary(args[0])
-
-
-def _get_device(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> int:
-    return gpu.device_of(args[0]).index if gpu.is_imaginary(args[0]) else func(*args)
-
-
 def _to(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """to(device, dtype, non_blocking, copy), to(other, non_blocking, copy), to(dtype, ...)."""
     target = args[1] if len(args) > 1 else kwargs.get("device")
@@ -296,10 +284,6 @@ def _pin_memory(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
     return gpu.pinned.pin(args[0])
 
 
-def _is_pinned(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> bool:
-    return gpu.pinned.is_pinned(args[0])
-
-
 def _record_stream(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
     """The allocator keeps the block until the other stream is through with it
     (`Ledger.record_stream`)."""
@@ -329,18 +313,25 @@ def _generator_free(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
 def handlers() -> Dict[Any, Callable]:
     table: Dict[Any, Callable] = {
         TensorBase.device.__get__: _device,
-        TensorBase.is_cuda.__get__: _is_cuda,
-        TensorBase.is_meta.__get__: _is_meta,
+        TensorBase.is_cuda.__get__: lambda gpu, func, args, kwargs: gpu.is_imaginary(args[0]),
+        TensorBase.is_meta.__get__: lambda gpu, func, args, kwargs: (
+            is_meta(args[0]) and not gpu.is_imaginary(args[0])
+        ),
         **dict.fromkeys((torch.device, C._nn._parse_to), _number_as_card),
         TensorBase.data.__set__: _set_data,
         torch._has_compatible_shallow_copy_type: _shallow_copy_fits,
-        **dict.fromkeys((Tensor.get_device, torch.get_device), _get_device),
+        **dict.fromkeys(
+            (Tensor.get_device, torch.get_device),
+            lambda gpu, func, args, kwargs: (
+                gpu.device_of(args[0]).index if gpu.is_imaginary(args[0]) else func(*args)
+            ),
+        ),
         Tensor.to: _to,
         Tensor.cuda: _cuda,
         Tensor.type: _type,
         Tensor.new_tensor: _new_tensor,
         Tensor.pin_memory: _pin_memory,
-        Tensor.is_pinned: _is_pinned,
+        Tensor.is_pinned: lambda gpu, func, args, kwargs: gpu.pinned.is_pinned(args[0]),
         Tensor.record_stream: _record_stream,
     }
     filling = (

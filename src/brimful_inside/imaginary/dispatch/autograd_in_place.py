@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.device import ImaginaryGpu, call_plainly
 from brimful_inside.imaginary.state.tensors import C, Tensor, TensorBase, aten, is_meta
 
 Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
@@ -135,17 +135,16 @@ def _sum(inner: Handler) -> Handler:
 
 
 def _is_gradient_sum(args: Tuple) -> bool:
-    if (
-        len(args) != 2
-        or not isinstance(args[1], Tensor)
-        or not is_meta(args[0])
-        or not is_meta(args[1])
-    ):
-        return False
-    if args[0].shape != args[1].shape or args[0].dtype != args[1].dtype:
-        return False
     node = C._current_autograd_node()
-    return node is None or not node.name().startswith(_ADDS)
+    return (
+        len(args) == 2
+        and isinstance(args[1], Tensor)
+        and is_meta(args[0])
+        and is_meta(args[1])
+        and args[0].shape == args[1].shape
+        and args[0].dtype == args[1].dtype
+        and (node is None or not node.name().startswith(_ADDS))
+    )
 
 
 def _filled(inner: Handler) -> Handler:
@@ -161,10 +160,6 @@ def _filled(inner: Handler) -> Handler:
     return handler
 
 
-def _plain(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    return func(*args, **kwargs)
-
-
 def accumulating_in_place(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
     """`table` with the engine's sums and its formulas' writes in place."""
     if (
@@ -174,7 +169,7 @@ def accumulating_in_place(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
     ):
         return table
     changed = dict(table)
-    changed[aten.add.Tensor] = _sum(table.get(aten.add.Tensor, _plain))
+    changed[aten.add.Tensor] = _sum(table.get(aten.add.Tensor, call_plainly))
     for func in _FILLS:
-        changed[func] = _filled(table.get(func, _plain))
+        changed[func] = _filled(table.get(func, call_plainly))
     return changed

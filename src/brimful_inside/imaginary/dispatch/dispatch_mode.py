@@ -24,7 +24,7 @@ from brimful_inside.imaginary.state.errors import Unsupported, different_devices
 from brimful_inside.imaginary.state.known_values import follows
 from brimful_inside.imaginary.state.ledger import Ledger
 from brimful_inside.imaginary.state.mask_bounds import RULES
-from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, is_meta, tensors_in
+from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, empty, is_meta, tensors_in
 from brimful_inside.simulator.workspaces import bytes_of
 
 SHAPES = shape_handlers()  # that tell the shapes of results and nothing else
@@ -438,10 +438,6 @@ def _ctc_loss(
     return log_probs.new_empty(batch), alphas
 
 
-def _ctc_loss_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    return torch.empty_like(args[1], memory_format=torch.contiguous_format)
-
-
 def _foreach_copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
     for target, source in zip(args[0], args[1]):
         _copy_(gpu, aten.copy_.default, (target, source), {})
@@ -458,6 +454,7 @@ def handlers() -> Dict[Any, Callable]:
         aten._foreach_copy_.default: _foreach_copy_,
         **dict.fromkeys((aten._ctc_loss.default, aten._ctc_loss.Tensor), _ctc_loss),
         **dict.fromkeys(
-            (aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor), _ctc_loss_backward
+            (aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor),
+            lambda gpu, func, args, kwargs: empty(args[1].shape, args[1].dtype),
         ),
     }

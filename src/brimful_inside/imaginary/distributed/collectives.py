@@ -27,7 +27,7 @@ import torch
 from torch._C._distributed_c10d import ProcessGroup, Work, _resolve_process_group
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.tensors import META, Tensor, aten, like
+from brimful_inside.imaginary.state.tensors import Tensor, aten, empty, like
 from brimful_inside.simulator.roofline import COLLECTIVE, PEER, over_links
 
 _NAMES = (
@@ -174,14 +174,10 @@ def _note_group(gpu: ImaginaryGpu, group: Any) -> None:
 # --- functional ---
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
-
-
 def _gathered(tensor: Tensor, ranks: int) -> Tensor:
     shape = list(tensor.shape) or [1]
     shape[0] *= ranks
-    return torch.empty(shape, dtype=tensor.dtype, device=META)
+    return empty(shape, tensor.dtype)
 
 
 def _scattered(tensor: Tensor, ranks: int) -> Tensor:
@@ -190,13 +186,11 @@ def _scattered(tensor: Tensor, ranks: int) -> Tensor:
             "input dimension 0 (%d) must be a multiple of the group's size %d"
             % (tensor.shape[0], ranks)
         )
-    return torch.empty(
-        (tensor.shape[0] // ranks, *tensor.shape[1:]), dtype=tensor.dtype, device=META
-    )
+    return empty((tensor.shape[0] // ranks, *tensor.shape[1:]), tensor.dtype)
 
 
 def _exchanged(tensor: Tensor, output_sizes: Sequence[int]) -> Tensor:
-    return torch.empty((sum(output_sizes), *tensor.shape[1:]), dtype=tensor.dtype, device=META)
+    return empty((sum(output_sizes), *tensor.shape[1:]), tensor.dtype)
 
 
 def _making(make: Callable[..., Tensor], argument: Optional[int] = None) -> Callable:
@@ -255,11 +249,15 @@ def _shard_dim_alltoall(
     nbytes = tensor.numel() * tensor.element_size()
     gpu.ledger.pass_by((nbytes, nbytes), "_dtensor::shard_dim_alltoall")
     _note_bytes(gpu, "alltoall", tensor, ranks, PEER)
-    return torch.empty(shape, dtype=tensor.dtype, device=META)
+    return empty(shape, tensor.dtype)
 
 
 _FUNCTIONAL: Dict[Callable, Sequence[str]] = {
-    _making(_copy): ("all_reduce", "broadcast", "all_reduce_coalesced"),
+    _making(lambda tensor: empty(tensor.shape, tensor.dtype)): (
+        "all_reduce",
+        "broadcast",
+        "all_reduce_coalesced",
+    ),
     _making(_gathered, 1): ("all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
     _making(_scattered, 2): ("reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"),
     _making(_exchanged, 1): ("all_to_all_single",),
@@ -284,7 +282,7 @@ def _per_channel(tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
     """One number for each channel of `tensor`; statistics of half types are kept in float32."""
     if dtype is None:
         dtype = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
-    return torch.empty(tensor.shape[1], dtype=dtype, device=META)
+    return empty(tensor.shape[1], dtype)
 
 
 def _statistics(

@@ -84,12 +84,10 @@ def _dense(call: Call, takes_groups: bool = True) -> bool:
     takes_groups: whether one head of key and value may serve several of the query
     (check_batch_size_and_num_heads_dense)."""
     query, key, value = call[:3]
-    if not query.dim() == key.dim() == value.dim() == 4:
-        return False
-    if not query.shape[0] == key.shape[0] == value.shape[0] or 0 in (
-        query.shape[2],
-        key.shape[2],
-        value.shape[2],
+    if (
+        not query.dim() == key.dim() == value.dim() == 4
+        or not query.shape[0] == key.shape[0] == value.shape[0]
+        or 0 in (query.shape[2], key.shape[2], value.shape[2])
     ):
         return False
     heads = query.shape[1], key.shape[1], value.shape[1]
@@ -111,22 +109,19 @@ def _low_precision(call: Call, capability: Tuple[int, int]) -> bool:
 
 
 def _flash_fits(call: Call, capability: Tuple[int, int]) -> bool:
-    if not torch._C._get_flash_sdp_enabled() or capability < (8, 0) or call.attn_mask is not None:
-        return False
-    if (
-        not _low_precision(call, capability)
-        or not _dense(call)
-        or not _last_dim_is_dense(call, ignore_singleton=True)
-    ):
-        return False
     size = call.query.shape[-1]
-    if not size == call.key.shape[-1] == call.value.shape[-1] or size > 256:
-        return False
-    if call.is_causal and call.query.shape[-2] != call.key.shape[-2]:
-        return False
     small_cache = (8, 6) <= capability <= (8, 9) or capability[0] == 12
-    return not (
-        call.needs_grad and small_cache and size > 192 and (call.dropout_p > 0 or size <= 224)
+    too_wide = call.needs_grad and small_cache and size > 192
+    return (
+        torch._C._get_flash_sdp_enabled()
+        and capability >= (8, 0)
+        and call.attn_mask is None
+        and _low_precision(call, capability)
+        and _dense(call)
+        and _last_dim_is_dense(call, ignore_singleton=True)
+        and size == call.key.shape[-1] == call.value.shape[-1] <= 256
+        and not (call.is_causal and call.query.shape[-2] != call.key.shape[-2])
+        and not (too_wide and (call.dropout_p > 0 or size <= 224))
     )
 
 
@@ -139,47 +134,35 @@ def _alignment(call: Call, capability: Tuple[int, int]) -> int:
 
 
 def _efficient_fits(call: Call, capability: Tuple[int, int]) -> bool:
-    if not torch._C._get_mem_efficient_sdp_enabled() or capability < (5, 0):
-        return False
-    if not _dense(call, RELEASE >= SINGLE_HEAD_SINCE) or not _last_dim_is_dense(
-        call, ignore_singleton=False
-    ):
-        return False
-    dtypes = (
-        (torch.float16, torch.float32, torch.bfloat16)
-        if capability[0] >= 8
-        else (torch.float16, torch.float32)
-    )
-    if call.query.dtype not in dtypes or not call.query.dtype == call.key.dtype == call.value.dtype:
-        return False
+    dtypes = (torch.float16, torch.float32, *([torch.bfloat16] if capability[0] >= 8 else []))
     alignment = _alignment(call, capability)
     size = call.query.shape[-1]
     return (
-        size == call.key.shape[-1]
-        and size % alignment == 0
-        and call.value.shape[-1] % alignment == 0
+        torch._C._get_mem_efficient_sdp_enabled()
+        and capability >= (5, 0)
+        and _dense(call, RELEASE >= SINGLE_HEAD_SINCE)
+        and _last_dim_is_dense(call, ignore_singleton=False)
+        and call.query.dtype in dtypes
+        and call.query.dtype == call.key.dtype == call.value.dtype
+        and size == call.key.shape[-1]
+        and size % alignment == call.value.shape[-1] % alignment == 0
         and size > 0
     )
 
 
 def _cudnn_fits(call: Call, capability: Tuple[int, int]) -> bool:
-    if (
-        not torch._C._get_cudnn_sdp_enabled()
-        or capability < (8, 0)
-        or torch.are_deterministic_algorithms_enabled()
-    ):
-        return False
-    if (
-        not _low_precision(call, capability)
-        or not _dense(call)
-        or not _last_dim_is_dense(call, ignore_singleton=True)
-    ):
-        return False
-    if call.dropout_p * 16 != math.floor(call.dropout_p * 16) or call.key.shape[2] == 1:
-        return False
-    if call.dropout_p and call.query.shape[2] == 1:
-        return False
-    return all(t.shape[-1] <= 128 and t.shape[-1] % 8 == 0 for t in (call.query, call.value))
+    return (
+        torch._C._get_cudnn_sdp_enabled()
+        and capability >= (8, 0)
+        and not torch.are_deterministic_algorithms_enabled()
+        and _low_precision(call, capability)
+        and _dense(call)
+        and _last_dim_is_dense(call, ignore_singleton=True)
+        and call.dropout_p * 16 == math.floor(call.dropout_p * 16)
+        and call.key.shape[2] != 1
+        and not (call.dropout_p and call.query.shape[2] == 1)
+        and all(t.shape[-1] <= 128 and t.shape[-1] % 8 == 0 for t in (call.query, call.value))
+    )
 
 
 _FITS: Dict[int, Callable[[Call, Tuple[int, int]], bool]] = {
@@ -304,11 +287,8 @@ def _math(call: Call) -> Tensor:
     weights = torch.matmul(query, key.transpose(-2, -1) * factor)
     if mask is not None:
         weights.add_(mask.to(weights.dtype))
-    weights = (
-        torch._safe_softmax(weights, -1)
-        if hasattr(torch, "_safe_softmax")
-        else torch.softmax(weights, -1)
-    )
+    softmax = getattr(torch, "_safe_softmax", torch.softmax)  # 2.4 has the plain one alone
+    weights = softmax(weights, -1)
     if call.dropout_p > 0:
         weights = torch.native_dropout(weights, call.dropout_p, True)[0]
     return torch.matmul(weights, value).to(dtype)

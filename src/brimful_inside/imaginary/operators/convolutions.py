@@ -132,18 +132,9 @@ class Convolution(NamedTuple):
         given: Sequence[Any],
     ) -> Convolution:
         """`given`: stride, padding, dilation, transposed, the output's padding, groups."""
-        stride, padding, dilation, transposed, _, groups = given
-        sizes = tuple(stride), tuple(padding), tuple(dilation)
-        return cls(
-            operation,
-            tensor,
-            weight,
-            output,
-            layout_of(tensor, weight),
-            *sizes,
-            bool(transposed),
-            int(groups),
-        )
+        sizes = map(tuple, given[:3])
+        layout, switches = layout_of(tensor, weight), (bool(given[3]), int(given[5]))
+        return cls(operation, tensor, weight, output, layout, *sizes, *switches)
 
 
 def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -267,12 +258,14 @@ def _is_pytorchs_own(convolution: Convolution) -> bool:
     """Whether PyTorch has a kernel of its own for it: a group for each channel (Convolution.cpp,
     use_cudnn_depthwise)."""
     _, tensor, weight, _, layout, stride, _, dilation, transposed, groups = convolution
-    if transposed or groups == 1 or tensor.shape[1] != groups or weight.shape[0] % groups:
-        return False
-    if layout != torch.contiguous_format:
-        return False
+    by_channel = groups > 1 and tensor.shape[1] == groups and not weight.shape[0] % groups
     plain = tensor.dim() == 4 and len(set(stride)) == 1 and set(dilation) == {1} and groups >= 32
-    return not (tensor.dtype in _HALVES and plain)
+    return (
+        by_channel
+        and not transposed
+        and layout == torch.contiguous_format
+        and not (tensor.dtype in _HALVES and plain)
+    )
 
 
 def _converts(gpu: ImaginaryGpu, convolution: Convolution) -> bool:

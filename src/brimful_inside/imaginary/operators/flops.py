@@ -77,13 +77,7 @@ def total(value: Any) -> int:
 
 def plain(args: Sequence[Any], out: Any) -> int:
     """Bytes of an operation that reads what it is given and writes what it gives."""
-    nbytes = total(out)
-    for arg in args:
-        if isinstance(arg, Tensor):
-            nbytes += _nbytes(arg)
-        elif isinstance(arg, (list, tuple)):
-            nbytes += total(arg)
-    return nbytes
+    return total(out) + total(args)
 
 
 _FIXED = {torch.float64: "fp64", torch.complex128: "fp64", torch.int8: "int8"}
@@ -317,20 +311,6 @@ def _copies(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Clas
     return [("link", 0, nbytes, 1, ()), ("sync", 0, 0, 0, ())]
 
 
-def _waits(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
-    """A value goes to the host, which waits for it."""
-    return [("link", 0, 8, 1, ()), ("sync", 0, 0, 0, ())]
-
-
-def _softmax_backward(
-    args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes
-) -> List[Part]:
-    """Gradient times output first, as a tensor of its own; then a kernel that reads that and the
-    output (cuda/SoftMax.cu)."""
-    grad, output = args[:2]
-    return [("memory", 0, 3 * _nbytes(grad) + 2 * _nbytes(output) + total(out), 2, ())]
-
-
 # --- lists of tensors ---
 
 # cuda/MultiTensorApply.cuh: chunks of so many elements; a launch takes so many tensors (by the
@@ -392,12 +372,6 @@ def _fused(writes: int) -> Cost:
         return [("memory", 0, sum(sizes) * width, list_launches(sizes, len(lists)), ())]
 
     return cost
-
-
-def _norms(args: Sequence[Any], kwargs: Dict[str, Any], out: Any, classes: Classes) -> List[Part]:
-    """Partial sums of each chunk, then of each tensor (cuda/ForeachReduceOp.cu)."""
-    sizes = [tensor.numel() for tensor in args[0]]
-    return [("memory", 0, total(args[0]), list_launches(sizes, 1) + 1, ())]
 
 
 _LISTS = _lists()
@@ -464,28 +438,37 @@ COSTS: Dict[str, Cost] = {
         _SCATTERS,
     ),
     **dict.fromkeys(("copy_", "_to_copy", "copy"), _copies),
-    **dict.fromkeys(("_local_scalar_dense", "equal"), _waits),
+    # A value goes to the host, which waits for it.
+    **dict.fromkeys(
+        ("_local_scalar_dense", "equal"),
+        lambda args, kwargs, out, classes: [("link", 0, 8, 1, ()), ("sync", 0, 0, 0, ())],
+    ),
     **dict.fromkeys(
         ("sort", "argsort", "msort", "unique", "_unique2", "unique_consecutive"), _sort
     ),
-    "_softmax_backward_data": _softmax_backward,
+    # Gradient times output first, as a tensor of its own; then a kernel that reads that and the
+    # output (cuda/SoftMax.cu).
+    "_softmax_backward_data": _memory(
+        lambda args, out: 3 * _nbytes(args[0]) + 2 * _nbytes(args[1]) + total(out), 2
+    ),
     "topk": _passes(4, 5),
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), _passes(2, 3)),
     "nll_loss2d_backward": _passes(1, 2, 1),
     **dict.fromkeys(("_fused_adam_", "_fused_adamw_"), _fused(3)),
     **dict.fromkeys(("_fused_sgd_", "_fused_adagrad_"), _fused(2)),
     "_foreach_copy_": _LISTS,
-    "_foreach_norm": _norms,
+    # Partial sums of each chunk, then of each tensor (cuda/ForeachReduceOp.cu).
+    "_foreach_norm": lambda args, kwargs, out, classes: [
+        ("memory", 0, total(args[0]), list_launches([each.numel() for each in args[0]], 1) + 1, ())
+    ],
     "_amp_foreach_non_finite_check_and_unscale_": _lists(1),
 }
 
 
 def cost_of(short: str) -> Optional[Cost]:
     """The entry for an operation; None: it is `plain`."""
-    found = COSTS.get(short)
-    if found is None and short.startswith(("_foreach_", "_fused_", "_amp_foreach_")):
-        return _LISTS
-    return found
+    of_lists = short.startswith(("_foreach_", "_fused_", "_amp_foreach_"))
+    return COSTS.get(short, _LISTS if of_lists else None)
 
 
 def kernels_of(

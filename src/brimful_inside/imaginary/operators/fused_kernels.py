@@ -20,7 +20,16 @@ from brimful_inside.imaginary.operators.temporaries import (
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, autocast_on, is_meta, like
+from brimful_inside.imaginary.state.tensors import (
+    META,
+    C,
+    Tensor,
+    aten,
+    autocast_on,
+    empty,
+    is_meta,
+    like,
+)
 
 # --- functions ---
 
@@ -153,10 +162,6 @@ def function_handlers() -> Dict[Any, Callable]:
 # --- operations ---
 
 
-def _contiguous_like(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=META)
-
-
 def _rms_norm(
     tensor: Tensor, shape: Sequence[int], weight: Optional[Tensor], eps: Optional[float]
 ) -> Tuple[Tensor, Tensor]:
@@ -164,7 +169,7 @@ def _rms_norm(
     types."""
     rows = (*tensor.shape[: tensor.dim() - len(shape)], *[1] * len(shape))
     dtype = torch.float32 if tensor.element_size() == 2 else tensor.dtype
-    return _contiguous_like(tensor), torch.empty(rows, dtype=dtype, device=META)
+    return empty(tensor.shape, tensor.dtype), torch.empty(rows, dtype=dtype, device=META)
 
 
 def _rms_norm_backward(
@@ -175,8 +180,8 @@ def _rms_norm_backward(
     weight: Optional[Tensor],
     mask: Sequence[bool],
 ) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-    of_weight = _contiguous_like(weight) if mask[1] and weight is not None else None
-    return _contiguous_like(tensor) if mask[0] else None, of_weight
+    of_weight = empty(weight.shape, weight.dtype) if mask[1] and weight is not None else None
+    return empty(tensor.shape, tensor.dtype) if mask[0] else None, of_weight
 
 
 # By ATen's name: taken apart in C++ unless the meta device has a kernel for them. Not all are in
@@ -223,7 +228,7 @@ def _binary_cross_entropy(
 
 
 def _like_argument(at: int) -> Callable:
-    return lambda gpu, func, args, kwargs: _contiguous_like(args[at])
+    return lambda gpu, func, args, kwargs: empty(args[at].shape, args[at].dtype)
 
 
 def _native_attention(
@@ -242,7 +247,7 @@ def _native_attention(
         if averaged
         else (batch, heads, length, length)
     )
-    return _contiguous_like(query), torch.empty(shape, dtype=query.dtype, device=META)
+    return empty(query.shape, query.dtype), torch.empty(shape, dtype=query.dtype, device=META)
 
 
 # Of the fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention: 2.6 has no shapes for

@@ -23,10 +23,6 @@ def _numpy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
     return func(*args, **kwargs)
 
 
-def _tolist(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    return gpu.read(args[0]).tolist() if gpu.is_imaginary(args[0]) else func(*args)
-
-
 def _data_ptr(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> int:
     """The block's address in the allocator, so that tensors that share memory show it."""
     tensor = args[0]
@@ -45,10 +41,6 @@ def _allclose(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
     return func(*args, **kwargs)
 
 
-def _is_finite(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    return gpu.mark_true(func(*args, **kwargs))
-
-
 def _still_true(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """all(), any() and the like of what is known to be true is true."""
     out = func(*args, **kwargs)
@@ -65,10 +57,15 @@ def _still_true(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
 def handlers() -> Dict[Any, Callable]:
     table: Dict[Any, Callable] = {
         Tensor.numpy: _numpy,
-        Tensor.tolist: _tolist,
+        Tensor.tolist: lambda gpu, func, args, kwargs: (
+            gpu.read(args[0]).tolist() if gpu.is_imaginary(args[0]) else func(*args)
+        ),
         Tensor.data_ptr: _data_ptr,
         **dict.fromkeys((torch.allclose, Tensor.allclose), _allclose),
-        **dict.fromkeys((torch.isfinite, Tensor.isfinite), _is_finite),
+        **dict.fromkeys(
+            (torch.isfinite, Tensor.isfinite),
+            lambda gpu, func, args, kwargs: gpu.mark_true(func(*args, **kwargs)),
+        ),
     }
     for name in ("all", "any", "squeeze", "reshape", "view"):
         table[getattr(Tensor, name)] = _still_true

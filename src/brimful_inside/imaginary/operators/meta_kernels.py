@@ -14,11 +14,11 @@ import torch
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import (
-    META,
     C,
     Tensor,
     aten,
     broadcast,
+    empty,
     in_its_order,
     is_meta,
     keeps_order,
@@ -35,14 +35,6 @@ def itself(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
     return args[0]
 
 
-def _like_first(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    return like(args[0])
-
-
-def _empty(shape: Any, dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device=META)
-
-
 def _batch_norm(
     gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 ) -> Tuple[Tensor, ...]:
@@ -50,7 +42,7 @@ def _batch_norm(
     kept in training alone."""
     tensor, channels = args[0], args[0].shape[1] if args[5] else 0
     dtype = torch.float32 if tensor.element_size() == 2 else tensor.dtype  # acc_type
-    return like(tensor), _empty(channels, dtype), _empty(channels, dtype)
+    return like(tensor), empty(channels, dtype), empty(channels, dtype)
 
 
 def _batch_norm_backward(
@@ -58,7 +50,7 @@ def _batch_norm_backward(
 ) -> Tuple[Optional[Tensor], ...]:
     tensor, weight, mask = args[1], args[2], args[9]
     dtype = weight.dtype if weight is not None else tensor.dtype
-    of_weight = [_empty(tensor.shape[1], dtype) if wanted else None for wanted in mask[1:]]
+    of_weight = [empty(tensor.shape[1], dtype) if wanted else None for wanted in mask[1:]]
     return (like(tensor) if mask[0] else None, *of_weight)
 
 
@@ -69,7 +61,7 @@ def _layer_norm_backward(
     grads = [
         like(p) if wanted and p is not None else None for p, wanted in zip((weight, bias), mask[1:])
     ]
-    return (_empty(tensor.shape, tensor.dtype) if mask[0] else None, *grads)
+    return (empty(tensor.shape, tensor.dtype) if mask[0] else None, *grads)
 
 
 def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -79,7 +71,7 @@ def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
     if not first.is_floating_point() or not is_meta(first) or not keeps_order(first):
         return gpu.remembered.run(gpu, func, args, kwargs, None)
     if type(second) in (int, float):
-        return _empty(first.shape, first.dtype)
+        return empty(first.shape, first.dtype)
     if (
         not isinstance(second, Tensor)
         or not second.is_floating_point()
@@ -89,7 +81,7 @@ def _binary(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -
         return gpu.remembered.run(gpu, func, args, kwargs, None)
     dtype = first.dtype if first.dtype == second.dtype else torch.result_type(first, second)
     shape = first.shape if first.shape == second.shape else broadcast(first.shape, second.shape)
-    return _empty(shape, dtype)
+    return empty(shape, dtype)
 
 
 def _reduction(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
@@ -112,7 +104,7 @@ def _reduction(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
         for at, size in enumerate(tensor.shape)
         if keeps or at not in reduced
     ]
-    return _empty(shape, dtype)
+    return empty(shape, dtype)
 
 
 def _each(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
@@ -151,7 +143,7 @@ def _cat(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> T
             or other.shape[:dim] + other.shape[dim + 1 :] != rest
         ):
             return func(*args, **kwargs)
-    return _empty(
+    return empty(
         (*first.shape[:dim], sum(t.shape[dim] for t in tensors), *first.shape[dim + 1 :]),
         first.dtype,
     )
@@ -161,14 +153,10 @@ def _flash(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) ->
     query, key = args[:2]
     if torch_release(torch.__version__) < FLASH_KEEPS_TWO_SINCE or (len(args) > 5 and args[5]):
         return func(*args, **kwargs)
-    sums = _empty(query.shape[:3], torch.float32)
-    random = _empty((2,), torch.uint64), _empty((), torch.uint64)
+    sums = empty(query.shape[:3], torch.float32)
+    random = empty((2,), torch.uint64), empty((), torch.uint64)
     out = in_its_order(query)
-    return out, sums, None, None, query.shape[2], key.shape[2], *random, _empty((0,), query.dtype)
-
-
-def _flash_backward(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    return tuple(in_its_order(tensor) for tensor in args[1:4])
+    return out, sums, None, None, query.shape[2], key.shape[2], *random, empty((0,), query.dtype)
 
 
 _LISTS_OF_THEIR_OWN = (
@@ -183,7 +171,9 @@ _OF_DEFAULT: Dict[str, Handler] = {
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
     "native_layer_norm_backward": _layer_norm_backward,
-    **dict.fromkeys(("silu_backward", "_sample_dirichlet"), _like_first),
+    **dict.fromkeys(
+        ("silu_backward", "_sample_dirichlet"), lambda gpu, func, args, kwargs: like(args[0])
+    ),
     "cat": _cat,
     **dict.fromkeys(
         ("clamp_", "clamp_min_", "clamp_max_", "leaky_relu_", "elu_", "hardtanh_"), _unchanged
@@ -192,7 +182,9 @@ _OF_DEFAULT: Dict[str, Handler] = {
         ("normal_", "uniform_", "exponential_", "log_normal_", "cauchy_", "geometric_"), itself
     ),
     "_scaled_dot_product_flash_attention": _flash,
-    "_scaled_dot_product_flash_attention_backward": _flash_backward,
+    "_scaled_dot_product_flash_attention_backward": lambda gpu, func, args, kwargs: tuple(
+        in_its_order(tensor) for tensor in args[1:4]
+    ),
 }
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import META, Tensor, aten, autocast_on, is_meta
+from brimful_inside.imaginary.state.tensors import META, Tensor, aten, autocast_on, empty, is_meta
 from brimful_inside.simulator.workspaces import bytes_of
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -178,28 +178,9 @@ class _Flatten(torch.autograd.Function):
 
 
 def _handler(kind: str) -> Callable:
-    padded = (
-        "data",
-        "hx",
-        "weights",
-        "has_biases",
-        "num_layers",
-        "dropout",
-        "train",
-        "bidirectional",
-        "batch_first",
-    )
-    packed = (
-        "data",
-        "batch_sizes",
-        "hx",
-        "weights",
-        "has_biases",
-        "num_layers",
-        "dropout",
-        "train",
-        "bidirectional",
-    )
+    switches = ("has_biases", "num_layers", "dropout", "train", "bidirectional")
+    padded = ("data", "hx", "weights", *switches, "batch_first")
+    packed = ("data", "batch_sizes", "hx", "weights", *switches)
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         if not is_meta(args[0]) or not torch.backends.cudnn.enabled:
@@ -236,16 +217,16 @@ def flatten_weights_as_on_cuda(patches: Patches) -> None:
 # --- cells ---
 
 
-def _empty(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    return torch.empty(tuple(shape), dtype=tensor.dtype, device=META)
-
-
 def _fused_lstm_cell(
     gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """cuda/RNN.cu: hidden and cell state, and the gates as the backward pass needs them."""
     gates, _, cell = args[:3]
-    return _empty(cell, cell.shape), _empty(cell, cell.shape), _empty(gates, gates.shape)
+    return (
+        empty(cell.shape, cell.dtype),
+        empty(cell.shape, cell.dtype),
+        empty(gates.shape, gates.dtype),
+    )
 
 
 def _fused_lstm_cell_backward(
@@ -253,9 +234,9 @@ def _fused_lstm_cell_backward(
 ) -> Tuple[Any, ...]:
     _, _, cell, _, gates, has_bias = args
     return (
-        _empty(gates, gates.shape),
-        _empty(cell, cell.shape),
-        _empty(gates, gates.shape[1:]) if has_bias else None,
+        empty(gates.shape, gates.dtype),
+        empty(cell.shape, cell.dtype),
+        empty(gates.shape[1:], gates.dtype) if has_bias else None,
     )
 
 
@@ -264,7 +245,9 @@ def _fused_gru_cell(
 ) -> Tuple[Tensor, Tensor]:
     """cuda/RNN.cu: five numbers for each unit are kept (GRU_WORKSPACE_MULTIPLIER)."""
     hidden = args[2]
-    return _empty(hidden, hidden.shape), _empty(hidden, (hidden.shape[0], 5 * hidden.shape[1]))
+    return empty(hidden.shape, hidden.dtype), empty(
+        (hidden.shape[0], 5 * hidden.shape[1]), hidden.dtype
+    )
 
 
 def _fused_gru_cell_backward(
@@ -272,8 +255,13 @@ def _fused_gru_cell_backward(
 ) -> Tuple[Optional[Tensor], ...]:
     grad, kept, has_bias = args
     gates = (kept.shape[0], kept.shape[1] * 3 // 5)
-    biases = [_empty(kept, gates[1:]) if has_bias else None for _ in range(2)]
-    return (_empty(kept, gates), _empty(kept, gates), _empty(grad, grad.shape), *biases)
+    biases = [empty(gates[1:], kept.dtype) if has_bias else None for _ in range(2)]
+    return (
+        empty(gates, kept.dtype),
+        empty(gates, kept.dtype),
+        empty(grad.shape, grad.dtype),
+        *biases,
+    )
 
 
 def _cell(run: Callable[..., Any]) -> Callable:

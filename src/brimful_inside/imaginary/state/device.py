@@ -53,6 +53,11 @@ from brimful_inside.wire import Card
 OpenTrace = Union[None, TextIO, Callable[[int], TextIO]]
 
 
+def call_plainly(gpu: Any, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
+    """The handler of what needs none."""
+    return func(*args, **kwargs)
+
+
 class DeviceNames:
     """Which card a device means, as a script writes it. A device that the script itself calls
     "meta" is no card."""

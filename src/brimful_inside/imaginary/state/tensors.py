@@ -24,6 +24,11 @@ CUDA = torch.device("cuda:0")
 is_meta: Callable[[Tensor], bool] = TensorBase.is_meta.__get__
 
 
+def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A new contiguous tensor of the card."""
+    return torch.empty(shape, dtype=dtype, device=META)
+
+
 def like(tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
     """torch.empty_like on the card, without the slow Python that it runs on the meta device where
     it can be helped."""
