@@ -49,11 +49,11 @@ def contexts() -> Dict[str, int]:
         "training": lambda: _train(products, (64, 256)),
         "cudnn": lambda: _train(convolutions, (16, 3, 64, 64)),
     }
-    found: Dict[str, int] = {}
+    outside: Dict[str, int] = {}
     for name in STAGES:
         stages[name]()
-        found[name] = outside_bytes()
-    return found
+        outside[name] = outside_bytes()
+    return outside
 
 
 def _train(model: nn.Module, shape: Any) -> None:
@@ -112,7 +112,7 @@ def _products() -> Dict[str, Optional[float]]:
     """Operations per second of square products, by rate class."""
     free, _ = torch.cuda.mem_get_info()
     size = 8192 if free > LARGE_PRODUCT_BYTES else 4096
-    found: Dict[str, Optional[float]] = {}
+    rates_by_kind: Dict[str, Optional[float]] = {}
     kinds = [("fp32", torch.float32, False), ("fp16", torch.float16, False)]
     if torch.cuda.get_device_capability() >= (8, 0):
         kinds.append(("tf32", torch.float32, True))
@@ -123,11 +123,11 @@ def _products() -> Dict[str, Optional[float]]:
         torch.backends.cuda.matmul.allow_tf32 = tf32
         a, b = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
         out = torch.empty_like(a)
-        found[name + "_flops"] = _per_second(
+        rates_by_kind[name + "_flops"] = _per_second(
             2 * size**3, lambda a=a, b=b, out=out: torch.mm(a, b, out=out)
         )
     torch.backends.cuda.matmul.allow_tf32 = before
-    return found
+    return rates_by_kind
 
 
 def _small_kernels() -> Dict[str, Optional[float]]:
@@ -174,12 +174,12 @@ def calibrate(with_rates: bool = True) -> Dict[str, Any]:
 
 def main(words: List[str]) -> int:
     none = not torch.cuda.is_available()
-    found = (
+    report = (
         {"none": "torch %s sees no CUDA card" % torch.__version__}
         if none
         else calibrate("--no-rates" not in words)
     )
-    print("BRIMFUL" + json.dumps(found))
+    print("BRIMFUL" + json.dumps(report))
     return 4 if none else 0
 
 

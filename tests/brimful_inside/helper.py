@@ -115,8 +115,8 @@ def _events(path: Path) -> list[tuple[str, dict]]:
 def contents(folder: Path) -> dict[str, tuple[int, str]]:
     """Every file below `folder`: time of change in ns, and a hash of its bytes. Folders count as
     well."""
-    found = {}
+    texts = {}
     for path in sorted(folder.rglob("*")):
         digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-        found[str(path.relative_to(folder))] = (path.stat().st_mtime_ns if digest else 0, digest)
-    return found
+        texts[str(path.relative_to(folder))] = (path.stat().st_mtime_ns if digest else 0, digest)
+    return texts

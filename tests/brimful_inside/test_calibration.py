@@ -29,30 +29,30 @@ def test_each_stage_shows_what_is_outside_of_the_allocator(card, monkeypatch):
         "mem_get_info",
         lambda: (24 * GIB - next(steps) * MIB - torch.cuda.memory_reserved(), 24 * GIB),
     )
-    found = calibration.contexts()
-    assert tuple(found) == calibration.STAGES
-    assert [n // MIB for n in found.values()] == [400, 410, 500, 600, 900]
+    outside = calibration.contexts()
+    assert tuple(outside) == calibration.STAGES
+    assert [n // MIB for n in outside.values()] == [400, 410, 500, 600, 900]
     assert torch.cuda.memory_reserved() > 0, "what PyTorch itself holds is not context"
 
 
 def test_rates_are_amounts_over_median_times(card, monkeypatch):
     monkeypatch.setattr(calibration, "seconds_of", lambda work: work() is None or 0.001)
     before = torch.backends.cuda.matmul.allow_tf32
-    found = calibration.rates()
+    rates = calibration.rates()
     assert torch.backends.cuda.matmul.allow_tf32 == before
-    assert found["bandwidth_bytes_per_s"] == 2 * calibration.COPIED_BYTES / 0.001
-    assert found["link_bytes_per_s"] == calibration.SENT_BYTES / 0.001
+    assert rates["bandwidth_bytes_per_s"] == 2 * calibration.COPIED_BYTES / 0.001
+    assert rates["link_bytes_per_s"] == calibration.SENT_BYTES / 0.001
     for kind in ("fp32", "tf32", "fp16", "bf16"):
-        assert found[kind + "_flops"] == 2 * 8192**3 / 0.001
-    assert found["dispatch_s"] > 0
+        assert rates[kind + "_flops"] == 2 * 8192**3 / 0.001
+    assert rates["dispatch_s"] > 0
 
 
 def test_a_card_without_tf32_is_not_asked_for_it(monkeypatch):
     gpu = imaginary.enter(Card("a card", 6 * GIB, 700 * MIB, [7, 5], 40))
     try:
         monkeypatch.setattr(calibration, "seconds_of", lambda work: 0.001)
-        found = calibration._products()
-        assert "tf32_flops" not in found and found["fp16_flops"] == 2 * 4096**3 / 0.001
+        rates = calibration._products()
+        assert "tf32_flops" not in rates and rates["fp16_flops"] == 2 * 4096**3 / 0.001
     finally:
         gpu.leave()
 
@@ -65,15 +65,15 @@ def test_where_no_time_passes_there_is_no_rate(card):
 def test_the_last_line_is_the_answer(card, capsys):
     assert calibration.main(["--no-rates"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    found = json.loads(line.removeprefix("BRIMFUL"))
-    assert found["card"] == {
+    answer = json.loads(line.removeprefix("BRIMFUL"))
+    assert answer["card"] == {
         "name": "a card",
         "total_bytes": 24 * GIB,
         "capability": [8, 6],
         "multiprocessors": 82,
     }
-    assert set(found["outside_bytes"]) == set(calibration.STAGES) and found["rates"] == {}
-    assert found["versions"]["torch"] == torch.__version__
+    assert set(answer["outside_bytes"]) == set(calibration.STAGES) and answer["rates"] == {}
+    assert answer["versions"]["torch"] == torch.__version__
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a card is here")

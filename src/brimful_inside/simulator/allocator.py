@@ -193,25 +193,25 @@ class CachingAllocator:
             at = self._allowed_fit(pool, free, at, size)
         if at < len(free):
             block = free.pop(at)
-            address, found = block & ADDRESS, block >> SIZE_AT
+            address, available = block & ADDRESS, block >> SIZE_AT
             del pool.starts[address]
         else:
-            address, found = self._from_card(pool, size, stream, nbytes)
-        rest = found - size
+            address, available = self._from_card(pool, size, stream, nbytes)
+        rest = available - size
         splits = rest >= pool.min_rest and size < pool.max_split
         if splits:  # the rest becomes a free block behind it
             tail = address + size
-            pool.starts[tail] = pool.ends[address + found] = block = rest << SIZE_AT | tail
+            pool.starts[tail] = pool.ends[address + available] = block = rest << SIZE_AT | tail
             insort(free, block)
         else:
-            size = found
-            pool.ends.pop(address + found, None)
+            size = available
+            pool.ends.pop(address + available, None)
         self._live[address] = (size, nbytes, pool, free)
         self.allocated = total = self.allocated + size
         if total > self.peak_allocated:
             self.peak_allocated = total
         if self._statistics is not None:
-            self._count_allocation(self._statistics, pool, address, found, size, nbytes)
+            self._count_allocation(self._statistics, pool, address, available, size, nbytes)
         return address
 
     def free(self, address: int) -> None:
@@ -344,9 +344,9 @@ class CachingAllocator:
             at = pools.best_fit(pool, free, at)
         limit = self.settings.max_split_size
         if at < len(free) and limit is not None:
-            found = free[at] >> SIZE_AT
-            if size < limit <= found or (
-                size >= limit and found >= size + self.settings.max_non_split_rounding
+            available = free[at] >> SIZE_AT
+            if size < limit <= available or (
+                size >= limit and available >= size + self.settings.max_non_split_rounding
             ):
                 return len(free)
         return at
@@ -380,10 +380,10 @@ class CachingAllocator:
                 n for n in (memory.capacity_bytes, memory.allowed_bytes) if n is not None
             )
             private = sum(
-                found
+                length
                 for pair in self._private.values()
-                for one in pair
-                for _, found, _ in one.free_blocks()
+                for half in pair
+                for _, length, _ in half.free_blocks()
             )
             wanted = segment_size(size, settings)
             raise CardFull(
@@ -407,7 +407,13 @@ class CachingAllocator:
         return pools.new_segment(memory, pool, wanted, stream)
 
     def _count_allocation(
-        self, statistics: Statistics, pool: Pool, address: int, found: int, size: int, nbytes: int
+        self,
+        statistics: Statistics,
+        pool: Pool,
+        address: int,
+        available: int,
+        size: int,
+        nbytes: int,
     ) -> None:
         """A block of `size` was cut from a free one of `found` bytes, or is all of it."""
         statistics.all.allocate(size, nbytes)
@@ -417,10 +423,12 @@ class CachingAllocator:
             statistics.oversize_allocations.add(1)
         if pool.expandable and pool.expandable_at(address) is not None:
             return
-        whole = pool.is_segment(address, found)
-        if whole and size == found:
+        whole = pool.is_segment(address, available)
+        if whole and size == available:
             return
-        splits, split_bytes = (1, found - size) if whole else (0 if size < found else -1, -size)
+        splits, split_bytes = (
+            (1, available - size) if whole else (0 if size < available else -1, -size)
+        )
         statistics.all.split(splits, split_bytes)
         scope.split(splits, split_bytes)
 

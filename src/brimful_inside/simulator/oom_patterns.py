@@ -173,11 +173,11 @@ def _match_in(text: str) -> Optional[OomPattern]:
 def _exceptions_in(text: str) -> List[Tuple[str, str]]:
     """Qualified names and messages of the exceptions in a traceback's text; a message runs on over
     the lines that follow."""
-    found: List[Tuple[str, str]] = []
+    exceptions: List[Tuple[str, str]] = []
     for line in text.splitlines():
         match = EXCEPTION_LINE.match(line)
         if match:
-            found.append((match.group(1), match.group(2) or ""))
-        elif found and line.strip() and not line.startswith(("Traceback", "  File")):
-            found[-1] = (found[-1][0], found[-1][1] + "\n" + line)
-    return found
+            exceptions.append((match.group(1), match.group(2) or ""))
+        elif exceptions and line.strip() and not line.startswith(("Traceback", "  File")):
+            exceptions[-1] = (exceptions[-1][0], exceptions[-1][1] + "\n" + line)
+    return exceptions

@@ -214,8 +214,8 @@ def release_oversize(memory: DeviceMemory, pool: Pool, size: int, stream: int, l
         return True
     released = 0
     while released < needed and blocks:
-        address, found = blocks.pop()  # the largest first
-        released += found
+        address, length = blocks.pop()  # the largest first
+        released += length
         _release_segment(memory, pool, address)
     return released >= needed
 
@@ -267,11 +267,11 @@ def grow(
             memory, pool, size, stream, 2 * MIB if pool.small else large_page
         )
     while True:
-        found = pool.starts.get(address, 0) >> SIZE_AT
-        if found >= size:
+        mapped = pool.starts.get(address, 0) >> SIZE_AT
+        if mapped >= size:
             return address, pool.take(address, stream)
-        behind = address + found
-        if not _map(memory, pool, behind, min(size - found, pool.unmapped[behind]), stream):
+        behind = address + mapped
+        if not _map(memory, pool, behind, min(size - mapped, pool.unmapped[behind]), stream):
             return None
 
 

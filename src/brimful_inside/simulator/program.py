@@ -53,10 +53,10 @@ class Program:
 
     def _moved(self, capability: Sequence[int], multiprocessors: int) -> Program:
         sizes, args = list(self.sizes), list(self.args)
-        for number, (event, own) in enumerate(zip(self.allocations, self.args)):
-            if own:
-                theirs = workspaces.args_on(event[2], own, capability, multiprocessors)
-                if theirs != own:
+        for number, (event, here) in enumerate(zip(self.allocations, self.args)):
+            if here:
+                theirs = workspaces.args_on(event[2], here, capability, multiprocessors)
+                if theirs != here:
                     sizes[number], args[number] = workspaces.bytes_of(event[2], theirs), theirs
         return self.of_sizes(tuple(sizes), tuple(args))
 
@@ -111,13 +111,13 @@ class Program:
         ]
         if len(ends) == 1:
             return (self,)
-        seen: Dict[Tuple[Event, ...], Program] = {}
+        known: Dict[Tuple[Event, ...], Program] = {}
         cards, start, first = [], 0, 0
         for end in ends:
             events = self.events[start:end]
             last = first + sum(event[0] == "malloc" for event in events)
-            one = Program(events, self.sizes[first:last], self.args[first:last])
-            cards.append(seen.setdefault(events, one).of_sizes(one.sizes, one.args))
+            program = Program(events, self.sizes[first:last], self.args[first:last])
+            cards.append(known.setdefault(events, program).of_sizes(program.sizes, program.args))
             start, first = end + 1, last
         return tuple(cards)
 
@@ -126,19 +126,24 @@ class Program:
         have `sizes`. What is retired is alive until it is ready."""
         # start and first: of this card, its first event and allocation
         highest = alive = number = start = first = 0
-        found = (0, 0, 0)  # start, end and first allocation of the events up to the highest moment
+        # start, end and first allocation of the events up to the highest moment
+        at_highest = (
+            0,
+            0,
+            0,
+        )
         for at, event in enumerate(self.events):
             kind = event[0]
             if kind == "malloc":
                 alive += sizes[number]
                 number += 1
                 if alive > highest:
-                    highest, found = alive, (start, at + 1, first)
+                    highest, at_highest = alive, (start, at + 1, first)
             elif kind == "free" or kind == "ready":
                 alive -= sizes[first + event[1]]
             elif kind == "card":
                 alive, start, first = 0, at + 1, number
-        start, end, first = found
+        start, end, first = at_highest
         events = self.events[start:end]
         ended = {event[1] for event in events if event[0] in ("free", "ready")}
         count = sum(event[0] == "malloc" for event in events)
@@ -174,17 +179,17 @@ def program_of(trace: Trace) -> Program:
     args: List[Tuple[int, ...]] = []
     numbers: Dict[int, int] = {}  # of what is alive, by identifier
     # the same few allocations come again and again: one object for each
-    seen: Dict[Event, Event] = {}
+    events_made: Dict[Event, Event] = {}
     for row in trace.rows:
         kind = KIND_OF[type(row)]
         if isinstance(row, Malloc):
             numbers[row.id] = len(sizes)
             workspace = row.workspace if _is_known(row) else None
-            own = row.args if workspace is not None else ()
+            row_args = row.args if workspace is not None else ()
             sizes.append(row.nbytes)
-            args.append(own)
-            event: Event = (kind, row.op, workspace, len(own))
-            events.append(seen.setdefault(event, event))
+            args.append(row_args)
+            event: Event = (kind, row.op, workspace, len(row_args))
+            events.append(events_made.setdefault(event, event))
         elif isinstance(row, (Free, Ready, Retire)):
             number = numbers.get(row.id) if isinstance(row, Retire) else numbers.pop(row.id, None)
             if number is not None:

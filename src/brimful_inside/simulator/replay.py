@@ -110,9 +110,9 @@ def replay_cards(
     replays: List[Replayed] = []
     first = 0
     for card in program.cards:
-        own = tuple(sizes[first : first + len(card.sizes)])
-        first += len(own)
-        replays.append(_known_or_replayed(card, own, settings, capacity_bytes))
+        of_card = tuple(sizes[first : first + len(card.sizes)])
+        first += len(of_card)
+        replays.append(_known_or_replayed(card, of_card, settings, capacity_bytes))
     return replays
 
 
@@ -132,22 +132,22 @@ def _known_or_replayed(
         and not card.changes_settings
     )
     room = NO_LIMIT - 1 if capacity_bytes is None else capacity_bytes
-    for own, refused, found in known:
-        if own == room or (shares and found.peak.reserved <= room < refused):
+    for known_room, refused, result in known:
+        if known_room == room or (shares and result.peak.reserved <= room < refused):
             return (
-                found
-                if own == room or found.full is None
-                else found._replace(full=found.full.of(room))
+                result
+                if known_room == room or result.full is None
+                else result._replace(full=result.full.of(room))
             )
     allocator = CachingAllocator(capacity_bytes, settings, detailed=False)
-    found = replay(card, sizes, allocator)
-    known.append((room, allocator.memory.least_refused, found))
-    return found
+    result = replay(card, sizes, allocator)
+    known.append((room, allocator.memory.least_refused, result))
+    return result
 
 
 def worst_of(replays: Sequence[Replayed]) -> Replayed:
     """The highest peaks of any card, and the most given back; full where one is."""
-    visits = [visit for one in replays for visit in one.phases.items()]
-    full = next((one.full for one in replays if one.full is not None), None)
-    counts = [(one.retries, one.segments_freed, one.steps) for one in replays]
+    visits = [visit for result in replays for visit in result.phases.items()]
+    full = next((result.full for result in replays if result.full is not None), None)
+    counts = [(result.retries, result.segments_freed, result.steps) for result in replays]
     return _worst(visits, full, *map(max, zip(*counts)))

@@ -243,11 +243,11 @@ def over_links(collective: str, nbytes: float, ranks: int) -> float:
     name = collective.replace("_", "")
     if ranks < 2 or "barrier" in name:
         return 0.0
-    own = (ranks - 1) / ranks
+    sent_share = (ranks - 1) / ranks
     if "allreduce" in name:
-        return 2 * own * nbytes
+        return 2 * sent_share * nbytes
     return (
-        own * nbytes
+        sent_share * nbytes
         if any(part in name for part in ("allgather", "reducescatter", "alltoall"))
         else nbytes
     )

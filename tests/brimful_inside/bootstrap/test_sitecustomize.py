@@ -99,9 +99,9 @@ def test_without_a_trial_config_the_bootstrap_does_nothing():
 
 def test_nothing_of_ours_is_left_on_the_path(run_trial):
     source = os.path.dirname(os.path.dirname(brimful_inside.__file__))
-    seen = json.loads(run_trial("import sys, json; print(json.dumps(sys.path))").stdout)
+    printed = json.loads(run_trial("import sys, json; print(json.dumps(sys.path))").stdout)
     added = {
-        path for path in seen if path.startswith(source) and not path.startswith(str(BOOTSTRAP))
+        path for path in printed if path.startswith(source) and not path.startswith(str(BOOTSTRAP))
     }
     assert added <= set(sys.path)  # an editable install puts it there; the bootstrap does not
 
@@ -142,7 +142,8 @@ def test_workers_of_a_loader_forked_and_spawned_report_as_workers(run_trial):
         if __name__ == "__main__":
             data = TensorDataset(torch.arange(8.))
             for how in ("fork", "spawn"):
-                for batch in DataLoader(data, batch_size=4, num_workers=1, multiprocessing_context=how):
+                options = dict(num_workers=1, multiprocessing_context=how)
+                for batch in DataLoader(data, batch_size=4, **options):
                     pass
         """
     )

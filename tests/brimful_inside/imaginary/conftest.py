@@ -49,8 +49,8 @@ def enter() -> Iterator[Callable[..., imaginary.ImaginaryGpu]]:
         return entered[-1]
 
     yield make
-    for one in reversed(entered):
-        one.leave()
+    for card_entered in reversed(entered):
+        card_entered.leave()
 
 
 @pytest.fixture

@@ -60,19 +60,19 @@ KEPT_BY_TORCH = (
 def snapshot() -> dict[str, Any]:
     """Each attribute of each watched module and of each class in it, by name. Values are kept, so
     that identities stay."""
-    seen: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for name, module in sorted(sys.modules.items()):
         if name.split(".")[0] in WATCHED and isinstance(module, types.ModuleType):
             for key, value in list(vars(module).items()):
-                seen[f"{name}.{key}"] = value
+                attributes[f"{name}.{key}"] = value
                 if isinstance(value, type) and value.__module__.split(".")[0] in WATCHED:
-                    seen.update(
+                    attributes.update(
                         {
                             f"{name}.{key}.{inner}": thing
                             for inner, thing in list(vars(value).items())
                         }
                     )
-    return seen
+    return attributes
 
 
 def state() -> dict[str, Any]:
@@ -118,7 +118,7 @@ def state() -> dict[str, Any]:
 def differences(before: dict[str, Any], after: dict[str, Any], loaded: set[str]) -> list[str]:
     """Names whose value is another object, or is gone, or is new and no module that was loaded
     meanwhile."""
-    found = [
+    changed = [
         name for name, value in before.items() if name not in after or not same(value, after[name])
     ]
     new = [
@@ -126,13 +126,13 @@ def differences(before: dict[str, Any], after: dict[str, Any], loaded: set[str])
         for name in after.keys() - before.keys()
         if name.rsplit(".", 1)[0] in loaded or name.rsplit(".", 2)[0] in loaded
     ]
-    found += [name for name in new if not isinstance(after[name], types.ModuleType)]
-    return sorted(name for name in found if not name.endswith(KEPT_BY_TORCH))
+    changed += [name for name in new if not isinstance(after[name], types.ModuleType)]
+    return sorted(name for name in changed if not name.endswith(KEPT_BY_TORCH))
 
 
-def same(one: Any, other: Any) -> bool:
-    return one is other or (
-        type(one) is type(other) in (set, frozenset, tuple, str, int) and one == other
+def same(first: Any, second: Any) -> bool:
+    return first is second or (
+        type(first) is type(second) in (set, frozenset, tuple, str, int) and first == second
     )
 
 
@@ -167,7 +167,7 @@ class Net(nn.Module):
 
 def losses(amp: bool) -> list[float]:
     torch.manual_seed(5)
-    model, found = Net(), []
+    model, values = Net(), []
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(3):
         with torch.autocast("cpu", enabled=amp):
@@ -176,8 +176,8 @@ def losses(amp: bool) -> list[float]:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        found.append(loss.item())
-    return found
+        values.append(loss.item())
+    return values
 
 
 def smoke() -> dict[str, Any]:
@@ -345,17 +345,17 @@ def main() -> None:
         loaded, first, before = set(sys.modules), snapshot(), state()
         lengths = sizes(first)
         ends.append(on_a_card(action))
-        found = switched(before, but="rng") + differences(first, snapshot(), loaded)
+        differing = switched(before, but="rng") + differences(first, snapshot(), loaded)
         grown = sizes(first)
-        found += [
+        differing += [
             f"{name}: {lengths[name]} {grown[name]}"
             for name in lengths
             if lengths[name] != grown[name]
         ]
-        changed += [f"{action.__name__}: {one}" for one in found]
+        changed += [f"{action.__name__}: {change}" for change in differing]
         answers.append(smoke())
     before, late = state(), thread_that_outlives_the_card()
-    changed += [f"late thread: {one}" for one in switched(before)]
+    changed += [f"late thread: {change}" for change in switched(before)]
     answers.append(smoke())
     print(json.dumps({"ends": ends, "changed": changed, "answers": answers, "late": late}))
 

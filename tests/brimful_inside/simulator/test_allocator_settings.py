@@ -18,12 +18,12 @@ MIB = 1 << 20
 
 
 def test_every_key_that_changes_memory_is_read():
-    found = settings_from(
+    read = settings_from(
         "max_split_size_mb: 128, "
         "max_non_split_rounding_mb:40,garbage_collection_threshold:0.8,expandable_segments:True,"
         "roundup_power2_divisions:8,per_process_memory_fraction:0.5,large_segment_size_mb:40,backend:cudaMallocAsync"
     )
-    assert found == AllocatorSettings(
+    assert read == AllocatorSettings(
         128 * MIB, 40 * MIB, (8,) * 16, 0.8, True, 0.5, 40 * MIB, False
     )
 
@@ -37,12 +37,12 @@ def test_no_string_and_keys_about_host_memory_change_nothing():
 
 
 def test_rounding_divisions_are_given_by_size():
-    found = settings_from(
+    divisions = settings_from(
         "roundup_power2_divisions:[256:1,512:2,1024:4,>:8]"
     ).roundup_power2_divisions
     # ">" counts from the last size named, so that the 4 of 1024 MiB is never in force: PyTorch does
     # so too.
-    assert found == (1,) * 9 + (2,) + (8,) * 6
+    assert divisions == (1,) * 9 + (2,) + (8,) * 6
 
 
 def test_sizes_are_rounded_to_divisions_of_a_power_of_two():

@@ -169,9 +169,9 @@ NOT_MEMORY = [
 
 @pytest.mark.parametrize(("type_name", "message", "name", "kind"), SEEN)
 def test_out_of_memory_is_recognised(type_name, message, name, kind):
-    found = match_oom(type_name, message)
-    assert found is not None
-    assert (found.name, found.kind) == (name, kind)
+    pattern = match_oom(type_name, message)
+    assert pattern is not None
+    assert (pattern.name, pattern.kind) == (name, kind)
 
 
 def test_every_row_of_the_table_has_a_case():
@@ -227,5 +227,5 @@ LAST_WORDS = [
 
 @pytest.mark.parametrize(("words", "kind"), LAST_WORDS)
 def test_the_end_of_standard_error_is_searched(words, kind):
-    found = match_oom("", words)
-    assert (found.kind if found is not None else None) == kind
+    pattern = match_oom("", words)
+    assert (pattern.kind if pattern is not None else None) == kind

@@ -12,18 +12,18 @@ from tests.brimful_inside.simulator.random_programs import PLAIN, program, rando
 
 
 def test_identifiers_do_not_matter():
-    one = program(("malloc", 7, 100, "a"), ("malloc", 9, 50, "b"), ("free", 7), ("step", 1))
+    first = program(("malloc", 7, 100, "a"), ("malloc", 9, 50, "b"), ("free", 7), ("step", 1))
     other = program(("malloc", 1, 200, "a"), ("malloc", 2, 60, "b"), ("free", 1), ("step", 1))
-    assert one.same_events(other)
-    assert one.difference(other) is None
-    assert (one.sizes, other.sizes) == ((100, 50), (200, 60))
+    assert first.same_events(other)
+    assert first.difference(other) is None
+    assert (first.sizes, other.sizes) == ((100, 50), (200, 60))
 
 
 def test_another_order_of_ends_is_another_program_and_says_where():
-    one = program(("malloc", 1, 1, "a"), ("malloc", 2, 1, "a"), ("free", 1), ("free", 2))
+    first = program(("malloc", 1, 1, "a"), ("malloc", 2, 1, "a"), ("free", 1), ("free", 2))
     other = program(("malloc", 1, 1, "a"), ("malloc", 2, 1, "a"), ("free", 2), ("free", 1))
-    assert not one.same_events(other)
-    assert one.difference(other) == "row 2: free against free 1"
+    assert not first.same_events(other)
+    assert first.difference(other) == "row 2: free against free 1"
     assert (
         program(("malloc", 1, 1, "a")).difference(program(("malloc", 1, 1, "a"), ("step", 1)))
         == "1 rows against 2"
@@ -31,8 +31,8 @@ def test_another_order_of_ends_is_another_program_and_says_where():
 
 
 def test_an_identifier_can_be_used_again_after_its_end():
-    seen = program(("malloc", 1, 10, "a"), ("free", 1), ("malloc", 1, 20, "b"), ("free", 1))
-    assert [event for event in seen.events if event[0] == "free"] == [("free", 0), ("free", 1)]
+    made = program(("malloc", 1, 10, "a"), ("free", 1), ("malloc", 1, 20, "b"), ("free", 1))
+    assert [event for event in made.events if event[0] == "free"] == [("free", 0), ("free", 1)]
 
 
 def test_ends_of_storages_older_than_the_trace_are_left_out():
@@ -61,15 +61,15 @@ def test_streams_retired_blocks_and_private_pools_belong_to_the_program():
         ("ready", 99),
         ("retire", 99),
     ]
-    found = program(*rows)
-    assert found.events == (
+    made = program(*rows)
+    assert made.events == (
         ("stream", 1),
         ("malloc", "a", None, 0),
         ("retire", 0),
         ("stream", 0),
         ("ready", 0),
     )
-    assert not found.same_events(program(*rows[1:]))
+    assert not made.same_events(program(*rows[1:]))
     rows = [
         ("pool", 1),
         ("pool", 0),
@@ -88,15 +88,15 @@ def test_streams_retired_blocks_and_private_pools_belong_to_the_program():
 
 
 def test_programs_of_several_cards_are_joined_and_taken_apart_again():
-    one, other = (
+    card, other = (
         program(("malloc", 1, 10, "a"), ("free", 1)),
         program(("malloc", 7, 20, "b"), ("malloc", 8, 30, "b")),
     )
-    both = joined([one, other, one])
-    assert both.cards == (one, other, one) and both.sizes == (10, 20, 30, 10)
+    both = joined([card, other, card])
+    assert both.cards == (card, other, card) and both.sizes == (10, 20, 30, 10)
     assert both.cards[0].events is both.cards[2].events
-    assert joined([one]) is one and one.cards == (one,)
-    assert both.difference(joined([one, other, other])) == "row 6: malloc a against malloc b"
+    assert joined([card]) is card and card.cards == (card,)
+    assert both.difference(joined([card, other, other])) == "row 6: malloc a against malloc b"
 
 
 def test_what_is_retired_is_alive_until_it_is_ready():
@@ -107,10 +107,8 @@ def test_what_is_retired_is_alive_until_it_is_ready():
         ("ready", 1),
         ("malloc", 3, 900, "c"),
     ]
-    found = program(*rows)
-    assert (
-        found.largest_live_set(found.sizes) == [0, 1] and found.peak_live_bytes(found.sizes) == 1500
-    )
+    made = program(*rows)
+    assert made.largest_live_set(made.sizes) == [0, 1] and made.peak_live_bytes(made.sizes) == 1500
 
 
 def requested_bytes(allocator: CachingAllocator) -> int:
@@ -121,7 +119,7 @@ def requested_bytes(allocator: CachingAllocator) -> int:
 def test_the_largest_live_set_holds_what_a_replay_has_at_its_highest_and_never_more(seed, scale):
     rng = random.Random(seed)
     cards = [random_program(rng, 100, PLAIN) for _ in range(2)]
-    found = joined(cards)
+    live = joined(cards)
     requested: list[int] = []
     for card in cards:
         replay(
@@ -130,8 +128,8 @@ def test_the_largest_live_set_holds_what_a_replay_has_at_its_highest_and_never_m
             CachingAllocator(),
             observe=lambda *moment: requested.append(requested_bytes(moment[2])),
         )
-    assert found.peak_live_bytes(found.sizes) == max(requested)
-    others = [rng.randrange(scale * 1000) for _ in found.sizes]
+    assert live.peak_live_bytes(live.sizes) == max(requested)
+    others = [rng.randrange(scale * 1000) for _ in live.sizes]
     assert sum(
-        others[number] for number in found.largest_live_set(found.sizes)
-    ) <= found.peak_live_bytes(others)
+        others[number] for number in live.largest_live_set(live.sizes)
+    ) <= live.peak_live_bytes(others)

@@ -32,60 +32,67 @@ def replayed(rows: str, capacity: int | None = None) -> Replayed:
     split = [
         [int(word) if word.isdigit() else word for word in row.split()] for row in rows.split(", ")
     ]
-    found = program(
+    parsed = program(
         *([*row[:2], row[2] * MIB, "op"] if row[0] == "malloc" else row for row in split)
     )
-    return replay(found, found.sizes, CachingAllocator(capacity, detailed=False))
+    return replay(parsed, parsed.sizes, CachingAllocator(capacity, detailed=False))
 
 
-def comparable(found: Replayed) -> tuple:
+def comparable(result: Replayed) -> tuple:
     """With what the exception says in place of the exception."""
     return (
-        *found[:2],
-        list(found.phases),
-        None if found.full is None else vars(found.full),
-        found.retries,
+        *result[:2],
+        list(result.phases),
+        None if result.full is None else vars(result.full),
+        result.retries,
     )
 
 
 def test_a_phase_has_the_peak_of_its_own_stretch():
-    found = replayed(
+    result = replayed(
         "malloc 1 30, phase train, malloc 2 40, free 2, empty_cache, phase eval, step 1"
     )
-    assert found.phases == {
+    assert result.phases == {
         "start": Peaks(30 * MIB, 30 * MIB),
         "train": Peaks(70 * MIB, 70 * MIB),
         "eval": Peaks(30 * MIB, 30 * MIB),
     }
-    assert (found.peak.reserved, found.full, found.retries, found.steps) == (70 * MIB, None, 0, 1)
+    assert (result.peak.reserved, result.full, result.retries, result.steps) == (
+        70 * MIB,
+        None,
+        0,
+        1,
+    )
 
 
 def test_the_worst_visit_of_a_phase_counts():
     visits = [("a", 10), ("b", 0), ("a", 30), ("b", 0)]
-    found = replayed(", ".join(f"phase {phase}, malloc 1 {size}, free 1" for phase, size in visits))
-    assert {name: peaks.allocated for name, peaks in found.phases.items()} == {
+    result = replayed(
+        ", ".join(f"phase {phase}, malloc 1 {size}, free 1" for phase, size in visits)
+    )
+    assert {name: peaks.allocated for name, peaks in result.phases.items()} == {
         "a": 30 * MIB,
         "b": 0,
     }
-    assert list(found.phases) == ["a", "b"]
+    assert list(result.phases) == ["a", "b"]
 
 
 def test_a_replay_ends_where_the_card_is_full():
-    found = replayed("malloc 1 30, malloc 2 30, free 1, malloc 3 20", 40 * MIB)
-    assert found.full is not None and found.full.requested == 30 * MIB
-    assert found.peak.allocated == 30 * MIB
+    result = replayed("malloc 1 30, malloc 2 30, free 1, malloc 3 20", 40 * MIB)
+    assert result.full is not None and result.full.requested == 30 * MIB
+    assert result.peak.allocated == 30 * MIB
 
 
 def test_a_replay_that_ended_at_a_full_card_keeps_nothing_of_its_allocator_alive():
     """A search knows thousands of them; the exception's traceback would hold each one's blocks."""
-    allocator, one = (
+    allocator, too_large = (
         CachingAllocator(40 * MIB, detailed=False),
         program(("malloc", 1, 60 * MIB, "mm")),
     )
     gone = weakref.ref(allocator)
-    found = replay(one, one.sizes, allocator)
+    result = replay(too_large, too_large.sizes, allocator)
     del allocator
-    assert found.full is not None and gone() is None
+    assert result.full is not None and gone() is None
 
 
 def test_the_end_of_a_storage_older_than_the_trace_is_passed_over():
@@ -98,8 +105,8 @@ def test_the_peaks_are_those_of_the_plainest_writing_of_the_rules(seed, length):
     program, naive = random_program(random.Random(seed), length, PLAIN), NaiveAllocator()
     number, phase, peaks = 0, "start", {}
     for event in (*program.events, ("end",)):
-        seen = peaks.setdefault(phase, [0, 0])
-        seen[:] = max(seen[0], naive.allocated), max(seen[1], naive.reserved)
+        highest = peaks.setdefault(phase, [0, 0])
+        highest[:] = max(highest[0], naive.allocated), max(highest[1], naive.reserved)
         if event[0] == "malloc":
             if program.sizes[number]:
                 naive.malloc(str(number), program.sizes[number])
@@ -110,18 +117,18 @@ def test_the_peaks_are_those_of_the_plainest_writing_of_the_rules(seed, length):
             naive.empty_cache()
         elif event[0] == "phase":
             phase = event[1]
-    peaks = {name: tuple(seen) for name, seen in peaks.items() if name != "start" or any(seen)}
-    found = replay(program, program.sizes, CachingAllocator(detailed=False))
-    assert found.phases == peaks
+    peaks = {
+        name: tuple(highest) for name, highest in peaks.items() if name != "start" or any(highest)
+    }
+    result = replay(program, program.sizes, CachingAllocator(detailed=False))
+    assert result.phases == peaks
 
 
 @pytest.mark.parametrize("conf", [conf for conf in CONFIGURATIONS if "fraction" not in conf])
 @given(seed=SEEDS)
 @example(seed=496878413)
 @settings(max_examples=60, deadline=None)
-def test_a_program_gets_through_on_a_card_of_its_reserved_peak_and_never_on_one_of_less_than_its_allocated_peak(
-    conf, seed
-):
+def test_the_reserved_peak_is_room_enough_and_less_than_the_allocated_peak_is_not(conf, seed):
     program, chosen = random_program(random.Random(seed), 200), settings_from(conf)
     whole = replay(program, program.sizes, CachingAllocator(None, chosen))
     again = replay(
@@ -137,29 +144,29 @@ def test_a_program_gets_through_on_a_card_of_its_reserved_peak_and_never_on_one_
 
 def test_random_programs_fill_their_cards_empty_their_caches_and_fit_as_well():
     """The comparisons above say something only where all of these are among their programs."""
-    found = {"full": 0, "fits": 0, "full after the cache was emptied for it": 0}
+    counts = {"full": 0, "fits": 0, "full after the cache was emptied for it": 0}
     for seed in range(200):
         program = random_program(
             random.Random(seed), 200, tuple(kind for kind in PLAIN if kind != "empty_cache")
         )
         allocator = CachingAllocator(200 * MIB)
-        found["full" if replay(program, program.sizes, allocator).full else "fits"] += 1
-        found["full after the cache was emptied for it"] += allocator.memory.num_frees > 0
-    assert min(found.values()) > 20, found
+        counts["full" if replay(program, program.sizes, allocator).full else "fits"] += 1
+        counts["full after the cache was emptied for it"] += allocator.memory.num_frees > 0
+    assert min(counts.values()) > 20, counts
 
 
 def test_an_observer_is_called_after_each_event():
     program = program_from(
         [("malloc", "a", None, 0), ("phase", "train"), ("free", 0), ("step", 1)], [MIB]
     )
-    seen = []
+    observed = []
     replay(
         program,
         program.sizes,
         CachingAllocator(),
-        observe=lambda event, _, card: seen.append((event, card.allocated)),
+        observe=lambda event, _, card: observed.append((event, card.allocated)),
     )
-    assert seen == list(zip(program.events, [MIB, MIB, 0, 0], strict=True))
+    assert observed == list(zip(program.events, [MIB, MIB, 0, 0], strict=True))
 
 
 def test_a_stream_does_not_use_what_another_one_freed():
@@ -180,8 +187,8 @@ def test_a_retired_block_is_used_again_only_when_it_is_ready():
 
 
 def test_a_full_card_waits_for_retired_blocks():
-    found = replayed("malloc 1 30, retire 1, malloc 2 36, ready 1, malloc 3 1", 40 * MIB)
-    assert found.full is None and found.peak.reserved == 38 * MIB
+    result = replayed("malloc 1 30, retire 1, malloc 2 36, ready 1, malloc 3 1", 40 * MIB)
+    assert result.full is None and result.peak.reserved == 38 * MIB
 
 
 def test_a_private_pool_is_served_apart_and_kept_while_a_graph_of_it_lives():
@@ -196,8 +203,8 @@ def test_a_private_pool_is_served_apart_and_kept_while_a_graph_of_it_lives():
 
 def test_an_emptied_pool_gives_back_what_is_free_of_it_alone():
     rows = "pool 1, malloc 1 30, malloc 2 20, pool 0, malloc 3 5, free 3, free 1"
-    found = replayed(rows + ", empty_pool 1, phase then")
-    assert (found.phases["start"].reserved, found.phases["then"].reserved) == (70 * MIB, 40 * MIB)
+    result = replayed(rows + ", empty_pool 1, phase then")
+    assert (result.phases["start"].reserved, result.phases["then"].reserved) == (70 * MIB, 40 * MIB)
 
 
 def test_a_request_of_a_private_pool_has_nothing_given_back_for_it():
@@ -214,8 +221,8 @@ def test_each_card_of_a_joined_program_shows_what_it_shows_alone(seeds, capacity
     cards = [random_program(random.Random(seed), 80) for seed in seeds]
     program = joined(cards)
     alone = [replay(card, card.sizes, CachingAllocator(capacity)) for card in cards]
-    found = replay_cards(program, program.sizes, capacity_bytes=capacity)
-    assert list(map(comparable, found)) == list(map(comparable, alone))
+    results = replay_cards(program, program.sizes, capacity_bytes=capacity)
+    assert list(map(comparable, results)) == list(map(comparable, alone))
 
 
 @given(
@@ -233,8 +240,8 @@ def test_what_was_replayed_before_in_other_rooms_changes_no_replay(seed, configu
     for room in rng.choices(
         [None, middle, *near, *(rng.randrange(400 * MIB) for _ in range(3))], k=14
     ):
-        (found,) = replay_cards(program, program.sizes, of, room)
-        assert comparable(found) == comparable(
+        (result,) = replay_cards(program, program.sizes, of, room)
+        assert comparable(result) == comparable(
             replay(program, program.sizes, CachingAllocator(room, of, detailed=False))
         )
 
@@ -266,8 +273,8 @@ def test_a_replay_that_was_short_of_room_is_known_in_every_room_that_refuses_it_
         ("malloc", 2, 60 * MIB, "mm"),
         ("malloc", 3, 100 * MIB, "mm"),
     ]
-    one, calls = program(*rows), []
-    (short,) = replay_cards(one, one.sizes, capacity_bytes=90 * MIB)
+    refused, calls = program(*rows), []
+    (short,) = replay_cards(refused, refused.sizes, capacity_bytes=90 * MIB)
     assert (short.retries, short.full is None, short.peak.reserved) == (2, False, 60 * MIB)
     monkeypatch.setattr(
         module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2))
@@ -278,9 +285,9 @@ def test_a_replay_that_was_short_of_room_is_known_in_every_room_that_refuses_it_
         99 * MIB,
         100 * MIB - 1,
     ):
-        (found,) = replay_cards(one, one.sizes, capacity_bytes=room)
-        assert found.peak == short.peak and found.full.capacity == room and not calls
-    replay_cards(one, one.sizes, capacity_bytes=other)
+        (result,) = replay_cards(refused, refused.sizes, capacity_bytes=room)
+        assert result.peak == short.peak and result.full.capacity == room and not calls
+    replay_cards(refused, refused.sizes, capacity_bytes=other)
     assert len(calls) == 1
 
 
@@ -295,9 +302,9 @@ def test_cards_that_do_the_same_are_replayed_once(monkeypatch):
 
 
 def test_the_worst_of_each_value_is_kept():
-    one = Replayed({"train": Peaks(1, 9)}, Peaks(1, 9))
+    first = Replayed({"train": Peaks(1, 9)}, Peaks(1, 9))
     other = Replayed({"train": Peaks(5, 2), "eval": Peaks(0, 1)}, Peaks(5, 2))
-    assert worst_of([one, other]) == Replayed(
+    assert worst_of([first, other]) == Replayed(
         {"train": Peaks(5, 9), "eval": Peaks(0, 1)}, Peaks(5, 9)
     )
-    assert worst_of([one, other._replace(retries=3)]).retries == 3
+    assert worst_of([first, other._replace(retries=3)]).retries == 3

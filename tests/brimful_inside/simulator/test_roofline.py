@@ -156,7 +156,7 @@ def test_a_script_that_waits_for_the_card_pays_for_what_it_did_not_dispatch_mean
     assert step_of(waits).seconds > step_of(work).seconds * 1.3
 
 
-def test_exchange_in_turn_takes_its_time_and_a_collective_only_what_the_kernels_after_it_do_not_hide():
+def test_exchange_takes_its_time_and_a_collective_only_what_later_kernels_do_not_hide():
     work = [elementwise(1 << 30)] * 4
     alone = step_of(work)
     first, last = (

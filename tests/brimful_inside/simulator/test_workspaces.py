@@ -13,7 +13,7 @@ MIB = 1 << 20
 AMPERE = 8_519_680  # 2 × 4096 KiB + 8 × 16 KiB
 
 
-def test_hopper_gets_32_mib_blackwell_since_pytorch_2_12_and_ampere_two_large_and_eight_small_buffers():
+def test_hopper_and_newer_blackwell_get_32_mib_and_ampere_two_large_and_eight_small_buffers():
     assert bytes_of("cublas", (9, 0, 206)) == 32 * MIB
     assert bytes_of("cublas", (8, 0, 213)) == bytes_of("cublas", (10, 0, 211)) == AMPERE
     assert bytes_of("cublas", (10, 0, 212)) == bytes_of("cublas", (12, 0, 213)) == 32 * MIB
@@ -122,13 +122,15 @@ def test_the_top_k_of_long_rows_is_found_by_several_blocks():
 
 def test_efficient_attention_works_in_blocks():
     """transformers/cuda/mem_eff_attention/kernel_backward.h, workspace_size."""
-    one = 16 + 64 * 64 * 4
-    assert bytes_of("efficient_workspace", (2, 8, 100, 100, 64, 64, 64, 64, 1)) == 2 * 8 * 2 * one
+    nbytes = 16 + 64 * 64 * 4
+    assert (
+        bytes_of("efficient_workspace", (2, 8, 100, 100, 64, 64, 64, 64, 1)) == 2 * 8 * 2 * nbytes
+    )
     # Heads of 128 in blocks of 64 x 64 that do not keep their results: 200 / (2 x 8) = 12 parts,
     # but 100 keys are 2.
     beside = 2 * 64 * (128 + 128) * 4
     assert bytes_of("efficient_workspace", (2, 8, 100, 100, 128, 128, 64, 64, 0)) == 2 * 8 * (
-        4 * one + beside
+        4 * nbytes + beside
     )
 
 

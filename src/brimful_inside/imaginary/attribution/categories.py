@@ -147,8 +147,8 @@ class Categories:
     def _write(self, owned: Iterable[Owned]) -> None:
         lines: Lines = {}
         with torch._C.DisableTorchFunction():
-            for one in owned:
-                self._add(lines, *one)
+            for each in owned:
+                self._add(lines, *each)
         _flush(lines)
 
     def _add(self, lines: Lines, tensor: Any, category: str, place: Place) -> None:

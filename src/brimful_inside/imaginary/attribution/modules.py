@@ -121,9 +121,9 @@ class ModuleCalls:
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             stack = thread.stack
             if stack:
-                found = known.get(id(self))
+                entry = known.get(id(self))
                 place = (
-                    found[1] if found is not None and found[0]() is self else calls._place(self)
+                    entry[1] if entry is not None and entry[0]() is self else calls._place(self)
                 ) or stack[-1]
             else:
                 place = calls._outermost(self)
@@ -210,15 +210,15 @@ class ModuleCalls:
 
     def _register(self, root: torch.nn.Module, name: str, prefix: str = "") -> None:
         dot = prefix + "." if prefix else ""
-        seen = set()
+        registered = set()
         for path, module in root.named_modules(remove_duplicate=False):
-            if id(module) not in seen:
+            if id(module) not in registered:
                 place: Optional[Place] = Place(name, dot + path if path else prefix)
             elif next(module.children(), None) is None and next(module.parameters(), None) is None:
                 place = None  # one activation in many places
             else:
                 continue
-            seen.add(id(module))
+            registered.add(id(module))
             self._known[id(module)] = (weakref.ref(module), place)
 
     def _name(self, root: torch.nn.Module) -> str:

@@ -178,7 +178,7 @@ def _own_switch(root: Module) -> str:
 def blocks_that_repeat(root: Module) -> Iterator[Tuple[str, List[Module]]]:
     """Lists of modules with two or more of one class that have parts of their own, the innermost:
     their paths and those."""
-    found: List[Tuple[str, List[Module]]] = []
+    lists: List[Tuple[str, List[Module]]] = []
     for path, module in root.named_modules():
         if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
             parts = [
@@ -191,8 +191,8 @@ def blocks_that_repeat(root: Module) -> Iterator[Tuple[str, List[Module]]]:
                 if counts[type(child)] > 1 and next(child.parameters(), None) is not None
             ]
             if blocks:
-                found.append((path, blocks))
-    for path, blocks in found:
+                lists.append((path, blocks))
+    for path, blocks in lists:
         prefix = path + "." if path else ""
-        if not any(other != path and other.startswith(prefix) for other, _ in found):
+        if not any(other != path and other.startswith(prefix) for other, _ in lists):
             yield path, blocks

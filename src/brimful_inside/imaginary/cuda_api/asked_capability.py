@@ -46,7 +46,7 @@ def _deciding(name: str) -> Callable:
         plain = [
             int.__add__(other, 0) if isinstance(other, AskedNumber) else other for other in others
         ]
-        return _decided(asked, lambda own: getattr(own, name)(*plain))
+        return _decided(asked, lambda capability: getattr(capability, name)(*plain))
 
     return decide
 

@@ -244,11 +244,11 @@ def _banned(inner: Handler) -> Handler:
 
 def _called(name: str) -> List[Any]:
     """The callables of Python that stand for the ATen function `name`."""
-    found = [
+    callables = [
         getattr(owner, name, None)
         for owner in (torch, Tensor, C._nn, C._linalg, C._VariableFunctions)
     ]
-    return [func for func in found if func is not None and not hasattr(func, "__code__")]
+    return [func for func in callables if func is not None and not hasattr(func, "__code__")]
 
 
 def handlers_under_autocast(table: Dict[Any, Handler]) -> Dict[Any, Handler]:

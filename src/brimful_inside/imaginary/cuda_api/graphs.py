@@ -140,9 +140,9 @@ class _MemPool:
     def snapshot(self, include_traces: bool = True) -> Any:
         place = self._ledger.index, (0, self._ledger.pool_number(self.id))
         return [
-            one
-            for one in torch.cuda.memory_snapshot()
-            if (one["device"], one["segment_pool_id"]) == place
+            segment
+            for segment in torch.cuda.memory_snapshot()
+            if (segment["device"], segment["segment_pool_id"]) == place
         ]
 
 

@@ -140,8 +140,10 @@ def _has_own_dispatch(types: Any) -> bool:
     for kind in types:
         known = _subclasses.get(kind)
         if known is None:
-            own = kind.__torch_dispatch__ is not C._disabled_torch_dispatch_impl
-            known = _subclasses[kind] = own and not kind.__module__.startswith("torch._subclasses")
+            overrides = kind.__torch_dispatch__ is not C._disabled_torch_dispatch_impl
+            known = _subclasses[kind] = overrides and not kind.__module__.startswith(
+                "torch._subclasses"
+            )
         if known:
             return True
     return False
@@ -229,20 +231,20 @@ class Operations(TorchDispatchMode):
         streams = self.gpu.streams
         if streams.named is not None and kwargs.get("device") is not None:
             return streams.named
-        found: Optional[int] = None
+        card: Optional[int] = None
         for tensor in tensors_in(args, kwargs):
             index = self.gpu.index_of_tensor(tensor) if is_meta(tensor) else None
-            if index is None or index == found:
+            if index is None or index == card:
                 continue
             if facts.mixes or facts.short.startswith(("_foreach", "_fused")):
                 return index
-            if found is not None:
+            if card is not None:
                 raise different_devices(
-                    "argument of aten::%s" % facts.short, "cuda:%d" % found, "cuda:%d" % index
+                    "argument of aten::%s" % facts.short, "cuda:%d" % card, "cuda:%d" % index
                 )
-            found = index
-        if found is not None:
-            return found
+            card = index
+        if card is not None:
+            return card
         if streams.named is not None:
             return streams.named
         return streams.card if streams.last is None else streams.last

@@ -89,7 +89,7 @@ def _is_shape(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.layout == torch.strided and not value._has_symbolic_sizes_strides
     return type(value) is int or (
-        isinstance(value, (tuple, list)) and all(type(one) is int for one in value)
+        isinstance(value, (tuple, list)) and all(type(size) is int for size in value)
     )
 
 
@@ -156,8 +156,8 @@ def _without_sympy(function: Any) -> Any:
         )
 
     names = {**function.__globals__, "__builtins__": {**vars(builtins), "__import__": importing}}
-    own = types.FunctionType(
+    copied = types.FunctionType(
         function.__code__, names, function.__name__, function.__defaults__, function.__closure__
     )
-    own.__kwdefaults__ = function.__kwdefaults__
-    return own
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied

@@ -63,12 +63,12 @@ def _unique(
     places = values.shape if dim is None else (length,)
     inverse = _indices(*places) if options.get("return_inverse", dim is not None) else _indices(0)
     counts = _indices(length) if options.get("return_counts") else _indices(0)
-    found = (
+    distinct = (
         values.new_empty(length)
         if dim is None
         else torch.empty_like(values, memory_format=torch.contiguous_format)
     )
-    return (found, inverse, counts)[: len(func._schema.returns)]
+    return (distinct, inverse, counts)[: len(func._schema.returns)]
 
 
 def _bincount(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:

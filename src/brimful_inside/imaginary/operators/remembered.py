@@ -93,19 +93,19 @@ class _NotPlain(Exception):
 
 
 def _of(values: Any) -> Tuple[Any, ...]:
-    found: List[Any] = []
+    parts: List[Any] = []
     for value in values:
         if isinstance(value, Tensor):
             if not is_meta(value) or value.layout is not torch.strided:
                 raise _NotPlain  # its number may decide
-            found += (value.shape, value.stride(), value.dtype)
+            parts += (value.shape, value.stride(), value.dtype)
         elif type(value) in _SEVERAL:
-            found += (len(value), _of(value))
+            parts += (len(value), _of(value))
         elif type(value) in _VALUES:
-            found += (type(value), value)
+            parts += (type(value), value)
         else:
             raise _NotPlain
-    return tuple(found)
+    return tuple(parts)
 
 
 def _results(out: Any, given: Set[int]) -> Optional[List[Any]]:

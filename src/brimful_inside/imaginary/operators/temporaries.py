@@ -35,10 +35,10 @@ class Machine(NamedTuple):
     def choose(self, rule: Callable[[Tuple[int, int]], Any]) -> Any:
         """What `rule` gives for the card's capability. Cards for which it gives something else are
         no longer alike."""
-        own = rule(self.capability)
+        choice = rule(self.capability)
         if self.alike:
-            self.alike.difference_update([other for other in self.alike if rule(other) != own])
-        return own
+            self.alike.difference_update([other for other in self.alike if rule(other) != choice])
+        return choice
 
     @property
     def threads(self) -> int:

@@ -61,6 +61,6 @@ class Garbage:
             if self._left:
                 return self._collect()
             gc.unfreeze()
-            found = self._collect()
+            count = self._collect()
             gc.freeze()
-            return found
+            return count

@@ -85,9 +85,10 @@ class follows:
         ]
         is_view = not self.written and any(info is not None for info in infos)
         is_random = torch.Tag.nondeterministic_seeded in func.tags
-        own = schema.name.startswith("aten::")  # what others' kernels do to values is not known
+        # what others' kernels do to values is not known
+        is_pytorchs = schema.name.startswith("aten::")
         self.unset = short in _UNSET
-        self.makes = own and not is_view and not is_random and not self.unset
+        self.makes = is_pytorchs and not is_view and not is_random and not self.unset
         self.decided_by = _DECIDED_BY.get(short.rstrip("_"))
         self.overwrites = short in _OVERWRITES
         self.of_a_shape = short in _OF_A_SHAPE
@@ -378,17 +379,22 @@ def _by_rows(func: Any, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor])
         )
     except Exception:  # the row of another number, say
         return _UNKNOWN
-    found = []
-    for made, one, other in zip(outs, two, three):
-        if one.dim() and len(one) == 2 and len(other) == 3 and made.shape[1:] == one.shape[1:]:
-            one = one[:1].expand(made.shape)
-            alike = torch.equal(other, one[:3])
+    results = []
+    for made, from_two, from_three in zip(outs, two, three):
+        if (
+            from_two.dim()
+            and len(from_two) == 2
+            and len(from_three) == 3
+            and made.shape[1:] == from_two.shape[1:]
+        ):
+            from_two = from_two[:1].expand(made.shape)
+            alike = torch.equal(from_three, from_two[:3])
         else:
-            alike = made.shape == one.shape and torch.equal(one, other)
+            alike = made.shape == from_two.shape and torch.equal(from_two, from_three)
         if not alike:
             return _UNKNOWN
-        found.append(one)
-    return found if len(found) == len(outs) else _UNKNOWN
+        results.append(from_two)
+    return results if len(results) == len(outs) else _UNKNOWN
 
 
 class _NotKnown(Exception):

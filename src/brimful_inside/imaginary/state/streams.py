@@ -161,5 +161,5 @@ class Captures:
         if not captured.ended:
             captured.ended = True
             captured.ledger.end_divert(captured.pool)
-        for stream in [stream for stream, one in self.by_stream.items() if one is captured]:
+        for stream in [stream for stream, under in self.by_stream.items() if under is captured]:
             del self.by_stream[stream]

@@ -119,11 +119,11 @@ def test_tied_weights_count_once_and_a_copy_of_a_model_has_no_category():
 
 def test_two_models_of_one_class_get_names_of_their_own():
     def work():
-        one, other = (
+        model, other = (
             nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda(),
             nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda(),
         )
-        other(one(torch.zeros(4, 8, device="cuda"))).sum().backward()
+        other(model(torch.zeros(4, 8, device="cuda"))).sum().backward()
 
     read = Read(work)
     relus = [(site.model, site.module) for row, site in read.allocations if "relu" in row.op]

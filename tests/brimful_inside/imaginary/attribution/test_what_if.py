@@ -32,8 +32,8 @@ def in_autocast():
 
 def test_autocast_from_outside_is_as_the_script_would_write_it():
     wanted, peak = traced(in_autocast)
-    found, found_peak = traced(plain, ["autocast"])
-    assert program(found) == program(wanted) and found_peak == peak
+    trace, found_peak = traced(plain, ["autocast"])
+    assert program(trace) == program(wanted) and found_peak == peak
     assert peak < traced(plain)[1]
 
 
@@ -61,24 +61,24 @@ def test_older_cards_are_given_float16():
 
 def test_checkpointing_from_outside_is_as_the_script_would_write_it():
     wanted, peak = traced(lambda: train(Net(checkpoints=True), batch=BATCH))
-    found, found_peak = traced(plain, ["checkpointing"])
-    assert program(found) == program(wanted)
+    trace, found_peak = traced(plain, ["checkpointing"])
+    assert program(trace) == program(wanted)
     assert abs(found_peak - peak) <= BATCH * 64 * 4, "the last batch may die a moment sooner"
     assert peak < traced(plain)[1]
     again = {
         note.module
-        for _, note in found.notes
+        for _, note in trace.notes
         if isinstance(note, Site) and note.during == RECOMPUTATION
     }
     assert {f"layers.{n}.drop" for n in range(3)} <= again
-    assert Uses("what_if: 3 blocks of layers") in [note for _, note in found.notes]
+    assert Uses("what_if: 3 blocks of layers") in [note for _, note in trace.notes]
 
 
 def test_both_from_outside_are_as_the_script_would_write_them_whichever_comes_first():
     wanted, peak = traced(lambda: train(Net(checkpoints=True), autocast=True, batch=BATCH))
     for order in (["autocast", "checkpointing"], ["checkpointing", "autocast"]):
-        found, found_peak = traced(plain, order)
-        assert program(found) == program(wanted)
+        trace, found_peak = traced(plain, order)
+        assert program(trace) == program(wanted)
         assert abs(found_peak - peak) <= BATCH * 64 * 4
 
 
@@ -120,10 +120,10 @@ def test_the_blocks_that_repeat_are_those_that_have_parts_the_innermost():
             super().__init__()
             self.blocks = nn.Sequential(Block(8), Block(8))
 
-    found = {
+    by_path = {
         path: len(blocks) for path, blocks in blocks_that_repeat(nn.Sequential(Stage(), Stage()))
     }
-    assert found == {"0.blocks": 2, "1.blocks": 2}
+    assert by_path == {"0.blocks": 2, "1.blocks": 2}
     assert not list(
         blocks_that_repeat(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)))
     ), "layers are no blocks"

@@ -94,13 +94,13 @@ def test_a_grad_scaler_sees_no_overflow(gpu):
 
 
 def test_functions_of_the_script_are_cast_by_custom_fwd(gpu):
-    seen = []
+    dtypes = []
 
     class Double(torch.autograd.Function):
         @staticmethod
         @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float16)
         def forward(ctx, tensor):
-            seen.append(tensor.dtype)
+            dtypes.append(tensor.dtype)
             return tensor * 2
 
         @staticmethod
@@ -110,7 +110,7 @@ def test_functions_of_the_script_are_cast_by_custom_fwd(gpu):
 
     with torch.autocast("cuda"):
         Double.apply(torch.randn(3, device="cuda", requires_grad=True)).sum().backward()
-    assert seen == [torch.float16]
+    assert dtypes == [torch.float16]
 
 
 def test_autocast_of_the_host_is_untouched(gpu):

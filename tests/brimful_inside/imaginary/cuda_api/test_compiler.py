@@ -46,7 +46,8 @@ def test_settings_that_a_script_makes_are_those_of_the_real_package_when_it_come
     print("torch._dynamo.convert_frame" in sys.modules, "sympy" in sys.modules)
     torch._dynamo.list_backends
     from torch._dynamo import convert_frame
-    print(convert_frame.config is config is torch._dynamo.config, torch._dynamo.config.suppress_errors)
+    print(convert_frame.config is config is torch._dynamo.config)
+    print(torch._dynamo.config.suppress_errors)
     """) == ["False", "False", "True", "True"]
 
 
@@ -55,8 +56,10 @@ def test_a_submodule_that_is_imported_is_the_one_that_the_package_uses():
     import torch._dynamo.exc
     from torch._dynamo import convert_frame
     import torch._dynamo.utils as utils
-    print(convert_frame.Unsupported is torch._dynamo.exc.Unsupported, convert_frame.counters is utils.counters)
-    print(torch._dynamo.exc.__spec__.loader is not None, sys.modules["torch._dynamo"].__spec__.origin is not None)
+    print(convert_frame.Unsupported is torch._dynamo.exc.Unsupported)
+    print(convert_frame.counters is utils.counters)
+    print(torch._dynamo.exc.__spec__.loader is not None)
+    print(sys.modules["torch._dynamo"].__spec__.origin is not None)
     """) == ["True", "True", "True", "True"]
 
 
@@ -76,7 +79,8 @@ def test_after_leaving_the_real_package_is_imported():
     before = len(sys.meta_path)
     gpu.leave()
     import torch._dynamo
-    print(len(sys.meta_path) - before, type(sys.modules["torch._dynamo"]).__name__, "torch._dynamo.exc" in sys.modules)
+    print(len(sys.meta_path) - before, type(sys.modules["torch._dynamo"]).__name__)
+    print("torch._dynamo.exc" in sys.modules)
     """) == ["-2", "module", "True"]
 
 

@@ -106,15 +106,15 @@ def test_gradients_move_with_their_parameters(gpu):
 
 
 def test_hooks_see_the_card_in_forward_and_backward(gpu):
-    seen = []
+    types = []
     weight = torch.randn(3, 3, device="cuda", requires_grad=True)
-    weight.register_hook(lambda grad: seen.append(grad.device.type))
+    weight.register_hook(lambda grad: types.append(grad.device.type))
     with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: seen.append(t.device.type) or t, lambda t: t
+        lambda t: types.append(t.device.type) or t, lambda t: t
     ):
         loss = (weight * weight).sum()
     loss.backward()
-    assert set(seen) == {"cuda"} and len(seen) >= 3
+    assert set(types) == {"cuda"} and len(types) >= 3
 
 
 def test_generators_of_the_card_are_accepted(gpu):
@@ -150,13 +150,13 @@ def test_one_group_of_two_cards_becomes_one_for_each_with_what_belongs_together(
     second = [torch.empty(3), None, torch.empty(4)]
     groups = {}
     _split(_TwoCards, torch.float32, [first, second, []], [5, 6, 7], groups)
-    (zero, places), (one, other) = (
+    (zero, places), (of_second, other) = (
         groups[torch.device("cuda:0"), torch.float32],
         groups[torch.device("cuda:1"), torch.float32],
     )
     assert places == [5, 7] and other == [6]
     assert zero[0] == [first[0], first[2]] and [len(t) for t in zero[1]] == [3, 4] and zero[2] == []
-    assert one[0] == [first[1]] and one[1] == [None]
+    assert of_second[0] == [first[1]] and of_second[1] == [None]
 
 
 def test_a_list_of_numbers_is_not_gone_through_and_one_with_tensors_of_the_card_is(gpu):

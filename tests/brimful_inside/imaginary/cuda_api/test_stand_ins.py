@@ -201,8 +201,10 @@ from brimful_inside import imaginary
 import torch
 gpu = imaginary.enter(card())
 from transformers import LlamaConfig, LlamaForCausalLM
-small = LlamaConfig(hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512, vocab_size=1000)
-model = LlamaForCausalLM._from_config(small, attn_implementation="flash_attention_2", dtype=torch.bfloat16).cuda()
+sizes = dict(hidden_size=256, intermediate_size=512, vocab_size=1000)
+small = LlamaConfig(num_hidden_layers=2, num_attention_heads=4, **sizes)
+options = dict(attn_implementation="flash_attention_2", dtype=torch.bfloat16)
+model = LlamaForCausalLM._from_config(small, **options).cuda()
 tokens = torch.randint(1000, (4, 128), device="cuda")
 model(input_ids=tokens, labels=tokens).loss.backward()
 mask = torch.ones_like(tokens)

@@ -119,17 +119,17 @@ def test_a_sampler_gives_the_rank_its_share_and_spawning_runs_the_one_rank(alone
     assert list(torch.utils.data.DistributedSampler(range(80), shuffle=False)) == list(
         range(RANK, 80, RANKS)
     )
-    seen = []
+    calls = []
     torch.multiprocessing.spawn(
-        lambda rank, extra: seen.append((rank, extra)), args=("x",), nprocs=RANKS
+        lambda rank, extra: calls.append((rank, extra)), args=("x",), nprocs=RANKS
     )
-    assert seen == [(RANK, "x")]
+    assert calls == [(RANK, "x")]
     assert (
-        torch.multiprocessing.spawn(seen.append, nprocs=RANKS, join=False).join()
-        and seen[1] == RANK
+        torch.multiprocessing.spawn(calls.append, nprocs=RANKS, join=False).join()
+        and calls[1] == RANK
     )
     with pytest.raises(ValueError, match="rank 3 is none of them"):
-        torch.multiprocessing.spawn(seen.append, nprocs=2)
+        torch.multiprocessing.spawn(calls.append, nprocs=2)
 
 
 def test_sizes_that_are_gathered_are_this_ranks_own(alone):

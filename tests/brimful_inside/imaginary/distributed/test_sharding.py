@@ -68,7 +68,7 @@ def exchanged(gpu) -> dict[str, int]:
     }
 
 
-def test_gradients_are_reduced_over_the_link_beside_the_backward_pass_and_layers_gathered_and_scattered(
+def test_gradients_are_reduced_over_the_link_and_layers_gathered_and_scattered(
     alone,
 ):
     parallel = DistributedDataParallel(net(), device_ids=[0])
@@ -77,8 +77,8 @@ def test_gradients_are_reduced_over_the_link_beside_the_backward_pass_and_layers
     exchanged(alone)
     step(parallel, optimizer)
     alone.step(2)
-    own = (RANKS - 1) / RANKS
-    assert exchanged(alone) == {"collective": 2 * own * PARAMETERS, "peer": 0}
+    share = (RANKS - 1) / RANKS
+    assert exchanged(alone) == {"collective": 2 * share * PARAMETERS, "peer": 0}
     sharded = net()
     for layer in sharded:
         fully_shard(layer, mesh=mesh())
@@ -87,7 +87,7 @@ def test_gradients_are_reduced_over_the_link_beside_the_backward_pass_and_layers
     exchanged(alone)
     step(sharded, optimizer)
     alone.step(4)
-    gathered_twice_and_scattered = 3 * own * PARAMETERS
+    gathered_twice_and_scattered = 3 * share * PARAMETERS
     assert exchanged(alone)["collective"] == pytest.approx(gathered_twice_and_scattered, rel=0.01)
 
 

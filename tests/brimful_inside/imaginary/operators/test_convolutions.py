@@ -77,14 +77,14 @@ def test_partial_sums_make_the_weights_workspace_the_larger_one(
     gpu, trace_file, channels, output, stride, sums
 ):
     train(nn.Sequential(nn.Conv2d(16, channels, 1), nn.Conv2d(channels, output, 3, stride=stride)))
-    found = workspaces(gpu, trace_file)
-    assert found["cudnn_backward_filter"] == found["cudnn_backward_data"] + sums
+    sizes = workspaces(gpu, trace_file)
+    assert sizes["cudnn_backward_filter"] == sizes["cudnn_backward_data"] + sums
 
 
 def test_the_gradient_of_a_grouped_weight_is_worked_out_as_if_there_were_no_groups(gpu, trace_file):
     train(nn.Conv2d(16, 32, 3, groups=4))
-    found = workspaces(gpu, trace_file)
-    assert found["cudnn_backward_filter"] == found["cudnn_backward_data"] + 3 * 4 * (32 * 4 * 9)
+    sizes = workspaces(gpu, trace_file)
+    assert sizes["cudnn_backward_filter"] == sizes["cudnn_backward_data"] + 3 * 4 * (32 * 4 * 9)
 
 
 @pytest.mark.parametrize(
@@ -135,12 +135,12 @@ def test_a_group_for_each_channel_is_pytorchs_own_kernel_unless_cudnn_is_better(
 def test_a_workspace_is_freed_before_the_next_one_is_taken(gpu, trace_file):
     train(nn.Conv2d(16, 32, 3, padding=1, bias=False))
     played = traced(gpu, trace_file, (Malloc, Free))
-    found = [
+    places = [
         at
         for at, row in enumerate(played)
         if isinstance(row, Malloc) and (row.workspace or "").startswith("cudnn")
     ]
-    assert len(found) == 3 and all(played[at + 1] == Free(played[at].id) for at in found)
+    assert len(places) == 3 and all(played[at + 1] == Free(played[at].id) for at in places)
 
 
 def test_without_benchmark_as_much_is_assumed_and_counted(gpu, trace_file):

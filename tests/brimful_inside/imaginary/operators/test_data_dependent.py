@@ -19,8 +19,8 @@ def test_a_boolean_mask_selects_everything_at_most(gpu):
 
 def test_nonzero_counts_everything_and_lies_as_on_cuda(gpu):
     card = torch.randn(4, 5, device="cuda")
-    found = card.nonzero()
-    assert found.shape == (20, 2) and found.stride() == (1, 20)
+    indices = card.nonzero()
+    assert indices.shape == (20, 2) and indices.stride() == (1, 20)
     assert len(torch.where(card > 0)) == 2 and gpu.approximations["nonzero"] == 2
 
 

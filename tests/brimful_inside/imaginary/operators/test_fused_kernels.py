@@ -16,9 +16,9 @@ def has_meta_kernel(name):
 
 
 def test_a_script_with_meta_tensors_of_its_own_gets_gradients_of_mish_too(gpu):
-    own = torch.empty(3, 4, device="meta", requires_grad=True)
-    F.mish(own).sum().backward()
-    assert own.grad.shape == (3, 4) and own.grad.device.type == "meta"
+    users = torch.empty(3, 4, device="meta", requires_grad=True)
+    F.mish(users).sum().backward()
+    assert users.grad.shape == (3, 4) and users.grad.device.type == "meta"
 
 
 @pytest.mark.skipif(

@@ -136,8 +136,8 @@ def test_what_the_host_refuses_the_card_refuses(gpu, call, words):
 def test_the_gradient_of_an_activation_is_laid_out_as_on_the_host(gpu, transposed):
     def laid_out(device, call):
         pair = [
-            torch.zeros(4, 6, device=device).t() if one else torch.zeros(6, 4, device=device)
-            for one in transposed
+            torch.zeros(4, 6, device=device).t() if tensor else torch.zeros(6, 4, device=device)
+            for tensor in transposed
         ]
         return call(*pair).stride()
 

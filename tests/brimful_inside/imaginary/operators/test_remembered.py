@@ -51,7 +51,7 @@ def test_an_argument_of_another_type_or_layout_or_default_dtype_is_another_call(
 
 
 def test_arithmetic_of_whole_numbers_is_remembered_with_its_types(gpu):
-    x, one = torch.zeros(4, 5, device="cuda", dtype=torch.long), torch.ones((), device="cuda")
+    x, ones = torch.zeros(4, 5, device="cuda", dtype=torch.long), torch.ones((), device="cuda")
     for work in (lambda: x + 3, lambda: x + x, lambda: x * 2, lambda: x - x.int(), lambda: 3 + x):
         first, known = work(), len(gpu.remembered._known)
         assert (
@@ -60,7 +60,7 @@ def test_arithmetic_of_whole_numbers_is_remembered_with_its_types(gpu):
     assert any(key[0] is aten.add.Tensor for key in gpu.remembered._known), (
         "which is also what the engine adds gradients by"
     )
-    assert [(x + 3.0).dtype, (x + one).dtype, (x + x.int()).dtype] == [
+    assert [(x + 3.0).dtype, (x + ones).dtype, (x + x.int()).dtype] == [
         torch.float32,
         torch.float32,
         torch.long,

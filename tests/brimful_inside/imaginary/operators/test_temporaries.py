@@ -208,13 +208,15 @@ def test_a_training_step_holds_two_workspaces_of_cublas(gpu):
     model, data = nn.Linear(8, 8).to("cuda"), torch.randn(2, 8, device="cuda")
     before = torch.cuda.memory_allocated()
     loss = model(data).sum()
-    one = (8 << 20) + 128 * 1024
+    workspace = (8 << 20) + 128 * 1024
     per_operation = gpu.workspaces.release >= 215
-    assert torch.cuda.memory_allocated() - before - 512 == (0 if per_operation else one)
+    assert torch.cuda.memory_allocated() - before - 512 == (0 if per_operation else workspace)
     loss.backward()
-    assert torch.cuda.memory_allocated() - before - 3 * 512 == (0 if per_operation else 2 * one)
+    assert torch.cuda.memory_allocated() - before - 3 * 512 == (
+        0 if per_operation else 2 * workspace
+    )
     peak = peak_of(lambda: model(data))
-    assert peak >= one if per_operation else peak < 1 << 20
+    assert peak >= workspace if per_operation else peak < 1 << 20
 
 
 def test_the_norm_of_gradients_takes_partial_results(gpu):

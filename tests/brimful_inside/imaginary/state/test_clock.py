@@ -309,8 +309,8 @@ def test_the_trace_ends_with_what_ran_outside_of_the_training(trace_file):
     }
     assert works.keys() == {between, evaluation}, "what was never kept is not there"
     counts = {
-        work: {kernel.op.split(".")[1]: times for times, kernel in one.kernels}
-        for work, one in works.items()
+        work: {kernel.op.split(".")[1]: times for times, kernel in ran.kernels}
+        for work, ran in works.items()
     }
     assert (works[between].amount, counts[between]) == (2, {"mm": 2, "div": 2, "mul": 2})
     assert (works[evaluation].amount, counts[evaluation]) == (24, {"add": 3, "relu": 3})

@@ -116,12 +116,12 @@ def test_neither_a_step_nor_a_collection_of_young_objects_collects_what_was_set_
 def test_a_collector_that_was_off_before_stays_off_and_nothing_stays_frozen():
     gc.disable()
     try:
-        seen = imaginary.enter(card())
+        gpu = imaginary.enter(card())
         torch.zeros(1, device="cuda")
-        seen.leave()
+        gpu.leave()
         assert not gc.isenabled() and gc.get_freeze_count() == 0
-        seen.garbage.rest()  # a thread that uses the card late
-        seen.garbage.poll()
+        gpu.garbage.rest()  # a thread that uses the card late
+        gpu.garbage.poll()
         assert gc.get_freeze_count() == 0
     finally:
         gc.enable()

@@ -49,12 +49,15 @@ def test_numbers_that_are_written_one_after_another_to_what_was_made_empty_are_k
 
 
 def test_a_counter_counts_and_a_share_of_it_is_no_division_by_zero(gpu):
-    seen, right = torch.zeros((), dtype=torch.int64, device="cuda"), torch.zeros((), device="cuda")
+    samples, right = (
+        torch.zeros((), dtype=torch.int64, device="cuda"),
+        torch.zeros((), device="cuda"),
+    )
     for _ in range(3):
         labels = torch.randint(0, 10, (8,), device="cuda")
         right += (torch.randn(8, 10, device="cuda").argmax(1) == labels).sum()
-        seen += labels.numel()
-    assert seen.item() == 24 and right.item() / seen.item() == 0.0
+        samples += labels.numel()
+    assert samples.item() == 24 and right.item() / samples.item() == 0.0
 
 
 def test_what_meets_unknown_values_is_unknown(gpu):
