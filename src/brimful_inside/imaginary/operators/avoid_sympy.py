@@ -1,8 +1,15 @@
-"""PyTorch's shape functions without sympy, which they import to ask whether a size is a symbol: a
-quarter of a second.
+"""PyTorch's shape functions without sympy, which they import to ask whether a size is a symbol.
 
 On an imaginary card each size is a plain number, for which the functions here answer. Anything else
-brings the real module."""
+brings the real module.
+
+The import takes 0.35 s of processor time in each trial, as it comes after the fork that trials
+share their imports by. Measured on whole predictions (processor seconds of all processes without
+this file to those with it, in turn, medians of one to six rounds, two busy cores, torch 2.13): mlp
+1.33, contrastive 1.38, resume 1.41, checkpointed_transformer 1.18, vit_ema 1.16, lightning_unet
+1.03; 0.97 to 1.00 where a library of the script imports sympy anyway (Transformers, Accelerate),
+and dcgan 1.00; the median program 1.09. One import before the fork instead leaves 1.05 to 1.19 of
+the former."""
 
 from __future__ import annotations
 

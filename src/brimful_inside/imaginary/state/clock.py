@@ -135,8 +135,7 @@ class Clock:
 
     def _count(self, rows: Sequence[Row]) -> None:
         if self._outside is not None:
-            for row in rows:
-                self._outside[row] += 1
+            self._outside.update(rows)
 
     def outside(self, work: Optional[Work]) -> None:
         """From here on what runs is this work outside of the training's passes; None: it is of the

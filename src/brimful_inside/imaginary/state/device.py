@@ -47,7 +47,7 @@ from brimful_inside.imaginary.state.tensors import (
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import AllocatorSettings, settings_in, spelled
 from brimful_inside.simulator.roofline import PEER
-from brimful_inside.simulator.trace import TRACE_VERSION, encode_row
+from brimful_inside.simulator.trace import TRACE_VERSION, PhaseWas, Step, encode_row
 from brimful_inside.wire import Card
 
 OpenTrace = Union[None, TextIO, Callable[[int], TextIO]]
@@ -245,7 +245,7 @@ class ImaginaryGpu:
     def phase_was(self, name: str) -> None:
         """The peaks since the latest call of `phase` belong to phase `name`."""
         for ledger in self.ledgers:
-            ledger.phase_was(name)
+            ledger.note(PhaseWas(name))
 
     def step(self, number: int, counts: bool = True) -> None:
         """The `number`-th optimizer step is complete. `counts`: it shows how long a step takes."""
@@ -253,7 +253,7 @@ class ImaginaryGpu:
         self.garbage.poll()
         for clock, ledger in zip(self.clocks, self.ledgers):
             clock.step(counts)
-            ledger.step(number)
+            ledger.note(Step(number))
 
     def outside(self, work: Optional[Work]) -> None:
         """From here on what runs is this work outside of the training's passes; None: it is of the

@@ -184,12 +184,6 @@ class Ledger:
         self.note(rows.Phase(name))
         self.allocator.reset_peaks()
 
-    def phase_was(self, name: str) -> None:
-        self.note(rows.PhaseWas(name))
-
-    def step(self, number: int) -> None:
-        self.note(rows.Step(number))
-
     def empty_cache(self) -> None:
         self._do(rows.EmptyCache(), self.allocator.empty_cache)
 
