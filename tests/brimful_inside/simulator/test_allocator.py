@@ -97,22 +97,27 @@ def test_blocks_tile_their_segments_and_the_books_agree(conf, actions, capacity)
     assert (allocator.allocated, allocator.reserved) == (0, 0)
 
 
+def compare(quick: CachingAllocator, actions: list) -> None:
+    """With the plainest writing of the rules, action by action."""
+    naive, live, names = NaiveAllocator(), {}, {}
+    for number, action in enumerate(actions):
+        before = set(live)
+        act(quick, [action], live)
+        for address in before - live.keys():
+            naive.free(names.pop(address))
+        for address in live.keys() - before:
+            names[address] = str(number)
+            naive.malloc(str(number), action)
+        if action == "empty_cache":
+            naive.empty_cache()
+        assert (quick.allocated, quick.reserved) == (naive.allocated, naive.reserved)
+        check(quick, live)
+
+
 @given(actions=ACTIONS)
 @settings(max_examples=200, deadline=None)
 def test_it_does_what_the_plainest_writing_of_the_rules_does(actions):
-    quick, naive, live = CachingAllocator(), NaiveAllocator(), {}
-    for number, action in enumerate(actions):
-        if action == "empty_cache":
-            quick.empty_cache()
-            naive.empty_cache()
-        elif action > 0:
-            live[str(number)] = quick.malloc(action)
-            naive.malloc(str(number), action)
-        elif live:
-            name = list(live)[action % len(live)]
-            quick.free(live.pop(name))
-            naive.free(name)
-        assert (quick.allocated, quick.reserved) == (naive.allocated, naive.reserved)
+    compare(CachingAllocator(), actions)
 
 
 @pytest.mark.parametrize("conf", CONFIGURATIONS)
@@ -271,28 +276,14 @@ BUGS = {
 def test_the_checks_catch_an_injected_bug(bug, monkeypatch):
     owner, name, replacement = BUGS[bug]
     monkeypatch.setattr(owner, name, replacement)
-    rng = random.Random(5)
-    allocator, live = (
-        CachingAllocator(settings=settings_from("roundup_power2_divisions:[64:0]")),
-        {},
-    )
+    rng, requests = random.Random(5), [700, 300_000, 3 * MIB, 30 * MIB]
+    actions = [
+        -rng.randrange(1, 40) if rng.random() < 0.45 else rng.choice(requests) for _ in range(300)
+    ]
+    allocator = CachingAllocator(settings=settings_from("roundup_power2_divisions:[64:0]"))
     monkeypatch.setattr(allocator, "_rounds_plainly", False)
-    naive, names = NaiveAllocator(), {}
     with pytest.raises((AssertionError, KeyError, IndexError)):
-        for number in range(300):
-            if live and rng.random() < 0.45:
-                address = rng.choice(list(live))
-                del live[address]
-                allocator.free(address)
-                naive.free(names.pop(address))
-            else:
-                size = rng.choice([700, 300_000, 3 * MIB, 30 * MIB])
-                address = allocator.malloc(size)
-                assert address not in live
-                live[address], names[address] = size, str(number)
-                naive.malloc(str(number), size)
-            assert (allocator.allocated, allocator.reserved) == (naive.allocated, naive.reserved)
-            check(allocator, live)
+        compare(allocator, actions)
 
 
 def test_a_retired_block_is_active_and_not_allocated():

@@ -7,26 +7,32 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+HALF, SINGLE = torch.half, torch.float32
+DTYPES = {
+    "product": (lambda x, half: x @ x, HALF),
+    "linear": (lambda x, half: F.linear(x, x), HALF),
+    "einsum": (lambda x, half: torch.einsum("ij,jk->ik", x, x), HALF),
+    "sum of two": (lambda x, half: x + x, SINGLE),
+    "exp": (lambda x, half: half.exp(), SINGLE),
+    "softmax": (lambda x, half: half.softmax(-1), SINGLE),
+    "sum": (lambda x, half: half.sum(), SINGLE),
+    "layer norm": (lambda x, half: F.layer_norm(half, (4,)), SINGLE),
+    "loss": (lambda x, half: F.mse_loss(half, half), SINGLE),
+    "power": (lambda x, half: half.pow(2), SINGLE),
+    "relu": (lambda x, half: F.relu(half), HALF),
+    "twice": (lambda x, half: half * 2, HALF),
+    "the widest": (lambda x, half: torch.addcmul(half, half, x), SINGLE),
+    "double": (lambda x, half: x.double() @ x.double(), torch.float64),
+}
 
-def test_matrix_products_are_cast_and_sums_are_not(gpu):
-    first, second = torch.randn(4, 4, device="cuda"), torch.randn(4, 4, device="cuda")
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_matrix_products_are_cast_and_sums_are_not(gpu, name):
+    function, dtype = DTYPES[name]
+    x = torch.randn(4, 4, device="cuda")
     with torch.autocast("cuda"):
-        assert (first @ second).dtype == torch.half and F.linear(first, second).dtype == torch.half
-        assert torch.einsum("ij,jk->ik", first, second).dtype == torch.half
-        assert (first + second).dtype == torch.float32
-        half = first @ second
-        assert (
-            half.exp().dtype
-            == half.softmax(-1).dtype
-            == half.sum().dtype
-            == F.layer_norm(half, (4,)).dtype
-            == torch.float32
-        )
-        assert F.mse_loss(half, half).dtype == half.pow(2).dtype == torch.float32
-        assert F.relu(half).dtype == (half * 2).dtype == torch.half
-        assert torch.addcmul(half, half, first).dtype == torch.float32
-        assert (first.double() @ second.double()).dtype == torch.float64
-    assert (first @ second).dtype == torch.float32
+        assert function(x, x @ x).dtype == dtype
+    assert (x @ x).dtype == SINGLE
 
 
 def test_contexts_nest_and_decorate(gpu):

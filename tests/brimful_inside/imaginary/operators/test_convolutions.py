@@ -54,11 +54,16 @@ def emptied(gpu, trace_file) -> int:
     return len(traced(gpu, trace_file, EmptyCache))
 
 
-def test_workspaces_hold_what_is_converted(gpu, trace_file):
-    train(nn.Conv2d(16, 32, 3, padding=1, bias=False))
+@pytest.mark.parametrize("transposed", [False, True])
+def test_workspaces_hold_what_is_converted(gpu, trace_file, transposed):
+    """A transposed convolution is the gradient of another one."""
+    plain = nn.Conv2d(16, 32, 3, padding=1, bias=False)
+    train(nn.ConvTranspose2d(16, 8, 3, bias=False) if transposed else plain)
     inputs, outputs, weights = 4 * (4 * 16 * 32 * 32), 4 * (4 * 32 * 32 * 32), 4 * (32 * 16 * 9)
+    if transposed:
+        outputs, weights = 4 * (4 * 8 * 34 * 34), 4 * (16 * 8 * 9)
     assert workspaces(gpu, trace_file) == {
-        "cudnn_forward": inputs + weights,
+        "cudnn_forward": (outputs if transposed else inputs) + weights,
         "cudnn_backward_data": inputs + outputs + weights,
         "cudnn_backward_filter": inputs + outputs + weights,
     }
@@ -155,16 +160,6 @@ def test_without_benchmark_as_much_is_assumed_and_counted(gpu, trace_file):
     assert gpu.approximations == {"cudnn workspace without benchmark": 3}
 
 
-def test_a_transposed_convolution_is_the_gradient_of_another_one(gpu, trace_file):
-    train(nn.ConvTranspose2d(16, 8, 3, bias=False))
-    inputs, outputs, weights = 4 * (4 * 16 * 32 * 32), 4 * (4 * 8 * 34 * 34), 4 * (16 * 8 * 9)
-    assert workspaces(gpu, trace_file) == {
-        "cudnn_backward_data": inputs + outputs + weights,
-        "cudnn_forward": outputs + weights,
-        "cudnn_backward_filter": inputs + outputs + weights,
-    }
-
-
 def test_in_float32_the_gradients_of_large_depthwise_kernels_in_channels_last_take_theirs(
     gpu, trace_file
 ):
@@ -174,12 +169,15 @@ def test_in_float32_the_gradients_of_large_depthwise_kernels_in_channels_last_ta
     assert set(workspaces(gpu, trace_file)) == {"cudnn_backward_data", "cudnn_backward_filter"}
 
 
-def test_float32_takes_none_where_it_does_not_go_to_tensor_cores(gpu, trace_file):
-    torch.backends.cudnn.allow_tf32 = False
+@pytest.mark.parametrize("owner", ["allow_tf32", "enabled"])
+def test_there_is_none_without_cudnn_or_in_float32_without_tensor_cores(
+    gpu, trace_file, monkeypatch, owner
+):
+    monkeypatch.setattr(torch.backends.cudnn, owner, False)
     train(nn.Conv2d(16, 32, 3))
     assert workspaces(gpu, trace_file) == {}
     train(nn.Conv2d(16, 32, 3), torch.half)
-    assert workspaces(gpu, trace_file) != {}
+    assert (workspaces(gpu, trace_file) != {}) is (owner == "allow_tf32")
 
 
 def test_an_older_card_has_no_tensor_cores_for_float32(enter):
@@ -268,12 +266,6 @@ def test_what_needs_no_conversion_takes_no_workspace(gpu, trace_file, layer, sha
         torch.randn(4, *shape, device="cuda", dtype=dtype).to(memory_format=layout).requires_grad_()
     )
     layer().to("cuda", dtype)(card).sum().backward()
-    assert workspaces(gpu, trace_file) == {}
-
-
-def test_without_cudnn_there_is_no_workspace(gpu, trace_file, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
-    train(nn.Conv2d(16, 32, 3))
     assert workspaces(gpu, trace_file) == {}
 
 
