@@ -9,20 +9,6 @@ from brimful_inside.simulator.cudnn_workspaces import (
     PARTIAL_SUMS,
     partial_sums_bytes,
 )
-from brimful_inside.simulator.workspaces import bytes_of
-
-
-def test_a_convolution_works_in_copies_of_what_is_converted():
-    inputs, outputs, weights = 32 * 64 * 56 * 56, 32 * 128 * 28 * 28, 128 * 64 * 9
-    assert bytes_of("cudnn_forward", [4, inputs, weights]) == 4 * (inputs + weights)
-    copies = 4 * (inputs + outputs + weights)
-    assert bytes_of("cudnn_backward_data", [4, inputs, outputs, weights]) == copies
-    assert bytes_of("cudnn_backward_filter", [4, inputs, outputs, weights]) == copies
-    assert (
-        bytes_of("cudnn_backward_filter", [4, inputs, outputs, weights, PARTIAL_SUMS])
-        == copies + PARTIAL_SUMS
-    )
-    assert bytes_of("cudnn_backward_filter", [2, inputs, outputs, weights]) * 2 == copies
 
 
 @pytest.mark.parametrize("copies", [10 * MIB, 10 * MIB + 512, 12 * MIB - 512, 100 * MIB + 3 * 512])
@@ -36,17 +22,22 @@ def test_partial_sums_are_as_much_as_keeps_two_workspaces_from_sharing_a_segment
     assert allocator.memory.num_allocs == segments
 
 
-@pytest.mark.parametrize("groups", [1, 4])
-def test_partial_sums_come_with_many_channels_of_one_group_on_both_sides(groups):
-    few, more = groups * FEW_CHANNELS, groups * (FEW_CHANNELS + 1)
-    assert partial_sums_bytes(few, 512, groups) == partial_sums_bytes(512, few, groups) == 0
-    assert partial_sums_bytes(more, more, groups) == PARTIAL_SUMS
+MANY, FEW = FEW_CHANNELS + 1, FEW_CHANNELS
 
 
-@pytest.mark.parametrize("channels", [12, 24, 28])
-def test_at_a_stride_few_channels_that_do_not_divide_a_block_have_partial_sums_too(channels):
-    assert partial_sums_bytes(channels, 64, stride=2) == PARTIAL_SUMS
-    assert partial_sums_bytes(channels, 64, stride=1) == 0
-    assert partial_sums_bytes(2 * channels, 64, groups=2, stride=2) == 0
-    for fills in (8, 16, 32, 48):
-        assert partial_sums_bytes(fills, FEW_CHANNELS, stride=2) == 0
+@pytest.mark.parametrize(
+    ("channels", "output", "groups", "stride", "comes"),
+    [
+        *((groups * FEW, 512, groups, 1, False) for groups in (1, 4)),
+        *((512, groups * FEW, groups, 1, False) for groups in (1, 4)),
+        *((groups * MANY, groups * MANY, groups, 1, True) for groups in (1, 4)),
+        *((channels, 64, 1, 2, True) for channels in (12, 24, 28)),
+        *((channels, 64, 1, 1, False) for channels in (12, 24, 28)),
+        *((2 * channels, 64, 2, 2, False) for channels in (12, 24, 28)),
+        *((fills, FEW, 1, 2, False) for fills in (8, 16, 32, 48)),
+    ],
+)
+def test_partial_sums_come_with_many_channels_and_at_a_stride_with_those_that_divide_no_block(
+    channels, output, groups, stride, comes
+):
+    assert partial_sums_bytes(channels, output, groups, stride) == (PARTIAL_SUMS if comes else 0)

@@ -95,10 +95,6 @@ def test_a_replay_that_ended_at_a_full_card_keeps_nothing_of_its_allocator_alive
     assert result.full is not None and gone() is None
 
 
-def test_the_end_of_a_storage_older_than_the_trace_is_passed_over():
-    assert replayed("free 99, malloc 1 0, free 1").peak == Peaks(0, 0)
-
-
 @given(seed=SEEDS, length=st.sampled_from([10, 60, 200]))
 @settings(max_examples=100, deadline=None)
 def test_the_peaks_are_those_of_the_plainest_writing_of_the_rules(seed, length):
@@ -169,21 +165,21 @@ def test_an_observer_is_called_after_each_event():
     assert observed == list(zip(program.events, [MIB, MIB, 0, 0], strict=True))
 
 
-def test_a_stream_does_not_use_what_another_one_freed():
-    assert (
-        replayed(
-            "stream 1, malloc 1 30, free 1, stream 0, malloc 2 30, stream 1, malloc 3 30"
-        ).peak.reserved
-        == 60 * MIB
-    )
-
-
-def test_a_retired_block_is_used_again_only_when_it_is_ready():
-    assert replayed("malloc 1 30, retire 1, malloc 2 30, ready 1, malloc 3 30").peak == (
-        60 * MIB,
-        60 * MIB,
-    )
-    assert replayed("malloc 1 30, free 1, malloc 2 30, malloc 3 30").peak.reserved == 60 * MIB
+@pytest.mark.parametrize(
+    ("rows", "allocated", "reserved"),
+    [
+        # the end of a storage older than the trace is passed over
+        ("free 99, malloc 1 0, free 1", 0, 0),
+        # a stream does not use what another one freed
+        ("stream 1, malloc 1 30, free 1, stream 0, malloc 2 30, stream 1, malloc 3 30", 60, 60),
+        # a retired block is used again only when it is ready
+        ("malloc 1 30, retire 1, malloc 2 30, ready 1, malloc 3 30", 60, 60),
+        ("malloc 1 30, free 1, malloc 2 30, malloc 3 30", 60, 60),
+        ("malloc 1 30, retire 1, malloc 2 30, malloc 3 30", 60, 90),
+    ],
+)
+def test_blocks_serve_whom_they_are_free_for(rows, allocated, reserved):
+    assert replayed(rows).peak == (allocated * MIB, reserved * MIB)
 
 
 def test_a_full_card_waits_for_retired_blocks():
@@ -246,13 +242,19 @@ def test_what_was_replayed_before_in_other_rooms_changes_no_replay(seed, configu
         )
 
 
-def test_a_replay_that_had_room_is_known_wherever_there_is_as_much(monkeypatch):
+def counted(monkeypatch) -> list:
+    """The arguments of all replays from here on, which are not done."""
     calls = []
-    program = random_program(random.Random(1), 20, PLAIN)
-    (whole,) = replay_cards(program, program.sizes)
     monkeypatch.setattr(
         module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2))
     )
+    return calls
+
+
+def test_a_replay_that_had_room_is_known_wherever_there_is_as_much(monkeypatch):
+    program = random_program(random.Random(1), 20, PLAIN)
+    (whole,) = replay_cards(program, program.sizes)
+    calls = counted(monkeypatch)
     (there,) = replay_cards(
         program.of_sizes(program.sizes, program.args),
         program.sizes,
@@ -273,12 +275,10 @@ def test_a_replay_that_was_short_of_room_is_known_in_every_room_that_refuses_it_
         ("malloc", 2, 60 * MIB, "mm"),
         ("malloc", 3, 100 * MIB, "mm"),
     ]
-    refused, calls = program(*rows), []
+    refused = program(*rows)
     (short,) = replay_cards(refused, refused.sizes, capacity_bytes=90 * MIB)
     assert (short.retries, short.full is None, short.peak.reserved) == (2, False, 60 * MIB)
-    monkeypatch.setattr(
-        module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2))
-    )
+    calls = counted(monkeypatch)
     # with 100 MiB the first two segments would be there together
     for room in (
         60 * MIB,
@@ -292,10 +292,7 @@ def test_a_replay_that_was_short_of_room_is_known_in_every_room_that_refuses_it_
 
 
 def test_cards_that_do_the_same_are_replayed_once(monkeypatch):
-    calls = []
-    monkeypatch.setattr(
-        module, "replay", lambda *args: calls.append(args) or Replayed({}, Peaks(1, 2))
-    )
+    calls = counted(monkeypatch)
     program = joined([random_program(random.Random(1), 20)] * 8)
     assert len(replay_cards(program, program.sizes)) == 8
     assert len(calls) == 1

@@ -69,6 +69,11 @@ BYTES = {
     ("efficient_workspace", 2, 8, 100, 100, 128, 128, 64, 64, 0): 2
     * 8
     * (4 * EFFICIENT + 2 * 64 * (128 + 128) * 4),
+    # Copies of what is converted. Bytes, input, output and weight; then partial sums.
+    ("cudnn_forward", 4, 700, 50): 4 * (700 + 50),
+    ("cudnn_backward_data", 4, 700, 300, 50): 4 * (700 + 300 + 50),
+    ("cudnn_backward_filter", 4, 700, 300, 50): 4 * (700 + 300 + 50),
+    ("cudnn_backward_filter", 2, 700, 300, 50, 99): 2 * (700 + 300 + 50) + 99,
     # cuda/ForeachReduceOp.cu: a partial result for each chunk of the largest tensor.
     ("foreach_norm", 4, 10, 65537): 4 * 10 * 2,
 }
