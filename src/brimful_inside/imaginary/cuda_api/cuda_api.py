@@ -50,7 +50,7 @@ class _DeviceProperties(types.SimpleNamespace):
             **dict.fromkeys(("pci_bus_id", "pci_device_id", "pci_domain_id"), 0),
         )
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
 
     def __repr__(self) -> str:
         return (

@@ -132,9 +132,18 @@ class Convolution(NamedTuple):
         given: Sequence[Any],
     ) -> Convolution:
         """`given`: stride, padding, dilation, transposed, the output's padding, groups."""
-        sizes = map(tuple, given[:3])
-        layout, switches = layout_of(tensor, weight), (bool(given[3]), int(given[5]))
-        return cls(operation, tensor, weight, output, layout, *sizes, *switches)
+        return cls(
+            operation,
+            tensor,
+            weight,
+            output,
+            layout_of(tensor, weight),
+            stride=tuple(given[0]),
+            padding=tuple(given[1]),
+            dilation=tuple(given[2]),
+            transposed=bool(given[3]),
+            groups=int(given[5]),
+        )
 
 
 def _convolution(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:

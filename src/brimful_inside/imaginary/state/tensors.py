@@ -24,7 +24,7 @@ CUDA = torch.device("cuda:0")
 is_meta: Callable[[Tensor], bool] = TensorBase.is_meta.__get__
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def empty(shape: Any, dtype: torch.dtype) -> Tensor:
     """A new contiguous tensor of the card."""
     return torch.empty(shape, dtype=dtype, device=META)
 

@@ -12,36 +12,22 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 
-def test_a_thread_makes_tensors_on_the_card(gpu):
-    tensors = []
-
-    def work():
-        with torch.cuda.stream(torch.cuda.Stream()):
-            tensors.extend([torch.zeros(10, device="cuda"), torch.randn(3).cuda(non_blocking=True)])
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    for tensor in tensors:
-        tensor.record_stream(torch.cuda.current_stream())
-    assert all(tensor.is_cuda for tensor in tensors)
-    assert torch.cuda.memory_allocated() == 1024
-
-
-def test_a_thread_with_a_run_of_its_own_and_an_executor_are_followed(gpu):
+def test_threads_and_executors_are_followed(gpu):
     class Worker(threading.Thread):
         def run(self):
-            self.made = torch.zeros(2, device="cuda") + 1
+            with torch.cuda.stream(torch.cuda.Stream()):
+                self.made = [torch.zeros(10, device="cuda"), torch.randn(3).cuda(non_blocking=True)]
 
     worker = Worker()
     worker.start()
     worker.join()
-    assert worker.made.is_cuda
+    for tensor in worker.made:
+        tensor.record_stream(torch.cuda.current_stream())
+        assert tensor.is_cuda
+    assert torch.cuda.memory_allocated() == 1024
     with ThreadPoolExecutor(2) as executor:
-        assert all(
-            tensor.is_cuda
-            for tensor in executor.map(lambda size: torch.zeros(size, device="cuda"), range(1, 5))
-        )
+        made = executor.map(lambda size: torch.zeros(size, device="cuda"), range(1, 5))
+        assert all(tensor.is_cuda for tensor in made)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
