@@ -136,6 +136,8 @@ PROMOTE = [
     "scatter_add",
 ]
 BANNED = ["binary_cross_entropy"]
+# Cast by operators/recurrent.py, which knows its weights; in the builds for CUDA alone.
+ELSEWHERE = ["_cudnn_rnn"]
 # Names in Python of operations that call one of the lists.
 ALIASES = {"arccos": "acos", "arcsin": "asin", "nll_loss_nd": "nll_loss"}
 # torchvision computes them in float32 and answers in the dtype of their first argument
