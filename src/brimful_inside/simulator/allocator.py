@@ -134,6 +134,7 @@ class CachingAllocator:
         self._live: Dict[int, LiveBlock] = {}
         self._retired: Dict[int, LiveBlock] = {}
         self._total_bytes = total_bytes if total_bytes is not None else capacity_bytes
+        self._grew = False  # expandable segments were ever on
         self._apply(settings)
 
     def insert(self, capacity_bytes: Optional[int], total_bytes: int) -> None:
@@ -159,8 +160,9 @@ class CachingAllocator:
         self._large.min_rest = MIN_BLOCK if grows else MIB + 1
         self._large.max_split = NO_LIMIT if grows else max_split
         self._rounds_plainly = not any(settings.roundup_power2_divisions)
+        self._grew = self._grew or grows
         self._best_fit_always_serves = (
-            max_split == NO_LIMIT and not grows and not settings.garbage_collection_threshold
+            max_split == NO_LIMIT and not self._grew and not settings.garbage_collection_threshold
         )
         if settings.memory_fraction is not None:
             self.set_memory_fraction(settings.memory_fraction, self._total_bytes)
@@ -342,6 +344,9 @@ class CachingAllocator:
         pool.searches += 1
         if at < len(free) and self.settings.expandable_segments:
             at = pools.best_fit(pool, free, at)
+        elif self._grew:  # switched off at run time: what is left of them serves nobody
+            while at < len(free) and pool.expandable_at(free[at] & ADDRESS) is not None:
+                at += 1
         limit = self.settings.max_split_size
         if at < len(free) and limit is not None:
             available = free[at] >> SIZE_AT

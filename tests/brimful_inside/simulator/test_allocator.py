@@ -212,6 +212,19 @@ def test_expandable_segments_waste_less_when_sizes_grow():
     assert grows.memory_stats()["segment.all.allocated"] == 0, "mapped pages are no segments"
 
 
+def test_expandable_segments_switched_off_serve_nobody_until_they_are_on_again():
+    """As PyTorch does: 30 MiB, free, off, and 30 MiB more take a segment of their own."""
+    allocator = CachingAllocator(settings=settings_from("expandable_segments:True"))
+    allocator.free(allocator.malloc(30 * MIB))
+    allocator.change_settings("expandable_segments:False")
+    held = allocator.malloc(30 * MIB)
+    assert allocator.reserved == (40 + 30) * MIB
+    allocator.free(held)
+    allocator.change_settings("expandable_segments:True")
+    allocator.malloc(30 * MIB)
+    assert allocator.reserved == (40 + 30) * MIB
+
+
 def test_a_memory_fraction_is_the_limit_and_ages_the_cache():
     conf = "per_process_memory_fraction:0.5,garbage_collection_threshold:0.6"
     allocator = CachingAllocator(100 * MIB, settings_from(conf), total_bytes=100 * MIB)

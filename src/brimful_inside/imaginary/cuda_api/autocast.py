@@ -5,7 +5,7 @@ are done above autograd, function by function, by CUDA's lists (aten/src/ATen/au
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch._library.custom_ops import OPDEFS
@@ -45,6 +45,12 @@ LOWER_PRECISION = [
     "rnn_tanh_cell",
     "rnn_relu_cell",
     "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention",
+    "_convolution",
+    "cudnn_convolution",
+    "cudnn_convolution_transpose",
+    "_thnn_fused_lstm_cell",
+    "_thnn_fused_gru_cell",
 ]
 FP32 = [
     "acos",
@@ -65,6 +71,7 @@ FP32 = [
     "softplus",
     "layer_norm",
     "native_layer_norm",
+    "rms_norm",
     "group_norm",
     "frobenius_norm",
     "nuclear_norm",
@@ -73,7 +80,6 @@ FP32 = [
     "cosine_embedding_loss",
     "nll_loss",
     "nll_loss2d",
-    "nll_loss_nd",
     "hinge_embedding_loss",
     "kl_div",
     "l1_loss",
@@ -92,8 +98,18 @@ FP32 = [
     "renorm",
     "logsumexp",
     "norm",
-    "arccos",
-    "arcsin",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "_upsample_bilinear2d_aa",
+    "upsample_trilinear3d",
+    "upsample_bicubic2d",
+    "_upsample_bicubic2d_aa",
 ]
 FP32_BY_DTYPE = [
     "prod",
@@ -112,11 +128,17 @@ PROMOTE = [
     "bilinear",
     "cross",
     "dot",
+    "vdot",
     "grid_sampler",
     "index_put",
     "tensordot",
     "scatter_add",
 ]
+BANNED = ["binary_cross_entropy"]
+# Cast by operators/recurrent.py, which knows its weights; in the builds for CUDA alone.
+ELSEWHERE = ["_cudnn_rnn"]
+# Names in Python of operations that call one of the lists.
+ALIASES = {"arccos": "acos", "arcsin": "asin", "nll_loss_nd": "nll_loss"}
 # torchvision computes them in float32 and answers in the dtype of their first argument
 # (torchvision/csrc/ops/autocast/).
 TORCHVISION = ["roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d", "nms"]
@@ -242,17 +264,27 @@ def _banned(inner: Handler) -> Handler:
     return handler
 
 
-def _called(name: str) -> List[Any]:
-    """The callables of Python that stand for the ATen function `name`."""
-    callables = [
-        getattr(owner, name, None)
-        for owner in (torch, Tensor, C._nn, C._linalg, C._VariableFunctions)
-    ]
-    return [func for func in callables if func is not None and not hasattr(func, "__code__")]
+def _callables(name: str) -> List[Any]:
+    """What of Python stands for the ATen function `name`."""
+    owners = (torch, Tensor, C._nn, C._linalg, C._VariableFunctions)
+    functions = [getattr(owner, name, None) for owner in owners]
+    return [func for func in functions if func is not None and not hasattr(func, "__code__")]
+
+
+def autocast_operations() -> Set[str]:
+    """The ATen operations to which the installed PyTorch gives an autocast kernel for CUDA."""
+    return {
+        name.split("::")[1].split(".")[0]
+        for name in C._dispatch_get_all_op_names()
+        if name.startswith("aten::")
+        and C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCUDA")
+    }
 
 
 def handlers_under_autocast(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
-    """`table` with autocast's casts in front of the functions that are in CUDA's lists."""
+    """`table` with autocast's casts in front of the functions that the installed release casts.
+
+    The lists say how; which operations are cast differs between releases."""
     wrappers: List[Tuple[List[str], Callable[[Handler], Handler]]] = [
         (
             LOWER_PRECISION,
@@ -261,13 +293,16 @@ def handlers_under_autocast(table: Dict[Any, Handler]) -> Dict[Any, Handler]:
         (FP32, lambda inner: _cast_to(lambda args, kwargs: torch.float32, inner)),
         (FP32_BY_DTYPE, _by_dtype),
         (PROMOTE, lambda inner: _cast_to(_widest, inner)),
-        (["binary_cross_entropy"], _banned),
+        (BANNED, _banned),
     ]
+    installed = autocast_operations()
     result = dict(table)
     for names, wrap in wrappers:
-        for name in names:
-            for func in _called(name):
-                result[func] = wrap(table.get(func, call_plainly))
+        aliases = [alias for alias, name in ALIASES.items() if name in names]
+        for name in [*names, *aliases]:
+            if ALIASES.get(name, name) in installed:
+                for func in _callables(name):
+                    result[func] = wrap(table.get(func, call_plainly))
     return result
 
 

@@ -84,8 +84,11 @@ def _bincount(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
         if weights.dtype == torch.float32
         else torch.float64
     )
-    most = 0 if known is None or not known.numel() else int(known.max()) + 1
-    return torch.empty(max(least, most, known is None), dtype=dtype, device=META)
+    if known is None:
+        most = 1
+    else:
+        most = int(known.max()) + 1 if known.numel() else 0
+    return torch.empty(max(least, most), dtype=dtype, device=META)
 
 
 def _repeat_interleave(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:

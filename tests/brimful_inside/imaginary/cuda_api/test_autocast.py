@@ -7,6 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from brimful_inside.imaginary.cuda_api.autocast import (
+    BANNED,
+    ELSEWHERE,
+    FP32,
+    FP32_BY_DTYPE,
+    LOWER_PRECISION,
+    PROMOTE,
+    autocast_operations,
+)
+
 HALF, SINGLE = torch.half, torch.float32
 DTYPES = {
     "product": (lambda x, half: x @ x, HALF),
@@ -33,6 +43,33 @@ def test_matrix_products_are_cast_and_sums_are_not(gpu, name):
     with torch.autocast("cuda"):
         assert function(x, x @ x).dtype == dtype
     assert (x @ x).dtype == SINGLE
+
+
+def test_every_operation_that_the_installed_release_casts_has_a_policy_and_one_without_is_seen():
+    policies = {*LOWER_PRECISION, *FP32, *FP32_BY_DTYPE, *PROMOTE, *BANNED, *ELSEWHERE}
+    installed = autocast_operations()
+    assert "matmul" in installed and installed <= policies, installed - policies
+    assert installed - (policies - {"upsample_bilinear2d"}) == {"upsample_bilinear2d"}
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_an_image_is_upsampled_in_float32(gpu, mode):
+    """A half image costs its copy in float32 and gives float32, which the next layer casts back."""
+    image = torch.randn(2, 3, 32, 32, device="cuda", dtype=torch.half)
+    with torch.autocast("cuda"):
+        before = torch.cuda.memory_allocated()
+        larger = F.interpolate(image, scale_factor=2, mode=mode)
+        assert larger.dtype == torch.float32 and larger.shape == (2, 3, 64, 64)
+        assert torch.cuda.memory_allocated() - before == larger.nbytes
+    assert F.interpolate(image, scale_factor=2, mode=mode).dtype == torch.half
+
+
+def test_rms_norm_is_cast_where_the_installed_release_casts_it(gpu):
+    half = torch.randn(4, 8, device="cuda", dtype=torch.half)
+    cast = "rms_norm" in autocast_operations()
+    with torch.autocast("cuda"):
+        assert F.rms_norm(half, (8,)).dtype == (torch.float32 if cast else torch.half)
+        assert torch.vdot(half[0], half[0].float()).dtype == torch.float32
 
 
 def test_contexts_nest_and_decorate(gpu):
