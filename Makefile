@@ -55,7 +55,7 @@ format: $(STAMP) ## Let ruff format and repair what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-demo: $(STAMP) ## Audit, predict, tune and train the captcha example, and print before and after, measured
+demo: $(STAMP) ## Predict a GPT-2 on two cards in seconds; then audit, tune and train an example on this CPU (some 5 minutes)
 	$(PY) examples/demo.py
 
 bench-predict: $(STAMP) ## Predict measured rows, perceptrons and image models: make bench-predict DATA=<folder with mlp_a100_40gb.csv and timm_a100_40gb.csv> (MODELS=20 for some 10 minutes instead of an hour and a half)

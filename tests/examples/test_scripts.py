@@ -76,6 +76,13 @@ def test_the_captcha_script_draws_trains_and_saves(tmp_path: Path):
     assert all(re.fullmatch(r"[0-9A-Z]{4}_\d{6}\.png", name) for name in drawn)
 
 
+def test_the_gpt_script_learns_from_the_dialogues(tmp_path: Path):
+    flags = "--layers 1 --width 64 --context 32 --words 1000 --batch-size 256 --workers 0".split()
+    words = run_script(EXAMPLES / "gpt" / "train.py", *flags, folder=tmp_path)
+    loss = re.search(r"epoch 1: loss ([\d.]+)", words)
+    assert loss and 0.0 < float(loss[1]) < 7.0, words
+
+
 def test_the_same_seed_draws_the_same_captchas_to_the_byte(tmp_path: Path):
     program = (
         "import sys, pathlib; sys.path.insert(0, sys.argv[1]); import train\n"
