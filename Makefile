@@ -168,7 +168,7 @@ bench-ood-loss: $(STAMP) ## The molecule recipe's loss in tiles against the plai
 clean: ## Remove caches and what the examples wrote (clean-venv removes .venv too)
 	rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist lightning_logs
 	rm -rf examples/captcha/captchas examples/*/out
-	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src recipes tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: clean-venv bench-strangers venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood-encoders bench-ood recipe-ood
 clean-venv: clean
