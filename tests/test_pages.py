@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("recipes/*/README.md")})
+FOLDERS_OF_PAGES = ("*.md", "docs/**/*.md", "recipes/*/README.md", "examples/*/README.md")
+PAGES = sorted(path for pattern in FOLDERS_OF_PAGES for path in ROOT.glob(pattern))
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 # Paths on the pages are from the root, or from one of these.
 FOLDERS = ("", "src", "src/brimful", "src/brimful/decide", "docs", "src/brimful_train")
