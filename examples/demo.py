@@ -42,7 +42,7 @@ class Training:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--images", type=int, default=1_024, help="to tune and train on")
     parser.add_argument(
         "--max-batch-size",
