@@ -55,7 +55,7 @@ format: $(STAMP) ## Let ruff format and repair what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-demo: $(STAMP) ## Audit, predict, tune and train the captcha example, and print before and after, measured
+demo: $(STAMP) ## Predict a GPT-2 on two cards in seconds; then audit, tune and train an example on this CPU (some 5 minutes)
 	$(PY) examples/demo.py
 
 bench-predict: $(STAMP) ## Predict measured rows, perceptrons and image models: make bench-predict DATA=<folder with mlp_a100_40gb.csv and timm_a100_40gb.csv> (MODELS=20 for some 10 minutes instead of an hour and a half)
@@ -168,7 +168,7 @@ bench-ood-loss: $(STAMP) ## The molecule recipe's loss in tiles against the plai
 clean: ## Remove caches and what the examples wrote (clean-venv removes .venv too)
 	rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist lightning_logs
 	rm -rf examples/captcha/captchas examples/*/out
-	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src recipes tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: clean-venv bench-strangers venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood-encoders bench-ood recipe-ood
 clean-venv: clean

@@ -1,9 +1,8 @@
-"""`make demo`: brimful's main job on the captcha example, on this machine, from drawing the images
-to a measured gain.
+"""`make demo`: what brimful answers in seconds without a card, then its whole work on this CPU.
 
-Audits the script, predicts two cards that need not be here, tunes for this CPU, pastes the command
-that tuning ends with, and trains both ways at equal samples seen. Everything that is printed was
-measured or computed in this run.
+Predicts a GPT-2 on two cards that need not be here. Then audits the captcha example, tunes it for
+this CPU, pastes the command that tuning ends with, and trains both ways at equal samples seen.
+Everything that is printed was measured or computed in this run.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SCRIPT = os.path.relpath(HERE / "captcha" / "train.py")
+GPT = os.path.relpath(HERE / "gpt" / "train.py")
+# A card, and the batch size that is asked about; the placeholder asks for the largest that fits.
+PREDICTIONS = (("a100-40gb", "{batch_size}"), ("rtx3090", "64"))
+CAPTCHA = os.path.relpath(HERE / "captcha" / "train.py")
 OUT = HERE / "captcha" / "out"
 DEFAULT_BATCH_SIZE, DEFAULT_WORKERS = 64, 2  # what examples/captcha/train.py takes by itself
-MAX_BATCH_SIZE = (
-    128  # for tuning here: an epoch of the demo's few images should still have some steps
-)
-CARDS = ("a100-40gb", "rtx3080-20gb")
+# For tuning here: an epoch of the demo's few images should still have some steps.
+MAX_BATCH_SIZE = 128
 ENDINGS = {0: "done", 3: "does not fit"}
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -43,19 +42,8 @@ class Training:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--images",
-        type=int,
-        default=1_024,
-        help="to tune and train on: few, so that it takes seconds",
-    )
-    parser.add_argument(
-        "--card-images",
-        type=int,
-        default=8_192,
-        help="for the predictions: many, to leave the cards room",
-    )
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--images", type=int, default=1_024, help="to tune and train on")
     parser.add_argument(
         "--max-batch-size",
         type=int,
@@ -63,87 +51,75 @@ def main() -> None:
         help="the largest that tuning tries here",
     )
     args = parser.parse_args()
-    few, many = args.images, args.card_images
+    images = args.images
     OUT.mkdir(parents=True, exist_ok=True)
+
+    step("Does it fit a card that is not here?")
+    for card, batch_size in PREDICTIONS:
+        command = [sys.executable, GPT, "--batch-size", batch_size]
+        run_brimful("predict", "--gpu", card, "--", *command)
+
     step(
-        f"Draw {many + few:,} captchas, and an eighth as many for validation (once; they are "
-        "kept as PNG files)"
+        "The rest trains on this CPU: audit, tune, and before and after. It takes some 5 minutes "
+        "on two quiet cores, longer beside other work; Ctrl-C ends it"
     )
-    for samples in (many, few):
-        subprocess.run(
-            train_command(DEFAULT_BATCH_SIZE, samples, "--epochs", "0"),
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+    print(f"First {images:,} captchas are drawn, and an eighth as many for validation (once)")
+    subprocess.run(
+        train_command(DEFAULT_BATCH_SIZE, images, "--epochs", "0"),
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
     step("What does the script really do?")
-    show_audit(brimful("audit", "--device", "cpu", command=train_command(DEFAULT_BATCH_SIZE, few)))
-
-    step("Would it fit a card that is not here?")
-    for card in CARDS:
-        show_prediction(
-            card, brimful("predict", "--gpu", card, command=train_command("{batch_size}", many))
-        )
+    audited = train_command(DEFAULT_BATCH_SIZE, images)
+    show_audit(brimful_json("audit", "--device", "cpu", command=audited))
 
     step("Which settings train fastest on this CPU?")
     limits = ("--max-batch-size", str(args.max_batch_size), "--steps", "6")
-    plan = brimful(
-        "tune", "--device", "cpu", *limits, command=train_command(DEFAULT_BATCH_SIZE, few)
-    )
+    plan = brimful_json("tune", "--device", "cpu", *limits, command=audited)
     show_plan(plan)
 
-    before, after = shlex.join(train_command(DEFAULT_BATCH_SIZE, few)), plan["command_line"]
+    before, after = shlex.join(audited), plan["command_line"]
     if after == before:
         step(
             "Nothing that was run is clearly faster: the plan is the settings that the command had"
         )
     else:
-        step(f"Train both ways on {few:,} images, in turn: before, after, after, before")
+        step(f"Train both ways on {images:,} images, in turn: before, after, after, before")
         runs = [train(command) for command in (before, after, after, before)]
         show_gain(plan, [runs[0], runs[3]], runs[1:3])
 
     page = OUT / "report.html"
-    subprocess.run(
-        [sys.executable, "-m", "brimful", "report", plan["record"], "--out", str(page)],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    report = [sys.executable, "-m", "brimful", "report", plan["record"], "--out", str(page)]
+    subprocess.run(report, check=True, stdout=subprocess.DEVNULL)
     print(f"\nThe page: {os.path.relpath(page)}")
 
 
-def train_command(batch_size: int | str, samples: int, *flags: str) -> list[str]:
-    numbers = (
-        "--batch-size",
-        str(batch_size),
-        "--workers",
-        str(DEFAULT_WORKERS),
-        "--samples",
-        str(samples),
-    )
-    return [sys.executable, SCRIPT, *numbers, *flags]
+def train_command(batch_size: int, samples: int, *flags: str) -> list[str]:
+    numbers = {"batch-size": batch_size, "workers": DEFAULT_WORKERS, "samples": samples}
+    words = [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, CAPTCHA, *words, *flags]
 
 
 def step(sentence: str) -> None:
     print(f"\n=== {sentence}", flush=True)
 
 
-def brimful(verb: str, *options: str, command: list[str]) -> dict:
-    """The JSON object of one call; its talk goes to this terminal, and the object is kept in the
-    `out` folder.
-    """
-    shown = ["python" if word == sys.executable else word for word in command]
-    print(f"$ brimful {verb} {' '.join(options)} -- {' '.join(shown)}", flush=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "brimful", verb, *options, "--json", "--", *command],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def run_brimful(*words: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
+    """One call of the command line; it prints to this terminal, or to `stdout`."""
+    shown = ["python" if word == sys.executable else word for word in words]
+    print(f"$ brimful {' '.join(shown)}", flush=True)
+    done = subprocess.run([sys.executable, "-m", "brimful", *words], stdout=stdout, text=True)
     if done.returncode not in ENDINGS:
-        sys.exit(f"brimful {verb} ended with exit code {done.returncode}\n{done.stdout}")
-    (OUT / f"{verb}{'-' + options[1] if verb == 'predict' else ''}.json").write_text(
-        done.stdout, encoding="utf-8"
-    )
-    return json.loads(done.stdout)
+        sys.exit(f"brimful {words[0]} ended with exit code {done.returncode}\n{done.stdout or ''}")
+    return done
+
+
+def brimful_json(verb: str, *options: str, command: list[str]) -> dict:
+    """The JSON object of one call, which is kept in the `out` folder."""
+    text = run_brimful(verb, *options, "--json", "--", *command, stdout=subprocess.PIPE).stdout
+    (OUT / f"{verb}.json").write_text(text, encoding="utf-8")
+    return json.loads(text)
 
 
 def train(command_line: str) -> Training:
@@ -184,20 +160,6 @@ def show_audit(audit: dict) -> None:
 
 def shown(value: float | None, form: str) -> str:
     return "an unknown number of" if value is None else format(value, form)
-
-
-def show_prediction(card: str, answer: dict) -> None:
-    if answer["peak"] is None:
-        print(f"{card}: nothing fits")
-        return
-    low, high = answer["peak"]["device_interval_bytes"]
-    print(
-        f"{card}: up to {answer['largest_batch_size']:,} images a batch (limited by the "
-        f"{answer['limited_by'] or 'card'}); "
-        f"device peak {answer['peak']['device_bytes'] / GIB:.2f} GiB [{low / GIB:.2f}, "
-        f"{high / GIB:.2f}] "
-        f"of {answer['gpu']['total_bytes']['value'] / GIB:.2f}; {answer['seconds']:.0f} s"
-    )
 
 
 def show_plan(plan: dict) -> None:

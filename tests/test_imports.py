@@ -14,7 +14,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 INSIDE = SOURCE / "brimful_inside"
-HEAVY = ("torch", "transformers", "lightning", "pandas", "matplotlib")
+HEAVY = ("torch", "numpy", "transformers", "lightning", "pandas", "matplotlib")
 REPORT_HEAVY = """
 import atexit, sys
 def report():
@@ -24,9 +24,7 @@ atexit.register(report)
 
 
 def heavy_modules_of(program: str, *argv: str, folder: Path) -> list[str]:
-    """Which heavy modules are loaded at the end of `program`, run as a script of its own with
-    `argv`.
-    """
+    """Heavy modules that are loaded at the end of `program`, run as a script with `argv`."""
     environment = {**os.environ, "BRIMFUL_HOME": str(folder), "NO_COLOR": "1"}
     code = REPORT_HEAVY.format(heavy=HEAVY) + program
     done = subprocess.run(
@@ -42,13 +40,10 @@ def heavy_modules_of(program: str, *argv: str, folder: Path) -> list[str]:
 
 
 def test_importing_brimful_imports_no_torch(tmp_path: Path):
-    assert (
-        heavy_modules_of("import brimful; brimful.Plan; brimful.BrimfulError", folder=tmp_path)
-        == []
-    )
-    assert "torch" in heavy_modules_of("import brimful, torch", folder=tmp_path), (
-        "this test can fail"
-    )
+    program = "import brimful; brimful.Plan; brimful.BrimfulError"
+    assert heavy_modules_of(program, folder=tmp_path) == []
+    # This test can fail.
+    assert "torch" in heavy_modules_of("import brimful, torch", folder=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -95,24 +90,35 @@ def catches_import_error(node: ast.Try) -> bool:
     )
 
 
-def foreign_imports(folder: Path, allowed: tuple[str, ...]) -> list[str]:
-    """Imports under `folder` that are neither of the standard library nor of `allowed` packages."""
-    found = []
-    for path in sorted(folder.rglob("*.py")):
-        for name in imported_names(path.read_text(encoding="utf-8")):
-            if name.split(".")[0] not in sys.stdlib_module_names and not any(
-                f"{name}.".startswith(f"{a}.") for a in allowed
-            ):
-                found.append(f"{path.relative_to(SOURCE)}: {name}")
-    return found
+def foreign_imports(folder: Path, allowed: set[str]) -> set[str]:
+    """`file: module` of each import under `folder` that is neither of the standard library nor of
+    `allowed` packages.
+    """
+    return {
+        f"{path.relative_to(SOURCE)}: {name}"
+        for path in folder.rglob("*.py")
+        for name in imported_names(path.read_text(encoding="utf-8"))
+        if name.split(".")[0] not in sys.stdlib_module_names
+        and not any(f"{name}.".startswith(f"{package}.") for package in allowed)
+    }
 
 
-def test_the_simulator_imports_the_standard_library_alone():
-    assert foreign_imports(INSIDE / "simulator", allowed=("brimful_inside.simulator",)) == []
+TOOL = {"psutil", "pynvml", "rich", "cyclopts", "msgspec", "altair", "vl_convert"}
+TOOL |= {"jinja2", "markupsafe"}  # which jinja2 stands on
+TOOL |= {"brimful", "brimful_inside"}
 
 
-def test_brimful_inside_imports_torch_and_the_standard_library_alone():
-    assert foreign_imports(INSIDE, allowed=("brimful_inside", "torch")) == []
+@pytest.mark.parametrize(
+    ("folder", "allowed"),
+    [
+        ("brimful_inside/simulator", {"brimful_inside.simulator"}),
+        ("brimful_inside", {"brimful_inside", "torch"}),
+        ("brimful", TOOL),
+        ("brimful_train", TOOL | {"torch", "numpy", "safetensors", "brimful_train"}),
+    ],
+)
+def test_each_package_imports_what_it_depends_on_and_no_more(folder: str, allowed: set[str]):
+    assert foreign_imports(SOURCE / folder, allowed) == set()
 
 
 def test_a_foreign_import_is_seen_wherever_it_stands_but_for_one_that_can_fail():
@@ -145,9 +151,8 @@ def import_circles(graph: grimp.ImportGraph) -> set[frozenset[str]]:
 
 
 def test_no_modules_import_each_other_in_a_circle_not_even_for_their_types():
-    graph = grimp.build_graph(
-        "brimful", "brimful_inside", exclude_type_checking_imports=False, cache_dir=None
-    )
+    packages = ("brimful", "brimful_inside", "brimful_train", "recipes")
+    graph = grimp.build_graph(*packages, exclude_type_checking_imports=False, cache_dir=None)
     assert import_circles(graph) == set()
 
 

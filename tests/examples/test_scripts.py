@@ -43,7 +43,7 @@ def test_each_trap_runs_alone_and_learns_something_finite(script: Path, tmp_path
 
 
 def test_the_example_scripts_know_nothing_of_brimful():
-    """Those are in folders; beside the folders lie the demonstrations, which run brimful on them."""
+    """Those are in folders; beside these lie the demonstrations, which run brimful on them."""
     imports = re.compile(r"^\s*(import|from) brimful", flags=re.MULTILINE)
     assert [
         script
@@ -74,6 +74,14 @@ def test_the_captcha_script_draws_trains_and_saves(tmp_path: Path):
     drawn = sorted(path.name for path in (tmp_path / "data").rglob("*.png"))
     assert len(drawn) == 64 + 8
     assert all(re.fullmatch(r"[0-9A-Z]{4}_\d{6}\.png", name) for name in drawn)
+
+
+def test_the_gpt_script_learns_from_the_dialogues(tmp_path: Path):
+    flags = ["--layers", "1", "--width", "64", "--context", "32", "--words", "1000"]
+    flags += ["--batch-size", "256", "--workers", "0"]
+    words = run_script(EXAMPLES / "gpt" / "train.py", *flags, folder=tmp_path)
+    loss = re.search(r"epoch 1: loss ([\d.]+)", words)
+    assert loss and 0.0 < float(loss[1]) < 7.0, words
 
 
 def test_the_same_seed_draws_the_same_captchas_to_the_byte(tmp_path: Path):
