@@ -42,7 +42,7 @@ from brimful_train.step.buffers import running_statistics
 from brimful_train.step.non_finite import Facts, LossSums, all_finite
 from brimful_train.step.oom import Missing, attempt, no_room_at_the_start
 from brimful_train.step.optimizer_update import Update
-from brimful_train.step.parallel import full
+from brimful_train.distributed.parallel import full
 from brimful_train.step.rng_state import Randomness, RandomState
 from brimful_train.step.step import Asks, Counts, Done, Stepper
 from brimful_train.task import Result, Task

@@ -40,7 +40,7 @@ from brimful_train.optim.schedules import Schedule
 from brimful_train.reporting.peak_memory import limit_memory
 from brimful_train.reporting.progress_log import Log
 from brimful_train.step.oom import SamplesAtOnce
-from brimful_train.step.parallel import OVERLAP_AFTER, overlapping, shard
+from brimful_train.distributed.parallel import OVERLAP_AFTER, overlapping, shard
 from brimful_train.task import Task
 
 

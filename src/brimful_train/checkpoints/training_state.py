@@ -10,7 +10,7 @@ from torch import nn
 
 from brimful.errors import UsageError
 from brimful_train.config import Config
-from brimful_train.step.parallel import load_sharded
+from brimful_train.distributed.parallel import load_sharded
 
 NAMED = 4  # of what differs, in an error
 # Settings that may change between runs without a message: where things are written, how often, and

@@ -39,7 +39,7 @@ from brimful_train.step.oom import (
     no_room_after_backward,
 )
 from brimful_train.step.optimizer_update import Update
-from brimful_train.step.parallel import (
+from brimful_train.distributed.parallel import (
     OVERLAP_AFTER,
     incomplete_in_overlap,
     no_overlap_sentence,
