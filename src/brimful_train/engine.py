@@ -30,6 +30,7 @@ from brimful_train.checkpoints.signals import Stop
 from brimful_train.config import Config
 from brimful_train.data.epoch_sampler import Position
 from brimful_train.data.pipeline import StepData
+from brimful_train.distributed.parallel import full
 from brimful_train.distributed.ranks import BROKEN, Ranks, device_for
 from brimful_train.dry_run import dry_run
 from brimful_train.oom_limits import Restart, limits_of
@@ -42,7 +43,6 @@ from brimful_train.step.buffers import running_statistics
 from brimful_train.step.non_finite import Facts, LossSums, all_finite
 from brimful_train.step.oom import Missing, attempt, no_room_at_the_start
 from brimful_train.step.optimizer_update import Update
-from brimful_train.distributed.parallel import full
 from brimful_train.step.rng_state import Randomness, RandomState
 from brimful_train.step.step import Asks, Counts, Done, Stepper
 from brimful_train.task import Result, Task

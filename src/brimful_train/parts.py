@@ -30,6 +30,7 @@ from brimful_train.data.room import (
     with_eval_batch,
 )
 from brimful_train.data.workers import largest_samples_bytes, shared
+from brimful_train.distributed.parallel import OVERLAP_AFTER, overlapping, shard
 from brimful_train.distributed.ranks import Ranks
 from brimful_train.evaluation import Evaluation
 from brimful_train.model.options import apply_model_options
@@ -40,7 +41,6 @@ from brimful_train.optim.schedules import Schedule
 from brimful_train.reporting.peak_memory import limit_memory
 from brimful_train.reporting.progress_log import Log
 from brimful_train.step.oom import SamplesAtOnce
-from brimful_train.distributed.parallel import OVERLAP_AFTER, overlapping, shard
 from brimful_train.task import Task
 
 

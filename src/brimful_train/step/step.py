@@ -24,6 +24,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from brimful.errors import UsageError
 from brimful_train.data.pipeline import StepData
+from brimful_train.distributed.parallel import (
+    OVERLAP_AFTER,
+    incomplete_in_overlap,
+    no_overlap_sentence,
+    without_gradient,
+)
 from brimful_train.distributed.ranks import BROKEN, FINE, GIVES_UP, OUT_OF_MEMORY, Ranks, Vote
 from brimful_train.model.precision import Precision
 from brimful_train.optim.optimizers import set_lr
@@ -39,12 +45,6 @@ from brimful_train.step.oom import (
     no_room_after_backward,
 )
 from brimful_train.step.optimizer_update import Update
-from brimful_train.distributed.parallel import (
-    OVERLAP_AFTER,
-    incomplete_in_overlap,
-    no_overlap_sentence,
-    without_gradient,
-)
 from brimful_train.step.rng_state import Randomness, RandomState
 from brimful_train.task import Sum, Task
 
