@@ -1,6 +1,4 @@
-"""What the settings of a training share: their checks when they are made, and `Effective`:
-requested against in force.
-"""
+"""How the settings of a training are checked when they are made."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ import os
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +21,6 @@ _WORDS = {
     str: "no text",
     Path: "no path",
 }
-
-
-@dataclass(frozen=True)
-class Effective:
-    """One setting of a training: what was asked for (None: nothing), what is in force, and why."""
-
-    name: str
-    requested: object
-    effective: object
-    why: str
 
 
 def require(holds: bool, name: str, value: object, problem: str, suggestion: str = "") -> None:

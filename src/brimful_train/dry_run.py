@@ -7,8 +7,8 @@ and nothing was trained.
 
 from __future__ import annotations
 
+from brimful.values import EffectiveSetting
 from brimful_inside import script
-from brimful_train.checking import Effective
 from brimful_train.distributed.ranks import Ranks, Vote
 from brimful_train.parts import Parts
 from brimful_train.reporting.peak_memory import TRAIN
@@ -38,13 +38,17 @@ def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
             "the worst micro-batches that the sizes allow, tried before the training, ran out of "
             "memory with more"
         )
-        log.settings([Effective("micro_batch", requested, at_once.split.limit, why)])
+        log.settings([EffectiveSetting("micro_batch", requested, at_once.split.limit, why)])
 
 
 def _recoveries(parts: Parts, stepper: Stepper) -> int:
     """How often memory was missing before the pieces fit."""
     device = parts.precision.device
-    randomness, buffers, recoveries = Randomness(device), Buffers(parts.module, always=True), 0
+    randomness, buffers, recoveries = (
+        Randomness(device),
+        Buffers(parts.network.module, always=True),
+        0,
+    )
     state = randomness.take()
     buffers.take()
     try:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from brimful.decide.loading import EVAL_TIMES
 from brimful.errors import UsageError
@@ -22,6 +21,7 @@ from brimful_train.config import Config
 from brimful_train.data.epoch_sampler import EpochSampler, Position
 from brimful_train.data.pipeline import DataPipeline, StepData
 from brimful_train.data.room import Room
+from brimful_train.distributed.parallel import Network
 from brimful_train.distributed.ranks import Ranks, Vote
 from brimful_train.model.precision import Precision
 from brimful_train.step.oom import Missing, Pieces, SamplesAtOnce, attempt, free_what_is_cached
@@ -29,37 +29,38 @@ from brimful_train.step.rng_state import Randomness
 from brimful_train.task import Batch, Rows, Sum, Task
 
 # By name: a tensor of the total and the count, or the rows of each batch.
-Sums = dict[str, torch.Tensor | list[torch.Tensor]]
+Sums = dict[str, Any]
 
 
 class Evaluation:
-    """Measures `task` on its evaluation data. `model` runs forward; it is back in training mode
-    afterwards if it was before.
-
-    `sharded`: its forward is one of all ranks together.
+    """Measures `task` on its evaluation data. The model is back in training mode afterwards if it
+    was before.
     """
 
     def __init__(
         self,
         task: Task,
-        model: nn.Module,
+        network: Network,
         precision: Precision,
         ranks: Ranks,
         pipeline: DataPipeline,
         at_once: SamplesAtOnce,
-        *,
-        sharded: bool = False,
     ):
         self.at_once = at_once
         self.recoveries = 0
-        self._task, self._model, self._precision = task, model, precision
-        self._ranks, self._pipeline, self._sharded = ranks, pipeline, sharded
+        self._task, self._model, self._precision = task, network.module, precision
+        self._ranks, self._pipeline, self._sharded = ranks, pipeline, network.sharded
         self._device = precision.device
         self._sum_type = torch.float32 if self._device.type == "mps" else torch.float64
 
     @staticmethod
     def pipeline(
-        task: Task, batching: Batching, config: Config, ranks: Ranks, device: torch.device, room: Room
+        task: Task,
+        batching: Batching,
+        config: Config,
+        ranks: Ranks,
+        device: torch.device,
+        room: Room,
     ) -> DataPipeline:
         """The evaluation data in a fixed order, a batch of each rank at a time; of samples with
         sizes, the largest first.
@@ -117,7 +118,9 @@ class Evaluation:
         if sums and self._task.derive is not None:
             return dict(self._task.derive({name: _for_derive(sums[name]) for name in sums}))
         pairs = {name: _for_derive(value) for name, value in sums.items()}
-        return {name: total / count if count else math.nan for name, (total, count) in pairs.items()}
+        return {
+            name: total / count if count else math.nan for name, (total, count) in pairs.items()
+        }
 
     def _measured(self, steps: Iterable[StepData]) -> Sums:
         randomness = Randomness(self._device)
@@ -162,7 +165,7 @@ class Evaluation:
             sums = _added(sums, {name: self._value(measures[name]) for name in measures})
         return sums
 
-    def _value(self, measure: Sum | Rows) -> torch.Tensor | list[torch.Tensor]:
+    def _value(self, measure: Sum | Rows) -> Any:
         if isinstance(measure, Rows):
             return [measure.values.detach()]
         both = (torch.as_tensor(v, device=self._device) for v in (measure.total, measure.count))
@@ -179,16 +182,14 @@ class Evaluation:
 
 def _added(sums: Sums, more: Sums) -> Sums:
     """Both together: totals and counts are summed, and rows stand one after the other."""
-    return {name: sums[name] + more[name] if name in sums else more[name] for name in more} | {
-        name: sums[name] for name in sums if name not in more
-    }
+    return sums | {name: sums[name] + more[name] if name in sums else more[name] for name in more}
 
 
-def _on_the_host(value: torch.Tensor | list[torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
+def _on_the_host(value: Any) -> Any:
     return [torch.cat(value).cpu()] if isinstance(value, list) else value.cpu().double()
 
 
-def _for_derive(value: torch.Tensor | list[torch.Tensor]) -> Any:
+def _for_derive(value: Any) -> Any:
     """(total, count), or an array of all rows."""
     if isinstance(value, list):
         return torch.cat([rows.cpu() for rows in value]).numpy()

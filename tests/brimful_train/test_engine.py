@@ -238,6 +238,7 @@ def test_settings_stand_with_what_is_in_force_and_why(tmp_path, capfd):
         "requested": None,
         "effective": 16,
         "why": "8 × 2 × 1",
+        "source": None,
     } in row["rows"]
 
 

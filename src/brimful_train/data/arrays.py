@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from brimful.decide.loading import holds_data
 from brimful.errors import DoesNotFit, UsageError
 from brimful.units import format_bytes
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
 from brimful_train.config import DataConfig
 from brimful_train.data.room import Room
 
@@ -132,15 +132,17 @@ def _from_numpy(array: numpy.ndarray, name: str) -> torch.Tensor:
         return torch.from_numpy(array)
 
 
-def decide_residence(data: Any, device: torch.device, config: DataConfig, room: Room) -> Effective:
+def decide_residence(
+    data: Any, device: torch.device, config: DataConfig, room: Room
+) -> EffectiveSetting:
     """Where `data` lives: "device", "pinned", "host" or "loader".
 
     Raises DoesNotFit where config.residence names a memory that is too small for the data.
     """
     asked = None if config.residence == "auto" else config.residence
 
-    def row(effective: str, why: str) -> Effective:
-        return Effective("residence", asked, effective, why)
+    def row(effective: str, why: str) -> EffectiveSetting:
+        return EffectiveSetting("residence", asked, effective, why)
 
     if not isinstance(data, Arrays):
         return row(

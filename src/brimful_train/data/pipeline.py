@@ -17,8 +17,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from brimful.decide.loading import PREFETCH, LoaderPlan
+from brimful.values import EffectiveSetting
 from brimful_inside.script import is_imaginary, keeps_writes_out
-from brimful_train.checking import Effective
 from brimful_train.config import DataConfig
 from brimful_train.data.arrays import Arrays, Resident, decide_residence
 from brimful_train.data.batch_errors import batches_are_made
@@ -81,7 +81,7 @@ class DataPipeline:
         room = room or room_now(device)
         self.sampler = sampler
         self._device = device
-        self.residence: Effective = decide_residence(data, device, config, room)
+        self.residence: EffectiveSetting = decide_residence(data, device, config, room)
         self._resident: Resident | None = None
         self._seeded: SeededSamples | None = None
         samples: Any = data
@@ -120,7 +120,7 @@ class DataPipeline:
         )
 
     @property
-    def workers(self) -> Effective:
+    def workers(self) -> EffectiveSetting:
         return self.rows[0]
 
     def _decide_loading(
@@ -149,11 +149,12 @@ class DataPipeline:
 
         return shared(decide, self.sampler.rank, share)
 
-    def _rows(self, config: DataConfig) -> tuple[Effective, ...]:
+    def _rows(self, config: DataConfig) -> tuple[EffectiveSetting, ...]:
         if self._resident is not None:
-            return (Effective("workers", config.workers, 0, self.plan.why),)
+            return (EffectiveSetting("workers", config.workers, 0, self.plan.why),)
         rows = [
-            Effective(row.name, row.requested, row.effective, row.why) for row in self.plan.rows
+            EffectiveSetting(row.name, row.requested, row.effective, row.why)
+            for row in self.plan.rows
         ]
         if self._seeded is not None and hasattr(self._seeded.data, "__getitems__"):
             why = (

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
 
 Flag = tuple[Any, str, Any]  # where a setting of PyTorch's stands, its name, its value
 
@@ -35,7 +35,7 @@ class Precision:
         self.effective, why = {"fp32": _fp32, "tf32": _tf32, "bf16": _bf16, "fp16": _fp16}[chosen](
             device
         )
-        self.row = Effective(
+        self.row = EffectiveSetting(
             "precision", name, self.effective, f"{reason}; {why}" if reason else why
         )
         self._scaler = torch.amp.GradScaler(device.type) if self.effective == "fp16" else None

@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
 from torch.optim._adafactor import adafactor
 
 from brimful.errors import UsageError
 from brimful.units import counted
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
 from brimful_train.config import ADAMS, OptimizerConfig, ScalingConfig
+from brimful_train.distributed.parallel import sharded_as
 from brimful_train.optim.schedules import scale
 
 _NORMALIZATION = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
@@ -29,7 +30,7 @@ def make_optimizer(
     effective_batch: int,
     scaling: ScalingConfig,
     device: torch.device,
-) -> tuple[Optimizer, list[Effective]]:
+) -> tuple[Optimizer, list[EffectiveSetting]]:
     """The optimizer of `model`'s trainable parameters, whose state is allocated, and what is in
     force.
 
@@ -55,9 +56,9 @@ def make_optimizer(
     decay_why = f"on {on}; not on {kept_out}: biases, normalization layers, one dimension"
     rows = [
         *scaled.rows,
-        Effective("weight decay", config.weight_decay, config.weight_decay, decay_why),
-        Effective("fused optimizer", None, fused, why),
-        Effective(
+        EffectiveSetting("weight decay", config.weight_decay, config.weight_decay, decay_why),
+        EffectiveSetting("fused optimizer", None, fused, why),
+        EffectiveSetting(
             "optimizer state",
             None,
             allocated_bytes,
@@ -120,7 +121,7 @@ def _fused(name: str, parameters: list[torch.Tensor], device: torch.device) -> t
     return True, "one kernel for all parameters, without memory of its own"
 
 
-def _adafactor_row(config: OptimizerConfig) -> Effective:
+def _adafactor_row(config: OptimizerConfig) -> EffectiveSetting:
     why = (
         "max(0.001, RMS of the parameter) × min(lr, 1/√step): lr is only the upper limit of the "
         "relative step"
@@ -128,7 +129,7 @@ def _adafactor_row(config: OptimizerConfig) -> Effective:
         else "the step size is the schedule's learning rate, and neither 1/√step nor a "
         "parameter's size changes it"
     )
-    return Effective("relative steps", config.relative_step, config.relative_step, why)
+    return EffectiveSetting("relative steps", config.relative_step, config.relative_step, why)
 
 
 def split_by_decay(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -303,9 +304,7 @@ def _load(saved: Mapping[str, Any], held: dict[str, Any]) -> None:
                 f"its {name} has the shape {tuple(value.shape)} where this one's has "
                 f"{tuple(into.shape)}"
             )
-        if isinstance(into, DTensor) and not isinstance(value, DTensor):
-            value = distribute_tensor(value.to(into.device), into.device_mesh, into.placements)
-        into.copy_(value)
+        into.copy_(sharded_as(into, value))
 
 
 def _of_another(problem: str) -> UsageError:

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from brimful.errors import UsageError
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
 from brimful_train.config import ADAMS, ScalingConfig, ScheduleConfig
 
 _PAPERS = {"linear": "arXiv 1706.02677", "square root": "arXiv 2205.10287"}
@@ -93,14 +93,14 @@ class Schedule:
             return self.peak_lr + (floor_lr - self.peak_lr) * min(1.0, max(0.0, share))
         return _cosine(self.peak_lr, floor_lr, min(1.0, (samples - self.warmup_samples) / left))
 
-    def rows(self) -> list[Effective]:
+    def rows(self) -> list[EffectiveSetting]:
         """The schedule, and its warm-up in samples."""
         config = self.config
         shape = f"in samples seen, to {self.total_samples:,.0f}; "
         shape += f"peak {self.peak_lr:g}, floor {config.floor_lr:g}"
         if config.kind == "step":
             shape += f"; × {config.decay_factor:g} each {self.step_samples:,.0f} samples"
-        rows = [Effective("schedule", config.kind, config.kind, shape)]
+        rows = [EffectiveSetting("schedule", config.kind, config.kind, shape)]
         asked = config.warmup_epochs if config.warmup_epochs is not None else config.warmup_samples
         if self.warmup_samples:
             unit = "epochs" if config.warmup_epochs is not None else "samples"
@@ -114,7 +114,7 @@ class Schedule:
                     f"; the training ends before it, at {self.lr(self.total_samples):.3g} of "
                     f"{self.peak_lr:.3g}"
                 )
-            rows.append(Effective("warm-up samples", asked, round(self.warmup_samples), why))
+            rows.append(EffectiveSetting("warm-up samples", asked, round(self.warmup_samples), why))
         return rows
 
 
@@ -129,7 +129,7 @@ class Scaled:
 
     lr: float
     beta2: float
-    rows: tuple[Effective, ...]
+    rows: tuple[EffectiveSetting, ...]
 
 
 def scale(
@@ -137,11 +137,11 @@ def scale(
 ) -> Scaled:
     """The learning rate and beta2 of `optimizer` at `effective_batch` samples an update."""
     scaled_lr, why = _scale_lr(optimizer, lr, config, effective_batch)
-    rows = [Effective("learning rate", lr, scaled_lr, why)]
+    rows = [EffectiveSetting("learning rate", lr, scaled_lr, why)]
     if optimizer in ADAMS:
         before = beta2
         beta2, why = _scale_beta2(before, config, effective_batch)
-        rows.append(Effective("beta2", before, beta2, why))
+        rows.append(EffectiveSetting("beta2", before, beta2, why))
     return Scaled(scaled_lr, beta2, tuple(rows))
 
 

@@ -20,8 +20,8 @@ import torch
 
 from brimful.errors import DoesNotFit
 from brimful.units import format_bytes, parse_budget
+from brimful.values import EffectiveSetting
 from brimful_inside import script
-from brimful_train.checking import Effective
 
 TRAIN, EVAL = "train", "eval"
 
@@ -124,7 +124,7 @@ class _HostMeter:
         return psutil.Process().memory_info().rss
 
 
-def limit_memory(budget: str, device: torch.device) -> Effective:
+def limit_memory(budget: str, device: torch.device) -> EffectiveSetting:
     """Holds this process to a budget, beyond which allocations fail as out of memory. Returns what
     is in force.
     """
@@ -133,13 +133,15 @@ def limit_memory(budget: str, device: torch.device) -> Effective:
         wanted = parse_budget(budget, free)
         torch.cuda.set_per_process_memory_fraction(min(1.0, wanted / total), device)
         why = f"of {format_bytes(total)} on {device}, by PyTorch's allocator"
-        return Effective("memory_budget", budget, format_bytes(min(wanted, total)), why)
+        return EffectiveSetting("memory_budget", budget, format_bytes(min(wanted, total)), why)
     if device.type != "cpu":
-        return Effective("memory_budget", budget, None, f"PyTorch has no limit for {device.type}")
+        return EffectiveSetting(
+            "memory_budget", budget, None, f"PyTorch has no limit for {device.type}"
+        )
     return _limit_host_memory(budget)
 
 
-def _limit_host_memory(budget: str) -> Effective:
+def _limit_host_memory(budget: str) -> EffectiveSetting:
     wanted = parse_budget(budget, psutil.virtual_memory().available)
     memory = psutil.Process().memory_full_info()
     if wanted <= memory.uss:
@@ -156,7 +158,7 @@ def _limit_host_memory(budget: str) -> Effective:
     limit = wanted + untouched
     if hard != resource.RLIM_INFINITY and limit > hard:
         left = format_bytes(max(0, hard - untouched))
-        return Effective("memory_budget", budget, left, "the system's own limit is lower")
+        return EffectiveSetting("memory_budget", budget, left, "the system's own limit is lower")
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     why = "what this process allocates on the host (RLIMIT_DATA), without the libraries it loads"
-    return Effective("memory_budget", budget, format_bytes(wanted), why)
+    return EffectiveSetting("memory_budget", budget, format_bytes(wanted), why)

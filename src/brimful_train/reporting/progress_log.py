@@ -22,9 +22,8 @@ from typing import Any, TextIO
 
 from brimful.errors import DiskFull, UsageError
 from brimful.units import counted, format_bytes, format_duration, format_rate
-from brimful.values import Diagnostic
+from brimful.values import Diagnostic, EffectiveSetting
 from brimful_inside.script import is_imaginary, report_loss
-from brimful_train.checking import Effective
 from brimful_train.reporting.peak_memory import TRAIN, Peaks
 
 
@@ -92,7 +91,7 @@ class Log:
         self._board = None
         self._show("The disk is full: TensorBoard's files end here. The training goes on.")
 
-    def settings(self, rows: Iterable[Effective]) -> None:
+    def settings(self, rows: Iterable[EffectiveSetting]) -> None:
         """Requested and effective side by side, with the reason."""
         rows = list(rows)
         for line in settings_table(rows):
@@ -200,7 +199,7 @@ def _on_full_disk(then: Callable[[], None]) -> Iterator[None]:
         then()
 
 
-def settings_table(rows: Iterable[Effective]) -> list[str]:
+def settings_table(rows: Iterable[EffectiveSetting]) -> list[str]:
     """Lines: requested and effective side by side, with the reason."""
     cells = [("setting", "requested", "effective", "why")]
     cells += [

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from brimful.errors import UsageError
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
 from brimful_train.config import Config
 from brimful_train.model import options
 from brimful_train.model.options import apply_model_options
@@ -32,7 +32,7 @@ def blocks() -> nn.Module:
 
 def applied(
     model: nn.Module, config: Config, device: torch.device = CPU, **more
-) -> list[Effective]:
+) -> list[EffectiveSetting]:
     return apply_model_options(model, config, device, **more)
 
 
@@ -45,7 +45,7 @@ def test_without_options_nothing_is_done_or_reported():
 
 def test_gradient_checkpointing_names_its_blocks_or_their_absence():
     (row,) = applied(blocks(), Options(gradient_checkpointing=True))
-    assert row == Effective(
+    assert row == EffectiveSetting(
         "gradient_checkpointing",
         True,
         True,
