@@ -13,9 +13,9 @@ from brimful_train.distributed.ranks import Ranks, Vote
 from brimful_train.parts import Parts
 from brimful_train.reporting.peak_memory import TRAIN
 from brimful_train.reporting.progress_log import Log
+from brimful_train.rng_state import Randomness
 from brimful_train.step.buffers import Buffers
 from brimful_train.step.oom import Missing, attempt, free_what_is_cached
-from brimful_train.step.rng_state import Randomness
 from brimful_train.step.step import Stepper
 
 

@@ -39,11 +39,11 @@ from brimful_train.parts import build_parts
 from brimful_train.reporting.peak_memory import EVAL, TRAIN, Peaks
 from brimful_train.reporting.progress_log import Log, ProgressLog, Standing
 from brimful_train.reporting.statistics import Statistics, peaks_of_all_ranks, write_json
+from brimful_train.rng_state import Randomness, RandomState
 from brimful_train.step.buffers import running_statistics
 from brimful_train.step.non_finite import LossSums, UpdateFacts, all_finite
 from brimful_train.step.oom import Missing, attempt, no_room_at_the_start
 from brimful_train.step.optimizer_update import Update
-from brimful_train.step.rng_state import Randomness, RandomState
 from brimful_train.step.step import Asks, Counts, Done, Stepper
 from brimful_train.task import Result, Task
 

@@ -24,8 +24,8 @@ from brimful_train.data.room import Room
 from brimful_train.distributed.parallel import Network
 from brimful_train.distributed.ranks import Ranks, Vote
 from brimful_train.model.precision import Precision
+from brimful_train.rng_state import Randomness
 from brimful_train.step.oom import Missing, Pieces, SamplesAtOnce, attempt, free_what_is_cached
-from brimful_train.step.rng_state import Randomness
 from brimful_train.task import Batch, Rows, Sum, Task
 
 # By name: a tensor of the total and the count, or the rows of each batch.
@@ -123,27 +123,28 @@ class Evaluation:
         }
 
     def _measured(self, steps: Iterable[StepData]) -> Sums:
-        randomness = Randomness(self._device)
         # some may be frozen in evaluation mode
         modes = [(module, module.training) for module in self._model.modules()]
-        state = randomness.take()  # whether there is an evaluation does not change what is trained
         self._model.eval()
         sums: Sums = {}
         try:
-            for data in steps:
-                for part in range(len(data.parts)):
-                    sums = _added(sums, self._batch(data, part))
-                if self._sharded:
-                    pieces = self._pieces(data, range(len(data.parts)))
-                    with torch.no_grad():
-                        for batch in self.at_once.spares(data, pieces):
-                            self._measures(batch, 1)
+            # whether there is an evaluation does not change what is trained
+            with Randomness(self._device).kept():
+                for data in steps:
+                    for part in range(len(data.parts)):
+                        sums = _added(sums, self._batch(data, part))
+                    if self._sharded:
+                        self._run_spares(data)
         finally:
             for module, training in modes:
                 module.training = training
-            randomness.put_back(state)
         self.at_once.adopt(self._ranks.meet(Vote(piece=self.at_once.split.limit)))
         return sums
+
+    @torch.no_grad()
+    def _run_spares(self, data: StepData) -> None:
+        for batch in self.at_once.spares(data, self._pieces(data, range(len(data.parts)))):
+            self._measures(batch, 1)
 
     def _batch(self, data: StepData, part: int) -> Sums:
         while isinstance(sums := attempt(lambda: self._run(data, part)), Missing):

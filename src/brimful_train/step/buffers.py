@@ -14,20 +14,18 @@ class Buffers:
     """Copies of the buffers as they were at the start of a step.
 
     A buffer that no step changes (a mask, a table of positions) is copied once: version counters
-    show it. Batch normalization
-    raises none (seen in torch 2.13): the running statistics of PyTorch's layers are copied each
-    time, and so is any other buffer that the first step is seen to have changed without a new
-    version. `always` copies all each time, for models whose forward is replayed from a CUDA graph,
-    which raises none either.
+    show it. Batch normalization raises none (seen in torch 2.13): the running statistics of
+    PyTorch's layers are copied each time, and so is any other buffer that the first step is seen to
+    have changed without a new version. `always` copies all each time, for models whose forward is
+    replayed from a CUDA graph, which raises none either.
     """
 
     def __init__(self, module: nn.Module, always: bool = False):
-        owners = [
-            (owner, name) for owner in module.modules() for name in owner._buffers
-        ]  # some may be None now, and not later
+        # some may be None now, and not later
         self._slots = [
             _Slot(owner._buffers, name, always or isinstance(owner, nn.modules.batchnorm._NormBase))
-            for owner, name in owners
+            for owner in module.modules()
+            for name in owner._buffers
         ]
         self._steps = 0
 
@@ -51,34 +49,32 @@ class Buffers:
 
 
 class _Slot:
-    """A buffer's place in its module, what was in it at the start of the step, and a copy of that."""
+    """A buffer's place in its module, what was in it at the start of the step, and its copy."""
 
     __slots__ = ("_always", "_copy", "_holder", "_name", "_version", "tensor")
 
     def __init__(self, holder: dict[str, torch.Tensor | None], name: str, always: bool):
         self._holder, self._name, self._always = holder, name, always
-        self.tensor = holder[name]
+        self.tensor = self._copy = None
         self._version = -1
-        self._make_room()
+        self.may_have_changed()
+        self._version = -1
 
     def may_have_changed(self) -> bool:
         """Since it was copied last. What is there now is what will be copied."""
-        tensor = self._holder.get(self._name)
-        if tensor is not self.tensor:
-            self.tensor = tensor
-        elif tensor is None or (not self._always and tensor._version == self._version):
-            return False
-        if tensor is None:
+        tensor, copy = self._holder.get(self._name), self._copy
+        same = tensor is self.tensor and not self._always
+        self.tensor = tensor
+        if tensor is None or (same and tensor._version == self._version):
             return False
         self._version = tensor._version
-        copy = self._copy
-        if (
-            copy is None
-            or copy.shape != tensor.shape
-            or copy.dtype != tensor.dtype
-            or copy.device != tensor.device
+        # a table that grew
+        if copy is None or (copy.shape, copy.dtype, copy.device) != (
+            tensor.shape,
+            tensor.dtype,
+            tensor.device,
         ):
-            self._make_room()  # a table that grew
+            self._copy = torch.empty_like(tensor)
         return True
 
     def pair(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -94,18 +90,12 @@ class _Slot:
         tensor, copy = self._holder.get(self._name), self._copy
         if tensor is None or copy is None or tensor is not self.tensor:
             return
-        if tensor._version == self._version and not torch.equal(tensor, copy):
-            self._always = True
-
-    def _make_room(self) -> None:
-        self._copy = None if self.tensor is None else torch.empty_like(self.tensor)
+        self._always |= tensor._version == self._version and not torch.equal(tensor, copy)
 
 
 def running_statistics(module: nn.Module) -> list[torch.Tensor]:
     """Of normalization layers: averages that are as worthless as weights once a NaN is in them."""
-    layers = [
-        layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)
-    ]
+    layers = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
     return [buffer for layer in layers for buffer in layer.buffers() if buffer.is_floating_point()]
 
 
@@ -114,8 +104,8 @@ def layers_that_depend_on_the_cut(module: nn.Module) -> list[str]:
     together, or in which order.
     """
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-    found = []
-    for name, layer in module.named_modules():
-        if isinstance(layer, kinds) and layer.training and getattr(layer, "p", 1) > 0:
-            found.append(f"{name or 'the model itself'} ({type(layer).__name__})")
-    return found
+    return [
+        f"{name or 'the model itself'} ({type(layer).__name__})"
+        for name, layer in module.named_modules()
+        if isinstance(layer, kinds) and layer.training and getattr(layer, "p", 1) > 0
+    ]

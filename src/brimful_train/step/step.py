@@ -33,6 +33,7 @@ from brimful_train.distributed.parallel import (
 from brimful_train.distributed.ranks import BROKEN, FINE, GIVES_UP, OUT_OF_MEMORY, Ranks, Vote
 from brimful_train.model.precision import Precision
 from brimful_train.optim.optimizers import set_lr
+from brimful_train.rng_state import Randomness, RandomState
 from brimful_train.step.buffers import Buffers, layers_that_depend_on_the_cut
 from brimful_train.step.gradients import GradientSum, clip, local
 from brimful_train.step.non_finite import Finite, LossSums, UpdateFacts
@@ -45,7 +46,6 @@ from brimful_train.step.oom import (
     no_room_after_backward,
 )
 from brimful_train.step.optimizer_update import Update
-from brimful_train.step.rng_state import Randomness, RandomState
 from brimful_train.task import Sum, Task
 
 T = TypeVar("T")
