@@ -8,9 +8,9 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from brimful.errors import UsageError
 
@@ -43,6 +43,34 @@ def refuse_unread(
                 f"It is one of {' and '.join(readers)}, and would have no effect.",
                 f"Leave it at {field.default!r}, or choose {readers[0]}.",
             )
+
+
+class Rule(NamedTuple):
+    """Each of `names` (divided by spaces) that is set holds to it: else "config.NAME = VALUE:
+    PROBLEM".
+    """
+
+    names: str
+    holds: Callable[[Any], Any]
+    problem: str
+    suggestion: str = ""
+
+
+def one_of(name: str, choices: tuple[str, ...]) -> Rule:
+    listed = f"Name one of {', '.join(choices)}."
+    return Rule(name, choices.__contains__, "there is no such choice", listed)
+
+
+def check(settings: Any, prefix: str, *rules: Rule) -> None:
+    """Raises UsageError for a setting of another type than its field's, and for one that breaks a
+    rule. `prefix`: "batch." of config.batch.
+    """
+    check_types(settings, f"config.{prefix}".rstrip("."))
+    for rule in rules:
+        for name in rule.names.split():
+            value = getattr(settings, name)
+            holds = value is None or bool(rule.holds(value))
+            require(holds, prefix + name, value, rule.problem, rule.suggestion)
 
 
 def check_types(settings: Any, prefix: str) -> None:
@@ -86,5 +114,5 @@ def _fields(settings: type) -> tuple[tuple[str, type, bool], ...]:
 def _without_none(hint: Any) -> tuple[type, bool]:
     if not isinstance(hint, types.UnionType):
         return hint, False
-    (kind,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
+    (kind,) = (kind for kind in typing.get_args(hint) if kind is not types.NoneType)
     return kind, True

@@ -113,7 +113,6 @@ SCALARS = st.one_of(
     st.floats(),
     st.text(st.characters()),  # lone surrogates as well
     st.text(max_size=3).map("$".__add__),
-    st.binary(max_size=8),
 )
 KEYS = st.one_of(
     st.integers(),
