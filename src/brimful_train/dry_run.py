@@ -43,26 +43,19 @@ def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
 
 def _recoveries(parts: Parts, stepper: Stepper) -> int:
     """How often memory was missing before the pieces fit."""
-    device = parts.precision.device
-    randomness, buffers, recoveries = (
-        Randomness(device),
-        Buffers(parts.network.module, always=True),
-        0,
-    )
-    state = randomness.take()
-    buffers.take()
-    try:
-        while isinstance(missing := attempt(lambda: _try(parts, stepper)), Missing):
-            recoveries += 1
+    device, recoveries = parts.precision.device, 0
+    buffers = Buffers(parts.network.module)
+    where = " in the worst micro-batch that can come, tried before the training"
+    with Randomness(device).kept():
+        try:
+            while isinstance(missing := attempt(lambda: _try(parts, stepper)), Missing):
+                recoveries += 1
+                stepper.drop_gradients()
+                free_what_is_cached(device)
+                stepper.shrink(missing, where, ".")
+        finally:
             stepper.drop_gradients()
-            free_what_is_cached(device)
-            stepper.shrink(
-                missing, " in the worst micro-batch that can come, tried before the training", "."
-            )
-    finally:
-        stepper.drop_gradients()
-        buffers.put_back()
-        randomness.put_back(state)
+            buffers.put_back()
     return recoveries
 
 

@@ -8,7 +8,6 @@ import dataclasses
 import errno
 import itertools
 import os
-import random
 import signal
 import tempfile
 import time
@@ -111,12 +110,6 @@ def test_a_batch_that_memory_made_smaller_is_kept_in_the_checkpoint(tmp_path):
     assert statistics(tmp_path)["micro_batch"] == 4
 
 
-def test_another_size_that_is_asked_for_is_tried(tmp_path):
-    fit(network_task(faults=Faults([("forward", 2)])), network_config(tmp_path, max_steps=3))
-    fit(network_task(), network_config(tmp_path, batch=BatchingConfig(micro_batch=6)))
-    assert statistics(tmp_path)["micro_batch"] == 6
-
-
 def test_a_checkpoint_of_another_model_or_of_other_data_is_refused_by_what_differs(tmp_path):
     fit(network_task(), network_config(tmp_path))
     wider = torch.nn.Sequential(torch.nn.Linear(6, 32), *list(network())[1:])
@@ -165,20 +158,6 @@ def training(folder: str, epochs: str, pause_s: str = "0") -> None:
 
 def steps_written(folder: Path) -> int:
     return max(checkpoint_steps(folder), default=0)
-
-
-def test_kills_at_random_steps_end_in_the_weights_of_the_run_that_was_left_alone(tmp_path):
-    training(str(tmp_path / "whole"), "6")
-    generator, folder, killed = random.Random(4), tmp_path / "killed", 0
-    while killed < 2:
-        target, ends = steps_written(folder) + generator.randrange(1, 9), time.monotonic() + 60
-        pid = fork(lambda: training(str(folder), "6", "0.01"), tmp_path / "output")
-        while steps_written(folder) < target and time.monotonic() < ends:
-            time.sleep(0.001)
-        os.kill(pid, signal.SIGKILL)
-        killed += os.waitpid(pid, 0)[1] == signal.SIGKILL
-    training(str(folder), "6")
-    assert same(torch.load(folder / "weights.pt"), torch.load(tmp_path / "whole" / "weights.pt"))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -438,11 +417,6 @@ def test_another_rank_prints_a_line(capsys, monkeypatch):
     with pytest.raises(SystemExit), exit_codes():
         raise DoesNotFit("too large", "it is", "make it smaller")
     assert capsys.readouterr().err == "rank 1: too large\n"
-
-
-def test_an_error_of_the_script_keeps_its_traceback():
-    with pytest.raises(ZeroDivisionError), exit_codes():
-        raise ZeroDivisionError
 
 
 def test_a_probe_reports_the_error_as_one_that_nobody_caught(monkeypatch):

@@ -110,13 +110,6 @@ def test_whether_there_is_an_evaluation_does_not_change_what_is_trained(tmp_path
     assert same(weights(with_it), weights(without))
 
 
-def test_what_does_not_fit_shows_before_the_first_step(tmp_path, capfd):
-    task = ledger_task(30, Faults(capacity=5, capacity_place="eval"), eval_samples=30)
-    fit(task, ledger_config(tmp_path, batch=BatchingConfig(micro_batch=10)))
-    stderr = capfd.readouterr().err
-    assert stderr.index("tried before the training") < stderr.index("epoch 1")
-
-
 def test_a_single_sample_that_does_not_fit_is_a_sentence(tmp_path):
     task = ledger_task(8, Faults(capacity=0, capacity_place="eval"), eval_samples=8)
     with pytest.raises(DoesNotFit, match="in evaluation"):

@@ -106,10 +106,6 @@ def with_ranks(ranks: int, work, folder: Path, *argv: object) -> None:
         assert [code for code, _, _ in ended] == [0] * ranks, ended
 
 
-def test_the_expectation_can_fail():
-    assert expected(8) != pytest.approx(expected(10), rel=1e-9)
-
-
 # --- micro-batches by size ---
 
 

@@ -28,7 +28,7 @@ from brimful_train.reporting.peak_memory import TRAIN, Peaks
 
 
 class Log:
-    """`folder` is the training's own; `writes` whether this process is the one that writes there."""
+    """`folder` is the training's own; `writes`: whether this process is the one that writes there."""
 
     def __init__(self, folder: Path, writes: bool, tensorboard: bool, stream: TextIO | None = None):
         self._stream = stream
@@ -49,9 +49,8 @@ class Log:
             self._show(text)
 
     def _show(self, text: str) -> None:
-        with _on_full_disk(
-            lambda: None
-        ):  # the terminal may be a file there, and what it holds back it writes later
+        # the terminal may be a file there, and what it holds back it writes later
+        with _on_full_disk(lambda: None):
             print(text, file=self._stream or sys.stderr, flush=True)
 
     @contextlib.contextmanager
@@ -87,7 +86,7 @@ class Log:
                     self._board.add_scalar(name, value, step)
 
     def _end_board(self) -> None:
-        """TensorBoard's writer takes nothing more after an error: log.jsonl has the same numbers."""
+        """TensorBoard's writer takes nothing after an error: log.jsonl has the same numbers."""
         self._board = None
         self._show("The disk is full: TensorBoard's files end here. The training goes on.")
 
@@ -100,10 +99,10 @@ class Log:
 
     def warnings(self, warnings: Iterable[Diagnostic]) -> None:
         """What was given and is kept, though it is more than there is room for."""
-        for one in warnings:
-            because = one.explanation[:1].upper() + one.explanation[1:]
-            self.line(f"Warning: {one.problem}. {because}. To avoid it: {one.suggestion}.")
-            self.event("warning", **dataclasses.asdict(one))
+        for warning in warnings:
+            because = warning.explanation[:1].upper() + warning.explanation[1:]
+            self.line(f"Warning: {warning.problem}. {because}. To avoid it: {warning.suggestion}.")
+            self.event("warning", **dataclasses.asdict(warning))
 
     def close(self) -> None:
         with _on_full_disk(self._end_board):
@@ -147,18 +146,15 @@ class ProgressLog:
         measures = {} if is_imaginary() else measures
         passed, trained = max(now.at_s - self._begun.at_s, 1e-9), now.epochs - self._begun.epochs
         rate = (now.samples - self.last.samples) / max(now.at_s - self.last.at_s, 1e-9)
-        left = (
-            passed / trained * (self._epochs - now.epochs)
-            if trained > 0 and self._epochs is not None
-            else None
-        )
+        times = format_duration(passed)
+        if trained > 0 and self._epochs is not None:
+            left = passed / trained * (self._epochs - now.epochs)
+            times += f", {format_duration(left)} left"
         shown = f"loss {loss:.4g}" if loss is not None else f"loss – ({_why_no_loss()})"
         named = "".join(f"  eval {name} {value:.4g}" for name, value in measures.items())
         self._log.line(
             f"epoch {now.epochs:.4g}  step {now.updates:,}  {shown}{named}  lr {lr:.3g}  "
-            f"{format_rate(rate)}  "
-            f"memory {self._memory()}  "
-            f"{format_duration(passed)}{f', {format_duration(left)} left' if left is not None else ''}"
+            f"{format_rate(rate)}  memory {self._memory()}  {times}"
         )
         scalars = {
             "loss": loss,

@@ -107,7 +107,7 @@ class Stepper:
         self._parameters = network.parameters()
         self._gradients = GradientSum([] if network.sharded else self._parameters, ranks)
         self._randomness = Randomness(precision.device)
-        self._buffers = Buffers(network.module, always=config.cuda_graphs)
+        self._buffers = Buffers(network.module)
         self._sums = LossSums(precision.device)
         # the loss is a Sum: its count, not the number of samples, is what it is divided by
         self._by_count = False

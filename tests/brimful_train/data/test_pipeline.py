@@ -5,9 +5,7 @@ loaders.
 from __future__ import annotations
 
 import itertools
-import random
 
-import numpy
 import pytest
 import torch
 from hypothesis import given, settings
@@ -117,22 +115,6 @@ def test_batches_by_size_are_collated_by_the_data_set_and_cut_by_samples():
     )
 
 
-def random_states():
-    return torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()  # type: ignore[index]
-
-
-@pytest.mark.parametrize(
-    ("make", "config"),
-    [(arrays, ALONE), (Noisy, ALONE), (Noisy, DataConfig()), (Noisy, DataConfig(workers=1))],
-)
-def test_the_training_s_own_random_states_are_untouched(make, config):
-    """Also by the loader's own draw at the start of each pass."""
-    before = random_states()
-    for step in DataPipeline(make(20), sampler(20), CPU, config, 0).steps(Position()):
-        step.load(0, 0, step.parts[0])
-    assert random_states() == before
-
-
 def pipeline_of(length, loader):
     """A pipeline whose loader is ``loader(its own)``: it imitates a trial, which ends a pass early
     or gives other batches.
@@ -202,23 +184,6 @@ def test_a_batch_whose_first_dimension_is_not_its_samples_goes_whole_and_is_not_
         step.load(0, 0, 2)
     assert "slices" in caught.value.suggestion
     assert step.load(0, 0, 4)[0].shape == (time_steps, 4, 3)
-
-
-@pytest.mark.parametrize("bad", [(0, 0), (-1, 2), (3, 2), (0, 5)])
-def test_samples_that_a_part_does_not_have_are_refused(bad):
-    step = next(iter(DataPipeline(arrays(16), sampler(16), CPU, ALONE, 0).steps(Position())))
-    with pytest.raises(IndexError, match="of a micro-batch of 4"):
-        step.load(0, *bad)
-
-
-@pytest.mark.parametrize("config", [ALONE, DataConfig(), DataConfig(workers=1)])
-def test_one_sample_is_a_data_set_also_for_a_rank_without_it(config):
-    (step,) = DataPipeline(Noisy(1), sampler(1), CPU, config, 0).steps(Position())
-    assert indices_of(step.load(0, 0, 1)) == [0]
-    (other,) = DataPipeline(arrays(1), sampler(1, ranks=2, rank=1), CPU, config, 0).steps(
-        Position()
-    )
-    assert other.parts == () and other.samples == 1
 
 
 def test_a_sample_that_fails_fails_the_training_with_its_own_error():

@@ -17,7 +17,7 @@ import torch
 from brimful.errors import UsageError
 from brimful_train import BatchingConfig, OptimizerConfig, Task, fit
 from brimful_train.checkpoints.folder import Checkpoints
-from brimful_train.distributed.ranks import FINE, Ranks, Vote, device_for
+from brimful_train.distributed.ranks import device_for
 from tests.brimful_train.ledger import (
     Faults,
     farthest,
@@ -252,18 +252,6 @@ def test_two_ranks_train_what_one_does_with_the_same_effective_batch(results, tm
     assert farthest(weights(alone), [torch.tensor(weight) for weight in results[1]["two"]]) < 1e-6
 
 
-def test_one_process_alone_meets_itself():
-    ranks = Ranks(torch.device("cpu"))
-    assert (
-        ranks.first and ranks.meet(Vote(FINE, 3)) == [Vote(FINE, 3)] and ranks.gather("a") == ["a"]
-    )
-
-
 def test_a_device_that_is_none_is_refused_by_its_name():
     with pytest.raises(UsageError, match="'gpu' is no device"):
         device_for("gpu")
-
-
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
-def test_auto_is_the_cpu_where_there_is_nothing_else():
-    assert device_for("auto") == torch.device("cpu")

@@ -121,26 +121,6 @@ def test_blocks_are_computed_twice_in_training_and_once_else():
     assert [block.calls for block in model.blocks] == [4] * 6
 
 
-def test_a_sequential_takes_its_input_by_name():
-    model = plain_layers()
-    checkpoint_blocks(model)
-    images = torch.randn(5, 1, 8, 8)
-    torch.manual_seed(0)
-    by_place = model(images)
-    torch.manual_seed(0)
-    assert torch.equal(model(input=images), by_place)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_second_time_changes_nothing(name: str):
-    model = MODELS[name][0]()
-    first = checkpoint_blocks(model)
-    kinds = [type(module) for module in model.modules()]
-    second = checkpoint_blocks(model)
-    assert [type(module) for module in model.modules()] == kinds
-    assert second is not None and second.replace("Checkpointed", "") == first
-
-
 def test_without_sparing_the_buffers_statistics_would_move_twice(monkeypatch):
     """What `_Sparing` is for."""
     torch.manual_seed(0)
@@ -197,20 +177,6 @@ def test_all_blocks_of_a_kind_are_found_and_none_within_another():
         nn.Sequential(Block(8), Block(8), Block(8)),
     )
     assert (checkpoint_blocks(resnet) or "").startswith("5 × Block")
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        nn.Linear(2, 2),
-        nn.Sequential(nn.Linear(2, 2), nn.ReLU()),
-        nn.ModuleList([nn.Linear(2, 2)] * 9),
-    ],
-)
-def test_where_there_are_no_blocks_none_are_found(model: nn.Module):
-    kinds = [type(m) for m in model.modules()]
-    assert checkpoint_blocks(model) is None
-    assert [type(m) for m in model.modules()] == kinds
 
 
 def test_a_block_that_overwrites_its_input_is_left_as_it_is():

@@ -36,13 +36,6 @@ def applied(
     return apply_model_options(model, config, device, **more)
 
 
-def test_without_options_nothing_is_done_or_reported():
-    model = blocks()
-    kinds = [type(module) for module in model.modules()]
-    assert applied(model, Options()) == []
-    assert [type(module) for module in model.modules()] == kinds
-
-
 def test_gradient_checkpointing_names_its_blocks_or_their_absence():
     (row,) = applied(blocks(), Options(gradient_checkpointing=True))
     assert row == EffectiveSetting(

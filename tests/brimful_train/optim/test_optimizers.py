@@ -340,21 +340,6 @@ def test_what_is_prepared_has_the_shapes_types_and_layouts_of_the_first_step(mak
     assert size == sum(tensor.nbytes for tensor in expected.values())
 
 
-def test_gradients_and_parameters_are_as_before():
-    model = images()
-    model[0].weight.grad = torch.ones_like(model[0].weight)
-    held = copy.deepcopy(model.state_dict())
-    prepare_state(torch.optim.Adam(model.parameters()))
-    assert torch.equal(model[0].weight.grad, torch.ones_like(model[0].weight))
-    assert model[3].weight.grad is None
-    assert all(torch.equal(held[name], value) for name, value in model.state_dict().items())
-
-
-def test_an_optimizer_whose_first_step_is_not_known_is_refused():
-    with pytest.raises(TypeError, match="the first step of Rprop is not known"):
-        prepare_state(torch.optim.Rprop(images().parameters()))
-
-
 @pytest.mark.parametrize("maker", MAKERS)
 def test_a_loaded_optimizer_goes_on_bit_for_bit(maker: str):
     model = images()

@@ -99,14 +99,6 @@ def test_the_rate_at_samples_seen_of_1000_in_ten_epochs(
     )
 
 
-def test_a_warm_up_in_epochs_is_one_in_samples():
-    epochs = Schedule(ScheduleConfig(warmup_epochs=1.5), PEAK_LR, 10_000, 1000)
-    samples = Schedule(ScheduleConfig(warmup_samples=1500), PEAK_LR, 10_000, 1000)
-    assert [epochs.lr(s) for s in range(0, 10_001, 100)] == [
-        samples.lr(s) for s in range(0, 10_001, 100)
-    ]
-
-
 def test_one_cycle_equals_pytorchs_own():
     import torch
 

@@ -127,19 +127,6 @@ def test_a_single_sample_that_does_not_fit_ends_the_training_in_a_sentence(tmp_p
     )
 
 
-def test_gradients_of_accumulation_are_those_of_the_whole_batch(tmp_path):
-    """The last, short group included: 70 samples in micro-batches of 8 are 32 + 32 + 6."""
-    ended, sgd = [], OptimizerConfig("sgd", lr=0.1, momentum=0.0)
-    for batch in (BatchingConfig(micro_batch=8, accumulation=4), BatchingConfig(micro_batch=32)):
-        task = network_task(samples=70)
-        fit(
-            task,
-            network_config(tmp_path / str(batch.micro_batch), batch=batch, optimizer=sgd, epochs=1),
-        )
-        ended.append(weights(task))
-    assert farthest(*ended) < 1e-6
-
-
 def tokens_task(samples: int) -> Task:
     """Samples of 1 to 5 tokens, of which the loss is the mean: a Sum with a count of its own."""
     generator = torch.Generator().manual_seed(3)
@@ -233,14 +220,6 @@ def test_a_loss_that_does_not_decompose_trains_on_fewer_samples_at_once_and_lose
     assert all(
         len(list(group)) % size == 0 for size, group in itertools.groupby(sizes)
     )  # each update's samples once
-
-
-def test_the_log_names_a_loss_that_does_not_decompose(tmp_path, capfd):
-    fit(
-        ledger_task(16, Faults(capacity=4), decomposes=False),
-        ledger_config(tmp_path, batch=BatchingConfig(micro_batch=8)),
-    )
-    assert "FEWER samples" in capfd.readouterr().err
 
 
 def test_a_loss_that_is_no_scalar_is_refused(tmp_path):
