@@ -57,7 +57,8 @@ class Best:
         score, samples = self.found["measures"][self.name], self.found["samples"]
         return (
             f"Ended early: no evaluation was better than the one at {counted(samples, 'sample')} "
-            f"({self.name} {score:.4g}) within {patience_samples:,} more. Raise patience_samples to go on."
+            f"({self.name} {score:.4g}) within {patience_samples:,} more. Raise patience_samples "
+            "to go on."
         )
 
     def state(self) -> dict[str, Any]:

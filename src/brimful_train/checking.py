@@ -91,7 +91,8 @@ def check_types(settings: Any, prefix: str) -> None:
                 f"{prefix}.{name} = {value!r} is {_WORDS.get(kind, f'no {kind.__name__}')}{none}."
             )
         if isinstance(value, numbers.Number) and type(value) not in (bool, int, float):
-            object.__setattr__(settings, name, int(value) if kind is int else float(value))  # type: ignore[arg-type]
+            number: Any = value
+            object.__setattr__(settings, name, int(number) if kind is int else float(number))
 
 
 def _is(value: object, kind: type) -> bool:

@@ -134,11 +134,11 @@ class _Training:
     def resume(self) -> None:
         """Goes on from the checkpoint that the config asks for; then logs what is in force."""
         parts = self.parts
-        found = self._found() if self.ranks.first else None
-        folder = self.ranks.from_first(found.folder if found is not None else None)
+        loaded = self._checkpoint() if self.ranks.first else None
+        folder = self.ranks.from_first(None if loaded is None else loaded.folder)
         counts = Counts()
         if folder is not None:
-            counts = self._load(found if found is not None else self.checkpoints.load(folder))
+            counts = self._load(loaded or self.checkpoints.load(folder))
         if self.restart is not None:
             why = f"restart {self.restart.number} by torchrun: it ran out of memory with more"
             parts.adopt_limits(self.restart.limit, self.restart.eval_limit, why)
@@ -163,7 +163,7 @@ class _Training:
         self.log.settings(parts.rows)
         self.log.warnings(parts.warnings)
 
-    def _found(self) -> Loaded | None:
+    def _checkpoint(self) -> Loaded | None:
         """The checkpoint to go on from."""
         if keeps_writes_out():
             if self.config.checkpoints.resume != "no" and any(

@@ -4,8 +4,9 @@ step.
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -95,8 +96,8 @@ def build_parts(
     """Raises UsageError for settings that cannot be meant with this task's data, before any memory
     is taken.
     """
-    eval_samples = len(task.eval_data) if task.eval_data is not None else None  # type: ignore[arg-type]
-    train_samples = len(task.train_data)  # type: ignore[arg-type]
+    train_data, eval_data = cast(Sized, task.train_data), cast(Sized | None, task.eval_data)
+    train_samples, eval_samples = len(train_data), None if eval_data is None else len(eval_data)
     host = shared_host(device, ranks)
     batching, warnings = plan_batches_on(host, config, ranks.size, train_samples, eval_samples)
     why = "as asked" if config.device != "auto" else "what PyTorch found here"

@@ -13,8 +13,8 @@ from brimful_train.batching import BatchingConfig, Split, plan_batches
 
 
 def row(batching, name):
-    (found,) = [row for row in batching.rows if row.name == name]
-    return found
+    (matching,) = [row for row in batching.rows if row.name == name]
+    return matching
 
 
 def test_the_product_is_the_effective_batch_and_says_of_what():

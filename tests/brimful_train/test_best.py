@@ -29,7 +29,7 @@ def test_patience_is_lost_so_many_samples_after_the_best_or_after_the_start(scor
     for number, score in enumerate(scores, 1):
         best.note({"auroc": score}, number, number * SAMPLES)
         known = [
-            (one, -place) for place, one in enumerate(scores[:number], 1) if not math.isnan(one)
+            (each, -place) for place, each in enumerate(scores[:number], 1) if not math.isnan(each)
         ]
         at = -max(known)[1] if known else 0
         assert best.lost_patience(patience) == ((number - at) * SAMPLES >= patience)

@@ -123,7 +123,7 @@ def test_an_evaluation_is_tried_with_its_worst_batches(tmp_path, capfd):
 
 
 def test_the_worst_batch_of_a_fixed_number_of_samples_is_tried_too(tmp_path):
-    """Without max_tokens the order is not by size, and the longest samples may meet in any epoch."""
+    """Without max_tokens the order is not by size: the longest may meet in any epoch."""
     room = Room(700)
     task = sized_task([1, 350, 1, 350, 1, 350, 1, 1], room)
     fit(task, ledger_config(tmp_path, batch=BatchingConfig(micro_batch=3), epochs=2))

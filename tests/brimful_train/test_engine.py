@@ -226,24 +226,24 @@ def test_statistics_have_the_names_and_units_that_are_promised(tmp_path):
     with peaks.phase("encoding"):
         torch.zeros(8 << 20)
     fit(network_task(), network_config(tmp_path), peaks)
-    found = statistics(tmp_path)
+    written = statistics(tmp_path)
     assert (
-        found["train_time_seconds"] > 0
-        and found["samples_per_second"] > 0
-        and found["avg_epoch_time_seconds"] > 0
+        written["train_time_seconds"] > 0
+        and written["samples_per_second"] > 0
+        and written["avg_epoch_time_seconds"] > 0
     )
-    assert (found["effective_batch"], found["updates"], found["samples"]) == (16, 10, 140)
+    assert (written["effective_batch"], written["updates"], written["samples"]) == (16, 10, 140)
     for phase in ("encoding", "train", "eval"):
         assert (
-            found[f"peak_gpu_memory_{phase}_gb"] is None
-            and found[f"peak_gpu_memory_{phase}_reserved_gb"] is None
+            written[f"peak_gpu_memory_{phase}_gb"] is None
+            and written[f"peak_gpu_memory_{phase}_reserved_gb"] is None
         )
-        assert 0.05 < found[f"peak_host_memory_{phase}_gb"] < 20
+        assert 0.05 < written[f"peak_host_memory_{phase}_gb"] < 20
     assert (
-        found["recoveries"],
-        found["skipped_nan"],
-        found["skipped_by_scaler"],
-        found["resumed"],
+        written["recoveries"],
+        written["skipped_nan"],
+        written["skipped_by_scaler"],
+        written["resumed"],
     ) == (0, 0, 0, 0)
 
 
@@ -283,19 +283,19 @@ def test_a_new_best_evaluation_writes_a_checkpoint_where_the_best_is_to_stay(kee
 
 def test_a_loader_that_ends_early_leads_to_the_evaluation(tmp_path, monkeypatch):
     """As it does in a trial: what follows the training is to be seen."""
-    seen = []
+    modes = []
     task = network_task()
     measure = task.measure
     task = dataclasses.replace(
-        task, measure=lambda model, batch: seen.append(model.training) or measure(model, batch)
+        task, measure=lambda model, batch: modes.append(model.training) or measure(model, batch)
     )
     whole = pipeline.DataPipeline.steps
     monkeypatch.setattr(
         pipeline.DataPipeline, "steps", lambda self, start: itertools.islice(whole(self, start), 2)
     )
     fit(task, network_config(tmp_path, epochs=1))
-    assert len(seen) > 1 and not any(
-        seen
+    assert len(modes) > 1 and not any(
+        modes
     )  # the first batch is the one that is tried before the training
 
 
@@ -369,7 +369,7 @@ def test_checkpoints_by_samples_are_written_whatever_the_batch(every, runs):
     """Each run goes on with a batch and an accumulation of its own. A checkpoint is due at the end
     of each update in which a multiple of `every` is reached, and of no other, but for the last of a
     run."""
-    epoch, seen, expected = 30, 0, []
+    epoch, trained, expected = 30, 0, []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         checkpoints = CheckpointConfig(
@@ -377,11 +377,11 @@ def test_checkpoints_by_samples_are_written_whatever_the_batch(every, runs):
         )
         for number, (micro_batch, accumulation) in enumerate(runs, 1):
             step = micro_batch * accumulation
-            while seen < number * epoch:
-                after = min(seen + step, number * epoch)
-                if after // every > seen // every or after == number * epoch:
+            while trained < number * epoch:
+                after = min(trained + step, number * epoch)
+                if after // every > trained // every or after == number * epoch:
                     expected.append(after)
-                seen = after
+                trained = after
             batch = BatchingConfig(micro_batch=micro_batch, accumulation=accumulation)
             fit(
                 ledger_task(epoch),

@@ -237,14 +237,13 @@ class Checkpoints:
     def _warn_of_others(self) -> None:
         paths = self._newest_first()
         if paths:
-            stay = f"the last {self.config.keep_last}" + (
-                " and the best" if self.config.keep_best else ""
-            )
+            best = " and the best" if self.config.keep_best else ""
+            stay = f"the last {self.config.keep_last}{best}"
             self._warn(
                 f"{self.folder} holds {counted(len(paths), 'checkpoint')} of another training, "
-                f"the newest of step {_step_of(paths[0]):,}. THEY WILL BE REMOVED as this training writes its own, "
-                f"of which {stay} stay. "
-                "To keep them, move them away now or choose another folder."
+                f"the newest of step {_step_of(paths[0]):,}. THEY WILL BE REMOVED as this training "
+                f"writes its own, of which {stay} stay. To keep them, move them "
+                "away now or choose another folder."
             )
 
     def _go_on_from(self, path: Path) -> None:

@@ -32,13 +32,13 @@ def load_model(
     module: nn.Module, state: Mapping[str, torch.Tensor], where: str, *, sharded: bool = False
 ) -> None:
     """Raises UsageError, naming what differs, where `state` is of another model."""
-    own = module.state_dict()
-    wrong = [f"{name} is not in the checkpoint" for name in own if name not in state]
-    wrong += [f"{name} is not in the model" for name in state if name not in own]
+    held = module.state_dict()
+    wrong = [f"{name} is not in the checkpoint" for name in held if name not in state]
+    wrong += [f"{name} is not in the model" for name in state if name not in held]
     wrong += [
         f"{name} has shape {tuple(state[name].shape)} in the checkpoint and "
         f"{tuple(tensor.shape)} in the model"
-        for name, tensor in own.items()
+        for name, tensor in held.items()
         if isinstance(tensor, torch.Tensor) and name in state and state[name].shape != tensor.shape
     ]
     if wrong:

@@ -96,13 +96,13 @@ def _channels_last(model: nn.Module, sharded: bool) -> EffectiveSetting:
 def _checkpoint(model: nn.Module) -> EffectiveSetting:
     refused = ""
     for name, settings in _OWN_WAYS.items():
-        own = getattr(model, name, None)
-        if not callable(own):
+        enable = getattr(model, name, None)
+        if not callable(enable):
             continue
         try:  # with the non-reentrant kind, where the model lets one choose
-            own(
+            enable(
                 **{settings: {"use_reentrant": False}}
-                if settings in inspect.signature(own).parameters
+                if settings in inspect.signature(enable).parameters
                 else {}
             )
             return EffectiveSetting(
@@ -114,14 +114,14 @@ def _checkpoint(model: nn.Module) -> EffectiveSetting:
         ) as error:  # transformers' word for a class without support
             refused = f"; its own way refused: {str(error).splitlines()[0]}"
             break
-    found = checkpoint_blocks(model)
-    if found is None:
+    blocks = checkpoint_blocks(model)
+    if blocks is None:
         none = (
             "no repeated blocks: no Sequential or ModuleList with two of several layers, nor a "
             "Sequential of four layers"
         )
         return EffectiveSetting("gradient_checkpointing", True, False, none + refused)
-    return EffectiveSetting("gradient_checkpointing", True, True, found + refused)
+    return EffectiveSetting("gradient_checkpointing", True, True, blocks + refused)
 
 
 def _compile(

@@ -55,7 +55,7 @@ class Peaks:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[Peak]:
-        """A stretch with a peak of its own; `.cached = True` on it says that its work was cached."""
+        """A stretch with its own peak; `.cached = True` on it says that its work was cached."""
         visit = Peak()
         self._fold()
         self._open.append(name)

@@ -28,7 +28,7 @@ from brimful_train.reporting.peak_memory import TRAIN, Peaks
 
 
 class Log:
-    """`folder` is the training's own; `writes`: whether this process is the one that writes there."""
+    """`folder` is the training's own; `writes`: whether this process writes there."""
 
     def __init__(self, folder: Path, writes: bool, tensorboard: bool, stream: TextIO | None = None):
         self._stream = stream

@@ -60,13 +60,14 @@ class Update(Optimizer):
         self._fused = all(group.get("fused") for group in inner.param_groups)
         # This object's own step calls hooks and profiler once; each call of the wrapped one would
         # call them again.
-        step = type(inner).step
-        self._raw_step = step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[attr-defined]
+        step: Any = type(inner).step
+        self._raw_step = step.__wrapped__ if getattr(step, "hooked", False) else step
         self._step_supports_amp_scaling = getattr(inner, "_step_supports_amp_scaling", False)
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         if hasattr(self, "found_inf"):  # a GradScaler leaves it to a fused kernel to skip the step
-            self.inner.found_inf, self.inner.grad_scale = self.found_inf, self.grad_scale  # type: ignore[attr-defined]
+            for name in ("found_inf", "grad_scale"):
+                setattr(self.inner, name, getattr(self, name))
         try:
             for piece in self._pieces if self._fused else self._copied_pieces():
                 self._survive(piece, self._try_fused if self._fused else self._try_copied)

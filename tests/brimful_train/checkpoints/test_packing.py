@@ -43,11 +43,11 @@ def test_the_comparison_itself_sees_one_bit_one_type_and_one_order():
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_type_survives_without_dimensions_and_without_elements(dtype):
-    one = (
+    scalar = (
         torch.frombuffer(bytearray([1] * dtype.itemsize), dtype=torch.uint8).view(dtype).reshape(())
     )
-    back = there_and_back({"scalar": one, "none": one.reshape(1)[:0].reshape(0, 4)})
-    assert back["scalar"].shape == () and bits(back["scalar"]) == bits(one)
+    back = there_and_back({"scalar": scalar, "none": scalar.reshape(1)[:0].reshape(0, 4)})
+    assert back["scalar"].shape == () and bits(back["scalar"]) == bits(scalar)
     assert back["none"].shape == (0, 4) and back["none"].dtype == dtype
 
 

@@ -40,7 +40,7 @@ def sized(draw):
 
 
 def all_ranks(length, start=Position(), seed=0, **asked):  # noqa: B008
-    """The steps of an epoch's rest, each as (the step of rank 0, the micro-batches of every rank)."""
+    """The steps of an epoch's rest: each (the step of rank 0, the micro-batches of every rank)."""
     ranks = asked.get("ranks", 1)
     samplers = [EpochSampler(length, seed=seed, rank=rank, **asked) for rank in range(ranks)]
     for steps in zip(*(sampler.steps(start) for sampler in samplers), strict=True):
@@ -48,7 +48,7 @@ def all_ranks(length, start=Position(), seed=0, **asked):  # noqa: B008
 
 
 @given(LENGTHS, st.integers(0, 3), st.lists(SETTINGS, min_size=1, max_size=4), st.data())
-def test_every_sample_comes_once_in_an_epoch_though_batch_size_accumulation_and_ranks_change_on_the_way(
+def test_every_sample_comes_once_in_an_epoch_though_batch_size_and_ranks_change_on_the_way(
     length, epoch, changes, data
 ):
     trained, position = [], Position(epoch)
@@ -109,8 +109,8 @@ def test_sizes_change_how_a_step_is_cut_and_not_what_it_trains_on(case, asked, e
             assert sorted(i for piece in pieces for i in piece) == sorted(
                 i for piece in sorted_pieces for i in piece
             )
-            found = [int(sizes[i]) for piece in sorted_pieces for i in piece]
-            assert found == sorted(found, reverse=True)
+            in_order = [int(sizes[i]) for piece in sorted_pieces for i in piece]
+            assert in_order == sorted(in_order, reverse=True)
 
 
 def test_each_epoch_and_seed_has_an_order_of_its_own_on_every_machine_and_in_every_version():
@@ -221,7 +221,9 @@ def test_nothing_in_any_epoch_on_any_rank_is_worse_than_all_that_is_tried(
         ]
         for step in sampler.steps(Position(epoch)):
             for batch in step.micro_batches:
-                assert all(one <= bound for one, bound in zip(measured(batch), bounds, strict=True))
+                assert all(
+                    value <= bound for value, bound in zip(measured(batch), bounds, strict=True)
+                )
 
 
 @given(sized(), st.integers(1, 9))

@@ -104,13 +104,13 @@ def test_a_step_or_a_pass_that_was_left_in_the_middle_does_not_shift_the_next(ma
 def test_batches_by_size_are_collated_by_the_data_set_and_cut_by_samples():
     sized = sampler(8, 4, 1, sizes=Texts.sizes, max_tokens=12)
     sizes = []
-    seen = []
+    tokens = []
     for step in DataPipeline(Texts(), sized, CPU, ALONE, 0).steps(Position()):
         for part, n in enumerate(step.parts):
             sizes.append(tuple(step.load(part, 0, n)["tokens"].shape))
-            seen += [int(step.load(part, at, at + 1)["tokens"][0, 0]) for at in range(n)]
+            tokens += [int(step.load(part, at, at + 1)["tokens"][0, 0]) for at in range(n)]
     assert (1, 9) in sizes
-    assert sorted(seen) == list(range(8)) and all(
+    assert sorted(tokens) == list(range(8)) and all(
         samples * longest <= 12 for samples, longest in sizes
     )
 
@@ -138,7 +138,7 @@ class Each:
 def test_a_loader_that_ends_early_ends_the_epoch_and_the_step_that_was_begun_can_be_made(
     batches, steps
 ):
-    pipeline = pipeline_of(30, lambda own: Each(lambda: itertools.islice(own, batches)))
+    pipeline = pipeline_of(30, lambda drawn: Each(lambda: itertools.islice(drawn, batches)))
     made = [
         [len(step.load(part, 0, n)[0]) for part, n in enumerate(step.parts)]
         for step in pipeline.steps(Position())
@@ -147,7 +147,7 @@ def test_a_loader_that_ends_early_ends_the_epoch_and_the_step_that_was_begun_can
 
 
 def test_a_loader_that_goes_on_beyond_the_epoch_gives_more_steps():
-    pipeline = pipeline_of(16, lambda own: Each(lambda: itertools.chain(own, own, own)))
+    pipeline = pipeline_of(16, lambda drawn: Each(lambda: itertools.chain(drawn, drawn, drawn)))
     batches = [
         step.load(part, 0, n)
         for step in pipeline.steps(Position())
@@ -157,7 +157,7 @@ def test_a_loader_that_goes_on_beyond_the_epoch_gives_more_steps():
 
 
 def first_of(*batches):
-    return next(iter(pipeline_of(16, lambda own: Each(lambda: batches)).steps(Position())))
+    return next(iter(pipeline_of(16, lambda drawn: Each(lambda: batches)).steps(Position())))
 
 
 @pytest.fixture
@@ -210,8 +210,8 @@ def test_the_report_shows_that_samples_of_a_data_set_of_batches_are_made_one_by_
             return [self[index] for index in indices]
 
     seeded = DataPipeline(Batched(8), sampler(8), CPU, ALONE, seed=0)
-    own = DataPipeline(
+    plain = DataPipeline(
         Batched(8), sampler(8), CPU, DataConfig(workers=0, random_samples=False), seed=0
     )
     assert "__getitems__" in seeded.workers.why
-    assert "__getitems__" not in own.workers.why
+    assert "__getitems__" not in plain.workers.why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from types import SimpleNamespace
@@ -154,7 +155,8 @@ def test_an_evaluations_batch_is_counted_by_its_largest_samples(sizes):
 
     data = Uneven()
     data.sizes = sizes
-    padded = lambda samples: torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)  # noqa: E731
+    pad = torch.nn.utils.rnn.pad_sequence
+    padded = functools.partial(pad, batch_first=True)
     assert largest_samples_bytes(data, padded) == (5 if sizes is not None else 4)
 
 

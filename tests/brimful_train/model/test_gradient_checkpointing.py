@@ -47,7 +47,7 @@ class Stack(nn.Module):
 
 
 def convolutions() -> nn.Module:
-    """As the captcha's: blocks that are Sequentials, poolings between them, layers that overwrite."""
+    """As the captcha's: blocks that are Sequentials, poolings between, layers that overwrite."""
 
     def block(inside: int, outside: int) -> nn.Sequential:
         return nn.Sequential(
@@ -85,14 +85,14 @@ MODELS = {
 def losses(model: nn.Module, shape: tuple[int, ...], steps: int = 4) -> list[float]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     torch.manual_seed(1)
-    seen = []
+    losses = []
     for _ in range(steps):
         loss = model(torch.randn(shape)).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        seen.append(loss.item())
-    return seen
+        losses.append(loss.item())
+    return losses
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -101,8 +101,8 @@ def test_losses_weights_and_statistics_are_bit_for_bit_those_without(name: str):
     torch.manual_seed(0)
     plain = make()
     checkpointed = copy.deepcopy(plain)
-    found = checkpoint_blocks(checkpointed)
-    assert found is not None and found.startswith(words)
+    blocks = checkpoint_blocks(checkpointed)
+    assert blocks is not None and blocks.startswith(words)
     assert losses(plain, shape) == losses(checkpointed, shape)
     kept, expected = checkpointed.state_dict(), plain.state_dict()
     assert kept.keys() == expected.keys() and same(list(kept.values()), list(expected.values()))
@@ -167,8 +167,8 @@ def test_all_blocks_of_a_kind_are_found_and_none_within_another():
 
     model = nn.Module()
     model.stages = nn.ModuleList([Stage(1), Stage(3), Stage(2)])
-    found = checkpoint_blocks(model)
-    assert found is not None and "3 × Stage" in found, (
+    blocks = checkpoint_blocks(model)
+    assert blocks is not None and "3 × Stage" in blocks, (
         "the stages are the longest list, and hold the blocks"
     )
     resnet = nn.Module()

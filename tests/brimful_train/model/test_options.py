@@ -176,10 +176,11 @@ def test_cuda_graphs_are_torch_compiles_and_add_to_gradients_that_stand_ready(co
         model(torch.ones(2, 8))
     assert all(p.grad is None for p in model.parameters())
     loss = model(torch.ones(2, 8)).sum()
-    own = [p.grad for p in model.parameters()]
+    gradients = [p.grad for p in model.parameters()]
     loss.backward()
     assert all(
-        p.grad is grad and grad is not None for p, grad in zip(model.parameters(), own, strict=True)
+        p.grad is grad and grad is not None
+        for p, grad in zip(model.parameters(), gradients, strict=True)
     )
 
 

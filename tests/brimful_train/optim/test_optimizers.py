@@ -52,12 +52,12 @@ def test_weight_decay_reaches_the_weights_and_leaves_norms_and_biases():
 
 
 def test_scaling_reaches_learning_rate_and_beta2():
-    optimizer, found = made(
+    optimizer, settings = made(
         OptimizerConfig("adamw", beta2=0.99), batch=400, scaling=ScalingConfig("auto", 100)
     )
     assert optimizer.defaults["lr"] == pytest.approx(2e-3)
     assert all(group["betas"][1] == pytest.approx(0.99**4) for group in optimizer.param_groups)
-    rows = {row.name: row for row in found}
+    rows = {row.name: row for row in settings}
     assert (rows["learning rate"].requested, rows["learning rate"].effective) == (
         1e-3,
         pytest.approx(2e-3),

@@ -129,8 +129,8 @@ def test_steps_equal_pytorchs_own():
     theirs = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.9)
     schedule = Schedule(ScheduleConfig("step"), PEAK_LR, 50 * 2000, 2000)
     for epoch in range(50):
-        for seen in (512, 1024, 1536, 2000):
-            assert schedule.lr(epoch * 2000 + seen) == pytest.approx(theirs.get_last_lr()[0])
+        for samples in (512, 1024, 1536, 2000):
+            assert schedule.lr(epoch * 2000 + samples) == pytest.approx(theirs.get_last_lr()[0])
         optimizer.step()
         theirs.step()
 
