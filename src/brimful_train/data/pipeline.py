@@ -74,7 +74,7 @@ class DataPipeline:
         device: torch.device,
         config: DataConfig,
         seed: int,
-        share: Callable[[Any], Any] = lambda value: value,
+        share: Callable[[Any], Any] | None = None,
         room: Room | None = None,
     ) -> None:
         room = room or room_now(device)
@@ -123,7 +123,7 @@ class DataPipeline:
         samples: Any,
         collate: Callable[[Any], Any],
         config: DataConfig,
-        share: Callable[[Any], Any],
+        share: Callable[[Any], Any] | None,
         room: Room,
     ) -> LoaderPlan:
         if self._resident is not None:

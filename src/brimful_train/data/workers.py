@@ -194,8 +194,10 @@ def largest_samples_bytes(data: Any, collate: Callable[[list[Any]], Any]) -> flo
         return bytes_in(batch) / max(1, len(chosen))
 
 
-def shared(decide: Callable[[], Any], rank: int, share: Callable[[Any], Any]) -> Any:
+def shared(decide: Callable[[], Any], rank: int, share: Callable[[Any], Any] | None) -> Any:
     """Decided on rank 0 and handed on, so that all ranks load alike. Where rank 0 could not decide,
-    `share` raises on the others (`Ranks.from_first`).
+    `share` raises on the others (`Ranks.from_first`). Without `share` each decides for itself.
     """
+    if share is None:
+        return decide()
     return share(decide() if rank == 0 else None)
