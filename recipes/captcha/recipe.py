@@ -29,7 +29,11 @@ from recipes.common.running import is_first, say
 
 
 def train(
-    config: Config, images: ImageOptions, host_allocator: str, title: str, rows: Sequence[EffectiveSetting]
+    config: Config,
+    images: ImageOptions,
+    host_allocator: str,
+    title: str,
+    rows: Sequence[EffectiveSetting],
 ) -> Result:
     """One training. `rows` say of each flag where it comes from.
 

@@ -56,7 +56,11 @@ def prepare(options: DataOptions) -> tuple[Any, Pairs, Pairs | None]:
 
 
 def train(
-    config: Config, data: DataOptions, options: ModelOptions, title: str, rows: Sequence[EffectiveSetting]
+    config: Config,
+    data: DataOptions,
+    options: ModelOptions,
+    title: str,
+    rows: Sequence[EffectiveSetting],
 ) -> Result:
     """One training. `rows` say of each flag where it comes from.
 
