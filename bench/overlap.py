@@ -44,7 +44,7 @@ from brimful_train import (
     Task,
     fit,
 )
-from brimful_train.step.parallel import OVERLAP_AFTER
+from brimful_train.distributed.parallel import OVERLAP_AFTER
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from brimful.values import EffectiveSetting
 from brimful_train.batching import plan_batches
-from brimful_train.checking import Effective
 from brimful_train.config import Config
 from brimful_train.data.arrays import Arrays
 from brimful_train.distributed.ranks import device_for
@@ -29,7 +29,11 @@ from recipes.common.running import is_first, say
 
 
 def train(
-    config: Config, images: ImageOptions, host_allocator: str, title: str, rows: Sequence[Effective]
+    config: Config,
+    images: ImageOptions,
+    host_allocator: str,
+    title: str,
+    rows: Sequence[EffectiveSetting],
 ) -> Result:
     """One training. `rows` say of each flag where it comes from.
 

@@ -13,8 +13,8 @@ from sacrebleu.metrics.bleu import BLEU
 from torch import nn
 
 from brimful.units import format_bytes
+from brimful.values import EffectiveSetting
 from brimful_inside.script import is_imaginary
-from brimful_train.checking import Effective
 from brimful_train.config import Config
 from brimful_train.engine import Result, fit
 from brimful_train.reporting.progress_log import settings_table
@@ -56,7 +56,11 @@ def prepare(options: DataOptions) -> tuple[Any, Pairs, Pairs | None]:
 
 
 def train(
-    config: Config, data: DataOptions, options: ModelOptions, title: str, rows: Sequence[Effective]
+    config: Config,
+    data: DataOptions,
+    options: ModelOptions,
+    title: str,
+    rows: Sequence[EffectiveSetting],
 ) -> Result:
     """One training. `rows` say of each flag where it comes from.
 
@@ -153,7 +157,7 @@ def derive(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
 
 def logits_row(
     config: Config, data: DataOptions, options: ModelOptions, vocabulary: int
-) -> Effective:
+) -> EffectiveSetting:
     """What the loss in pieces saves."""
     positions = config.batch.micro_batch * data.max_response_tokens
     if config.batch.max_tokens is not None:
@@ -168,4 +172,4 @@ def logits_row(
         f"{now} of logits live at once; without pieces a copy of those of {positions:,} "
         f"positions takes {plain}"
     )
-    return Effective("loss-chunk", None, options.loss_chunk, why)
+    return EffectiveSetting("loss-chunk", None, options.loss_chunk, why)

@@ -12,7 +12,7 @@ import os
 
 from brimful.decide.tune.problem import ALLOCATOR
 from brimful.errors import UsageError
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
 
 NAME = "host-allocator"
 # malloc.h of glibc; mallopt takes an int, so "never" is the largest one.
@@ -20,7 +20,7 @@ _MALLOPT = {"MALLOC_MMAP_MAX_": -4, "MALLOC_TOP_PAD_": -2, "MALLOC_TRIM_THRESHOL
 _LARGEST = 2**31 - 1
 
 
-def set_host_allocator(wanted: str, device_type: str) -> Effective:
+def set_host_allocator(wanted: str, device_type: str) -> EffectiveSetting:
     """Call it before the first large tensor. `wanted`: "keep" or "system". Returns what is in
     force, and why.
     """
@@ -29,17 +29,17 @@ def set_host_allocator(wanted: str, device_type: str) -> Effective:
             f"--host-allocator {wanted}: there is no such way.", suggestion="Name keep or system."
         )
     if wanted == "system":
-        return Effective(NAME, wanted, "system", "as asked")
+        return EffectiveSetting(NAME, wanted, "system", "as asked")
     if device_type != "cpu":
-        return Effective(NAME, wanted, "system", f"tensors live on {device_type}")
+        return EffectiveSetting(NAME, wanted, "system", f"tensors live on {device_type}")
     preloaded = os.environ.get("LD_PRELOAD", "")
     if "malloc" in preloaded:
-        return Effective(
+        return EffectiveSetting(
             NAME, wanted, "system", f"another allocator is loaded (LD_PRELOAD={preloaded})"
         )
     own = [name for name in ALLOCATOR if name in os.environ]
     if own:
-        return Effective(
+        return EffectiveSetting(
             NAME, wanted, "environment", f"{', '.join(own)} set in the environment is left as it is"
         )
     try:
@@ -48,9 +48,9 @@ def set_host_allocator(wanted: str, device_type: str) -> Effective:
             mallopt(_MALLOPT[name], min(int(value), _LARGEST)) for name, value in ALLOCATOR.items()
         )
     except (AttributeError, OSError, TypeError):
-        return Effective(NAME, wanted, "system", "this C library is not glibc")
+        return EffectiveSetting(NAME, wanted, "system", "this C library is not glibc")
     if not done:
-        return Effective(NAME, wanted, "system", "glibc refused (mallopt)")
-    return Effective(
+        return EffectiveSetting(NAME, wanted, "system", "glibc refused (mallopt)")
+    return EffectiveSetting(
         NAME, wanted, "keep", "freed memory is kept for the next tensor (glibc's mallopt)"
     )

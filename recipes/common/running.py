@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from cyclopts import App, ArgumentCollection, CycloptsError, Token
 
 from brimful.errors import BrimfulError, UsageError, nearest
+from brimful.values import EffectiveSetting
 from brimful_inside.script import ends_with
-from brimful_train.checking import Effective
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Presets:
     def __init__(self, *presets: Preset, on_a_card: Preset | None = None) -> None:
         self.default, self._on_a_card = presets[0].name, on_a_card
         self.presets = {preset.name: preset for preset in presets}
-        self.rows: list[Effective] = []
+        self.rows: list[EffectiveSetting] = []
 
     def apply(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
         flags = {argument.name.removeprefix("--"): argument for argument in arguments}
@@ -66,12 +66,12 @@ class Presets:
         }
         preset = self.find(given.pop("preset", self.default), given.get("device", "auto"))
         freed = _freed(given, preset)
-        self.rows = [Effective(name, None, None, why) for name, why in freed.items()]
+        self.rows = [EffectiveSetting(name, None, None, why) for name, why in freed.items()]
         for name, value in preset.flags.items():
             if name not in given and name not in freed:
                 assumed = preset.assumed.get(name)
                 self.rows.append(
-                    Effective(
+                    EffectiveSetting(
                         name,
                         None,
                         value,
@@ -102,7 +102,7 @@ class Presets:
                 if str(preset.flags.get(name, value)) != value
                 else ""
             )
-            self.rows.append(Effective(name, value, value, f"given{has}"))
+            self.rows.append(EffectiveSetting(name, value, value, f"given{has}"))
 
     def find(self, name: str, device: str) -> Preset:
         """As it is on a device: what was measured on a CPU is not taken to a card unchanged."""

@@ -16,8 +16,8 @@ from torch import nn
 
 from brimful.errors import UsageError
 from brimful.units import GIB
+from brimful.values import EffectiveSetting
 from brimful_inside.script import is_imaginary, keeps_writes_out
-from brimful_train.checking import Effective
 from brimful_train.config import Config
 from brimful_train.data.arrays import Arrays
 from brimful_train.distributed.ranks import device_for
@@ -141,7 +141,7 @@ def train(
     head: HeadOptions,
     seeds: int,
     title: str,
-    rows: Sequence[Effective],
+    rows: Sequence[EffectiveSetting],
 ) -> list[Trained]:
     """A training for each of `seeds` seeds from config.seed on, one after the other. `rows` say
     where each flag comes from.

@@ -8,7 +8,10 @@ alone need little of it.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
+
+from brimful.errors import UsageError
 
 if TYPE_CHECKING:
     from brimful_train.config import (
@@ -24,6 +27,18 @@ if TYPE_CHECKING:
     from brimful_train.engine import exit_codes, fit
     from brimful_train.reporting.peak_memory import Peaks
     from brimful_train.task import Batch, Result, Rows, Sum, Task
+
+_NEEDED = ("torch", "numpy", "safetensors")  # the extra `train`, which the tool does without
+
+
+class MissingExtra(UsageError, ModuleNotFoundError):
+    """The engine is there, and what it needs is not installed."""
+
+
+if _missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+    raise MissingExtra(
+        f"brimful_train needs {' and '.join(_missing)}: pip install 'brimful[train]'"
+    )
 
 _MODULES = {
     "config": "BatchingConfig CheckpointConfig Config DataConfig OptimizerConfig ScalingConfig "

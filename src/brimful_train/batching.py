@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from brimful.decide.loading import EVAL_TIMES
 from brimful.errors import UsageError
 from brimful.units import counted
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
 from brimful_train.config import BatchingConfig
-
-EVAL_TIMES_MICRO = EVAL_TIMES  # the first batch of the size that follows is tried at the start
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,7 @@ class Batching:
     accumulation: int
     ranks: int
     eval_batch: int
-    rows: tuple[Effective, ...]
+    rows: tuple[EffectiveSetting, ...]
 
     @property
     def effective(self) -> int:
@@ -54,19 +52,19 @@ def plan_batches(
     evaluated, why_evaluated = _eval_batch(config, micro, eval_samples)
     why_last = _why_last(config, micro * accumulation * ranks, train_samples)
     rows = (
-        Effective(
+        EffectiveSetting(
             "micro_batch", config.micro_batch, micro, _why_micro(config, micro, ranks, accumulation)
         ),
-        Effective(
+        EffectiveSetting(
             "accumulation",
             config.accumulation,
             accumulation,
             _why_accumulation(config, micro, ranks),
         ),
-        Effective("ranks", None, ranks, "processes of this training"),
+        EffectiveSetting("ranks", None, ranks, "processes of this training"),
         _effective_row(config, micro, accumulation, ranks, train_samples),
-        Effective("eval_batch", config.eval_batch, evaluated, why_evaluated),
-        Effective("drop_last", config.drop_last, config.drop_last, why_last),
+        EffectiveSetting("eval_batch", config.eval_batch, evaluated, why_evaluated),
+        EffectiveSetting("drop_last", config.drop_last, config.drop_last, why_last),
     )
     return Batching(micro, accumulation, ranks, evaluated, rows)
 
@@ -122,11 +120,11 @@ def _why_accumulation(config: BatchingConfig, micro: int, ranks: int) -> str:
 
 def _effective_row(
     config: BatchingConfig, micro: int, accumulation: int, ranks: int, samples: int
-) -> Effective:
+) -> EffectiveSetting:
     product = micro * accumulation * ranks
     why = f"{micro:,} × {accumulation:,} × {ranks}"
     if product > samples:
-        return Effective(
+        return EffectiveSetting(
             "effective_batch",
             config.effective,
             samples,
@@ -137,15 +135,15 @@ def _effective_row(
             f": {config.effective:,} does not divide into {ranks} × {accumulation} equal "
             "micro-batches"
         )
-    return Effective("effective_batch", config.effective, product, why)
+    return EffectiveSetting("effective_batch", config.effective, product, why)
 
 
 def _eval_batch(config: BatchingConfig, micro: int, samples: int | None) -> tuple[int, str]:
-    wanted = config.eval_batch or EVAL_TIMES_MICRO * micro
+    wanted = config.eval_batch or EVAL_TIMES * micro
     why = (
         "as asked"
         if config.eval_batch
-        else f"{EVAL_TIMES_MICRO} × the micro-batch: evaluation keeps no activations"
+        else f"{EVAL_TIMES} × the micro-batch: evaluation keeps no activations"
     )
     if samples is None:
         return wanted, "not used: there is no evaluation data"
@@ -154,18 +152,18 @@ def _eval_batch(config: BatchingConfig, micro: int, samples: int | None) -> tupl
     return wanted, why
 
 
-def token_rows(max_tokens: int | None, eval_data: object) -> Iterator[Effective]:
+def token_rows(max_tokens: int | None, eval_data: object) -> Iterator[EffectiveSetting]:
     """`eval_data`: None where there is none; its samples may have `sizes`."""
     if max_tokens is None:
         return
     why = "samples × longest of a micro-batch; it may have fewer samples than asked"
-    yield Effective("max_tokens", max_tokens, max_tokens, why)
+    yield EffectiveSetting("max_tokens", max_tokens, max_tokens, why)
     if getattr(eval_data, "sizes", None) is not None:
-        why = f"{EVAL_TIMES_MICRO} × max_tokens: evaluation keeps no activations"
-        yield Effective("eval max_tokens", None, EVAL_TIMES_MICRO * max_tokens, why)
+        why = f"{EVAL_TIMES} × max_tokens: evaluation keeps no activations"
+        yield EffectiveSetting("eval max_tokens", None, EVAL_TIMES * max_tokens, why)
     elif eval_data is not None:
         why = "the evaluation data has no `sizes`: its batches are held to eval_batch alone"
-        yield Effective("eval max_tokens", None, None, why)
+        yield EffectiveSetting("eval max_tokens", None, None, why)
 
 
 def _why_last(config: BatchingConfig, effective: int, samples: int) -> str:

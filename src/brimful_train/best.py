@@ -32,10 +32,8 @@ class Best:
         score = measures.get(self.name)
         if score is None or math.isnan(score):
             return None
-        if (
-            self.found is None
-            or self._sign * score < self._sign * self.found["measures"][self.name]
-        ):
+        best = None if self.found is None else self.found["measures"][self.name]
+        if best is None or self._sign * score < self._sign * best:
             self.found = {"measures": dict(measures), "step": step, "samples": samples}
         return score
 
@@ -59,8 +57,8 @@ class Best:
         score, samples = self.found["measures"][self.name], self.found["samples"]
         return (
             f"Ended early: no evaluation was better than the one at {counted(samples, 'sample')} "
-            f"({self.name} {score:.4g}) "
-            f"within {patience_samples:,} more. Raise patience_samples to go on."
+            f"({self.name} {score:.4g}) within {patience_samples:,} more. Raise patience_samples "
+            "to go on."
         )
 
     def state(self) -> dict[str, Any]:
@@ -68,7 +66,4 @@ class Best:
         return {"best": self.found, "evaluated_samples": self.evaluated_samples}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Checkpoints of before had no samples: patience begins anew with them."""
-        now = state["counts"]["samples"]
-        self.evaluated_samples = state.get("evaluated_samples", now)
-        self.found = None if state["best"] is None else {"samples": now, **state["best"]}
+        self.found, self.evaluated_samples = state["best"], state["evaluated_samples"]

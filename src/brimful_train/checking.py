@@ -1,6 +1,4 @@
-"""What the settings of a training share: their checks when they are made, and `Effective`:
-requested against in force.
-"""
+"""How the settings of a training are checked when they are made."""
 
 from __future__ import annotations
 
@@ -10,10 +8,9 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from brimful.errors import UsageError
 
@@ -24,16 +21,6 @@ _WORDS = {
     str: "no text",
     Path: "no path",
 }
-
-
-@dataclass(frozen=True)
-class Effective:
-    """One setting of a training: what was asked for (None: nothing), what is in force, and why."""
-
-    name: str
-    requested: object
-    effective: object
-    why: str
 
 
 def require(holds: bool, name: str, value: object, problem: str, suggestion: str = "") -> None:
@@ -58,6 +45,34 @@ def refuse_unread(
             )
 
 
+class Rule(NamedTuple):
+    """Each of `names` (divided by spaces) that is set holds to it: else "config.NAME = VALUE:
+    PROBLEM".
+    """
+
+    names: str
+    holds: Callable[[Any], Any]
+    problem: str
+    suggestion: str = ""
+
+
+def one_of(name: str, choices: tuple[str, ...]) -> Rule:
+    listed = f"Name one of {', '.join(choices)}."
+    return Rule(name, choices.__contains__, "there is no such choice", listed)
+
+
+def check(settings: Any, prefix: str, *rules: Rule) -> None:
+    """Raises UsageError for a setting of another type than its field's, and for one that breaks a
+    rule. `prefix`: "batch." of config.batch.
+    """
+    check_types(settings, f"config.{prefix}".rstrip("."))
+    for rule in rules:
+        for name in rule.names.split():
+            value = getattr(settings, name)
+            holds = value is None or bool(rule.holds(value))
+            require(holds, prefix + name, value, rule.problem, rule.suggestion)
+
+
 def check_types(settings: Any, prefix: str) -> None:
     """Holds each field of a dataclass to its annotation (bool, int, float, str, Path, another
     dataclass, or None beside one).
@@ -76,7 +91,8 @@ def check_types(settings: Any, prefix: str) -> None:
                 f"{prefix}.{name} = {value!r} is {_WORDS.get(kind, f'no {kind.__name__}')}{none}."
             )
         if isinstance(value, numbers.Number) and type(value) not in (bool, int, float):
-            object.__setattr__(settings, name, int(value) if kind is int else float(value))  # type: ignore[arg-type]
+            number: Any = value
+            object.__setattr__(settings, name, int(number) if kind is int else float(number))
 
 
 def _is(value: object, kind: type) -> bool:
@@ -99,5 +115,5 @@ def _fields(settings: type) -> tuple[tuple[str, type, bool], ...]:
 def _without_none(hint: Any) -> tuple[type, bool]:
     if not isinstance(hint, types.UnionType):
         return hint, False
-    (kind,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
+    (kind,) = (kind for kind in typing.get_args(hint) if kind is not types.NoneType)
     return kind, True

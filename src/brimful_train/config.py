@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,13 +19,30 @@ from cyclopts import Group, Parameter
 from brimful.decide.loading import POLICIES
 from brimful.errors import UsageError
 from brimful.units import parse_memory
-from brimful_train.checking import check_types, refuse_unread, require
+from brimful_train.checking import Rule, check, one_of, refuse_unread, require
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor")
 SCHEDULES = ("cosine", "wsd", "constant", "one_cycle", "step")
 SCALING_RULES = ("none", "linear", "sqrt", "auto")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 RESIDENCES = ("auto", "device", "pinned", "host", "loader")
+
+
+def _counts(number: float) -> bool:
+    return number >= 1
+
+
+def _is_finite(number: float) -> bool:
+    return 0 <= number < math.inf
+
+
+def _is_positive(number: float) -> bool:
+    return 0 < number < math.inf
+
+
+def _is_share(number: float) -> bool:
+    return 0 < number <= 1
+
 
 _BATCH, _LEARNING = Group("Batch", sort_key=1), Group("Learning", sort_key=2)
 _COMPUTING, _KEEPING = Group("Computing", sort_key=3), Group("Keeping", sort_key=4)
@@ -65,9 +81,8 @@ class BatchingConfig:
     """Leave out the samples at the end of an epoch that fill no whole effective batch."""
 
     def __post_init__(self) -> None:
-        check_types(self, "config.batch")
         sizes = "micro_batch accumulation effective eval_batch max_tokens"
-        _each(self, "batch.", sizes, lambda size: size >= 1, "it is a whole number of 1 or more")
+        check(self, "batch.", Rule(sizes, _counts, "it is a whole number of 1 or more"))
 
 
 @Parameter(name="*", group=_LEARNING)
@@ -94,27 +109,20 @@ class OptimizerConfig:
     """
 
     def __post_init__(self) -> None:
-        check_types(self, "config.optimizer")
-        _one_of(self, "optimizer.", "name", OPTIMIZERS)
-        _each(
-            self, "optimizer.", "lr", lambda lr: 0 < lr < math.inf, "a learning rate is more than 0"
-        )
-        _each(
+        check(
             self,
             "optimizer.",
-            "weight_decay eps",
-            lambda value: 0 <= value < math.inf,
-            "it is 0 or more",
-        )
-        _each(
-            self,
-            "optimizer.",
-            "beta1 beta2 momentum",
-            lambda share: 0 <= share < 1,
-            "it is at least 0 and less than 1",
+            one_of("name", OPTIMIZERS),
+            Rule("lr", _is_positive, "a learning rate is more than 0"),
+            Rule("weight_decay eps", _is_finite, "it is 0 or more"),
+            Rule(
+                "beta1 beta2 momentum",
+                lambda share: 0 <= share < 1,
+                "it is at least 0 and less than 1",
+            ),
         )
         needs = "Nesterov's step needs a momentum of more than 0"
-        _each(self, "optimizer.", "nesterov", lambda nesterov: not nesterov or self.momentum, needs)
+        require(self.momentum > 0 or not self.nesterov, "optimizer.nesterov", True, needs)
         refuse_unread(self, "optimizer", self.name, _READ_BY_OPTIMIZERS)
 
 
@@ -151,8 +159,18 @@ class ScheduleConfig:
     """After so many epochs each; 0.9 and 10 are assumed."""
 
     def __post_init__(self) -> None:
-        check_types(self, "config.schedule")
-        _one_of(self, "schedule.", "kind", SCHEDULES)
+        check(
+            self,
+            "schedule.",
+            one_of("kind", SCHEDULES),
+            Rule("warmup_epochs warmup_samples floor_lr", _is_finite, "it is 0 or more"),
+            Rule(
+                "decay_share rise_share start_share decay_factor",
+                _is_share,
+                "it is more than 0 and at most 1",
+            ),
+            Rule("decay_every_epochs", _is_positive, "it is above 0"),
+        )
         warm = (self.warmup_epochs, self.warmup_samples)
         if None not in warm:
             raise UsageError(
@@ -160,25 +178,6 @@ class ScheduleConfig:
                 "warm-up has one length",
                 suggestion="Give one of the two.",
             )
-        lengths, shares = (
-            "warmup_epochs warmup_samples floor_lr",
-            "decay_share rise_share start_share decay_factor",
-        )
-        _each(self, "schedule.", lengths, lambda value: 0 <= value < math.inf, "it is 0 or more")
-        _each(
-            self,
-            "schedule.",
-            shares,
-            lambda share: 0 < share <= 1,
-            "it is more than 0 and at most 1",
-        )
-        _each(
-            self,
-            "schedule.",
-            "decay_every_epochs",
-            lambda every: 0 < every < math.inf,
-            "it is above 0",
-        )
         refuse_unread(self, "schedule", self.kind, _READ_BY_SCHEDULES)
         two_lengths = self.rise_share != ScheduleConfig.rise_share and warm != (None, None)
         require(
@@ -207,22 +206,18 @@ class ScalingConfig:
     """
 
     def __post_init__(self) -> None:
-        check_types(self, "config.scaling")
-        _one_of(self, "scaling.", "rule", SCALING_RULES)
-        found = "Give the effective batch at which the learning rate was found."
-        _each(
+        give = "Give the effective batch at which the learning rate was found."
+        check(
             self,
             "scaling.",
-            "reference_batch",
-            lambda batch: batch >= 1,
-            "a batch has 1 sample or more",
-            found,
+            one_of("rule", SCALING_RULES),
+            Rule("reference_batch", _counts, "a batch has 1 sample or more", give),
         )
         if self.rule != "none" and self.reference_batch is None:
             raise UsageError(
                 f"config.scaling.rule = {self.rule!r} without config.scaling.reference_batch",
                 "A learning rate can only be scaled from the batch at which it is right.",
-                found,
+                give,
             )
 
 
@@ -254,23 +249,21 @@ class CheckpointConfig:
     announced first."""
 
     def __post_init__(self) -> None:
-        check_types(self, "config.checkpoints")
-        intervals, off = (
-            "every_epochs every_steps every_minutes every_samples",
-            "Give None to switch it off.",
-        )
-        _each(
+        check(
             self,
             "checkpoints.",
-            intervals,
-            lambda every: 0 < every < math.inf,
-            "it is a number above 0",
-            off,
-        )
-        newest = "it is 1 or more: the newest whole checkpoint is never removed"
-        _each(self, "checkpoints.", "keep_last", lambda last: last >= 1, newest)
-        _each(
-            self, "checkpoints.", "resume", bool, 'it is "auto", "no" or the path of a checkpoint'
+            Rule(
+                "every_epochs every_steps every_minutes every_samples",
+                _is_positive,
+                "it is a number above 0",
+                "Give None to switch it off.",
+            ),
+            Rule(
+                "keep_last",
+                _counts,
+                "it is 1 or more: the newest whole checkpoint is never removed",
+            ),
+            Rule("resume", bool, 'it is "auto", "no" or the path of a checkpoint'),
         )
 
 
@@ -307,26 +300,20 @@ class DataConfig:
     """Each sample has a random state of its own; False: the data set draws no random numbers."""
 
     def __post_init__(self) -> None:
-        check_types(self, "config.data")
-        _each(self, "data.", "workers", lambda workers: workers >= 0, "it is 0 or more")
-        _one_of(self, "data.", "residence", RESIDENCES)
-        _each(
+        check(
             self,
             "data.",
-            "memory_share",
-            lambda share: 0 < share <= 1,
-            "a share is above 0 and up to 1",
+            one_of("residence", RESIDENCES),
+            one_of("host_policy", POLICIES),
+            Rule("workers", _is_finite, "it is 0 or more"),
+            Rule("memory_share", _is_share, "a share is above 0 and up to 1"),
+            Rule("prefetch", _counts, "a worker makes one batch at least"),
+            Rule(
+                "given",
+                re.compile(r"[a-z]\w*(\.\w+)*(,[a-z]\w*(\.\w+)*)*").fullmatch,
+                "it is names of settings with commas between them",
+            ),
         )
-        _each(
-            self,
-            "data.",
-            "prefetch",
-            lambda batches: batches >= 1,
-            "a worker makes one batch at least",
-        )
-        _one_of(self, "data.", "host_policy", POLICIES)
-        are_names = re.compile(r"[a-z]\w*(\.\w+)*(,[a-z]\w*(\.\w+)*)*").fullmatch
-        _each(self, "data.", "given", are_names, "it is names of settings with commas between them")
 
 
 @Parameter(name="*", group=_COMPUTING)
@@ -393,33 +380,29 @@ class Config:
     """Seconds between two lines of the log within an epoch."""
 
     def __post_init__(self) -> None:
-        check_types(self, "config")
-        object.__setattr__(self, "out", Path(self.out))
         object.__setattr__(self, "clip_norm", self.clip_norm or None)
-        _each(self, "", "epochs", lambda epochs: 0 < epochs < math.inf, "it is a number above 0")
-        _each(self, "", "max_steps patience_samples", lambda count: count >= 1, "it is 1 or more")
-        _each(self, "", "seed", lambda seed: seed >= 0, "it is 0 or more")
-        is_name = re.compile(r"[a-z]+(:\d+)?").fullmatch
-        _each(self, "", "device", is_name, 'it is no device\'s name ("auto", "cpu", "cuda:0")')
-        _one_of(self, "", "precision", (*PRECISIONS, "auto"))
-        _each(self, "", "clip_norm", lambda norm: norm > 0, "it is 0 (no clipping) or more")
-        _each(
+        check(
             self,
             "",
-            "backend",
-            re.compile(r"[a-z]+").fullmatch,
-            "it is no backend's name (gloo, nccl)",
+            Rule("epochs", _is_positive, "it is a number above 0"),
+            Rule("max_steps patience_samples", _counts, "it is 1 or more"),
+            Rule("seed", _is_finite, "it is 0 or more"),
+            Rule(
+                "device",
+                re.compile(r"[a-z]+(:\d+)?").fullmatch,
+                'it is no device\'s name ("auto", "cpu", "cuda:0")',
+            ),
+            Rule(
+                "backend", re.compile(r"[a-z]+").fullmatch, "it is no backend's name (gloo, nccl)"
+            ),
+            one_of("precision", (*PRECISIONS, "auto")),
+            one_of("parallel", ("ddp", "fsdp2")),
+            one_of("on_nan", ("stop", "skip")),
+            Rule("clip_norm", _is_positive, "it is 0 (no clipping) or more"),
+            Rule("eval_every_epochs", _is_positive, "it is above 0 (None: at the end alone)"),
+            Rule("log_every_s", lambda every: every > 0, "it is above 0"),
         )
-        _one_of(self, "", "parallel", ("ddp", "fsdp2"))
-        _one_of(self, "", "on_nan", ("stop", "skip"))
-        _each(
-            self,
-            "",
-            "eval_every_epochs",
-            lambda every: every > 0,
-            "it is above 0 (None: at the end alone)",
-        )
-        _each(self, "", "log_every_s", lambda every: every > 0, "it is above 0")
+        object.__setattr__(self, "out", Path(self.out))
         try:
             if self.memory_budget is not None:
                 parse_memory(self.memory_budget)
@@ -434,36 +417,9 @@ class Config:
         if self.data.given is not None:
             return name in self.data.given.split(",")
         part, _, field_name = name.partition(".")
-        found = getattr(self, part)
-        return getattr(found, field_name) != getattr(type(found), field_name)
+        settings = getattr(self, part)
+        return getattr(settings, field_name) != getattr(type(settings), field_name)
 
     def as_json(self) -> dict[str, Any]:
         """JSON values alone."""
         return dataclasses.asdict(self) | {"out": str(self.out)}
-
-
-def _each(
-    settings: Any,
-    part: str,
-    names: str,
-    holds: Callable[[Any], Any],
-    problem: str,
-    suggestion: str = "",
-) -> None:
-    """Raises UsageError for each of `names` (divided by spaces) that is set and for which `holds`
-    is false.
-    """
-    for name in names.split():
-        value = getattr(settings, name)
-        require(value is None or bool(holds(value)), part + name, value, problem, suggestion)
-
-
-def _one_of(settings: Any, part: str, name: str, choices: tuple[str, ...]) -> None:
-    _each(
-        settings,
-        part,
-        name,
-        choices.__contains__,
-        "there is no such choice",
-        f"Name one of {', '.join(choices)}.",
-    )

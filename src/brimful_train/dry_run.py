@@ -7,15 +7,15 @@ and nothing was trained.
 
 from __future__ import annotations
 
+from brimful.values import EffectiveSetting
 from brimful_inside import script
-from brimful_train.checking import Effective
 from brimful_train.distributed.ranks import Ranks, Vote
 from brimful_train.parts import Parts
 from brimful_train.reporting.peak_memory import TRAIN
 from brimful_train.reporting.progress_log import Log
+from brimful_train.rng_state import Randomness
 from brimful_train.step.buffers import Buffers
 from brimful_train.step.oom import Missing, attempt, free_what_is_cached
-from brimful_train.step.rng_state import Randomness
 from brimful_train.step.step import Stepper
 
 
@@ -38,27 +38,24 @@ def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
             "the worst micro-batches that the sizes allow, tried before the training, ran out of "
             "memory with more"
         )
-        log.settings([Effective("micro_batch", requested, at_once.split.limit, why)])
+        log.settings([EffectiveSetting("micro_batch", requested, at_once.split.limit, why)])
 
 
 def _recoveries(parts: Parts, stepper: Stepper) -> int:
     """How often memory was missing before the pieces fit."""
-    device = parts.precision.device
-    randomness, buffers, recoveries = Randomness(device), Buffers(parts.module, always=True), 0
-    state = randomness.take()
-    buffers.take()
-    try:
-        while isinstance(missing := attempt(lambda: _try(parts, stepper)), Missing):
-            recoveries += 1
+    device, recoveries = parts.precision.device, 0
+    buffers = Buffers(parts.network.module)
+    where = " in the worst micro-batch that can come, tried before the training"
+    with Randomness(device).kept():
+        try:
+            while isinstance(missing := attempt(lambda: _try(parts, stepper)), Missing):
+                recoveries += 1
+                stepper.drop_gradients()
+                free_what_is_cached(device)
+                stepper.shrink(missing, where, ".")
+        finally:
             stepper.drop_gradients()
-            free_what_is_cached(device)
-            stepper.shrink(
-                missing, " in the worst micro-batch that can come, tried before the training", "."
-            )
-    finally:
-        stepper.drop_gradients()
-        buffers.put_back()
-        randomness.put_back(state)
+            buffers.put_back()
     return recoveries
 
 

@@ -19,10 +19,10 @@ import torch
 
 from brimful.errors import BrimfulError, DiskFull, Interrupted, Terminated
 from brimful.units import counted
+from brimful.values import EffectiveSetting
 from brimful_inside import script
 from brimful_inside.script import ends_with, keeps_writes_out
 from brimful_train.best import Best
-from brimful_train.checking import Effective
 from brimful_train.checkpoints import training_state
 from brimful_train.checkpoints.checkpoint import Loaded
 from brimful_train.checkpoints.folder import Checkpoints
@@ -30,6 +30,7 @@ from brimful_train.checkpoints.signals import Stop
 from brimful_train.config import Config
 from brimful_train.data.epoch_sampler import Position
 from brimful_train.data.pipeline import StepData
+from brimful_train.distributed.parallel import full, shards
 from brimful_train.distributed.ranks import BROKEN, Ranks, device_for
 from brimful_train.dry_run import dry_run
 from brimful_train.oom_limits import Restart, limits_of
@@ -38,12 +39,11 @@ from brimful_train.parts import build_parts
 from brimful_train.reporting.peak_memory import EVAL, TRAIN, Peaks
 from brimful_train.reporting.progress_log import Log, ProgressLog, Standing
 from brimful_train.reporting.statistics import Statistics, peaks_of_all_ranks, write_json
+from brimful_train.rng_state import Randomness, RandomState
 from brimful_train.step.buffers import running_statistics
-from brimful_train.step.non_finite import Facts, LossSums, all_finite
+from brimful_train.step.non_finite import LossSums, UpdateFacts, all_finite
 from brimful_train.step.oom import Missing, attempt, no_room_at_the_start
 from brimful_train.step.optimizer_update import Update
-from brimful_train.step.parallel import full
-from brimful_train.step.rng_state import Randomness, RandomState
 from brimful_train.step.step import Asks, Counts, Done, Stepper
 from brimful_train.task import Result, Task
 
@@ -113,19 +113,12 @@ class _Training:
         stop: Stop,
         peaks: Peaks,
     ):
-        self.task, self.config, self.device, self.ranks, self.log, self.stop, self.peaks = (
-            task,
-            config,
-            device,
-            ranks,
-            log,
-            stop,
-            peaks,
-        )
+        self.task, self.config, self.device, self.ranks = task, config, device, ranks
+        self.log, self.stop, self.peaks = log, stop, peaks
         self.randomness = Randomness(device)
         self.randomness.seed(config.seed, ranks.rank)
-        self.sharded = config.parallel == "fsdp2" and ranks.size > 1
-        self.restart = Restart() if ranks.size > 1 and (self.sharded or config.overlap) else None
+        restarts = shards(config, ranks) or (config.overlap and ranks.size > 1)
+        self.restart = Restart() if restarts else None
         ranks.meets_in_steps = self.restart is None
         self.parts = build_parts(task, config, device, ranks, log, self.restart)
         self.checkpoints = Checkpoints(config.out / "checkpoints", config.checkpoints, log.say)
@@ -141,30 +134,24 @@ class _Training:
     def resume(self) -> None:
         """Goes on from the checkpoint that the config asks for; then logs what is in force."""
         parts = self.parts
-        found = self._found() if self.ranks.first else None
-        folder = self.ranks.from_first(found.folder if found is not None else None)
+        loaded = self._checkpoint() if self.ranks.first else None
+        folder = self.ranks.from_first(None if loaded is None else loaded.folder)
         counts = Counts()
         if folder is not None:
-            counts = self._load(found if found is not None else self.checkpoints.load(folder))
+            counts = self._load(loaded or self.checkpoints.load(folder))
         if self.restart is not None:
             why = f"restart {self.restart.number} by torchrun: it ran out of memory with more"
             parts.adopt_limits(self.restart.limit, self.restart.eval_limit, why)
         update = Update(parts.optimizer, self.device, self._update_recovered)
         self.stepper = Stepper(
             self.task,
-            parts.model,
-            parts.module,
+            parts.network,
             update,
             parts.precision,
             self.ranks,
             parts.at_once,
-            device=self.device,
-            clip_norm=self.config.clip_norm,
-            on_nan=self.config.on_nan,
-            say=self.log.say,
-            replays_graphs=self.config.cuda_graphs,
-            overlapped=parts.overlapped,
-            sharded=self.sharded,
+            self.config,
+            self.log.say,
         )
         self.stepper.counts = counts
         self.sums = LossSums(self.device).both  # of the epoch
@@ -176,7 +163,7 @@ class _Training:
         self.log.settings(parts.rows)
         self.log.warnings(parts.warnings)
 
-    def _found(self) -> Loaded | None:
+    def _checkpoint(self) -> Loaded | None:
         """The checkpoint to go on from."""
         if keeps_writes_out():
             if self.config.checkpoints.resume != "no" and any(
@@ -200,7 +187,8 @@ class _Training:
         training_state.check_data(state["settings"], parts.sampler.length, where)
         for sentence in training_state.changed_settings(state["settings"]["config"], self.config):
             self.log.line(sentence)
-        training_state.load_model(parts.module, state["model"], where, sharded=self.sharded)
+        sharded = parts.network.sharded
+        training_state.load_model(parts.network.module, state["model"], where, sharded=sharded)
         load_optimizer_state(parts.optimizer, state["optimizer"])
         changed = parts.precision.load_state_dict(state["precision"])
         if changed:
@@ -322,7 +310,7 @@ class _Training:
         )
         is_best = config.keep_best and score is not None and self.best.is_of(counts.updates)
         if over or done.signal or done.save or due or is_best:
-            facts = Facts(counts.updates, counts.samples, done.lr, data.indices.indices)
+            facts = UpdateFacts(counts.updates, counts.samples, done.lr, data.indices.indices)
             self._save(score, facts, must=bool(over or done.signal))
         if done.signal:
             self._write_statistics()
@@ -367,13 +355,13 @@ class _Training:
             why = (
                 "the first evaluation batch, tried before the training, ran out of memory with more"
             )
-            self.log.settings([Effective("eval_batch", requested, limit, why)])
+            self.log.settings([EffectiveSetting("eval_batch", requested, limit, why)])
 
     def _evaluate(self) -> float | None:
         """Measures, and returns the score by which checkpoints are compared."""
         assert self.parts.evaluation is not None
         self._stop_the_clock("train_time_s")
-        self.ranks.broadcast(list(self.parts.module.buffers()))
+        self.ranks.broadcast(list(self.parts.network.module.buffers()))
         # the room they take belongs to the evaluation, as it did when its batch was tried
         self.stepper.drop_gradients()
         with self.peaks.phase(EVAL):
@@ -387,7 +375,7 @@ class _Training:
 
     # --- checkpoints and statistics ---
 
-    def _save(self, score: float | None, facts: Facts, must: bool) -> None:
+    def _save(self, score: float | None, facts: UpdateFacts, must: bool) -> None:
         """Writes a checkpoint. Where it cannot be written the training goes on, unless nothing is
         to follow (`must`).
         """
@@ -396,12 +384,15 @@ class _Training:
         if not all(
             self.ranks.gather(
                 all_finite(
-                    [*self.parts.module.parameters(), *running_statistics(self.parts.module)]
+                    [
+                        *self.parts.network.module.parameters(),
+                        *running_statistics(self.parts.network.module),
+                    ]
                 )
             )
         ):
             raise facts.error("The weights became NaN or infinite")
-        self.ranks.broadcast(list(self.parts.module.buffers()))
+        self.ranks.broadcast(list(self.parts.network.module.buffers()))
         state = self._state()
         if self.ranks.first:
             try:
@@ -428,19 +419,16 @@ class _Training:
 
     def _state(self) -> dict[str, Any]:
         parts = self.parts
-        whole = full if self.sharded else dict
+        whole = full if parts.network.sharded else dict
         self.statistics.epoch_loss, self.statistics.epoch_count = self.sums.tolist()
         return {
-            "model": whole(parts.module.state_dict()),
+            "model": whole(parts.network.module.state_dict()),
             "optimizer": whole(parts.optimizer.state_dict()),
             "precision": parts.precision.state_dict(),
             "position": dataclasses.asdict(self.position),
             "counts": dataclasses.asdict(self.stepper.counts),
             "random": [state.as_tree() for state in self.ranks.gather(self.randomness.take())],
-            "oom_limits": limits_of(
-                parts.at_once.split,
-                parts.evaluation.at_once.split if parts.evaluation is not None else None,
-            ),
+            "oom_limits": limits_of(parts.at_once.split, parts.eval_split),
             "statistics": dict(vars(self.statistics)),
             "measures": self.measures,
             **self.best.state(),
@@ -473,7 +461,7 @@ class _Training:
             effective_batch=parts.batching.effective,
             micro_batch=parts.at_once.split.limit,
             micro_batch_requested=self.config.batch.micro_batch,
-            eval_batch=evaluation.at_once.split.limit if evaluation is not None else None,
+            eval_batch=None if parts.eval_split is None else parts.eval_split.limit,
             updates=counts.updates,
             samples=counts.samples,
             epochs=self._epochs(),

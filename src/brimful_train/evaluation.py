@@ -6,93 +6,79 @@ failed is done again.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy
 import torch
-from torch import nn
 
+from brimful.decide.loading import EVAL_TIMES
 from brimful.errors import UsageError
-from brimful_train.batching import EVAL_TIMES_MICRO, Batching
-from brimful_train.config import BatchingConfig, DataConfig
+from brimful_train.batching import Batching
+from brimful_train.config import Config
 from brimful_train.data.epoch_sampler import EpochSampler, Position
 from brimful_train.data.pipeline import DataPipeline, StepData
 from brimful_train.data.room import Room
+from brimful_train.distributed.parallel import Network
 from brimful_train.distributed.ranks import Ranks, Vote
 from brimful_train.model.precision import Precision
+from brimful_train.rng_state import Randomness
 from brimful_train.step.oom import Missing, Pieces, SamplesAtOnce, attempt, free_what_is_cached
-from brimful_train.step.rng_state import Randomness
 from brimful_train.task import Batch, Rows, Sum, Task
 
-Sums = dict[str, Any]  # name: [total, count] on the device, or the rows of each batch
-
-
-class _Chunks(list[torch.Tensor]):
-    """Rows of several batches."""
+# By name: a tensor of the total and the count, or the rows of each batch.
+Sums = dict[str, Any]
 
 
 class Evaluation:
-    """Measures `task` on its evaluation data. `model` runs forward; it is back in training mode
-    afterwards if it was before.
-
-    `sharded`: its forward is one of all ranks together.
+    """Measures `task` on its evaluation data. The model is back in training mode afterwards if it
+    was before.
     """
 
     def __init__(
         self,
         task: Task,
-        model: nn.Module,
+        network: Network,
         precision: Precision,
         ranks: Ranks,
         pipeline: DataPipeline,
         at_once: SamplesAtOnce,
-        *,
-        device: torch.device,
-        sharded: bool = False,
     ):
         self.at_once = at_once
         self.recoveries = 0
-        self._task, self._model, self._precision, self._ranks, self._pipeline = (
-            task,
-            model,
-            precision,
-            ranks,
-            pipeline,
-        )
-        self._device, self._sharded = device, sharded
-        self._sum_type = torch.float32 if device.type == "mps" else torch.float64
+        self._task, self._model, self._precision = task, network.module, precision
+        self._ranks, self._pipeline, self._sharded = ranks, pipeline, network.sharded
+        self._device = precision.device
+        self._sum_type = torch.float32 if self._device.type == "mps" else torch.float64
 
     @staticmethod
     def pipeline(
         task: Task,
         batching: Batching,
-        config: BatchingConfig,
-        data: DataConfig,
-        seed: int,
+        config: Config,
         ranks: Ranks,
         device: torch.device,
-        room: Room | None = None,
+        room: Room,
     ) -> DataPipeline:
         """The evaluation data in a fixed order, a batch of each rank at a time; of samples with
         sizes, the largest first.
         """
         assert task.eval_data is not None
-        sizes = getattr(task.eval_data, "sizes", None)
+        sizes, most = getattr(task.eval_data, "sizes", None), config.batch.max_tokens
         sampler = EpochSampler(
             len(task.eval_data),  # type: ignore[arg-type]
-            seed=seed,
+            seed=config.seed,
             micro_batch=batching.eval_batch,
             accumulation=1,
             ranks=ranks.size,
             rank=ranks.rank,
             shuffle=False,
             sizes=sizes,
-            max_tokens=EVAL_TIMES_MICRO * config.max_tokens
-            if sizes is not None and config.max_tokens
-            else None,
+            max_tokens=EVAL_TIMES * most if sizes is not None and most else None,
         )
+        data, seed = config.data, config.seed
         return DataPipeline(task.eval_data, sampler, device, data, seed, ranks.from_first, room)
 
     def probe(self) -> None:
@@ -103,13 +89,7 @@ class Evaluation:
         task.best.
         """
         name = self._task.best[0]
-        names = sorted(
-            {
-                one
-                for names in self._ranks.gather(sorted(self._derived(self._tried())))
-                for one in names
-            }
-        )
+        names = sorted(set().union(*self._ranks.gather(sorted(self._derived(self._tried())))))
         if names and name not in names:
             raise UsageError(
                 f"task.best names the measure {name!r}, and the evaluation gives "
@@ -124,142 +104,104 @@ class Evaluation:
         if worst is None:
             return self._measured(itertools.islice(self._pipeline.steps(Position()), 1))
         sums = self._measured([worst])
-        return (
-            sums if self.at_once.split == before else self._tried()
-        )  # cut smaller, another one may be the worst
+        # cut smaller, another one may be the worst
+        return sums if self.at_once.split == before else self._tried()
 
     def measure(self) -> dict[str, float]:
         """Each measure over all samples of all ranks."""
-        mine = self._measured(self._pipeline.steps(Position())).items()
-        added: Sums = {}
-        for sums in self._ranks.gather({name: _on_the_host(parts) for name, parts in mine}):
-            for name, parts in sums.items():  # in the order of ranks, so that all add up alike
-                _add(
-                    added,
-                    name,
-                    parts
-                    if isinstance(parts, _Chunks)
-                    else torch.tensor(parts, dtype=torch.float64).unbind(),
-                )
-        return self._derived(added)
+        sums = self._measured(self._pipeline.steps(Position()))
+        here = {name: _on_the_host(value) for name, value in sums.items()}
+        # in the order of ranks, so that all add up alike
+        return self._derived(functools.reduce(_added, self._ranks.gather(here)))
 
     def _derived(self, sums: Sums) -> dict[str, float]:
         if sums and self._task.derive is not None:
-            return dict(
-                self._task.derive({name: _for_derive(parts) for name, parts in sums.items()})
-            )
+            return dict(self._task.derive({name: _for_derive(sums[name]) for name in sums}))
+        pairs = {name: _for_derive(value) for name, value in sums.items()}
         return {
-            name: float(total / count) if count else float("nan")
-            for name, (total, count) in sums.items()
+            name: total / count if count else math.nan for name, (total, count) in pairs.items()
         }
 
     def _measured(self, steps: Iterable[StepData]) -> Sums:
-        randomness = Randomness(self._device)
-        modes = [
-            (module, module.training) for module in self._model.modules()
-        ]  # some may be frozen in evaluation mode
-        state = randomness.take()  # whether there is an evaluation does not change what is trained
+        # some may be frozen in evaluation mode
+        modes = [(module, module.training) for module in self._model.modules()]
         self._model.eval()
         sums: Sums = {}
         try:
-            for data in steps:
-                for part in range(len(data.parts)):
-                    self._batch(data, part, sums)
-                if self._sharded:
-                    with torch.no_grad():
-                        for batch in self.at_once.spares(
-                            data, self._pieces(data, range(len(data.parts)))
-                        ):
-                            self._measures(batch, 1)
+            # whether there is an evaluation does not change what is trained
+            with Randomness(self._device).kept():
+                for data in steps:
+                    for part in range(len(data.parts)):
+                        sums = _added(sums, self._batch(data, part))
+                    if self._sharded:
+                        self._run_spares(data)
         finally:
             for module, training in modes:
                 module.training = training
-            randomness.put_back(state)
         self.at_once.adopt(self._ranks.meet(Vote(piece=self.at_once.split.limit)))
         return sums
 
-    def _batch(self, data: StepData, part: int, sums: Sums) -> None:
-        while isinstance(own := attempt(lambda: self._run(data, part)), Missing):
+    @torch.no_grad()
+    def _run_spares(self, data: StepData) -> None:
+        for batch in self.at_once.spares(data, self._pieces(data, range(len(data.parts)))):
+            self._measures(batch, 1)
+
+    def _batch(self, data: StepData, part: int) -> Sums:
+        while isinstance(sums := attempt(lambda: self._run(data, part)), Missing):
             free_what_is_cached(self._device)
             self.recoveries += 1
-            self.at_once.shrink(
-                own,
-                " in evaluation",
-                "; the batch is measured again, and the training batch stays as it is.",
-            )
-        for name, parts in own.items():
-            _add(sums, name, parts)
+            then = "; the batch is measured again, and the training batch stays as it is."
+            self.at_once.shrink(sums, " in evaluation", then)
+        return sums
 
     def _pieces(self, data: StepData, parts: Iterable[int]) -> Pieces:
-        return [
-            (part, *piece)
-            for part in parts
-            for piece in self.at_once.split.pieces(data.parts[part])
-        ]
+        split = self.at_once.split
+        return [(part, *piece) for part in parts for piece in split.pieces(data.parts[part])]
 
     @torch.no_grad()
     def _run(self, data: StepData, part: int) -> Sums:
         sums: Sums = {}
         for piece in self._pieces(data, [part]):
-            batch = self.at_once.load(data, *piece)
-            for name, one in self._measures(batch, piece[2] - piece[1]).items():
-                if isinstance(one, Rows):
-                    _add(sums, name, _Chunks([one.values.detach()]))
-                    continue
-                values = one.total, one.count
-                _add(
-                    sums,
-                    name,
-                    [
-                        torch.as_tensor(v, device=self._device).detach().to(self._sum_type)
-                        for v in values
-                    ],
-                )
+            measures = self._measures(self.at_once.load(data, *piece), piece[2] - piece[1])
+            sums = _added(sums, {name: self._value(measures[name]) for name in measures})
         return sums
+
+    def _value(self, measure: Sum | Rows) -> Any:
+        if isinstance(measure, Rows):
+            return [measure.values.detach()]
+        both = (torch.as_tensor(v, device=self._device) for v in (measure.total, measure.count))
+        return torch.stack([value.detach().to(self._sum_type) for value in both])
 
     def _measures(self, batch: Batch, samples: int) -> Mapping[str, Sum | Rows]:
         with self._precision.autocast():
             if self._task.measure is not None:
-                return _checked(
-                    self._task.measure(self._model, batch), self._task.derive is not None
-                )
+                measures = self._task.measure(self._model, batch)
+                return _checked(measures, self._task.derive is not None)
             loss = self._task.loss(self._model, batch)
             return {"loss": loss if isinstance(loss, Sum) else Sum(loss * samples, samples)}
 
 
-def _add(sums: Sums, name: str, parts: Iterable[torch.Tensor]) -> None:
-    if isinstance(parts, _Chunks):
-        sums.setdefault(name, _Chunks()).extend(parts)
-        return
-    parts = list(parts)
-    for held, part in zip(
-        sums.setdefault(name, [torch.zeros_like(part) for part in parts]), parts, strict=True
-    ):
-        held += part
+def _added(sums: Sums, more: Sums) -> Sums:
+    """Both together: totals and counts are summed, and rows stand one after the other."""
+    return sums | {name: sums[name] + more[name] if name in sums else more[name] for name in more}
 
 
-def _on_the_host(parts: list[torch.Tensor]) -> list[Any]:
-    return (
-        _Chunks([torch.cat(parts).cpu()])
-        if isinstance(parts, _Chunks)
-        else [float(part) for part in parts]
-    )
+def _on_the_host(value: Any) -> Any:
+    return [torch.cat(value).cpu()] if isinstance(value, list) else value.cpu().double()
 
 
-def _for_derive(parts: list[torch.Tensor]) -> tuple[float, float] | numpy.ndarray:
-    if isinstance(parts, _Chunks):
-        return torch.cat([part.cpu() for part in parts]).numpy()
-    total, count = parts
-    return float(total), float(count)
+def _for_derive(value: Any) -> Any:
+    """(total, count), or an array of all rows."""
+    if isinstance(value, list):
+        return torch.cat([rows.cpu() for rows in value]).numpy()
+    return tuple(value.tolist())
 
 
 def _checked(measured: object, derives: bool) -> Mapping[str, Sum | Rows]:
-    wrong = (
-        {"measure": measured}
-        if not isinstance(measured, Mapping)
-        else {f'measure["{n}"]': v for n, v in measured.items()}
-    )
-    for name, value in wrong.items():
+    named = {"measure": measured}
+    if isinstance(measured, Mapping):
+        named = {f'measure["{name}"]': value for name, value in measured.items()}
+    for name, value in named.items():
         if isinstance(value, Rows) and not derives:
             raise UsageError(
                 f"task.{name} gave Rows, and there is no task.derive.",

@@ -57,24 +57,26 @@ class Restart:
         return None if path is None else Path(path)
 
     def note_checkpoint(self, path: Path) -> None:
-        if self._store is not None:
-            self._store.set(f"{self._key}/checkpoint", json.dumps(str(path)))
+        self._note("checkpoint", str(path))
 
-    def smaller(self, limit: int, pattern: str, evaluation: bool = False) -> NoReturn:
-        """Ends this rank; the next start has at most `limit` samples at once, in training or in
-        evaluation.
+    def smaller(self, limit: int, pattern: str, use: str = "training") -> NoReturn:
+        """Ends this rank; the next start has at most `limit` samples at once, in "training" or in
+        "evaluation".
         """
-        if self._store is not None:
-            self._store.set(
-                f"{self._key}/{'eval_limit' if evaluation else 'limit'}", json.dumps(limit)
-            )
+        name, setting = ("limit", "micro-batch")
+        if use == "evaluation":
+            name, setting = ("eval_limit", "evaluation batch")
+        self._note(name, limit)
         raise SmallerFits(
             f"Out of memory where a step cannot be replayed: {pattern}",
             "Other ranks wait in a collective for this one. The last checkpoint stays as it is.",
             f"torchrun --max-restarts 10 goes on from it with {limit:,} samples at once; or set "
-            "the "
-            f"{'evaluation batch' if evaluation else 'micro-batch'} to {limit:,}.",
+            f"the {setting} to {limit:,}.",
         )
+
+    def _note(self, name: str, value: Any) -> None:
+        if self._store is not None:
+            self._store.set(f"{self._key}/{name}", json.dumps(value))
 
     def _read(self, name: str) -> Any:
         key = f"{self._key}/{name}"

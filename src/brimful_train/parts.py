@@ -4,20 +4,19 @@ step.
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import default_collate
 
 from brimful.decide.loading import Host, eval_batch, refuse
-from brimful.values import Diagnostic
+from brimful.values import Diagnostic, EffectiveSetting
 from brimful_inside.script import is_imaginary
 from brimful_train.batching import Batching, Split, token_rows
-from brimful_train.checking import Effective
 from brimful_train.config import Config
 from brimful_train.data.batch_errors import batches_are_made
 from brimful_train.data.epoch_sampler import EpochSampler
@@ -30,6 +29,7 @@ from brimful_train.data.room import (
     with_eval_batch,
 )
 from brimful_train.data.workers import largest_samples_bytes, shared
+from brimful_train.distributed.parallel import OVERLAP_AFTER, Network, overlapping, shard, shards
 from brimful_train.distributed.ranks import Ranks
 from brimful_train.evaluation import Evaluation
 from brimful_train.model.options import apply_model_options
@@ -40,19 +40,14 @@ from brimful_train.optim.schedules import Schedule
 from brimful_train.reporting.peak_memory import limit_memory
 from brimful_train.reporting.progress_log import Log
 from brimful_train.step.oom import SamplesAtOnce
-from brimful_train.step.parallel import OVERLAP_AFTER, overlapping, shard
 from brimful_train.task import Task
 
 
 @dataclass
 class Parts:
-    """`model` runs forward; `module` is the bare one, whose parameters and buffers a checkpoint
-    holds.
-    """
+    """All of one training but where it stands."""
 
-    module: nn.Module
-    model: nn.Module
-    overlapped: DistributedDataParallel | None
+    network: Network
     optimizer: Optimizer
     precision: Precision
     schedule: Schedule
@@ -61,18 +56,20 @@ class Parts:
     sampler: EpochSampler
     pipeline: DataPipeline
     evaluation: Evaluation | None
-    rows: list[Effective]
+    rows: list[EffectiveSetting]
     warnings: tuple[Diagnostic, ...]  # of what was given and kept, and is too much for the host
+
+    @property
+    def eval_split(self) -> Split | None:
+        return None if self.evaluation is None else self.evaluation.at_once.split
 
     def adopt_checkpoint(self, limits: dict[str, Any]) -> None:
         """Batches that out-of-memory errors had made smaller before stay so, unless another size is
         requested now.
         """
         limit = limits["limit"] if limits["micro_batch"] == self.batching.micro_batch else None
-        same = (
-            self.evaluation is not None
-            and limits["eval_batch"] == self.evaluation.at_once.split.micro_batch
-        )
+        split = self.eval_split
+        same = split is not None and limits["eval_batch"] == split.micro_batch
         why = (
             "it ran out of memory with more before the checkpoint; the effective batch is as "
             "planned"
@@ -82,7 +79,7 @@ class Parts:
     def adopt_limits(self, limit: int | None, eval_limit: int | None, why: str) -> None:
         split = self.at_once.split
         if limit is not None and limit < split.limit:
-            self.rows.append(Effective("micro_batch", split.micro_batch, limit, why))
+            self.rows.append(EffectiveSetting("micro_batch", split.micro_batch, limit, why))
             self.at_once.split = split.agreed(limit)
         if eval_limit is not None and self.evaluation is not None:
             self.evaluation.at_once.split = self.evaluation.at_once.split.agreed(eval_limit)
@@ -99,20 +96,20 @@ def build_parts(
     """Raises UsageError for settings that cannot be meant with this task's data, before any memory
     is taken.
     """
-    eval_samples = len(task.eval_data) if task.eval_data is not None else None  # type: ignore[arg-type]
-    train_samples = len(task.train_data)  # type: ignore[arg-type]
+    train_data, eval_data = cast(Sized, task.train_data), cast(Sized | None, task.eval_data)
+    train_samples, eval_samples = len(train_data), None if eval_data is None else len(eval_data)
     host = shared_host(device, ranks)
     batching, warnings = plan_batches_on(host, config, ranks.size, train_samples, eval_samples)
     why = "as asked" if config.device != "auto" else "what PyTorch found here"
-    rows = [Effective("device", config.device, str(device), why), *batching.rows]
+    rows = [EffectiveSetting("device", config.device, str(device), why), *batching.rows]
     rows += token_rows(config.batch.max_tokens, task.eval_data)
     if config.memory_budget is not None:
         rows.append(limit_memory(config.memory_budget, device))
 
     module = _placed(task, device, ranks, log)
     precision = Precision(config.precision, device)
-    overlapped, model_rows = _prepared(module, task, config, device, ranks)
-    rows += [precision.row, *model_rows]
+    network, network_rows = _network(module, task, config, device, ranks)
+    rows += [precision.row, *network_rows]
     optimizer, optimizer_rows = make_optimizer(
         module,
         config.optimizer,
@@ -123,10 +120,8 @@ def build_parts(
     rows += optimizer_rows
 
     sampler = _sampler(task, config, batching, ranks)
-    room = Room(
-        host.for_training() if task.eval_data is not None else host,
-        device_free_bytes(device, ranks),
-    )
+    loading_host = host.for_training() if task.eval_data is not None else host
+    room = Room(loading_host, device_free_bytes(device, ranks))
     pipeline = DataPipeline(
         task.train_data, sampler, device, config.data, config.seed, ranks.from_first, room
     )
@@ -143,26 +138,18 @@ def build_parts(
         changed = {row.name: row for row in batching.rows}
         rows = [changed.get(row.name, row) for row in rows]
         room = Room(host, device_free_bytes(device, ranks))
-        data = Evaluation.pipeline(
-            task, batching, config.batch, config.data, config.seed, ranks, device, room
-        )
-        warnings += more + tuple(one for one in data.plan.warnings if one not in warnings)
+        data = Evaluation.pipeline(task, batching, config, ranks, device, room)
+        more += data.plan.warnings
+        warnings += tuple(warning for warning in more if warning not in warnings)
         rows += [replace(row, name=f"eval {row.name}") for row in data.rows if data.plan.workers]
-        sharded = config.parallel == "fsdp2" and ranks.size > 1
-        eval_split, eval_restart = (
-            _split(batching.eval_batch, data.sampler),
-            restart if sharded else None,
-        )
+        eval_split = _split(batching.eval_batch, data.sampler)
+        eval_restart = restart if network.sharded else None
         eval_at_once = SamplesAtOnce(task, eval_split, ranks, log.say, eval_restart, "evaluation")
-        evaluation = Evaluation(
-            task, module, precision, ranks, data, eval_at_once, device=device, sharded=sharded
-        )
+        evaluation = Evaluation(task, network, precision, ranks, data, eval_at_once)
     if config.data.strict:
         refuse(warnings)
     return Parts(
-        module,
-        module if overlapped is None else overlapped,
-        overlapped,
+        network,
         optimizer,
         precision,
         schedule,
@@ -180,11 +167,11 @@ def _split(batch: int, sampler: EpochSampler) -> Split:
     return Split(batch, batch, by_size=sampler.max_tokens is not None)
 
 
-def _prepared(
+def _network(
     module: nn.Module, task: Task, config: Config, device: torch.device, ranks: Ranks
-) -> tuple[DistributedDataParallel | None, list[Effective]]:
-    """The network as the settings want it, in place: checkpointed, compiled, sharded; or wrapped
-    for `overlap`.
+) -> tuple[Network, list[EffectiveSetting]]:
+    """The model as the settings want it, in place: checkpointed, compiled, sharded; or wrapped for
+    `overlap`.
     """
     shapes_alike = getattr(task.train_data, "sizes", None) is None
     rows = apply_model_options(module, config, device, shapes_alike=shapes_alike, ranks=ranks.size)
@@ -193,7 +180,8 @@ def _prepared(
         rows.append(shard(module, ranks))
     elif config.overlap and ranks.size > 1:
         overlapped = overlapping(module, device)
-    return overlapped, [*rows, _overlap_row(config, ranks)]
+    network = Network(module, overlapped, shards(config, ranks))
+    return network, [*rows, _overlap_row(config, ranks)]
 
 
 def _with_room_for_evaluation(
@@ -205,9 +193,8 @@ def _with_room_for_evaluation(
 
     def sample_bytes() -> float:
         with batches_are_made():
-            return largest_samples_bytes(
-                task.eval_data, getattr(task.eval_data, "collate", None) or default_collate
-            )
+            collate = getattr(task.eval_data, "collate", None) or default_collate
+            return largest_samples_bytes(task.eval_data, collate)
 
     needed = shared(sample_bytes, ranks.rank, ranks.from_first)
     size, why, warnings = eval_batch(
@@ -219,8 +206,7 @@ def _with_room_for_evaluation(
 def _placed(task: Task, device: torch.device, ranks: Ranks, log: Log) -> nn.Module:
     """The model on its device, in training mode, with rank 0's weights."""
     module = task.model.to(device)
-    # as `from_pretrained` gives one; a part alone that is in evaluation mode is frozen, and stays
-    # so
+    # as `from_pretrained` gives one; where a part alone is in evaluation mode, it is frozen
     if not module.training:
         module.train()
         log.line(
@@ -258,20 +244,14 @@ def _schedule(
     return Schedule(config.schedule, optimizer.defaults["lr"], total, per_epoch)
 
 
-def _overlap_row(config: Config, ranks: Ranks) -> Effective:
+def _overlap_row(config: Config, ranks: Ranks) -> EffectiveSetting:
+    effective = config.overlap and ranks.size > 1
     if not config.overlap:
-        return Effective(
-            "overlap",
-            False,
-            False,
-            "gradients are summed after the step, so that out of memory costs a step",
-        )
-    if ranks.size == 1:
-        return Effective("overlap", True, False, "one process has no gradients to sum")
-    if config.parallel == "fsdp2":
-        return Effective(
-            "overlap", True, True, "FSDP2 communicates during the backward pass anyway"
-        )
-    return Effective(
-        "overlap", True, True, f"once {OVERLAP_AFTER} updates in a row had enough memory"
-    )
+        why = "gradients are summed after the step, so that out of memory costs a step"
+    elif ranks.size == 1:
+        why = "one process has no gradients to sum"
+    elif config.parallel == "fsdp2":
+        why = "FSDP2 communicates during the backward pass anyway"
+    else:
+        why = f"once {OVERLAP_AFTER} updates in a row had enough memory"
+    return EffectiveSetting("overlap", config.overlap, effective, why)

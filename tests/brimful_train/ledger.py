@@ -96,7 +96,7 @@ class Faults:
 
 @contextlib.contextmanager
 def failing_kernels(names, fail_if_due: Callable[[], None]):
-    """While this is open, `fail_if_due` is called before each of torch's functions of these names."""
+    """While this is open, `fail_if_due` is called before torch's functions of these names."""
 
     def failing(kernel):
         return lambda *args, **kwargs: (fail_if_due(), kernel(*args, **kwargs))[1]

@@ -81,20 +81,6 @@ def test_what_a_later_micro_batch_lacks_is_missing_before_the_first_update(tmp_p
     assert shares(task).count_nonzero() == 9
 
 
-def test_without_trying_it_is_missing_in_the_middle_of_the_epoch(tmp_path):
-    """What the tests here would see if nothing were tried."""
-    room = Room(900)
-    one_long = [100] * 80 + [
-        500
-    ]  # with a short one it takes 1,000, in some later step of the random order
-    with mock.patch("brimful_train.engine.dry_run"):
-        fit(
-            sized_task(one_long, room),
-            ledger_config(tmp_path, batch=BatchingConfig(micro_batch=2, max_tokens=1000)),
-        )
-    assert room.met == [True]
-
-
 @settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.integers(1, 40), min_size=8, max_size=60),
@@ -137,7 +123,7 @@ def test_an_evaluation_is_tried_with_its_worst_batches(tmp_path, capfd):
 
 
 def test_the_worst_batch_of_a_fixed_number_of_samples_is_tried_too(tmp_path):
-    """Without max_tokens the order is not by size, and the longest samples may meet in any epoch."""
+    """Without max_tokens the order is not by size: the longest may meet in any epoch."""
     room = Room(700)
     task = sized_task([1, 350, 1, 350, 1, 350, 1, 1], room)
     fit(task, ledger_config(tmp_path, batch=BatchingConfig(micro_batch=3), epochs=2))

@@ -20,11 +20,13 @@ SCRIPT = """
 import sys, torch
 from torch import nn
 from brimful_train import *
-model = nn.Sequential(nn.Linear(256, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10))
+layers = nn.Linear(256, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 10)
+model = nn.Sequential(*layers)
 x, y = torch.randn(9000, 256), torch.randint(0, 10, (9000,))
 entropy = nn.functional.cross_entropy
 measure = lambda model, b: {"loss": Sum(entropy(model(b[0]), b[1], reduction="sum"), len(b[1]))}
-task = Task("mlp", model, lambda model, b: entropy(model(b[0]), b[1]), Arrays(x, y), Arrays(x, y), measure)
+loss = lambda model, b: entropy(model(b[0]), b[1])
+task = Task("mlp", model, loss, Arrays(x, y), Arrays(x, y), measure)
 batch = BatchingConfig(micro_batch=2048, accumulation=2)
 result = fit(task, Config(out="out", epochs=2, batch=batch, precision=sys.argv[1], clip_norm=1.0,
     on_nan=sys.argv[2]))
@@ -92,10 +94,12 @@ model = nn.Sequential(nn.Embedding(100, 512), nn.Linear(512, 4096), nn.ReLU(), n
 words, lengths = torch.zeros(64, 400, dtype=torch.long), torch.arange(1, 65) * 6
 data = Arrays(words, lengths, sizes=lengths.numpy())
 def loss(model, batch):
-    return model(batch[0][:, : int(batch[1].max()) or 384]).mean()  # what is read from an imaginary card may be 0
+    longest = int(batch[1].max()) or 384  # what is read from an imaginary card may be 0
+    return model(batch[0][:, :longest]).mean()
 def measure(model, batch):
     return {"loss": Sum(loss(model, batch), 1)}
-config = Config(out="out", epochs=1, batch=BatchingConfig(micro_batch=16, eval_batch=48), precision="fp32")
+batch = BatchingConfig(micro_batch=16, eval_batch=48)
+config = Config(out="out", epochs=1, batch=batch, precision="fp32")
 fit(Task("sized", model, loss, data, data, measure), config)
 """
 

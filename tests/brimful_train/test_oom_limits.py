@@ -119,9 +119,9 @@ def test_all_ranks_go_back_and_end_where_the_run_that_never_failed_ends(how, sta
     done = under_torchrun(tmp_path, 3, how)
     assert done.returncode == 0, done.stderr[-6000:]
     assert json.loads((tmp_path / "out" / "start.json").read_text()) == starts, done.stderr[-6000:]
-    found = statistics(tmp_path / "out")
+    written = statistics(tmp_path / "out")
     expected = ({"fsdp2": 2, "overlap": 1}[how], 280, 16)
-    assert (found["micro_batch"], found["samples"], found["effective_batch"]) == expected
+    assert (written["micro_batch"], written["samples"], written["effective_batch"]) == expected
 
     alone = network_task()
     batch = BatchingConfig(micro_batch=16)

@@ -60,16 +60,16 @@ def gone_on(out: str, micro: str, accumulation: str) -> None:
 
 
 def expected(effective_after: int) -> list[float]:
-    """For each sample the learning rates of the updates it was in, each over that update's samples."""
+    """For each sample the learning rates of its updates, each over that update's samples."""
     schedule = Schedule(COSINE, 1.0, SAMPLES * EPOCHS, SAMPLES)
-    ledger, seen = numpy.zeros(SAMPLES), 0
+    ledger, trained = numpy.zeros(SAMPLES), 0
     for epoch in range(EPOCHS):
         order = EpochSampler(SAMPLES, seed=0, micro_batch=1, accumulation=1).order(epoch)
         at = 0
         while at < SAMPLES:
-            size = min(8 if seen < 8 * STOPPED_AFTER else effective_after, SAMPLES - at)
-            seen += size
-            ledger[order[at : at + size]] += schedule.lr(seen) / size
+            size = min(8 if trained < 8 * STOPPED_AFTER else effective_after, SAMPLES - at)
+            trained += size
+            ledger[order[at : at + size]] += schedule.lr(trained) / size
             at += size
     return ledger.tolist()
 
@@ -106,10 +106,6 @@ def with_ranks(ranks: int, work, folder: Path, *argv: object) -> None:
         assert [code for code, _, _ in ended] == [0] * ranks, ended
 
 
-def test_the_expectation_can_fail():
-    assert expected(8) != pytest.approx(expected(10), rel=1e-9)
-
-
 # --- micro-batches by size ---
 
 
@@ -117,13 +113,13 @@ SIZES = numpy.random.default_rng(0).integers(1, 13, SAMPLES)  # tokens of each s
 BY_SIZE = BatchingConfig(micro_batch=10, accumulation=2, max_tokens=24)
 
 
-def sized_task(seen: list[list[int]] | None = None) -> Task:
+def sized_task(batches: list[list[int]] | None = None) -> Task:
     base = ledger_task(SAMPLES)
     index = torch.arange(SAMPLES)
 
     def loss(model, batch):
-        if seen is not None:
-            seen.append(batch[0].tolist())
+        if batches is not None:
+            batches.append(batch[0].tolist())
         return base.loss(model, batch)
 
     return Task(
@@ -137,8 +133,8 @@ def sized_task(seen: list[list[int]] | None = None) -> Task:
 
 
 def sized(out: str, stops_after: str) -> None:
-    seen: list[list[int]] = []
-    task, wanted = sized_task(seen), config(out, BY_SIZE)
+    batches: list[list[int]] = []
+    task, wanted = sized_task(batches), config(out, BY_SIZE)
     if stops_after != "never":
         with pytest.raises((Stopped, RankFailed)):  # the other rank hears of it
             fit(stopping(task, int(stops_after)), wanted)
@@ -149,7 +145,7 @@ def sized(out: str, stops_after: str) -> None:
         json.dumps(
             {
                 "ledger": shares(task).tolist(),
-                "seen": seen,
+                "seen": batches,
                 "samples": result.samples,
                 "eval": result.measures["seen"],
             }
@@ -172,9 +168,7 @@ def by_size(ranks: int) -> list[float]:
     return ledger.tolist()
 
 
-def test_micro_batches_hold_as_many_samples_as_their_sizes_allow_and_a_cut_off_training_meets_each_once(
-    tmp_path,
-):
+def test_a_cut_off_training_by_size_meets_each_sample_once_within_its_tokens(tmp_path):
     sized(str(tmp_path / "out"), "12")
     sized(str(tmp_path / "out"), "never")
     results = json.loads((tmp_path / "out" / "sized-0.json").read_text())

@@ -1,4 +1,4 @@
-"""Optimizers, clipping and scaled losses on FSDP2's sharded parameters: two processes against one."""
+"""Optimizers, clipping and scaled losses on FSDP2's shards: two processes against one."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_two_ranks_with_shards_train_as_one_with_all(results: list[dict], name: 
         assert rank[name]["skipped"] == [1, 1] and rank[name]["scale"] == [2.0**15, 2.0**15]
 
 
-def test_the_fused_kernel_is_used_where_it_knows_shards_and_each_rank_allocates_the_state_of_its_own(
+def test_the_fused_kernel_is_used_where_it_knows_shards_and_each_rank_has_its_state(
     results: list[dict],
 ):
     assert [results[0][name]["fused"] for name in ("adamw", "adam", "sgd")] == [True, True, False]

@@ -2,22 +2,19 @@
 
 A checkpoint is written into a folder aside (.writing-…), synced, and renamed, so that one under its
 own name was whole when it got it. Old ones are renamed (.removing-…) before they are deleted. What
-a killed writer left is removed at the next start. Names carry the step and the number of the save,
+a killed writer left is removed at the next save. Names carry the step and the number of the save,
 which orders them: step-0000000500-save-00012.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from brimful.errors import (
     BrimfulError,
@@ -32,7 +29,7 @@ from brimful_train.checkpoints.checkpoint import Disk, Loaded
 from brimful_train.config import CheckpointConfig
 
 _NAME = re.compile(r"step-(\d+)-save-(\d+)")
-_WRITING, _REMOVING, _LOCK = ".writing-", ".removing-", ".lock"
+_WRITING, _REMOVING = ".writing-", ".removing-"
 
 
 class Checkpoints:
@@ -55,15 +52,8 @@ class Checkpoints:
         self._warn = warn
         self._disk = disk or Disk()
         self._known: dict[Path, Kept | None] = {}  # None: neither ours to count nor to remove
-        self._verified: set[Path] = set()  # whole to the last byte
-        self._training: int | None = (
-            None  # the number of its first save; None: not known before the first save
-        )
-        if self._leftovers():
-            with contextlib.suppress(OSError), self._lock(wait=False) as is_mine:
-                # Where another process is writing, its half-written folder is no leftover.
-                if is_mine:
-                    self._remove_leftovers()
+        # the number of its first save; None: not known before the first save
+        self._training: int | None = None
 
     # --- writing ---
 
@@ -78,17 +68,16 @@ class Checkpoints:
         """
         score = None if score is None else float(score)
         try:
-            self._make_own_folder()
-            with self._lock(wait=True):
-                self._remove_leftovers()
-                try:
-                    path = self._write(state, step, score, best)
-                except OSError as error:
-                    if not (DiskFull.caused(error) and self._make_room()):
-                        raise
-                    path = self._write(state, step, score, best)
-                self._prune(self.config.keep_last)
-                return path
+            self._make_folder()
+            self._remove_leftovers()
+            try:
+                path = self._write(state, step, score, best)
+            except OSError as error:
+                if not (DiskFull.caused(error) and self._make_room()):
+                    raise
+                path = self._write(state, step, score, best)
+            self._prune(self.config.keep_last)
+            return path
         except OSError as error:
             raise self._unwritable(error, step) from error
 
@@ -109,7 +98,6 @@ class Checkpoints:
         self._disk.sync(self.folder)
         self._training = training
         self._known[path] = Kept(path, score, best, training)
-        self._verified.add(path)
         return path
 
     def _training_before(self) -> int | None:
@@ -118,34 +106,27 @@ class Checkpoints:
         """
         if self.config.resume != "auto":
             return None
-        found = map(self._kept, self._newest_first())
-        return next((one.training for one in found if one is not None and one.whole), None)
+        return next((kept.training for kept in self._all_kept() if kept.whole), None)
 
     def _make_room(self) -> bool:
         """Removes those that the next save would have removed, if one that is whole to the last
         byte stays. Whether any was.
         """
         for path in self._newest_first():
-            with contextlib.suppress(CheckpointUnreadable):
-                self._verify(path)
-                return self._prune(max(1, self.config.keep_last - 1)) > 0
-        return False
-
-    def _verify(self, path: Path) -> None:
-        if path not in self._verified:
             try:
                 whole.verify(path)
+                return self._prune(max(1, self.config.keep_last - 1)) > 0
             except CheckpointDamaged as error:
                 self._set_damaged(path, error)
-                raise
-            self._verified.add(path)
+            except CheckpointUnreadable:
+                continue
+        return False
 
     def _prune(self, keep_last: int) -> int:
-        found = [one for path in self._paths() if (one := self._kept(path)) is not None]
-        return sum(
-            self._removed(one.path)
-            for one in to_remove(found, keep_last=keep_last, keep_best=self.config.keep_best)
-        )
+        """How many were removed."""
+        keep_best = self.config.keep_best
+        surplus = to_remove(self._all_kept(), keep_last=keep_last, keep_best=keep_best)
+        return sum(self._removed(kept.path) for kept in surplus)
 
     def _removed(self, path: Path) -> bool:
         aside = self.folder / f"{_REMOVING}{path.name}"
@@ -161,17 +142,14 @@ class Checkpoints:
             return False
         return True
 
-    def _make_own_folder(self) -> None:
+    def _make_folder(self) -> None:
         missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         self.folder.mkdir(parents=True, exist_ok=True)
         for path in missing:
             self._disk.sync(path.parent)
 
-    def _leftovers(self) -> list[Path]:
-        return [*self.folder.glob(f"{_WRITING}*"), *self.folder.glob(f"{_REMOVING}*")]
-
     def _remove_leftovers(self) -> None:
-        for path in self._leftovers():
+        for path in [*self.folder.glob(f"{_WRITING}*"), *self.folder.glob(f"{_REMOVING}*")]:
             try:
                 self._disk.remove(path)
             except OSError as error:
@@ -180,30 +158,13 @@ class Checkpoints:
                     f"{error.strerror} ({error.filename})."
                 )
 
-    @contextlib.contextmanager
-    def _lock(self, *, wait: bool) -> Iterator[bool]:
-        """Held while a checkpoint is written; the kernel releases it when the writer dies. Whether
-        it is held.
-        """
-        with (self.folder / _LOCK).open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                yield False
-                return
-            except OSError:
-                pass  # a file system without locks: one writer a folder is what the engine has
-            yield True
-
     def _unwritable(self, error: OSError, step: int) -> BrimfulError:
-        kept = ", ".join(
-            str(path) for path in self._newest_first() if (one := self._kept(path)) and one.whole
-        )
-        kept = kept or "no checkpoint; none was written before"
+        paths = ", ".join(str(kept.path) for kept in self._all_kept() if kept.whole)
+        paths = paths or "no checkpoint; none was written before"
         if DiskFull.caused(error):
             return DiskFull(
                 str(self.folder),
-                kept,
+                paths,
                 f"The disk is full: the checkpoint of step {step} could not be written to "
                 f"{self.folder}.",
                 "Free some space or have checkpoints written to another disk, and go on from the "
@@ -212,13 +173,13 @@ class Checkpoints:
         return BrimfulError(
             f"The checkpoint of step {step} could not be written to {self.folder}: "
             f"{error.strerror} ({error.filename}).",
-            f"Kept: {kept}",
+            f"Kept: {paths}",
             "Make the folder writable or choose another one, and go on from the newest checkpoint.",
         )
 
     # --- reading ---
 
-    def resume(self, device: str | torch.device = "cpu") -> Loaded | None:
+    def resume(self) -> Loaded | None:
         """The checkpoint that config.resume names: the newest whole one, none, or the one at a
         path.
         """
@@ -226,38 +187,38 @@ class Checkpoints:
             self._warn_of_others()
             return None
         if self.config.resume == "auto":
-            return self.newest(device)
-        loaded = self.load(Path(self.config.resume), device)
+            return self.newest()
+        loaded = self.load(Path(self.config.resume))
         if self._training is None:  # it lies elsewhere
             self._warn_of_others()
         return loaded
 
-    def newest(self, device: str | torch.device = "cpu") -> Loaded | None:
+    def newest(self) -> Loaded | None:
         """The newest whole checkpoint; None only where there is none at all. Damaged ones are
         warned about and skipped.
 
         Raises CheckpointDamaged where every one is damaged, OtherFormat and CheckpointUnreadable
         for one that may be whole.
         """
-        loaded = self._first_whole(self._newest_first(), device)
+        loaded = self._first_whole(self._newest_first())
         if loaded is not None:
             self._go_on_from(loaded.folder)
         return loaded
 
-    def best(self, device: str | torch.device = "cpu") -> Loaded | None:
+    def best(self) -> Loaded | None:
         """The whole checkpoint with the best score of the training that the newest one is of; None
         where none has a score.
 
         Warns and raises as `newest`.
         """
-        left = [one for path in self._newest_first() if (one := self._kept(path)) is not None]
+        left = self._all_kept()
         ordered = []
         while winner := best_of(left):
             ordered.append(winner.path)
             left.remove(winner)
-        return self._first_whole(ordered, device)
+        return self._first_whole(ordered)
 
-    def load(self, path: Path, device: str | torch.device = "cpu") -> Loaded:
+    def load(self, path: Path) -> Loaded:
         """The checkpoint in the folder `path`, wherever it lies. Raises UsageError where there is
         none, else as `newest`.
         """
@@ -269,22 +230,20 @@ class Checkpoints:
                 raise UsageError(
                     f"{path} is no checkpoint: it has no {whole.INDEX}.", suggestion=self._others()
                 )
-        loaded = whole.read(path, device)
+        loaded = whole.read(path)
         self._go_on_from(path)
         return loaded
 
     def _warn_of_others(self) -> None:
         paths = self._newest_first()
         if paths:
-            stay = f"the last {self.config.keep_last}" + (
-                " and the best" if self.config.keep_best else ""
-            )
+            best = " and the best" if self.config.keep_best else ""
+            stay = f"the last {self.config.keep_last}{best}"
             self._warn(
                 f"{self.folder} holds {counted(len(paths), 'checkpoint')} of another training, "
-                "the newest of step "
-                f"{_step_of(paths[0]):,}. THEY WILL BE REMOVED as this training writes its own, "
-                f"of which {stay} stay. "
-                "To keep them, move them away now or choose another folder."
+                f"the newest of step {_step_of(paths[0]):,}. THEY WILL BE REMOVED as this training "
+                f"writes its own, of which {stay} stay. To keep them, move them "
+                "away now or choose another folder."
             )
 
     def _go_on_from(self, path: Path) -> None:
@@ -292,20 +251,17 @@ class Checkpoints:
         folder.
         """
         ours = path.resolve().parent == self.folder.resolve() and _NAME.fullmatch(path.name)
-        one = self._kept(self.folder / path.name) if ours else None
-        self._training = one.training if one is not None and one.whole else None
+        kept = self._kept(self.folder / path.name) if ours else None
+        self._training = kept.training if kept is not None and kept.whole else None
 
-    def _first_whole(self, paths: list[Path], device: str | torch.device) -> Loaded | None:
+    def _first_whole(self, paths: list[Path]) -> Loaded | None:
         wrong = []
         for path in paths:
             try:
-                loaded = whole.read(path, device)
+                return whole.read(path)
             except CheckpointDamaged as error:
                 self._set_damaged(path, error)
                 wrong.append(str(error))
-                continue
-            self._verified.add(path)
-            return loaded
         if not wrong:
             return None
         raise CheckpointDamaged(
@@ -321,11 +277,8 @@ class Checkpoints:
     # --- what is there ---
 
     def _paths(self) -> list[Path]:
-        if not self.folder.exists():
-            return []
-        return [
-            path for path in self.folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()
-        ]
+        there = self.folder.iterdir() if self.folder.exists() else ()
+        return [path for path in there if _NAME.fullmatch(path.name) and path.is_dir()]
 
     def _newest_first(self) -> list[Path]:
         try:
@@ -337,11 +290,15 @@ class Checkpoints:
                 "Make it a folder that this user may read (chmod, chown), or choose another one.",
             ) from error
 
+    def _all_kept(self) -> list[Kept]:
+        """Those that can be read and the damaged ones, newest first."""
+        return [kept for path in self._newest_first() if (kept := self._kept(path)) is not None]
+
     def _kept(self, path: Path) -> Kept | None:
         if path not in self._known:
             try:
-                facts = whole.read_facts(path)
-                self._known[path] = Kept(path, facts.score, facts.best, facts.training)
+                index = whole.read_index(path)
+                self._known[path] = Kept(path, index.score, index.best, index.training)
             except CheckpointDamaged as error:
                 self._set_damaged(path, error)
             except CheckpointUnreadable:
@@ -353,7 +310,6 @@ class Checkpoints:
         if known is None or known.whole:
             self._warn(f"{error} The checkpoint of step {_step_of(path)} is skipped.")
         self._known[path] = Kept(path, None, whole=False)
-        self._verified.discard(path)
 
 
 def _step_of(path: Path) -> int:
@@ -385,38 +341,33 @@ class Kept:
         return _save_of(self.path)
 
 
-def best_of(found: Iterable[Kept]) -> Kept | None:
+def best_of(checkpoints: Iterable[Kept]) -> Kept | None:
     """The whole one with the best score, of the training that the newest one is of; of equal ones
     the oldest.
 
     None where none of these has a score that is a number.
     """
-    present = [one for one in found if one.whole]
-    newest = max(present, key=lambda one: one.save, default=None)
-    if newest is None:
-        return None
+    present = [kept for kept in checkpoints if kept.whole]
+    newest = max(present, key=lambda kept: kept.save, default=Kept(Path(), None))
     sign = 1 if newest.best == "min" else -1
     scored = [
-        one
-        for one in present
-        if one.training == newest.training and one.score is not None and not math.isnan(one.score)
+        (sign * kept.score, kept.save, kept)
+        for kept in present
+        if kept.training == newest.training
+        and kept.score is not None
+        and not math.isnan(kept.score)
     ]
-    return min(scored, key=lambda one: (sign * (one.score or 0.0), one.save), default=None)
+    return min(scored, default=(0, 0, None))[2]
 
 
-def to_remove(found: Sequence[Kept], *, keep_last: int, keep_best: bool) -> list[Kept]:
+def to_remove(checkpoints: Sequence[Kept], *, keep_last: int, keep_best: bool) -> list[Kept]:
     """All but the `keep_last` newest whole ones and, with `keep_best`, the best; oldest first.
 
     A damaged one does not count, and goes once there are `keep_last` whole ones newer than it.
     """
-    newest = sorted((one for one in found if one.whole), key=lambda one: -one.save)[:keep_last]
+    ordered = sorted(checkpoints, key=lambda kept: kept.save)
+    newest = [kept.save for kept in ordered if kept.whole][-keep_last:]
     if len(newest) < keep_last:
         return []
-    stay = {one.save for one in newest}
-    if keep_best and (winner := best_of(found)) is not None:
-        stay.add(winner.save)
-    oldest = newest[-1].save
-    return sorted(
-        (one for one in found if one.save not in stay and one.save < oldest),
-        key=lambda one: one.save,
-    )
+    best = best_of(checkpoints) if keep_best else None
+    return [kept for kept in ordered if kept.save < newest[0] and kept != best]

@@ -3,7 +3,7 @@
 The JSON holds everything but the tensors; a tensor stands in it as the name under which a
 safetensors file has it. What JSON lacks is written as an object with one key that begins with "$":
 
-    {"$tuple": […]}   {"$bytes": base64}   {"$float": 8 bytes, hexadecimal}, where it is not finite
+    {"$tuple": […]}                    {"$float": 8 bytes, hexadecimal}, where it is not finite
     {"$dict": [[key, value], …]}       a dict with keys that are no strings, or that begin with "$"
     {"$tensor": [file, name], …}       with "dtype" and "shape" where its bytes are stored
 
@@ -15,7 +15,7 @@ back contiguous, without a gradient. Subclasses of dict, list, tuple, int, float
 
 from __future__ import annotations
 
-import base64
+import itertools
 import math
 import struct
 from collections.abc import Callable, Mapping
@@ -29,27 +29,11 @@ from brimful.errors import UsageError
 MODEL, STATE = "model", "state"  # the two files of tensors
 # What safetensors has had since 0.4.5. All other types are stored as bytes, so that no version of
 # it is asked for more.
-NATIVE = {
-    *(
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-    ),
-    *(
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-        torch.uint16,
-        torch.uint32,
-        torch.uint64,
-        torch.bool,
-    ),
-}
+_NATIVE = (
+    "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 bool "
+    "int64 int32 int16 int8 uint8 uint16 uint32 uint64"
+)
+NATIVE = {getattr(torch, name) for name in _NATIVE.split()}
 
 
 @dataclass(frozen=True)
@@ -67,22 +51,10 @@ def pack(state: Mapping[str, Any]) -> Packed:
     """The state as JSON and tensors. Raises UsageError, with the place, for what a checkpoint
     cannot hold.
     """
-    try:
-        return _packed(state)
-    except RecursionError:
-        raise UsageError(
-            "The state contains itself, or is nested too deeply to be saved.",
-            suggestion="Make it a tree.",
-        ) from None
-
-
-def _packed(state: Mapping[str, Any]) -> Packed:
     packer = _Packer()
     # The model first: what it shares with the rest belongs into its file.
     model = {MODEL: packer.packed(state[MODEL], MODEL, ())} if MODEL in state else {}
-    rest = {
-        key: packer.packed(value, STATE, (key,)) for key, value in state.items() if key != MODEL
-    }
+    rest = {key: packer.packed(state[key], STATE, (key,)) for key in state if key != MODEL}
     nodes = {**model, **rest}
     return Packed(_object([(key, nodes[key]) for key in state]), packer.tensors, packer.tied)
 
@@ -97,12 +69,9 @@ def unpack(tree: Any, tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> Any:
         file, name = node["$tensor"]
         if (file, name) not in made:
             stored = tensors[file][name]
-            is_native = "dtype" not in node
-            made[file, name] = (
-                stored
-                if is_native
-                else stored.view(getattr(torch, node["dtype"])).reshape(node["shape"])
-            )
+            if "dtype" in node:
+                stored = stored.view(getattr(torch, node["dtype"])).reshape(node["shape"])
+            made[file, name] = stored
         return made[file, name]
 
     return _unpacked(tree, tensor)
@@ -114,9 +83,8 @@ class _Packer:
         self.tied: dict[str, str] = {}
         self._nodes: dict[Any, dict[str, Any]] = {}
         self._storages: set[int] = set()
-        self._alive: list[
-            torch.Tensor
-        ] = []  # so that no storage's address is given to another one meanwhile
+        # so that no storage's address is given to another one meanwhile
+        self._alive: list[torch.Tensor] = []
 
     def packed(self, value: Any, file: str, path: tuple[Any, ...]) -> Any:
         if isinstance(value, torch.Tensor):
@@ -158,28 +126,18 @@ class _Packer:
         gets a number.
         """
         plain = ".".join(map(str, path)).encode(errors="replace").decode() or "tensor"
-        name, number = plain, 1
-        while name in self.tensors[file] or name in self.tied or name == "__metadata__":
-            number += 1
-            name = f"{plain}#{number}"
-        return name
+        names = (f"{plain}#{number}" if number > 1 else plain for number in itertools.count(1))
+        taken = (self.tensors[file], self.tied, ("__metadata__",))
+        return next(name for name in names if not any(name in others for others in taken))
 
 
 def _require_data(tensor: torch.Tensor, where: str) -> None:
-    is_distributed = hasattr(tensor, "full_tensor")
-    if (
-        tensor.layout is not torch.strided
-        or tensor.is_quantized
-        or tensor.is_meta
-        or is_distributed
-    ):
-        kind = (
-            "distributed"
-            if is_distributed
-            else "on the meta device"
-            if tensor.is_meta
-            else "sparse or quantized"
-        )
+    wrong = {
+        "distributed": hasattr(tensor, "full_tensor"),
+        "on the meta device": tensor.is_meta,
+        "sparse or quantized": tensor.layout is not torch.strided or tensor.is_quantized,
+    }
+    for kind in (kind for kind, holds in wrong.items() if holds):
         raise UsageError(
             f"{where} is a tensor that is {kind}.",
             "A checkpoint holds dense tensors with data of their own.",
@@ -223,11 +181,9 @@ def _scalar(value: Any, where: str) -> Any:
         return float(value) if math.isfinite(value) else {"$float": struct.pack(">d", value).hex()}
     if isinstance(value, str):
         return str.__str__(value)
-    if isinstance(value, bytes):
-        return {"$bytes": base64.b64encode(value).decode()}
     raise UsageError(
         f"{where} is of the type {type(value).__module__}.{type(value).__qualname__}.",
-        "A checkpoint holds tensors, dict, list, tuple, int, float, str, bytes, bool and None.",
+        "A checkpoint holds tensors, dict, list, tuple, int, float, str, bool and None.",
         "Turn it into these: torch.from_numpy for an array, .item() for a number of numpy's.",
     )
 
@@ -250,6 +206,4 @@ def _unpacked(node: Any, tensor: Callable[[dict[str, Any]], torch.Tensor]) -> An
         return tuple(_unpacked(item, tensor) for item in node[tag])
     if tag == "$dict":
         return {_unpacked(key, tensor): _unpacked(item, tensor) for key, item in node[tag]}
-    if tag == "$bytes":
-        return base64.b64decode(node[tag])
     return struct.unpack(">d", bytes.fromhex(node["$float"]))[0]

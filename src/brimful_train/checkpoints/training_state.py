@@ -10,7 +10,7 @@ from torch import nn
 
 from brimful.errors import UsageError
 from brimful_train.config import Config
-from brimful_train.step.parallel import load_sharded
+from brimful_train.distributed.parallel import load_sharded
 
 NAMED = 4  # of what differs, in an error
 # Settings that may change between runs without a message: where things are written, how often, and
@@ -32,13 +32,13 @@ def load_model(
     module: nn.Module, state: Mapping[str, torch.Tensor], where: str, *, sharded: bool = False
 ) -> None:
     """Raises UsageError, naming what differs, where `state` is of another model."""
-    own = module.state_dict()
-    wrong = [f"{name} is not in the checkpoint" for name in own if name not in state]
-    wrong += [f"{name} is not in the model" for name in state if name not in own]
+    held = module.state_dict()
+    wrong = [f"{name} is not in the checkpoint" for name in held if name not in state]
+    wrong += [f"{name} is not in the model" for name in state if name not in held]
     wrong += [
         f"{name} has shape {tuple(state[name].shape)} in the checkpoint and "
         f"{tuple(tensor.shape)} in the model"
-        for name, tensor in own.items()
+        for name, tensor in held.items()
         if isinstance(tensor, torch.Tensor) and name in state and state[name].shape != tensor.shape
     ]
     if wrong:

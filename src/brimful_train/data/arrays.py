@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from brimful.decide.loading import holds_data
 from brimful.errors import DoesNotFit, UsageError
 from brimful.units import format_bytes
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
 from brimful_train.config import DataConfig
 from brimful_train.data.room import Room
 
@@ -91,16 +91,10 @@ def select(
     """These rows, copied, on the device of `tensor`. Unsigned types, which torch cannot select, go
     as signed ones.
     """
-    alike = _ALIKE.get(tensor.dtype)
-    if alike is None:
-        return (
-            torch.index_select(tensor, 0, rows)
-            if out is None
-            else torch.index_select(tensor, 0, rows, out=out)
-        )
-    return select(tensor.view(alike), rows, None if out is None else out.view(alike)).view(
-        tensor.dtype
-    )
+    kind = tensor.dtype
+    alike = _ALIKE.get(kind, kind)
+    into = None if out is None else out.view(alike)
+    return torch.index_select(tensor.view(alike), 0, rows, out=into).view(kind)
 
 
 def _tensor(array: Any, name: str) -> torch.Tensor:
@@ -132,26 +126,26 @@ def _from_numpy(array: numpy.ndarray, name: str) -> torch.Tensor:
         return torch.from_numpy(array)
 
 
-def decide_residence(data: Any, device: torch.device, config: DataConfig, room: Room) -> Effective:
+def decide_residence(
+    data: Any, device: torch.device, config: DataConfig, room: Room
+) -> EffectiveSetting:
     """Where `data` lives: "device", "pinned", "host" or "loader".
 
     Raises DoesNotFit where config.residence names a memory that is too small for the data.
     """
     asked = None if config.residence == "auto" else config.residence
 
-    def row(effective: str, why: str) -> Effective:
-        return Effective("residence", asked, effective, why)
+    def row(effective: str, why: str) -> EffectiveSetting:
+        return EffectiveSetting("residence", asked, effective, why)
 
     if not isinstance(data, Arrays):
         return row(
             "loader", f"{type(data).__name__} is no `Arrays`: its samples are made one by one"
         )
-    if asked == "loader":
-        return row("loader", "as asked")
+    if asked == "loader" or (asked == "host" and device.type == "cuda"):
+        return row(asked, "as asked")
     if device.type != "cuda":
         return row("host", f"the training is on {device.type}, where the data is as it is")
-    if asked == "host":
-        return row("host", "as asked")
     if all(tensor.device == device for tensor in data.tensors):
         return row("device", "the arrays are on the device already")
     return row(*_first_with_room(data, config, room))

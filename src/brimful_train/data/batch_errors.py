@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit
-from brimful_inside.simulator.oom_patterns import HOST, OomPattern, match_oom
+from brimful_inside.simulator.oom_patterns import HOST, match_oom
 
 # torch.utils.data on a dead worker: its SIGCHLD handler's words, which raises wherever the main
 # thread is, and the loader's.
@@ -25,8 +25,7 @@ _CAUGHT = re.compile(r"^Caught \S+ (in .*?)\.?$", re.MULTILINE)
 _KEPT = "The last checkpoint stays as it is."
 _LESS = (
     "Use fewer workers (data.workers), a smaller data.prefetch or a smaller micro-batch; give "
-    "the process more memory, or in a "
-    "container a larger /dev/shm."
+    "the process more memory, or in a container a larger /dev/shm."
 )
 
 
@@ -37,7 +36,7 @@ class BatchNotMade(DoesNotFit):
 
 
 class BatchMemoryError(BatchNotMade):
-    """It was the host's memory. By this name (``…MemoryError``) a probe of brimful recognises it."""
+    """The host's memory. By this name (``…MemoryError``) a probe of brimful recognises it."""
 
 
 class WorkerDied(CommandFailed):
@@ -66,16 +65,15 @@ def dead_worker(error: BaseException) -> BrimfulError | None:
     if not isinstance(error, RuntimeError):
         return None
     # The loader's own error follows from that of the signal handler, which says more.
-    messages = [one for one in map(str, (error.__cause__, error)) if _DEAD.search(one)]
+    messages = [message for message in map(str, (error.__cause__, error)) if _DEAD.search(message)]
     if not messages:
         return None
-    words = _first_line(messages[0])
+    words = first_line(messages[0])
     if _FOR_MEMORY.search(words):
         return BatchMemoryError(
             f"Memory ran out while a batch was being made on the host: {words}",
             "A worker of the loader was killed: by a bus error where /dev/shm is full, else "
-            "probably by the system for want of "
-            f"memory. Its batch is lost with it. {_KEPT}",
+            f"probably by the system for want of memory. Its batch is lost with it. {_KEPT}",
             _LESS,
         )
     return WorkerDied(
@@ -88,7 +86,11 @@ def dead_worker(error: BaseException) -> BrimfulError | None:
 
 
 def _missing_memory(error: Exception) -> BatchNotMade | None:
-    pattern = _pattern_of(error)
+    message = str(error)
+    pattern = match_oom(type_name(error), message)
+    if pattern is None and type(error) is RuntimeError and _CAUGHT.match(message):
+        # of a type that could not be made again here, such as numpy's: the traceback has it
+        pattern = match_oom("", message)
     if pattern is None:
         return None
     explanation = (
@@ -109,24 +111,20 @@ def _missing_memory(error: Exception) -> BatchNotMade | None:
     )
 
 
-def _pattern_of(error: Exception) -> OomPattern | None:
-    kind, message = type(error), str(error)
-    pattern = match_oom(f"{kind.__module__}.{kind.__qualname__}", message)
-    if pattern is None and kind is RuntimeError and _CAUGHT.match(message):
-        return match_oom(
-            "", message
-        )  # of a type that could not be made again here, such as numpy's: the traceback has it
-    return pattern
-
-
 def _words(error: Exception) -> str:
     """One line; of an error that a worker met, the line that names it, and where."""
     message = str(error).strip()
     caught = _CAUGHT.match(message)
     if caught is not None:
         return f"{message.splitlines()[-1].strip()} ({caught.group(1)})"
-    return f"{type(error).__name__}: {_first_line(message)}" if message else type(error).__name__
+    return f"{type(error).__name__}: {first_line(message)}" if message else type(error).__name__
 
 
-def _first_line(message: str) -> str:
+def first_line(message: str) -> str:
     return (message.strip().splitlines() or [""])[0].strip()
+
+
+def type_name(error: Exception) -> str:
+    """As the table of out-of-memory errors has it: "torch.OutOfMemoryError", "MemoryError"."""
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")

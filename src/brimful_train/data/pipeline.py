@@ -17,8 +17,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from brimful.decide.loading import PREFETCH, LoaderPlan
+from brimful.values import EffectiveSetting
 from brimful_inside.script import is_imaginary, keeps_writes_out
-from brimful_train.checking import Effective
 from brimful_train.config import DataConfig
 from brimful_train.data.arrays import Arrays, Resident, decide_residence
 from brimful_train.data.batch_errors import batches_are_made
@@ -34,9 +34,8 @@ from brimful_train.data.trees import cut, samples_in, to_device
 from brimful_train.data.workers import decide_loading, samples_of, shared
 from brimful_train.task import Batch
 
-Load = Callable[
-    [Any, tuple[int, int, int]], Batch
-]  # (a batch, (start, stop, planned samples)) -> these samples on the device
+# (a batch, (start, stop, planned samples)) -> these samples on the device
+Load = Callable[[Any, tuple[int, int, int]], Batch]
 
 
 class StepData:
@@ -81,7 +80,7 @@ class DataPipeline:
         room = room or room_now(device)
         self.sampler = sampler
         self._device = device
-        self.residence: Effective = decide_residence(data, device, config, room)
+        self.residence: EffectiveSetting = decide_residence(data, device, config, room)
         self._resident: Resident | None = None
         self._seeded: SeededSamples | None = None
         samples: Any = data
@@ -89,10 +88,8 @@ class DataPipeline:
         if isinstance(data, Arrays):
             samples, collate = _Rows(data), data.take
             if self.residence.effective != "loader":
-                self._resident, collate = (
-                    Resident(data, str(self.residence.effective), device),
-                    Chosen,
-                )
+                self._resident = Resident(data, str(self.residence.effective), device)
+                collate = Chosen
         elif config.random_samples:
             samples = self._seeded = SeededSamples(data, seed)
         # A batch of these indices, here and now. Of a copy: a file that it opens at its first use
@@ -102,9 +99,8 @@ class DataPipeline:
         )
         self.plan = self._decide_loading(samples, collate, config, share, room)
         self.rows = self._rows(config)
-        self._batches: Any = _RankBatches(
-            sampler
-        )  # indices as arrays, where torch has lists in mind
+        # indices as arrays, where torch has lists in mind
+        self._batches: Any = _RankBatches(sampler)
         workers = self.plan.workers
         self._loader = DataLoader(
             samples,
@@ -114,13 +110,12 @@ class DataPipeline:
             prefetch_factor=self.plan.prefetch if workers else None,
             persistent_workers=workers > 0,
             pin_memory=self.plan.pin_memory and self._resident is None,
-            generator=torch.Generator().manual_seed(
-                seed
-            ),  # else each pass would draw from the training's own
+            # else each pass would draw from the training's own
+            generator=torch.Generator().manual_seed(seed),
         )
 
     @property
-    def workers(self) -> Effective:
+    def workers(self) -> EffectiveSetting:
         return self.rows[0]
 
     def _decide_loading(
@@ -132,29 +127,20 @@ class DataPipeline:
         room: Room,
     ) -> LoaderPlan:
         if self._resident is not None:
-            return LoaderPlan(
-                0,
-                PREFETCH,
-                False,
-                "the data is in arrays: no sample has to be made",
-                self._resident.pinned_bytes,
-            )
+            why = "the data is in arrays: no sample has to be made"
+            return LoaderPlan(0, PREFETCH, False, why, self._resident.pinned_bytes)
+        lists, kept = _RankBatches(self.sampler).__iter__, self.sampler.accumulation
 
         def decide() -> LoaderPlan:
             with batches_are_made():
-                kept = self.sampler.accumulation
-                return decide_loading(
-                    samples, self._measured_lists, collate, config, kept, room.host
-                )
+                return decide_loading(samples, lists, collate, config, kept, room.host)
 
         return shared(decide, self.sampler.rank, share)
 
-    def _rows(self, config: DataConfig) -> tuple[Effective, ...]:
+    def _rows(self, config: DataConfig) -> tuple[EffectiveSetting, ...]:
         if self._resident is not None:
-            return (Effective("workers", config.workers, 0, self.plan.why),)
-        rows = [
-            Effective(row.name, row.requested, row.effective, row.why) for row in self.plan.rows
-        ]
+            return (EffectiveSetting("workers", config.workers, 0, self.plan.why),)
+        rows = list(self.plan.rows)
         if self._seeded is not None and hasattr(self._seeded.data, "__getitems__"):
             why = (
                 "samples are made one by one, each with random numbers of its own "
@@ -162,10 +148,6 @@ class DataPipeline:
             )
             rows[0] = replace(rows[0], why=f"{rows[0].why}; {why}")
         return tuple(rows)
-
-    def _measured_lists(self) -> Iterator[numpy.ndarray]:
-        for step in self.sampler.steps(Position()):
-            yield from step.micro_batches
 
     def steps(self, start: Position) -> Iterator[StepData]:
         """One epoch's rest; less where the loader ends before, as it does in a trial.
@@ -188,10 +170,9 @@ class DataPipeline:
                 yield step
                 if not step.draw(len(step.parts)):
                     return
+            # the loader ends here; a trial's may go on, over the same samples
             with batches_are_made():
-                first = list(
-                    itertools.islice(batches, 1)
-                )  # the loader ends here; a trial's may go on, over the same samples
+                first = list(itertools.islice(batches, 1))
             if not first:
                 return
 
@@ -212,8 +193,9 @@ class DataPipeline:
 
     def _planned(self, start: Position) -> Iterator[StepIndices]:
         """The sampler's steps. On an imaginary card an epoch's short last step is made as long as
-        its first, as its loader's
-        last batch is: traces are compared step by step at several batch sizes."""
+        its first, as its loader's last batch is: traces are compared step by step at several batch
+        sizes.
+        """
         first: StepIndices | None = None
         for indices in self.sampler.steps(start):
             first = first or indices
@@ -237,9 +219,7 @@ class DataPipeline:
         start, stop = start * samples // planned, stop * samples // planned
         if isinstance(drawn, Chosen):
             assert self._resident is not None
-            return self._resident.take(
-                drawn.rows[start:stop] if stop - start < samples else drawn.rows
-            )
+            return self._resident.take(drawn.rows[start:stop])
         return to_device(cut(drawn, start, stop, samples), self._device)
 
 
@@ -293,7 +273,7 @@ class _MadeStep(StepData):
 
 
 class Chosen:
-    """What the loader of a resident data set gives: rows (int64) to be taken where the data lives."""
+    """What a resident data set's loader gives: rows (int64) to be taken where the data lives."""
 
     def __init__(self, indices: Any) -> None:
         self.rows = torch.from_numpy(numpy.ascontiguousarray(indices, dtype=numpy.int64))

@@ -41,22 +41,17 @@ def shared_host(device: torch.device, ranks: Ranks) -> Host:
     """What all ranks plan with: the first rank of each machine measures, and the least of several
     machines holds.
     """
-    found = ranks.gather((socket.gethostname(), host_now(device)))
-    firsts = dict(reversed(found))
-    most = max(Counter(name for name, _ in found).values())
-    least = smallest(firsts.values())
-    return replace(
-        least, ranks=max(most, least.ranks), cards=max(most, least.ranks) if least.cards else 0
-    )
+    named = ranks.gather((socket.gethostname(), host_now(device)))
+    least = smallest(dict(reversed(named)).values())
+    together = max(least.ranks, *Counter(name for name, _ in named).values())
+    return replace(least, ranks=together, cards=together if least.cards else 0)
 
 
 def device_free_bytes(device: torch.device, ranks: Ranks | None = None) -> int | None:
     """Of the fullest card of all ranks; None where the training is on none."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-    known = [
-        one for one in (ranks.gather(free) if ranks is not None else [free]) if one is not None
-    ]
-    return min(known, default=None)
+    of_all = ranks.gather(free) if ranks is not None else [free]
+    return min((size for size in of_all if size is not None), default=None)
 
 
 def room_now(device: torch.device) -> Room:

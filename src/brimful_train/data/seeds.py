@@ -1,7 +1,8 @@
 """A random state for each sample, from the seed, the epoch and the sample's index.
 
-So an augmentation draws the same whichever worker makes the sample, in whatever batch and on whatever rank, and again after
-a resume; and making samples in the training's own process leaves the training's random states as they were.
+So an augmentation draws the same whichever worker makes the sample, in whatever batch and on
+whatever rank, and again after a resume; and making samples in the training's own process leaves the
+training's random states as they were.
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import numpy
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
+from brimful_train.rng_state import Randomness
+
 _BITS = (1 << 64) - 1
 
 
 def seed_of(seed: int, epoch: int, index: int) -> int:
-    """64 bits that look independent for neighbouring arguments: SplitMix64 (Steele, Lea and Flood, "Fast Splittable
-    Pseudorandom Number Generators", 2014), one round for each."""
+    """64 bits that look independent for neighbouring arguments: SplitMix64 (Steele, Lea and Flood,
+    "Fast Splittable Pseudorandom Number Generators", 2014), one round for each.
+    """
     state = 0
     for number in (seed, epoch, index):
         state = (state ^ number) + 0x9E3779B97F4A7C15 & _BITS
@@ -38,22 +41,17 @@ def set_random_states(value: int) -> None:
     random.seed(value)
 
 
-@contextlib.contextmanager
-def kept_random_states() -> Iterator[None]:
+def kept_random_states() -> contextlib.AbstractContextManager[None]:
     """Restores the same three afterwards."""
-    states = torch.get_rng_state(), numpy.random.get_state(), random.getstate()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(states[0])
-        numpy.random.set_state(states[1])
-        random.setstate(states[2])
+    return Randomness(torch.device("cpu")).kept()
 
 
 class SeededSamples(Dataset):
-    """A data set whose samples are made in random states of their own: torch's on the CPU, numpy's global one and Python's.
+    """A data set whose samples are made in random states of their own: torch's on the CPU, numpy's
+    global one and Python's.
 
-    A generator that the data set keeps for itself goes its own way. The epoch is shared with workers, which may outlive it.
+    A generator that the data set keeps for itself goes its own way. The epoch is shared with
+    workers, which may outlive it.
     """
 
     def __init__(self, data: Any, seed: int) -> None:
@@ -66,12 +64,12 @@ class SeededSamples(Dataset):
         self._epoch.fill_(epoch)
 
     def __copy__(self) -> SeededSamples:
-        """Of the data set too: a file that a copy opens at its first use is not open in the original."""
-        try:
-            data = copy.copy(self.data)
-        except Exception:  # one that cannot be copied (a __getattr__ that recurses) serves as it is
-            data = self.data
-        copied = SeededSamples(data, self._seed)
+        """Of the data set too: a file that a copy opens at its first use is not open in the
+        original.
+        """
+        copied = SeededSamples(self.data, self._seed)
+        with contextlib.suppress(Exception):  # a __getattr__ that recurses: it serves as it is
+            copied.data = copy.copy(self.data)
         copied._epoch = self._epoch
         return copied
 

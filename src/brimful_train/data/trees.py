@@ -36,33 +36,33 @@ def cut(batch: Any, start: int, stop: int, samples: int) -> Any:
     if (start, stop) == (0, samples):
         return batch
 
-    def one(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor) and leaf.dim() == 0:
+    def piece(leaf: Any) -> Any:
+        scalar = isinstance(leaf, torch.Tensor) and leaf.dim() == 0
+        has_rows = isinstance(leaf, (torch.Tensor, list, tuple)) or _cuts_itself(leaf)
+        if scalar or not has_rows:
             return leaf
-        if isinstance(leaf, (torch.Tensor, list, tuple)) or _cuts_itself(leaf):
-            if len(leaf) != samples:
-                raise UsageError(
-                    f"a part of the batch has {len(leaf):,} rows, and the batch has {samples:,} "
-                    "samples",
-                    "it cannot be cut into smaller ones by its first dimension",
-                    "let the batch be an object with a length and slices (batch[a:b]), or choose "
-                    "a smaller micro-batch",
-                )
-            return leaf[start:stop]
-        return leaf
+        if len(leaf) != samples:
+            raise UsageError(
+                f"a part of the batch has {len(leaf):,} rows, and the batch has {samples:,} "
+                "samples",
+                "it cannot be cut into smaller ones by its first dimension",
+                "let the batch be an object with a length and slices (batch[a:b]), or choose "
+                "a smaller micro-batch",
+            )
+        return leaf[start:stop]
 
-    return _mapped(batch, one, _cuts_itself)
+    return _mapped(batch, piece, _cuts_itself)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch with its tensors on the device. Copies from pinned memory are not waited for."""
 
-    def one(leaf: Any) -> Any:
+    def moved(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return leaf.to(device, non_blocking=True)
         return leaf.to(device) if _moves_itself(leaf) else leaf
 
-    return _mapped(batch, one, _moves_itself)
+    return _mapped(batch, moved, _moves_itself)
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
@@ -71,34 +71,33 @@ def _tensors(batch: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _mapped(tree: Any, one: Callable[[Any], Any], is_leaf: Callable[[Any], bool]) -> Any:
-    """`tree` with `one` applied to each leaf. A list of texts or numbers is a leaf: it has one for
-    each sample.
+def _mapped(tree: Any, change: Callable[[Any], Any], is_leaf: Callable[[Any], bool]) -> Any:
+    """`tree` with each leaf changed. A list of texts or numbers is a leaf: it has one for each
+    sample.
     """
-    if isinstance(tree, torch.Tensor) or _is_list_of_values(tree):
-        return one(tree)
+    is_list = isinstance(tree, (list, tuple)) and bool(tree)
+    of_values = is_list and all(isinstance(value, (str, bytes, int, float)) for value in tree)
+    if isinstance(tree, torch.Tensor) or of_values:
+        return change(tree)
     if isinstance(tree, Mapping):
-        return _like(tree, {key: _mapped(value, one, is_leaf) for key, value in tree.items()})
+        parts = {key: _mapped(value, change, is_leaf) for key, value in tree.items()}
+        if type(tree) is dict:
+            return parts
+        same: Any = copy.copy(tree)  # a tokenizer's BatchEncoding is more than a dict
+        for key, part in parts.items():
+            same[key] = part
+        return same
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(_mapped(value, one, is_leaf) for value in tree))
+        return type(tree)(*(_mapped(value, change, is_leaf) for value in tree))
     if isinstance(tree, (list, tuple)):
-        return type(tree)(_mapped(value, one, is_leaf) for value in tree)
+        return type(tree)(_mapped(value, change, is_leaf) for value in tree)
     if is_leaf(tree) or not dataclasses.is_dataclass(tree) or isinstance(tree, type):
-        return one(tree)
-    same = copy.copy(
-        tree
-    )  # not `replace`: a batch is not checked again by its __post_init__ for being cut
+        return change(tree)
+    # not `replace`: a batch is not checked again by its __post_init__ for being cut
+    same = copy.copy(tree)
     for field in dataclasses.fields(tree):
-        object.__setattr__(same, field.name, _mapped(getattr(tree, field.name), one, is_leaf))
+        object.__setattr__(same, field.name, _mapped(getattr(tree, field.name), change, is_leaf))
     return same
-
-
-def _is_list_of_values(tree: Any) -> bool:
-    return (
-        isinstance(tree, (list, tuple))
-        and bool(tree)
-        and all(isinstance(v, (str, bytes, int, float)) for v in tree)
-    )
 
 
 def _cuts_itself(thing: Any) -> bool:
@@ -110,13 +109,3 @@ def _cuts_itself(thing: Any) -> bool:
 
 def _moves_itself(thing: Any) -> bool:
     return callable(getattr(thing, "to", None))
-
-
-def _like(mapping: Mapping, parts: dict) -> Any:
-    """A mapping of the same kind (a tokenizer's BatchEncoding is more than a dict)."""
-    if type(mapping) is dict:
-        return parts
-    same: Any = copy.copy(mapping)
-    for key, part in parts.items():
-        same[key] = part
-    return same

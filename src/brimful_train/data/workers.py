@@ -2,8 +2,8 @@
 for.
 
 Making a batch in the training's own process delays the training. Workers make batches meanwhile,
-but to receive one costs as
-well: `brimful.decide.loading` weighs the two, and adds up the bytes. Here is what measures.
+but to receive one costs as well: `brimful.decide.loading` weighs the two, and adds up the bytes.
+Here is what measures.
 """
 
 from __future__ import annotations
@@ -30,18 +30,15 @@ from brimful.decide.loading import (
     choose_workers,
     plan_loader,
 )
-from brimful.errors import BrimfulError
 from brimful_inside.script import is_imaginary
 from brimful_train.config import DataConfig
 from brimful_train.data.seeds import kept_random_states
 from brimful_train.data.trees import bytes_in
 
-_MEASURED_S = (
-    0.7  # for each number of workers. Assumed: long against the 50 ms or so that starting one takes
-)
+# For each number of workers. Assumed: long against the 50 ms or so that starting one takes.
+_MEASURED_S = 0.7
 _MAKING_S = 0.1  # a batch that takes so long is measured well. Assumed
 _SAMPLES = 8  # of an evaluation's data, for the bytes of one
-_FAILED = "rank 0 failed"  # what is shared where rank 0 could not measure
 
 
 def measure(
@@ -53,9 +50,9 @@ def measure(
     between: dict[int, float] = {}
     receiving_s, count, most, worker_bytes = 0.0, 1, 1, WORKER_BYTES
     while count <= most:
-        between[count], received_s, own_bytes = _rate(loader(count), count)
+        between[count], received_s, private_bytes = _rate(loader(count), count)
         if count == 1:
-            receiving_s, worker_bytes = received_s, own_bytes or WORKER_BYTES
+            receiving_s, worker_bytes = received_s, private_bytes or WORKER_BYTES
             most = most_with(worker_bytes)
         if making_s <= receiving_s or not brings_more(between, count):
             break
@@ -75,10 +72,10 @@ def _rate(loader: DataLoader, count: int) -> tuple[float, float, int | None]:
         next(batches)
         drawn += 1
     rates = (time.perf_counter() - started) / drawn, (time.thread_time() - worked) / drawn
-    return *rates, _own_bytes([worker.pid for worker in getattr(batches, "_workers", ())])
+    return *rates, _private_bytes([worker.pid for worker in getattr(batches, "_workers", ())])
 
 
-def _own_bytes(pids: Iterable[int]) -> int | None:
+def _private_bytes(pids: Iterable[int]) -> int | None:
     """Memory that no other process shares, of the largest; None where it cannot be read."""
     try:
         return max((psutil.Process(pid).memory_full_info().uss for pid in pids), default=None)
@@ -129,17 +126,13 @@ def decide_loading(
     """
     asked = Asked(config.workers, config.prefetch, config.pin_memory)
     if config.workers == 0 or is_imaginary():
-        alone = Asked(config.workers or 0, config.prefetch, config.pin_memory)
-        plan = plan_loader(host, Need(0, 1), alone, config.host_policy)
-        return (
-            plan
-            if config.workers == 0
-            else _explained(plan, asked, "a trial on an imaginary card makes its batches itself")
-        )
+        plan = plan_loader(host, Need(0, 1), replace(asked, workers=0), config.host_policy)
+        if config.workers == 0:
+            return plan
+        return _explained(plan, asked, "a trial on an imaginary card makes its batches itself")
     first = [int(index) for index in next(iter(lists()))]
-    epoch = sum(
-        1 for _ in itertools.islice(lists(), 2 * host.cores)
-    )  # beyond that it bounds nothing
+    # beyond twice the cores the length of an epoch bounds nothing
+    epoch = sum(1 for _ in itertools.islice(lists(), 2 * host.cores))
     unopened = copy.copy(data)  # a file that it opens at its first use is not handed to the workers
     with kept_random_states():
         samples, batch_bytes, making_s = make_here(
@@ -153,30 +146,26 @@ def decide_loading(
         return _explained(plan, asked, f"{plan.why}: there is room for no worker")
 
     def loader(count: int) -> DataLoader:
-        batches: Any = _endless(lists, samples)
-        generator = torch.Generator().manual_seed(0)
         return _Unwatched(
             data,
-            batch_sampler=batches,
+            batch_sampler=_endless(lists, samples),  # type: ignore[arg-type]
             collate_fn=collate,
             num_workers=count,
             prefetch_factor=plan.prefetch,
-            generator=generator,
+            generator=torch.Generator().manual_seed(0),
         )
 
-    def planned(worker_bytes: int) -> LoaderPlan:
-        return plan_loader(
-            host, replace(need, worker_bytes=worker_bytes), asked, config.host_policy
-        )
+    def planned(worker_bytes: int, workers: int | None = None) -> LoaderPlan:
+        measured = replace(need, worker_bytes=worker_bytes)
+        return plan_loader(host, measured, replace(asked, workers=workers), config.host_policy)
 
-    rates, worker_bytes = measure(loader, making_s, lambda own_bytes: planned(own_bytes).workers)
+    rates, worker_bytes = measure(loader, making_s, lambda each_bytes: planned(each_bytes).workers)
     most = planned(worker_bytes)
     chosen, reason = choose_workers(rates.scaled(len(first) / samples))
-    chosen = min(chosen, most.workers)
-    reason += f" (at most {most.workers}: {most.why})" if chosen == most.workers else ""
-    settled = replace(asked, workers=chosen)
-    plan = plan_loader(host, replace(need, worker_bytes=worker_bytes), settled, config.host_policy)
-    return _explained(plan, asked, reason)
+    if chosen >= most.workers:
+        reason += f" (at most {most.workers}: {most.why})"
+    settled = planned(worker_bytes, min(chosen, most.workers))
+    return _explained(settled, asked, reason)
 
 
 def _explained(plan: LoaderPlan, asked: Asked, why: str) -> LoaderPlan:
@@ -190,47 +179,25 @@ def _explained(plan: LoaderPlan, asked: Asked, why: str) -> LoaderPlan:
 
 def samples_of(data: Any, indices: list[int]) -> list[Any]:
     """As a loader takes them."""
-    return (
-        data.__getitems__(indices)
-        if hasattr(data, "__getitems__")
-        else [data[index] for index in indices]
-    )
+    if hasattr(data, "__getitems__"):
+        return data.__getitems__(indices)
+    return [data[index] for index in indices]
 
 
 def largest_samples_bytes(data: Any, collate: Callable[[list[Any]], Any]) -> float:
-    """Of one sample of a batch of the largest ones, where `data` has sizes; else of the first ones."""
+    """Of one sample of a batch of the largest ones, where `data` has sizes; else of the first."""
     sizes = getattr(data, "sizes", None)
-    indices = range(min(_SAMPLES, len(data)))
-    chosen = [
-        int(index) for index in (sizes.argsort()[-_SAMPLES:] if sizes is not None else indices)
-    ]
+    order = range(min(_SAMPLES, len(data))) if sizes is None else sizes.argsort()[-_SAMPLES:]
+    chosen = [int(index) for index in order]
     with kept_random_states():
-        return (
-            bytes_in(collate(samples_of(copy.copy(data), chosen))) / len(chosen) if chosen else 0.0
-        )
+        batch = collate(samples_of(copy.copy(data), chosen)) if chosen else None
+        return bytes_in(batch) / max(1, len(chosen))
 
 
 def shared(decide: Callable[[], Any], rank: int, share: Callable[[Any], Any] | None) -> Any:
-    """Decided on rank 0 and handed on, so that all ranks load alike.
-
-    Raises BrimfulError on the other ranks where rank 0 could not decide; there the reason itself is
-    raised.
+    """Decided on rank 0 and handed on, so that all ranks load alike. Where rank 0 could not decide,
+    `share` raises on the others (`Ranks.from_first`). Without `share` each decides for itself.
     """
     if share is None:
         return decide()
-    if rank == 0:
-        try:
-            decided = decide()
-        except BaseException:
-            share(_FAILED)
-            raise
-        share(decided)
-        return decided
-    decided = share(None)
-    if decided == _FAILED:
-        raise BrimfulError(
-            "rank 0 could not make a batch of the data set",
-            "its own message says why",
-            "read that of rank 0",
-        )
-    return decided
+    return share(decide() if rank == 0 else None)

@@ -49,10 +49,9 @@ def device_for(name: str) -> torch.device:
     """
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if name == "auto":
-        found = (
-            torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        )
-        name = found.type if found is not None else "cpu"
+        available = torch.accelerator.is_available()
+        accelerator = torch.accelerator.current_accelerator() if available else None
+        name = "cpu" if accelerator is None else accelerator.type
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -158,9 +157,8 @@ class Ranks:
             return
         self._failure_is_known = True
         if self.meets_in_steps:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # a group that is broken already has nobody left in it
+            # a group that is broken already has nobody left in it
+            with contextlib.suppress(RuntimeError):
                 self._exchange(Vote(status))
 
     def gather(self, value: Any) -> list[Any]:

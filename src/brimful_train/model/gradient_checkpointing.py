@@ -67,18 +67,18 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
     longest = max(containers, key=lambda container: len(_block_children(container)), default=None)
     if longest is None:
         return []
-    found = dict.fromkeys(_block_children(longest))
-    kinds = {type(block) for block in found} - {nn.Sequential}  # any Sequential would be one
+    blocks = dict.fromkeys(_block_children(longest))
+    kinds = {type(block) for block in blocks} - {nn.Sequential}  # any Sequential would be one
     for container in containers:
-        found.update(
+        blocks.update(
             dict.fromkeys(child for child in _block_children(container) if type(child) in kinds)
         )
-    within = {id(inner) for block in found for inner in block.modules() if inner is not block}
-    return [block for block in found if id(block) not in within]
+    within = {id(inner) for block in blocks for inner in block.modules() if inner is not block}
+    return [block for block in blocks if id(block) not in within]
 
 
 def _block_children(container: nn.Module) -> list[nn.Module]:
-    """Children made of several layers, which can be called, and which leave their input as it is."""
+    """Children made of several layers that can be called and leave their input as it is."""
     return [
         child
         for child in container.children()

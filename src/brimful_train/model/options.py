@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from brimful.errors import UsageError
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
 from brimful_train.config import Config
 from brimful_train.model.gradient_checkpointing import checkpoint_blocks
 
@@ -34,7 +34,7 @@ def apply_model_options(
     *,
     shapes_alike: bool = True,
     ranks: int = 1,
-) -> list[Effective]:
+) -> list[EffectiveSetting]:
     """Applies the options to `model`, which is on `device` and not yet wrapped, and returns what is
     in force.
 
@@ -55,7 +55,7 @@ def apply_model_options(
             "cannot follow.",
             "Choose one of the two.",
         )
-    rows: list[Effective] = []
+    rows: list[EffectiveSetting] = []
     if config.channels_last:
         rows.append(_channels_last(model, sharded=config.parallel == "fsdp2" and ranks > 1))
     if config.gradient_checkpointing:
@@ -65,12 +65,12 @@ def apply_model_options(
     return rows
 
 
-def _channels_last(model: nn.Module, sharded: bool) -> Effective:
+def _channels_last(model: nn.Module, sharded: bool) -> EffectiveSetting:
     """Weights of convolutions alone, each in the format of its dimensions (`model.to` fails on a
     model that has both).
     """
     if sharded:
-        return Effective(
+        return EffectiveSetting(
             "channels_last", True, False, "FSDP2 shards parameters in PyTorch's own order alone"
         )
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -82,10 +82,10 @@ def _channels_last(model: nn.Module, sharded: bool) -> Effective:
     for layer in layers:
         layer.weight.data = layer.weight.data.contiguous(memory_format=formats[layer.weight.ndim])
     if not layers:
-        return Effective(
+        return EffectiveSetting(
             "channels_last", True, False, "the model has no convolution of two or three dimensions"
         )
-    return Effective(
+    return EffectiveSetting(
         "channels_last",
         True,
         True,
@@ -93,36 +93,40 @@ def _channels_last(model: nn.Module, sharded: bool) -> Effective:
     )
 
 
-def _checkpoint(model: nn.Module) -> Effective:
+def _checkpoint(model: nn.Module) -> EffectiveSetting:
     refused = ""
     for name, settings in _OWN_WAYS.items():
-        own = getattr(model, name, None)
-        if not callable(own):
+        enable = getattr(model, name, None)
+        if not callable(enable):
             continue
         try:  # with the non-reentrant kind, where the model lets one choose
-            own(
+            enable(
                 **{settings: {"use_reentrant": False}}
-                if settings in inspect.signature(own).parameters
+                if settings in inspect.signature(enable).parameters
                 else {}
             )
-            return Effective("gradient_checkpointing", True, True, f"{type(model).__name__}'s own")
+            return EffectiveSetting(
+                "gradient_checkpointing", True, True, f"{type(model).__name__}'s own"
+            )
         except (
             ValueError,
             NotImplementedError,
         ) as error:  # transformers' word for a class without support
             refused = f"; its own way refused: {str(error).splitlines()[0]}"
             break
-    found = checkpoint_blocks(model)
-    if found is None:
+    blocks = checkpoint_blocks(model)
+    if blocks is None:
         none = (
             "no repeated blocks: no Sequential or ModuleList with two of several layers, nor a "
             "Sequential of four layers"
         )
-        return Effective("gradient_checkpointing", True, False, none + refused)
-    return Effective("gradient_checkpointing", True, True, found + refused)
+        return EffectiveSetting("gradient_checkpointing", True, False, none + refused)
+    return EffectiveSetting("gradient_checkpointing", True, True, blocks + refused)
 
 
-def _compile(model: nn.Module, device: torch.device, shapes_alike: bool, graphs: bool) -> Effective:
+def _compile(
+    model: nn.Module, device: torch.device, shapes_alike: bool, graphs: bool
+) -> EffectiveSetting:
     _check_compiler(device)
     plain = getattr(
         type(model), _PLAIN, type(model)
@@ -136,7 +140,7 @@ def _compile(model: nn.Module, device: torch.device, shapes_alike: bool, graphs:
         else "sizes that vary become variables"
     )
     name, how = ("cuda_graphs", "; replayed as CUDA graphs") if graphs else ("compile", "")
-    return Effective(name, True, True, f"compiled at the first batch; {sizes}{how}")
+    return EffectiveSetting(name, True, True, f"compiled at the first batch; {sizes}{how}")
 
 
 def _compiled(kind: type[nn.Module], dynamic: bool | None, mode: str | None) -> type[nn.Module]:

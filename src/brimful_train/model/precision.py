@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
 
 Flag = tuple[Any, str, Any]  # where a setting of PyTorch's stands, its name, its value
 
@@ -32,10 +32,8 @@ class Precision:
     def __init__(self, name: str, device: torch.device):
         self.device = device
         chosen, reason = _fast_on(device) if name == "auto" else (name, "")
-        self.effective, why = {"fp32": _fp32, "tf32": _tf32, "bf16": _bf16, "fp16": _fp16}[chosen](
-            device
-        )
-        self.row = Effective(
+        self.effective, why = _in_force(chosen, device)
+        self.row = EffectiveSetting(
             "precision", name, self.effective, f"{reason}; {why}" if reason else why
         )
         self._scaler = torch.amp.GradScaler(device.type) if self.effective == "fp16" else None
@@ -45,10 +43,9 @@ class Precision:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """For a forward and its loss; backward and update stay outside."""
-        dtype = _AUTOCAST.get(self.effective)
-        if dtype is None:
+        if self.effective not in _AUTOCAST:
             return _NOTHING
-        return torch.autocast(self.device.type, dtype=dtype)
+        return torch.autocast(self.device.type, dtype=_AUTOCAST[self.effective])
 
     def backward(self, loss: torch.Tensor) -> None:
         """Adds the loss's gradients to those of the parameters; under fp16 they are scaled until
@@ -70,10 +67,9 @@ class Precision:
             optimizer.step()
             return
         scaler.step(optimizer)
-        found = scaler._found_inf_per_device(optimizer).values()
-        self._skipped = (
-            self._skipped + torch.stack([f.to(self.device) for f in found]).amax()
-        )  # waits for nothing
+        infinite = scaler._found_inf_per_device(optimizer).values()
+        # waits for nothing
+        self._skipped += torch.stack([flag.to(self.device) for flag in infinite]).amax()
         scaler.update()
 
     def forget(self, optimizer: Optimizer) -> None:
@@ -139,76 +135,62 @@ def _cpu_computes_bf16() -> bool:
     return any(getattr(torch.cpu, name)() for name in names if hasattr(torch.cpu, name))
 
 
-def _fp32(device: torch.device) -> tuple[str, str]:
-    if device.type == "cuda":
-        return (
-            "fp32",
-            "TF32 is off for matrix products and for convolutions (where PyTorch has it on by "
-            "default)",
-        )
-    return "fp32", "as asked"
+def _in_force(name: str, device: torch.device) -> tuple[str, str]:
+    """What `name` becomes on this device, and why."""
+    on_card = device.type == "cuda"
+    if name == "tf32" and on_card and torch.version.hip is None:
+        major, minor = torch.cuda.get_device_capability(device)
+        if major < 8:
+            why = f"TF32 needs compute capability 8.0, and the card has {major}.{minor}"
+            return "fp32", why
+    if name == "tf32" and not on_card:
+        why = f"TF32 is a format of NVIDIA's tensor cores, and the device is {device.type}"
+        return "fp32", why
+    if name == "fp16" and device.type not in ("cuda", "cpu"):
+        why = f"a scaled loss is known to work on cuda and cpu, and the device is {device.type}"
+        return "fp32", why
+    whys = {
+        "fp32": "TF32 is off for matrix products and for convolutions (where PyTorch has it on by "
+        "default)"
+        if on_card
+        else "as asked",
+        "tf32": "matrix products and convolutions of fp32 numbers are rounded to TF32; all else "
+        "is fp32",
+        "bf16": "autocast: matrix products and convolutions in bf16; parameters, gradients and "
+        "optimizer in fp32",
+        "fp16": "autocast: matrix products and convolutions in fp16, the loss scaled; parameters, "
+        "gradients and optimizer in fp32",
+    }
+    return name, whys[name] + _slow(name, device)
 
 
-def _tf32(device: torch.device) -> tuple[str, str]:
-    if device.type != "cuda":
-        return "fp32", f"TF32 is a format of NVIDIA's tensor cores, and the device is {device.type}"
-    major, minor = torch.cuda.get_device_capability(device)
-    if torch.version.hip is None and major < 8:
-        return "fp32", f"TF32 needs compute capability 8.0, and the card has {major}.{minor}"
-    return (
-        "tf32",
-        "matrix products and convolutions of fp32 numbers are rounded to TF32; all else is fp32",
-    )
+def _slow(name: str, device: torch.device) -> str:
+    """What is to be said of a precision that the device imitates."""
+    if device.type == "cpu" and name in _AUTOCAST:
+        computes = getattr(torch.ops.mkldnn, f"_is_mkldnn_{name}_supported")()
+        words = "; this CPU has no vector instructions for it, so that it is slower than fp32"
+    else:
+        imitates = name == "bf16" and device.type == "cuda"
+        computes = not imitates or torch.cuda.is_bf16_supported(including_emulation=False)
+        words = "; the card has no bf16 arithmetic of its own and imitates it, slowly"
+    return "" if computes else words
 
 
-def _bf16(device: torch.device) -> tuple[str, str]:
-    why = (
-        "autocast: matrix products and convolutions in bf16; parameters, gradients and optimizer "
-        "in fp32"
-    )
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        why += "; the card has no bf16 arithmetic of its own and imitates it, slowly"
-    if device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        why += "; this CPU has no vector instructions for it, so that it is slower than fp32"
-    return "bf16", why
-
-
-def _fp16(device: torch.device) -> tuple[str, str]:
-    why = (
-        "autocast: matrix products and convolutions in fp16, the loss scaled; parameters, "
-        "gradients and optimizer in fp32"
-    )
-    if device.type not in ("cuda", "cpu"):
-        return (
-            "fp32",
-            f"a scaled loss is known to work on cuda and cpu, and the device is {device.type}",
-        )
-    if device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
-        why += "; this CPU has no vector instructions for it, so that it is slower than fp32"
-    return "fp16", why
-
-
-def _set_tf32(on: bool) -> list[Flag]:
+def _set_tf32(on: bool | str) -> list[Flag]:
     """Sets the flags of matrix products and of convolutions; returns what they were.
 
     PyTorch has these settings twice, and refuses the older names once a script has used the newer
     ones (since 2.9).
     """
     backends: Any = torch.backends
+    name, owners = "allow_tf32", [backends.cuda.matmul, backends.cudnn]
     try:
-        before = [
-            (owner, "allow_tf32", bool(owner.allow_tf32))
-            for owner in (backends.cuda.matmul, backends.cudnn)
-        ]
+        before = [(owner, name, bool(owner.allow_tf32)) for owner in owners]
     except RuntimeError:
-        owners: list[Any] = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn]
-        before = [(owner, "fp32_precision", owner.fp32_precision) for owner in owners]
-    _put_tf32(
-        [
-            (owner, name, on if name == "allow_tf32" else "tf32" if on else "ieee")
-            for owner, name, _ in before
-        ]
-    )
+        on = "tf32" if on else "ieee"
+        name, owners = "fp32_precision", [owners[0], backends.cudnn.conv, backends.cudnn.rnn]
+        before = [(owner, name, owner.fp32_precision) for owner in owners]
+    _put_tf32([(owner, name, on) for owner in owners])
     return before
 
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
 from torch.optim._adafactor import adafactor
 
 from brimful.errors import UsageError
 from brimful.units import counted
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
 from brimful_train.config import ADAMS, OptimizerConfig, ScalingConfig
+from brimful_train.distributed.parallel import sharded_as
 from brimful_train.optim.schedules import scale
 
 _NORMALIZATION = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
@@ -29,7 +30,7 @@ def make_optimizer(
     effective_batch: int,
     scaling: ScalingConfig,
     device: torch.device,
-) -> tuple[Optimizer, list[Effective]]:
+) -> tuple[Optimizer, list[EffectiveSetting]]:
     """The optimizer of `model`'s trainable parameters, whose state is allocated, and what is in
     force.
 
@@ -55,9 +56,9 @@ def make_optimizer(
     decay_why = f"on {on}; not on {kept_out}: biases, normalization layers, one dimension"
     rows = [
         *scaled.rows,
-        Effective("weight decay", config.weight_decay, config.weight_decay, decay_why),
-        Effective("fused optimizer", None, fused, why),
-        Effective(
+        EffectiveSetting("weight decay", config.weight_decay, config.weight_decay, decay_why),
+        EffectiveSetting("fused optimizer", None, fused, why),
+        EffectiveSetting(
             "optimizer state",
             None,
             allocated_bytes,
@@ -65,7 +66,15 @@ def make_optimizer(
         ),
     ]
     if config.name == "adafactor":
-        rows.append(_adafactor_row(config))
+        why = (
+            "the step size is the schedule's learning rate, and neither 1/√step nor a parameter's "
+        )
+        why += "size changes it"
+        if config.relative_step:
+            why = "max(0.001, RMS of the parameter) × min(lr, 1/√step): lr is only the upper limit "
+            why += "of the relative step"
+        relative = config.relative_step
+        rows.append(EffectiveSetting("relative steps", relative, relative, why))
     return optimizer, rows
 
 
@@ -78,57 +87,28 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 def _build(
     config: OptimizerConfig, groups: list[dict[str, Any]], lr: float, beta2: float, fused: bool
 ) -> Optimizer:
-    kernel = {"fused": True} if fused else {}
+    shared: dict[str, Any] = {"lr": lr, "weight_decay": config.weight_decay}
+    shared |= {"fused": True} if fused else {}
     if config.name in ADAMS:
         make = AdamW if config.name == "adamw" else Adam
-        return make(
-            groups,
-            lr=lr,
-            betas=(config.beta1, beta2),
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            **kernel,
-        )
+        return make(groups, betas=(config.beta1, beta2), eps=config.eps, **shared)
     if config.name == "sgd":
-        return SGD(
-            groups,
-            lr=lr,
-            momentum=config.momentum,
-            nesterov=config.nesterov,
-            weight_decay=config.weight_decay,
-            **kernel,
-        )
-    make = Adafactor if config.relative_step else AbsoluteAdafactor
-    return make(groups, lr=lr, weight_decay=config.weight_decay)
+        return SGD(groups, momentum=config.momentum, nesterov=config.nesterov, **shared)
+    return (Adafactor if config.relative_step else AbsoluteAdafactor)(groups, **shared)
 
 
 def _fused(name: str, parameters: list[torch.Tensor], device: torch.device) -> tuple[bool, str]:
     """Whether the fused kernel can be used, and why."""
     if name == "adafactor":
         return False, "PyTorch has no fused Adafactor"
-    if device.type not in (
-        "cuda",
-        "cpu",
-        "xpu",
-        "mps",
-    ):  # torch/utils/_foreach_utils.py, less those nobody here has met
+    # torch/utils/_foreach_utils.py, less those nobody here has met
+    if device.type not in ("cuda", "cpu", "xpu", "mps"):
         return False, f"PyTorch has no fused kernel for {device.type}"
     if not all(torch.is_floating_point(p) for p in parameters):
         return False, "complex parameters have no fused kernel"
     if name == "sgd" and any(isinstance(p, DTensor) for p in parameters):
         return False, "fused SGD knows no sharded parameters (DTensor)"
     return True, "one kernel for all parameters, without memory of its own"
-
-
-def _adafactor_row(config: OptimizerConfig) -> Effective:
-    why = (
-        "max(0.001, RMS of the parameter) × min(lr, 1/√step): lr is only the upper limit of the "
-        "relative step"
-        if config.relative_step
-        else "the step size is the schedule's learning rate, and neither 1/√step nor a "
-        "parameter's size changes it"
-    )
-    return Effective("relative steps", config.relative_step, config.relative_step, why)
 
 
 def split_by_decay(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -225,24 +205,17 @@ def prepare_state(optimizer: Optimizer) -> int:
         for parameter in group["params"]:
             if not optimizer.state.get(parameter):
                 _prepare(optimizer, group, parameter)
-    tensors = [
-        t
-        for state in optimizer.state.values()
-        for t in state.values()
-        if isinstance(t, torch.Tensor)
-    ]
+    held = [value for state in optimizer.state.values() for value in state.values()]
+    tensors = [value for value in held if isinstance(value, torch.Tensor)]
     return sum((t.to_local() if isinstance(t, DTensor) else t).nbytes for t in tensors)
 
 
 def _prepare(optimizer: Optimizer, group: dict[str, Any], parameter: torch.Tensor) -> None:
     if isinstance(optimizer, SGD):
         if group["momentum"]:
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(
-                parameter, memory_format=torch.preserve_format
-            )
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return
-    if not isinstance(optimizer, (Adam, Adafactor)):
-        raise TypeError(f"the first step of {type(optimizer).__name__} is not known")
+    assert isinstance(optimizer, (Adam, Adafactor))
     gradient, parameter.grad = parameter.grad, _stand_in(parameter)
     # each of them makes its state in _init_group(group, lists that it fills...), whose lists are of
     # no use here
@@ -273,14 +246,9 @@ def load_optimizer_state(optimizer: Optimizer, state_dict: Mapping[str, Any]) ->
     for the state of another model or optimizer.
     """
     saved_groups, groups = state_dict["param_groups"], optimizer.param_groups
-    counts = (
-        [len(group["params"]) for group in saved_groups],
-        [len(group["params"]) for group in groups],
-    )
-    if counts[0] != counts[1]:
-        raise _of_another(
-            f"it has groups of {counts[0]} parameters, and this model's are of {counts[1]}"
-        )
+    before, now = ([len(group["params"]) for group in some] for some in (saved_groups, groups))
+    if before != now:
+        raise _of_another(f"it has groups of {before} parameters, and this model's are of {now}")
     for saved, group in zip(saved_groups, groups, strict=True):
         for number, parameter in zip(saved["params"], group["params"], strict=True):
             if number in state_dict["state"]:
@@ -303,9 +271,7 @@ def _load(saved: Mapping[str, Any], held: dict[str, Any]) -> None:
                 f"its {name} has the shape {tuple(value.shape)} where this one's has "
                 f"{tuple(into.shape)}"
             )
-        if isinstance(into, DTensor) and not isinstance(value, DTensor):
-            value = distribute_tensor(value.to(into.device), into.device_mesh, into.placements)
-        into.copy_(value)
+        into.copy_(sharded_as(into, value))
 
 
 def _of_another(problem: str) -> UsageError:

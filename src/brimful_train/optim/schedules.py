@@ -2,13 +2,11 @@
 changes.
 
 A step uses the samples seen at its end, so that the first one moves, and the last one is at the
-schedule's end.
-Sources: cosine, Loshchilov and Hutter 2016 (arXiv 1608.03983); warm-up, and linear scaling for SGD,
-Goyal et al. 2017 (arXiv
-1706.02677); warm-up, stable, decay, Hu et al. 2024 (arXiv 2404.06395); one-cycle, Smith and Topin
-2017 (arXiv 1708.07120, of the rate alone); square-root scaling for Adam's family, Malladi et al.
-2022 (arXiv 2205.10287); beta2 held at its half-life in samples, Marek et al. 2025 (arXiv
-2507.07101). docs/training.md has where each holds.
+schedule's end. Sources: cosine, Loshchilov and Hutter 2016 (arXiv 1608.03983); warm-up, and linear
+scaling for SGD, Goyal et al. 2017 (arXiv 1706.02677); warm-up, stable, decay, Hu et al. 2024
+(arXiv 2404.06395); one-cycle, Smith and Topin 2017 (arXiv 1708.07120, of the rate alone);
+square-root scaling for Adam's family, Malladi et al. 2022 (arXiv 2205.10287); beta2 held at its
+half-life in samples, Marek et al. 2025 (arXiv 2507.07101). docs/training.md has where each holds.
 """
 
 from __future__ import annotations
@@ -16,15 +14,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from brimful.decide.tune.learning_rate import scaled_learning_rate
 from brimful.errors import UsageError
-from brimful_train.checking import Effective
-from brimful_train.config import ScalingConfig, ScheduleConfig
+from brimful.values import EffectiveSetting
+from brimful_train.config import ADAMS, ScalingConfig, ScheduleConfig
 
-_STANDS_FOR = {
-    "linear": "sgd",
-    "sqrt": "adam",
-}  # an optimizer for which decide/tune/learning_rate.py has that rule
+_PAPERS = {"linear": "arXiv 1706.02677", "square root": "arXiv 2205.10287"}
 
 
 class Schedule:
@@ -64,61 +58,49 @@ class Schedule:
             )
 
     def _warm_up(self, samples_per_epoch: float) -> float:
-        if self.config.warmup_epochs is not None:
-            return self.config.warmup_epochs * samples_per_epoch
-        if self.config.warmup_samples is not None:
-            return float(self.config.warmup_samples)
-        return (
-            self.config.rise_share * self.total_samples if self.config.kind == "one_cycle" else 0.0
-        )
+        config = self.config
+        if config.warmup_epochs is not None:
+            return config.warmup_epochs * samples_per_epoch
+        rise = config.rise_share * self.total_samples if config.kind == "one_cycle" else 0.0
+        return rise if config.warmup_samples is None else float(config.warmup_samples)
 
     def lr(self, samples_seen: float) -> float:
         """The learning rate of the step at whose end `samples_seen` samples have been trained on,
         over all ranks.
         """
-        if samples_seen < 0:
-            raise ValueError(f"{samples_seen} samples seen")
-        rate = (
-            self._rising(samples_seen)
-            if samples_seen < self.warmup_samples
-            else self._after(samples_seen)
-        )
-        return min(
-            self.peak_lr, max(self.config.floor_lr, rate)
-        )  # rounding may step over either by one unit
+        rises = samples_seen < self.warmup_samples
+        rate = self._rising(samples_seen) if rises else self._after(samples_seen)
+        # rounding may step over either by one unit
+        return min(self.peak_lr, max(self.config.floor_lr, rate))
 
-    def _rising(self, seen: float) -> float:
-        share = seen / self.warmup_samples
+    def _rising(self, samples: float) -> float:
+        share = samples / self.warmup_samples
         if self.config.kind == "one_cycle":
             start_lr = max(self.config.floor_lr, self.config.start_share * self.peak_lr)
             return _cosine(start_lr, self.peak_lr, share)
         return self.peak_lr * share
 
-    def _after(self, seen: float) -> float:
+    def _after(self, samples: float) -> float:
         floor_lr, left = self.config.floor_lr, self.total_samples - self.warmup_samples
         if self.config.kind == "constant" or left <= 0:
             return self.peak_lr
-        if (
-            self.config.kind == "step"
-        ):  # the last update of a stretch still has its learning rate, as with PyTorch's StepLR
-            return self.peak_lr * self.config.decay_factor ** max(
-                0, math.ceil(seen / self.step_samples - 1e-9) - 1
-            )
+        if self.config.kind == "step":
+            # the last update of a stretch still has its learning rate, as with PyTorch's StepLR
+            falls = max(0, math.ceil(samples / self.step_samples - 1e-9) - 1)
+            return self.peak_lr * self.config.decay_factor**falls
         if self.config.kind == "wsd":
-            share = (seen - (self.total_samples - self.decay_samples)) / self.decay_samples
+            share = (samples - (self.total_samples - self.decay_samples)) / self.decay_samples
             return self.peak_lr + (floor_lr - self.peak_lr) * min(1.0, max(0.0, share))
-        return _cosine(self.peak_lr, floor_lr, min(1.0, (seen - self.warmup_samples) / left))
+        return _cosine(self.peak_lr, floor_lr, min(1.0, (samples - self.warmup_samples) / left))
 
-    def rows(self) -> list[Effective]:
+    def rows(self) -> list[EffectiveSetting]:
         """The schedule, and its warm-up in samples."""
         config = self.config
-        shape = (
-            f"in samples seen, to {self.total_samples:,.0f}; peak {self.peak_lr:g}, floor "
-            f"{config.floor_lr:g}"
-        )
+        shape = f"in samples seen, to {self.total_samples:,.0f}; "
+        shape += f"peak {self.peak_lr:g}, floor {config.floor_lr:g}"
         if config.kind == "step":
             shape += f"; × {config.decay_factor:g} each {self.step_samples:,.0f} samples"
-        rows = [Effective("schedule", config.kind, config.kind, shape)]
+        rows = [EffectiveSetting("schedule", config.kind, config.kind, shape)]
         asked = config.warmup_epochs if config.warmup_epochs is not None else config.warmup_samples
         if self.warmup_samples:
             unit = "epochs" if config.warmup_epochs is not None else "samples"
@@ -132,7 +114,7 @@ class Schedule:
                     f"; the training ends before it, at {self.lr(self.total_samples):.3g} of "
                     f"{self.peak_lr:.3g}"
                 )
-            rows.append(Effective("warm-up samples", asked, round(self.warmup_samples), why))
+            rows.append(EffectiveSetting("warm-up samples", asked, round(self.warmup_samples), why))
         return rows
 
 
@@ -147,20 +129,20 @@ class Scaled:
 
     lr: float
     beta2: float
-    rows: tuple[Effective, ...]
+    rows: tuple[EffectiveSetting, ...]
 
 
 def scale(
     optimizer: str, lr: float, beta2: float, config: ScalingConfig, effective_batch: int
 ) -> Scaled:
     """The learning rate and beta2 of `optimizer` at `effective_batch` samples an update."""
-    scaled_lr, lr_why = _scale_lr(optimizer, lr, config, effective_batch)
-    rows = [Effective("learning rate", lr, scaled_lr, lr_why)]
-    if optimizer not in ("adam", "adamw"):
-        return Scaled(scaled_lr, beta2, tuple(rows))
-    scaled_beta2, beta2_why = _scale_beta2(beta2, config, effective_batch)
-    rows.append(Effective("beta2", beta2, scaled_beta2, beta2_why))
-    return Scaled(scaled_lr, scaled_beta2, tuple(rows))
+    scaled_lr, why = _scale_lr(optimizer, lr, config, effective_batch)
+    rows = [EffectiveSetting("learning rate", lr, scaled_lr, why)]
+    if optimizer in ADAMS:
+        before = beta2
+        beta2, why = _scale_beta2(before, config, effective_batch)
+        rows.append(EffectiveSetting("beta2", before, beta2, why))
+    return Scaled(scaled_lr, beta2, tuple(rows))
 
 
 def _scale_lr(optimizer: str, lr: float, config: ScalingConfig, batch: int) -> tuple[float, str]:
@@ -169,20 +151,15 @@ def _scale_lr(optimizer: str, lr: float, config: ScalingConfig, batch: int) -> t
         return lr, f"as given: there is no scaling rule, and the effective batch is {batch:,}"
     if batch == reference:
         return lr, f"as given: the effective batch is the reference batch, {batch:,}"
-    scaled = scaled_learning_rate(lr, reference, batch, _STANDS_FOR.get(config.rule, optimizer))
-    if scaled is None:
-        raise UsageError(
-            f"config.scaling.rule = {config.rule!r}: no rule is known for {optimizer}",
-            suggestion="Choose linear, sqrt or none.",
-        )
-    value, rule = scaled
-    why = f"{rule} rule from batch {reference:,} to {batch:,} ({_paper(rule)})"
-    usual = scaled_learning_rate(lr, reference, batch, optimizer)
-    if usual is not None and usual[1] != rule:
-        why += f"; for {optimizer} the {usual[1]} rule is the one with grounds ({_paper(usual[1])})"
+    usual = "linear" if optimizer == "sgd" else "square root"
+    rule = {"linear": "linear", "sqrt": "square root", "auto": usual}[config.rule]
+    ratio = batch / reference
+    why = f"{rule} rule from batch {reference:,} to {batch:,} ({_PAPERS[rule]})"
+    if rule != usual:
+        why += f"; for {optimizer} the {usual} rule is the one with grounds ({_PAPERS[usual]})"
     elif optimizer == "adafactor":
         why += "; by analogy: the paper treats RMSprop and Adam"
-    return value, why
+    return lr * (ratio if rule == "linear" else math.sqrt(ratio)), why
 
 
 def _scale_beta2(beta2: float, config: ScalingConfig, batch: int) -> tuple[float, str]:
@@ -193,12 +170,5 @@ def _scale_beta2(beta2: float, config: ScalingConfig, batch: int) -> tuple[float
         return beta2, "as given: config.scaling.hold_beta2 is off"
     if batch == reference:
         return beta2, f"as given: the effective batch is the reference batch, {batch:,}"
-    why = (
-        f"half-life held in samples from batch {reference:,} to {batch:,}: beta2 ** (batch / "
-        "reference) (arXiv 2507.07101)"
-    )
-    return beta2 ** (batch / reference), why
-
-
-def _paper(rule: str) -> str:
-    return "arXiv 1706.02677" if rule == "linear" else "arXiv 2205.10287"
+    why = f"half-life held in samples from batch {reference:,} to {batch:,}: "
+    return beta2 ** (batch / reference), f"{why}beta2 ** (batch / reference) (arXiv 2507.07101)"

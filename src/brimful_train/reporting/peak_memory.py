@@ -8,8 +8,11 @@ to its end.
 from __future__ import annotations
 
 import contextlib
+import re
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,9 +20,8 @@ import torch
 
 from brimful.errors import DoesNotFit
 from brimful.units import format_bytes, parse_budget
+from brimful.values import EffectiveSetting
 from brimful_inside import script
-from brimful_inside.probe.memory.host_memory import high_water_mark_bytes, reset_high_water_mark
-from brimful_train.checking import Effective
 
 TRAIN, EVAL = "train", "eval"
 
@@ -53,22 +55,17 @@ class Peaks:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[Peak]:
-        """A stretch with a peak of its own. `.cached = True` on what it gives says that its work
-        was cached.
-        """
+        """A stretch with its own peak; `.cached = True` on it says that its work was cached."""
         visit = Peak()
         self._fold()
         self._open.append(name)
         self._meter.reset()
         try:
-            # A probe around this process learns of the phases that it cannot see.
-            with (
-                script.phase(name)
-                if name not in (TRAIN, EVAL)
-                else contextlib.nullcontext() as noted
-            ):
+            if name in (TRAIN, EVAL):  # which a probe around this process sees for itself
                 yield visit
-                if noted is not None:
+            else:
+                with script.phase(name) as noted:
+                    yield visit
                     noted.cached = visit.cached
         finally:
             self._fold(visit.cached)
@@ -113,16 +110,21 @@ class _HostMeter:
     """This process's resident memory, without its workers'."""
 
     def reset(self) -> None:
-        reset_high_water_mark()
+        """proc(5): writing 5 to clear_refs resets VmHWM to what is resident now."""
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
 
     def peak(self) -> Peak:
-        return Peak(host_bytes=high_water_mark_bytes())
+        """VmHWM, or where a kernel has none (some sandboxes) what getrusage(2) knows."""
+        mark = re.search(r"^VmHWM:\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return Peak(host_bytes=(usage.ru_maxrss if mark is None else int(mark[1])) * 1024)
 
     def now_bytes(self) -> int:
         return psutil.Process().memory_info().rss
 
 
-def limit_memory(budget: str, device: torch.device) -> Effective:
+def limit_memory(budget: str, device: torch.device) -> EffectiveSetting:
     """Holds this process to a budget, beyond which allocations fail as out of memory. Returns what
     is in force.
     """
@@ -131,25 +133,21 @@ def limit_memory(budget: str, device: torch.device) -> Effective:
         wanted = parse_budget(budget, free)
         torch.cuda.set_per_process_memory_fraction(min(1.0, wanted / total), device)
         why = f"of {format_bytes(total)} on {device}, by PyTorch's allocator"
-        return Effective("memory_budget", budget, format_bytes(min(wanted, total)), why)
+        return EffectiveSetting("memory_budget", budget, format_bytes(min(wanted, total)), why)
     if device.type != "cpu":
-        return Effective("memory_budget", budget, None, f"PyTorch has no limit for {device.type}")
+        return EffectiveSetting(
+            "memory_budget", budget, None, f"PyTorch has no limit for {device.type}"
+        )
     return _limit_host_memory(budget)
 
 
-def _limit_host_memory(budget: str) -> Effective:
-    try:
-        import resource
-    except ImportError:
-        return Effective("memory_budget", budget, None, "this system has no limit for one process")
-    free = psutil.virtual_memory().available
-    wanted = parse_budget(budget, free)
+def _limit_host_memory(budget: str) -> EffectiveSetting:
+    wanted = parse_budget(budget, psutil.virtual_memory().available)
     memory = psutil.Process().memory_full_info()
     if wanted <= memory.uss:
         raise DoesNotFit(
             f"config.memory_budget = {budget!r} is {format_bytes(wanted)}, and this process "
-            f"holds {format_bytes(memory.uss)} "
-            "before the training begins",
+            f"holds {format_bytes(memory.uss)} before the training begins",
             "PyTorch itself, what the script imports and the data take as much.",
             "Raise it.",
         )
@@ -159,15 +157,8 @@ def _limit_host_memory(budget: str) -> Effective:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = wanted + untouched
     if hard != resource.RLIM_INFINITY and limit > hard:
-        return Effective(
-            "memory_budget",
-            budget,
-            format_bytes(max(0, hard - untouched)),
-            "the system's own limit is lower",
-        )
+        left = format_bytes(max(0, hard - untouched))
+        return EffectiveSetting("memory_budget", budget, left, "the system's own limit is lower")
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    why = (
-        "what this process allocates on the host (RLIMIT_DATA); the libraries that it loads come "
-        "on top"
-    )
-    return Effective("memory_budget", budget, format_bytes(wanted), why)
+    why = "what this process allocates on the host (RLIMIT_DATA), without the libraries it loads"
+    return EffectiveSetting("memory_budget", budget, format_bytes(wanted), why)

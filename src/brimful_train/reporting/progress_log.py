@@ -22,14 +22,13 @@ from typing import Any, TextIO
 
 from brimful.errors import DiskFull, UsageError
 from brimful.units import counted, format_bytes, format_duration, format_rate
-from brimful.values import Diagnostic
+from brimful.values import Diagnostic, EffectiveSetting
 from brimful_inside.script import is_imaginary, report_loss
-from brimful_train.checking import Effective
 from brimful_train.reporting.peak_memory import TRAIN, Peaks
 
 
 class Log:
-    """`folder` is the training's own; `writes` whether this process is the one that writes there."""
+    """`folder` is the training's own; `writes`: whether this process writes there."""
 
     def __init__(self, folder: Path, writes: bool, tensorboard: bool, stream: TextIO | None = None):
         self._stream = stream
@@ -50,9 +49,8 @@ class Log:
             self._show(text)
 
     def _show(self, text: str) -> None:
-        with _on_full_disk(
-            lambda: None
-        ):  # the terminal may be a file there, and what it holds back it writes later
+        # the terminal may be a file there, and what it holds back it writes later
+        with _on_full_disk(lambda: None):
             print(text, file=self._stream or sys.stderr, flush=True)
 
     @contextlib.contextmanager
@@ -88,11 +86,11 @@ class Log:
                     self._board.add_scalar(name, value, step)
 
     def _end_board(self) -> None:
-        """TensorBoard's writer takes nothing more after an error: log.jsonl has the same numbers."""
+        """TensorBoard's writer takes nothing after an error: log.jsonl has the same numbers."""
         self._board = None
         self._show("The disk is full: TensorBoard's files end here. The training goes on.")
 
-    def settings(self, rows: Iterable[Effective]) -> None:
+    def settings(self, rows: Iterable[EffectiveSetting]) -> None:
         """Requested and effective side by side, with the reason."""
         rows = list(rows)
         for line in settings_table(rows):
@@ -101,10 +99,10 @@ class Log:
 
     def warnings(self, warnings: Iterable[Diagnostic]) -> None:
         """What was given and is kept, though it is more than there is room for."""
-        for one in warnings:
-            because = one.explanation[:1].upper() + one.explanation[1:]
-            self.line(f"Warning: {one.problem}. {because}. To avoid it: {one.suggestion}.")
-            self.event("warning", **dataclasses.asdict(one))
+        for warning in warnings:
+            because = warning.explanation[:1].upper() + warning.explanation[1:]
+            self.line(f"Warning: {warning.problem}. {because}. To avoid it: {warning.suggestion}.")
+            self.event("warning", **dataclasses.asdict(warning))
 
     def close(self) -> None:
         with _on_full_disk(self._end_board):
@@ -148,18 +146,15 @@ class ProgressLog:
         measures = {} if is_imaginary() else measures
         passed, trained = max(now.at_s - self._begun.at_s, 1e-9), now.epochs - self._begun.epochs
         rate = (now.samples - self.last.samples) / max(now.at_s - self.last.at_s, 1e-9)
-        left = (
-            passed / trained * (self._epochs - now.epochs)
-            if trained > 0 and self._epochs is not None
-            else None
-        )
+        times = format_duration(passed)
+        if trained > 0 and self._epochs is not None:
+            left = passed / trained * (self._epochs - now.epochs)
+            times += f", {format_duration(left)} left"
         shown = f"loss {loss:.4g}" if loss is not None else f"loss – ({_why_no_loss()})"
         named = "".join(f"  eval {name} {value:.4g}" for name, value in measures.items())
         self._log.line(
             f"epoch {now.epochs:.4g}  step {now.updates:,}  {shown}{named}  lr {lr:.3g}  "
-            f"{format_rate(rate)}  "
-            f"memory {self._memory()}  "
-            f"{format_duration(passed)}{f', {format_duration(left)} left' if left is not None else ''}"
+            f"{format_rate(rate)}  memory {self._memory()}  {times}"
         )
         scalars = {
             "loss": loss,
@@ -200,7 +195,7 @@ def _on_full_disk(then: Callable[[], None]) -> Iterator[None]:
         then()
 
 
-def settings_table(rows: Iterable[Effective]) -> list[str]:
+def settings_table(rows: Iterable[EffectiveSetting]) -> list[str]:
     """Lines: requested and effective side by side, with the reason."""
     cells = [("setting", "requested", "effective", "why")]
     cells += [

@@ -85,10 +85,10 @@ def _gib(value: int | None) -> float | None:
     return None if value is None else value / GIB
 
 
-def peaks_of_all_ranks(own: dict[str, Peak], ranks: Ranks) -> dict[str, Peak]:
+def peaks_of_all_ranks(here: dict[str, Peak], ranks: Ranks) -> dict[str, Peak]:
     """The largest of any rank, phase by phase. All ranks take part."""
     merged: dict[str, Peak] = {}
-    for peaks in ranks.gather({name: vars(peak) for name, peak in own.items()}):
+    for peaks in ranks.gather({name: vars(peak) for name, peak in here.items()}):
         for name, values in peaks.items():
             merged.setdefault(name, Peak(**values)).larger(Peak(**values))
     return merged

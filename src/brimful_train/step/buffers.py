@@ -7,105 +7,55 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from brimful_inside.script import is_imaginary
-
 
 class Buffers:
-    """Copies of the buffers as they were at the start of a step.
-
-    A buffer that no step changes (a mask, a table of positions) is copied once: version counters
-    show it. Batch normalization
-    raises none (seen in torch 2.13): the running statistics of PyTorch's layers are copied each
-    time, and so is any other buffer that the first step is seen to have changed without a new
-    version. `always` copies all each time, for models whose forward is replayed from a CUDA graph,
-    which raises none either.
+    """Copies of the buffers as they were at the start of a step, all of them: a version counter
+    does not show each change (batch normalization and replayed CUDA graphs raise none, seen in
+    torch 2.13).
     """
 
-    def __init__(self, module: nn.Module, always: bool = False):
-        owners = [
-            (owner, name) for owner in module.modules() for name in owner._buffers
-        ]  # some may be None now, and not later
-        self._slots = [
-            _Slot(owner._buffers, name, always or isinstance(owner, nn.modules.batchnorm._NormBase))
-            for owner, name in owners
+    def __init__(self, module: nn.Module):
+        # some may be None now, and not later
+        self._places = [
+            (owner._buffers, name) for owner in module.modules() for name in owner._buffers
         ]
-        self._steps = 0
+        self._held: list[torch.Tensor | None] = []
+        self._copies: list[torch.Tensor | None] = [None] * len(self._places)
+        self.take()
 
     def take(self) -> None:
-        self._steps += 1
-        if self._steps == 2 and not is_imaginary():  # whose buffers have no values to compare
-            for slot in self._slots:
-                slot.find_change_without_version()
-        pairs = [slot.pair() for slot in self._slots if slot.may_have_changed()]
-        if pairs:
-            with torch.no_grad():
-                torch._foreach_copy_([copy for copy, _ in pairs], [tensor for _, tensor in pairs])
+        self._held = [buffers.get(name) for buffers, name in self._places]
+        for number, (tensor, copy) in enumerate(zip(self._held, self._copies, strict=True)):
+            # a table may have grown since
+            if tensor is not None and (copy is None or _kind(copy) != _kind(tensor)):
+                self._copies[number] = torch.empty_like(tensor)
+        tensors, copies = self._pairs()
+        _copy(copies, tensors)
 
     def put_back(self) -> None:
-        pairs = [slot.pair() for slot in self._slots if slot.tensor is not None]
-        if pairs:
-            with torch.no_grad():
-                torch._foreach_copy_([tensor for _, tensor in pairs], [copy for copy, _ in pairs])
-        for slot in self._slots:
-            slot.put_in_its_place()
+        _copy(*self._pairs())
+        for (buffers, name), tensor in zip(self._places, self._held, strict=True):
+            buffers[name] = tensor
+
+    def _pairs(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        pairs = zip(self._held, self._copies, strict=True)
+        both = [(held, copy) for held, copy in pairs if held is not None and copy is not None]
+        return [held for held, _ in both], [copy for _, copy in both]
 
 
-class _Slot:
-    """A buffer's place in its module, what was in it at the start of the step, and a copy of that."""
+@torch.no_grad()
+def _copy(into: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
+    if into:
+        torch._foreach_copy_(into, tensors)
 
-    __slots__ = ("_always", "_copy", "_holder", "_name", "_version", "tensor")
 
-    def __init__(self, holder: dict[str, torch.Tensor | None], name: str, always: bool):
-        self._holder, self._name, self._always = holder, name, always
-        self.tensor = holder[name]
-        self._version = -1
-        self._make_room()
-
-    def may_have_changed(self) -> bool:
-        """Since it was copied last. What is there now is what will be copied."""
-        tensor = self._holder.get(self._name)
-        if tensor is not self.tensor:
-            self.tensor = tensor
-        elif tensor is None or (not self._always and tensor._version == self._version):
-            return False
-        if tensor is None:
-            return False
-        self._version = tensor._version
-        copy = self._copy
-        if (
-            copy is None
-            or copy.shape != tensor.shape
-            or copy.dtype != tensor.dtype
-            or copy.device != tensor.device
-        ):
-            self._make_room()  # a table that grew
-        return True
-
-    def pair(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The copy, and what it is a copy of."""
-        assert self._copy is not None and self.tensor is not None
-        return self._copy, self.tensor
-
-    def put_in_its_place(self) -> None:
-        self._holder[self._name] = self.tensor
-        self._version = -1 if self.tensor is None else self.tensor._version
-
-    def find_change_without_version(self) -> None:
-        tensor, copy = self._holder.get(self._name), self._copy
-        if tensor is None or copy is None or tensor is not self.tensor:
-            return
-        if tensor._version == self._version and not torch.equal(tensor, copy):
-            self._always = True
-
-    def _make_room(self) -> None:
-        self._copy = None if self.tensor is None else torch.empty_like(self.tensor)
+def _kind(tensor: torch.Tensor) -> tuple:
+    return tensor.shape, tensor.dtype, tensor.device
 
 
 def running_statistics(module: nn.Module) -> list[torch.Tensor]:
     """Of normalization layers: averages that are as worthless as weights once a NaN is in them."""
-    layers = [
-        layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)
-    ]
+    layers = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
     return [buffer for layer in layers for buffer in layer.buffers() if buffer.is_floating_point()]
 
 
@@ -114,8 +64,8 @@ def layers_that_depend_on_the_cut(module: nn.Module) -> list[str]:
     together, or in which order.
     """
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-    found = []
-    for name, layer in module.named_modules():
-        if isinstance(layer, kinds) and layer.training and getattr(layer, "p", 1) > 0:
-            found.append(f"{name or 'the model itself'} ({type(layer).__name__})")
-    return found
+    return [
+        f"{name or 'the model itself'} ({type(layer).__name__})"
+        for name, layer in module.named_modules()
+        if isinstance(layer, kinds) and layer.training and getattr(layer, "p", 1) > 0
+    ]

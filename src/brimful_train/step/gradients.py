@@ -37,25 +37,21 @@ class GradientSum:
         self._ranks = ranks
         self._groups: list[Parameters] = []
         self._large: Parameters = []
-        self._flat: dict[
-            tuple, list[torch.Tensor]
-        ] = {}  # by type and device: buckets that are used again and again
+        # by type and device: buckets that are used again and again
+        self._flat: dict[tuple, list[torch.Tensor]] = {}
         if ranks.size > 1:
             self._large = [p for p in self._parameters if p.nbytes > BUCKET_BYTES]
             self._groups = list(_grouped([p for p in self._parameters if p.nbytes <= BUCKET_BYTES]))
             for kind, groups in itertools.groupby(self._groups, _kind):
                 lengths = [sum(p.numel() for p in group) for group in groups]
-                flats = [
-                    torch.zeros(max(lengths), dtype=kind[0], device=kind[1])
-                    for _ in lengths[:BUCKETS_AT_ONCE]
-                ]
-                self._flat[kind] = flats
+                buckets = min(len(lengths), BUCKETS_AT_ONCE)
+                flat = torch.zeros(buckets, max(lengths), dtype=kind[0], device=kind[1])
+                self._flat[kind] = list(flat)
             # one that failed before (loading a checkpoint, allocating this) is not waited for below
             ranks.confirm()
             for flats in self._flat.values():
-                dist.all_reduce(
-                    flats[0]
-                )  # what the backend allocates for itself at first use, it allocates now
+                # what the backend allocates for itself at first use, it allocates now
+                dist.all_reduce(flats[0])
 
     def present(self) -> int:
         """A checksum of which parameters have a gradient, by which ranks see whether they agree."""
@@ -72,17 +68,9 @@ class GradientSum:
         """Parameters without a gradient here and with one on another rank: this rank's part was
         empty, or went another way.
         """
-        wanted = [
-            any(flags)
-            for flags in zip(
-                *self._ranks.gather([p.grad is not None for p in self._parameters]), strict=True
-            )
-        ]
-        return [
-            p
-            for p, needed in zip(self._parameters, wanted, strict=True)
-            if needed and p.grad is None
-        ]
+        present = self._ranks.gather([p.grad is not None for p in self._parameters])
+        pairs = zip(self._parameters, zip(*present, strict=True), strict=True)
+        return [p for p, anywhere in pairs if any(anywhere) and p.grad is None]
 
     def reduce(self, sums: torch.Tensor) -> None:
         """All ranks' gradients added up in place, and `sums` (loss and count) with them. All have
@@ -98,9 +86,8 @@ class GradientSum:
             gradients = [p.grad for p in group if p.grad is not None]
             if not gradients:
                 continue
-            while len(under_way) >= len(
-                self._flat[_kind(group)]
-            ):  # the bucket that comes next must be free again
+            # the bucket that comes next must be free again
+            while len(under_way) >= len(self._flat[_kind(group)]):
                 _finish(*under_way.popleft())
             lengths = [gradient.numel() for gradient in gradients]
             filled = next(buckets[_kind(group)])[: sum(lengths)]
@@ -111,8 +98,8 @@ class GradientSum:
             under_way.append((dist.all_reduce(filled, async_op=True), gradients, views))
         while under_way:
             _finish(*under_way.popleft())
-        for one in work:
-            one.wait()
+        for reduction in work:
+            reduction.wait()
 
 
 def _finish(work: Any, gradients: list[torch.Tensor], views: list[torch.Tensor]) -> None:
@@ -156,9 +143,8 @@ def clip(parameters: Sequence[torch.Tensor], max_norm: float) -> torch.Tensor:
     the norm before.
 
     Waits for no device. Of sharded gradients it is the norm over all ranks, and each must call. A
-    norm that is infinite or NaN
-    leaves gradients of NaN: under fp16 the scaler skips that step, else the check of the loss finds
-    it.
+    norm that is infinite or NaN leaves gradients of NaN: under fp16 the scaler skips that step,
+    else the check of the loss finds it.
     """
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm

@@ -18,7 +18,7 @@ from brimful_train.task import Sum
 INDICES_NAMED = 8  # of the batch, in the error
 
 
-class Facts(NamedTuple):
+class UpdateFacts(NamedTuple):
     """What is known of one update, for the error about it."""
 
     step: int
@@ -27,18 +27,16 @@ class Facts(NamedTuple):
     indices: numpy.ndarray  # of its samples, over all ranks
 
     def error(self, what: str) -> TrainingDiverged:
-        named = ", ".join(str(index) for index in self.indices[:INDICES_NAMED].tolist())
+        named = ", ".join(map(str, self.indices[:INDICES_NAMED].tolist()))
         more = len(self.indices) - INDICES_NAMED
         named += f" and {more:,} more" if more > 0 else ""
         return TrainingDiverged(
             f"{what} in step {self.step:,}, after {self.samples_seen:,} samples, at learning "
-            f"rate {self.lr:.4g}; "
-            f"its batch: samples {named}",
+            f"rate {self.lr:.4g}; its batch: samples {named}",
             "Weights that follow from it are of no use and are not saved; what checkpoints there "
             "are were written before.",
             "Look at these samples; try a lower learning rate, clipping (config.clip_norm) or "
-            "bf16 in place of fp16. "
-            "config.on_nan skip leaves such updates out and counts them.",
+            "bf16 in place of fp16. config.on_nan = skip leaves such updates out and counts them.",
         )
 
 
@@ -79,23 +77,20 @@ class Finite:
     def __init__(self, on_nan: str, device: torch.device):
         self.skips = on_nan == "skip"
         self._at_once = self.skips or device.type == "cpu"
-        self._pending: Facts | None = None
+        self._pending: UpdateFacts | None = None
         if not self._at_once:
             self._flag = torch.zeros((), dtype=torch.bool, pin_memory=True)
             self._arrived = getattr(torch, device.type).Event()
 
-    def allows(self, loss: torch.Tensor, norm: torch.Tensor | None, facts: Facts) -> bool:
+    def allows(self, loss: torch.Tensor, norm: torch.Tensor | None, facts: UpdateFacts) -> bool:
         """Whether the update is to be made. Raises TrainingDiverged under "stop"."""
         if self._at_once:
             if math.isfinite(float(loss)) and (norm is None or math.isfinite(norm.item())):
                 return True
             if self.skips:
                 return False
-            raise facts.error(
-                "The loss became NaN or infinite"
-                if not math.isfinite(float(loss))
-                else "The gradients did"
-            )
+            what = "The gradients" if math.isfinite(float(loss)) else "The loss"
+            raise facts.error(f"{what} became NaN or infinite")
         self.settle()
         values = loss if norm is None else loss + norm
         self._flag.copy_(~torch.isfinite(values), non_blocking=True)

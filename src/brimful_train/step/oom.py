@@ -17,7 +17,7 @@ import torch
 from brimful.errors import BrimfulError, DoesNotFit, UsageError
 from brimful_inside.simulator.oom_patterns import match_oom
 from brimful_train.batching import Split
-from brimful_train.data.batch_errors import dead_worker
+from brimful_train.data.batch_errors import dead_worker, first_line, type_name
 from brimful_train.data.pipeline import StepData
 from brimful_train.distributed.ranks import GIVES_UP, Ranks, Vote
 from brimful_train.oom_limits import Restart
@@ -52,17 +52,10 @@ def attempt(work: Callable[[], T]) -> T | Missing:
         dead = dead_worker(error)
         if dead is not None:
             raise dead from error
-        kind = type(error)
-        name = (
-            kind.__qualname__
-            if kind.__module__ == "builtins"
-            else f"{kind.__module__}.{kind.__qualname__}"
-        )
-        pattern = match_oom(name, str(error))
+        pattern = match_oom(type_name(error), str(error))
         if pattern is None:
             raise
-        lines = str(error).strip().splitlines()
-        missing = Missing(pattern.name, lines[0] if lines else kind.__name__)
+        missing = Missing(pattern.name, first_line(str(error)) or type(error).__name__)
     return missing  # outside of `except`: the traceback, its frames and their tensors are gone
 
 
@@ -72,9 +65,8 @@ def free_what_is_cached(device: torch.device) -> None:
     if device.type != "cpu":
         getattr(torch, device.type).empty_cache()
     elif sys.platform.startswith("linux"):
-        with contextlib.suppress(
-            OSError, AttributeError
-        ):  # glibc keeps freed blocks; other C libraries have no such call
+        # glibc keeps freed blocks; other C libraries have no such call
+        with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -98,17 +90,11 @@ class SamplesAtOnce:
         self.split = split
         # whether other ranks wait in a collective for what runs, where there is a `restart`
         self.communicates = True
-        self._task, self._ranks, self._say, self._restart, self._use = (
-            task,
-            ranks,
-            say,
-            restart,
-            use,
-        )
+        self._task, self._ranks, self._say = task, ranks, say
+        self._restart, self._use = restart, use
         self._running = (0, 0)  # samples of the micro-batch that runs, and of the piece of it
-        self._spare: Batch = (
-            None  # one sample, for a rank of a sharded model that has none in a step
-        )
+        # one sample, for a rank of a sharded model that has none in a step
+        self._spare: Batch = None
 
     def load(self, data: StepData, part: int, start: int, stop: int) -> Batch:
         self._running = (data.parts[part], stop - start)
@@ -147,9 +133,7 @@ class SamplesAtOnce:
             self._ranks.announce(GIVES_UP)
             raise does_not_fit(missing.message, self._use)
         if self._restart is not None and self.communicates:
-            self._restart.smaller(
-                smaller.limit, missing.pattern, evaluation=self._use == "evaluation"
-            )
+            self._restart.smaller(smaller.limit, missing.pattern, self._use)
         self.split = smaller
         rank = f" on rank {self._ranks.rank}" if self._ranks.size > 1 else ""
         at_once = f"{smaller.piece(of):,} in place of {failed:,} samples at once"

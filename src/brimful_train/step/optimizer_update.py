@@ -19,9 +19,8 @@ from brimful.errors import DoesNotFit
 from brimful_train.step.gradients import in_groups, local
 from brimful_train.step.oom import Missing, attempt, free_what_is_cached
 
-COPIED_AT_ONCE_BYTES = (
-    64 * 2**20
-)  # assumed: small beside what a forward pass needs, and that is free during the update
+# Assumed: small beside what a forward pass needs, and that is free during the update.
+COPIED_AT_ONCE_BYTES = 64 * 2**20
 
 
 @dataclass
@@ -35,16 +34,14 @@ class _Piece:
         return [p for p in self.parameters if p.grad is not None]
 
     def halves(self) -> list[_Piece]:
+        """Both, or of a single parameter the piece itself."""
         middle = len(self.parameters) // 2
-        return [
-            _Piece(self.group, self.parameters[:middle]),
-            _Piece(self.group, self.parameters[middle:]),
-        ]
+        halves = (self.parameters[:middle], self.parameters[middle:])
+        return [_Piece(self.group, half) for half in halves if half]
 
 
 class Update(Optimizer):
-    """Wraps an optimizer (as ZeroRedundancyOptimizer does): its groups and its state are the
-    wrapped one's own.
+    """Wraps an optimizer (as ZeroRedundancyOptimizer does), and has its groups and its state.
 
     `on_missing` is called with each failure that was survived. `step` raises DoesNotFit when a
     single parameter cannot be updated; others may have been by then, so that the last checkpoint is
@@ -63,40 +60,34 @@ class Update(Optimizer):
         self._fused = all(group.get("fused") for group in inner.param_groups)
         # This object's own step calls hooks and profiler once; each call of the wrapped one would
         # call them again.
-        step = type(inner).step
-        self._raw_step = (
-            getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
-        )
+        step: Any = type(inner).step
+        self._raw_step = step.__wrapped__ if getattr(step, "hooked", False) else step
         self._step_supports_amp_scaling = getattr(inner, "_step_supports_amp_scaling", False)
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         if hasattr(self, "found_inf"):  # a GradScaler leaves it to a fused kernel to skip the step
-            self.inner.found_inf, self.inner.grad_scale = self.found_inf, self.grad_scale  # type: ignore[attr-defined]
+            for name in ("found_inf", "grad_scale"):
+                setattr(self.inner, name, getattr(self, name))
         try:
-            if self._fused:
-                for piece in self._pieces:
-                    self._fused_piece(piece)
-            else:
-                for piece in self._copied_pieces():
-                    self._undoing(piece)
+            for piece in self._pieces if self._fused else self._copied_pieces():
+                self._survive(piece, self._try_fused if self._fused else self._try_copied)
         finally:
             if hasattr(self.inner, "found_inf"):
                 del self.inner.found_inf, self.inner.grad_scale  # type: ignore[attr-defined]
 
-    def _fused_piece(self, piece: _Piece) -> None:
-        """One call of a fused kernel; in halves where memory is missing even after all that is
-        cached was given back.
-        """
-        missing = self._try_fused(piece)
+    def _survive(
+        self, piece: _Piece, tried: Callable[[_Piece], Missing | None], last: bool = False
+    ) -> None:
+        """One call; where memory is missing in halves, after all that is cached was given back."""
+        missing = tried(piece)
         if missing is None:
             return
+        if last:
+            raise _no_room(piece, missing)
         self._on_missing(missing)
         free_what_is_cached(self._device)
-        if len(piece.parameters) > 1:
-            for half in piece.halves():
-                self._fused_piece(half)
-        elif (missing := self._try_fused(piece)) is not None:
-            raise _no_room(piece, missing)
+        for half in piece.halves():
+            self._survive(half, tried, last=len(piece.parameters) == 1)
 
     def _try_fused(self, piece: _Piece) -> Missing | None:
         """The kernel changes all parameters or, where it fails, none. Counters that were raised
@@ -111,32 +102,22 @@ class Update(Optimizer):
         without = [] if state.get(first) else [p for p in piece.parameters if not state.get(p)]
         missing = attempt(lambda: self._inner_step(piece))
         if missing is not None:
-            for (
-                parameter
-            ) in without:  # an optimizer that makes its state in its first step makes it anew
+            # an optimizer that makes its state in its first step makes it anew
+            for parameter in without:
                 state.pop(parameter, None)
             if counter is not None and local(counter)._version != before:
                 torch._foreach_sub_([state[p]["step"] for p in piece.with_gradients()], 1)
         return missing
 
-    def _undoing(self, piece: _Piece, last: bool = False) -> None:
-        """A piece whose kernels may stop half-way: copied, changed, and put back where it failed."""
-        kept: list[_Kept] = []
-        missing = attempt(
-            lambda: (
-                kept.append(_Kept(piece.parameters, self.inner.state)) or self._inner_step(piece)
-            )
-        )
-        if missing is None:
-            return
-        if kept:
-            kept.pop().put_back(self.inner.state)
-        free_what_is_cached(self._device)
-        self._on_missing(missing)
-        if last:
-            raise _no_room(piece, missing)
-        for half in piece.halves() if len(piece.parameters) > 1 else [piece]:
-            self._undoing(half, last=len(piece.parameters) == 1)
+    def _try_copied(self, piece: _Piece) -> Missing | None:
+        """Kernels that may stop half-way: copied, changed, and put back where it failed."""
+        copied = attempt(lambda: _Kept(piece.parameters, self.inner.state))
+        if isinstance(copied, Missing):
+            return copied
+        missing = attempt(lambda: self._inner_step(piece))
+        if missing is not None:
+            copied.put_back(self.inner.state)
+        return missing
 
     def _inner_step(self, piece: _Piece) -> None:
         """The wrapped optimizer's step, on these parameters alone."""
@@ -164,19 +145,11 @@ class _Kept:
 
     def __init__(self, parameters: list[torch.Tensor], state: Any):
         self._states = [(p, dict(state[p]) if p in state else None) for p in parameters]
-        tensors = [local(p.detach()) for p in parameters] + [
-            local(p.grad) for p in parameters if p.grad is not None
-        ]
-        tensors += [
-            local(v)
-            for _, held in self._states
-            if held
-            for v in held.values()
-            if isinstance(v, torch.Tensor)
-        ]
-        self._originals = tensors
-        self._copies = [torch.empty_like(tensor) for tensor in tensors]
-        torch._foreach_copy_(self._copies, tensors)
+        held = [value for _, state_of in self._states for value in (state_of or {}).values()]
+        tensors = [*(p.detach() for p in parameters), *(p.grad for p in parameters), *held]
+        self._originals = [local(t) for t in tensors if isinstance(t, torch.Tensor)]
+        self._copies = [torch.empty_like(tensor) for tensor in self._originals]
+        torch._foreach_copy_(self._copies, self._originals)
 
     def put_back(self, state: Any) -> None:
         with torch.no_grad():

@@ -20,16 +20,23 @@ from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from brimful.errors import UsageError
+from brimful_train.config import Config
 from brimful_train.data.pipeline import StepData
+from brimful_train.distributed.parallel import (
+    OVERLAP_AFTER,
+    Network,
+    incomplete_in_overlap,
+    no_overlap_sentence,
+)
 from brimful_train.distributed.ranks import BROKEN, FINE, GIVES_UP, OUT_OF_MEMORY, Ranks, Vote
 from brimful_train.model.precision import Precision
 from brimful_train.optim.optimizers import set_lr
+from brimful_train.rng_state import Randomness, RandomState
 from brimful_train.step.buffers import Buffers, layers_that_depend_on_the_cut
 from brimful_train.step.gradients import GradientSum, clip, local
-from brimful_train.step.non_finite import Facts, Finite, LossSums
+from brimful_train.step.non_finite import Finite, LossSums, UpdateFacts
 from brimful_train.step.oom import (
     Missing,
     Pieces,
@@ -39,13 +46,6 @@ from brimful_train.step.oom import (
     no_room_after_backward,
 )
 from brimful_train.step.optimizer_update import Update
-from brimful_train.step.parallel import (
-    OVERLAP_AFTER,
-    incomplete_in_overlap,
-    no_overlap_sentence,
-    without_gradient,
-)
-from brimful_train.step.rng_state import Randomness, RandomState
 from brimful_train.task import Sum, Task
 
 T = TypeVar("T")
@@ -61,9 +61,8 @@ class Counts:
     skipped_nan: int = 0
     recoveries: int = 0  # replays after out-of-memory, over all ranks
     updates_since_recovery: int = 0
-    incomplete: int = (
-        0  # under `overlap`: updates in which a rank had a parameter without a gradient
-    )
+    # under `overlap`: updates in which a rank had a parameter without a gradient
+    incomplete: int = 0
 
 
 class Done(NamedTuple):
@@ -86,41 +85,30 @@ class Asks(NamedTuple):
 
 
 class Stepper:
-    """Makes updates. `model` is what runs forward, `module` the bare one that holds parameters and
-    buffers.
-    """
+    """Makes updates of `network` by `update`."""
 
     def __init__(
         self,
         task: Task,
-        model: nn.Module,
-        module: nn.Module,
+        network: Network,
         update: Update,
         precision: Precision,
         ranks: Ranks,
         at_once: SamplesAtOnce,
-        *,
-        device: torch.device,
-        clip_norm: float | None,
-        on_nan: str,
+        config: Config,
         say: Callable[[str], None],
-        replays_graphs: bool = False,
-        overlapped: DistributedDataParallel | None = None,
-        sharded: bool = False,
     ):
         self.task, self.at_once = task, at_once
         self.counts = Counts()
-        self.finite = Finite(on_nan, device)
-        self._model, self._module = model, module
-        self.at_once.communicates = sharded
-        self._update, self._precision, self._ranks = update, precision, ranks
-        self._device, self._clip_norm, self._say = device, clip_norm, say
-        self._overlapped, self._sharded = overlapped, sharded
-        self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._gradients = GradientSum(self._parameters if not sharded else [], ranks)
-        self._randomness = Randomness(device)
-        self._buffers = Buffers(module, always=replays_graphs)
-        self._sums = LossSums(device)
+        self.finite = Finite(config.on_nan, precision.device)
+        self._network, self._update, self._precision = network, update, precision
+        self._ranks, self._clip_norm, self._say = ranks, config.clip_norm, say
+        self.at_once.communicates = network.sharded
+        self._parameters = network.parameters()
+        self._gradients = GradientSum([] if network.sharded else self._parameters, ranks)
+        self._randomness = Randomness(precision.device)
+        self._buffers = Buffers(network.module)
+        self._sums = LossSums(precision.device)
         # the loss is a Sum: its count, not the number of samples, is what it is divided by
         self._by_count = False
         self._overlaps = False
@@ -142,16 +130,14 @@ class Stepper:
             self._overlaps = self._may_overlap(data)
             state = self._randomness.take()
             self._buffers.take()
-            votes = self._ranks.meet(self._own_part(data, pieces, state, asks()))
+            votes = self._ranks.meet(self._part(data, pieces, state, asks()))
             self._adopt(votes)
             if any(v.status == OUT_OF_MEMORY for v in votes):
                 self._put_back(state)
                 self.drop_gradients()
                 todo.extendleft(reversed(_halves(pieces)))
-                continue
-            if not any(v.samples for v in votes):
-                continue  # a part of micro-batches that all have fewer samples than there are parts
-            yield self._finish(data, votes, lr_at)
+            elif any(v.samples for v in votes):  # else all micro-batches have too few for this part
+                yield self._finish(data, votes, lr_at)
 
     def _put_back(self, state: RandomState) -> None:
         self._randomness.put_back(state)
@@ -159,7 +145,7 @@ class Stepper:
 
     # --- this rank's part ---
 
-    def _own_part(self, data: StepData, pieces: Pieces, state: RandomState, asks: Asks) -> Vote:
+    def _part(self, data: StepData, pieces: Pieces, state: RandomState, asks: Asks) -> Vote:
         """Gradients and sums of this rank's part, and its vote: whatever happens, the other ranks
         learn of it.
         """
@@ -168,7 +154,7 @@ class Stepper:
             while isinstance(missing := attempt(lambda: self._run(data, pieces)), Missing):
                 recoveries += 1
                 self.drop_gradients()
-                free_what_is_cached(self._device)
+                free_what_is_cached(self._precision.device)
                 self._put_back(state)
                 self.shrink(missing, "", "; the step is replayed, its batch stays as it is.")
                 if not self.task.decomposes:
@@ -177,17 +163,15 @@ class Stepper:
         except BaseException:
             self._ranks.announce(BROKEN)
             raise
-        samples = sum(stop - start for _, start, stop in pieces)
-        present = self._gradients.present()
         return Vote(
             status,
-            self.at_once.split.limit,
-            asks.signal,
-            samples,
-            present,
-            asks.save,
-            recoveries,
-            self._by_count,
+            piece=self.at_once.split.limit,
+            signal=asks.signal,
+            samples=sum(stop - start for _, start, stop in pieces),
+            gradients=self._gradients.present(),
+            save=asks.save,
+            recoveries=recoveries,
+            by_count=self._by_count,
         )
 
     def _run(self, data: StepData, pieces: Pieces) -> None:
@@ -196,21 +180,20 @@ class Stepper:
         """
         self.drop_gradients()
         self._sums.clear()
+        cut = [piece for piece in pieces if piece[2] > piece[1]]
         if self.task.decomposes:
             split = self.at_once.split
             cut = [
-                (part, a + start, a + stop)
-                for part, a, b in pieces
-                for start, stop in split.pieces(b - a)
+                (part, begin + start, begin + stop)
+                for part, begin, end in pieces
+                for start, stop in split.pieces(end - begin)
             ]
-        else:
-            cut = [piece for piece in pieces if piece[2] > piece[1]]
         self.forward_backward(data, cut)
-        if self._sharded:
+        if self._network.sharded:
             for batch in self.at_once.spares(data, cut):
                 self._precision.backward(self._objective(batch, 1, data.samples)[1] * 0.0)
         if self._overlaps and self._gradients.present() != self._gradients.complete:
-            raise incomplete_in_overlap(without_gradient(self._module))
+            raise incomplete_in_overlap(self._network.without_gradient())
 
     def forward_backward(self, data: StepData, pieces: Pieces) -> None:
         """Adds the gradients of `pieces` to those of the parameters, and their losses to the sums
@@ -229,9 +212,11 @@ class Stepper:
 
     def _reduction(self, last: bool) -> contextlib.AbstractContextManager[None]:
         """Around a forward and backward: whether gradients stay on this rank."""
-        stay = self._overlapped is not None and not (last and self._overlaps)
-        self.at_once.communicates = not stay
-        return self._overlapped.no_sync() if self._overlapped is not None and stay else _NOTHING
+        overlapped = self._network.overlapped
+        self.at_once.communicates = overlapped is None or (last and self._overlaps)
+        if overlapped is None or self.at_once.communicates:
+            return _NOTHING
+        return overlapped.no_sync()
 
     def _objective(
         self, batch: object, samples: int, reference: int
@@ -240,14 +225,14 @@ class Stepper:
         the mean.
         """
         with self._precision.autocast():
-            loss = self.task.loss(self._model, batch)
+            loss = self.task.loss(self._network.model, batch)
         if isinstance(loss, Sum):
             self._by_count = True
             return loss, torch.as_tensor(loss.total) / reference
         if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
-            shape = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            kind = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise UsageError(
-                f"task.loss gave {shape}",
+                f"task.loss gave {kind}",
                 "A loss is a scalar tensor (the mean over samples) or a Sum.",
                 "Return one.",
             )
@@ -264,24 +249,24 @@ class Stepper:
         if not self.task.decomposes:
             then = (
                 f". The loss of {self.task.name} is no mean over samples and cannot be split "
-                "with the same result: from now on "
-                "an update has FEWER samples. None is lost or repeated."
+                "with the same result: from now on an update has FEWER samples. None is lost or "
+                "repeated."
             )
         self.at_once.shrink(missing, where, then)
-        layers = [] if self._warned_of_layers else layers_that_depend_on_the_cut(self._module)
-        self._warned_of_layers = True
-        if layers:
+        layers = layers_that_depend_on_the_cut(self._network.module)
+        if layers and not self._warned_of_layers:
+            self._warned_of_layers = True
             more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""
             self._say(
                 "The result is not that of the whole micro-batch, because of "
-                f"{', '.join(layers[:3])}{more}: normalization "
-                "over a batch and dropout depend on which samples go through the model together."
+                f"{', '.join(layers[:3])}{more}: normalization over a batch and dropout depend on "
+                "which samples go through the model together."
             )
 
     def _may_overlap(self, data: StepData) -> bool:
         """From what all ranks know alike. Each needs a micro-batch of its own."""
         return (
-            self._overlapped is not None
+            self._network.overlapped is not None
             and self.counts.updates_since_recovery >= OVERLAP_AFTER
             and data.samples >= self._ranks.size
             and self.task.decomposes
@@ -302,13 +287,12 @@ class Stepper:
         """What all ranks know alike from here on."""
         self.at_once.adopt(votes)
         self._by_count = any(vote.by_count for vote in votes)
-        if self._overlapped is not None:
+        if self._network.overlapped is not None:
             self._notice_incomplete(votes)
         recoveries = sum(vote.recoveries for vote in votes)
         self.counts.recoveries += recoveries
-        self.counts.updates_since_recovery = (
-            0 if recoveries else self.counts.updates_since_recovery + 1
-        )
+        since = 0 if recoveries else self.counts.updates_since_recovery + 1
+        self.counts.updates_since_recovery = since
 
     def _notice_incomplete(self, votes: list[Vote]) -> None:
         """Overlapped reduction waits for the gradient of each parameter: where one had none it is
@@ -320,37 +304,33 @@ class Stepper:
             if vote.samples and vote.gradients != self._gradients.complete
         ]
         if incomplete and not self.counts.incomplete and self._ranks.rank == incomplete[0]:
-            self._say(no_overlap_sentence(without_gradient(self._module)))
+            self._say(no_overlap_sentence(self._network.without_gradient()))
         self.counts.incomplete += bool(incomplete)
 
     def _finish(self, data: StepData, votes: list[Vote], lr_at: Callable[[int], float]) -> Done:
         samples = sum(vote.samples for vote in votes)
-        sums = self._sums.both
-        if self._sharded or self._overlaps:
-            if self._ranks.size > 1:
-                torch.distributed.all_reduce(sums)
+        sums, sharded = self._sums.both, self._network.sharded
+        if sharded or self._overlaps:  # which only several ranks are
+            torch.distributed.all_reduce(sums)
         else:
             if len({vote.gradients for vote in votes}) > 1:
                 missing = self._gradients.missing()
                 self._twice(lambda: _fill_with_zeros(missing))
                 self._ranks.confirm()
             self._gradients.reduce(sums)
-        if self._by_count or self._sharded or samples != data.samples:
+        if self._by_count or sharded or samples != data.samples:
             self._twice(lambda: self._divide(data.samples, samples))
         self.counts.updates += 1
         self.counts.samples += samples
         lr = lr_at(self.counts.samples)
-        by_scaler = (
-            self._precision.effective == "fp16"
-        )  # a scaler skips steps of infinite gradients
+        by_scaler = self._precision.effective == "fp16"  # it skips steps of infinite gradients
         if by_scaler:
             self._twice(lambda: self._precision.unscale(self._update))
         limit = self._clip_norm
         norm = self._twice(lambda: clip(self._parameters, limit)) if limit is not None else None
-        facts = Facts(self.counts.updates, self.counts.samples, lr, data.indices.indices)
-        if self._twice(
-            lambda: self.finite.allows(self._loss(), None if by_scaler else norm, facts)
-        ):
+        facts = UpdateFacts(self.counts.updates, self.counts.samples, lr, data.indices.indices)
+        checked = None if by_scaler else norm
+        if self._twice(lambda: self.finite.allows(self._loss(), checked, facts)):
             set_lr(self._update, lr)
             self._precision.step(self._update)
         else:
@@ -384,7 +364,7 @@ class Stepper:
                 f"Out of memory between backward and update ({done.pattern}): tried again, "
                 "nothing is lost."
             )
-            free_what_is_cached(self._device)
+            free_what_is_cached(self._precision.device)
             done = attempt(work)
         if isinstance(done, Missing):
             self._ranks.announce(GIVES_UP)
@@ -395,7 +375,8 @@ class Stepper:
         """Gradients were divided by `reference`; what they ought to be divided by is known only
         now.
         """
-        averaged = self._ranks.size if self._sharded else 1  # FSDP2 divides by the number of ranks
+        # FSDP2 divides by the number of ranks
+        averaged = self._ranks.size if self._network.sharded else 1
         if self._by_count:
             factor = (averaged * reference / self._sums.count).to(torch.float32)
         else:
@@ -409,6 +390,5 @@ def _fill_with_zeros(parameters: list[nn.Parameter]) -> None:
 
 
 def _halves(pieces: Pieces) -> list[Pieces]:
-    first = [(part, start, start + -(-(stop - start) // 2)) for part, start, stop in pieces]
-    second = [(part, start + -(-(stop - start) // 2), stop) for part, start, stop in pieces]
-    return [first, second]
+    cuts = [(part, start, -(-(start + stop) // 2), stop) for part, start, stop in pieces]
+    return [[(part, a, b) for part, a, b, _ in cuts], [(part, b, c) for part, _, b, c in cuts]]

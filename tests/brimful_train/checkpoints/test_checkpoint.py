@@ -40,8 +40,8 @@ def test_a_checkpoint_is_two_files_of_safetensors_and_one_of_json(tmp_path, scor
     folder = written(tmp_path / "one", score=score, best="max")
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     assert json.loads((folder / "state.json").read_text())["format"] == whole.FORMAT
-    facts = whole.read_facts(folder)
-    assert (facts.step, facts.best) == (3, "max") and same(facts.score, score)
+    index = whole.read_index(folder)
+    assert (index.step, index.best) == (3, "max") and same(index.score, score)
 
 
 def test_the_model_s_file_is_of_use_without_brimful_also_with_tied_weights(tmp_path):
@@ -93,7 +93,7 @@ def test_a_file_cut_off_anywhere_is_found(tmp_path_factory, name, share):
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: int(share * len(content))])
     with pytest.raises(CheckpointDamaged, match=name):
-        whole.read_facts(folder)
+        whole.read_index(folder)
 
 
 def damage_missing(folder, tmp_path):

@@ -26,26 +26,30 @@ def histories(draw):
 
 
 @given(histories(), st.integers(1, 4), st.booleans())
-def test_the_newest_whole_ones_and_the_best_stay_whatever_happened(found, keep_last, keep_best):
-    gone = to_remove(found, keep_last=keep_last, keep_best=keep_best)
-    whole = [one for one in found if one.whole]
-    left = [one for one in whole if one not in gone]
+def test_the_newest_whole_ones_and_the_best_stay_whatever_happened(
+    checkpoints, keep_last, keep_best
+):
+    gone = to_remove(checkpoints, keep_last=keep_last, keep_best=keep_best)
+    whole = [kept for kept in checkpoints if kept.whole]
+    left = [kept for kept in whole if kept not in gone]
     assert left[-keep_last:] == whole[-keep_last:]
     assert len(left) <= keep_last + keep_best
     if keep_best:
-        assert best_of(found) not in gone
-    for one in found:  # a damaged one stays until there are enough whole ones after it
-        if not one.whole:
-            assert (one in gone) == (sum(other.save > one.save for other in whole) >= keep_last)
+        assert best_of(checkpoints) not in gone
+    for kept in checkpoints:  # a damaged one stays until there are enough whole ones after it
+        if not kept.whole:
+            assert (kept in gone) == (sum(other.save > kept.save for other in whole) >= keep_last)
 
 
 @given(histories())
-def test_no_score_is_better_than_the_best_and_the_first_of_equals_wins(found):
-    winner = best_of(found)
+def test_no_score_is_better_than_the_best_and_the_first_of_equals_wins(checkpoints):
+    winner = best_of(checkpoints)
     rivals = [
-        one for one in found if one.whole and one.score is not None and not math.isnan(one.score)
+        kept
+        for kept in checkpoints
+        if kept.whole and kept.score is not None and not math.isnan(kept.score)
     ]
     assert (winner is None) == (not rivals)
-    for one in rivals:
-        assert not (one.score < winner.score if one.best == "min" else one.score > winner.score)
-        assert one.score != winner.score or winner.save <= one.save
+    for kept in rivals:
+        assert not (kept.score < winner.score if kept.best == "min" else kept.score > winner.score)
+        assert kept.score != winner.score or winner.save <= kept.save

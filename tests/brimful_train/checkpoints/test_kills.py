@@ -7,8 +7,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import signal
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -221,30 +219,3 @@ def test_a_process_that_dies_in_a_system_call_leaves_a_whole_one(tmp_path, name)
             assert number > 1
             return
     pytest.fail("never came to the end")
-
-
-def test_a_half_written_one_is_left_to_its_writer_while_that_lives_and_removed_when_it_is_dead(
-    tmp_path,
-):
-    class Slow(Disk):
-        def write_bytes(self, path, content):
-            super().write_bytes(path, content)
-            time.sleep(60)
-
-    def work():
-        Checkpoints(tmp_path, CheckpointConfig(), print, Slow()).save(
-            training_state(1), step=1, score=None
-        )
-
-    child = in_a_child(work)
-    try:
-        deadline = time.monotonic() + 50
-        while not list(tmp_path.glob(".writing-*/state.json")) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert Checkpoints(tmp_path, CheckpointConfig(), pytest.fail).newest() is None
-        assert list(tmp_path.glob(".writing-*"))
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    Checkpoints(tmp_path, CheckpointConfig(), pytest.fail)
-    assert not list(tmp_path.glob(".writing-*"))

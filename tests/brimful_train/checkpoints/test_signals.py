@@ -28,14 +28,14 @@ def test_a_second_interrupt_ends_at_once_and_a_repeated_termination_changes_noth
 
 
 def test_the_handlers_that_were_there_are_put_back_also_after_an_error():
-    seen = []
-    before = signal.signal(signal.SIGTERM, lambda *_: seen.append("mine"))
+    handled = []
+    before = signal.signal(signal.SIGTERM, lambda *_: handled.append("mine"))
     try:
         with pytest.raises(ValueError), Stop():
             raise ValueError
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         os.kill(os.getpid(), signal.SIGTERM)
-        assert seen == ["mine"]
+        assert handled == ["mine"]
     finally:
         signal.signal(signal.SIGTERM, before)
 

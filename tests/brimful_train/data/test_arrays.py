@@ -185,7 +185,9 @@ SCRIPT = """
         held = torch.cuda.memory_allocated() - before
         step = next(iter(pipeline.steps(Position())))
         images, labels = step.load(0, 0, 64)
-        print(pipeline.residence.effective, held, images.device.type, tuple(images.shape), images.dtype, labels.device.type)
+        devices = images.device.type, labels.device.type
+        shape = tuple(images.shape)
+        print(pipeline.residence.effective, held, devices[0], shape, images.dtype, devices[1])
         del pipeline, step, images, labels
 """
 

@@ -92,7 +92,7 @@ class Dies(Lacks):
 
 @pytest.fixture(autouse=True)
 def no_dead_worker_is_left_to_other_tests():
-    """Torch raises at the end of any child process, as long as the dead one's loader is somewhere."""
+    """Torch raises at the end of any child process while the dead one's loader is somewhere."""
     yield
     gc.collect()
 

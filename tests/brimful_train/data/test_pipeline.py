@@ -5,9 +5,7 @@ loaders.
 from __future__ import annotations
 
 import itertools
-import random
 
-import numpy
 import pytest
 import torch
 from hypothesis import given, settings
@@ -106,31 +104,15 @@ def test_a_step_or_a_pass_that_was_left_in_the_middle_does_not_shift_the_next(ma
 def test_batches_by_size_are_collated_by_the_data_set_and_cut_by_samples():
     sized = sampler(8, 4, 1, sizes=Texts.sizes, max_tokens=12)
     sizes = []
-    seen = []
+    tokens = []
     for step in DataPipeline(Texts(), sized, CPU, ALONE, 0).steps(Position()):
         for part, n in enumerate(step.parts):
             sizes.append(tuple(step.load(part, 0, n)["tokens"].shape))
-            seen += [int(step.load(part, at, at + 1)["tokens"][0, 0]) for at in range(n)]
+            tokens += [int(step.load(part, at, at + 1)["tokens"][0, 0]) for at in range(n)]
     assert (1, 9) in sizes
-    assert sorted(seen) == list(range(8)) and all(
+    assert sorted(tokens) == list(range(8)) and all(
         samples * longest <= 12 for samples, longest in sizes
     )
-
-
-def random_states():
-    return torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()  # type: ignore[index]
-
-
-@pytest.mark.parametrize(
-    ("make", "config"),
-    [(arrays, ALONE), (Noisy, ALONE), (Noisy, DataConfig()), (Noisy, DataConfig(workers=1))],
-)
-def test_the_training_s_own_random_states_are_untouched(make, config):
-    """Also by the loader's own draw at the start of each pass."""
-    before = random_states()
-    for step in DataPipeline(make(20), sampler(20), CPU, config, 0).steps(Position()):
-        step.load(0, 0, step.parts[0])
-    assert random_states() == before
 
 
 def pipeline_of(length, loader):
@@ -156,7 +138,7 @@ class Each:
 def test_a_loader_that_ends_early_ends_the_epoch_and_the_step_that_was_begun_can_be_made(
     batches, steps
 ):
-    pipeline = pipeline_of(30, lambda own: Each(lambda: itertools.islice(own, batches)))
+    pipeline = pipeline_of(30, lambda drawn: Each(lambda: itertools.islice(drawn, batches)))
     made = [
         [len(step.load(part, 0, n)[0]) for part, n in enumerate(step.parts)]
         for step in pipeline.steps(Position())
@@ -165,7 +147,7 @@ def test_a_loader_that_ends_early_ends_the_epoch_and_the_step_that_was_begun_can
 
 
 def test_a_loader_that_goes_on_beyond_the_epoch_gives_more_steps():
-    pipeline = pipeline_of(16, lambda own: Each(lambda: itertools.chain(own, own, own)))
+    pipeline = pipeline_of(16, lambda drawn: Each(lambda: itertools.chain(drawn, drawn, drawn)))
     batches = [
         step.load(part, 0, n)
         for step in pipeline.steps(Position())
@@ -175,7 +157,7 @@ def test_a_loader_that_goes_on_beyond_the_epoch_gives_more_steps():
 
 
 def first_of(*batches):
-    return next(iter(pipeline_of(16, lambda own: Each(lambda: batches)).steps(Position())))
+    return next(iter(pipeline_of(16, lambda drawn: Each(lambda: batches)).steps(Position())))
 
 
 @pytest.fixture
@@ -204,23 +186,6 @@ def test_a_batch_whose_first_dimension_is_not_its_samples_goes_whole_and_is_not_
     assert step.load(0, 0, 4)[0].shape == (time_steps, 4, 3)
 
 
-@pytest.mark.parametrize("bad", [(0, 0), (-1, 2), (3, 2), (0, 5)])
-def test_samples_that_a_part_does_not_have_are_refused(bad):
-    step = next(iter(DataPipeline(arrays(16), sampler(16), CPU, ALONE, 0).steps(Position())))
-    with pytest.raises(IndexError, match="of a micro-batch of 4"):
-        step.load(0, *bad)
-
-
-@pytest.mark.parametrize("config", [ALONE, DataConfig(), DataConfig(workers=1)])
-def test_one_sample_is_a_data_set_also_for_a_rank_without_it(config):
-    (step,) = DataPipeline(Noisy(1), sampler(1), CPU, config, 0).steps(Position())
-    assert indices_of(step.load(0, 0, 1)) == [0]
-    (other,) = DataPipeline(arrays(1), sampler(1, ranks=2, rank=1), CPU, config, 0).steps(
-        Position()
-    )
-    assert other.parts == () and other.samples == 1
-
-
 def test_a_sample_that_fails_fails_the_training_with_its_own_error():
     with pytest.raises(ValueError, match="a broken image"):
         list(DataPipeline(Noisy(8, fails_at=5), sampler(8), CPU, ALONE, 0).steps(Position()))
@@ -245,8 +210,8 @@ def test_the_report_shows_that_samples_of_a_data_set_of_batches_are_made_one_by_
             return [self[index] for index in indices]
 
     seeded = DataPipeline(Batched(8), sampler(8), CPU, ALONE, seed=0)
-    own = DataPipeline(
+    plain = DataPipeline(
         Batched(8), sampler(8), CPU, DataConfig(workers=0, random_samples=False), seed=0
     )
     assert "__getitems__" in seeded.workers.why
-    assert "__getitems__" not in own.workers.why
+    assert "__getitems__" not in plain.workers.why

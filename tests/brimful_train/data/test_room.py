@@ -70,22 +70,22 @@ def chosen(folder: str, machines: str) -> None:
             Path(folder), data=DataConfig(host_policy="ladder"), batch=BatchingConfig()
         )
         batching, _ = plan_batches_on(host, ladder, 2, 1000, 1000)
-        found = [
+        settings = [
             host.free_bytes,
             host.ranks,
             vars(pipeline.plan) | {"rows": len(pipeline.rows)},
             batching.micro_batch,
         ]
-        Path(folder, f"chosen-{rank}.json").write_text(json.dumps(found))
+        Path(folder, f"chosen-{rank}.json").write_text(json.dumps(settings))
 
 
 @pytest.mark.parametrize("machines", [1, 2])
 def test_two_ranks_whose_free_memory_differs_choose_the_same_settings(tmp_path, machines):
     ended = on_ranks(2, chosen, tmp_path, tmp_path, machines)
     assert [code for code, _, _ in ended] == [0, 0], ended
-    found = [json.loads((tmp_path / f"chosen-{rank}.json").read_text()) for rank in range(2)]
-    assert found[0] == found[1]
-    free_bytes, ranks, plan, micro_batch = found[0]
+    settings = [json.loads((tmp_path / f"chosen-{rank}.json").read_text()) for rank in range(2)]
+    assert settings[0] == settings[1]
+    free_bytes, ranks, plan, micro_batch = settings[0]
     assert free_bytes == 2 * GIB and plan["workers"] >= 1
     assert ranks * plan["host_bytes"] <= 0.6 * 2 * GIB
     assert micro_batch == 1, "by the ladder of the first rank's memory"
@@ -114,8 +114,8 @@ def test_a_real_cgroup_of_1_gib_is_obeyed(tmp_path):
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         assert status == 0, (tmp_path / "rank-0.err").read_text()
         time.sleep(0.5)  # its last processes leave the group
-    found = json.loads((tmp_path / "out.json").read_text())
-    assert found["free"] <= GIB and 0 < found["planned"] <= 0.6 * GIB
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["free"] <= GIB and 0 < result["planned"] <= 0.6 * GIB
 
 
 def on_the_ladder(gib: float, **config) -> tuple:

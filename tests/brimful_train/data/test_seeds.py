@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from typing import Any
 
 import numpy
 import pytest
@@ -27,7 +28,8 @@ class Drawn(Dataset):
 
 
 def states():
-    return torch.get_rng_state().tolist(), numpy.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
+    words: Any = numpy.random.get_state()
+    return torch.get_rng_state().tolist(), words[1].tolist(), random.getstate()
 
 
 def test_a_sample_draws_the_same_in_any_batch_and_in_any_worker():

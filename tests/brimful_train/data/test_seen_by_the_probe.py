@@ -19,7 +19,8 @@ SCRIPT = """
     from brimful_train.data.epoch_sampler import EpochSampler, Position
     from brimful_train.data.pipeline import DataPipeline
 
-    kind, micro_batch, workers = sys.argv[1], int(sys.argv[2]), None if sys.argv[3] == "measured" else int(sys.argv[3])
+    kind, micro_batch = sys.argv[1], int(sys.argv[2])
+    workers = None if sys.argv[3] == "measured" else int(sys.argv[3])
 
     class Made(torch.utils.data.Dataset):
         def __init__(self, n):
@@ -27,13 +28,16 @@ SCRIPT = """
         def __len__(self):
             return self.n
         def __getitem__(self, i):
-            return torch.randn(int(self.sizes[i]) if kind == "sized" else 20, 16), torch.tensor(i % 10)
+            size = int(self.sizes[i]) if kind == "sized" else 20
+            return torch.randn(size, 16), torch.tensor(i % 10)
         def collate(self, samples):
             x = nn.utils.rnn.pad_sequence([s[0] for s in samples], batch_first=True)
             return {"x": x, "y": torch.stack([s[1] for s in samples])}
 
     def data_of(n):
-        return Arrays(x=torch.zeros(n, 20, 16, dtype=torch.uint8), y=torch.arange(n) % 10) if kind == "arrays" else Made(n)
+        if kind != "arrays":
+            return Made(n)
+        return Arrays(x=torch.zeros(n, 20, 16, dtype=torch.uint8), y=torch.arange(n) % 10)
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data, test = data_of(1000), data_of(200)

@@ -85,11 +85,6 @@ def test_an_object_with_slices_cuts_itself_and_a_single_number_belongs_to_every_
     assert samples_in(Packed([3, 1, 2])) == 3
 
 
-def test_a_whole_batch_is_not_touched():
-    odd = (rows(4), rows(3))
-    assert cut(odd, 0, 4, 4) is odd
-
-
 @pytest.mark.parametrize("odd", [rows(3), torch.zeros(1, 2), ["a", "b"]])
 def test_a_part_that_has_not_one_row_a_sample_is_refused(odd):
     with pytest.raises(UsageError, match="rows, and the batch has 4 samples"):

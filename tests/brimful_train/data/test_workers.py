@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from types import SimpleNamespace
@@ -11,8 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from brimful.decide.loading import WORKER_BYTES, Host, LoaderPlan
-from brimful.errors import BrimfulError
+from brimful.decide.loading import WORKER_BYTES, Host
 from brimful.measure import host as machine
 from brimful_train.config import DataConfig
 from brimful_train.data import workers as workers_module
@@ -22,7 +22,6 @@ from brimful_train.data.workers import (
     largest_samples_bytes,
     make_here,
     measure,
-    shared,
 )
 from tests.brimful_train.cgroups import stand_in_cgroup
 
@@ -156,7 +155,8 @@ def test_an_evaluations_batch_is_counted_by_its_largest_samples(sizes):
 
     data = Uneven()
     data.sizes = sizes
-    padded = lambda samples: torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)  # noqa: E731
+    pad = torch.nn.utils.rnn.pad_sequence
+    padded = functools.partial(pad, batch_first=True)
     assert largest_samples_bytes(data, padded) == (5 if sizes is not None else 4)
 
 
@@ -171,38 +171,3 @@ def test_measuring_opens_no_file_of_the_data_set_and_leaves_the_random_states_al
     data, before = Opens(), torch.get_rng_state()
     decided(data)
     assert data.file is None and torch.equal(torch.get_rng_state(), before)
-
-
-def on_two_ranks(decide):
-    """What `shared` gives or raises on rank 0, and then on rank 1, which gets the first value that
-    was shared.
-    """
-    box, outcomes = [], []
-
-    def share(number):
-        box.append(number)
-        return box[0]
-
-    for rank, work in enumerate((decide, lambda: pytest.fail("rank 0 decides"))):
-        try:
-            outcomes.append(shared(work, rank, share))
-        except Exception as error:
-            outcomes.append(error)
-    return outcomes
-
-
-def test_rank_0_decides_for_all():
-    plan = LoaderPlan(3, 2, False, "measured")
-    assert on_two_ranks(lambda: plan) == [plan, plan]
-
-
-def test_no_rank_waits_for_one_that_could_not_decide():
-    def fails():
-        raise ValueError("a broken image")
-
-    outcomes = on_two_ranks(fails)
-    assert str(outcomes[0]) == "a broken image"
-    assert (
-        isinstance(outcomes[1], BrimfulError)
-        and "rank 0 could not make a batch" in outcomes[1].problem
-    )

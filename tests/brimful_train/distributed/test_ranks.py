@@ -17,7 +17,7 @@ import torch
 from brimful.errors import UsageError
 from brimful_train import BatchingConfig, OptimizerConfig, Task, fit
 from brimful_train.checkpoints.folder import Checkpoints
-from brimful_train.distributed.ranks import FINE, Ranks, Vote, device_for
+from brimful_train.distributed.ranks import device_for
 from tests.brimful_train.ledger import (
     Faults,
     farthest,
@@ -184,21 +184,23 @@ def test_evaluation_meets_each_sample_once_over_all_ranks(name, results):
     once.
     """
     for rank in results:
-        samples, seen = SCENARIOS[name][0], rank[name]["seen"]
+        samples, total = SCENARIOS[name][0], rank[name]["seen"]
         assert (
-            (sum(range(samples)) / seen) % 1 == pytest.approx(0, abs=1e-9) if seen else samples == 1
+            (sum(range(samples)) / total) % 1 == pytest.approx(0, abs=1e-9)
+            if total
+            else samples == 1
         )
 
 
 def test_a_loss_that_does_not_decompose_is_cut_on_all_ranks_alike(results):
     name = "a loss that does not decompose, on rank 1"
-    one = results[0][name]
-    assert one["samples"] == 50 and one["statistics"]["micro_batch"] == 2
-    assert one["statistics"]["updates"] > -(-50 // 16)
+    report = results[0][name]
+    assert report["samples"] == 50 and report["statistics"]["micro_batch"] == 2
+    assert report["statistics"]["updates"] > -(-50 // 16)
     # Each update's samples once: as many have the share 1 / n as make whole updates of n samples,
     # over both ranks.
-    sizes = sorted(round(1 / share) for share in one["shares"])
-    assert [1 / size for size in sizes] == pytest.approx(sorted(one["shares"], reverse=True))
+    sizes = sorted(round(1 / share) for share in report["shares"])
+    assert [1 / size for size in sizes] == pytest.approx(sorted(report["shares"], reverse=True))
     assert all(len(list(group)) % size == 0 for size, group in itertools.groupby(sizes))
     assert max(sizes) == 16 and min(sizes) < 16
 
@@ -252,18 +254,6 @@ def test_two_ranks_train_what_one_does_with_the_same_effective_batch(results, tm
     assert farthest(weights(alone), [torch.tensor(weight) for weight in results[1]["two"]]) < 1e-6
 
 
-def test_one_process_alone_meets_itself():
-    ranks = Ranks(torch.device("cpu"))
-    assert (
-        ranks.first and ranks.meet(Vote(FINE, 3)) == [Vote(FINE, 3)] and ranks.gather("a") == ["a"]
-    )
-
-
 def test_a_device_that_is_none_is_refused_by_its_name():
     with pytest.raises(UsageError, match="'gpu' is no device"):
         device_for("gpu")
-
-
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
-def test_auto_is_the_cpu_where_there_is_nothing_else():
-    assert device_for("auto") == torch.device("cpu")

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from brimful.errors import UsageError
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
 from brimful_train.config import Config
 from brimful_train.model import options
 from brimful_train.model.options import apply_model_options
@@ -32,20 +32,13 @@ def blocks() -> nn.Module:
 
 def applied(
     model: nn.Module, config: Config, device: torch.device = CPU, **more
-) -> list[Effective]:
+) -> list[EffectiveSetting]:
     return apply_model_options(model, config, device, **more)
-
-
-def test_without_options_nothing_is_done_or_reported():
-    model = blocks()
-    kinds = [type(module) for module in model.modules()]
-    assert applied(model, Options()) == []
-    assert [type(module) for module in model.modules()] == kinds
 
 
 def test_gradient_checkpointing_names_its_blocks_or_their_absence():
     (row,) = applied(blocks(), Options(gradient_checkpointing=True))
-    assert row == Effective(
+    assert row == EffectiveSetting(
         "gradient_checkpointing",
         True,
         True,
@@ -183,10 +176,11 @@ def test_cuda_graphs_are_torch_compiles_and_add_to_gradients_that_stand_ready(co
         model(torch.ones(2, 8))
     assert all(p.grad is None for p in model.parameters())
     loss = model(torch.ones(2, 8)).sum()
-    own = [p.grad for p in model.parameters()]
+    gradients = [p.grad for p in model.parameters()]
     loss.backward()
     assert all(
-        p.grad is grad and grad is not None for p, grad in zip(model.parameters(), own, strict=True)
+        p.grad is grad and grad is not None
+        for p, grad in zip(model.parameters(), gradients, strict=True)
     )
 
 

@@ -70,10 +70,10 @@ def test_accumulated_gradients_are_unscaled_once():
     precision = Precision("fp16", CPU)
     precision.step = lambda optimizer: None  # type: ignore[method-assign]
     one_update(model, optimizer, precision, batch)
-    found = model.weight.grad.clone()
+    accumulated = model.weight.grad.clone()
     model.zero_grad()
     model(batch).square().mean().backward()
-    torch.testing.assert_close(found, model.weight.grad, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(accumulated, model.weight.grad, rtol=2e-3, atol=2e-3)
     with pytest.raises(RuntimeError, match=r"unscale_\(\) has already been called"):
         precision.unscale(optimizer)
 
@@ -152,7 +152,10 @@ def test_the_row_names_a_cpu_without_instructions_for_it(name, monkeypatch):
     ],
 )
 def test_flags_of_the_card_are_set_where_it_computes_in_fp32_and_put_back(
-    gpu, name, device, in_force
+    gpu,  # noqa: F811
+    name,
+    device,
+    in_force,
 ):
     before = tf32_flags()
     assert before == (False, True), (

@@ -59,15 +59,17 @@ def test_cached_work_and_a_phase_never_reached_have_no_peak_and_not_zero():
     peaks = Peaks("cpu")
     with peaks.phase("encoding") as visit:
         visit.cached = True
-    found = Statistics().content(
+    written = Statistics().content(
         {**peaks.of, "train": Peak(allocated_bytes=1 << 30, reserved_bytes=2 << 30)}
     )
-    assert found["encoding_cached"] is True and found["peak_host_memory_encoding_gb"] is None
+    assert written["encoding_cached"] is True and written["peak_host_memory_encoding_gb"] is None
     assert (
-        found["peak_gpu_memory_train_gb"] == 1.0
-        and found["peak_gpu_memory_train_reserved_gb"] == 2.0
+        written["peak_gpu_memory_train_gb"] == 1.0
+        and written["peak_gpu_memory_train_reserved_gb"] == 2.0
     )
-    assert found["peak_gpu_memory_eval_gb"] is None and found["peak_host_memory_train_gb"] is None
+    assert (
+        written["peak_gpu_memory_eval_gb"] is None and written["peak_host_memory_train_gb"] is None
+    )
 
 
 def under_a_budget(folder: str, budget: str) -> None:
@@ -113,9 +115,11 @@ def test_a_host_budget_makes_pieces_smaller_and_not_the_result(tmp_path, capfd):
     under_a_budget(str(tmp_path / "none"), "")
     out, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
-    found = statistics(tmp_path / "420MiB")
+    written = statistics(tmp_path / "420MiB")
     assert (
-        found["recoveries"] > 0 and found["micro_batch"] < 256 and found["effective_batch"] == 256
+        written["recoveries"] > 0
+        and written["micro_batch"] < 256
+        and written["effective_batch"] == 256
     )
     assert "DefaultCPUAllocator" in stderr
     assert json.loads(out)["loss"] == pytest.approx(

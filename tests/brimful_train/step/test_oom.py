@@ -53,11 +53,6 @@ def test_a_worker_that_was_killed_is_no_shortage_of_the_step_that_meets_its_erro
     assert caught.value.exit_code == DoesNotFit.exit_code
 
 
-def test_other_errors_are_raised():
-    with pytest.raises(ValueError, match="out of memory"):
-        attempt(raising(ValueError(WORDS)))
-
-
 def test_an_attempt_keeps_nothing_of_what_failed():
     held: list = []
 

@@ -1,4 +1,4 @@
-"""An update that runs out of memory half-way is undone and done again: each weight is updated once."""
+"""An update that runs out of memory half-way is undone and done again: weights change once."""
 
 from __future__ import annotations
 

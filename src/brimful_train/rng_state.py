@@ -4,7 +4,9 @@ back to replay it.
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +90,15 @@ class Randomness:
         )
         numpy: Any = np.random.get_state(legacy=False)
         return RandomState(torch.get_rng_state(), device, random.getstate(), numpy)
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """What is drawn inside changes nothing outside."""
+        state = self.take()
+        try:
+            yield
+        finally:
+            self.put_back(state)
 
     def put_back(self, state: RandomState) -> None:
         torch.set_rng_state(state.host)

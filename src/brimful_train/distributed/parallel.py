@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,12 +22,40 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from brimful.errors import UsageError
-from brimful_train.checking import Effective
+from brimful.values import EffectiveSetting
+from brimful_train.config import Config
 from brimful_train.distributed.ranks import Ranks
 
-OVERLAP_AFTER = (
-    300  # assumed: updates without out-of-memory, after which sizes that vary have been met
-)
+# Assumed: updates without out-of-memory, after which sizes that vary have been met.
+OVERLAP_AFTER = 300
+
+
+@dataclass(frozen=True)
+class Network:
+    """The model of a task on its device, and how it is spread over ranks. `module` is the bare one,
+    whose parameters and buffers a checkpoint holds.
+    """
+
+    module: nn.Module
+    overlapped: DistributedDataParallel | None = None
+    sharded: bool = False
+
+    @property
+    def model(self) -> nn.Module:
+        """What runs forward."""
+        return self.module if self.overlapped is None else self.overlapped
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
+    def without_gradient(self) -> list[str]:
+        named = self.module.named_parameters()
+        return [name for name, p in named if p.requires_grad and p.grad is None]
+
+
+def shards(config: Config, ranks: Ranks) -> bool:
+    """Whether parameters are sharded over the ranks: one process has nobody to share them with."""
+    return config.parallel == "fsdp2" and ranks.size > 1
 
 
 def overlapping(module: nn.Module, device: torch.device) -> DistributedDataParallel:
@@ -35,9 +64,8 @@ def overlapping(module: nn.Module, device: torch.device) -> DistributedDataParal
     """
     ids = [device.index] if device.type != "cpu" else None
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", FutureWarning
-        )  # newer PyTorch has another name for it, older has this one alone
+        # newer PyTorch has another name for it, older has this one alone
+        warnings.simplefilter("ignore", FutureWarning)
         model = DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
     model.register_comm_hook(None, _sum)
     return model
@@ -47,10 +75,6 @@ def _sum(state, bucket):  # DDP compares annotations with types, and here they a
     """As the sum after a step is: DDP's own would divide by the number of ranks."""
     work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda future: future.value()[0])
-
-
-def without_gradient(module: nn.Module) -> list[str]:
-    return [name for name, p in module.named_parameters() if p.requires_grad and p.grad is None]
 
 
 def no_overlap_sentence(names: list[str]) -> str:
@@ -77,27 +101,23 @@ def _some(names: list[str]) -> str:
     return f"{', '.join(names[:3])}{more}"
 
 
-def shard(module: nn.Module, ranks: Ranks) -> Effective:
+def shard(module: nn.Module, ranks: Ranks) -> EffectiveSetting:
     """FSDP2, in place: each repeated block, then the rest."""
     if ranks.size == 1:
-        return Effective(
+        return EffectiveSetting(
             "parallel", "fsdp2", "one process", "there is nobody to share the parameters with"
         )
-    children = [
-        child
-        for holder in module.modules()
-        if isinstance(holder, (nn.ModuleList, nn.Sequential))
-        for child in holder
-    ]
-    containers = (nn.ModuleList, nn.ModuleDict)
+    holders = [m for m in module.modules() if isinstance(m, nn.ModuleList | nn.Sequential)]
     blocks = [
-        c
-        for c in children
-        if any(p.requires_grad for p in c.parameters()) and not isinstance(c, containers)
+        child
+        for holder in holders
+        for child in holder
+        if not isinstance(child, nn.ModuleList | nn.ModuleDict)
+        and any(p.requires_grad for p in child.parameters())
     ]
     for block in (*reversed(blocks), module):  # inner ones first
         fully_shard(block)
-    return Effective(
+    return EffectiveSetting(
         "parallel",
         "fsdp2",
         "fsdp2",
@@ -120,13 +140,12 @@ def full(tree: Any) -> Any:
 
 def load_sharded(module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
     """Whole tensors into a sharded model: each rank keeps its part."""
-    own = module.state_dict()
-    parts = {}
-    for name, tensor in state.items():
-        here = own[name]
-        if isinstance(here, DTensor):
-            tensor = distribute_tensor(
-                tensor.to(here.device, here.dtype), here.device_mesh, here.placements
-            )
-        parts[name] = tensor
-    module.load_state_dict(parts)
+    held = module.state_dict()
+    module.load_state_dict({name: sharded_as(held[name], state[name]) for name in state})
+
+
+def sharded_as(held: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a whole tensor, as `held` is sharded; the tensor itself elsewhere."""
+    if not isinstance(held, DTensor) or isinstance(tensor, DTensor):
+        return tensor
+    return distribute_tensor(tensor.to(held.device, held.dtype), held.device_mesh, held.placements)

@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 
-from brimful_train.step.rng_state import Randomness, RandomState
+from brimful_train.rng_state import Randomness, RandomState
 
 CPU = torch.device("cpu")
 
