@@ -16,15 +16,15 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from pandas import DataFrame
 
 from brimful.errors import UsageError
 from brimful.measure.host import cores
 from brimful.units import counted
 from recipes.common.cache import Say
 from recipes.common.running import say as to_standard_error
-from recipes.common.workers import Workers
+from recipes.common.workers import mapped
 from recipes.ood_dpo.domains import describe
+from recipes.ood_dpo.experiments import Frame
 from recipes.ood_dpo.settings import DatasetOptions
 from recipes.ood_dpo.sources import SPLITS, read_rows
 
@@ -49,7 +49,7 @@ class Molecules:
 
 @dataclass(frozen=True)
 class Dataset:
-    """`splits` has all five names, none of them empty. `fingerprint` is a digest of the contents."""
+    """`splits` has all five names, none of them empty. `fingerprint`: a digest of the contents."""
 
     name: str
     splits: Mapping[str, Molecules]
@@ -120,11 +120,10 @@ def classes(dataset: Dataset) -> dict[str, np.ndarray]:
     return labels
 
 
-def _described(rows: DataFrame, options: DatasetOptions, say: Say) -> DataFrame:
+def _described(rows: Frame, options: DatasetOptions, say: Say) -> Frame:
     """The rows that RDKit reads, with `canonical` SMILES, and the domain that was asked for."""
     kind = options.domain or ("scaffold" if rows.domain.isna().any() else "assay")
-    with Workers(cores()) as workers:
-        described = [*workers.map(partial(describe, scaffold=kind == "scaffold"), rows.smiles)]
+    described = [*mapped(partial(describe, scaffold=kind == "scaffold"), [*rows.smiles], cores())]
     is_valid = np.array([description is not None for description in described], dtype=bool)
     if not is_valid.all():
         invalid = rows[~is_valid]
@@ -147,7 +146,7 @@ def _described(rows: DataFrame, options: DatasetOptions, say: Say) -> DataFrame:
     return molecules
 
 
-def _split(molecules: DataFrame, options: DatasetOptions) -> DataFrame:
+def _split(molecules: Frame, options: DatasetOptions) -> Frame:
     """By domain. Small molecules, or common scaffolds and assays, are in distribution; a hash
     orders equals. In distribution at random; rows of one molecule stay together.
     """
@@ -192,7 +191,7 @@ def _nearest(sizes: np.ndarray, wanted: float, least: int, most: int) -> int:
     return int(np.clip(np.argmin(np.abs(sizes - wanted)) + 1, least, most))
 
 
-def _apart(molecules: DataFrame, options: DatasetOptions, say: Say) -> DataFrame:
+def _apart(molecules: Frame, options: DatasetOptions, say: Say) -> Frame:
     """No molecule is in two splits."""
     rank = molecules.split.map(KEPT_FIRST.index)
     first = rank.groupby(molecules.canonical).transform("min")
@@ -222,7 +221,7 @@ def _apart(molecules: DataFrame, options: DatasetOptions, say: Say) -> DataFrame
     return molecules[rank == first]
 
 
-def _sampled(molecules: DataFrame, options: DatasetOptions) -> DataFrame:
+def _sampled(molecules: Frame, options: DatasetOptions) -> Frame:
     """Of each split at most --subsample molecules."""
     kept = []
     for number, name in enumerate(SPLITS):

@@ -25,6 +25,7 @@ BASELINES = ("msp", "odin", "energy", "mahalanobis", "knn", "lof", "mc_dropout",
 TRIVIAL = "trivial"
 METHODS = (*HEADS, *BASELINES, TRIVIAL)
 MEASURES = ("auroc", "aupr", "fpr95")
+Frame = Any  # pandas.DataFrame, or a column of it: its methods have no exact types
 IDENTITY = ["dataset", "encoder", "method", "seed"]
 TRAINING = ["validation_auroc", "samples", "updates", "seconds", "engine", "error"]
 
@@ -120,7 +121,7 @@ def experiments(
     ]
 
 
-def table(plan: Sequence[Experiment], results: Results) -> DataFrame:
+def table(plan: Sequence[Experiment], results: Results) -> Frame:
     """A row for each experiment and data set it was tested on; one without measures where it failed
     or is left.
     """
@@ -136,7 +137,7 @@ def table(plan: Sequence[Experiment], results: Results) -> DataFrame:
     return DataFrame(rows, columns=columns).astype({"samples": "Int64", "updates": "Int64"})
 
 
-def dataset_metrics(frame: DataFrame) -> dict[str, Any]:
+def dataset_metrics(frame: Frame) -> dict[str, Any]:
     """data set → encoder → method → data set of the test → measure → mean, standard deviation (of a
     sample; null for one seed) and number over seeds.
     """
@@ -152,8 +153,8 @@ def dataset_metrics(frame: DataFrame) -> dict[str, Any]:
     return metrics
 
 
-def progress(frame: DataFrame) -> str:
-    """What is done and what is left, a line for each data set, encoder and method; then each error."""
+def progress(frame: Frame) -> str:
+    """A line for each data set, encoder and method: what is done and left; then each error."""
     each = frame.drop_duplicates(IDENTITY)
     counts = pandas.crosstab([each.dataset, each.encoder, each.method], each.state)
     lines = [counts.reindex(columns=["done", "left", "failed"], fill_value=0).to_string()]

@@ -7,14 +7,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from pandas import DataFrame, Series, isna
+from pandas import isna
 
 from brimful.show.html import render_sections
 from brimful.show.measure_charts import size_chart, spread_chart
 from brimful.show.section import Column, Figure, Section, Sentences, Table
 from brimful.show.text import ABSENT, Cell
 from brimful.units import counted, format_bytes, format_duration
-from recipes.ood_dpo.experiments import HEADS, IDENTITY, MEASURES, TRIVIAL
+from recipes.ood_dpo.experiments import HEADS, IDENTITY, MEASURES, TRIVIAL, Frame
 
 FOOTER = (
     "AUROC, AUPR (average precision) and FPR95 count molecules out of distribution as the "
@@ -24,7 +24,7 @@ FOOTER = (
 )
 
 
-def sweep_page(frame: DataFrame) -> str:
+def sweep_page(frame: Frame) -> str:
     """Of a table as `experiments.table` makes it."""
     done = frame[frame.state == "done"]
     shown: list[Section] = []
@@ -59,7 +59,7 @@ def _page(shown: Sequence[Section], headline: str, command: str) -> str:
     )
 
 
-def _table(title: str, texts: DataFrame, *notes: str) -> Table:
+def _table(title: str, texts: Frame, *notes: str) -> Table:
     """Of a frame of texts; what is missing is shown as absent."""
     columns = [Column(str(name), right=place > 0) for place, name in enumerate(texts.columns)]
     rows = [
@@ -69,12 +69,12 @@ def _table(title: str, texts: DataFrame, *notes: str) -> Table:
     return Table(title, tuple(columns), tuple(rows), notes)
 
 
-def _spread(values: Series) -> str:
+def _spread(values: Frame) -> str:
     std = f" ± {values.std():.4f}" if len(values) > 1 else ""
     return f"{values.mean():.4f}{std}"
 
 
-def _methods(title: str, group: DataFrame) -> list[Section]:
+def _methods(title: str, group: Frame) -> list[Section]:
     """The best AUROC first, trivial last."""
     by_method = group.groupby("method")
     areas = by_method.auroc.agg(["mean", "std"])
@@ -98,9 +98,7 @@ def _methods(title: str, group: DataFrame) -> list[Section]:
     ]
 
 
-def study_page(
-    points: DataFrame, *, dataset: str, encoder: str, pairs: int, device: str
-) -> str:
+def study_page(points: Frame, *, dataset: str, encoder: str, pairs: int, device: str) -> str:
     """What the batch size does. `points` as `study.at_size` makes them."""
     larger = [f"{size:,}" for size in sorted(set(points.batch_size)) if size > pairs]
     sentences = [
@@ -129,7 +127,7 @@ def study_page(
     return _page(shown, headline, "study batch-size")
 
 
-def _sizes_table(title: str, points: DataFrame) -> Table:
+def _sizes_table(title: str, points: Frame) -> Table:
     by_size = points.groupby("batch_size")
     first = by_size.first()
     texts = first[["batch_in_force", "updates", "samples"]].map("{:,}".format)
@@ -143,7 +141,7 @@ def _sizes_table(title: str, points: DataFrame) -> Table:
     return _table(title, texts.rename_axis("batch size").reset_index())
 
 
-def _size_figure(title: str, values: Series, points: DataFrame, log: bool = False) -> Figure:
+def _size_figure(title: str, values: Frame, points: Frame, log: bool = False) -> Figure:
     series = {}
     for equal, group in values.groupby(points.equal, sort=False):
         by_size = group.groupby(points.batch_size).agg(["mean", "std"])

@@ -125,8 +125,8 @@ def requested(memory: TaskMemory, settings: Settings) -> dict[str, Any]:
     """What a task asks of the cluster: its cores, its host memory, and the share of a card that its
     memory is.
     """
-    threads = settings.sweep.threads
-    asked = {"num_cpus": threads, "memory": memory.host_bytes, "max_retries": TRIES}
+    asked: dict[str, Any] = {"num_cpus": settings.sweep.threads, "max_retries": TRIES}
+    asked["memory"] = memory.host_bytes
     if memory.device_bytes:
         total = torch.cuda.mem_get_info(settings.device)[1]
         asked["num_gpus"] = min(1.0, max(0.01, round(memory.device_bytes / total + 0.005, 2)))

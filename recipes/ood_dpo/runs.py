@@ -133,7 +133,7 @@ class Bench:
 
 
 def work(some: Sequence[Experiment], bench: Bench, done: Callable[[Result], None]) -> None:
-    """One after the other, in this process. An experiment that fails has a result too: its error."""
+    """One after the other, in this process. The result of an experiment that fails is its error."""
     for experiment in some:
         begun = time.perf_counter()
         run = run_head if experiment.method in HEADS else run_baseline

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-import pandas
+from pandas import DataFrame
 
 from brimful.errors import UsageError, nearest
 from recipes.common.cache import Say, cache_folder
 from recipes.common.wheels import Wheel
+from recipes.ood_dpo.experiments import Frame
 from recipes.ood_dpo.settings import DatasetOptions
 
 SPLITS = ("train", "iid_val", "iid_test", "ood_val", "ood_test")
@@ -37,7 +38,7 @@ TARGETS = "MoleculeACE/Data/benchmark_data/"
 ROW = ("place", "smiles", "label", "domain", "split")
 
 
-def read_rows(options: DatasetOptions, say: Say) -> pandas.DataFrame:
+def read_rows(options: DatasetOptions, say: Say) -> Frame:
     """All rows of a data set, with the columns of ROW. Raises UsageError that names the file and
     the row, column or split.
     """
@@ -69,8 +70,8 @@ def read_rows(options: DatasetOptions, say: Say) -> pandas.DataFrame:
         ) from error
 
 
-def _frame(rows: Iterable[tuple[Any, ...]]) -> pandas.DataFrame:
-    return pandas.DataFrame(list(rows), columns=list(ROW)).astype({"label": float})
+def _frame(rows: Iterable[tuple[Any, ...]]) -> Frame:
+    return DataFrame(list(rows), columns=list(ROW)).astype({"label": float})
 
 
 def _drugood(path: Path, options: DatasetOptions) -> Iterator[tuple[Any, ...]]:

@@ -35,7 +35,7 @@ from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import page
 from recipes.ood_dpo.ensemble import Ensemble, Member, Trained, check_settings
-from recipes.ood_dpo.experiments import write_json
+from recipes.ood_dpo.experiments import Frame, write_json
 from recipes.ood_dpo.metrics import metrics
 from recipes.ood_dpo.runs import Bench, Settings
 from recipes.ood_dpo.settings import HeadOptions, StudyOptions
@@ -176,7 +176,7 @@ def at_size(
     ]
 
 
-def _line(points: DataFrame, pairs: int) -> str:
+def _line(points: Frame, pairs: int) -> str:
     first, noise = points.iloc[0], points.noise_scale.dropna()
     same = f" (of {pairs:,} pairs: the batch is all of them)" if first.batch_size >= pairs else ""
     scale = f", noise scale {noise.median():,.0f}" if len(noise) else ""

@@ -25,7 +25,7 @@ from brimful.errors import UsageError
 from brimful.units import counted
 from brimful_train.checkpoints.training_state import flat
 from recipes.common.cache import lock, write_whole
-from recipes.common.facts import read_facts, write_facts
+from recipes.common.description import read_description, write_description
 from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import page
@@ -115,10 +115,9 @@ def _check(settings: Settings) -> None:
         dataset,
         settings.sweep.cross,
     )
-    before = None
-    if (settings.out / FILE_NAME).is_file():
-        before = read_facts(settings.out, FILE_NAME, SweepDescription)
-    if before is not None and before != now:
+    file = settings.out / FILE_NAME
+    before = read_description(file, SweepDescription) if file.is_file() else now
+    if before != now:
         had, has = flat(asdict(before)), flat(asdict(now))
         differs = [
             f"{re.sub('[._]', ' ', key)} {had.get(key)} and not {value}"
@@ -130,7 +129,7 @@ def _check(settings: Settings) -> None:
             "They cannot stand in one table.",
             "Choose another folder with --out.",
         )
-    write_facts(settings.out, FILE_NAME, now)
+    write_description(settings.out, FILE_NAME, now)
 
 
 # --- the ensemble engine ---
@@ -211,7 +210,7 @@ def _train(group: Sequence[Experiment], bench: Bench, file: Path) -> None:
         write_json(file, [experiment.name for experiment in group])
         pairs = members[0].rows.pairs
         say(f"{counted(len(group), 'head')} of {pairs:,} pairs at once, loss {method}.")
-        state = file.with_suffix(".safetensors")
+        state = file.with_suffix(".pt")
         ensemble = Ensemble(
             members, settings.head_of(method), settings.config, settings.device, state
         )
@@ -246,5 +245,5 @@ def _fail(some: Sequence[Experiment], bench: Bench, error: Exception) -> None:
 
 
 def _forget(file: Path) -> None:
-    file.with_suffix(".safetensors").unlink(missing_ok=True)
+    file.with_suffix(".pt").unlink(missing_ok=True)
     file.unlink(missing_ok=True)

@@ -1,5 +1,5 @@
-"""ChemNet (Mayr et al. 2018; its features define the Fréchet ChemNet distance): two convolutions and
-two LSTMs that read SMILES. Network and weights are those of the package `fcd_torch`.
+"""ChemNet (Mayr et al. 2018; its features define the Fréchet ChemNet distance): two convolutions
+and two LSTMs that read SMILES. Network and weights are those of the package `fcd_torch`.
 
 As in the package, a molecule is padded to 350 symbols, only its first 349 are read, and of a salt
 the part before the first dot.

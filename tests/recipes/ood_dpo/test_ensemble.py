@@ -173,7 +173,7 @@ def test_what_an_ensemble_does_not_train_by_is_refused_with_what_it_has(
     with pytest.raises(UsageError) as refused:
         Ensemble([member(made(1), 0)], HeadOptions(), config(tmp_path, **changes), CPU)
     text = " ".join(refused.value.sentences())
-    assert all(part in text for part in (*named.split(", "), "adamw", "--engine local"))
+    assert all(part in text for part in (*named.split(", "), "adamw", "--engine ray"))
 
 
 def test_an_end_by_updates_is_the_end_of_the_schedule_too(tmp_path: Path):
