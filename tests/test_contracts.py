@@ -54,7 +54,9 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def copy_of_the_sources(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("src", "recipes"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from brimful.show.html import render_sections
+from brimful.show.html import render_template
 from brimful.show.section import Column, Figure, Section, Sentences, Table
-from brimful.show.text import ABSENT, Cell
+from brimful.show.text import ABSENT, Cell, when
 from brimful.units import counted, format_bytes, format_duration
 from recipes.ood_dpo.experiments import HEADS, MEASURES, TRIVIAL, Point
 
@@ -47,12 +47,15 @@ def sweep_page(frame: Frame) -> str:
 
 def _page(shown: Sequence[Section], headline: str, command: str) -> str:
     typed = f"python -m recipes.ood_dpo {command}"
-    return render_sections(
-        shown,
+    return render_template(
+        "base.html.j2",
+        sections=shown,
         program="brimful, the molecule recipe",
         headline=headline,
+        tone="note",
         typed=typed,
-        started_unix_s=time.time(),
+        cut_off=[],
+        started=when(time.time()),
         footer=FOOTER,
     )
 
@@ -101,7 +104,7 @@ def _methods_figure(title: str, group: Frame) -> Figure:
     ]
 
     def draw(width: int) -> str:
-        from brimful.show.measure_charts import spread_chart
+        from recipes.ood_dpo.charts import spread_chart
 
         return spread_chart(rows, "AUROC", width)
 
@@ -256,7 +259,7 @@ def _size_figure(
 
     @functools.cache
     def draw(width: int) -> str:
-        from brimful.show.measure_charts import size_chart
+        from recipes.ood_dpo.charts import size_chart
 
         return size_chart(series, title, width, log)
 
