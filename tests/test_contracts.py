@@ -31,7 +31,7 @@ VIOLATIONS = {
         "from pickle import loads",
     ),
     "a verb imports the engine": ("brimful/verbs/audit.py", "import brimful_train.task"),
-    "values import what stands above": ("brimful/values.py", "import brimful.codec"),
+    "values import what stands above": ("brimful/values/__init__.py", "import brimful.codec"),
 }
 
 
@@ -54,7 +54,9 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def copy_of_the_sources(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("src", "recipes"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 

@@ -94,9 +94,7 @@ def _draw(path: Path, key: Key, processes: int, say: Say) -> None:
     """Draws all images into a file aside, which gets its name once it is whole and on the disk."""
     Painter(key.look)  # a package that is missing is reported here, once
     partial, size = Path(f"{path}.partial"), math.prod(key.shape)
-    shown = texts(key.seed, key.count, key.look)
-    parts = [(start, shown[start : start + PART]) for start in range(0, key.count, PART)]
-    processes = min(processes, len(parts))
+    processes = min(processes, math.ceil(key.count / PART))
     progress = Progress(say, "images drawn", key.count)
     try:
         with partial.open("wb") as file:
@@ -114,6 +112,8 @@ def _draw(path: Path, key: Key, processes: int, say: Say) -> None:
                 f"Drawing {counted(key.count, 'image')}, once for all later runs, in "
                 f"{counted(processes, 'process', 'processes')}."
             )
+            shown = texts(key.seed, key.count, key.look)
+            parts = [(start, shown[start : start + PART]) for start in range(0, key.count, PART)]
             header = {"descr": "|u1", "fortran_order": False, "shape": key.shape}
             npy.write_array_header_1_0(file, header)
             for pixels in mapped(

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from pandas import isna
 
-from brimful.show.html import render_sections
-from brimful.show.measure_charts import size_chart, spread_chart
+from brimful.show.html import render_template
 from brimful.show.section import Column, Figure, Section, Sentences, Table
-from brimful.show.text import ABSENT, Cell
+from brimful.show.text import ABSENT, Cell, when
 from brimful.units import counted, format_bytes, format_duration
+from recipes.ood_dpo.charts import size_chart, spread_chart
 from recipes.ood_dpo.experiments import HEADS, IDENTITY, MEASURES, TRIVIAL, Frame
 
 FOOTER = (
@@ -49,12 +49,15 @@ def sweep_page(frame: Frame) -> str:
 
 
 def _page(shown: Sequence[Section], headline: str, command: str) -> str:
-    return render_sections(
-        shown,
+    return render_template(
+        "base.html.j2",
+        sections=shown,
         program="brimful, the molecule recipe",
         headline=headline,
+        tone="note",
+        cut_off=[],
         typed=f"python -m recipes.ood_dpo {command}",
-        started_unix_s=time.time(),
+        started=when(time.time()),
         footer=FOOTER,
     )
 

@@ -17,7 +17,7 @@ from brimful.show import console
 from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import calibration_sections, doctor_sections, gpu_sections
 from brimful.show.progress import Progress, RunProgress
-from brimful.values import Record
+from brimful.values import Record, Verdict
 
 DOES_NOT_FIT = 3
 _NO_WIDTH = 10_000
@@ -43,7 +43,7 @@ def run_progress(json: bool) -> RunProgress:
 def show_prediction(record: Record, json: bool, full: bool = False) -> int:
     assert record.prediction is not None  # the verb returns no record without one
     _show(record, full, record.prediction if json else None)
-    return 0 if record.prediction.verdict == "fits" else DOES_NOT_FIT
+    return 0 if record.prediction.verdict == Verdict.FITS else DOES_NOT_FIT
 
 
 def show_audit(record: Record, json: bool, full: bool = False) -> int:

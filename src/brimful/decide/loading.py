@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from brimful.errors import DoesNotFit
 from brimful.units import counted, format_bytes, format_duration
-from brimful.values import Diagnostic, PlannedSetting, Source
+from brimful.values import Diagnostic, EffectiveSetting, Source
 
 POLICIES = ("measured", "ladder")
 SHARE = 0.6  # of what is free, and of /dev/shm. Assumed: a training needs the rest for itself
@@ -145,7 +145,7 @@ class LoaderPlan:
     why: str
     host_bytes: int = 0
     shm_bytes: int = 0
-    rows: tuple[PlannedSetting, ...] = ()
+    rows: tuple[EffectiveSetting, ...] = ()
     warnings: tuple[Diagnostic, ...] = ()
 
 
@@ -250,7 +250,7 @@ def _memory_text(host: Host) -> str:
 
 def _rows(
     host: Host, plan: LoaderPlan, asked: Asked, policy: str, warned: bool
-) -> Iterable[PlannedSetting]:
+) -> Iterable[EffectiveSetting]:
     why = _step_text(host) if policy == "ladder" else plan.why
     kept = f"kept as asked, and it is too much: {why}" if warned else "as asked"
     yield _row("workers", asked.workers, plan.workers, why, kept)
@@ -267,8 +267,8 @@ def _rows(
 
 def _row(
     name: str, asked: int | bool | None, effective: int | bool, why: str, kept: str
-) -> PlannedSetting:
-    return PlannedSetting(
+) -> EffectiveSetting:
+    return EffectiveSetting(
         name, asked, effective, why if asked != effective else kept, Source.MEASURED
     )
 

@@ -9,7 +9,7 @@ from brimful.command import fill, placeholders
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.tune.plan import command_line
 from brimful.units import format_share
-from brimful.values import Command, NextCommand, Prediction, Setting
+from brimful.values import Command, NextCommand, Prediction, Setting, Verdict
 
 
 def after_prediction(
@@ -33,7 +33,7 @@ def after_prediction(
             f"brimful audit -- {words}",
             "what the loader really gives, and what else the command really does",
         )
-    if prediction.verdict != "fits":
+    if prediction.verdict != Verdict.FITS:
         line = None if largest is None else _line(command, settings_at(largest), largest)
         return None if line is None else NextCommand(line, "the largest batch size that fits")
     if not is_open:
@@ -64,7 +64,7 @@ def _after_a_table(
         prediction.solved,
         next((cell.settings for cell in prediction.grid if cell.best), {}),
     )
-    if prediction.verdict != "fits":
+    if prediction.verdict != Verdict.FITS:
         return None
     if solved is None:
         settings, size = {**settings_at(None), **best}, best.get("batch_size")

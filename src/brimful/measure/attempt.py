@@ -25,7 +25,7 @@ from brimful.measure.supervisor import (
     write_config,
 )
 from brimful.units import counted
-from brimful.values import Attempt, Device, Heartbeat, PlannedSetting, Setting
+from brimful.values import Attempt, Device, EffectiveSetting, Heartbeat, Setting
 from brimful_inside import wire
 
 HEARTBEAT_S = 1.0
@@ -39,7 +39,7 @@ class Start:
 
     number: int
     argv: tuple[str, ...]
-    settings: tuple[PlannedSetting, ...]
+    settings: tuple[EffectiveSetting, ...]
     values: Mapping[str, Setting]  # what brimful.setting(name, default) answers
     environment: Mapping[str, str]  # added to the user's own
     device: Device

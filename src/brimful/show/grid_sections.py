@@ -13,9 +13,9 @@ from brimful.show.text import (
     speed_text,
 )
 from brimful.units import GIB
-from brimful.values import GridCell, Prediction
+from brimful.values import GridCell, Prediction, Verdict
 
-_TONES = {"fits": "good", "tight": "warn", "does_not_fit": "bad", None: "bad"}
+_TONES = {Verdict.FITS: "good", Verdict.TIGHT: "warn", Verdict.DOES_NOT_FIT: "bad", None: "bad"}
 _TRACED = (
     "Cells were traced at these very settings; * is extrapolated from traces of others, which a "
     "further one confirmed."
@@ -64,16 +64,13 @@ def _unit(grid: tuple[GridCell, ...]) -> str:
 
 
 def _shown(cell: GridCell) -> Cell:
-    if cell.peak is None:
+    if cell.peak is None or cell.verdict is None:
         return Cell("fails", tone="bad")
     rate = cell.tokens_per_s or cell.samples_per_s
-    says = (
-        VERDICTS[cell.verdict or ""]
-        if cell.verdict != "fits"
-        else ABSENT.text
-        if rate is None
-        else speed_text(rate.value)
-    )
+    if cell.verdict == Verdict.FITS:
+        says = ABSENT.text if rate is None else speed_text(rate.value)
+    else:
+        says = VERDICTS[cell.verdict]
     mark = "" if cell.traced else "*"
     return Cell(
         f"{bytes_text(cell.peak.device_bytes)}{mark}\n{says}",
@@ -85,7 +82,7 @@ def _heat_map(prediction: Prediction) -> list[Section]:
     down, across = _sides(prediction.grid)
 
     def draw(width: int) -> str:
-        from brimful.show.measure_charts import Field, heat_map
+        from brimful.show.heat_map import Field, heat_map
 
         def field(cell: GridCell) -> Field:
             device = cell.peak.device_bytes if cell.peak is not None else prediction.budget.bytes

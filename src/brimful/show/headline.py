@@ -33,6 +33,7 @@ from brimful.values import (
     Record,
     Run,
     Source,
+    Verdict,
 )
 
 #: The command never reached the point where it can be judged.
@@ -160,8 +161,8 @@ def of_prediction(prediction: Prediction) -> Headline:
         )
     if peak is not None and peak.reserved_bytes == 0:
         return Headline("note", f"The command put nothing on {card}: it trains on the host.")
-    fits = prediction.verdict == "fits"
-    tight = prediction.verdict == "tight"
+    fits = prediction.verdict == Verdict.FITS
+    tight = prediction.verdict == Verdict.TIGHT
     other = _not_in_force(prediction)
     what = "The command" if value is None else subject_of(noun, value)
     what = f"{other}; that" if other else what
@@ -254,11 +255,11 @@ def of_grid(prediction: Prediction) -> Headline:
     """
     cells, card = prediction.grid, cards_text(prediction)
     best = next(cell for cell in cells if cell.best)
-    fit = sum(cell.verdict == "fits" for cell in cells)
+    fit = sum(cell.verdict == Verdict.FITS for cell in cells)
     peak = f"predicted peak {bytes_text(best.peak.device_bytes if best.peak else None)}"
     of = f"of {bytes_text(prediction.budget.bytes)} allowed"
     if not fit:
-        least = "is tight" if best.verdict == "tight" else "takes least"
+        least = "is tight" if best.verdict == Verdict.TIGHT else "takes least"
         return Headline(
             "bad",
             f"None of {counted(len(cells), 'combination')} fits {card}: "

@@ -11,7 +11,7 @@ from brimful.show.prediction_sections import card_groups, speed_sentence
 from brimful.show.run_sections import by_weight
 from brimful.show.section import Facts
 from brimful.show.text import VERDICTS, Cell, bytes_text, epoch_text, loading_text
-from brimful.values import Diagnostic, Prediction, Remedy
+from brimful.values import Diagnostic, Prediction, Remedy, Verdict
 
 LINES = 15
 _MORE, _WARNING, _NOTE = "more", "warning", "note"
@@ -34,7 +34,7 @@ def brief_facts(prediction: Prediction, warnings: tuple[Diagnostic, ...]) -> Fac
     if prediction.what_if is not None and prediction.what_if.remedies:
         rows.append(("would help", Cell(_remedies(prediction, prediction.what_if.remedies))))
     if prediction.loading is not None and not (
-        prediction.loading.binds and prediction.verdict == "fits"
+        prediction.loading.binds and prediction.verdict == Verdict.FITS
     ):
         rows.append(("loading", Cell(loading_text(prediction.loading))))
     if prediction.epoch is not None:

@@ -43,6 +43,7 @@ from brimful.values import (
     Prediction,
     Remedy,
     Source,
+    Verdict,
     WhatIf,
 )
 
@@ -298,7 +299,7 @@ def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
     size = at_text(replace(prediction, in_force=None))
     title = (
         f"What would lower the peak{size}"
-        if prediction.verdict == "fits"
+        if prediction.verdict == Verdict.FITS
         else f"What would make it fit{size}"
     )
     others = tuple(f"{other.what}: {other.why}" for other in what_if.others)
@@ -312,7 +313,7 @@ def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
         (
             Cell(f"+ {one.what}" if one.what else "as it is", tone="strong"),
             Cell(bytes_text(one.device_bytes), one.source),
-            Cell(VERDICTS[one.verdict], tone="good" if one.verdict == "fits" else "bad"),
+            Cell(VERDICTS[one.verdict], tone="good" if one.verdict == Verdict.FITS else "bad"),
             ABSENT
             if one.step_s is None
             else Cell(seconds_text(one.step_s.value), one.step_s.source),

@@ -29,7 +29,7 @@ from brimful.show.text import (
     worst_memory,
 )
 from brimful.units import counted
-from brimful.values import Attempt, Heartbeat, Outcome, PlannedSetting, Trial, TrialResult
+from brimful.values import Attempt, EffectiveSetting, Heartbeat, Outcome, Trial, TrialResult
 from brimful_inside import wire
 
 #: Off a terminal: a line at most this often (seconds) while one trial runs.
@@ -200,7 +200,7 @@ class RunProgress:
         self._line = ""
         self._clear()
 
-    def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None:
+    def attempt_started(self, number: int, settings: tuple[EffectiveSetting, ...]) -> None:
         self._attempt = number
         self._began = self._last_line = self._clock()
         values = {row.name: row.effective for row in settings if row.effective is not None}

@@ -26,10 +26,10 @@ from brimful.values import (
     Attempt,
     Budget,
     Diagnostic,
+    EffectiveSetting,
     Execution,
     Outcome,
     PhasePeak,
-    PlannedSetting,
     Record,
     Run,
     Setting,
@@ -235,16 +235,16 @@ def run_sections(run: Run) -> list[Section]:
     return found + ([phases] if phases else [])
 
 
-def settings_table(settings: tuple[PlannedSetting, ...]) -> list[Section]:
+def settings_table(settings: tuple[EffectiveSetting, ...]) -> list[Section]:
     rows = tuple(
         (
-            Cell(one.name),
-            Cell(setting_text(one.requested)),
-            Cell(setting_text(one.effective), tone="strong"),
-            Cell(one.why),
-            Cell(one.source.value),
+            Cell(row.name),
+            Cell(setting_text(row.requested)),
+            Cell(setting_text(row.effective), tone="strong"),
+            Cell(row.why),
+            Cell(row.source.value) if row.source else ABSENT,
         )
-        for one in settings
+        for row in settings
     )
     columns = tuple(map(Column, ("setting", "requested", "effective", "why", "source")))
     return [Table("Settings, requested and in force", columns, rows)] if rows else []

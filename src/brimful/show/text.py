@@ -28,6 +28,7 @@ from brimful.values import (
     Prediction,
     Setting,
     Source,
+    Verdict,
 )
 
 ABSENT_TEXT = "–"
@@ -118,7 +119,7 @@ def speed_text(value: float | None) -> str:
     return ABSENT_TEXT if value is None else format_rate(value).removesuffix(" samples/s")
 
 
-VERDICTS = {"fits": "fits", "tight": "tight", "does_not_fit": "does not fit"}
+VERDICTS = {verdict: verdict.replace("_", " ") for verdict in Verdict}
 
 
 def seconds_text(value: float | None) -> str:

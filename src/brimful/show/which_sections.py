@@ -7,14 +7,14 @@ from __future__ import annotations
 from brimful.show.section import Column, Table
 from brimful.show.text import ABSENT, Cell, count_text, question_of, seconds_text, speed_text
 from brimful.units import counted
-from brimful.values import CardAnswer, Prediction
+from brimful.values import CardAnswer, Prediction, Verdict
 
 _FITS = {
-    "fits": Cell("yes", tone="good"),
-    "tight": Cell("tight", tone="warn"),
-    "does_not_fit": Cell("no", tone="bad"),
+    None: Cell("fails", tone="bad"),
+    Verdict.FITS: Cell("yes", tone="good"),
+    Verdict.TIGHT: Cell("tight", tone="warn"),
+    Verdict.DOES_NOT_FIT: Cell("no", tone="bad"),
 }
-_FAILS = Cell("fails", tone="bad")
 _HOW = (
     "GiB: the device peak. All is predicted, an epoch's training too; prices are assumed, in US "
     "dollars (`brimful gpus`)."
@@ -58,7 +58,7 @@ def _row(one: CardAnswer) -> tuple[Cell, ...]:
     )
     return (
         Cell(name, tone="strong"),
-        _FITS.get(one.verdict or "", _FAILS),
+        _FITS[one.verdict],
         ABSENT if one.peak is None else Cell(f"{one.peak.device_bytes / (1 << 30):.3g}"),
         Cell(count_text(one.largest_batch_size if one.solved is None else one.solved)),
         ABSENT if one.samples_per_s is None else Cell(speed_text(one.samples_per_s.value)),
@@ -80,7 +80,7 @@ def which_sentence(prediction: Prediction) -> str:
     which = prediction.which
     if not which:
         return ""
-    fitting = [one for one in which if one.verdict == "fits"]
+    fitting = [one for one in which if one.verdict == Verdict.FITS]
     if not fitting:
         return f"Of {counted(len(which), 'card')} none fits for sure. "
     best = which[0]

@@ -12,7 +12,7 @@ from brimful.decide.memory.fit import Play, giving_back_s
 from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.errors import UsageError
 from brimful.outcomes import SCRIPT_FAILED
-from brimful.values import Diagnostic, Outcome
+from brimful.values import Diagnostic, Outcome, Verdict
 from brimful.verbs import imaginary
 from brimful.verbs.imaginary import Tracer
 from brimful.verbs.start import Start, takes
@@ -106,15 +106,15 @@ def answer_at(
     tracer: Tracer, size: int | None, play: Play | None, conclusion: MemoryConclusion | None = None
 ) -> Answer:
     if play is None:
-        return Answer(size, "does_not_fit", None, {}, conclusion=conclusion)
+        return Answer(size, Verdict.DOES_NOT_FIT, None, {}, conclusion=conclusion)
     card = tracer.card
     played, verdict = card.shown(play), card.verdict(play)
     phases = {
-        name: card.estimate(peaks, verdict == "fits") for name, peaks in played.phases.items()
+        name: card.estimate(peaks, verdict == Verdict.FITS) for name, peaks in played.phases.items()
     }
     retries, peak = (
         played.retries / max(1, played.steps),
-        card.estimate(played.peak, verdict == "fits"),
+        card.estimate(played.peak, verdict == Verdict.FITS),
     )
     return Answer(size, verdict, peak, phases, retries, giving_back_s(played), conclusion)
 

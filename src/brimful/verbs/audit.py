@@ -13,7 +13,7 @@ from brimful.decide.loaders_seen import batches_per_step, loaders, mean_share
 from brimful.measure.traces import read_trace
 from brimful.values import (
     Audit,
-    Effective,
+    EffectiveBatch,
     PhasePeak,
     Record,
     Setting,
@@ -135,7 +135,7 @@ def _with_context(session: Session, result: TrialResult) -> TrialResult:
     )
 
 
-def _effective(result: TrialResult) -> Effective:
+def _effective(result: TrialResult) -> EffectiveBatch:
     """What the first rank's training loader gives, and how many samples go into a step over all
     ranks.
     """
@@ -143,7 +143,7 @@ def _effective(result: TrialResult) -> Effective:
     given = [batch.samples for batch in train.batches if batch.samples is not None] if train else []
     share = mean_share(result.reports[0])
     largest = max(given, default=train.batch_size if train else None)
-    return Effective(
+    return EffectiveBatch(
         loader_batch_size=round(largest * share) if largest is not None else None,
         batches_per_step=batches_per_step(result),
         ranks=result.trial.device.ranks or len(result.reports),

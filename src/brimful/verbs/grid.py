@@ -16,7 +16,7 @@ from brimful.decide.memory.search_traced import FIRST_SIZE
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
-from brimful.values import Diagnostic, Estimate, GridCell, PeakEstimate, Setting
+from brimful.values import Diagnostic, Estimate, GridCell, PeakEstimate, Setting, Verdict
 from brimful.verbs.answers import answer_at, asked_about, play_of_trial
 from brimful.verbs.imaginary import Tracer, joined_of
 from brimful.verbs.session import Session
@@ -30,7 +30,6 @@ _FEWEST = (
     4  # values of which some can be left to extrapolation: two or three to fit, one to confirm
 )
 _LENGTH = re.compile(r"(^|_)(len|length|seq|seqlen|sequence|context|ctx|block|tokens|bptt)(_|$)")
-_RANKS = {"fits": 3, "tight": 2, "does_not_fit": 1, None: 0}
 
 
 @dataclass
@@ -226,9 +225,9 @@ def _is_length(row: _Row, name: str) -> bool:
     )
 
 
-def _rank(cell: GridCell) -> tuple[float, float]:
+def _rank(cell: GridCell) -> tuple[int, float]:
     """What fits comes first, by its speed; else what takes least."""
     rate = cell.tokens_per_s or cell.samples_per_s
-    if cell.verdict in ("fits", "tight"):
-        return _RANKS[cell.verdict], rate.value if rate is not None else 0.0
-    return _RANKS[cell.verdict], -cell.peak.device_bytes if cell.peak is not None else 0.0
+    if cell.verdict in (Verdict.FITS, Verdict.TIGHT):
+        return -Verdict.badness(cell.verdict), rate.value if rate is not None else 0.0
+    return -Verdict.badness(cell.verdict), -cell.peak.device_bytes if cell.peak is not None else 0.0

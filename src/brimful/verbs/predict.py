@@ -25,6 +25,7 @@ from brimful.values import (
     Record,
     Setting,
     Solved,
+    Verdict,
 )
 from brimful.verbs import imaginary
 from brimful.verbs.answers import asked_about, by_search, timed_batch
@@ -172,7 +173,7 @@ def _prediction(
 ) -> Prediction:
     """The prediction, of all its parts."""
     report, budget = tracer.representative().reports[0], tracer.budget
-    fits, traced = answer.verdict == "fits", answer.size in tracer.results
+    fits, traced = answer.verdict == Verdict.FITS, answer.size in tracer.results
     estimate = answer.conclusion.estimate if answer.conclusion else None
     warnings = [*warnings_of(tracer, answer), *noted]
     largest = _largest(tracer, answer, fits)

@@ -29,9 +29,9 @@ from brimful.values import (
     Attempt,
     Command,
     Diagnostic,
+    EffectiveSetting,
     Heartbeat,
     Outcome,
-    PlannedSetting,
     Record,
     RunEnded,
     RunStarted,
@@ -50,7 +50,7 @@ class RunWatcher(Watcher, Protocol):
 
     @property
     def terminals(self) -> Mapping[str, int]: ...
-    def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None: ...
+    def attempt_started(self, number: int, settings: tuple[EffectiveSetting, ...]) -> None: ...
     def output(self, stream: str, data: bytes) -> None: ...
     def heartbeat(self, seen: Heartbeat) -> None: ...
     def attempt_ended(self, attempt: Attempt) -> None: ...
@@ -61,7 +61,7 @@ class Passes(Nobody):
 
     terminals: Mapping[str, int] = {}
 
-    def attempt_started(self, number: int, settings: tuple[PlannedSetting, ...]) -> None: ...
+    def attempt_started(self, number: int, settings: tuple[EffectiveSetting, ...]) -> None: ...
     def heartbeat(self, seen: Heartbeat) -> None: ...
     def attempt_ended(self, attempt: Attempt) -> None: ...
 
@@ -83,7 +83,7 @@ class _Going:
     command: Command
     chosen: run_plan.Chosen
     started: RunStarted
-    rows: tuple[PlannedSetting, ...]
+    rows: tuple[EffectiveSetting, ...]
     environment: dict[str, str]
     attempts: list[Attempt] = field(default_factory=list)
     noted: list[Diagnostic] = field(default_factory=list)
@@ -372,7 +372,7 @@ def nothing_trained(attempt: Attempt) -> Diagnostic | None:
     )
 
 
-def lever_of(attempt: Attempt, rows: tuple[PlannedSetting, ...]) -> str:
+def lever_of(attempt: Attempt, rows: tuple[EffectiveSetting, ...]) -> str:
     """The setting that was too large, by the phase in which memory ran out."""
     phase = attempt.failure.phase if attempt.failure else None
     return run_settings.lever_of(phase, tuple(row.name for row in rows))
@@ -381,11 +381,11 @@ def lever_of(attempt: Attempt, rows: tuple[PlannedSetting, ...]) -> str:
 def next_settings(
     attempt: Attempt,
     command: Command,
-    rows: tuple[PlannedSetting, ...],
+    rows: tuple[EffectiveSetting, ...],
     started: RunStarted,
     known: Known,
     first: Attempt,
-) -> tuple[tuple[PlannedSetting, ...], list[Diagnostic]] | str:
+) -> tuple[tuple[EffectiveSetting, ...], list[Diagnostic]] | str:
     """The settings of the attempt after one that ran out of memory, with what to show; or why there
     is none.
 
@@ -441,7 +441,7 @@ def _where(attempt: Attempt) -> str:
     return f"{text} in step {attempt.steps + 1:,} ({failure.phase}{rank})"
 
 
-def _size_of(attempt: Attempt, rows: tuple[PlannedSetting, ...], name: str) -> int | None:
+def _size_of(attempt: Attempt, rows: tuple[EffectiveSetting, ...], name: str) -> int | None:
     """What it was set to; of a script that has its own default, what its training loader gave."""
     value = values_in_force(rows).get(name)
     if value is not None or name != BATCH_SIZE:

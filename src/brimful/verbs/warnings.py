@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 from brimful.decide.audit.findings import findings
 from brimful.decide.loaders_seen import largest_batch, loaders, samples_of
-from brimful.decide.memory.fit import Verdict
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.units import format_bytes, format_duration, noun_of
-from brimful.values import Diagnostic, Estimate, PeakEstimate, TrialResult
+from brimful.values import Diagnostic, Estimate, PeakEstimate, TrialResult, Verdict
 from brimful.verbs.imaginary import Tracer, search_notes
 from brimful.verbs.long_evaluation import seen_once
 from brimful.verbs.results import ignores_the_batch_size
@@ -133,13 +132,13 @@ def _gives_cache_back(answer: Answer) -> Diagnostic:
 
 def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
     peak, budget, asked = answer.peak, tracer.budget, answer.size
-    if (answer.retries_per_step or answer.giving_back_s) and answer.verdict != "does_not_fit":
+    if (answer.retries_per_step or answer.giving_back_s) and answer.verdict != Verdict.DOES_NOT_FIT:
         yield _gives_cache_back(answer)
     largest = answer.conclusion.estimate.largest_batch_size if answer.conclusion else None
     in_force = tracer.in_force(answer.conclusion, asked) if tracer.in_batches else asked
     limited_by = answer.conclusion.estimate.limited_by if answer.conclusion else None
     if (
-        answer.verdict == "fits"
+        answer.verdict == Verdict.FITS
         and in_force
         and largest
         and in_force > largest
@@ -151,7 +150,7 @@ def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
             _NOT_MONOTONE,
             f"{largest:,}, or exactly {in_force:,}",
         )
-    if peak is None or answer.verdict == "fits":
+    if peak is None or answer.verdict == Verdict.FITS:
         return
     if peak.device_bytes <= budget.total_bytes:
         yield Diagnostic(
@@ -244,7 +243,7 @@ def _growth(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
         evaluation.allocated_bytes + peak.device_bytes - peak.reserved_bytes
         if evaluation and peak
         else None,
-        tracer.budget.bytes if answer.verdict == "fits" else None,
+        tracer.budget.bytes if answer.verdict == Verdict.FITS else None,
         max(lengths, default=0) or None,
     )
     other = f" (at a {noun_of(tracer.unknown)} of {size})" if size != answer.size else ""

@@ -26,7 +26,17 @@ from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.predicted import LINKS_REACHED, efficiency_of, predict_speed
 from brimful.decide.speed.updates import Reworked
 from brimful.measure.traces import read_trace
-from brimful.values import Estimate, NoRemedy, Outcome, Remedy, Setting, Source, TrialResult, WhatIf
+from brimful.values import (
+    Estimate,
+    NoRemedy,
+    Outcome,
+    Remedy,
+    Setting,
+    Source,
+    TrialResult,
+    Verdict,
+    WhatIf,
+)
 from brimful.verbs.imaginary import Tracer, limits_of
 from brimful.verbs.step_speed import has_a_fixed_total, with_whole_steps
 from brimful.verbs.warnings import Answer
@@ -109,7 +119,7 @@ def what_would_help(
         ladder.gradient_checkpointing,
         ladder.eight_bit_states,
     )
-    if answer.verdict == "fits":
+    if answer.verdict == Verdict.FITS:
         changes = (*free, *of_the_script)
     else:
         changes = (
@@ -121,7 +131,7 @@ def what_would_help(
         )
     for change in changes:
         change()
-        if answer.verdict != "fits" and ladder.verdict == "fits":
+        if answer.verdict != Verdict.FITS and ladder.verdict == Verdict.FITS:
             break
     return WhatIf(tuple(ladder.remedies), tuple(ladder.others))
 
@@ -174,7 +184,7 @@ class _Ladder:
         self.states_bytes = memory.bytes_of(OPTIMIZER_STATE)
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Verdict:
         return self.now.memory.card.verdict(self.now.memory.play)
 
     def expandable_segments(self) -> None:
@@ -233,7 +243,7 @@ class _Ladder:
             after = self._resized(remedies.evaluation_in(parts))
             if (
                 after.memory.phase != "eval"
-                or after.memory.card.verdict(after.memory.play) == "fits"
+                or after.memory.card.verdict(after.memory.play) == Verdict.FITS
             ):
                 break
         if isinstance(size, int) and size > 1:
@@ -270,7 +280,7 @@ class _Ladder:
         largest = conclusion.estimate.largest_batch_size
         parts = max(2, -(-asked // largest) if largest else 2 if self.found.model else asked)
         while parts <= asked and (
-            after is None or after.memory.card.verdict(after.memory.play) != "fits"
+            after is None or after.memory.card.verdict(after.memory.play) != Verdict.FITS
         ):
             wanted = replace(self.now, batch_size=-(-asked // parts), parts=parts)
             found = self._extrapolated(wanted)
@@ -389,7 +399,7 @@ class _Ladder:
             after = self._resized(remedies.sharded(cards), updates.shared_by(cards), more_s)
             card, more = after.memory.card.among(cards), after.memory.more_bytes + whole
             after = replace(after, memory=replace(after.memory, card=card, more_bytes=more))
-            if after.memory.card.verdict(after.memory.play) == "fits" or cards == _CARDS[-1]:
+            if after.memory.card.verdict(after.memory.play) == Verdict.FITS or cards == _CARDS[-1]:
                 parts = (
                     f"1/{cards} of parameters, gradients and states, some blocks whole, NCCL's "
                     "buffers"

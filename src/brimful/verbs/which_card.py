@@ -31,7 +31,7 @@ from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.errors import BrimfulError, DoesNotFit, Interrupted
 from brimful.measure.gpus.prices import prices
 from brimful.measure.traces import cards_of
-from brimful.values import Budget, CardAnswer, Device, Diagnostic, Estimate, Gpu, Source
+from brimful.values import Budget, CardAnswer, Device, Diagnostic, Estimate, Gpu, Source, Verdict
 from brimful.verbs import imaginary
 from brimful.verbs.answers import asked_about, by_search, play_of_trial, timed_batch
 from brimful.verbs.imaginary import Tracer
@@ -40,7 +40,6 @@ from brimful.verbs.start import Start
 from brimful.verbs.step_speed import speed_of
 from brimful.verbs.warnings import Answer
 
-_RANKS = {"fits": 0, "tight": 1, "does_not_fit": 2, None: 3}
 _HOUR_S = 3600.0
 Asked = tuple[Device, Budget]
 
@@ -81,7 +80,7 @@ def which_card(
     while True:
         found.sort(key=lambda one: _order(one[0]))
         line, tracer, group = found[0]
-        if line.verdict not in ("fits", "tight"):
+        if line.verdict not in (Verdict.FITS, Verdict.TIGHT):
             line, tracer, group = max(
                 found, key=lambda one: (not one[0].problem, one[0].gpu.total_bytes.value)
             )
@@ -202,7 +201,7 @@ def _line(
             return _searched(tracer, group, samples, per_hour)
         size = group.asked or found.largest_batch_size
         play = _play(tracer, found, size)
-    verdict = "does_not_fit" if play is None else tracer.card.verdict(play)
+    verdict = Verdict.DOES_NOT_FIT if play is None else tracer.card.verdict(play)
     peak = None if play is None else tracer.card.peak(play)
     line = _with_sizes(
         CardAnswer(tracer.gpu, count, verdict, size, peak), tracer, size, found.largest_batch_size
@@ -215,7 +214,9 @@ def _searched(
     tracer: Tracer, group: _Group, samples: int | None, per_hour: Mapping[str, Estimate]
 ) -> CardAnswer:
     """A card that is searched by itself."""
-    line = CardAnswer(tracer.gpu, tracer.device.ranks or tracer.device.cards, "does_not_fit", None)
+    line = CardAnswer(
+        tracer.gpu, tracer.device.ranks or tracer.device.cards, Verdict.DOES_NOT_FIT, None
+    )
     try:
         answer = by_search(tracer, group.has_a_place, group.asked)
     except DoesNotFit:
@@ -317,7 +318,7 @@ def _order(line: CardAnswer) -> tuple[float, ...]:
     price = line.price_per_h.value if line.price_per_h is not None else None
     cost = price / rate if price is not None and rate else float("inf")
     return (
-        _RANKS[line.verdict],
+        Verdict.badness(line.verdict),
         -(line.solved or 0),
         cost,
         -rate,

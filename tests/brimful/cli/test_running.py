@@ -15,7 +15,7 @@ from brimful.codec import SCHEMA
 from brimful.command import parse
 from brimful.measure.supervisor import POLL_UNDER_LIMIT_S
 from brimful.record import RecordWriter
-from brimful.values import Device, Objective, Opened, Plan, PlannedSetting, Source
+from brimful.values import Device, EffectiveSetting, Objective, Opened, Plan, Source
 
 RUN = ("run", "--device", "cpu")
 
@@ -61,7 +61,7 @@ def test_a_plan_that_does_not_belong_ends_with_6_and_what_to_do(typed, tmp_path)
         1.0,
     )
     with closing(RecordWriter.create(tmp_path / "home", opened)) as writer:
-        rows = (PlannedSetting("batch_size", 64, 512, "the fastest", Source.MEASURED),)
+        rows = (EffectiveSetting("batch_size", 64, 512, "the fastest", Source.MEASURED),)
         writer.append(Plan(Objective.FASTEST, rows, {}, "", True, 3, 0))
     code, out, err = typed(*RUN, "--json", "--plan", "20261121", "--", "train")
     assert code == 6

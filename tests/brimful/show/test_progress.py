@@ -18,7 +18,7 @@ from brimful.show.progress import (
     heartbeat_line,
     trial_line,
 )
-from brimful.values import Heartbeat, PhasePeak, PlannedSetting, Source, TrialKind, TrialResult
+from brimful.values import EffectiveSetting, Heartbeat, PhasePeak, Source, TrialKind, TrialResult
 from brimful_inside import wire
 from tests.brimful.show import product
 
@@ -255,7 +255,7 @@ def test_on_a_terminal_the_line_is_redrawn_below_the_commands_output(monkeypatch
 def test_elsewhere_lines_come_ever_more_seldom_without_carriage_returns_or_colours():
     now = [0.0]
     shown, out, err = run_progress(live=False, clock=lambda: now[0])
-    shown.attempt_started(1, (PlannedSetting("batch_size", 8, 64, "why", Source.MEASURED),))
+    shown.attempt_started(1, (EffectiveSetting("batch_size", 8, 64, "why", Source.MEASURED),))
     times = []
     for second in range(1, 8 * 3600):
         now[0] = float(second)

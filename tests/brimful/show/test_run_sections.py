@@ -7,7 +7,7 @@ from dataclasses import replace
 from brimful.show.run_sections import command_of, phases_table, run_sections, trial_sections
 from brimful.show.section import Column, Quote, Table
 from brimful.show.text import worst_memory
-from brimful.values import Attempt, Outcome, PhasePeak, PlannedSetting, Run, Source, TrialKind
+from brimful.values import Attempt, EffectiveSetting, Outcome, PhasePeak, Run, Source, TrialKind
 from tests.brimful.show import product
 from tests.brimful.verbs.world import GIB, MIB
 
@@ -25,7 +25,7 @@ def attempts_of(value: Run) -> Table:
 
 
 def test_the_attempts_show_the_settings_that_changed_and_why_each_ended() -> None:
-    same = PlannedSetting("lr", 0.1, 0.1, "as requested", Source.MEASURED)
+    same = EffectiveSetting("lr", 0.1, 0.1, "as requested", Source.MEASURED)
     both = [replace(one, settings=(*one.settings, same)) for one in run().attempts]
     assert [row[1].text for row in attempts_of(run(*both)).rows] == [
         "batch_size 64",

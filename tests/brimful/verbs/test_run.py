@@ -17,9 +17,9 @@ from brimful.record import RecordWriter, latest, read_record
 from brimful.values import (
     Attempt,
     Command,
+    EffectiveSetting,
     Failure,
     Outcome,
-    PlannedSetting,
     Record,
     RunStarted,
     Source,
@@ -248,7 +248,7 @@ def test_the_record_can_be_read_back_and_cut_off_at_any_line(trains, tmp_path):
 
 # --- after an attempt, from values alone ---
 
-ROWS = (PlannedSetting("batch_size", 64, 64, "as the command says", Source.MEASURED),)
+ROWS = (EffectiveSetting("batch_size", 64, 64, "as the command says", Source.MEASURED),)
 FULL = Failure(
     "out_of_device_memory",
     "torch.OutOfMemoryError",

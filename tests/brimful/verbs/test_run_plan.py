@@ -15,7 +15,7 @@ from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus import find_gpu
 from brimful.measure.sources import digests
 from brimful.record import RecordWriter, list_records
-from brimful.values import Budget, Device, Objective, Opened, Plan, PlannedSetting, Source
+from brimful.values import Budget, Device, EffectiveSetting, Objective, Opened, Plan, Source
 from brimful.verbs import devices
 from brimful.verbs.run_plan import choose
 
@@ -66,7 +66,7 @@ def tuned(
     )
     with closing(RecordWriter.create(home, opened)) as writer:
         if plan:
-            rows = (PlannedSetting("batch_size", 64, size, "the fastest", Source.MEASURED),)
+            rows = (EffectiveSetting("batch_size", 64, size, "the fastest", Source.MEASURED),)
             writer.append(Plan(Objective.FASTEST, rows, {}, "", True, 3, 0, sources=sources or {}))
     return opened.record_id
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from pandas import DataFrame
 
-pandas = pytest.importorskip("pandas")
 pytest.importorskip("rdkit")
 pytest.importorskip("sklearn")
 
@@ -61,7 +61,7 @@ def test_the_noise_scale_is_that_of_the_two_batches_norms(tmp_path: Path):
 
 
 def test_the_page_says_which_sizes_are_the_same_batch():
-    points = pandas.DataFrame(
+    points = DataFrame(
         [
             {
                 "equal": equal,

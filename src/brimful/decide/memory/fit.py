@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil
-from typing import Literal
 
 from brimful.decide.memory.intervals import RelativeInterval
 from brimful.decide.memory.size_model import SizeModel
-from brimful.values import Estimate, Gpu, PeakEstimate, Point, Source
+from brimful.values import Estimate, Gpu, PeakEstimate, Point, Source, Verdict
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.replay import Peaks, Replayed, replay_cards, worst_of
@@ -113,8 +112,6 @@ def slack_of(context: Estimate) -> tuple[int, int]:
     return max(0, int(below)), max(0, int(above))
 
 
-#: tight: runs only if what is uncertain, the CUDA context above all, turns out small.
-Verdict = Literal["fits", "tight", "does_not_fit"]
 #: The replay of a program on cards with so many bytes for segments (None: without limit).
 Play = Callable[[int | None], Replayed]
 
@@ -193,12 +190,10 @@ class Card:
 
     def verdict(self, play: Play) -> Verdict:
         if self.fits(play):
-            return "fits"
-        return (
-            "tight"
-            if self.hoped_bytes >= 0 and play(self.hoped_bytes).full is None
-            else "does_not_fit"
-        )
+            return Verdict.FITS
+        if self.hoped_bytes >= 0 and play(self.hoped_bytes).full is None:
+            return Verdict.TIGHT
+        return Verdict.DOES_NOT_FIT
 
     def peak(self, play: Play) -> PeakEstimate:
         """Of the device, as this card shows it (`shown`)."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from brimful.command import placeholders
 from brimful.decide.run.smaller_batch_size import Size
-from brimful.values import Command, Plan, PlannedSetting, Setting, Source
+from brimful.values import Command, EffectiveSetting, Plan, Setting, Source
 
 BATCH_SIZE, EVAL_BATCH_SIZE, ACCUMULATION, WORKERS = (
     "batch_size",
@@ -21,7 +21,7 @@ BATCH_SIZE, EVAL_BATCH_SIZE, ACCUMULATION, WORKERS = (
 
 def settings_of(
     command: Command, plan: Plan | None, plan_name: str, given: Mapping[str, Setting]
-) -> tuple[PlannedSetting, ...]:
+) -> tuple[EffectiveSetting, ...]:
     """One row for every setting that the command, the plan or the user names; none is dropped.
 
     What was given with --set comes before the plan, and the plan before the value in the command,
@@ -43,10 +43,10 @@ def _row(
     name: str,
     command: Command,
     opened: tuple[str, ...],
-    planned: PlannedSetting | None,
+    planned: EffectiveSetting | None,
     plan_name: str,
     given: Mapping[str, Setting],
-) -> PlannedSetting | None:
+) -> EffectiveSetting | None:
     asked = command.given.get(name)
     if asked is None and planned is not None and name in command.places:
         asked = planned.requested
@@ -57,7 +57,7 @@ def _row(
             for whose, v in others.items()
             if v is not None and v != given[name]
         )
-        return PlannedSetting(
+        return EffectiveSetting(
             name, given[name], given[name], f"given with --set{over}", Source.MEASURED
         )
     if name not in opened and asked is not None and name not in command.places:
@@ -66,7 +66,7 @@ def _row(
             if planned and planned.effective != asked
             else ""
         )
-        return PlannedSetting(name, asked, asked, f"as in the command{passed}", Source.MEASURED)
+        return EffectiveSetting(name, asked, asked, f"as in the command{passed}", Source.MEASURED)
     reaches = name in opened or name in command.places
     if planned is not None and not reaches and planned.effective == planned.requested:
         return None  # the plan left it as the script has it
@@ -81,7 +81,7 @@ def _row(
                 "; set at "
                 f"{command.places[name].file.rpartition('/')[2]}:{command.places[name].line}"
             )
-        return PlannedSetting(
+        return EffectiveSetting(
             name,
             asked,
             planned.effective,
@@ -89,9 +89,9 @@ def _row(
             planned.source,
         )
     if asked is not None:
-        return PlannedSetting(name, asked, asked, "as in the command", Source.MEASURED)
+        return EffectiveSetting(name, asked, asked, "as in the command", Source.MEASURED)
     if name == ACCUMULATION:
-        return PlannedSetting(name, None, 1, "one batch an update, by default", Source.ASSUMED)
+        return EffectiveSetting(name, None, 1, "one batch an update, by default", Source.ASSUMED)
     return None  # an open placeholder that nobody sets: filling it in says so
 
 
@@ -108,7 +108,7 @@ def environment_of(plan: Plan | None, own: Mapping[str, str]) -> tuple[dict[str,
     return {name: value for name, value in wanted.items() if name not in own}, kept
 
 
-def values_in_force(rows: tuple[PlannedSetting, ...]) -> dict[str, Setting]:
+def values_in_force(rows: tuple[EffectiveSetting, ...]) -> dict[str, Setting]:
     return {row.name: row.effective for row in rows if row.effective is not None}
 
 
@@ -120,8 +120,8 @@ def lever_of(phase: str | None, names: Mapping[str, object] | tuple[str, ...]) -
 
 
 def with_size(
-    rows: tuple[PlannedSetting, ...], lever: str, size: Size
-) -> tuple[PlannedSetting, ...]:
+    rows: tuple[EffectiveSetting, ...], lever: str, size: Size
+) -> tuple[EffectiveSetting, ...]:
     """The rows with another size in force; what was asked stays beside it."""
     changed = {lever: size.batch_size} | (
         {ACCUMULATION: size.accumulation} if size.accumulation is not None else {}
@@ -133,7 +133,7 @@ def with_size(
     source = Source.MEASURED if size.ran else Source.ASSUMED
     found = {row.name: row for row in rows}
     for name, value in changed.items():
-        row = found.get(name, PlannedSetting(name, None, None, "", source))
+        row = found.get(name, EffectiveSetting(name, None, None, "", source))
         if row.effective != value:
             found[name] = replace(row, effective=value, why=why[name], source=source)
     return tuple(found.values())

@@ -10,10 +10,10 @@ from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import (
     Command,
     Diagnostic,
+    EffectiveSetting,
     Estimate,
     Objective,
     Plan,
-    PlannedSetting,
     Setting,
     Source,
     TrialResult,
@@ -47,7 +47,7 @@ def planned_settings(
     source: Source,
     requested: Mapping[str, Setting] | None = None,
     environment: Mapping[str, str] | None = None,
-) -> tuple[PlannedSetting, ...]:
+) -> tuple[EffectiveSetting, ...]:
     """One entry for every setting that was requested, chosen, or put into the environment; `why`:
     reasons by name, if any.
     """
@@ -59,9 +59,9 @@ def planned_settings(
         reason = why.get(name) or (
             "as asked" if kept else "set by you" if name not in asked else "changed"
         )
-        rows.append(PlannedSetting(name, asked.get(name), effective, reason, source))
+        rows.append(EffectiveSetting(name, asked.get(name), effective, reason, source))
     rows += [
-        PlannedSetting(
+        EffectiveSetting(
             name,
             command.environment.get(name),
             value,

@@ -14,7 +14,7 @@ from brimful.decide.run.settings import (
     with_size,
 )
 from brimful.decide.run.smaller_batch_size import Size
-from brimful.values import Objective, Place, Plan, PlannedSetting, Source
+from brimful.values import EffectiveSetting, Objective, Place, Plan, Source
 
 names = st.sampled_from(["batch_size", "lr", "num_workers", "accumulation", "eval_batch_size"])
 values = st.dictionaries(names, st.integers(1, 999), max_size=4)
@@ -22,11 +22,11 @@ values = st.dictionaries(names, st.integers(1, 999), max_size=4)
 
 def plan_of(settings: dict, environment: dict | None = None) -> Plan:
     rows = tuple(
-        PlannedSetting(name, None, value, "why", Source.MEASURED)
+        EffectiveSetting(name, None, value, "why", Source.MEASURED)
         for name, value in settings.items()
     )
     rows += tuple(
-        PlannedSetting(name, None, value, "faster", Source.MEASURED)
+        EffectiveSetting(name, None, value, "faster", Source.MEASURED)
         for name, value in (environment or {}).items()
     )
     return Plan(Objective.FASTEST, rows, environment or {}, "", True, 1, 0)
@@ -63,7 +63,7 @@ def test_workers_that_a_plan_sets_at_the_loader_stand_with_file_and_line_and_tho
     place = Place("loader", "/work/data.py", 51, 0, 0, "return DataLoader(", "data.py:51")
     command = replace(parse(("train",)), places={"num_workers": place})
     changed = replace(
-        plan_of({}), settings=(PlannedSetting("num_workers", 0, 2, "faster", Source.MEASURED),)
+        plan_of({}), settings=(EffectiveSetting("num_workers", 0, 2, "faster", Source.MEASURED),)
     )
     (row,) = settings_of(command, changed, "p", {})
     assert (row.requested, row.effective) == (
@@ -72,7 +72,7 @@ def test_workers_that_a_plan_sets_at_the_loader_stand_with_file_and_line_and_tho
     ) and row.why == "by the plan p: faster; set at data.py:51"
     left = replace(
         plan_of({}),
-        settings=(PlannedSetting("num_workers", 0, 0, "not worth it", Source.MEASURED),),
+        settings=(EffectiveSetting("num_workers", 0, 0, "not worth it", Source.MEASURED),),
     )
     assert settings_of(parse(("train",)), left, "p", {}) == ()
 

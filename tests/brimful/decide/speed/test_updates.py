@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brimful.basic_values import Estimate, Source
 from brimful.decide.speed import updates
+from brimful.values import Estimate, Source
 from brimful_inside.simulator.roofline import BY_AUTOGRAD, BY_OPTIMIZER, DEFAULT, MEMORY, Kernel
 
 FORWARD = Kernel("aten.mm", "fp32", 10, 10)

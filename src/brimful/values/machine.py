@@ -1,0 +1,97 @@
+"""Cards, devices, and what this machine is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from brimful.values.number import Estimate
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A card of the catalogue. Each number has its source; see docs/quantities.md for what the
+    bytes are.
+    """
+
+    key: str  # "a100-40gb"
+    name: str  # as torch.cuda.get_device_name() shows it
+    total_bytes: Estimate  # usable, as torch.cuda.mem_get_info()[1] shows it
+    context_bytes: Estimate
+    capability: tuple[int, int]
+    multiprocessors: int
+    bandwidth_bytes_per_s: Estimate
+    fp32_flops: Estimate
+    tf32_flops: Estimate | None
+    fp16_flops: Estimate | None  # dense, tensor cores where there are some
+    bf16_flops: Estimate | None
+    # share of the clock of these peaks that its power limit lets it hold; None: all
+    sustained_clock: Estimate | None = None
+    cudnn_bytes: Estimate | None = None  # what cuDNN adds to the context once a convolution has run
+    # its link to others of a machine, each way; the note says which; None: not known
+    peer_bytes_per_s: Estimate | None = None
+    # "context measured on 2026-11-20 on this machine (...)"; None: as the catalogue has it
+    calibration: str | None = None
+    # rates measured with it, by the names of Calibration.rates
+    reached: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured of a real card on its machine (`doctor --calibrate`)."""
+
+    name: str  # as torch.cuda.get_device_name() shows it
+    capability: tuple[int, ...]
+    multiprocessors: int
+    total_bytes: int  # usable, as torch.cuda.mem_get_info()[1] shows it
+    # on the card beside PyTorch's segments, after some training steps without a convolution
+    context_bytes: int
+    cudnn_bytes: int  # what convolutions added to that
+    # the same after each stage: "bare", "tensor", "cublas", "training", "cudnn"
+    stages_bytes: dict[str, int]
+    others_bytes: int | None  # held by other processes before, and taken off; None: not known
+    # reached: *_bytes_per_s, *_flops (operations per second), kernel_s and dispatch_s (seconds)
+    rates: dict[str, float]
+    versions: dict[str, str | int | None]  # torch, cuda, cudnn, driver
+    hostname: str
+    date: str  # ISO
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a trial runs on."""
+
+    kind: str  # "cpu", "accelerator" or "imaginary"
+    label: str  # "cpu", "cuda:0", "a100-40gb (imaginary)"
+    gpu: Gpu | None = None  # imaginary only
+    cards: int = 1  # imaginary: so many of them in the machine
+    # imaginary: one rank of so many is started alone; None: the command starts its ranks itself
+    ranks: int | None = None
+    as_rank: int | None = None  # which one
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much memory the user allows, and of which kind."""
+
+    bytes: int
+    total_bytes: int  # what the machine or card has
+    free_bytes: int  # what is free before the trial
+    memory: str  # "device" or "host"
+    why: str  # "90 % of 38.3 GiB free"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this machine is, from outside. For records and `doctor`."""
+
+    hostname: str
+    system: str
+    cpu_name: str
+    cores: int  # by affinity and cgroup quota
+    host_total_bytes: int
+    host_free_bytes: int
+    cgroup_limit_bytes: int | None
+    shm_bytes: int | None
+    python_version: str
+    brimful_version: str
+    accelerators: tuple[str, ...] = ()  # names, by NVML or torch

@@ -1,0 +1,152 @@
+"""The answer of `predict`, with its tables and its remedies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from brimful.values.command import Setting
+from brimful.values.diagnostic import Diagnostic
+from brimful.values.machine import Budget, Gpu
+from brimful.values.memory import Breakdown, CardPeak, PeakEstimate, Verdict
+from brimful.values.number import Estimate, Source
+from brimful.values.speed import Epoch, Loading, PredictedSpeed
+from brimful_inside.wire import WorstBatch
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change that lowers the peak, made after those before it, and what the card then shows."""
+
+    # "expandable-segments", "mixed-precision", "gradient-checkpointing", "accumulation-2", ...
+    code: str
+    what: str  # "mixed precision"
+    how: str  # what to write in the script, or to set
+    source: Source  # predicted: a trial or its replay has it; estimate: arithmetic on what was seen
+    device_bytes: int  # the peak
+    verdict: Verdict
+    # of a step with the same effective batch; None where it is not predicted
+    step_s: Estimate | None = None
+    largest_batch_size: int | None = None  # that fits then; None where it was not worked out
+    basis: str = ""  # what an estimate rests on
+
+
+@dataclass(frozen=True)
+class NoRemedy:
+    """A change that was tried and does not help, or cannot be tried."""
+
+    code: str
+    what: str
+    why: str
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What would make it fit: changes one on top of the other, in the order of what they cost in
+    time, until it does.
+    """
+
+    remedies: tuple[Remedy, ...] = ()
+    others: tuple[NoRemedy, ...] = ()
+
+
+@dataclass(frozen=True)
+class CardAnswer:
+    """One card of several that were asked about, or so many of it in a machine."""
+
+    gpu: Gpu
+    cards: int
+    verdict: Verdict | None  # as of a prediction; None: the command fails there
+    batch_size: int | None  # that was asked, else the largest that fits
+    peak: PeakEstimate | None = None  # at that batch size
+    largest_batch_size: int | None = None
+    solved: int | None = None  # the largest value of another setting, where that was asked
+    # a trace at the answer confirmed it; else its sizes are extrapolated from smaller traces alone
+    traced: bool = False
+    samples_per_s: Estimate | None = None  # over all its cards
+    epoch_s: Estimate | None = None  # of its training, by the card alone
+    slow_loading: bool = False  # this machine loads more slowly than that
+    price_per_h: Estimate | None = None  # US dollars, of all its cards
+    epoch_price: Estimate | None = None  # US dollars
+    problem: str = ""  # why the command fails there
+    unused: int = 0  # of its cards, those that the command does not use
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The largest value of a setting that fits."""
+
+    name: str  # "max_length"
+    value: int  # that is answered for
+    largest: int | None  # that fits; None where memory stops following it
+    multiple_of: int = 1  # the command trains at multiples of this alone
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One combination of settings in a table of them."""
+
+    settings: dict[str, Setting]
+    verdict: Verdict | None  # as of a prediction; None: the command fails there
+    peak: PeakEstimate | None
+    # at these very settings; else each allocation's size is extrapolated, and a further trace
+    # confirmed them
+    traced: bool
+    samples_per_s: Estimate | None = None
+    tokens_per_s: Estimate | None = None  # where one of the settings is the length of the samples
+    best: bool = False  # the fastest that fits; where none does, the one that takes least
+    problem: str = ""  # why the command fails there
+
+
+@dataclass(frozen=True)
+class NextCommand:
+    """What to type next."""
+
+    line: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer of `predict`."""
+
+    verdict: Verdict
+    batch_size: int | None
+    peak: PeakEstimate | None  # at that batch size
+    phases: dict[str, PeakEstimate]
+    not_seen: tuple[str, ...]  # phases that the trial never reached
+    largest_batch_size: int | None
+    limited_by: str | None
+    gpu: Gpu
+    budget: Budget
+    method: str  # "trace" (run as asked), "extrapolated" or "peaks"
+    exact: bool
+    seconds: float
+    approximations: dict[str, int]
+    worst_batch: WorstBatch | None
+    warnings: tuple[Diagnostic, ...] = ()
+    # where there are several cards or ranks: all of them; `peak` is the worst one's
+    cards: tuple[CardPeak, ...] = ()
+    alone_of: int | None = None  # one rank of so many was started, without the others
+    # None: the card's rates are not known, or no step was traced whole
+    speed: PredictedSpeed | None = None
+    breakdown: Breakdown | None = None  # of the device peak; None where no trace could be read
+    phase_breakdowns: dict[str, Breakdown] = field(default_factory=dict)  # of each phase's own peak
+    what_if: WhatIf | None = None  # None: it was not asked, and the batch size fits
+    # not even the smallest batch size; False without a largest one: it was not searched for
+    nothing_fits: bool = False
+    # the batch that the script trains on, where it is not the size in question
+    in_force: int | None = None
+    ignores_batch_size: bool = False  # it is that whatever size is asked
+    next_command: NextCommand | None = None  # None: nothing fits
+    loading: Loading | None = None  # None: the script's loader could not be timed here
+    # None: nobody knows how many samples it has, or how long a step takes
+    epoch: Epoch | None = None
+    # where several cards were asked about: all of them, the cheapest epoch first
+    which: tuple[CardAnswer, ...] = ()
+    solved: Solved | None = None  # where another setting than the batch size was asked for
+    # of a table: every combination; the rest is the answer for the `best` of them
+    grid: tuple[GridCell, ...] = ()
+    # how often the allocator gives its cached memory back to go on; None: no trace
+    retries_per_step: float | None = None
+    # the time of a step that this takes, beside that of `speed`
+    giving_back_s: Estimate | None = None
