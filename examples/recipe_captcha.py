@@ -1,5 +1,5 @@
-"""`make recipe-captcha`: the captcha recipe on a small task, on this machine, from drawing the images
-to reading some.
+"""`make recipe-captcha`: the captcha recipe on a small task, on this machine, from drawing the
+images to reading some.
 
 Draws captchas of 4 digits, trains the reader on them, and lets it read pictures that it has not
 met. A few minutes on 2 cores; --samples 2048 --epochs 1 shows the way in one, and learns nothing.

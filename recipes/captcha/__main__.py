@@ -1,4 +1,4 @@
-"""`python -m recipes.captcha`: train, draw the images alone, or read images with a trained network."""
+"""`python -m recipes.captcha`: train, draw the images alone, or read images."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def train_tokenizer(rows: Iterable[tuple[str, str]], vocabulary: int) -> PreTrai
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Raises UsageError where there is none, or where it has no token for padding or for the end."""
+    """Raises UsageError where there is none, or none with tokens for padding and for the end."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever Transformers raises of a folder that holds something else

@@ -1,4 +1,4 @@
-"""Charts of measures over seeds: one for methods side by side, one for a measure against batch size.
+"""Charts of measures over seeds: methods side by side, and a measure against batch size.
 
 Import it late: altair takes most of a second.
 """

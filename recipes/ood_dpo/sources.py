@@ -99,13 +99,15 @@ def _drugood(path: Path, options: DatasetOptions) -> Iterator[tuple[Any, ...]]:
             raise UsageError(f"{path}: {split} is not a list of molecules.")
         for number, item in enumerate(splits[split], 1):
             place = f"{path}, {split}, item {number:,}"
-            if not isinstance(item, dict) or label not in {*item, "none"}:
+            item = item if isinstance(item, dict) else {}
+            row = _row(item, columns, place)
+            if label not in {*item, "none"}:
                 raise UsageError(
                     f"{place}: it has no {label}.",
                     "DrugOOD's items have smiles, cls_label and domain_id.",
                     "--label-column names another; none: there are no labels.",
                 )
-            yield (*_row(item, columns, place), split)
+            yield (*row, split)
 
 
 def _csv_file(path: Path, options: DatasetOptions) -> Iterator[tuple[Any, ...]]:
@@ -128,7 +130,8 @@ def _of_csv(file: TextIO, name: str, options: DatasetOptions) -> Iterator[tuple[
                     f"{place}: {split!r} is not a split.",
                     suggestion=f"The splits are {', '.join(SPLITS)}.",
                 )
-            yield (*_row(item, columns, place), split)
+            filled = {name: value or None for name, value in item.items()}
+            yield (*_row(filled, columns, place), split)
     except csv.Error as error:
         raise UsageError(
             f"{name}, line {reader.line_num:,}: {error}.", suggestion="Mend the file."

@@ -144,7 +144,8 @@ from recipes.captcha import cache
 from recipes.captcha.images import DIGITS, Look
 cache.PART = 4
 key = cache.Key("train 0", int(sys.argv[2]), Look(alphabet=DIGITS, length=2, height=16, width=40))
-cache.captchas(key, Path(sys.argv[1]), int(sys.argv[3]), lambda sentence: print(sentence, flush=True))
+say = lambda sentence: print(sentence, flush=True)
+cache.captchas(key, Path(sys.argv[1]), int(sys.argv[3]), say)
 """
 
 

@@ -68,7 +68,7 @@ def test_distances_need_no_labels(detectors: Detectors):
 def test_molecules_in_distribution_are_strange_to_conformal_as_often_as_it_says(
     detectors: Detectors,
 ):
-    """Its p-values are at most α with a chance of at most about α: 1 - score is the largest of two."""
+    """Its p-values are at most α with a chance of about α at most: 1 - score is the largest."""
     inside, _ = rows(2000, False)
     p_values = 1 - detectors.fit("conformal")(inside, [])
     assert p_values.min() > 0 and p_values.max() <= 1

@@ -111,7 +111,7 @@ def test_one_that_was_killed_ends_bit_for_bit_as_if_it_was_not(tmp_path: Path):
     options, settings = HeadOptions(), config(tmp_path, epochs=12, patience_samples=600)
     members = [member(made(seed, shift), seed) for seed, shift in ((1, 0.3), (2, 0.0), (3, 0.1))]
     whole = Ensemble(members, options, settings, CPU).train()
-    state = tmp_path / "state.safetensors"
+    state = tmp_path / "state.pt"
     kills = 0
     while True:
         ensemble = Ensemble(members, options, settings, CPU, state)
