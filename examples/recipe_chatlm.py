@@ -54,20 +54,11 @@ def main() -> None:
     step("Train the tiny model under brimful run")
     training = out / "training"
     limits = ("--max-prompt-tokens", 48, "--max-response-tokens", 48)
-    flags = (
-        "--model",
-        "tiny",
-        "--dropout",
-        0,
-        "--epochs",
-        args.epochs,
-        "--lr",
-        2e-3,
-        "--eval-every-epochs",
-        args.epochs / 2,
-    )
-    command = (*RECIPE, *data, "--eval-data", out / "dialogues.jsonl", "--tokenizer", out / "tokenizer", *limits, *flags,
-               "--cache", out / "cache", "--out", training, "--resume", "no", "--device", "cpu")  # fmt: skip
+    flags = ("--model", "tiny", "--dropout", 0, "--epochs", args.epochs, "--lr", 2e-3)
+    evaluation = ("--eval-data", *data[1:], "--eval-every-epochs", args.epochs / 2)
+    where = ("--cache", out / "cache", "--out", training, "--resume", "no", "--device", "cpu")
+    tokens = ("--tokenizer", out / "tokenizer", *limits)
+    command = (*RECIPE, *data, *evaluation, *tokens, *flags, *where)
     home = ("--home", out / "records")
     run(sys.executable, "-m", "brimful", "run", "--device", "cpu", *home, "--", *command)
 

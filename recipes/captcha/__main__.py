@@ -1,16 +1,16 @@
-"""`python -m recipes.captcha`: train, draw the images alone, or read images with a trained network."""
+"""`python -m recipes.captcha`: train, draw the images alone, or read images."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from brimful import __version__
 from brimful_train.config import Config
-from recipes.captcha.images import ImageOptions
+from recipes.captcha.images import Count, ImageOptions
 from recipes.captcha.presets import LARGE_BATCH, ORIGINAL, TUNED, TUNED_ON_A_CARD
 from recipes.common.running import Presets, run, say
 
@@ -31,7 +31,7 @@ def train(
     *,
     preset: str = presets.default,
     images: ImageOptions = NO_IMAGES,
-    host_allocator: str = "system",
+    host_allocator: Literal["keep", "system"] = "system",
     config: Config = NO_SETTINGS,
 ) -> int:
     """Train.
@@ -65,7 +65,7 @@ def read(
     /,
     *,
     checkpoint: Path = Path("out/captcha"),
-    batch_size: int = 256,
+    batch_size: Count = 256,
     device: str = "auto",
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:

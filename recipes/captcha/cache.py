@@ -10,6 +10,7 @@ from the seed (`images.texts`).
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
@@ -21,10 +22,11 @@ from numpy.lib import format as npy
 
 from brimful.errors import BrimfulError, DiskFull, UsageError
 from brimful.measure.host import cores
-from brimful.units import format_bytes
-from recipes.captcha.drawing import draw_parts
-from recipes.captcha.images import ImageOptions, Key, texts
+from brimful.units import counted, format_bytes
+from recipes.captcha.images import ImageOptions, Key, Painter, texts
 from recipes.common.cache import Say, cache_folder, made_once
+from recipes.common.running import Progress
+from recipes.common.workers import mapped
 
 PART = 256  # images of a part: 2.5 MB at 60 × 160, about a second of one process
 
@@ -60,11 +62,11 @@ def captchas(key: Key, folder: Path, processes: int, say: Say) -> Captchas:
             f"{path} was drawn, and is not what was written.",
             "The disk is failing, or something else writes there.",
         )
-    place = {character: index for index, character in enumerate(key.look.alphabet)}
-    shown = texts(key.seed, key.count, key.look)
-    return Captchas(
-        images, np.array([[place[one] for one in text] for text in shown], dtype=np.uint8), path
-    )
+    places = [
+        [key.look.alphabet.index(character) for character in text]
+        for text in texts(key.seed, key.count, key.look)
+    ]
+    return Captchas(images, np.array(places, dtype=np.uint8), path)
 
 
 def _whole(path: Path, key: Key, say: Say) -> np.ndarray | None:
@@ -90,7 +92,10 @@ def _whole(path: Path, key: Key, say: Say) -> np.ndarray | None:
 
 def _draw(path: Path, key: Key, processes: int, say: Say) -> None:
     """Draws all images into a file aside, which gets its name once it is whole and on the disk."""
+    Painter(key.look)  # a package that is missing is reported here, once
     partial, size = Path(f"{path}.partial"), math.prod(key.shape)
+    processes = min(processes, math.ceil(key.count / PART))
+    progress = Progress(say, "images drawn", key.count)
     try:
         with partial.open("wb") as file:
             disk = os.fstatvfs(file.fileno())
@@ -103,16 +108,34 @@ def _draw(path: Path, key: Key, processes: int, say: Say) -> None:
                     "Free some space, ask for fewer images with --samples, or choose a folder on "
                     "another disk with --cache.",
                 )
-            npy.write_array_header_1_0(
-                file, {"descr": "|u1", "fortran_order": False, "shape": key.shape}
+            say(
+                f"Drawing {counted(key.count, 'image')}, once for all later runs, in "
+                f"{counted(processes, 'process', 'processes')}."
             )
-            for images in draw_parts(key, PART, processes, say):
-                file.write(images)
+            shown = texts(key.seed, key.count, key.look)
+            parts = [(start, shown[start : start + PART]) for start in range(0, key.count, PART)]
+            header = {"descr": "|u1", "fortran_order": False, "shape": key.shape}
+            npy.write_array_header_1_0(file, header)
+            for pixels in mapped(
+                functools.partial(draw_part, key), parts, processes, chunk=1, alone=2
+            ):
+                file.write(pixels)
+                progress.add(PART)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+painter = functools.lru_cache(maxsize=1)(Painter)
+
+
+def draw_part(key: Key, part: tuple[int, list[str]]) -> bytes:
+    """The pixels of the texts of one part, which begins at an image's number."""
+    start, shown = part
+    images = [painter(key.look).draw(key.seed, start + n, text) for n, text in enumerate(shown)]
+    return b"".join(image.tobytes() for image in images)
 
 
 def images_of(options: ImageOptions, say: Say) -> tuple[Captchas, Captchas]:

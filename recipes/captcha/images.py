@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, validators
 
 from brimful.errors import UsageError
 
+Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 DIGITS = "0123456789"
 ALPHABET = DIGITS + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # The size at which the package's noise and fonts were made to be seen; other sizes are scaled from
@@ -33,15 +34,12 @@ LEAST_PIXELS = 8  # the network halves height and width three times
 
 @dataclass(frozen=True)
 class Look:
-    """What all images of a data set have in common. `fonts`: TrueType files; none is the captcha
-    package's own font.
-    """
+    """What all images of a data set have in common."""
 
     alphabet: str = ALPHABET
     length: int = 4
     height: int = DRAWN_HEIGHT
     width: int = DRAWN_WIDTH
-    fonts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require(
@@ -54,9 +52,8 @@ class Look:
             f"--alphabet has {len(self.alphabet)} characters",
             "labels are kept in a byte",
         )
-        _require(self.length >= 1, f"--length {self.length}", "an image shows 1 character at least")
+        least = f"the network halves height and width three times: give {LEAST_PIXELS} or more"
         for name, pixels in (("--height", self.height), ("--width", self.width)):
-            least = f"the network halves height and width three times: give {LEAST_PIXELS} or more"
             _require(pixels >= LEAST_PIXELS, f"{name} {pixels}", least)
 
 
@@ -65,55 +62,40 @@ class Look:
 class ImageOptions:
     """The images and the network's size."""
 
-    samples: int = 50_000
+    samples: Count = 50_000
     """Training images."""
-    eval_samples: int = 5_000
+    eval_samples: Count = 5_000
     """Held-out images, none of which is among the training images."""
     alphabet: str | None = None
     """The characters shown; digits and capital letters without it."""
     digits: Annotated[bool, Parameter(negative="")] = False
     """Digits alone."""
-    length: int = 4
+    length: Count = 4
     """Characters of an image."""
     height: int = 60
     """Of an image, in pixels; other sizes are scaled from 60 × 160."""
     width: int = 160
     """Of an image, in pixels."""
-    font: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """A TrueType file to draw with, in place of the captcha package's own. May be repeated."""
     image_seed: int = 0
     """Of the images; --seed is the training's."""
-    dropout: float = 0.25
+    dropout: Annotated[float, Parameter(validator=validators.Number(gte=0, lt=1))] = 0.25
     """Before the last layer."""
     cache: Path | None = None
     """Where drawn images are kept; else brimful/captcha in XDG_CACHE_HOME (~/.cache)."""
-    draw_processes: int | None = None
+    draw_processes: Count | None = None
     """Processes that draw; one for each core without it."""
 
     def __post_init__(self) -> None:
-        both = f"--digits and --alphabet {self.alphabet}"
         _require(
             not self.digits or self.alphabet in (None, DIGITS),
-            both,
+            f"--digits and --alphabet {self.alphabet}",
             "both name the characters: give one of them",
         )
-        _require(
-            0 <= self.dropout < 1,
-            f"--dropout {self.dropout}",
-            "it is a share of 0 or more and less than 1",
-        )
-        for name in ("samples", "eval_samples", "draw_processes"):
-            count = getattr(self, name)
-            _require(
-                count is None or count >= 1,
-                f"--{name.replace('_', '-')} {count}",
-                "it is 1 or more",
-            )
 
     @property
     def look(self) -> Look:
         alphabet = DIGITS if self.digits else self.alphabet or ALPHABET
-        return Look(alphabet, self.length, self.height, self.width, self.font)
+        return Look(alphabet, self.length, self.height, self.width)
 
 
 def _require(holds: bool, setting: str, why: str) -> None:
@@ -140,18 +122,13 @@ def package_versions() -> dict[str, str]:
 
 
 class Painter:
-    """Draws images of one look. Make one a process: it holds the fonts."""
+    """Draws images of one look, with the captcha package's own font. Make one a process."""
 
     def __init__(self, look: Look) -> None:
         self.look = look
         package_versions()
         self._module: Any = importlib.import_module("captcha.image")
-        fonts = list(look.fonts or self._module.DEFAULT_FONTS)
-        for font in fonts:
-            _check_font(font)
-        self._captcha = self._module.ImageCaptcha(
-            width=DRAWN_WIDTH, height=DRAWN_HEIGHT, fonts=fonts
-        )
+        self._captcha = self._module.ImageCaptcha(width=DRAWN_WIDTH, height=DRAWN_HEIGHT)
 
     def draw(self, seed: str, number: int, text: str) -> np.ndarray:
         """(height, width) uint8, grey; another size than 60 × 160 is scaled from it."""
@@ -184,22 +161,8 @@ class _Seeded:
 
     def __init__(self, seed: str) -> None:
         source = random.Random(seed)
-        self.randbelow, self.randbits, self.choice = (
-            source.randrange,
-            source.getrandbits,
-            source.choice,
-        )
-
-
-def font_digest(look: Look) -> str:
-    """Of the contents of the look's own fonts; "" for the package's."""
-    if not look.fonts:
-        return ""
-    digest = hashlib.blake2b(digest_size=8)
-    for font in look.fonts:
-        _check_font(font)
-        digest.update(Path(font).read_bytes())
-    return digest.hexdigest()
+        self.randbelow, self.randbits = source.randrange, source.getrandbits
+        self.choice = source.choice
 
 
 @dataclass(frozen=True)
@@ -218,36 +181,9 @@ class Key:
 
     @property
     def file_name(self) -> str:
-        facts = {
-            "format": FORMAT,
-            "key": asdict(self),
-            "versions": package_versions(),
-            "font": font_digest(self.look),
-        }
-        facts["key"]["look"].pop("fonts")  # by their contents, wherever they lie
-        digest = hashlib.blake2b(
-            json.dumps(facts, sort_keys=True).encode(), digest_size=4
-        ).hexdigest()
+        content = {"format": FORMAT, "key": asdict(self), "versions": package_versions()}
+        text = json.dumps(content, sort_keys=True)
+        digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
         seed = "".join(letter if letter.isalnum() else "-" for letter in self.seed)
         size = "x".join(map(str, self.shape))
         return f"{seed}_{size}_{self.look.length}of{len(self.look.alphabet)}-{digest}.npy"
-
-
-def _check_font(font: str) -> None:
-    if not Path(font).is_file():
-        raise UsageError(
-            f"The font {font} is not there.",
-            "Images are drawn with TrueType files; without --font it is the captcha package's own.",
-            "Name a .ttf file that exists, or install the package anew (pip install "
-            "--force-reinstall captcha).",
-        )
-    from PIL import ImageFont
-
-    try:
-        ImageFont.truetype(font, 20)
-    except OSError as error:
-        raise UsageError(
-            f"The font {font} cannot be read: {error}.",
-            "It is no TrueType file.",
-            "Name another one.",
-        ) from error

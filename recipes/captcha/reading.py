@@ -12,26 +12,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from brimful.errors import UsageError
 from brimful.units import counted
 from brimful_train.distributed.ranks import device_for
 from recipes.captcha.images import scaled
 from recipes.captcha.model import Reader
-from recipes.common.facts import facts_of, trained_weights
+from recipes.common.description import description_of, trained_weights
 from recipes.common.pieces import in_pieces
 from recipes.common.running import say
 
 FILE_NAME = "captcha.json"
-ENDINGS = {
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".bmp",
-    ".gif",
-    ".webp",
-    ".tif",
-    ".tiff",
-}  # of the files of a folder that are read
+# of the files of a folder that are read
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)
@@ -53,66 +44,38 @@ def read_images(
     paths: Sequence[Path], checkpoint: Path, batch_size: int, device_name: str
 ) -> Iterator[Reading]:
     """Reads files, and folders of them in the order of their names. A file that is no image, or is
-    not there, gives a note.
-
-    Raises UsageError where there is nothing to read at all.
+    not there, and a folder without images give a note.
     """
-    if batch_size < 1:
-        raise UsageError(f"--batch-size {batch_size}: it is 1 or more.")
-    found = [(path, *_found(path)) for path in paths]
-    files = [file for _, inside, _ in found for file in inside]
-    missing = [(path, error) for path, _, error in found if error is not None]
-    if missing and not files:
-        raise missing[0][1]
     device = device_for(device_name)
-    model, facts = load_reader(checkpoint)
+    model, trained_on = load_reader(checkpoint)
     model.to(device).eval()
+    files = []
+    for path in paths:
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        images = [file for file in inside if file.suffix.lower() in ENDINGS]
+        files += images or [path]
     for readings in in_pieces(
-        files, lambda some: list(_read_batch(model, facts, some, device)), batch_size, device
+        files, lambda some: list(_read_batch(model, trained_on, some, device)), batch_size, device
     ):
         yield from readings
-    yield from (
-        Reading(str(path), None, None, error.explanation or "it is not there")
-        for path, error in missing
-    )
 
 
-def load_reader(checkpoint: Path) -> tuple[Reader, Facts]:
+def load_reader(checkpoint: Path) -> tuple[Reader, ReaderDescription]:
     """The network of a checkpoint, or of the best one of a training's folder, and what it was
     trained on.
     """
-    _, facts = facts_of(checkpoint, FILE_NAME, Facts)
-    model = Reader(len(facts.alphabet), facts.length, facts.height, facts.width)
+    _, trained_on = description_of(checkpoint, FILE_NAME, ReaderDescription)
+    model = Reader(len(trained_on.alphabet), trained_on.length, trained_on.height, trained_on.width)
     model.load_state_dict(trained_weights(checkpoint))
-    return model, facts
-
-
-def _found(path: Path) -> tuple[list[Path], UsageError | None]:
-    """The files that `path` stands for, or why there are none."""
-    if not path.exists():
-        return [], UsageError(
-            f"{path} is not there.", suggestion="Name an image file or a folder of them."
-        )
-    if not path.is_dir():
-        return [path], None
-    try:
-        found = sorted(file for file in path.iterdir() if file.suffix.lower() in ENDINGS)
-    except OSError as error:
-        return [], UsageError(
-            f"{path} cannot be opened.", str(error.strerror), "Make it readable, or name the files."
-        )
-    none = f"no image files in it ({', '.join(sorted(ENDINGS))})"
-    return found, None if found else UsageError(
-        f"{path} has no image files.", none, "Name the files."
-    )
+    return model, trained_on
 
 
 def _read_batch(
-    model: Reader, facts: Facts, files: Sequence[Path], device: torch.device
+    model: Reader, trained_on: ReaderDescription, files: Sequence[Path], device: torch.device
 ) -> Iterator[Reading]:
-    opened = [_opened(file, facts) for file in files]
+    opened = [_opened(file, trained_on) for file in files]
     pixels = [image for image, _ in opened if image is not None]
-    texts = iter(_texts(model, facts, np.stack(pixels), device) if pixels else [])
+    texts = iter(_texts(model, trained_on, np.stack(pixels), device) if pixels else [])
     for file, (image, note) in zip(files, opened, strict=True):
         if image is None:
             yield Reading(str(file), None, None, note)
@@ -121,37 +84,36 @@ def _read_batch(
             yield Reading(str(file), text, confidence, note)
 
 
-def _opened(file: Path, facts: Facts) -> tuple[np.ndarray | None, str]:
-    """The image in grey at the network's size, and what was done to it; None for what is no image."""
+def _opened(file: Path, trained_on: ReaderDescription) -> tuple[np.ndarray | None, str]:
+    """The image in grey at the network's size, and what was done to it; None: not an image."""
     from PIL import Image, UnidentifiedImageError
 
+    if file.is_dir():
+        return None, f"no image files in it ({', '.join(ENDINGS)})"
     try:
         with Image.open(file) as picture:
             grey = picture.convert("L")
     except UnidentifiedImageError:
-        return None, "no image"
-    except (
-        OSError,
-        Image.DecompressionBombError,
-        ValueError,
-    ) as error:  # truncated, unreadable, too large
-        return None, f"cannot be read: {error}"
-    if grey.size == (facts.width, facts.height):
+        return None, "not an image"
+    # missing, truncated, unreadable, too large
+    except (OSError, Image.DecompressionBombError, ValueError) as error:
+        return None, f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    if grey.size == (trained_on.width, trained_on.height):
         return np.asarray(grey, dtype=np.uint8), ""
-    note = f"scaled from {grey.height} × {grey.width} to {facts.height} × {facts.width}"
-    return np.asarray(scaled(grey, facts.height, facts.width), dtype=np.uint8), note
+    note = f"scaled from {grey.height} × {grey.width} to {trained_on.height} × {trained_on.width}"
+    return np.asarray(scaled(grey, trained_on.height, trained_on.width), dtype=np.uint8), note
 
 
 @torch.inference_mode()
 def _texts(
-    model: Reader, facts: Facts, pixels: np.ndarray, device: torch.device
+    model: Reader, trained_on: ReaderDescription, pixels: np.ndarray, device: torch.device
 ) -> list[tuple[str, float]]:
     images = (
         torch.from_numpy(pixels).to(device).unsqueeze(1).to(torch.float32).div_(127.5).sub_(1.0)
     )
     chances, places = model(images).softmax(-1).max(-1)
     return [
-        ("".join(facts.alphabet[place] for place in row), chance)
+        ("".join(trained_on.alphabet[place] for place in row), chance)
         for row, chance in zip(places.tolist(), chances.prod(-1).tolist(), strict=True)
     ]
 
@@ -181,7 +143,7 @@ def show(readings: Iterator[Reading], as_json: bool) -> int:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ReaderDescription:
     """What a trained network reads, and the images that it learned from."""
 
     alphabet: str

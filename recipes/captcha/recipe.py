@@ -22,8 +22,8 @@ from brimful_train.task import Batch, Sum, Task
 from recipes.captcha.cache import Captchas, images_of
 from recipes.captcha.images import ImageOptions
 from recipes.captcha.model import Reader
-from recipes.captcha.reading import FILE_NAME, Facts
-from recipes.common.facts import check_resumable, write_facts
+from recipes.captcha.reading import FILE_NAME, ReaderDescription
+from recipes.common.description import check_resumable, write_description
 from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import is_first, say
 
@@ -40,7 +40,7 @@ def train(
     Raises what `brimful_train.fit` raises, and UsageError for images that cannot be had.
     """
     allocator = set_host_allocator(host_allocator, device_for(config.device).type)
-    facts = Facts(
+    description = ReaderDescription(
         images.look.alphabet,
         images.length,
         images.height,
@@ -48,7 +48,7 @@ def train(
         images.samples,
         images.image_seed,
     )
-    check_resumable(config, FILE_NAME, facts)
+    check_resumable(config, FILE_NAME, description)
     # Images take minutes to draw: what cannot be meant is refused before that.
     plan_batches(
         config.batch, int(os.environ.get("WORLD_SIZE", "1")), images.samples, images.eval_samples
@@ -58,7 +58,7 @@ def train(
     model = Reader(
         len(images.look.alphabet), images.length, images.height, images.width, images.dropout
     )
-    write_facts(config.out, FILE_NAME, facts)
+    write_description(config.out, FILE_NAME, description)
     if is_first():
         rows = [*(row for row in rows if row.name != "host-allocator"), allocator]
         say("\n".join([title, *settings_table(rows)]))

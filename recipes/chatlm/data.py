@@ -82,7 +82,7 @@ def train_tokenizer(rows: Iterable[tuple[str, str]], vocabulary: int) -> PreTrai
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Raises UsageError where there is none, or where it has no token for padding or for the end."""
+    """Raises UsageError where there is none, or none with tokens for padding and for the end."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever Transformers raises of a folder that holds something else
@@ -121,11 +121,11 @@ def encode(tokenizer: Any, texts: Sequence[str], most: int) -> list[tuple[list[i
     """Of each text at most `most` tokens, the last one the end, and whether it was cut. Special
     tokens spelled out are text.
     """
-    found = tokenizer(
+    tokenized = tokenizer(
         list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False
     )["input_ids"]
     return [
-        ([*tokens[: most - 1], tokenizer.eos_token_id], len(tokens) >= most) for tokens in found
+        ([*tokens[: most - 1], tokenizer.eos_token_id], len(tokens) >= most) for tokens in tokenized
     ]
 
 
@@ -261,7 +261,7 @@ def _write(
                 hashlib.blake2b(prompt.encode(), digest_size=8).digest() for prompt, _ in some
             ]
             columns: dict[str, Any] = {
-                "prompt_hash": [int.from_bytes(one, "little") for one in digests]
+                "prompt_hash": [int.from_bytes(digest, "little") for digest in digests]
             }
             for (name, most), texts in zip(limits.items(), zip(*some, strict=True), strict=True):
                 columns[name], columns[f"{name}_cut"] = zip(

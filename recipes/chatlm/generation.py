@@ -18,10 +18,10 @@ from brimful_train.distributed.ranks import device_for
 from recipes.chatlm.data import encode, fingerprint, load_tokenizer, pad
 from recipes.chatlm.loss import IGNORED
 from recipes.chatlm.model import chat_model
-from recipes.chatlm.recipe import BLEU_ZH, FILE_NAME, Facts, loss
+from recipes.chatlm.recipe import BLEU_ZH, FILE_NAME, ChatDescription, loss
 from recipes.chatlm.rows import read_rows
 from recipes.chatlm.settings import AnswerOptions, DataOptions, ModelOptions
-from recipes.common.facts import facts_of, trained_weights
+from recipes.common.description import description_of, trained_weights
 from recipes.common.pieces import in_pieces
 from recipes.common.running import say
 
@@ -33,19 +33,22 @@ class Chat:
 
     def __init__(self, options: AnswerOptions) -> None:
         self._options, self.device = options, device_for(options.device)
-        out, self.facts = facts_of(options.checkpoint, FILE_NAME, Facts)
+        out, self.trained_on = description_of(options.checkpoint, FILE_NAME, ChatDescription)
         self.tokenizer = load_tokenizer(out / "tokenizer")
-        if fingerprint(self.tokenizer) != self.facts.tokenizer:
+        if fingerprint(self.tokenizer) != self.trained_on.tokenizer:
             raise UsageError(
                 f"The tokenizer in {out / 'tokenizer'} has {len(self.tokenizer):,} tokens and is "
                 "not the one of the training, "
-                f"which had {self.facts.vocabulary:,}.",
+                f"which had {self.trained_on.vocabulary:,}.",
                 "Its tokens mean nothing to the model.",
                 "Put the folder back that the training wrote.",
             )
-        kind = ModelOptions(self.facts.model)  # type: ignore[arg-type]
+        kind = ModelOptions(self.trained_on.model)  # type: ignore[arg-type]
         model = chat_model(
-            kind, self.facts.vocabulary, self.tokenizer.pad_token_id, self.tokenizer.eos_token_id
+            kind,
+            self.trained_on.vocabulary,
+            self.tokenizer.pad_token_id,
+            self.tokenizer.eos_token_id,
         )
         load_model(model, trained_weights(options.checkpoint), str(options.checkpoint))
         self._model: Any = nn.Module.to(
@@ -57,7 +60,7 @@ class Chat:
         self, texts: Sequence[str], most: int, value: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         tokens, mask = pad(
-            [torch.tensor(one) for one, _ in encode(self.tokenizer, texts, most)], value
+            [torch.tensor(tokens) for tokens, _ in encode(self.tokenizer, texts, most)], value
         )
         return tokens.to(self.device), mask.to(self.device)
 
@@ -65,10 +68,10 @@ class Chat:
     def answers(self, prompts: Sequence[str], streamer: TextStreamer | None = None) -> list[str]:
         """One for each prompt, cut as in the training."""
         tokens, mask = self._padded(
-            prompts, self.facts.max_prompt_tokens, self.tokenizer.pad_token_id
+            prompts, self.trained_on.max_prompt_tokens, self.tokenizer.pad_token_id
         )
         most, temperature = (
-            self._options.max_new_tokens or self.facts.max_response_tokens,
+            self._options.max_new_tokens or self.trained_on.max_response_tokens,
             self._options.temperature,
         )
         draws = (
@@ -88,11 +91,13 @@ class Chat:
         the tokens.
         """
         prompts, responses = zip(*rows, strict=True)
-        labels, _ = self._padded(responses, self.facts.max_response_tokens, IGNORED)
+        labels, _ = self._padded(responses, self.trained_on.max_response_tokens, IGNORED)
         lost = loss(
             self._model,
             (
-                *self._padded(prompts, self.facts.max_prompt_tokens, self.tokenizer.pad_token_id),
+                *self._padded(
+                    prompts, self.trained_on.max_prompt_tokens, self.tokenizer.pad_token_id
+                ),
                 labels,
             ),
         )
@@ -101,8 +106,8 @@ class Chat:
 
 def answer(prompts: Sequence[str], options: AnswerOptions) -> None:
     """A line for each prompt on standard output."""
-    one = Chat(options)
-    for answers in in_pieces(prompts, one.answers, AT_ONCE, one.device):
+    model = Chat(options)
+    for answers in in_pieces(prompts, model.answers, AT_ONCE, model.device):
         print(*answers, sep="\n", flush=True)
 
 
@@ -110,8 +115,8 @@ def chat(options: AnswerOptions) -> None:
     """A prompt a line, until the input ends. Each is answered by itself: the model was trained on
     single questions.
     """
-    one, asks = Chat(options), sys.stdin.isatty()
-    streamer: Any = TextStreamer(one.tokenizer, skip_prompt=True, skip_special_tokens=True)
+    model, asks = Chat(options), sys.stdin.isatty()
+    streamer: Any = TextStreamer(model.tokenizer, skip_prompt=True, skip_special_tokens=True)
     say("Ctrl-D ends.")
     while True:
         try:
@@ -119,15 +124,15 @@ def chat(options: AnswerOptions) -> None:
         except EOFError:
             return
         if prompt:
-            list(in_pieces([prompt], lambda some: one.answers(some, streamer), 1, one.device))
+            list(in_pieces([prompt], lambda some: model.answers(some, streamer), 1, model.device))
 
 
 def evaluate(data: DataOptions, options: AnswerOptions) -> None:
     """The loss over all tokens, and BLEU and chrF of whole responses, each with sacrebleu's
     signature, on standard output.
     """
-    one, rows = Chat(options), list(read_rows(data.data, data))
-    pieces = list(in_pieces(rows, one.scored, AT_ONCE, one.device))
+    model, rows = Chat(options), list(read_rows(data.data, data))
+    pieces = list(in_pieces(rows, model.scored, AT_ONCE, model.device))
     made = [answer for answers, _, _ in pieces for answer in answers]
     total, tokens = sum(lost for _, lost, _ in pieces), sum(count for _, _, count in pieces)
     print(

@@ -80,8 +80,8 @@ class _Chunked(torch.autograd.Function):
         of_hidden, of_weight = ctx.saved_tensors
         return (
             *(
-                None if one is None else one * gradient.to(one.dtype)
-                for one in (of_hidden, of_weight)
+                None if known is None else known * gradient.to(known.dtype)
+                for known in (of_hidden, of_weight)
             ),
             None,
             None,

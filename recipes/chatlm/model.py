@@ -71,7 +71,7 @@ class ChatModel(T5ForConditionalGeneration):
 
 
 def chat_model(options: ModelOptions, vocabulary: int, padding: int, end: int) -> ChatModel:
-    """With new weights, or those of --init. Raises UsageError where these are of another network."""
+    """With new weights, or those of --init. Raises UsageError where those do not belong to it."""
     config = T5Config(
         vocab_size=vocabulary,
         feed_forward_proj="relu",
@@ -110,16 +110,16 @@ def _state_of(path: Path) -> dict[str, torch.Tensor]:
 def _load(model: ChatModel, path: Path) -> None:
     """Of names that are one tied matrix one is enough."""
     state = _state_of(path)
-    found = [state[name] for name in TIED if name in state]
-    if found and len(found[0]) != model.config.vocab_size:
+    tied = [state[name] for name in TIED if name in state]
+    if tied and len(tied[0]) != model.config.vocab_size:
         raise UsageError(
-            f"{path} has a vocabulary of {len(found[0]):,} tokens, and the tokenizer has "
+            f"{path} has a vocabulary of {len(tied[0]):,} tokens, and the tokenizer has "
             f"{model.config.vocab_size:,}.",
             "Each row of the embedding is one token of the tokenizer that the weights were "
             "trained with.",
             "Give that tokenizer with --tokenizer.",
         )
-    state = {name: found[0] for name in TIED if found} | state
+    state = {name: tied[0] for name in TIED if tied} | state
     try:
         model.load_state_dict(state)
     except (

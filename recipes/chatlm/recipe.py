@@ -24,7 +24,7 @@ from recipes.chatlm.loss import IGNORED, logits_bytes
 from recipes.chatlm.model import chat_model
 from recipes.chatlm.settings import DataOptions, ModelOptions
 from recipes.common.cache import cache_folder
-from recipes.common.facts import check_resumable, write_facts
+from recipes.common.description import check_resumable, write_description
 from recipes.common.running import is_first, say
 
 FILE_NAME = "chatlm.json"
@@ -33,7 +33,7 @@ NGRAMS = [f"{n}-grams" for n in range(1, 5)]
 
 
 @dataclass(frozen=True)
-class Facts:
+class ChatDescription:
     """What a training's checkpoints belong to."""
 
     model: str
@@ -68,7 +68,7 @@ def train(
     not do.
     """
     tokenizer, train_data, eval_data = prepare(data)
-    facts = Facts(
+    description = ChatDescription(
         options.model,
         len(tokenizer),
         fingerprint(tokenizer),
@@ -79,10 +79,10 @@ def train(
         data.max_response_tokens,
         options.freeze,
     )
-    check_resumable(config, FILE_NAME, facts)
+    check_resumable(config, FILE_NAME, description)
     torch.manual_seed(config.seed)  # the same weights on every rank
     model = chat_model(options, len(tokenizer), tokenizer.pad_token_id, tokenizer.eos_token_id)
-    write_facts(config.out, FILE_NAME, facts)
+    write_description(config.out, FILE_NAME, description)
     if is_first():
         tokenizer.save_pretrained(config.out / "tokenizer")
         say(

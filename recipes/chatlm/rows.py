@@ -56,11 +56,11 @@ def read_rows(paths: Sequence[Path], options: DataOptions) -> Iterator[tuple[str
 
 def digest(paths: Sequence[Path], *more: object) -> str:
     """Of the files' content and of `more`: 16 hexadecimal digits."""
-    seen = hashlib.blake2b(repr(more).encode(), digest_size=8)
+    content = hashlib.blake2b(repr(more).encode(), digest_size=8)
     for path in _checked(paths):
         with _opened(path) as file:
-            seen.update(hashlib.file_digest(file, "blake2b").digest())
-    return seen.hexdigest()
+            content.update(hashlib.file_digest(file, "blake2b").digest())
+    return content.hexdigest()
 
 
 def _checked(paths: Sequence[Path]) -> Sequence[Path]:
@@ -150,10 +150,10 @@ def _pair(row: Any, options: DataOptions) -> tuple[str, str]:
 
 
 def _column(row: dict[str, Any], names: Sequence[str]) -> str:
-    found = [name for name in names if name in row]
-    if not found:
+    present = [name for name in names if name in row]
+    if not present:
         raise BadRow(f"it has no column {' or '.join(names)}; there are {', '.join(row) or 'none'}")
-    return found[0]
+    return present[0]
 
 
 def _text(row: dict[str, Any], name: str) -> str:

@@ -41,9 +41,8 @@ class DataOptions:
     """A longer response is cut; its end token counts."""
     tokenizer: Path | None = None
     """A folder that AutoTokenizer reads; without it one is trained on the data."""
-    vocab_size: Annotated[int, Parameter(validator=validators.Number(gte=258))] = (
-        29_298  # that of ChatLM-mini-Chinese
-    )
+    # that of ChatLM-mini-Chinese
+    vocab_size: Annotated[int, Parameter(validator=validators.Number(gte=258))] = 29_298
     """Tokens of a tokenizer that is trained, at most; 256 bytes, the padding and the end are 258
     already.
     """
@@ -70,9 +69,8 @@ class ModelOptions:
     """encoder: the encoder and the embedding, which is the head's matrix too, stay as they are."""
     dropout: Share = 0.1  # T5's own
     """In training, of T5's layers."""
-    loss_chunk: Annotated[int, Parameter(validator=validators.Number(gte=0))] = (
-        1024  # assumed: 0.11 GiB of logits fill a card
-    )
+    # assumed: 0.11 GiB of logits fill a card
+    loss_chunk: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1024
     """Positions whose logits live at once; 0: all of them, as other trainers do."""
     bleu: bool = True
     """Evaluations of the training generate an answer to each held-out prompt and report BLEU."""
@@ -99,16 +97,18 @@ FAST = Preset(
     "fast",
     "Samples of a length together, AdamW, one warm-up and a cosine.",
     {
-        **{
-            "out": OUT,
-            "batch-size": 16,
-            "max-tokens": 1024,
-            "epochs": 4,
-            "random-samples": False,
-            "precision": "auto",
-        },
-        **{"optimizer": "adamw", "lr": 1e-3, "weight-decay": 0.01, "clip-norm": 1.0},
-        **{"schedule": "cosine", "warmup-epochs": 0.2},
+        "out": OUT,
+        "batch-size": 16,
+        "max-tokens": 1024,
+        "epochs": 4,
+        "random-samples": False,
+        "precision": "auto",
+        "optimizer": "adamw",
+        "lr": 1e-3,
+        "weight-decay": 0.01,
+        "clip-norm": 1.0,
+        "schedule": "cosine",
+        "warmup-epochs": 0.2,
     },
     {
         "lr": "assumed: found with the tiny model, trained from nothing",
@@ -132,17 +132,21 @@ ORIGINAL = Preset(
     "What the authors of ChatLM-mini-Chinese set for fine-tuning, and meant: 48 samples in an "
     "update, this learning rate.",
     {
-        **{
-            "out": OUT,
-            "batch-size": 12,
-            "accumulation": 4,
-            "epochs": 4,
-            "random-samples": False,
-            "precision": "fp16",
-        },
-        **{"optimizer": "adafactor", "lr": 1e-5, "weight-decay": 0.0, "clip-norm": 1.0},
-        **{"schedule": "wsd", "decay-share": 1.0, "warmup-samples": 4800},
-        **{"max-prompt-tokens": 392, "max-response-tokens": 392},
+        "out": OUT,
+        "batch-size": 12,
+        "accumulation": 4,
+        "epochs": 4,
+        "random-samples": False,
+        "precision": "fp16",
+        "optimizer": "adafactor",
+        "lr": 1e-5,
+        "weight-decay": 0.0,
+        "clip-norm": 1.0,
+        "schedule": "wsd",
+        "decay-share": 1.0,
+        "warmup-samples": 4800,
+        "max-prompt-tokens": 392,
+        "max-response-tokens": 392,
     },
     {"clip-norm": "Transformers' default", "decay-share": "Transformers' default: linear to 0"},
 )

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def cache_folder(recipe: str) -> Path:
-    """brimful's folder among the user's caches: under XDG_CACHE_HOME, which is ~/.cache by default."""
+    """brimful's folder among the user's caches: in XDG_CACHE_HOME, which is ~/.cache by default."""
     root = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     return Path(root) / "brimful" / recipe
 
@@ -53,28 +53,24 @@ def made_once(
 
     Raises DiskFull, and UsageError where the folder cannot be written.
     """
-    found = find(say)
-    if found is None:
+    content = find(say)
+    if content is None:
         with lock(path, work, say):
-            found = find(lambda _: None)  # another process may have made it meanwhile
-            if found is None:
+            content = find(lambda _: None)  # another process may have made it meanwhile
+            if content is None:
                 try:
                     make()
                 except OSError as error:
-                    full = DiskFull(
-                        str(path),
-                        "nothing of this data",
-                        suggestion="Free some space, or choose another --cache.",
-                    )
-                    raise (
-                        full if DiskFull.caused(error) else unwritable(path.parent, error)
-                    ) from error
-                found = find(say)
-    return found
+                    if not DiskFull.caused(error):
+                        raise unwritable(path.parent, error) from error
+                    free = "Free some space, or choose another --cache."
+                    raise DiskFull(str(path), "nothing of this data", suggestion=free) from error
+                content = find(say)
+    return content
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """On the disk when this returns, and under its name only once it is whole."""
+    """On the disk when this returns, and under its name only once it is whole. Raises DiskFull."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
@@ -83,6 +79,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+    except OSError as error:
+        if DiskFull.caused(error):
+            kept = "what was written before; the same command goes on from there"
+            raise DiskFull(str(path), kept, suggestion="Free some space.") from error
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

@@ -1,5 +1,5 @@
-"""What a trained model does outside of the engine (reading, answering), on as many items at once as
-memory holds.
+"""Work outside of the engine (encoding, reading, answering) on as many items at once as memory
+holds.
 """
 
 from __future__ import annotations
@@ -18,24 +18,30 @@ Made = TypeVar("Made")
 
 
 def in_pieces(
-    items: Sequence[T], work: Callable[[Sequence[T]], Made], at_once: int, device: torch.device
+    items: Sequence[T],
+    work: Callable[[Sequence[T]], Made],
+    budget: float,
+    device: torch.device,
+    cost: Callable[[T], float] = lambda _: 1.0,
 ) -> Iterator[Made]:
-    """work(some items) until all are done. Memory that is missing halves `at_once`; DoesNotFit
-    where it is missing for one.
+    """work(some items) until all are done. A piece costs as many times its first item as it has
+    items, at most `budget`: items are sorted by cost, the dearest first. Memory that is missing
+    halves the budget; DoesNotFit where it is missing for one item.
     """
     done = 0
     while done < len(items):
-        some = items[done : done + at_once]
-        made = attempt(lambda some=some: work(some))
-        if not isinstance(made, Missing):
+        dearest = max(cost(items[done]), 1e-9)
+        some = items[done : done + max(1, int(budget / dearest))]
+        result = attempt(lambda some=some: work(some))
+        if not isinstance(result, Missing):
             done += len(some)
-            yield made
+            yield result
             continue
         free_what_is_cached(device)
         if len(some) == 1:
             raise DoesNotFit(
-                f"A single one does not fit into memory: {made.message}",
+                f"A single item does not fit into memory: {result.message}",
                 suggestion="Choose another --device.",
             )
-        at_once = len(some) // 2
-        say(f"Out of memory ({made.pattern}): {at_once:,} in place of {len(some):,} at once.")
+        budget = dearest * len(some) / 2
+        say(f"Out of memory ({result.pattern}) on {len(some):,} items: half as many from here on.")

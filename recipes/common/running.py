@@ -19,7 +19,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cyclopts import App, ArgumentCollection, CycloptsError, Token
@@ -61,8 +62,8 @@ class Presets:
             return
         tokens = {name: argument.tokens for name, argument in flags.items() if argument.tokens}
         given = {
-            name: " ".join(str(one.value or one.implicit_value) for one in some)
-            for name, some in tokens.items()
+            name: " ".join(str(token.value or token.implicit_value) for token in of_flag)
+            for name, of_flag in tokens.items()
         }
         preset = self.find(given.pop("preset", self.default), given.get("device", "auto"))
         freed = _freed(given, preset)
@@ -167,6 +168,25 @@ def say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
+class Progress:
+    """Says every few seconds how much of a long work is done, and how long the rest takes."""
+
+    EVERY_S = 5.0
+
+    def __init__(self, say: Callable[[str], None], done_is: str, total: int) -> None:
+        self._say, self._done_is, self._total, self._done = say, done_is, total, 0
+        self._begun = self._said = time.monotonic()
+
+    def add(self, count: int) -> None:
+        self._done += count
+        now = time.monotonic()
+        if now >= self._said + self.EVERY_S and self._done < self._total:
+            self._said = now
+            left = (now - self._begun) / self._done * (self._total - self._done)
+            counts = f"{self._done:,} of {self._total:,}"
+            self._say(f"  {counts} {self._done_is}, {left:.0f} s left")
+
+
 def run(app: App, argv: Sequence[str]) -> int:
     """Runs one command line of a recipe and returns its exit code (brimful.errors has them).
 
@@ -204,7 +224,7 @@ def _failed(error: BrimfulError, app: App, argv: Sequence[str]) -> int:
     ):
         say(
             re.sub(
-                r"config(\.\w+)+", lambda found: flags.get(found.group(), found.group()), sentence
+                r"config(\.\w+)+", lambda match: flags.get(match.group(), match.group()), sentence
             )
         )
     return error.exit_code

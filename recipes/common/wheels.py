@@ -37,26 +37,14 @@ class Wheel:
             with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as partial:
                 self._download(Path(partial)).replace(path)
 
-        found = made_once(path, "downloading", find, make, say)
-        assert found is not None
-        return found
+        wheel = made_once(path, "downloading", find, make, say)
+        assert wheel is not None
+        return wheel
 
     def _download(self, folder: Path) -> Path:
-        command = (
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-        )
-        done = subprocess.run(
-            [*command, "--dest", str(folder), f"{self.project}=={self.version}"],
-            capture_output=True,
-            text=True,
-        )
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        what = ["--only-binary", ":all:", "--dest", str(folder), f"{self.project}=={self.version}"]
+        done = subprocess.run([*pip, *what], capture_output=True, text=True)
         wheels = list(folder.glob("*.whl"))
         if done.returncode or not wheels:
             errors = [

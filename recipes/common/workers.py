@@ -8,13 +8,11 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from itertools import chain, islice
 from multiprocessing.connection import wait as wait_for_sentinels
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from brimful.errors import BrimfulError
 
@@ -23,71 +21,35 @@ CHUNK = 128  # items that go to a worker at once
 # (measured)
 ALONE = 1500
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
-class Workers:
-    """Some worker processes, started when first needed; a context, at whose end they are ended.
+def mapped(
+    function: Callable[[Item], T],
+    items: Sequence[Item],
+    processes: int,
+    *,
+    chunk: int = CHUNK,
+    alone: int = ALONE,
+) -> Iterator[T]:
+    """function(item) of each, in order; in this process where there are fewer than `alone`.
+    `function` can be pickled. Results that nobody has taken yet wait in memory.
 
-    Spawned, not forked: the parent may have threads of torch's.
+    Raises BrimfulError where a process dies.
     """
-
-    def __init__(self, count: int) -> None:
-        self._count, self._pool = count, None
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def map(
-        self,
-        function: Callable[[Any], T],
-        items: Iterable[Any],
-        *,
-        chunk: int = CHUNK,
-        alone: int = ALONE,
-    ) -> Iterator[T]:
-        """function(item) of each, in order; here where there are fewer than `alone`. `function` can
-        be pickled.
-
-        Raises BrimfulError where a process dies.
-        """
-        items = iter(items)
-        first = list(islice(items, alone))
-        if self._count < 2 or len(first) < alone:
-            yield from map(function, first)
-            yield from map(function, items)
-            return
-        items = chain(first, items)
-        try:
-            waiting: deque[Future[list[T]]] = deque()
-            while True:
-                # Two a process are handed out: the rest is cheap to drop when the run is
-                # interrupted.
-                while len(waiting) <= 2 * self._count and (some := list(islice(items, chunk))):
-                    waiting.append(self._started().submit(_all, function, some))
-                if not waiting:
-                    return
-                yield from waiting.popleft().result()
-        except BrokenProcessPool as error:
-            raise BrimfulError(
-                "A worker process ended before its time.",
-                "It was killed, perhaps for memory. What was finished before is kept.",
-                "Run the same command again, with fewer workers if this happens again.",
-            ) from error
-
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                self._count, multiprocessing.get_context("spawn"), initializer=begin
-            )
-        return self._pool
-
-
-def _all(function: Callable[[Any], T], items: list[Any]) -> list[T]:
-    return [function(item) for item in items]
+    if processes < 2 or len(items) < alone:
+        yield from map(function, items)
+        return
+    spawn = multiprocessing.get_context("spawn")  # not forked: torch has threads
+    try:
+        with ProcessPoolExecutor(processes, spawn, initializer=begin) as pool:
+            yield from pool.map(function, items, chunksize=chunk)
+    except BrokenProcessPool as error:
+        raise BrimfulError(
+            "A worker process ended before its work was done.",
+            "It was killed, perhaps for memory. What was finished before is kept.",
+            "Run the same command again, with fewer workers if this happens again.",
+        ) from error
 
 
 def begin() -> None:

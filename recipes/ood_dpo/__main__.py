@@ -11,7 +11,6 @@ from cyclopts import App, Parameter, validators
 from brimful import __version__
 from brimful_train.config import Config
 from recipes.common.running import Presets, run
-from recipes.ood_dpo.experiments import StudyOptions, SweepOptions
 from recipes.ood_dpo.settings import (
     AGGRESSIVE,
     FAST,
@@ -20,6 +19,8 @@ from recipes.ood_dpo.settings import (
     DatasetOptions,
     EncoderOptions,
     HeadOptions,
+    StudyOptions,
+    SweepOptions,
 )
 
 presets = Presets(FAST, ORIGINAL, AGGRESSIVE)

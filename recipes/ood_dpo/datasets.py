@@ -10,7 +10,6 @@ in-distribution part is cut at random, 60 : 20 : 20.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +22,11 @@ from brimful.measure.host import cores
 from brimful.units import counted
 from recipes.common.cache import Say
 from recipes.common.running import say as to_standard_error
-from recipes.common.workers import Workers
-from recipes.ood_dpo.domains import Description, describe
+from recipes.common.workers import mapped
+from recipes.ood_dpo.domains import describe
+from recipes.ood_dpo.experiments import Frame
 from recipes.ood_dpo.settings import DatasetOptions
-from recipes.ood_dpo.sources import SPLITS, Row, read_rows
+from recipes.ood_dpo.sources import SPLITS, read_rows
 
 IN_DISTRIBUTION, TRAIN, VALIDATION = 0.6, 0.6, 0.2  # shares: DrugOOD's
 KEPT_FIRST = ("ood_test", "ood_val", "iid_test", "iid_val", "train")
@@ -49,20 +49,16 @@ class Molecules:
 
 @dataclass(frozen=True)
 class Dataset:
-    """`splits` has all five names, none of them empty. `fingerprint` is a digest of the contents."""
+    """`splits` has all five names, none of them empty. `fingerprint`: a digest of the contents."""
 
     name: str
     splits: Mapping[str, Molecules]
     fingerprint: str
 
 
-@dataclass(frozen=True)
-class Molecule:
-    """A row whose SMILES RDKit reads."""
-
-    row: Row
-    description: Description
-    domain: str
+def dataset_name(options: DatasetOptions) -> str:
+    stem = options.dataset.partition(":")[2] or Path(options.dataset).stem
+    return f"{stem}-{options.domain}" if options.domain else stem
 
 
 def load_dataset(options: DatasetOptions, say: Say = to_standard_error) -> Dataset:
@@ -72,144 +68,108 @@ def load_dataset(options: DatasetOptions, say: Say = to_standard_error) -> Datas
     splits, one class or domain only.
     """
     rows = read_rows(options, say)
-    _check_labels(rows, options)
-    given = any(row.split for row in rows)
+    if len(rows) > 1 and rows.label.nunique(dropna=False) == 1 and rows.label.notna().all():
+        raise UsageError(
+            f"{options.dataset}: every label is {rows.label[0]:g}, so there is one class only.",
+            "A classifier would have nothing to tell apart.",
+            "Name another column with --label-column; none: there are no labels.",
+        )
+    given = rows.split.notna().any()
     if given:
-        rows = [
-            row
-            for name in SPLITS
-            for row in _sampled([r for r in rows if r.split == name], name, options)
-        ]
+        rows = _sampled(rows, options)
     molecules = _described(rows, options, say)
-    parts = _given(molecules) if given else _made(molecules, options)
-    parts = _apart(parts, options, say)
     if not given:
-        parts = {name: _sampled(parts[name], name, options) for name in SPLITS}
-    empty = [name for name in SPLITS if not parts[name]]
+        molecules = _split(molecules, options)
+    molecules = _apart(molecules, options, say)
+    if not given:
+        molecules = _sampled(molecules, options)
+    splits = {}
+    for name in SPLITS:
+        part = molecules[molecules.split == name]
+        labels = part.label.to_numpy(np.float32)
+        splits[name] = Molecules(tuple(part.smiles), labels, tuple(part.domain))
+    empty = [name for name in SPLITS if not len(splits[name])]
     if empty:
         raise UsageError(
             f"{options.dataset}: {' and '.join(empty)} is empty.",
             "Each of the five splits is measured or learned from.",
         )
-    splits = {name: _molecules(parts[name]) for name in SPLITS}
-    stem = options.dataset.partition(":")[2] or Path(options.dataset).stem
-    return Dataset(
-        f"{stem}-{options.domain}" if options.domain else stem, splits, _fingerprint(splits)
-    )
+    return Dataset(dataset_name(options), splits, _fingerprint(splits))
 
 
 def classes(dataset: Dataset) -> dict[str, np.ndarray]:
     """(n,) int64 of each split: 0 or 1, -1 where unknown. Labels of two values are classes as they
     are; others are, by whether they are above the training molecules' median. Raises UsageError
-    where training has one class only."""
+    where training has one class only.
+    """
     train = dataset.splits["train"].labels
     values = np.unique(train[~np.isnan(train)])
-    threshold = (
-        float(values.mean() if len(values) == 2 else np.nanmedian(train)) if len(values) else np.nan
-    )
-    made = {}
-    for name, molecules in dataset.splits.items():
-        made[name] = np.where(np.isnan(molecules.labels), -1, molecules.labels > threshold).astype(
-            np.int64
-        )
-    if len({0, 1} & set(made["train"].tolist())) < 2:
+    threshold = np.nan
+    if len(values):
+        threshold = values.mean() if len(values) == 2 else np.nanmedian(train)
+    labels = {
+        name: np.where(np.isnan(split.labels), -1, split.labels > threshold).astype(np.int64)
+        for name, split in dataset.splits.items()
+    }
+    if not {0, 1} <= set(labels["train"].tolist()):
         raise UsageError(
             f"The training molecules of {dataset.name} are of one class only.",
             "A classifier has nothing to tell apart.",
             "Take more of them, or a method that needs no classes.",
         )
-    return made
+    return labels
 
 
-def _check_labels(rows: Sequence[Row], options: DatasetOptions) -> None:
-    known = {row.label for row in rows} - {row.label for row in rows if row.label != row.label}
-    if len(known) == 1 and len(rows) > 1:
-        raise UsageError(
-            f"{options.dataset}: every label is {known.pop():g}, so there is one class only.",
-            "A classifier would have nothing to tell apart.",
-            "Name another column with --label-column; none: there are no labels.",
-        )
-
-
-def _described(rows: Sequence[Row], options: DatasetOptions, say: Say) -> list[Molecule]:
-    domain = options.domain or ("scaffold" if any(row.domain is None for row in rows) else None)
-    with Workers(cores()) as workers:
-        found = list(
-            workers.map(
-                partial(describe, scaffold=domain == "scaffold"), [row.smiles for row in rows]
-            )
-        )
-    molecules, invalid = [], []
-    for row, description in zip(rows, found, strict=True):
-        if description is None:
-            invalid.append(f"{row.smiles[:60]!r} ({row.place})")
-        else:
-            molecules.append(Molecule(row, description, _domain(row, description, domain)))
-    if invalid:
+def _described(rows: Frame, options: DatasetOptions, say: Say) -> Frame:
+    """The rows that RDKit reads, with `canonical` SMILES, and the domain that was asked for."""
+    kind = options.domain or ("scaffold" if rows.domain.isna().any() else "assay")
+    described = [*mapped(partial(describe, scaffold=kind == "scaffold"), [*rows.smiles], cores())]
+    is_valid = np.array([description is not None for description in described], dtype=bool)
+    if not is_valid.all():
+        invalid = rows[~is_valid]
+        names = [f"{s[:60]!r} ({p})" for s, p in zip(invalid.smiles, invalid.place, strict=True)]
         say(
-            f"{len(invalid):,} of {len(rows):,} SMILES cannot be read by RDKit and are left out: "
-            f"{named(invalid)}."
+            f"RDKit cannot read {len(invalid):,} of {len(rows):,} SMILES, which are left out: "
+            f"{named(names)}."
+        )
+    known = [description for description in described if description is not None]
+    molecules = rows[is_valid].assign(canonical=[description.canonical for description in known])
+    if kind == "scaffold":
+        return molecules.assign(domain=[description.scaffold for description in known])
+    if kind == "size":
+        return molecules.assign(domain=[str(description.heavy_atoms) for description in known])
+    if molecules.domain.isna().any():
+        raise UsageError(
+            f"{molecules.place[molecules.domain.isna()].iloc[0]}: there is no assay.",
+            suggestion="Name it with --domain-column, or another --domain.",
         )
     return molecules
 
 
-def _domain(row: Row, description: Description, kind: str | None) -> str:
-    if kind == "scaffold":
-        return description.scaffold
-    if kind == "size":
-        return str(description.heavy_atoms)
-    if row.domain is None:
-        raise UsageError(
-            f"{row.place}: there is no assay.",
-            suggestion="Name it with --domain-column, or another --domain.",
-        )
-    return row.domain
-
-
-def _given(molecules: Sequence[Molecule]) -> dict[str, list[Molecule]]:
-    return {name: [one for one in molecules if one.row.split == name] for name in SPLITS}
-
-
-def _made(molecules: Sequence[Molecule], options: DatasetOptions) -> dict[str, list[Molecule]]:
-    """Splits by domain. Small molecules, or common scaffolds and assays, are in distribution; a
-    hash orders equals.
+def _split(molecules: Frame, options: DatasetOptions) -> Frame:
+    """By domain. Small molecules, or common scaffolds and assays, are in distribution; a hash
+    orders equals. In distribution at random; rows of one molecule stay together.
     """
-    members = defaultdict(list)
-    for one in molecules:
-        members[one.domain].append(one)
-    if len(members) < 3:
+    counts = molecules.domain.value_counts().to_dict()
+    if len(counts) < 3:
         raise UsageError(
-            f"{options.dataset} has {counted(len(members), 'domain')}.",
-            "Three are the fewest: one in distribution, one for ood_val, one for ood_test.",
+            f"{options.dataset} has {counted(len(counts), 'domain')}.",
+            "At least three are needed: one in distribution, one for ood_val, one for ood_test.",
             "Choose another --domain (scaffold, size).",
         )
     by_size = options.domain == "size"
-    order = sorted(
-        members,
-        key=lambda d: (
-            int(d) if by_size else -len(members[d]),
-            hashlib.blake2b(d.encode()).digest(),
-        ),
-    )
-    sizes = np.cumsum([len(members[domain]) for domain in order])
+
+    def place(domain: str) -> tuple[int, bytes]:
+        hashed = hashlib.blake2b(domain.encode()).digest()
+        return (int(domain) if by_size else -counts[domain], hashed)
+
+    order = sorted(counts, key=place)
+    sizes = np.cumsum([counts[domain] for domain in order])
     first = _nearest(sizes, sizes[-1] * IN_DISTRIBUTION, 1, len(order) - 2)
     second = _nearest(sizes, (sizes[first - 1] + sizes[-1]) / 2, first + 1, len(order) - 1)
-    taken = {"iid": order[:first], "ood_val": order[first:second], "ood_test": order[second:]}
-    parts = {
-        name: [one for domain in domains for one in members[domain]]
-        for name, domains in taken.items()
-    }
-    return {**_cut(parts.pop("iid"), options), **parts}
-
-
-def _nearest(sizes: np.ndarray, wanted: float, least: int, most: int) -> int:
-    """How many domains have together nearest to `wanted` molecules."""
-    return int(np.clip(np.argmin(np.abs(sizes - wanted)) + 1, least, most))
-
-
-def _cut(molecules: Sequence[Molecule], options: DatasetOptions) -> dict[str, list[Molecule]]:
-    """At random; rows of one molecule stay together."""
-    names = sorted({one.description.canonical for one in molecules})
+    number = molecules.domain.map({domain: index for index, domain in enumerate(order)})
+    in_distribution = number < first
+    names = sorted(set(molecules.canonical[in_distribution]))
     if len(names) < 3:
         raise UsageError(
             f"{options.dataset}: {counted(len(names), 'molecule')} would be in distribution, for "
@@ -217,68 +177,60 @@ def _cut(molecules: Sequence[Molecule], options: DatasetOptions) -> dict[str, li
             suggestion="Give more molecules, or another --domain.",
         )
     np.random.default_rng([options.split_seed, 0]).shuffle(names)
-    valid, test = (
-        max(1, round(len(names) * share)) for share in (VALIDATION, 1 - TRAIN - VALIDATION)
-    )
-    side = dict.fromkeys(names, "train") | dict.fromkeys(names[:valid], "iid_val")
-    side |= dict.fromkeys(names[valid : valid + test], "iid_test")
-    parts: dict[str, list[Molecule]] = {"train": [], "iid_val": [], "iid_test": []}
-    for one in molecules:
-        parts[side[one.description.canonical]].append(one)
-    return parts
+    shares = VALIDATION, 1 - TRAIN - VALIDATION
+    validation, test = (max(1, round(len(names) * share)) for share in shares)
+    side = dict.fromkeys(names, "train") | dict.fromkeys(names[:validation], "iid_val")
+    side |= dict.fromkeys(names[validation : validation + test], "iid_test")
+    outside = np.where(number < second, "ood_val", "ood_test")
+    split = molecules.canonical.map(side).where(in_distribution, outside)
+    return molecules.assign(split=split).iloc[number.argsort(kind="stable")]
 
 
-def _apart(
-    parts: dict[str, list[Molecule]], options: DatasetOptions, say: Say
-) -> dict[str, list[Molecule]]:
+def _nearest(sizes: np.ndarray, wanted: float, least: int, most: int) -> int:
+    """How many domains have together nearest to `wanted` molecules."""
+    return int(np.clip(np.argmin(np.abs(sizes - wanted)) + 1, least, most))
+
+
+def _apart(molecules: Frame, options: DatasetOptions, say: Say) -> Frame:
     """No molecule is in two splits."""
-    where: dict[str, list[str]] = defaultdict(list)
-    for name in KEPT_FIRST:
-        for canonical in {one.description.canonical for one in parts[name]}:
-            where[canonical].append(name)
-    shared = {canonical: names for canonical, names in sorted(where.items()) if len(names) > 1}
-    if not shared:
-        return parts
-    names_of = named(
-        [f"{canonical} ({', '.join(reversed(names))})" for canonical, names in shared.items()]
-    )
+    rank = molecules.split.map(KEPT_FIRST.index)
+    first = rank.groupby(molecules.canonical).transform("min")
+    last = rank.groupby(molecules.canonical).transform("max")
+    shared = molecules[first < last].groupby("canonical").split.unique()
+    if shared.empty:
+        return molecules
+    where = [
+        f"{canonical} ({', '.join(name for name in SPLITS if name in splits)})"
+        for canonical, splits in shared.items()
+    ]
     some = counted(len(shared), "molecule")
     if options.shared == "error":
         raise UsageError(
             f"{options.dataset}: {some} {'is' if len(shared) == 1 else 'are'} in more than one "
-            f"split: {names_of}.",
-            "What is measured on a molecule that was learned from shows nothing.",
+            f"split: {named(where)}.",
+            "A molecule that was learned from must not be measured.",
             "Mend the file, or keep each in the split that is measured alone with --shared "
             "leave-out.",
         )
-    left = {
-        name: [m for m in parts[name] if where[m.description.canonical][0] == name]
-        for name in SPLITS
-    }
-    lost = Counter({name: len(parts[name]) - len(left[name]) for name in SPLITS})
-    counts = ", ".join(f"{count:,} of {name}" for name, count in lost.items() if count)
+    lost = molecules.split[rank > first].value_counts()
+    counts = ", ".join(f"{lost[name]:,} of {name}" for name in SPLITS if name in lost)
     say(
         f"{some} in more than one split: {counts} left out; each stays in the split that is "
         "measured."
     )
-    return left
+    return molecules[rank == first]
 
 
-def _sampled(items: list, name: str, options: DatasetOptions) -> list:
-    if options.subsample is None or len(items) <= options.subsample:
-        return items
-    chance = np.random.default_rng([options.split_seed, 1, SPLITS.index(name)])
-    return [
-        items[index]
-        for index in sorted(chance.choice(len(items), options.subsample, replace=False))
-    ]
-
-
-def _molecules(part: Sequence[Molecule]) -> Molecules:
-    labels = np.array([one.row.label for one in part], dtype=np.float32)
-    return Molecules(
-        tuple(one.row.smiles for one in part), labels, tuple(one.domain for one in part)
-    )
+def _sampled(molecules: Frame, options: DatasetOptions) -> Frame:
+    """Of each split at most --subsample molecules."""
+    kept = []
+    for number, name in enumerate(SPLITS):
+        places = np.flatnonzero(molecules.split == name)
+        if options.subsample is not None and len(places) > options.subsample:
+            chance = np.random.default_rng([options.split_seed, 1, number])
+            places = places[np.sort(chance.choice(len(places), options.subsample, replace=False))]
+        kept.append(places)
+    return molecules.iloc[np.concatenate(kept)]
 
 
 def named(texts: Sequence[str]) -> str:
@@ -288,10 +240,10 @@ def named(texts: Sequence[str]) -> str:
 
 
 def _fingerprint(splits: Mapping[str, Molecules]) -> str:
-    seen = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(digest_size=8)
     for name in SPLITS:
         part = splits[name]
         for texts in (part.smiles, part.domains):
-            seen.update("\n".join(texts).encode() + b"\0")
-        seen.update(part.labels.tobytes())
-    return seen.hexdigest()
+            digest.update("\n".join(texts).encode() + b"\0")
+        digest.update(part.labels.tobytes())
+    return digest.hexdigest()

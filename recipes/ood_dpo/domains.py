@@ -44,6 +44,6 @@ def descriptors(smiles: Sequence[str]) -> np.ndarray:
     """(n, 2) float32: heavy atoms and rings. What they detect is no merit of an encoder. nan: RDKit
     reads no molecule.
     """
-    found = [describe(one) for one in smiles]
-    rows = [(one.heavy_atoms, one.rings) if one else (np.nan, np.nan) for one in found]
+    described = [describe(text) for text in smiles]
+    rows = [(of.heavy_atoms, of.rings) if of else (np.nan, np.nan) for of in described]
     return np.array(rows, dtype=np.float32).reshape(-1, 2)

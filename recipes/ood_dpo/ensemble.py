@@ -11,7 +11,6 @@ rates go together.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,8 +21,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import nn
 
 from brimful.errors import UsageError
@@ -40,37 +37,36 @@ from recipes.ood_dpo.settings import HeadOptions
 # Settings of the engine that would change a training, or what is asked of it, and that an ensemble
 # has not.
 _AT_THEIR_DEFAULTS = (
-    *(
-        "batch.eval_batch",
-        "batch.max_tokens",
-        "batch.drop_last",
-        "scaling.rule",
-        "scaling.reference_batch",
-        "data.workers",
-    ),
-    *(
-        "backend",
-        "parallel",
-        "overlap",
-        "gradient_checkpointing",
-        "compile",
-        "cuda_graphs",
-        "channels_last",
-        "on_nan",
-    ),
-    *("memory_budget", "eval_every_epochs", "tensorboard"),
+    "batch.eval_batch",
+    "batch.max_tokens",
+    "batch.drop_last",
+    "scaling.rule",
+    "scaling.reference_batch",
+    "data.workers",
+    "backend",
+    "parallel",
+    "overlap",
+    "gradient_checkpointing",
+    "compile",
+    "cuda_graphs",
+    "channels_last",
+    "on_nan",
+    "memory_budget",
+    "eval_every_epochs",
+    "tensorboard",
 )
-_ONE_OF = {
+_ALLOWED = {
     "optimizer.name": ("adamw",),
     "precision": ("fp32", "bf16"),
     "batch.accumulation": (None, 1),
 }
+_STATE = ("alive", "epoch", "updates", "samples", "buffers")  # what a killed training goes on from
 
 
 def check_settings(config: Config) -> None:
     """Raises UsageError for settings that an ensemble would not train by."""
     usual = Config(out=config.out)
-    allowed = {name: (attrgetter(name)(usual),) for name in _AT_THEIR_DEFAULTS} | _ONE_OF
+    allowed = {name: (attrgetter(name)(usual),) for name in _AT_THEIR_DEFAULTS} | _ALLOWED
     allowed["batch.effective"] = (None, config.batch.micro_batch)
     refused = {
         name: attrgetter(name)(config)
@@ -83,7 +79,7 @@ def check_settings(config: Config) -> None:
             f"{', '.join(f'config.{name} = {value!r}' for name, value in refused.items())}.",
             "It has adamw, fp32 or bf16, one batch an update, an evaluation each epoch, any "
             "schedule, clipping and patience.",
-            "Leave that out, or choose --engine local or ray in a sweep.",
+            "Leave that out, or choose --engine ray in a sweep.",
         )
 
 
@@ -147,13 +143,8 @@ class Ensemble:
         state: Path | None = None,
     ) -> None:
         check_settings(config)
-        self.members, self.options, self.config, self.device, self.state = (
-            members,
-            options,
-            config,
-            device,
-            state,
-        )
+        self.members, self.options, self.config = members, options, config
+        self.device, self.state = device, state
         self.pairs = members[0].rows.pairs
         if any(member.rows.pairs != self.pairs for member in members):
             raise ValueError("members of one ensemble have as many training pairs as each other")
@@ -165,54 +156,40 @@ class Ensemble:
         self.schedule = Schedule(config.schedule, config.optimizer.lr, self.total, self.pairs)
         self.results = [Trained() for _ in members]
         self.alive = list(range(len(members)))
-        self.epoch, self.updates, self.seen = 0, 0, 0  # seen: samples of each living member
+        self.epoch, self.updates, self.samples = 0, 0, 0  # of each living member
         self.samplers = [
             EpochSampler(self.pairs, seed=m.seed, micro_batch=self.batch, accumulation=1)
             for m in members
         ]
         self.validation = [member.validation() for member in members]
         self.rows, self.places = _pool(members, device)
-        self._build()
-
-    def _build(self) -> None:
-        heads = [make_head(self.options, member.seed) for member in self.members]
-        self.judge = make_head(self.options, 0).to(
-            self.device
-        )  # takes one member's weights after the other
-        self.template = make_head(self.options, 0).to("meta")
+        # takes the weights of a member that is evaluated
+        self.judge = make_head(options, 0).to(device)
+        self.template = make_head(options, 0).to("meta")
+        heads = [make_head(options, member.seed).to(device) for member in members]
         stacked, self.buffers = torch.func.stack_module_state(heads)
-        self.buffers = {name: buffer.to(self.device) for name, buffer in self.buffers.items()}
-        self.parameters = {
-            name: nn.Parameter(one.detach().to(self.device)) for name, one in stacked.items()
-        }
-        decays = {
-            name: value.dim() > 2 for name, value in self.parameters.items()
-        }  # biases do not, as in brimful_train
-        settings = self.config.optimizer
-        weights, biases = (
-            [self.parameters[name] for name in decays if decays[name] is on] for on in (True, False)
-        )
-        groups = [
-            {"params": weights, "weight_decay": settings.weight_decay},
-            {"params": biases, "weight_decay": 0.0},
-        ]
+        self.parameters = {name: nn.Parameter(value.detach()) for name, value in stacked.items()}
+        # biases do not decay, as in brimful_train
+        weights = [value for value in self.parameters.values() if value.dim() > 2]
+        biases = [value for value in self.parameters.values() if value.dim() <= 2]
         self.optimizer = torch.optim.AdamW(
-            groups,
-            lr=settings.lr,
-            betas=(settings.beta1, settings.beta2),
-            eps=settings.eps,
-            fused=self.device.type in ("cpu", "cuda"),
+            [
+                {"params": weights, "weight_decay": config.optimizer.weight_decay},
+                {"params": biases, "weight_decay": 0.0},
+            ],
+            lr=config.optimizer.lr,
+            betas=(config.optimizer.beta1, config.optimizer.beta2),
+            eps=config.optimizer.eps,
+            fused=device.type in ("cpu", "cuda"),
         )
 
     def _forward(self, x: torch.Tensor) -> torch.Tensor:
         """(members, n, width) → (members, n): `vmap` turns each layer into one batched product."""
 
-        def of_one(
-            parameters: dict[str, Any], buffers: dict[str, torch.Tensor], x: torch.Tensor
-        ) -> torch.Tensor:
-            return torch.func.functional_call(self.template, (parameters, buffers), (x,))
+        def head(state: tuple[dict[str, Any], ...], x: torch.Tensor) -> torch.Tensor:
+            return torch.func.functional_call(self.template, state, (x,))
 
-        return torch.func.vmap(of_one)(self.parameters, self.buffers, x)
+        return torch.func.vmap(head)((self.parameters, self.buffers), x)
 
     def train(
         self, stopped: Callable[[int, Trained], None] | None = None, state_every_s: float = 20.0
@@ -242,18 +219,14 @@ class Ensemble:
 
     def _train_epoch(self) -> torch.Tensor:
         """Mean loss of each living member over the epoch."""
-        orders = torch.from_numpy(
-            np.stack([self.samplers[index].order(self.epoch) for index in self.alive])
-        ).to(self.device)
+        orders = np.stack([self.samplers[index].order(self.epoch) for index in self.alive])
         sums = torch.zeros(len(self.alive), device=self.device)
-        for begin in range(0, self.pairs, self.batch):
-            if self._over(self.epoch * self.pairs + begin):
+        samples = self.epoch * self.pairs
+        for taken in torch.from_numpy(orders).to(self.device).split(self.batch, dim=1):
+            if self._over(samples):
                 break
-            taken = orders[:, begin : begin + self.batch]
-            sums += (
-                self._update(taken, self.epoch * self.pairs + begin + taken.shape[1])
-                * taken.shape[1]
-            )
+            samples += taken.shape[1]
+            sums += self._update(taken, samples) * taken.shape[1]
         self.epoch += 1
         return sums / self.pairs
 
@@ -285,7 +258,7 @@ class Ensemble:
         set_lr(self.optimizer, self.schedule.lr(samples))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.updates, self.seen = self.updates + 1, samples
+        self.updates, self.samples = self.updates + 1, samples
         return losses.detach()
 
     @torch.no_grad()
@@ -294,21 +267,20 @@ class Ensemble:
         ended, done = [], self._over(self.epoch * self.pairs)
         for place, (index, loss) in enumerate(zip(self.alive, losses.tolist(), strict=True)):
             result = self.results[index]
-            result.updates, samples = self.updates, self.seen
+            result.updates = self.updates
             if not math.isfinite(loss):
-                result.error = f"The loss became {loss} within the first {samples:,} samples."
+                result.error = f"The loss became {loss} within the first {self.samples:,} samples."
                 ended.append(index)
                 continue
-            area = metrics(*(self.energies_of(index, rows) for rows in self.validation[index]))[
-                "auroc"
-            ]
-            result.curve.append((samples, area, loss))
+            low, high = (self.energies_of(index, rows) for rows in self.validation[index])
+            area = metrics(low, high)["auroc"]
+            result.curve.append((self.samples, area, loss))
             if area > result.best_auroc:
-                result.best_auroc, result.best_samples = area, samples
-                result.weights = {
-                    name: value.cpu().clone() for name, value in self._weights_of(place).items()
-                }
-            if done or samples - result.best_samples >= (self.config.patience_samples or math.inf):
+                result.best_auroc, result.best_samples = area, self.samples
+                weights = self._weights_of(place)
+                result.weights = {name: value.cpu().clone() for name, value in weights.items()}
+            patience = self.config.patience_samples or math.inf
+            if done or self.samples - result.best_samples >= patience:
                 ended.append(index)
         return ended
 
@@ -339,65 +311,23 @@ class Ensemble:
         self.alive = alive
 
     def _save(self, path: Path) -> None:
-        """Parameters, moments and best weights; in the header all that is no tensor. The file is
-        whole or not there.
-        """
-        tensors = {
-            f"best.{i}.{name}": value
-            for i, r in enumerate(self.results)
-            for name, value in r.weights.items()
-        }
-        tensors |= {
-            f"now.{name}": value.detach()
-            for name, value in (self.parameters | self.buffers).items()
-        }
-        for name, parameter in self.parameters.items():
-            tensors |= {
-                f"state.{kind}.{name}": value
-                for kind, value in self.optimizer.state[parameter].items()
-            }
-        rest = [
-            {name: value for name, value in vars(result).items() if name != "weights"}
-            for result in self.results
-        ]
-        header = {
-            "alive": self.alive,
-            "epoch": self.epoch,
-            "updates": self.updates,
-            "seen": self.seen,
-            "results": rest,
-        }
+        """The file is whole or not there."""
+        content = {name: getattr(self, name) for name in _STATE}
+        content["results"] = [vars(result) for result in self.results]
+        content["parameters"] = {name: value.data for name, value in self.parameters.items()}
+        content["optimizer"] = self.optimizer.state_dict()
         partial = path.with_name(f"{path.name}.partial")
-        save_file(
-            {name: value.contiguous() for name, value in tensors.items()},
-            partial,
-            {"ensemble": json.dumps(header)},
-        )
+        torch.save(content, partial)
         partial.replace(path)
 
     def _load(self, path: Path) -> None:
-        with safe_open(path, "pt", device=str(self.device)) as file:
-            header: dict[str, Any] = json.loads(file.metadata()["ensemble"])
-            # A file's tensors lie at any byte. Products of what is aligned otherwise may add up in
-            # another order: cloned.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        self.alive, self.epoch, self.updates = header["alive"], header["epoch"], header["updates"]
-        self.seen = header["seen"]
-        self.results = [Trained(**result) for result in header["results"]]
-        for result in self.results:
-            result.curve = [(samples, area, loss) for samples, area, loss in result.curve]
-        for name, value in tensors.items():
-            kind, _, rest = name.partition(".")
-            if kind == "best":
-                index, _, name = rest.partition(".")
-                self.results[int(index)].weights[name] = value.cpu()
-            elif kind == "state":
-                which, _, name = rest.partition(".")
-                self.optimizer.state[self.parameters[name]][which] = value
-            elif rest in self.parameters:
-                self.parameters[rest].data = value
-            else:
-                self.buffers[rest] = value
+        content = torch.load(path, map_location=self.device, weights_only=True)
+        for name in _STATE:
+            setattr(self, name, content[name])
+        self.results = [Trained(**result) for result in content["results"]]
+        for name, value in content["parameters"].items():
+            self.parameters[name].data = value
+        self.optimizer.load_state_dict(content["optimizer"])
 
 
 def clip_each(parameters: Iterable[torch.Tensor], most: float) -> None:
@@ -413,24 +343,19 @@ def clip_each(parameters: Iterable[torch.Tensor], most: float) -> None:
 
 def _pool(members: Sequence[Member], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """All features to train on, of members that share arrays once; and where among them the
-    molecules of each pair are, in and
-    out of distribution: int64 (2, members, pairs)."""
-    sides = [
-        [(one.arrays[name], rows) for one, rows in pairs]
-        for name, pairs in (
-            ("train", [(m, m.rows.train_id) for m in members]),
-            ("ood_val", [(m, m.rows.train_ood) for m in members]),
-        )
-    ]
-    arrays = {id(array): array for side in sides for array, _ in side}
-    starts = dict(
-        zip(
-            arrays,
-            np.cumsum([0, *(len(array) for array in arrays.values())])[:-1].tolist(),
-            strict=True,
-        )
+    molecules of each pair are, in and out of distribution: int64 (2, members, pairs).
+    """
+    starts: dict[int, int] = {}
+    arrays: list[np.ndarray] = []
+    for array in (member.arrays[name] for member in members for name in ("train", "ood_val")):
+        if id(array) not in starts:
+            starts[id(array)] = sum(map(len, arrays))
+            arrays.append(array)
+    places = np.array(
+        [
+            [starts[id(member.arrays["train"])] + member.rows.train_id for member in members],
+            [starts[id(member.arrays["ood_val"])] + member.rows.train_ood for member in members],
+        ]
     )
-    places = np.array([[starts[id(array)] + rows for array, rows in side] for side in sides])
-    return torch.from_numpy(np.concatenate(list(arrays.values()))).to(device), torch.from_numpy(
-        places
-    ).to(device)
+    pool = torch.from_numpy(np.concatenate(arrays)).to(device)
+    return pool, torch.from_numpy(places).to(device)

@@ -1,9 +1,9 @@
 """The encoding phase: every molecule of a data set goes through the encoder once, for all trainings
 to come.
 
-Batches are made by what molecules cost (atoms squared, tokens), not by a count; the largest
-molecules go first, so that what does not fit shows at once. RDKit's part runs in worker processes
-meanwhile.
+RDKit's part runs in worker processes. The network's batches are made by what molecules cost (atoms
+squared, tokens), not by a count; the largest molecules go first, so that what does not fit shows at
+once.
 """
 
 from __future__ import annotations
@@ -11,30 +11,31 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
 
-from brimful.errors import DoesNotFit, UsageError
+from brimful.errors import UsageError
 from brimful.measure.host import cores
-from brimful.units import counted
+from brimful.units import GIB, counted
 from brimful_inside.script import is_imaginary
 from brimful_train.distributed.ranks import device_for
 from brimful_train.reporting.peak_memory import Peaks
-from brimful_train.step.oom import Missing, attempt, free_what_is_cached
+from brimful_train.step.oom import free_what_is_cached
 from recipes.common.cache import Say, cache_folder, made_once
+from recipes.common.pieces import in_pieces
+from recipes.common.running import Progress
 from recipes.common.running import say as to_standard_error
-from recipes.common.workers import Workers
+from recipes.common.workers import mapped
+from recipes.ood_dpo.cache import ENCODED, FAILED, MISSING, FeatureCache
 from recipes.ood_dpo.datasets import Dataset, load_dataset, named
 from recipes.ood_dpo.encoders import Encoder, encoder
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
-from recipes.ood_dpo.shards import ENCODED, FAILED, MISSING, SHARD, Found, Shards
 
-SAY_EVERY_S = 5.0
+ROUND = 16_384  # molecules that are prepared before the network encodes them: some 200 MB
+Encoded = tuple[list[int], np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -75,209 +76,136 @@ def features_of(
     """From the cache, or encoded now on `device`. Of any number of processes at once, one encodes
     and the others wait.
 
-    Raises UsageError: weights or package missing, a cache of another encoder, no molecule of a
-    split can be encoded; DiskFull; DoesNotFit.
+    Raises UsageError: weights or package missing, no molecule of a split can be encoded; DiskFull;
+    DoesNotFit.
     """
     where = device_for(device)
-    made = encoder(options, str(where))
-    shards = Shards(
-        (options.cache or cache_folder("ood_dpo")) / f"{made.name}-{made.key}", made.key, made.width
-    )
-    wanted = list(dict.fromkeys(one for split in dataset.splits.values() for one in split.smiles))
-    found, stats = _phase(wanted, made, shards, where, options, say)
-    del made  # and with it the network
+    network = encoder(options, str(where))
+    smiles = list(dict.fromkeys(text for split in dataset.splits.values() for text in split.smiles))
+    features, state, stats = _phase(smiles, network, where, options, say)
+    del network
     if stats.encoded and where.type != "cpu":
         free_what_is_cached(where)  # the training needs far less
-    failed = [one for one, state in zip(wanted, found.state, strict=True) if state == FAILED]
-    if failed:
-        some = counted(len(wanted), "molecule")
-        names = named([repr(one) for one in failed])
+    if stats.failed:
+        names = [repr(text) for text, is_in in zip(smiles, state, strict=True) if is_in == FAILED]
         say(
-            f"{len(failed):,} of {some} cannot be encoded by {stats.encoder} and are left out: "
-            f"{names}."
+            f"{stats.encoder} cannot encode {stats.failed:,} of "
+            f"{counted(len(smiles), 'molecule')}, which are left out: {named(names)}."
         )
-    place = {one: index for index, one in enumerate(wanted)}
+    place = {text: index for index, text in enumerate(smiles)}
     arrays, kept = {}, {}
     for name, split in dataset.splits.items():
-        rows = np.array([place[one] for one in split.smiles])
-        kept[name] = np.flatnonzero(found.state[rows] == ENCODED)
+        rows = np.array([place[text] for text in split.smiles])
+        kept[name] = np.flatnonzero(state[rows] == ENCODED)
+        arrays[name] = features[rows[kept[name]]]
         if not len(kept[name]):
             raise UsageError(
                 f"No molecule of {name} can be encoded by {stats.encoder}.",
                 suggestion="Choose another --encoder.",
             )
-        arrays[name] = found.features[rows[kept[name]]]
     return Features(arrays, kept, stats)
 
 
-def encode(made: Encoder, smiles: Sequence[str], workers: int = 1) -> tuple[np.ndarray, list[int]]:
-    """(n, width) float32 of those that can be encoded, and the places of those that cannot. No
-    cache.
-    """
-    with Workers(workers) as pool:
-        prepared = list(pool.map(made.prepare, smiles))
-    features, ok = _through(
-        made, prepared, Budget(made.budget, torch.device("cpu"), lambda _: None)
-    )
-    return features[ok], np.flatnonzero(~ok).tolist()
-
-
 def _phase(
-    wanted: list[str],
-    made: Encoder,
-    shards: Shards,
+    smiles: list[str],
+    network: Encoder,
     device: torch.device,
     options: EncoderOptions,
     say: Say,
-) -> tuple[Found, EncodingStats]:
-    """Measured by itself: its peak belongs to no training."""
+) -> tuple[np.ndarray, np.ndarray, EncodingStats]:
+    """Features and state of each molecule. Measured by itself: its peak belongs to no training."""
+    folder = (options.cache or cache_folder("ood_dpo")) / f"{network.name}-{network.key}"
+    cache = FeatureCache(folder / "features.sqlite", network.key, network.width)
     peaks, begun, encoded, seconds = Peaks(device), time.monotonic(), 0, 0.0
 
-    def find(say: Say) -> Found | None:
-        found = shards.find(wanted, say)
-        return None if encode_again or (found.state == MISSING).any() else found
+    def find(say: Say) -> tuple[np.ndarray, np.ndarray] | None:
+        features, state = cache.read(smiles, say)
+        again = options.recompute_features and not encoded
+        return None if again or (state == MISSING).any() else (features, state)
 
     def make() -> None:
-        nonlocal encoded, seconds, encode_again
-        shards.tidy()
-        if encode_again:
-            shards.remove(wanted)
-            encode_again = False
-        state = shards.find(wanted, say).state
-        missing = [one for one, is_there in zip(wanted, state, strict=True) if not is_there]
-        before, encoded = time.monotonic(), len(missing)
-        _encode(
-            missing,
-            len(wanted),
-            made,
-            shards,
-            Budget(options.encode_budget or made.budget, device, say),
-            options,
-            say,
+        nonlocal encoded, seconds
+        before, left = time.monotonic(), smiles
+        if not options.recompute_features:
+            state = cache.read(smiles, say)[1]
+            left = [smiles[index] for index in np.flatnonzero(state == MISSING)]
+        more = len(smiles) - len(left)
+        say(
+            f"Encoding {counted(len(left), 'molecule')} by {network.name}, once for all later runs"
+            + (f" ({more:,} more are in the cache)." if more else ".")
         )
-        seconds = time.monotonic() - before
+        order, progress = sorted(left, key=len, reverse=True), Progress(say, "encoded", len(left))
+        for start in range(0, len(order), ROUND):
+            some = order[start : start + ROUND]
+            for places, features, is_encoded in _batches(network, some, options, device):
+                cache.write([some[place] for place in places], features, is_encoded)
+                progress.add(len(places))
+        encoded, seconds = len(left), time.monotonic() - before
 
-    encode_again = options.recompute_features
     with peaks.phase("encoding") as visit:
-        found = made_once(shards.lock, "encoding for", find, make, say)
+        content = made_once(cache.file, "encoding for", find, make, say)
         visit.cached = not encoded
-    if found is None:
+    if content is None:
         raise UsageError(
-            f"{shards.folder} does not hold what was written.",
+            f"{cache.file} does not hold what was written.",
             suggestion="Choose another folder with --cache.",
         )
     if not encoded:
-        say(f"Features of {counted(len(wanted), 'molecule')} by {made.name}: all from the cache.")
-    peak = peaks.read("encoding")
-    failed = int((found.state == FAILED).sum())
-    rate = encoded / seconds if encoded and seconds and not is_imaginary() else None
+        total = counted(len(smiles), "molecule")
+        say(f"Features of {total} by {network.name}: all from the cache.")
+    peak, features, state = peaks.read("encoding"), *content
     gpu, host = (
-        None if value is None or not encoded else value / 1024**3
-        for value in (peak.allocated_bytes, peak.host_bytes)
+        size / GIB if size is not None and encoded else None
+        for size in (peak.allocated_bytes, peak.host_bytes)
     )
     stats = EncodingStats(
-        made.name,
-        not encoded,
-        len(wanted),
-        encoded,
-        failed,
-        time.monotonic() - begun,
-        rate,
-        gpu,
-        host,
+        encoder=network.name,
+        cached=not encoded,
+        molecules=len(smiles),
+        encoded=encoded,
+        failed=int((state == FAILED).sum()),
+        seconds=time.monotonic() - begun,
+        molecules_per_second=encoded / seconds if seconds and not is_imaginary() else None,
+        peak_gpu_memory_encoding_gb=gpu,
+        peak_host_gb=host,
     )
-    return found, stats
+    return features, state, stats
 
 
-class Budget:
-    """What a batch may cost. Halved, with a message, where memory is missing."""
+def _batches(
+    network: Encoder, smiles: Sequence[str], options: EncoderOptions, device: torch.device
+) -> Iterator[Encoded]:
+    """Of each batch: the places of its molecules in `smiles`, their features (n, width), and
+    whether each could be encoded. First those that cannot be prepared.
+    """
+    prepared = [*mapped(network.prepare, smiles, options.encode_workers or cores())]
+    failed = [place for place, molecule in enumerate(prepared) if molecule is None]
+    if failed:
+        yield failed, np.zeros((len(failed), network.width)), np.zeros(len(failed), bool)
 
-    def __init__(self, cost: float, device: torch.device, say: Say) -> None:
-        self.cost, self._device, self._say = cost, device, say
+    def cost(place: int) -> float:
+        return network.cost(prepared[place])
 
-    def lower(self, batch: int, cost: float, missing: Missing) -> None:
-        """Raises DoesNotFit where the batch was one molecule."""
-        if batch == 1:
-            raise DoesNotFit(
-                f"A single molecule does not fit into memory: {missing.message}",
-                suggestion="Choose another --device.",
-            )
-        free_what_is_cached(self._device)
-        self.cost = cost / 2
-        self._say(
-            f"Out of memory ({missing.pattern}) on {batch:,} molecules: batches of half their "
-            "cost from here on."
-        )
+    def encode(places: Sequence[int]) -> Encoded:
+        features = network.encode([prepared[place] for place in places])
+        is_finite = np.isfinite(features).all(axis=1) | np.full(len(features), is_imaginary())
+        return list(places), features, is_finite
 
-
-def _encode(
-    missing: list[str],
-    total: int,
-    made: Encoder,
-    shards: Shards,
-    budget: Budget,
-    options: EncoderOptions,
-    say: Say,
-) -> None:
-    kept = f" ({total - len(missing):,} more are in the cache)" if total > len(missing) else ""
-    say(
-        f"Encoding {counted(len(missing), 'molecule')} by {made.name}, once for all later "
-        f"runs{kept}."
-    )
-    order = sorted(missing, key=len, reverse=True)
-    characters = sum(map(len, order))
-    progress = _progress(len(order), characters, say)
-    with Workers(options.encode_workers or cores()) as pool:
-        prepared = pool.map(made.prepare, order)
-        for start in range(0, len(order), SHARD):
-            some = order[start : start + SHARD]
-            features, ok = _through(made, list(islice(prepared, len(some))), budget)
-            done = [one for one, is_ok in zip(some, ok, strict=True) if is_ok]
-            shards.write(
-                done, features[ok], [one for one, is_ok in zip(some, ok, strict=True) if not is_ok]
-            )
-            progress(len(some), sum(map(len, some)))
+    places = [place for place, molecule in enumerate(prepared) if molecule is not None]
+    places.sort(key=cost, reverse=True)
+    yield from in_pieces(places, encode, options.encode_budget or network.budget, device, cost)
 
 
-def _through(
-    made: Encoder, prepared: Sequence[Any], budget: Budget
-) -> tuple[np.ndarray, np.ndarray]:
-    """(n, width) features in the order given, and (n,) whether each could be encoded."""
-    features, ok = np.zeros((len(prepared), made.width), np.float32), np.zeros(len(prepared), bool)
-    costs = {index: made.cost(one) for index, one in enumerate(prepared) if one is not None}
-    waiting = sorted(costs, key=costs.__getitem__)
-    while waiting:
-        batch = _batch(waiting, costs, budget.cost)
-        got = attempt(lambda batch=batch: made.encode([prepared[index] for index in batch]))
-        if isinstance(got, Missing):
-            budget.lower(len(batch), costs[batch[0]] * len(batch), got)
-            continue
-        features[batch] = got
-        ok[batch] = is_imaginary() or np.isfinite(got).all(axis=1)
-        del waiting[-len(batch) :]
-    return features, ok
-
-
-def _batch(waiting: Sequence[int], costs: Mapping[int, float], budget: float) -> list[int]:
-    """The dearest that wait, as many as fit where each is padded to the dearest; at least one."""
-    dearest = costs[waiting[-1]]
-    return list(waiting[: -1 - max(1, int(budget / max(dearest, 1e-9))) : -1])
-
-
-def _progress(molecules: int, characters: int, say: Say) -> Callable[[int, int], None]:
-    begun = shown_at = time.monotonic()
-    done = [0, 0]
-
-    def report(more: int, of_characters: int) -> None:
-        nonlocal shown_at
-        done[0], done[1] = done[0] + more, done[1] + of_characters
-        now = time.monotonic()
-        if now >= shown_at + SAY_EVERY_S and done[0] < molecules:
-            shown_at = now
-            left = (now - begun) / done[1] * (characters - done[1])
-            say(f"  {done[0]:,} of {molecules:,} molecules encoded, {left:.0f} s left")
-
-    return report
+def encode(network: Encoder, smiles: Sequence[str], workers: int = 1) -> tuple[np.ndarray, list]:
+    """(n, width) float32 of those that can be encoded, and the places of those that cannot. No
+    cache.
+    """
+    features = np.zeros((len(smiles), network.width), np.float32)
+    is_encoded = np.zeros(len(smiles), bool)
+    options = EncoderOptions(encode_workers=workers)
+    for places, rows, is_whole in _batches(network, smiles, options, torch.device("cpu")):
+        features[places], is_encoded[places] = rows, is_whole
+    return features[is_encoded], np.flatnonzero(~is_encoded).tolist()
 
 
 def prepare(data: DatasetOptions, options: EncoderOptions, device: str) -> None:

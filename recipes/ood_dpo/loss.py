@@ -43,8 +43,8 @@ def head_loss(options: HeadOptions) -> Loss:
             return main(energy_id, energy_ood) + options.lambda_reg * squares(energy_id, energy_ood)
 
     main: Loss = {
-        "dpo": lambda one, other: pairs_dpo(one, other, options.beta),
-        "hinge": lambda one, other: pairs_hinge(one, other, options.margin),
+        "dpo": lambda low, high: pairs_dpo(low, high, options.beta),
+        "hinge": lambda low, high: pairs_hinge(low, high, options.margin),
         "bce": cross_entropy,
         "mse": squared_error,
     }[options.loss]
@@ -121,7 +121,7 @@ def _tiled(
 
 
 class _AllPairs(torch.autograd.Function):
-    """The gradients are known with the loss: they are computed with it, and `backward` scales them."""
+    """The gradients are computed with the loss, and `backward` scales them."""
 
     @staticmethod
     def forward(ctx, kind: str, low, high, margin: float, tile: int):  # type: ignore[override]

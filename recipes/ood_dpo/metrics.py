@@ -3,7 +3,8 @@ the high ones.
 
 auroc  the chance that a molecule out of distribution has a higher energy than one in distribution
 aupr   average precision of finding those out of distribution, Σ (R_k - R_k-1) P_k; without any
-skill it is their share fpr95  the share of molecules in distribution that are called out, at the
+       skill it is their share
+fpr95  the share of molecules in distribution that are called out, at the
 highest threshold that finds 95 % of those out
 """
 
@@ -18,13 +19,13 @@ POSITIVE = "out of distribution"
 
 
 def metrics(energy_id: np.ndarray, energy_ood: np.ndarray) -> dict[str, float]:
-    """Raises UsageError where a class has no molecule, and for energies that are NaN or infinite."""
+    """Raises UsageError where a class has no molecule, and for energies that are not finite."""
     truth, energies = _joined(energy_id, energy_ood)
-    found_wrongly, found, _ = roc_curve(truth, energies, drop_intermediate=False)
+    false_positives, true_positives, _ = roc_curve(truth, energies, drop_intermediate=False)
     return {
         "auroc": float(roc_auc_score(truth, energies)),
         "aupr": float(average_precision_score(truth, energies)),
-        "fpr95": float(found_wrongly[np.argmax(found >= 0.95)]),
+        "fpr95": float(false_positives[np.argmax(true_positives >= 0.95)]),
     }
 
 

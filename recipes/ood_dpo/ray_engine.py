@@ -1,5 +1,5 @@
 """`sweep --engine ray`: a task for each data set, encoder and seed, with the resources that brimful
-predicts for it.
+predicts for it. On one machine Ray packs as many at once as cards, cores and memory allow.
 
 Features go to the tasks through Ray's object store, and results come back as values: the nodes
 share no folder. A node that dies takes its tasks with it, and Ray starts them elsewhere.
@@ -7,90 +7,140 @@ share no folder. A node that dies takes its tasks with it, and Ray starts them e
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import ray
 import torch
 from ray.exceptions import RayError
 
+from brimful.errors import UsageError
 from brimful.units import counted, format_bytes
 from recipes.common.running import say
 from recipes.ood_dpo.experiments import Experiment, Result
-from recipes.ood_dpo.local_engine import Needs, jobs_of, needed
-from recipes.ood_dpo.recipe import Loaded
 from recipes.ood_dpo.runs import Bench, Settings, sentence, work
 
 TRIES = 10  # of a task whose node or process died
 
 
+@dataclass(frozen=True)
+class TaskMemory:
+    """What one task takes at its peak. device_bytes: 0 on a CPU."""
+
+    host_bytes: int
+    device_bytes: int = 0
+
+
 def run(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
-    jobs = jobs_of(left, bench)
-    if not jobs:
-        return
+    """All methods of a data set, encoder and seed in one task, one after the other."""
     settings = bench.settings
-    needs = needed(jobs, bench, words)
+    tasks = tasks_of(left, bench)
+    if not tasks:
+        return
+    memory = task_memory(tasks, bench, words)
     if not ray.is_initialized():
         ray.init(address=settings.sweep.ray_address, log_to_driver=False, include_dashboard=False)
-    resources = requested(needs, settings)
+    resources = requested(memory, settings)
     say(
-        f"{counted(len(jobs), 'task')} of {resources['num_cpus']} cores and "
-        f"{format_bytes(needs.host_bytes)} each."
+        f"{counted(len(tasks), 'task')} of {resources['num_cpus']} cores and "
+        f"{format_bytes(memory.host_bytes)} each."
     )
-    loaded = {(one.dataset, one.encoder) for job in jobs for one in job}
-    if settings.sweep.cross:
-        loaded |= {(name, encoder) for _, encoder in loaded for name in bench.loadable(encoder)}
-    stored = {key: ray.put(bench.load(*key)) for key in sorted(loaded)}
-    task = ray.remote(_work).options(**resources)
-    waiting = {task.remote(settings, job, stored): job for job in jobs}
+    for task in tasks:
+        bench.tests(task[0])  # with --cross every data set is loaded
+    stored = {key: ray.put(loaded) for key, loaded in bench.loaded.items()}
+    remote = ray.remote(_work).options(**resources)
+    waiting = {remote.remote(settings, task, stored): task for task in tasks}
     while waiting:
         (done,), _ = ray.wait(list(waiting))
-        job = waiting.pop(done)
+        task = waiting.pop(done)
         try:
             results = ray.get(done)
         except RayError as error:
-            results = [
-                Result(one, engine="ray", error=sentence(error).splitlines()[0]) for one in job
-            ]
+            message = sentence(error).splitlines()[0]
+            results = [Result(experiment, engine="ray", error=message) for experiment in task]
         for result in results:
-            settings.results.write(result)
+            bench.results.write(result)
 
 
-def requested(needs: Needs, settings: Settings) -> dict:
+def tasks_of(left: Sequence[Experiment], bench: Bench) -> list[list[Experiment]]:
+    """What cannot be loaded fails here, and the features are encoded once, before the tasks want
+    them.
+    """
+    tasks: dict[tuple[str, str, int], list[Experiment]] = {}
+    for experiment in left:
+        key = experiment.dataset, experiment.encoder, experiment.seed
+        try:
+            bench.load(*key[:2])
+        except Exception as error:
+            bench.results.write(Result(experiment, engine="ray", error=sentence(error)))
+        else:
+            tasks.setdefault(key, []).append(experiment)
+    return list(tasks.values())
+
+
+def task_memory(
+    tasks: Sequence[Sequence[Experiment]], bench: Bench, words: Sequence[str]
+) -> TaskMemory:
+    """Of the task that holds most molecules: on a CPU measured by an audit of its first steps, on a
+    card predicted. One answer serves all seeds: a seed does not change what a training takes.
+    """
+
+    def molecules(task: Sequence[Experiment]) -> int:
+        tests = bench.tests(task[0]).values()
+        return sum(len(array) for data in tests for array in data.features.arrays.values())
+
+    settings, name = bench.settings, max(tasks, key=molecules)[0].name
+    command = [sys.executable, "-m", "recipes.ood_dpo", "sweep", *words, "--only", name]
+    host = _peak(["audit", "--device", "cpu"], command, settings.out)["host_bytes"]
+    device = 0
+    if settings.device.type == "cuda":
+        total = f"{torch.cuda.mem_get_info(settings.device)[1] // 2**20}MiB"
+        verb = ["predict", "--no-what-if", "--gpu-memory", total]
+        device = _peak(verb, command, settings.out)["device_bytes"]
+    return TaskMemory(int(host), int(device))
+
+
+def _peak(verb: Sequence[str], command: Sequence[str], out: Path) -> dict[str, Any]:
+    """The peak of memory that brimful names for `command`."""
+    brimful = [sys.executable, "-m", "brimful", *verb, "--json", "--home", str(out / "records")]
+    done = subprocess.run([*brimful, "--", *command], capture_output=True, text=True)
+    try:
+        return json.loads(done.stdout)["peak"]
+    except (ValueError, KeyError):
+        raise UsageError(
+            f"brimful {verb[0]} of one experiment ended with {done.returncode}: "
+            f"{(done.stdout + done.stderr).strip()[-500:]}",
+            "Tasks are packed by the memory that it names.",
+            "Take --engine ensemble, which needs no tasks.",
+        ) from None
+
+
+def requested(memory: TaskMemory, settings: Settings) -> dict[str, Any]:
     """What a task asks of the cluster: its cores, its host memory, and the share of a card that its
     memory is.
     """
-    asked: dict = {
-        "num_cpus": settings.sweep.threads,
-        "memory": needs.host_bytes,
-        "max_retries": TRIES,
-    }
-    if needs.device_bytes:
+    asked: dict[str, Any] = {"num_cpus": settings.sweep.threads, "max_retries": TRIES}
+    asked["memory"] = memory.host_bytes
+    if memory.device_bytes:
         total = torch.cuda.mem_get_info(settings.device)[1]
-        asked["num_gpus"] = min(1.0, max(0.01, round(needs.device_bytes / total + 0.005, 2)))
+        asked["num_gpus"] = min(1.0, max(0.01, round(memory.device_bytes / total + 0.005, 2)))
     return asked
 
 
 def _work(
-    settings: Settings, some: list[Experiment], stored: dict[tuple[str, str], ray.ObjectRef]
+    settings: Settings, task: list[Experiment], stored: dict[tuple[str, str], ray.ObjectRef]
 ) -> list[Result]:
-    """In a process of Ray."""
+    """In a process of Ray. Nothing is read or encoded here."""
     torch.set_num_threads(settings.sweep.threads)
     results: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="ood-dpo-") as folder:
         here = replace(settings, config=replace(settings.config, out=Path(folder)))
-        work(some, Stored(here, {key: ray.get(one) for key, one in stored.items()}), results.append)
+        loaded = {key: ray.get(reference) for key, reference in stored.items()}
+        work(task, Bench(here, loaded), results.append)
     return results
-
-
-class Stored(Bench):
-    """Data sets out of the object store; nothing is read or encoded here."""
-
-    def __init__(self, settings: Settings, loaded: dict[tuple[str, str], Loaded]) -> None:
-        super().__init__(settings)
-        self._loaded = loaded
-
-    def loadable(self, encoder: str) -> list[str]:
-        return [name for name, of in self._loaded if of == encoder]

@@ -1,10 +1,24 @@
 """The molecule recipe from top to bottom: features, pairs, head, loss, what is measured, and one
-training with its files.
+training with its files:
+
+    training_stats.json            times, and memory by phase (encoding, train, eval): the engine's,
+                                   gb is GiB
+    training_dynamics.csv          at each evaluation: how the pairs of the updates since the last
+                                   one were ranked
+    ood_evaluation_results.json    the test: auroc, aupr, fpr95, energies of both classes, and
+                                   beside them what heavy atoms and rings alone reach
+    detailed_predictions.csv       each test molecule and its energy
+    config.json                    all settings
+    head.safetensors               the weights of the best evaluation
+    dataset_metrics.json           over the seeds of one command: mean and standard deviation
+
+Each file is whole or not there. Names are those that users of the authors' code know.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +26,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from pandas import DataFrame, concat
+from safetensors.torch import save
 from torch import nn
 
 from brimful.errors import UsageError
@@ -23,14 +39,15 @@ from brimful_train.data.arrays import Arrays
 from brimful_train.distributed.ranks import device_for
 from brimful_train.engine import Result, fit
 from brimful_train.reporting.peak_memory import Peak, Peaks
-from brimful_train.reporting.progress_log import settings_table
+from brimful_train.reporting.progress_log import finite_or_none, settings_table
 from brimful_train.task import Batch, Rows, Task
-from recipes.common.facts import check_resumable, trained_weights, write_facts
+from recipes.common.cache import write_whole
+from recipes.common.description import check_resumable, trained_weights, write_description
 from recipes.common.running import is_first, say
-from recipes.ood_dpo import baselines, files
+from recipes.ood_dpo import baselines
 from recipes.ood_dpo.datasets import Dataset, classes, load_dataset
 from recipes.ood_dpo.ensemble import Member, member
-from recipes.ood_dpo.experiments import MEASURES
+from recipes.ood_dpo.experiments import MEASURES, Frame
 from recipes.ood_dpo.features import EncodingStats, Features, features_of
 from recipes.ood_dpo.head import EnergyHead, energies, make_head
 from recipes.ood_dpo.loss import DECOMPOSE, head_loss
@@ -40,11 +57,11 @@ from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions
 
 FILE_NAME = "ood_dpo.json"
 NEAR = 0.05  # an energy difference at the boundary: the authors'
-UNKNOWN = dict.fromkeys(("auroc", "aupr", "fpr95"), math.nan)
+DYNAMICS = ("misranked_ratio", "boundary_ratio", "avg_margin")
 
 
 @dataclass(frozen=True)
-class Facts:
+class TrainingDescription:
     """What a training's checkpoints belong to."""
 
     dataset: str
@@ -80,36 +97,30 @@ class Loaded:
 
     def known(self, seed: int) -> baselines.Known:
         """For a baseline: the same molecules out of distribution as the head of this seed trains
-        on.
+        on. Where there is one class only, no label is known.
         """
         arrays, kept = self.features.arrays, self.features.kept
         try:
-            labels = classes(self.dataset)
-        except UsageError:  # one class only: the baselines that need two say so
-            labels = {
-                name: np.full(len(molecules.smiles), -1)
-                for name, molecules in self.dataset.splits.items()
-            }
+            labels = {name: of[kept[name]] for name, of in classes(self.dataset).items()}
+        except UsageError:  # the baselines that need two classes say so
+            labels = {name: np.full(len(rows), -1) for name, rows in kept.items()}
         return baselines.Known(
             arrays["train"],
-            labels["train"][kept["train"]],
+            labels["train"],
             self.smiles("train"),
             arrays["iid_val"],
-            labels["iid_val"][kept["iid_val"]],
-            self._met(seed),
+            labels["iid_val"],
+            self._trained_on(seed),
         )
 
     def trivial(self, seed: int) -> dict[str, float]:
-        """`metrics` on the test molecules of the baseline that knows heavy atoms and rings alone."""
-        score = baselines.trivial(self.smiles("train"), self._met(seed))
-        return metrics(
-            *(
-                score(self.features.arrays[split], self.smiles(split))
-                for split in ("iid_test", "ood_test")
-            )
-        )
+        """`metrics` on the test molecules of heavy atoms and rings alone."""
+        score = baselines.trivial(self.smiles("train"), self._trained_on(seed))
+        arrays = self.features.arrays
+        tests = (score(arrays[name], self.smiles(name)) for name in ("iid_test", "ood_test"))
+        return metrics(*tests)
 
-    def _met(self, seed: int) -> list[str]:
+    def _trained_on(self, seed: int) -> list[str]:
         """The molecules out of distribution that the head of this seed trains on."""
         of_ood = self.smiles("ood_val")
         return [of_ood[index] for index in np.unique(self.member(seed).rows.train_ood)]
@@ -149,39 +160,29 @@ def train(
     Raises what `brimful_train.fit` raises, and UsageError for data, encoder and splits that do not
     do.
     """
-    data = load_dataset(dataset, say if is_first() else lambda _: None)
-    features = features_of(
-        data, encoder, device=config.device, say=say if is_first() else lambda _: None
-    )
-    if is_first():
-        say("\n".join([title, *settings_table(rows)]))
-    every, trained = [config.seed + number for number in range(seeds)], []
-    for seed in every:
+    say_once = say if is_first() else lambda _: None
+    data = load_dataset(dataset, say_once)
+    loaded = Loaded(data, features_of(data, encoder, device=config.device, say=say_once))
+    say_once("\n".join([title, *settings_table(rows)]))
+    trained = []
+    for seed in range(config.seed, config.seed + seeds):
         out = config.out if seeds == 1 else config.out / f"seed-{seed}"
-        trained.append(
-            train_seed(
-                dataclasses.replace(config, out=out, seed=seed),
-                Loaded(data, features),
-                encoder,
-                head,
-            )
-        )
+        settings = dataclasses.replace(config, out=out, seed=seed)
+        trained.append(train_seed(settings, loaded, encoder, head))
     if is_first() and not keeps_writes_out():
-        tests = [one.measures("test") for one in trained]
-        files.write_dataset_metrics(config.out, data.name, every, tests)
-        files.write_config(
-            config.out, settings_of(config, dataset=dataset, encoder=encoder, head=head)
-        )
+        tests = DataFrame([training.measures("test") for training in trained])
+        write_json(config, "dataset_metrics.json", seed_metrics(data.name, config.seed, tests))
+        write_json(config, "config.json", settings_of(config, dataset, encoder, head))
+        trivial = DataFrame([training.trivial for training in trained])
         say(
             f"Test, molecules out of distribution being the positive class: {_means(tests)}; by "
-            "heavy atoms and rings alone "
-            f"{_means([one.trivial for one in trained])}. Files in {config.out}."
+            f"heavy atoms and rings alone {_means(trivial)}. Files in {config.out}."
         )
     return trained
 
 
-def _means(measured: Sequence[Mapping[str, Any]]) -> str:
-    return " · ".join(f"{name} {np.mean([one[name] for one in measured]):.4f}" for name in MEASURES)
+def _means(tests: Frame) -> str:
+    return " · ".join(f"{name} {tests[name].mean():.4f}" for name in MEASURES)
 
 
 def train_seed(
@@ -189,7 +190,7 @@ def train_seed(
 ) -> Trained:
     """One training and its files."""
     data, pairs = loaded.dataset, loaded.pairs(config.seed)
-    facts = Facts(
+    description = TrainingDescription(
         data.name,
         data.fingerprint,
         encoder.encoder,
@@ -199,24 +200,84 @@ def train_seed(
         head.loss,
         head.hidden,
     )
-    check_resumable(config, FILE_NAME, facts)
-    write_facts(config.out, FILE_NAME, facts)
+    check_resumable(config, FILE_NAME, description)
+    write_description(config.out, FILE_NAME, description)
     trained = train_head(pairs, head, config, phases(loaded.features.encoding, config.device))
     if is_first() and not keeps_writes_out():
-        out = config.out
-        tested = {
-            split: (loaded.smiles(split), trained.energies[name])
-            for split, name in (("iid_test", "test_id"), ("ood_test", "test_ood"))
-        }
         trained = dataclasses.replace(trained, trivial=loaded.trivial(config.seed))
-        files.write_evaluation(
-            out, trained.measures("test"), trained.measures("validation"), trained.trivial
+        results = {**trained.measures("test"), "validation": trained.measures("validation")}
+        results["trivial"] = trained.trivial
+        write_json(config, "ood_evaluation_results.json", results)
+        write_json(config, "config.json", settings_of(config, None, encoder, head))
+        predictions = concat(
+            [
+                _predictions(loaded.smiles("iid_test"), trained.energies["test_id"], 0),
+                _predictions(loaded.smiles("ood_test"), trained.energies["test_ood"], 1),
+            ]
         )
-        files.write_predictions(out, tested)
-        files.write_dynamics(out)
-        files.write_weights(out, trained.head.state_dict())
-        files.write_config(out, settings_of(config, encoder=encoder, head=head))
+        text = predictions.to_csv(index=False, float_format="%.9g")
+        write_whole(config.out / "detailed_predictions.csv", text)
+        log = (config.out / "log.jsonl").read_text(encoding="utf-8")
+        write_whole(config.out / "training_dynamics.csv", dynamics(log).to_csv(index=False))
+        weights = {name: value.cpu() for name, value in trained.head.state_dict().items()}
+        write_whole(config.out / "head.safetensors", save(weights))
     return trained
+
+
+def _predictions(smiles: list[str], energies: np.ndarray, label: int) -> Frame:
+    """A score is an energy; true_label 1 is out of distribution."""
+    split, kind = ("ood_test", "OOD") if label else ("iid_test", "ID")
+    return DataFrame(
+        {
+            "smiles": smiles,
+            "split": split,
+            "score": energies,
+            "true_label": label,
+            "sample_type": kind,
+        }
+    )
+
+
+def dynamics(log: str) -> Frame:
+    """Of the engine's log. Where a killed training did an epoch again, what it did last holds."""
+    rows: dict[int, dict[str, Any]] = {}
+    for line in log.splitlines():
+        event = json.loads(line)
+        measures = event.get("measures", {})
+        if "auroc" in measures:
+            samples = event["samples"]
+            rows = {earlier: row for earlier, row in rows.items() if earlier < samples}
+            rows[samples] = {
+                "epoch": f"{event['epoch']:g}",
+                "samples": samples,
+                **{name: measures[name] for name in DYNAMICS},
+                "val_auroc": measures["auroc"],
+                "train_loss": event["loss"],
+            }
+    return DataFrame(rows.values())
+
+
+def seed_metrics(dataset: str, first_seed: int, tests: Frame) -> dict[str, Any]:
+    """Over seeds; the standard deviation is that of a sample (n - 1), null of one seed."""
+    seeds = list(range(first_seed, first_seed + len(tests)))
+    content: dict[str, Any] = {"dataset": dataset, "seeds": seeds}
+    for name in MEASURES:
+        values = tests[name]
+        content[name] = {"mean": values.mean(), "std": values.std(), "values": values.tolist()}
+    return content
+
+
+def write_json(config: Config, name: str, content: Any) -> None:
+    """A NaN is null in the file."""
+    text = json.dumps(finite_or_none(content), indent=1, ensure_ascii=False, default=str)
+    write_whole(config.out / name, text + "\n")
+
+
+def settings_of(
+    config: Config, dataset: DatasetOptions | None, encoder: EncoderOptions, head: HeadOptions
+) -> dict[str, Any]:
+    options = {"encoder": encoder, "head": head} | ({"dataset": dataset} if dataset else {})
+    return config.as_json() | {name: dataclasses.asdict(of) for name, of in options.items()}
 
 
 def train_head(
@@ -256,12 +317,10 @@ def held_to(config: Config, pairs: int) -> Config:
             f"Every batch size from {pairs:,} on is this same batch, and an epoch is one update."
         )
     effective = min(batch.effective, pairs) if batch.effective is not None else None
-    return dataclasses.replace(
-        config,
-        batch=dataclasses.replace(
-            batch, micro_batch=min(batch.micro_batch, pairs), effective=effective
-        ),
+    batch = dataclasses.replace(
+        batch, micro_batch=min(batch.micro_batch, pairs), effective=effective
     )
+    return dataclasses.replace(config, batch=batch)
 
 
 def head_task(model: EnergyHead, pairs: PairData, options: HeadOptions) -> Task:
@@ -280,18 +339,18 @@ def head_task(model: EnergyHead, pairs: PairData, options: HeadOptions) -> Task:
         features, is_ood = batch
         return {"energy": Rows(torch.stack([model(features).float(), is_ood], dim=1))}
 
-    def derive(found: Mapping[str, np.ndarray]) -> Mapping[str, float]:
-        energy, is_ood = found["energy"].T
+    def derive(rows: Mapping[str, np.ndarray]) -> Mapping[str, float]:
+        energy, is_ood = rows["energy"].T
         low, high = energy[is_ood == 0], energy[is_ood == 1]
         # A part of the data, tried before the training, may have one class alone; an imaginary card
         # has no energies.
         known = len(low) and len(high) and np.isfinite(energy).all() and not is_imaginary()
-        return (metrics(low, high) if known else UNKNOWN) | ranking.summary()
+        areas = metrics(low, high) if known else dict.fromkeys(MEASURES, math.nan)
+        return areas | ranking.summary()
 
     validation = np.concatenate([pairs.validation_id, pairs.validation_ood])
-    is_ood = np.repeat(
-        np.array([0, 1], dtype=np.float32), [len(pairs.validation_id), len(pairs.validation_ood)]
-    )
+    sizes = [len(pairs.validation_id), len(pairs.validation_ood)]
+    is_ood = np.repeat(np.array([0, 1], dtype=np.float32), sizes)
     return Task(
         name=f"ood_dpo ({options.loss})",
         model=model,
@@ -325,11 +384,9 @@ class Ranking:
         """
         batches, self._batches = self._batches, []
         if not batches or is_imaginary():
-            return dict.fromkeys(files.DYNAMICS, math.nan)
-        ranked = [
-            _ranked(*(energies.float().cpu().numpy() for energies in batch)) for batch in batches
-        ]
-        return dict(zip(files.DYNAMICS, np.mean(ranked, axis=0).tolist(), strict=True))
+            return dict.fromkeys(DYNAMICS, math.nan)
+        ranked = [_ranked(*(part.float().cpu().numpy() for part in batch)) for batch in batches]
+        return dict(zip(DYNAMICS, np.mean(ranked, axis=0).tolist(), strict=True))
 
 
 def _ranked(low: np.ndarray, high: np.ndarray) -> tuple[float, float, float]:
@@ -339,9 +396,8 @@ def _ranked(low: np.ndarray, high: np.ndarray) -> tuple[float, float, float]:
     low, high = np.sort(low.astype(np.float64)), high.astype(np.float64)
     pairs = len(low) * len(high)
     above = len(low) - np.searchsorted(low, high, side="right")
-    near = np.searchsorted(low, high + NEAR, side="left") - np.searchsorted(
-        low, high - NEAR, side="right"
-    )
+    first = np.searchsorted(low, high - NEAR, side="right")
+    near = np.searchsorted(low, high + NEAR, side="left") - first
     return above.sum() / pairs, near.sum() / pairs, float(high.mean() - low.mean())
 
 
@@ -354,7 +410,3 @@ def phases(encoding: EncodingStats, device: str) -> Peaks:
         allocated_bytes=allocated, host_bytes=resident, cached=encoding.cached
     )
     return peaks
-
-
-def settings_of(config: Config, **options: Any) -> dict[str, Any]:
-    return {**config.as_json(), **{name: dataclasses.asdict(one) for name, one in options.items()}}

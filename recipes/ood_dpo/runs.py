@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -19,20 +19,15 @@ from brimful_train.config import Config
 from brimful_train.distributed.ranks import device_for
 from recipes.common.running import say
 from recipes.ood_dpo import baselines
-from recipes.ood_dpo.datasets import Dataset, load_dataset
-from recipes.ood_dpo.experiments import (
-    HEADS,
-    Experiment,
-    Result,
-    Results,
-    SweepOptions,
-    experiments,
-)
+from recipes.ood_dpo.datasets import Dataset, dataset_name, load_dataset
+from recipes.ood_dpo.experiments import HEADS, Experiment, Result, Results, experiments
 from recipes.ood_dpo.features import features_of
 from recipes.ood_dpo.head import energies
 from recipes.ood_dpo.metrics import metrics
 from recipes.ood_dpo.recipe import Loaded, train_head
-from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions
+from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions, SweepOptions
+
+Score = Callable[[Loaded, str], np.ndarray]  # of the molecules of a split
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ class Settings:
     head: HeadOptions
     config: Config
 
-    @cached_property
+    @property
     def device(self) -> torch.device:
         return device_for(self.config.device)
 
@@ -53,156 +48,144 @@ class Settings:
     def out(self) -> Path:
         return self.config.out
 
-    @cached_property
-    def results(self) -> Results:
-        return Results(self.out / "results")
-
     def head_of(self, method: str) -> HeadOptions:
         return replace(self.head, loss=method)
 
 
 class Bench:
-    """The data sets of a sweep, each loaded when it is first asked for."""
+    """The data sets of a sweep, each loaded when it is first asked for.
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    loaded: by names of data set and encoder, what is loaded already; of one that cannot be loaded
+    its error.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        loaded: Mapping[tuple[str, str], Loaded | BrimfulError] | None = None,
+    ) -> None:
+        self.settings, self.results = settings, Results(settings.out / "results")
         sweep, dataset = settings.sweep, settings.dataset
         self.encoders = sweep.encoders or (settings.encoder.encoder,)
         self._options: dict[str, DatasetOptions] = {}
         for spec in sweep.datasets or (dataset.dataset,):
             for domain in sweep.domains or (dataset.domain,):
                 options = replace(dataset, dataset=spec, domain=domain)
-                name = _name(options)
+                name = dataset_name(options)
+                if not spec:
+                    raise UsageError("There is no data set.", suggestion="Name some: --datasets.")
                 if name in self._options:
                     raise UsageError(
                         f"Two data sets have the name {name}.", suggestion="Rename a file."
                     )
                 self._options[name] = options
+        self.datasets = list(self._options)
         self._datasets: dict[str, Dataset] = {}
-        self._loaded: dict[tuple[str, str], Loaded] = {}
-        self._loadable: dict[str, list[str]] = {}
-        self._detectors: tuple[tuple[str, str, int], baselines.Detectors] | None = None
-
-    @property
-    def datasets(self) -> list[str]:
-        return list(self._options)
+        self.loaded = dict(loaded or {})
+        self._detectors: dict[tuple[str, str, int], baselines.Detectors] = {}
 
     def plan(self) -> list[Experiment]:
-        return experiments(
-            self.datasets, self.encoders, self.settings.sweep.methods, self.settings.sweep.seeds
-        )
+        sweep = self.settings.sweep
+        return experiments(self.datasets, self.encoders, sweep.methods, sweep.seeds)
 
     def load(self, name: str, encoder: str) -> Loaded:
         """Raises UsageError for data or an encoder that cannot be had."""
-        if (name, encoder) not in self._loaded:
-            if name not in self._datasets:
-                self._datasets[name] = load_dataset(self._options[name], say)
-            dataset = self._datasets[name]
-            options = replace(self.settings.encoder, encoder=encoder)
-            features = features_of(dataset, options, device=str(self.settings.device), say=say)
-            self._loaded[name, encoder] = Loaded(dataset, features)
-        return self._loaded[name, encoder]
+        key = name, encoder
+        if key not in self.loaded:
+            try:
+                self.loaded[key] = self._load(name, encoder)
+            except BrimfulError as error:
+                self.loaded[key] = error
+        loaded = self.loaded[key]
+        if isinstance(loaded, BrimfulError):
+            raise loaded
+        return loaded
 
-    def detectors(self, one: Experiment) -> baselines.Detectors:
+    def _load(self, name: str, encoder: str) -> Loaded:
+        if name not in self._datasets:
+            self._datasets[name] = load_dataset(self._options[name], say)
+        options = replace(self.settings.encoder, encoder=encoder)
+        device = str(self.settings.device)
+        return Loaded(
+            self._datasets[name],
+            features_of(self._datasets[name], options, device=device, say=say),
+        )
+
+    def detectors(self, experiment: Experiment) -> baselines.Detectors:
         """Kept while the data set, encoder and seed stay: their methods share a classifier."""
-        key = (one.dataset, one.encoder, one.seed)
-        if self._detectors is None or self._detectors[0] != key:
-            known = self.load(one.dataset, one.encoder).known(one.seed)
-            self._detectors = key, baselines.Detectors(known, one.seed)
-        return self._detectors[1]
+        key = (experiment.dataset, experiment.encoder, experiment.seed)
+        if key not in self._detectors:
+            known = self.load(*key[:2]).known(experiment.seed)
+            self._detectors = {key: baselines.Detectors(known, experiment.seed)}
+        return self._detectors[key]
 
-    def tests(self, experiment: Experiment) -> Iterator[tuple[str, Loaded]]:
+    def tests(self, experiment: Experiment) -> dict[str, Loaded]:
         """What an experiment is tested on: its own data set, and with --cross all others that can
-        be loaded.
+        be loaded; the experiments of those that cannot show the error.
         """
-        others = self.loadable(experiment.encoder) if self.settings.sweep.cross else ()
-        for name in dict.fromkeys([experiment.dataset, *others]):
-            yield name, self.load(name, experiment.encoder)
-
-    def loadable(self, encoder: str) -> list[str]:
-        """Data sets without an error; the experiments of the others show it."""
-        if encoder not in self._loadable:
-            self._loadable[encoder] = [
-                name for name in self.datasets if self._can_load(name, encoder)
-            ]
-        return self._loadable[encoder]
-
-    def _can_load(self, name: str, encoder: str) -> bool:
-        try:
-            self.load(name, encoder)
-        except BrimfulError:
-            return False
-        return True
-
-
-def _name(options: DatasetOptions) -> str:
-    """As `load_dataset` names it."""
-    if not options.dataset:
-        raise UsageError("There is no data set.", suggestion="Name some with --datasets.")
-    stem = options.dataset.partition(":")[2] or Path(options.dataset).stem
-    return f"{stem}-{options.domain}" if options.domain else stem
+        tests = {experiment.dataset: self.load(experiment.dataset, experiment.encoder)}
+        for name in self.datasets if self.settings.sweep.cross else ():
+            try:
+                tests[name] = self.load(name, experiment.encoder)
+            except BrimfulError:
+                continue
+        return tests
 
 
 def work(some: Sequence[Experiment], bench: Bench, done: Callable[[Result], None]) -> None:
-    """One after the other, in this process. An experiment that fails has a result too: its error."""
-    for one in some:
+    """One after the other, in this process. The result of an experiment that fails is its error."""
+    for experiment in some:
         begun = time.perf_counter()
+        run = run_head if experiment.method in HEADS else run_baseline
         try:
-            result = run_head(one, bench) if one.method in HEADS else run_baseline(one, bench)
+            result = replace(run(experiment, bench), seconds=time.perf_counter() - begun)
         except Exception as error:
-            result = Result(one, error=sentence(error))
-        if one.method not in HEADS:
-            result = replace(result, seconds=time.perf_counter() - begun)
+            result = Result(experiment, error=sentence(error))
         done(replace(result, engine=bench.settings.sweep.engine))
 
 
 def sentence(error: BaseException) -> str:
-    return (
-        " ".join(error.sentences())
-        if isinstance(error, BrimfulError)
-        else f"{type(error).__name__}: {error}"
+    if isinstance(error, BrimfulError):
+        return " ".join(error.sentences())
+    return f"{type(error).__name__}: {error}"
+
+
+def run_baseline(experiment: Experiment, bench: Bench) -> Result:
+    score = bench.detectors(experiment).fit(experiment.method)
+    return tested(
+        experiment,
+        bench,
+        lambda data, split: score(data.features.arrays[split], data.smiles(split)),
     )
 
 
-def run_baseline(one: Experiment, bench: Bench) -> Result:
-    score = bench.detectors(one).fit(one.method)
-    tests = {}
-    for name, test in bench.tests(one):
-        scores = [
-            score(test.features.arrays[split], test.smiles(split))
-            for split in ("iid_test", "ood_test")
-        ]
-        tests[name] = metrics(*scores)
-    return Result(one, tests)
-
-
-def run_head(one: Experiment, bench: Bench) -> Result:
+def run_head(experiment: Experiment, bench: Bench) -> Result:
     """A training by the engine, which goes on where it was killed; its folder is gone once there is
     a result.
     """
-    settings = bench.settings
-    config = replace(settings.config, out=settings.out / "runs" / one.name, seed=one.seed)
-    begun = time.perf_counter()
-    pairs = bench.load(one.dataset, one.encoder).pairs(one.seed)
-    trained = train_head(pairs, settings.head_of(one.method), config)
-    seconds, best = time.perf_counter() - begun, trained.result.best
-    result = tested(one, trained.head, bench)
+    settings, seed = bench.settings, experiment.seed
+    config = replace(settings.config, out=settings.out / "runs" / experiment.name, seed=seed)
+    pairs = bench.load(experiment.dataset, experiment.encoder).pairs(seed)
+    trained = train_head(pairs, settings.head_of(experiment.method), config)
+    result = tested(experiment, bench, score_of(trained.head, settings.device))
     shutil.rmtree(config.out, ignore_errors=True)
-    validation = best["auroc"] if best else None
+    best = trained.result.best
     return replace(
         result,
-        validation_auroc=validation,
+        validation_auroc=best["auroc"] if best else None,
         samples=trained.result.samples,
         updates=trained.result.steps,
-        seconds=seconds,
     )
 
 
-def tested(one: Experiment, head: nn.Module, bench: Bench) -> Result:
-    settings = bench.settings
-    head.to(settings.device)
-    tests = {}
-    for name, test in bench.tests(one):
-        arrays = [test.features.arrays[split] for split in ("iid_test", "ood_test")]
-        tests[name] = metrics(*(energies(head, array, settings.device) for array in arrays))
-    return Result(one, tests)
+def score_of(head: nn.Module, device: torch.device) -> Score:
+    head.to(device)
+    return lambda data, split: energies(head, data.features.arrays[split], device)
+
+
+def tested(experiment: Experiment, bench: Bench, score: Score) -> Result:
+    tests = {
+        name: metrics(score(data, "iid_test"), score(data, "ood_test"))
+        for name, data in bench.tests(experiment).items()
+    }
+    return Result(experiment, tests)

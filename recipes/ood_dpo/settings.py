@@ -17,6 +17,9 @@ Positive = Annotated[float, Parameter(validator=validators.Number(gt=0))]
 NotNegative = Annotated[float, Parameter(validator=validators.Number(gte=0))]
 
 AtLeastOne = Annotated[int | None, Parameter(validator=validators.Number(gte=1))]
+Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
+Sizes = Annotated[tuple[Count, ...], Parameter(consume_multiple=True, negative="")]
 
 
 @Parameter(name="*", group=Group("Data", sort_key=0))
@@ -63,7 +66,7 @@ class EncoderOptions:
     """Of the encoder, where it brings none (unimol)."""
     encode_workers: AtLeastOne = None
     """Processes that prepare molecules; without it one a core."""
-    encode_budget: Annotated[float | None, Parameter(validator=validators.Number(gt=0))] = None
+    encode_budget: Positive | None = None
     """What a batch may cost, in the encoder's own measure (atoms squared, tokens); without it the
     encoder's own.
     """
@@ -92,18 +95,70 @@ class HeadOptions:
     """After each hidden layer."""
 
 
+@Parameter(name="*", group=Group("Sweep", sort_key=0))
+@dataclass(frozen=True)
+class SweepOptions:
+    """Every data set × encoder × method × seed is one experiment. Of several heads, `methods` is
+    the loss, and not --loss.
+    """
+
+    datasets: Names = ()
+    """As --dataset takes them; without it that one."""
+    domains: Names = ()
+    """Each data set once with each of these (assay, scaffold, size); without it --domain."""
+    encoders: Names = ()
+    """Without it --encoder."""
+    methods: Names = ("dpo",)
+    """dpo, bce, mse, hinge: a head trained with this loss; or a baseline: msp, odin, energy,
+    mahalanobis, knn, lof, mc_dropout, conformal; all: each of them. trivial (heavy atoms and rings
+    alone) always stands beside them."""
+    seeds: Count = 10
+    """So many: 0, 1, 2 ..."""
+    cross: Annotated[bool, Parameter(negative="")] = False
+    """Test what was trained on each data set on every other one too."""
+    engine: Literal["ensemble", "ray"] = "ensemble"
+    """ensemble: all seeds and data sets in one batched model; ray: tasks of a Ray cluster, or of
+    this machine, packed onto cards and cores by their predicted memory."""
+    ray_address: str | None = None
+    """Of a running cluster; without it Ray is started on this machine."""
+    threads: Count = 1
+    """Cores of a task of Ray."""
+    state_every_s: Annotated[float, Parameter(validator=validators.Number(gte=0))] = 20.0
+    """Seconds after which an ensemble writes its state; a kill costs as much."""
+    status: Annotated[bool, Parameter(negative="")] = False
+    """Show what is done and what is left, and end."""
+    only: Annotated[Names, Parameter(show=False)] = ()
+    """These experiments alone, by name: what a task of Ray does, for a prediction of its memory."""
+
+
+@Parameter(name="*", group=Group("Study", sort_key=0))
+@dataclass(frozen=True)
+class StudyOptions:
+    """Each batch size is trained twice: until all have seen as many samples, and until all have
+    made as many updates.
+    """
+
+    sizes: Sizes = (64, 256, 512, 1024, 2048, 4096, 8192)
+    """Batch sizes, in pairs."""
+    seeds: Count = 3
+    """So many: 0, 1, 2 ..."""
+    samples: Count = 40_000
+    """Pairs seen by each, in the first of the two."""
+    updates: Count = 100
+    """Updates of each, in the second."""
+    noise_updates: Count = 50
+    """Updates along which the gradient noise scale is averaged."""
+
+
 _ALIKE = {
-    **{
-        "out": OUT,
-        "optimizer": "adamw",
-        "weight-decay": 1e-5,
-        "clip-norm": 1.0,
-        "precision": "fp32",
-    },
-    **{
-        "checkpoint-every-epochs": "none",
-        "random-samples": False,
-    },  # the best evaluation and the end have a checkpoint
+    "out": OUT,
+    "optimizer": "adamw",
+    "weight-decay": 1e-5,
+    "clip-norm": 1.0,
+    "precision": "fp32",
+    # the best evaluation and the end have a checkpoint
+    "checkpoint-every-epochs": "none",
+    "random-samples": False,
 }
 
 ORIGINAL = Preset(
@@ -111,15 +166,13 @@ ORIGINAL = Preset(
     "What the authors' code has by default (github.com/langzhouhe/OOD-DPO).",
     {
         **_ALIKE,
-        **{
-            "batch-size": 512,
-            "epochs": 50,
-            "lr": 1e-4,
-            "schedule": "step",
-            "decay-factor": 0.9,
-            "decay-every-epochs": 10,
-        },
-        **{"patience-samples": 20_000},
+        "batch-size": 512,
+        "epochs": 50,
+        "lr": 1e-4,
+        "schedule": "step",
+        "decay-factor": 0.9,
+        "decay-every-epochs": 10,
+        "patience-samples": 20_000,
     },
     {"patience-samples": "10 epochs of their 2,000 pairs", "precision": "theirs has no other"},
 )
@@ -138,8 +191,12 @@ FAST = replace(
     why="Many small updates: of a fifth of the samples, a higher AUROC than original's on 3 "
     "targets and 2 encoders (measured).",
     flags={
-        **{name: value for name, value in ORIGINAL.flags.items() if not name.startswith("decay")},
-        **{"batch-size": 128, "lr": 2e-3, "schedule": "cosine", "epochs": 10},
+        **_ALIKE,
+        "batch-size": 128,
+        "epochs": 10,
+        "lr": 2e-3,
+        "schedule": "cosine",
+        "patience-samples": 20_000,
     },
     assumed={},
 )

@@ -19,13 +19,13 @@ terms of 1/batch.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
 import torch
+from pandas import DataFrame
 
 from brimful.units import counted
 from brimful_train.config import Config
@@ -35,10 +35,10 @@ from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import page
 from recipes.ood_dpo.ensemble import Ensemble, Member, Trained, check_settings
-from recipes.ood_dpo.experiments import Point, StudyOptions, write_json
+from recipes.ood_dpo.experiments import Frame, write_json
 from recipes.ood_dpo.metrics import metrics
 from recipes.ood_dpo.runs import Bench, Settings
-from recipes.ood_dpo.settings import HeadOptions
+from recipes.ood_dpo.settings import HeadOptions, StudyOptions
 
 PARTS = 4  # a large batch is so many small ones, for the noise scale
 
@@ -96,24 +96,29 @@ def study_batch_size(settings: Settings, options: StudyOptions) -> int:
     loaded = bench.load(name, encoder)
     members = [loaded.member(seed) for seed in range(options.seeds)]
     pairs = members[0].rows.pairs
-    points: list[Point] = []
+    points: list[dict[str, Any]] = []
     for equal in ("samples", "updates"):
         for size in options.sizes:
             points += at_size(equal, size, members, settings, options)
-            say(_line(points[-options.seeds :], pairs))
-    out: Path = settings.out
-    facts = {"dataset": name, "encoder": encoder, "pairs": pairs, "device": str(settings.device)}
-    write_json(out / "batch_size.json", {**facts, "points": [asdict(point) for point in points]})
-    write_whole(out / "batch_size.html", page.study_page(points, **facts))
-    say(f"The page: {out / 'batch_size.html'}")
+            say(_line(DataFrame(points[-options.seeds :]), pairs))
+    description: dict[str, Any] = {"dataset": name, "encoder": encoder, "pairs": pairs}
+    description["device"] = str(settings.device)
+    write_json(settings.out / "batch_size.json", {**description, "points": points})
+    file = settings.out / "batch_size.html"
+    write_whole(file, page.study_page(DataFrame(points), **description))
+    say(f"The page: {file}")
     return 0
 
 
 def at_size(
     equal: str, size: int, members: Sequence[Member], settings: Settings, options: StudyOptions
-) -> list[Point]:
+) -> list[dict[str, Any]]:
     """All seeds at once. Each trains to the end, without an early stop; what is measured is its
     last state.
+
+    A row for each seed. equal: what it has in common with the other sizes, samples or updates.
+    updates and samples: what it trained on. peak_bytes: of all seeds together. noise_scale: in
+    pairs; None where no batch was large enough.
     """
     pairs = members[0].rows.pairs
     batch = min(size, pairs)
@@ -154,32 +159,29 @@ def at_size(
     )
     measured.train()
     return [
-        Point(
-            equal,
-            size,
-            batch,
-            one.seed,
-            areas[index],
-            result.curve[-1][1] if result.curve else math.nan,
-            result.updates,
-            result.samples,
-            seconds / len(members),
-            None if top is None else max(0, top - before),
-            measured.noise_scale(index),
-        )
-        for index, (one, result) in enumerate(zip(members, trained, strict=True))
+        {
+            "equal": equal,
+            "batch_size": size,
+            "batch_in_force": batch,
+            "seed": member.seed,
+            "auroc": areas[index],
+            "validation_auroc": result.curve[-1][1] if result.curve else math.nan,
+            "updates": result.updates,
+            "samples": result.samples,
+            "seconds": seconds / len(members),
+            "peak_bytes": None if top is None else max(0, top - before),
+            "noise_scale": measured.noise_scale(index),
+        }
+        for index, (member, result) in enumerate(zip(members, trained, strict=True))
     ]
 
 
-def _line(points: Sequence[Point], pairs: int) -> str:
-    first = points[0]
+def _line(points: Frame, pairs: int) -> str:
+    first, noise = points.iloc[0], points.noise_scale.dropna()
     same = f" (of {pairs:,} pairs: the batch is all of them)" if first.batch_size >= pairs else ""
-    areas = [point.auroc for point in points]
-    scales = [point.noise_scale for point in points if point.noise_scale is not None]
-    noise = f", noise scale {statistics.median(scales):,.0f}" if scales else ""
+    scale = f", noise scale {noise.median():,.0f}" if len(noise) else ""
     return (
-        f"equal {first.equal}, batch {first.batch_size:,}{same}: AUROC "
-        f"{statistics.mean(areas):.4f} after "
-        f"{counted(first.updates, 'update')} and {first.samples:,} samples, {first.seconds:.2f} "
-        f"s a seed{noise}"
+        f"equal {first.equal}, batch {first.batch_size:,}{same}: AUROC {points.auroc.mean():.4f} "
+        f"after {counted(first.updates, 'update')} and {first.samples:,} samples, "
+        f"{first.seconds:.2f} s a seed{scale}"
     )

@@ -1,5 +1,9 @@
-"""A sweep: all experiments of a plan, by one of three engines, and the tables and the page of what
-came of them.
+"""A sweep: all experiments of a plan, and the tables and the page of what came of them.
+
+`--engine ensemble` trains heads with as many training pairs as each other in one model, then fits
+the baselines one by one. Who trains with whom is written down before it begins, and the training's
+state every few seconds, so that a sweep that is killed goes on with the same products, and ends
+with the same numbers, bit for bit. `--engine ray` is `ray_engine.py`.
 
 Whatever happens to the sweep, an experiment that has its file of results is done: the same command
 goes on with the others.
@@ -7,93 +11,42 @@ goes on with the others.
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
+import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import psutil
+import torch
+
 from brimful.errors import UsageError
+from brimful.units import counted
 from brimful_train.checkpoints.training_state import flat
 from recipes.common.cache import lock, write_whole
-from recipes.common.facts import read_facts, write_facts
+from recipes.common.description import read_description, write_description
+from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import page
-from recipes.ood_dpo.ensemble import check_settings
-from recipes.ood_dpo.experiments import HEADS, Experiment, progress, table, write_table
-from recipes.ood_dpo.runs import Bench, Settings, work
+from recipes.ood_dpo.ensemble import Ensemble, Trained, check_settings
+from recipes.ood_dpo.experiments import (
+    HEADS,
+    Experiment,
+    Result,
+    dataset_metrics,
+    progress,
+    table,
+    write_json,
+)
+from recipes.ood_dpo.head import FEATURES, EnergyHead, make_head
+from recipes.ood_dpo.runs import Bench, Settings, score_of, sentence, tested, work
 
 FILE_NAME = "sweep.json"
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What results of one folder have in common; a sweep of others goes into another folder."""
-
-    head: dict[str, Any]
-    learning: dict[str, Any]
-    dataset: dict[str, Any]
-    cross: bool
-
-
-def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
-    """Does what is left of the plan. `words`: the command line, for workers. Exit code 0, or 1
-    where an experiment failed.
-
-    Raises UsageError for what cannot be meant, and where the folder holds results of other
-    settings.
-    """
-    bench = Bench(settings)
-    plan, results = bench.plan(), settings.results
-    if settings.sweep.only:
-        names = set(settings.sweep.only)
-        work([one for one in plan if one.name in names], bench, results.write)
-        return 0
-    if settings.sweep.status:
-        print(progress(plan, results))
-        return 0
-    if settings.sweep.engine == "ensemble" and any(one.method in HEADS for one in plan):
-        check_settings(settings.config)  # before anything is written
-    with lock(settings.out / "sweep", "sweeping into", say):
-        _check(settings)
-        left = results.left(plan)
-        say(f"{len(plan) - len(left):,} of {len(plan):,} experiments are done, {len(left):,} left.")
-        if left:
-            engine = importlib.import_module(f"recipes.ood_dpo.{settings.sweep.engine}_engine")
-            engine.run(left, bench, words)
-        return finish(plan, settings)
-
-
-def _check(settings: Settings) -> None:
-    facts = Facts(
-        dataclasses.asdict(replace(settings.head, loss="dpo")),
-        {key: value for key, value in settings.config.as_json().items() if key in _LEARNING},
-        {
-            key: value
-            for key, value in dataclasses.asdict(settings.dataset).items()
-            if key not in ("dataset", "domain")
-        },
-        settings.sweep.cross,
-    )
-    before = (
-        read_facts(settings.out / FILE_NAME, FILE_NAME, Facts)
-        if (settings.out / FILE_NAME).is_file()
-        else None
-    )
-    if before is not None and before != facts:
-        had, has = (flat(dataclasses.asdict(one)) for one in (before, facts))
-        names = {key: re.sub("[._]", " ", key) for key in has if had.get(key) != has[key]}
-        differs = [f"{name} {had.get(key)} and not {has[key]}" for key, name in names.items()]
-        raise UsageError(
-            f"{settings.out} holds results of another sweep: it has {', '.join(differs)}.",
-            "They cannot stand in one table.",
-            "Choose another folder with --out.",
-        )
-    write_facts(settings.out, FILE_NAME, facts)
-
-
-_LEARNING = (
+# of the free memory, for an ensemble. Assumed: what was left out of `member_bytes` is less than
+# the other half
+SHARE = 0.5
+LEARNING = (
     "epochs",
     "max_steps",
     "batch",
@@ -105,11 +58,192 @@ _LEARNING = (
 )
 
 
-def finish(plan: Sequence[Experiment], settings: Settings) -> int:
-    """The tables and the page. 1 where an experiment failed."""
-    frame = table(plan, settings.results)
-    write_table(frame, settings.out)
-    write_whole(settings.out / "page.html", page.sweep_page(frame))
-    say(progress(plan, settings.results))
+@dataclass(frozen=True)
+class SweepDescription:
+    """What results of one folder have in common; a sweep of others goes into another folder."""
+
+    head: dict[str, Any]
+    learning: dict[str, Any]
+    dataset: dict[str, Any]
+    cross: bool
+
+
+def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
+    """Does what is left of the plan. `words`: the command line, of which Ray's tasks are predicted.
+    Exit code 0, or 1 where an experiment failed.
+
+    Raises UsageError for what cannot be meant, and where the folder holds results of other
+    settings.
+    """
+    bench = Bench(settings)
+    plan, options = bench.plan(), settings.sweep
+    if options.only:
+        names = set(options.only)
+        some = [experiment for experiment in plan if experiment.name in names]
+        work(some, bench, bench.results.write)
+        return 0
+    if options.status:
+        print(progress(table(plan, bench.results)))
+        return 0
+    if options.engine == "ensemble" and any(experiment.method in HEADS for experiment in plan):
+        check_settings(settings.config)  # before anything is written
+    with lock(settings.out / "sweep", "sweeping into", say):
+        _check(settings)
+        left = bench.results.left(plan)
+        say(f"{len(plan) - len(left):,} of {len(plan):,} experiments are done, {len(left):,} left.")
+        if left and options.engine == "ray":
+            from recipes.ood_dpo import ray_engine  # it starts Ray's own processes
+
+            ray_engine.run(left, bench, words)
+        elif left:
+            run_ensembles(left, bench)
+        frame = table(plan, bench.results)
+        write_whole(settings.out / "results.parquet", frame.to_parquet(index=False))
+        write_json(settings.out / "dataset_metrics.json", dataset_metrics(frame))
+        write_whole(settings.out / "page.html", page.sweep_page(frame))
+    say(progress(frame))
     say(f"The page: {settings.out / 'page.html'}")
     return 1 if (frame.state == "failed").any() else 0
+
+
+def _check(settings: Settings) -> None:
+    """Raises UsageError where the folder holds results of other settings."""
+    dataset = asdict(replace(settings.dataset, dataset="", domain=None))
+    now = SweepDescription(
+        asdict(replace(settings.head, loss="dpo")),
+        {name: settings.config.as_json()[name] for name in LEARNING},
+        dataset,
+        settings.sweep.cross,
+    )
+    file = settings.out / FILE_NAME
+    before = read_description(file, SweepDescription) if file.is_file() else now
+    if before != now:
+        had, has = flat(asdict(before)), flat(asdict(now))
+        differs = [
+            f"{re.sub('[._]', ' ', key)} {had.get(key)} and not {value}"
+            for key, value in has.items()
+            if had.get(key) != value
+        ]
+        raise UsageError(
+            f"{settings.out} holds results of another sweep: it has {', '.join(differs)}.",
+            "They cannot stand in one table.",
+            "Choose another folder with --out.",
+        )
+    write_description(settings.out, FILE_NAME, now)
+
+
+# --- the ensemble engine ---
+
+
+def run_ensembles(left: list[Experiment], bench: Bench) -> None:
+    set_host_allocator("keep", bench.settings.device.type)
+    folder = bench.settings.out / "ensembles"
+    folder.mkdir(parents=True, exist_ok=True)
+    killed = _killed(folder, bench.plan())
+    again = {experiment for group in killed for experiment in group}
+    heads = [experiment for experiment in left if experiment.method in HEADS]
+    groups = _grouped([experiment for experiment in heads if experiment not in again], bench)
+    for group in [*killed, *groups]:
+        _train(group, bench, folder / f"{group[0].name}.json")
+    others = sorted(
+        (experiment for experiment in left if experiment.method not in HEADS),
+        key=lambda experiment: (experiment.dataset, experiment.encoder, experiment.seed),
+    )
+    work(others, bench, bench.results.write)
+
+
+def _killed(folder: Path, plan: Sequence[Experiment]) -> list[list[Experiment]]:
+    """The ensembles that were killed. One whose experiments are no longer all in the plan is begun
+    anew with what is left.
+    """
+    groups, by_name = [], {experiment.name: experiment for experiment in plan}
+    for file in sorted(folder.glob("*.json")):
+        names = json.loads(file.read_text(encoding="utf-8"))
+        if all(name in by_name for name in names):
+            groups.append([by_name[name] for name in names])
+        else:
+            _forget(file)
+    return groups
+
+
+def _grouped(left: Sequence[Experiment], bench: Bench) -> list[list[Experiment]]:
+    """By loss and number of pairs, and as many at once as memory holds. What cannot be loaded fails
+    here.
+    """
+    groups: dict[tuple[str, int], list[Experiment]] = {}
+    for experiment in left:
+        try:
+            loaded = bench.load(experiment.dataset, experiment.encoder)
+            pairs = loaded.member(experiment.seed).rows.pairs
+        except Exception as error:
+            _fail([experiment], bench, error)
+        else:
+            groups.setdefault((experiment.method, pairs), []).append(experiment)
+    device, parts = bench.settings.device, []
+    is_card = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if is_card else psutil.virtual_memory().available
+    for (_, pairs), group in groups.items():
+        batch = min(pairs, bench.settings.config.batch.micro_batch)
+        at_once = max(1, int(SHARE * free / member_bytes(pairs, batch, bench.settings.head.hidden)))
+        parts += [group[start : start + at_once] for start in range(0, len(group), at_once)]
+    return parts
+
+
+def member_bytes(pairs: int, batch: int, hidden: int) -> int:
+    """An upper bound of what a member takes beside the features that it shares: parameters,
+    gradients, two moments and the best weights; a batch's features on both sides; each layer's
+    activations, masks and gradients; which rows make a pair.
+    """
+    parameters = sum(parameter.numel() for parameter in EnergyHead(hidden=hidden).parameters())
+    return 4 * (5 * parameters + 2 * batch * (FEATURES + 8 * (hidden + hidden // 2))) + 16 * pairs
+
+
+def _train(group: Sequence[Experiment], bench: Bench, file: Path) -> None:
+    settings, method = bench.settings, group[0].method
+
+    def stopped(index: int, trained: Trained) -> None:
+        if not bench.results.is_done(group[index]):
+            bench.results.write(_result(group[index], trained, bench))
+
+    try:
+        members = [bench.load(each.dataset, each.encoder).member(each.seed) for each in group]
+        write_json(file, [experiment.name for experiment in group])
+        pairs = members[0].rows.pairs
+        say(f"{counted(len(group), 'head')} of {pairs:,} pairs at once, loss {method}.")
+        state = file.with_suffix(".pt")
+        ensemble = Ensemble(
+            members, settings.head_of(method), settings.config, settings.device, state
+        )
+        ensemble.train(stopped, settings.sweep.state_every_s)
+    except Exception as error:
+        _fail([each for each in group if bench.results.read(each) is None], bench, error)
+    _forget(file)
+
+
+def _result(experiment: Experiment, trained: Trained, bench: Bench) -> Result:
+    if trained.error:
+        return Result(experiment, engine="ensemble", error=trained.error)
+    head = make_head(bench.settings.head, experiment.seed)
+    head.load_state_dict(trained.weights)
+    try:
+        result = tested(experiment, bench, score_of(head, bench.settings.device))
+    except Exception as error:
+        result = Result(experiment, error=sentence(error))
+    return replace(
+        result,
+        validation_auroc=trained.best_auroc,
+        samples=trained.samples,
+        updates=trained.updates,
+        seconds=trained.seconds,
+        engine="ensemble",
+    )
+
+
+def _fail(some: Sequence[Experiment], bench: Bench, error: Exception) -> None:
+    for experiment in some:
+        bench.results.write(Result(experiment, engine="ensemble", error=sentence(error)))
+
+
+def _forget(file: Path) -> None:
+    file.with_suffix(".pt").unlink(missing_ok=True)
+    file.unlink(missing_ok=True)

@@ -14,17 +14,16 @@ SYMBOLS = ALPHABET.split()
 PLACE = {symbol: index for index, symbol in enumerate(SYMBOLS)}
 UNKNOWN, END = PLACE["X"], PLACE["."]
 LONGEST = 350  # symbols, the end among them
-SYMBOL = re.compile(
-    ".[ril]|."
-)  # any letter before r, i or l makes one symbol with it, as in the package
+# any letter before r, i or l makes one symbol with it, as in the package
+SYMBOL = re.compile(".[ril]|.")
 rdBase.DisableLog("rdApp.*")
 
 
 def symbols(smiles: str) -> np.ndarray | None:
-    """(length,) uint8, places in SYMBOLS, of the canonical SMILES. None: RDKit reads no molecule."""
+    """(length,) uint8, places in SYMBOLS, of the canonical SMILES. None: RDKit cannot read it."""
     molecule = Chem.MolFromSmiles(smiles)
     if molecule is None or not molecule.GetNumAtoms():
         return None
     text = Chem.MolToSmiles(molecule).partition(".")[0]
-    found = [PLACE.get(symbol, UNKNOWN) for symbol in SYMBOL.findall(text)[: LONGEST - 1]]
-    return np.array([*found, END], dtype=np.uint8)
+    places = [PLACE.get(symbol, UNKNOWN) for symbol in SYMBOL.findall(text)[: LONGEST - 1]]
+    return np.array([*places, END], dtype=np.uint8)

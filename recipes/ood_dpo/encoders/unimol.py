@@ -45,9 +45,8 @@ def conformer(smiles: str) -> Conformer | None:
         atoms, coordinates, _ = package(".data.conformer").inner_smi2coords(
             smiles, seed=42, mode="fast", remove_hs=False
         )
-    except (
-        Exception
-    ):  # the package checks nothing: an invalid SMILES is whatever RDKit raises at None
+    # the package checks nothing: an invalid SMILES is whatever RDKit raises at None
+    except Exception:
         return None
     failed = len(atoms) > MAX_ATOMS or (len(atoms) > 1 and not np.any(coordinates))
     return None if failed else Conformer(list(atoms), np.asarray(coordinates, dtype=np.float32))
@@ -84,8 +83,8 @@ class UniMol:
         """float32 (molecules, WIDTH), as one batch."""
         self.network.params["batch_size"] = len(prepared)
         molecules = {
-            "atoms": [one.atoms for one in prepared],
-            "coordinates": [one.coordinates for one in prepared],
+            "atoms": [molecule.atoms for molecule in prepared],
+            "coordinates": [molecule.coordinates for molecule in prepared],
         }
         return np.asarray(self.network.get_repr(molecules, return_tensor=True), dtype=np.float32)
 
@@ -109,12 +108,10 @@ def unimol(options: EncoderOptions, device: str) -> UniMol:
         )
     if not options.weights.is_file():
         raise UsageError(f"There are no weights at {options.weights}.", suggestion=WHERE)
-    dictionary = next(
-        (found for name in DICTIONARIES if (found := options.weights.with_name(name)).is_file()),
-        None,
-    )
-    if dictionary is None:
+    beside = [options.weights.with_name(name) for name in DICTIONARIES]
+    dictionaries = [path for path in beside if path.is_file()]
+    if not dictionaries:
         raise UsageError(
             f"Neither {' nor '.join(DICTIONARIES)} lies beside {options.weights}.", suggestion=WHERE
         )
-    return UniMol(options.weights, dictionary, device)
+    return UniMol(options.weights, dictionaries[0], device)

@@ -82,7 +82,7 @@ def _heat_map(prediction: Prediction) -> list[Section]:
     down, across = _sides(prediction.grid)
 
     def draw(width: int) -> str:
-        from brimful.show.measure_charts import Field, heat_map
+        from brimful.show.heat_map import Field, heat_map
 
         def field(cell: GridCell) -> Field:
             device = cell.peak.device_bytes if cell.peak is not None else prediction.budget.bytes

@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
-from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -17,7 +16,7 @@ from markupsafe import Markup
 
 from brimful.show.charts import WIDTHS
 from brimful.show.headline import headline
-from brimful.show.section import Figure, Section
+from brimful.show.section import Figure
 from brimful.show.sections import cut_off, sections
 from brimful.show.text import when
 from brimful.values import Record
@@ -28,7 +27,7 @@ def render_page(record: Record) -> str:
     (commands, names, messages).
     """
     said = headline(record)
-    return _rendered(
+    return render_template(
         "page.html.j2",
         record=record,
         program=f"brimful {record.opened.verb}",
@@ -41,30 +40,8 @@ def render_page(record: Record) -> str:
     )
 
 
-def render_sections(
-    shown: Sequence[Section],
-    *,
-    program: str,
-    headline: str,
-    typed: str,
-    started_unix_s: float,
-    footer: Sequence[str] = (),
-) -> str:
-    """A page of any sections, without a record."""
-    return _rendered(
-        "base.html.j2",
-        program=program,
-        headline=headline,
-        tone="note",
-        typed=typed,
-        cut_off=[],
-        sections=shown,
-        started=when(started_unix_s),
-        footer=footer,
-    )
-
-
-def _rendered(template: str, **content: Any) -> str:
+def render_template(template: str, **content: Any) -> str:
+    """A page of any sections: base.html.j2 names the `content` that it needs."""
     script = _template_text("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from brimful.show.console import make_console, show_record
 from brimful.show.html import render_page
 from brimful.show.markdown import render_markdown
-from brimful.show.measure_charts import Field, heat_map
+from brimful.show.heat_map import Field, heat_map
 from brimful.values import Diagnostic
 from tests.brimful.show import product
 

@@ -16,12 +16,13 @@ import pytest
 pytest.importorskip("captcha")
 
 from brimful.errors import BrimfulError, DiskFull, UsageError
-from recipes import cache as shared_cache
-from recipes import workers
-from recipes.captcha import cache, drawing, images
+from recipes.captcha import cache, images
 from recipes.captcha.cache import Captchas, Key, captchas, held_out, images_of
 from recipes.captcha.images import DIGITS, ImageOptions, Look, Painter, texts
+from recipes.common import cache as shared_cache
+from recipes.common import workers
 from recipes.common.cache import cache_folder
+from recipes.common.running import Progress
 
 LOOK = Look(alphabet=DIGITS, length=2, height=16, width=40)
 KEY = Key("train 0", 10, LOOK)
@@ -69,10 +70,10 @@ def test_it_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         "recipes.common.cache.lock", None
     )  # neither lock nor folder is needed from here on
-    monkeypatch.setattr(drawing, "draw_part", None)
+    monkeypatch.setattr(cache, "draw_part", None)
     drawn = captchas(KEY, tmp_path, 1, again := Messages())
     assert (
-        "Drawing 10 images: once" in first.text
+        "Drawing 10 images, once" in first.text
         and again == []
         and np.array_equal(drawn.images, draw_one())
     )
@@ -122,12 +123,12 @@ def test_a_damaged_file_is_named_and_drawn_anew(tmp_path: Path, damage: str):
 def test_what_an_interruption_leaves_is_not_taken_for_the_array(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def some(*arguments):
+    def some(*arguments, **more):
         yield b"x"
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(cache, "draw_parts", some)
+        patch.setattr(cache, "mapped", some)
         captchas(KEY, tmp_path, 1, Messages())
     assert [path.suffix for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
     (tmp_path / f"{KEY.file_name}.partial").write_bytes(
@@ -143,7 +144,8 @@ from recipes.captcha import cache
 from recipes.captcha.images import DIGITS, Look
 cache.PART = 4
 key = cache.Key("train 0", int(sys.argv[2]), Look(alphabet=DIGITS, length=2, height=16, width=40))
-cache.captchas(key, Path(sys.argv[1]), int(sys.argv[3]), lambda sentence: print(sentence, flush=True))
+say = lambda sentence: print(sentence, flush=True)
+cache.captchas(key, Path(sys.argv[1]), int(sys.argv[3]), say)
 """
 
 
@@ -236,7 +238,7 @@ def test_a_drawing_process_that_dies_is_an_error_and_no_endless_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(workers, "begin", _die)
-    with pytest.raises(BrimfulError, match="ended before its time"):
+    with pytest.raises(BrimfulError, match="ended before its work"):
         captchas(KEY, tmp_path, 2, Messages())
 
 
@@ -244,10 +246,10 @@ def _die() -> None:
     os._exit(9)
 
 
-def test_progress_is_reported_with_the_time_left(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(drawing, "SAY_EVERY_S", 0.0)
-    list(drawing.draw_parts(KEY, 4, 1, messages := Messages()))
-    assert "  4 of 10 images drawn" in messages.text and " s left" in messages.text
+def test_progress_is_reported_with_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Progress, "EVERY_S", 0.0)
+    captchas(KEY, tmp_path, 1, messages := Messages())
+    assert "  4 of 10 images drawn, " in messages.text and " s left" in messages.text
 
 
 def captchas_of(images: np.ndarray) -> Captchas:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("captcha")
 
-from tests.brimful.end_to_end.helper import brimful
+from tests.brimful.end_to_end import helper
 from tests.recipes.captcha.conftest import SMALL, run_recipe
 
 RECIPE = (sys.executable, "-m", "recipes.captcha")
 IMAGES = SMALL[: SMALL.index("--device")]
 
 pytestmark = pytest.mark.heavy
+# trials run in folders of their own
+brimful = partial(helper.brimful, PYTHONPATH=str(Path(__file__).parents[3]))
 
 
 def files(folder: Path) -> list[tuple[str, int]]:

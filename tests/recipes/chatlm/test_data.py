@@ -195,7 +195,8 @@ from pathlib import Path
 from recipes.chatlm.settings import DataOptions
 from recipes.chatlm.recipe import prepare
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-prepare(DataOptions(data=(Path(sys.argv[1]),), cache=Path(sys.argv[2]), tokenizer=Path(sys.argv[3])))
+data, cache, tokenizer = map(Path, sys.argv[1:4])
+prepare(DataOptions(data=(data,), cache=cache, tokenizer=tokenizer))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

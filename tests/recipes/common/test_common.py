@@ -12,7 +12,7 @@ from cyclopts import App
 
 from brimful.errors import BrimfulError, DoesNotFit, Terminated, UsageError
 from brimful_train.config import Config
-from recipes import common
+from recipes.common import running
 from recipes.common.running import Preset, Presets
 
 NAMED = Preset(
@@ -154,7 +154,7 @@ def app_that(ends_with: BaseException | int, command: str = "") -> App:
     ],
 )
 def test_each_ending_has_its_exit_code(what: BaseException | int, code: int):
-    assert common.run(app_that(what), []) == code
+    assert running.run(app_that(what), []) == code
 
 
 @pytest.mark.parametrize("command", ["", "train"])
@@ -165,14 +165,14 @@ def test_the_first_rank_reports_all_in_the_words_of_the_command_line(capsys, mon
         "Set config.optimizer.lr.",
     )
     app, argv = app_that(error, command), [command] if command else []
-    assert common.run(app, argv) == 2
+    assert running.run(app, argv) == 2
     assert capsys.readouterr().err.splitlines() == [
         "--batch-size: 9 is more than 5.",
         "It cannot be filled.",
         "Set --lr.",
     ]
     monkeypatch.setenv("RANK", "2")
-    assert common.run(app, argv) == 2
+    assert running.run(app, argv) == 2
     assert capsys.readouterr().err == "rank 2: --batch-size: 9 is more than 5.\n"
 
 
@@ -185,14 +185,14 @@ def test_the_first_rank_reports_all_in_the_words_of_the_command_line(capsys, mon
     ],
 )
 def test_a_wrong_option_is_a_sentence_without_a_traceback(argv, words, capsys):
-    assert common.run(app_that(0), argv) == 2
+    assert running.run(app_that(0), argv) == 2
     shown = capsys.readouterr().err
     assert words in shown and "Traceback" not in shown
 
 
 def test_what_nobody_foresaw_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
-        common.run(app_that(ZeroDivisionError()), [])
+        running.run(app_that(ZeroDivisionError()), [])
 
 
 def test_the_command_line_needs_no_torch():

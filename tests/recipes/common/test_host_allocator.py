@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from brimful.errors import UsageError
-from recipes import host_allocator
+from recipes.common import host_allocator
 from recipes.common.host_allocator import set_host_allocator
 
 # Allocates and frees 64 MiB ten times, and prints how many pages the kernel had to give in the last
@@ -67,13 +66,8 @@ def test_another_allocator_and_that_beside_a_card_are_left_as_they_are(
 
 
 def test_another_c_library_is_named(monkeypatch: pytest.MonkeyPatch):
-    for name in host_allocator.ALLOCATOR:
+    for name in host_allocator.PARAMETERS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     monkeypatch.setattr(host_allocator.ctypes, "CDLL", lambda _: object())
     assert "not glibc" in set_host_allocator("keep", "cpu").why
-
-
-def test_an_unknown_way_is_refused():
-    with pytest.raises(UsageError, match="--host-allocator fast"):
-        set_host_allocator("fast", "cpu")

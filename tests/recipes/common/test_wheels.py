@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brimful.errors import UsageError
-from recipes import wheels
+from recipes.common import wheels
 from recipes.common.wheels import Wheel
 
 CONTENT = b"a wheel"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -36,10 +35,6 @@ def known(count: int = 400) -> Known:
 
 @pytest.fixture(scope="module")
 def detectors() -> Detectors:
-    from importlib.util import find_spec
-
-    if find_spec("pytorch_ood") is None:
-        pytest.skip("pytorch-ood is not installed")
     return Detectors(known(), 0)
 
 
@@ -73,19 +68,9 @@ def test_distances_need_no_labels(detectors: Detectors):
 def test_molecules_in_distribution_are_strange_to_conformal_as_often_as_it_says(
     detectors: Detectors,
 ):
-    """Its p-values are at most α with a chance of at most about α: 1 - score is the largest of two."""
+    """Its p-values are at most α with a chance of about α at most: 1 - score is the largest."""
     inside, _ = rows(2000, False)
     p_values = 1 - detectors.fit("conformal")(inside, [])
     assert p_values.min() > 0 and p_values.max() <= 1
     for alpha in (0.05, 0.2, 0.5):
         assert (p_values <= alpha).mean() < alpha + 0.05
-
-
-def test_without_pytorch_ood_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
-    from recipes.ood_dpo import baselines
-
-    monkeypatch.delitem(sys.modules, "pytorch_ood", raising=False)
-    monkeypatch.setattr(baselines.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="pytorch-ood is not installed") as error:
-        baselines.pytorch_ood("softmax")
-    assert "--no-deps" in error.value.suggestion

@@ -190,7 +190,7 @@ def test_a_csv_with_its_own_splits_keeps_them(tmp_path: Path):
     path = write_csv(
         tmp_path / "made.csv", ["smiles", "label", "split"], [*rows[:-1], [rows[-1][0], 1, "test"]]
     )
-    with pytest.raises(UsageError, match=r"line 21: 'test' is no split"):
+    with pytest.raises(UsageError, match=r"line 21: 'test' is not a split"):
         load(path, split_column="split")
 
 
@@ -217,18 +217,18 @@ def change(**values: Any) -> Callable[[dict[str, list[Any]]], Any]:
             "has no split ood_val; it has train, iid_val, iid_test, ood_test",
         ),
         (lambda splits: splits["ood_test"].clear(), "ood_test is empty"),
-        (lambda splits: splits.update(iid_val={}), "iid_val is no list of molecules"),
-        (change(cls_label="active"), r"iid_test, item 3: cls_label is 'active' and no number"),
-        (change(cls_label="inf"), "no number"),
+        (lambda splits: splits.update(iid_val={}), "iid_val is not a list of molecules"),
+        (change(cls_label="active"), r"iid_test, item 3: cls_label is 'active' and not a number"),
+        (change(cls_label="inf"), "not a number"),
         (
             lambda splits: splits["iid_test"][2].pop("cls_label"),
             r"iid_test, item 3: it has no cls_label",
         ),
         (
             lambda splits: splits["train"][0].pop("smiles"),
-            r"train, item 1: it has no text `smiles`",
+            r"train, item 1: there is no SMILES",
         ),
-        (lambda splits: splits["train"].append("CCO"), r"train, item 5: it has no text `smiles`"),
+        (lambda splits: splits["train"].append("CCO"), r"train, item 5: there is no SMILES"),
         (
             lambda splits: [
                 item.update(cls_label=1) for items in splits.values() for item in items
@@ -255,7 +255,7 @@ def test_what_is_wrong_with_a_json_is_said(
     [
         (["smi", "label"], ["CC", 1], "has no column smiles or SMILES or mol; it has smi, label"),
         (["smiles", "value"], ["CC", 1], "has no column cls_label or .*; it has smiles, value"),
-        (["smiles", "label"], ["CC", "high"], "line 2: label is 'high' and no number"),
+        (["smiles", "label"], ["CC", "high"], "line 2: label is 'high' and not a number"),
         (["smiles", "label"], ["", 1], "line 2: there is no SMILES"),
         (["smiles", "label"], ["CC", 1], "has 1 domain"),
     ],
@@ -271,9 +271,9 @@ def test_what_is_no_data_set_is_said(tmp_path: Path):
     for name, content, message in (
         ("none.json", None, "cannot be read: No such file"),
         ("made.xlsx", b"", "is no data set"),
-        ("made.json", b"[1, 2", "is no JSON"),
+        ("made.json", b"[1, 2", "is not JSON"),
         ("made.json", b"[]", "has no splits"),
-        ("made.csv", b"smiles,label\nCC\xff,1\n", "is no UTF-8"),
+        ("made.csv", b"smiles,label\nCC\xff,1\n", "is not UTF-8"),
         ("made.csv", b"", "has no column smiles"),
     ):
         if content is not None:

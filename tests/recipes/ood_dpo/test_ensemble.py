@@ -111,7 +111,7 @@ def test_one_that_was_killed_ends_bit_for_bit_as_if_it_was_not(tmp_path: Path):
     options, settings = HeadOptions(), config(tmp_path, epochs=12, patience_samples=600)
     members = [member(made(seed, shift), seed) for seed, shift in ((1, 0.3), (2, 0.0), (3, 0.1))]
     whole = Ensemble(members, options, settings, CPU).train()
-    state = tmp_path / "state.safetensors"
+    state = tmp_path / "state.pt"
     kills = 0
     while True:
         ensemble = Ensemble(members, options, settings, CPU, state)
@@ -173,7 +173,7 @@ def test_what_an_ensemble_does_not_train_by_is_refused_with_what_it_has(
     with pytest.raises(UsageError) as refused:
         Ensemble([member(made(1), 0)], HeadOptions(), config(tmp_path, **changes), CPU)
     text = " ".join(refused.value.sentences())
-    assert all(part in text for part in (*named.split(", "), "adamw", "--engine local"))
+    assert all(part in text for part in (*named.split(", "), "adamw", "--engine ray"))
 
 
 def test_an_end_by_updates_is_the_end_of_the_schedule_too(tmp_path: Path):

@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 
 from brimful.errors import DoesNotFit, UsageError
 from recipes.ood_dpo import features as features_module
-from recipes.ood_dpo import shards as shards_module
+from recipes.ood_dpo.cache import ENCODED, FAILED, MISSING, FeatureCache
 from recipes.ood_dpo.datasets import Dataset, load_dataset
 from recipes.ood_dpo.encoders.morgan import Morgan
 from recipes.ood_dpo.features import Features, encode, features_of
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
-from recipes.ood_dpo.shards import ENCODED, FAILED, MISSING, Shards
 from tests.recipes.ood_dpo.conftest import (
     SPLITS,
     Messages,
@@ -34,11 +33,6 @@ from tests.recipes.ood_dpo.conftest import (
     run_recipe,
     write_csv,
 )
-
-
-@pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features_module, "SHARD", 10)
 
 
 @pytest.fixture
@@ -52,8 +46,9 @@ def morgan(dataset: Dataset, folder: Path, say: Any = print, **options: Any) -> 
     )
 
 
-def files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*/*.safetensors"))
+def cache_file(folder: Path) -> Path:
+    (file,) = folder.glob("*/features.sqlite")
+    return file
 
 
 def right(features: Features, dataset: Dataset) -> bool:
@@ -155,7 +150,7 @@ def test_batches_cost_what_they_may_and_every_row_is_its_molecules(
 
 
 def test_a_single_molecule_that_does_not_fit_is_said():
-    with pytest.raises(DoesNotFit, match="A single molecule"):
+    with pytest.raises(DoesNotFit, match="A single item"):
         encode(Echo(most=0), ["CC", "CCC"])
 
 
@@ -172,8 +167,7 @@ def test_molecules_that_cannot_be_encoded_are_counted_left_out_and_not_tried_aga
             dataset, EncoderOptions(cache=tmp_path), device="cpu", say=(say := Messages())
         )
         assert (
-            features.encoding.failed == 10
-            and "10 of 80 molecules cannot be encoded by echo" in say.text
+            features.encoding.failed == 10 and "echo cannot encode 10 of 80 molecules" in say.text
         )
         assert bool(echo.batches) is tried
         for name, split in dataset.splits.items():
@@ -191,17 +185,17 @@ def test_molecules_that_cannot_be_encoded_are_counted_left_out_and_not_tried_aga
         )
 
 
-def test_a_flipped_byte_anywhere_is_seen_and_its_shard_is_encoded_again(
-    dataset: Dataset, tmp_path: Path, small_shards: None
+def test_a_flipped_byte_anywhere_is_noticed_and_its_molecules_are_encoded_again(
+    dataset: Dataset, tmp_path: Path
 ):
     morgan(dataset, tmp_path)
     chance = random.Random(0)
     for _ in range(40):
-        damaged = chance.choice(files(tmp_path))
+        damaged = cache_file(tmp_path)
         content = bytearray(damaged.read_bytes())
-        # In the header, in the digests, in the features: each of them once in a while.
+        # In the header, in the first page, in the rows: each of them once in a while.
         place = chance.choice(
-            [chance.randrange(16), chance.randrange(300), chance.randrange(len(content))]
+            [chance.randrange(100), chance.randrange(4096), chance.randrange(len(content))]
         )
         content[place] ^= 1 << chance.randrange(8)
         damaged.write_bytes(content[: chance.choice([len(content), len(content), place])])
@@ -210,26 +204,11 @@ def test_a_flipped_byte_anywhere_is_seen_and_its_shard_is_encoded_again(
         assert morgan(dataset, tmp_path).encoding.cached
 
 
-def test_recompute_encodes_what_is_there(dataset: Dataset, tmp_path: Path, small_shards: None):
+def test_recompute_encodes_what_is_there(dataset: Dataset, tmp_path: Path):
     morgan(dataset, tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in files(tmp_path)}
     features = morgan(dataset, tmp_path, recompute_features=True)
-    assert (
-        features.encoding.encoded == 80
-        and not features.encoding.cached
-        and right(features, dataset)
-    )
-    assert {path: path.stat().st_mtime_ns > at for path, at in before.items()} == dict.fromkeys(
-        before, True
-    )
-
-
-def test_a_cache_of_another_encoder_is_refused(dataset: Dataset, tmp_path: Path):
-    morgan(dataset, tmp_path)
-    (folder,) = tmp_path.glob("morgan-*")
-    shards = Shards(folder, "another", 512)
-    with pytest.raises(UsageError, match="holds features of another encoder"):
-        shards.find(dataset.splits["train"].smiles, Messages())
+    stats = features.encoding
+    assert stats.encoded == 80 and not stats.cached and right(features, dataset)
 
 
 def test_a_folder_that_cannot_be_written_is_said(dataset: Dataset, tmp_path: Path):
@@ -238,16 +217,16 @@ def test_a_folder_that_cannot_be_written_is_said(dataset: Dataset, tmp_path: Pat
         morgan(dataset, tmp_path / "file")
 
 
-def test_shards_hold_what_was_written_and_what_failed(tmp_path: Path):
-    shards = Shards(tmp_path, "1", 3)
-    shards.write(["CC", "CO"], np.arange(6, dtype=np.float32).reshape(2, 3), ["CF"])
-    found = shards.find(["CF", "CO", "CN"], Messages())
-    assert found.state.tolist() == [FAILED, ENCODED, MISSING] and found.features[1].tolist() == [
-        3,
-        4,
-        5,
-    ]
-    assert not list(tmp_path.glob("*.partial")) and shards_module.SHARD >= 256
+def test_the_cache_holds_what_was_written_and_what_failed_and_nothing_of_another_encoder(
+    tmp_path: Path,
+):
+    cache = FeatureCache(tmp_path / "features.sqlite", "1", 3)
+    features = np.arange(9, dtype=np.float32).reshape(3, 3)
+    cache.write(["CC", "CO", "CF"], features, np.array([True, True, False]))
+    rows, state = cache.read(["CF", "CO", "CN"], Messages())
+    assert state.tolist() == [FAILED, ENCODED, MISSING] and rows[1].tolist() == [3, 4, 5]
+    other = FeatureCache(cache.file, "another", 3)
+    assert not other.read(["CF", "CO", "CN"], Messages())[1].any()
 
 
 # --- processes ---
@@ -255,18 +234,17 @@ def test_shards_hold_what_was_written_and_what_failed(tmp_path: Path):
 SLOW = """
 import sys, time
 from pathlib import Path
-from recipes.ood_dpo import features, shards
+from recipes.ood_dpo import cache, features
 from recipes.ood_dpo.datasets import load_dataset
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
-features.SHARD = 8
-write = shards.Shards.write
+write = cache.FeatureCache.write
 def slowly(self, *arguments):
     write(self, *arguments)
-    print("shard", flush=True)
+    print("batch", flush=True)
     time.sleep(float(sys.argv[3]))
-shards.Shards.write = slowly
+cache.FeatureCache.write = slowly
 dataset = load_dataset(DatasetOptions(dataset=sys.argv[1], domain="size"))
-options = EncoderOptions(encoder="morgan", cache=Path(sys.argv[2]))
+options = EncoderOptions(encoder="morgan", cache=Path(sys.argv[2]), encode_budget=8)
 print("encoded", features.features_of(dataset, options, device="cpu").encoding.encoded, flush=True)
 """
 
@@ -278,7 +256,7 @@ def start(csv_file: Path, folder: Path, pause: float) -> subprocess.Popen[str]:
     )
 
 
-def test_a_process_that_is_killed_loses_one_shard_at_most(
+def test_a_process_that_is_killed_loses_one_batch_at_most(
     csv_file: Path, dataset: Dataset, tmp_path: Path
 ):
     chance, written = random.Random(1), 0
@@ -286,17 +264,13 @@ def test_a_process_that_is_killed_loses_one_shard_at_most(
         process = start(csv_file, tmp_path, 0.2)
         assert process.stdout is not None
         for _ in range(chance.randrange(1, 4)):
-            assert process.stdout.readline() == "shard\n"
+            assert process.stdout.readline() == "batch\n"
+            written += 8
         time.sleep(chance.random() * 0.2)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
-        assert len(files(tmp_path)) > written
-        written = len(files(tmp_path))
-    (left,) = tmp_path.glob("morgan-*")
-    (left / "0.safetensors.1.partial").write_bytes(b"begun")
     features = morgan(dataset, tmp_path)
-    assert 0 < features.encoding.encoded <= 80 - 8 * written and right(features, dataset)
-    assert not list(left.glob("*.partial"))
+    assert 0 < features.encoding.encoded <= 80 - written and right(features, dataset)
 
 
 def test_two_processes_that_want_the_same_features_encode_them_once(csv_file: Path, tmp_path: Path):

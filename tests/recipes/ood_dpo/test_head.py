@@ -45,7 +45,7 @@ def test_a_share_is_dropped_and_what_is_kept_makes_up_for_it(share):
 
 
 def test_masks_of_rows_units_passes_and_seeds_are_independent():
-    """Of two independent masks a share of 0.25 is dropped by both; within five standard deviations."""
+    """Of two independent masks 0.25 is dropped by both; within five standard deviations."""
     masks = [
         dropped(layer)
         for layer in (SeededDropout(0.5, 1), SeededDropout(0.5, 2))

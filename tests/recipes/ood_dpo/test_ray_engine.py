@@ -16,11 +16,10 @@ import ray
 from ray.cluster_utils import Cluster
 
 from brimful_train.config import BatchingConfig, CheckpointConfig, Config
-from recipes.ood_dpo import local_engine, ray_engine
-from recipes.ood_dpo.experiments import SweepOptions
-from recipes.ood_dpo.local_engine import Needs
+from recipes.ood_dpo import ray_engine
+from recipes.ood_dpo.experiments import Results
 from recipes.ood_dpo.runs import Bench, Settings
-from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions
+from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions, SweepOptions
 from tests.recipes.ood_dpo.conftest import molecules, write_csv
 
 
@@ -46,7 +45,8 @@ def test_the_tasks_of_a_node_that_dies_start_on_the_other(
             checkpoints=CheckpointConfig(every_epochs=None),
         ),
     )
-    monkeypatch.setattr(ray_engine, "needed", lambda *_: Needs(200 * 2**20))
+    memory = ray_engine.TaskMemory(200 * 2**20)
+    monkeypatch.setattr(ray_engine, "task_memory", lambda *_: memory)
     bench = Bench(settings)
     plan = bench.plan()
     cluster = Cluster(
@@ -56,9 +56,11 @@ def test_the_tasks_of_a_node_that_dies_start_on_the_other(
         other = cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, log_to_driver=False)
         written: list[str] = []
-        write = settings.results.write
+        write = Results.write
         monkeypatch.setattr(
-            settings.results, "write", lambda result: (written.append(result.engine), write(result))
+            Results,
+            "write",
+            lambda self, result: (written.append(result.engine), write(self, result)),
         )
 
         def kill() -> None:
@@ -74,5 +76,4 @@ def test_the_tasks_of_a_node_that_dies_start_on_the_other(
     finally:
         ray.shutdown()
         cluster.shutdown()
-    assert settings.results.left(plan) == [] and len(written) == len(plan) == 12
-    assert local_engine.jobs_of([], bench) == []
+    assert bench.results.left(plan) == [] and len(written) == len(plan) == 12

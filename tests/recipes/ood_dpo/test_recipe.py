@@ -12,12 +12,12 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pandas import DataFrame
 from safetensors.torch import load_file
 
 from brimful_train import BatchingConfig, CheckpointConfig, Config, OptimizerConfig, ScheduleConfig
 from brimful_train.data.epoch_sampler import EpochSampler
 from brimful_train.optim.schedules import Schedule
-from recipes.ood_dpo import files
 from recipes.ood_dpo.datasets import Dataset, Molecules
 from recipes.ood_dpo.experiments import MEASURES
 from recipes.ood_dpo.features import EncodingStats, Features
@@ -25,7 +25,17 @@ from recipes.ood_dpo.head import make_head
 from recipes.ood_dpo.loss import head_loss
 from recipes.ood_dpo.metrics import metrics
 from recipes.ood_dpo.pairs import pair_data
-from recipes.ood_dpo.recipe import Loaded, Ranking, energies, held_to, train_head, train_seed
+from recipes.ood_dpo.recipe import (
+    DYNAMICS,
+    Loaded,
+    Ranking,
+    dynamics,
+    energies,
+    held_to,
+    seed_metrics,
+    train_head,
+    train_seed,
+)
 from recipes.ood_dpo.settings import EncoderOptions, HeadOptions
 
 SIZES = {"train": 60, "iid_val": 40, "iid_test": 40, "ood_val": 80, "ood_test": 40}
@@ -243,43 +253,22 @@ def test_a_cached_encoding_has_no_peak_in_the_statistics(tmp_path):
     assert stats["peak_gpu_memory_encoding_gb"] is None and stats["encoding_cached"] is True
 
 
-def test_metrics_over_seeds_have_mean_and_standard_deviation(tmp_path):
+def test_metrics_over_seeds_have_mean_and_standard_deviation():
     tests = [{"auroc": 0.7, "aupr": 0.5, "fpr95": 0.9}, {"auroc": 0.9, "aupr": 0.5, "fpr95": 0.7}]
-    files.write_dataset_metrics(tmp_path, "made", [0, 1], tests)
-    found = json.loads((tmp_path / "dataset_metrics.json").read_text())
-    assert found["auroc"]["mean"] == pytest.approx(0.8) and found["auroc"]["std"] == pytest.approx(
-        np.sqrt(0.02)
-    )
-    assert found["aupr"]["std"] == 0 and found["seeds"] == [0, 1]
-    files.write_dataset_metrics(tmp_path, "made", [0], tests[:1])
-    assert json.loads((tmp_path / "dataset_metrics.json").read_text())["auroc"]["std"] is None
+    content = seed_metrics("made", 3, DataFrame(tests))
+    assert content["auroc"]["mean"] == pytest.approx(0.8)
+    assert content["auroc"]["std"] == pytest.approx(np.sqrt(0.02))
+    assert content["aupr"]["std"] == 0 and content["seeds"] == [3, 4]
+    assert np.isnan(seed_metrics("made", 0, DataFrame(tests[:1]))["auroc"]["std"])
 
 
-def test_dynamics_of_a_training_that_did_an_epoch_again_have_it_once(tmp_path):
+def test_dynamics_of_a_training_that_did_an_epoch_again_have_it_once():
     def event(samples: int, auroc: float) -> str:
-        measures = {"auroc": auroc, **dict.fromkeys(files.DYNAMICS, 0.5)}
-        return json.dumps(
-            {
-                "event": "epoch",
-                "epoch": samples / 10,
-                "samples": samples,
-                "loss": 1.0,
-                "measures": measures,
-            }
-        )
+        measures = {"auroc": auroc, **dict.fromkeys(DYNAMICS, 0.5)}
+        where = {"event": "epoch", "epoch": samples / 10, "samples": samples}
+        return json.dumps({**where, "loss": 1.0, "measures": measures})
 
-    lines = [
-        json.dumps({"event": "message", "sentence": "."}),
-        event(10, 0.1),
-        event(20, 0.2),
-        event(20, 0.3),
-        event(30, 0.4),
-    ]
-    (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
-    files.write_dynamics(tmp_path)
-    rows = list(csv.DictReader((tmp_path / "training_dynamics.csv").read_text().splitlines()))
-    assert [(row["samples"], row["val_auroc"]) for row in rows] == [
-        ("10", "0.1"),
-        ("20", "0.3"),
-        ("30", "0.4"),
-    ]
+    message = json.dumps({"event": "message", "sentence": "."})
+    lines = [message, event(10, 0.1), event(20, 0.2), event(20, 0.3), event(30, 0.4)]
+    rows = dynamics("\n".join(lines))
+    assert rows.samples.tolist() == [10, 20, 30] and rows.val_auroc.tolist() == [0.1, 0.3, 0.4]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from pandas import DataFrame
 
 pytest.importorskip("rdkit")
 pytest.importorskip("sklearn")
 
 from brimful_train.config import BatchingConfig, Config, OptimizerConfig
 from recipes.ood_dpo.ensemble import member
-from recipes.ood_dpo.experiments import Point
 from recipes.ood_dpo.head import make_head
 from recipes.ood_dpo.loss import head_loss
 from recipes.ood_dpo.page import study_page
@@ -61,25 +61,25 @@ def test_the_noise_scale_is_that_of_the_two_batches_norms(tmp_path: Path):
 
 
 def test_the_page_says_which_sizes_are_the_same_batch():
-    points = [
-        Point(
-            equal,
-            size,
-            min(size, 300),
-            seed,
-            0.7 + seed / 100,
-            0.7,
-            5,
-            1000,
-            0.5,
-            2**20,
-            50.0 if size < 300 else None,
-        )
-        for equal in ("samples", "updates")
-        for size in (64, 8192)
-        for seed in (0, 1)
-    ]
-    page = study_page(points, "made", "morgan", 300, "cpu")
+    points = DataFrame(
+        [
+            {
+                "equal": equal,
+                "batch_size": size,
+                "batch_in_force": min(size, 300),
+                "auroc": 0.7 + seed / 100,
+                "updates": 5,
+                "samples": 1000,
+                "seconds": 0.5,
+                "peak_bytes": 2**20,
+                "noise_scale": 50.0 if size < 300 else None,
+            }
+            for equal in ("samples", "updates")
+            for size in (64, 8192)
+            for seed in (0, 1)
+        ]
+    )
+    page = study_page(points, dataset="made", encoder="morgan", pairs=300, device="cpu")
     assert (
         "larger than 300 pairs is the same batch as 300: 8,192" in page and "about 50 pairs" in page
     )

@@ -20,7 +20,6 @@ pytest.importorskip("pyarrow")
 
 import pandas
 
-from recipes.ood_dpo.local_engine import Needs, places
 from tests.recipes.ood_dpo.conftest import environment, molecules, run_recipe, write_csv
 
 KILLS = 10
@@ -127,7 +126,7 @@ def test_a_sweep_killed_ten_times_ends_with_the_same_table(files: dict[str, Path
 
 def written(out: Path) -> int:
     """When the last state or result was."""
-    files = [*out.glob("ensembles/*.safetensors"), *out.glob("results/*.json")]
+    files = [*out.glob("ensembles/*.pt"), *out.glob("results/*.json")]
     times = [0]
     for file in files:
         with contextlib.suppress(FileNotFoundError):
@@ -180,7 +179,8 @@ def test_results_of_other_settings_are_not_mixed_and_the_status_changes_nothing(
 ):
     refused = run_recipe(*words(files, whole, "--seeds", 3, "--cross", "--lr", 0.5), code=2).stderr
     assert "optimizer lr 0.002 and not 0.5" in refused and "--out" in refused
-    assert "3 done" in run_recipe(*words(files, whole, "--seeds", 3, "--cross", "--status")).stdout
+    status = run_recipe(*words(files, whole, "--seeds", 3, "--cross", "--status")).stdout
+    assert status.splitlines()[0].split() == ["state", "done", "left", "failed"]
 
 
 @pytest.mark.heavy
@@ -195,42 +195,15 @@ def test_what_an_ensemble_does_not_train_by_is_refused_before_anything_is_writte
 
 
 @pytest.mark.heavy
-def test_processes_train_what_the_ensemble_trains(
+def test_tasks_of_ray_train_what_the_ensemble_trains(
     files: dict[str, Path], whole: Path, tmp_path: Path
 ):
-    more = ("--methods", "dpo", "knn", "--seeds", 1, "--cross", "--engine", "local")
+    """On this machine, with the memory that brimful finds for one of them."""
+    pytest.importorskip("ray")
+    more = ("--methods", "dpo", "knn", "--seeds", 1, "--cross", "--engine", "ray")
     shown = run_recipe(*words(files, tmp_path, *more)).stderr
-    assert (
-        "One process takes" in shown
-        and json.loads((tmp_path / "memory.json").read_text())["host_bytes"] > 10**8
-    )
-    of = json.loads((tmp_path / "memory.json").read_text())["of"]
-    assert (
-        of["encoder"] == "morgan"
-        and of["hidden"] == 256
-        and of["pairs"] > 0
-        and of["molecules"] > 0
-    )
-    wanted = [row for row in rows(whole) if row["seed"] == 0]
-    for found, row in zip(rows(tmp_path), wanted, strict=True):
-        assert (found["dataset"], found["method"], found["tested_on"]) == (
-            row["dataset"],
-            row["method"],
-            row["tested_on"],
-        )
-        assert found["auroc"] == pytest.approx(row["auroc"], abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("needs", "cards", "host", "cores", "threads", "wanted"),
-    [
-        (Needs(10**9), [], 10**10, 16, 1, [None] * 9),
-        (Needs(10**9), [], 10**12, 16, 4, [None] * 4),
-        (Needs(10**9), [], 10**8, 2, 4, [None]),
-        (Needs(10**9, 10**9), [(0, 10**10), (1, 3 * 10**9)], 10**12, 64, 1, [0, 1, 0, 1] + [0] * 7),
-        (Needs(10**9, 10**9), [(0, 10**10), (1, 3 * 10**9)], 10**12, 3, 1, [0, 1, 0]),
-        (Needs(10**9, 10**11), [(3, 10**10)], 10**12, 64, 1, [3]),
-    ],
-)
-def test_processes_are_packed_by_what_one_takes(needs, cards, host, cores, threads, wanted):
-    assert places(needs, cards, host, cores, threads) == wanted
+    assert "2 tasks of 1 cores and " in shown and "MiB each" in shown
+    expected = [row for row in rows(whole) if row["seed"] == 0]
+    for row, wanted in zip(rows(tmp_path), expected, strict=True):
+        assert all(row[name] == wanted[name] for name in ("dataset", "method", "tested_on"))
+        assert row["auroc"] == pytest.approx(wanted["auroc"], abs=0.01)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.brimful.end_to_end.helper import brimful
+from tests.brimful.end_to_end import helper
 from tests.recipes.ood_dpo.conftest import drugood_splits, write_drugood
 
 pytest.importorskip("fcd_torch")
 pytestmark = pytest.mark.heavy
+# trials run in folders of their own
+brimful = partial(helper.brimful, PYTHONPATH=str(Path(__file__).parents[3]))
 
 
 def test_predict_tells_encoding_training_and_evaluation_apart_and_leaves_nothing(tmp_path: Path):

@@ -1,5 +1,5 @@
 """What a recipe's model was made of: a small JSON file beside its checkpoints, which prediction
-needs and going on compares.
+needs and going on compares. A description is a dataclass of JSON values.
 """
 
 from __future__ import annotations
@@ -18,52 +18,40 @@ from recipes.common.running import is_first, say
 T = TypeVar("T")
 
 
-def write_facts(out: Path, file_name: str, facts: Any) -> None:
-    """By the first rank. `facts` is a dataclass of JSON values."""
+def write_description(out: Path, file_name: str, description: Any) -> None:
+    """By the first rank."""
     if is_first():
-        write_whole(
-            out / file_name,
-            json.dumps(dataclasses.asdict(facts), indent=1, ensure_ascii=False) + "\n",
-        )
+        content = dataclasses.asdict(description)
+        write_whole(out / file_name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_facts(path: Path, file_name: str, kind: type[T]) -> T | None:
-    """Of the checkpoint, folder of checkpoints or `--out` at `path`: the nearest file of that name
-    at it or above.
-    """
-    for folder in (path, *path.absolute().parents)[:4]:
-        try:
-            text = (folder / file_name).read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        try:
-            return kind(**json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise UsageError(
-                f"{folder / file_name} cannot be read: {error}.",
-                suggestion="Train into another --out.",
-            ) from error
-    return None
+def read_description(file: Path, kind: type[T]) -> T:
+    """Raises UsageError where the file is damaged."""
+    try:
+        return kind(**json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"{file} cannot be read: {error}.", suggestion="Train into another --out."
+        ) from error
 
 
-def facts_of(checkpoint: Path, file_name: str, kind: type[T]) -> tuple[Path, T]:
-    """The folder of the training that a checkpoint belongs to, and its facts. Raises UsageError
-    where there are none.
+def description_of(checkpoint: Path, file_name: str, kind: type[T]) -> tuple[Path, T]:
+    """The folder of the training that a checkpoint belongs to, and its description: the nearest
+    file of that name at the checkpoint, folder of checkpoints or `--out`, or above. Raises
+    UsageError where there is none.
     """
     ask = "Give the --out of a training of this recipe with --checkpoint."
     if not checkpoint.exists():
         raise UsageError(f"There is no checkpoint at {checkpoint}.", suggestion=ask)
-    facts = read_facts(checkpoint, file_name, kind)
-    if facts is None:
-        raise UsageError(
-            f"No {file_name} at or above {checkpoint}.", "It says what the model was made of.", ask
-        )
-    return next(
-        one for one in (checkpoint, *checkpoint.absolute().parents) if (one / file_name).is_file()
-    ), facts
+    for folder in (checkpoint, *checkpoint.absolute().parents)[:4]:
+        if (folder / file_name).is_file():
+            return folder, read_description(folder / file_name, kind)
+    raise UsageError(
+        f"No {file_name} at or above {checkpoint}.", "It says what the model was made of.", ask
+    )
 
 
-def check_resumable(config: Config, file_name: str, facts: Any) -> None:
+def check_resumable(config: Config, file_name: str, description: Any) -> None:
     """A training goes on only with what it began with. Raises UsageError that names each
     difference.
     """
@@ -71,17 +59,16 @@ def check_resumable(config: Config, file_name: str, facts: Any) -> None:
     begun = (out / file_name).is_file() and (out / "checkpoints").is_dir()
     if not begun or config.checkpoints.resume != "auto" or keeps_writes_out():
         return
-    found: Any = read_facts(out, file_name, type(facts))
-    before, now = dataclasses.asdict(found), dataclasses.asdict(facts)
+    before = dataclasses.asdict(read_description(out / file_name, type(description)))
     differs = [
-        f"{name.replace('_', ' ')} {_short(before[name])} and not {_short(now[name])}"
-        for name in now
-        if before[name] != now[name]
+        f"{name.replace('_', ' ')} {_short(before[name])} and not {_short(value)}"
+        for name, value in dataclasses.asdict(description).items()
+        if before[name] != value
     ]
     if differs:
         raise UsageError(
             f"{out} holds a training of another configuration: it has {', '.join(differs)}.",
-            "So its checkpoints cannot be gone on from.",
+            "This training cannot go on from its checkpoints.",
             "Choose another folder with --out, or begin anew in this one with --resume no.",
         )
 

@@ -7,7 +7,12 @@ import pytest
 
 from brimful.errors import UsageError
 from brimful_train.config import Config
-from recipes.common.facts import check_resumable, facts_of, read_facts, write_facts
+from recipes.common.description import (
+    check_resumable,
+    description_of,
+    read_description,
+    write_description,
+)
 
 NAME = "recipe.json"
 
@@ -22,16 +27,16 @@ FACTS = Facts("01中", 24)
 
 
 def test_they_are_found_from_the_training_its_checkpoints_and_their_files(tmp_path: Path):
-    write_facts(tmp_path / "out", NAME, FACTS)
+    write_description(tmp_path / "out", NAME, FACTS)
     checkpoint = tmp_path / "out" / "checkpoints" / "step-1"
     checkpoint.mkdir(parents=True)
     (checkpoint / "model.safetensors").write_bytes(b"")
     for path in (tmp_path / "out", checkpoint.parent, checkpoint, checkpoint / "model.safetensors"):
-        assert facts_of(path, NAME, Facts) == (tmp_path / "out", FACTS)
+        assert description_of(path, NAME, Facts) == (tmp_path / "out", FACTS)
     with pytest.raises(UsageError, match=f"No {NAME} at or above"):
-        facts_of(tmp_path, NAME, Facts)
+        description_of(tmp_path, NAME, Facts)
     with pytest.raises(UsageError, match="no checkpoint at"):
-        facts_of(tmp_path / "elsewhere", NAME, Facts)
+        description_of(tmp_path / "elsewhere", NAME, Facts)
     assert [path.name for path in (tmp_path / "out").iterdir() if path.is_file()] == [NAME]
 
 
@@ -39,12 +44,12 @@ def test_they_are_found_from_the_training_its_checkpoints_and_their_files(tmp_pa
 def test_a_damaged_file_is_named(tmp_path: Path, text: str):
     (tmp_path / NAME).write_text(text)
     with pytest.raises(UsageError, match=NAME):
-        read_facts(tmp_path, NAME, Facts)
+        read_description(tmp_path, NAME, Facts)
 
 
 def test_a_training_goes_on_with_its_own_configuration_alone(tmp_path: Path):
     check_resumable(Config(out=tmp_path), NAME, FACTS)  # nothing there yet
-    write_facts(tmp_path, NAME, FACTS)
+    write_description(tmp_path, NAME, FACTS)
     check_resumable(
         Config(out=tmp_path), NAME, replace(FACTS, image_height=30)
     )  # no checkpoint yet: nothing to go on from

@@ -1,5 +1,4 @@
-"""Charts of measures over seeds: one for methods side by side, one for a measure against batch
-size; and a heat map.
+"""Charts of measures over seeds: methods side by side, and a measure against batch size.
 
 Import it late: altair takes most of a second.
 """
@@ -7,7 +6,6 @@ Import it late: altair takes most of a second.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import altair
@@ -16,13 +14,8 @@ from brimful.show.charts import PALETTE, drawn, layered, shared_axes
 
 alt: Any = altair
 _ROW = 24  # pixels a line
-_FIELD = 40  # pixels of a heat map's line
-_LETTER = 6.2  # pixels of a letter, 11 high
-_VERDICTS = ("chosen", "fit", "limit", "muted")  # fits, tight, does not fit, fails
-_COLOURS = (
-    PALETTE["fit"],
-    PALETTE["limit"],
-)  # of the style sheet's legend marks "line" and "limit"
+# of the style sheet's legend marks "line" and "limit"
+_COLOURS = (PALETTE["fit"], PALETTE["limit"])
 
 
 def spread_chart(rows: Sequence[tuple[str, float, float | None]], title: str, width: int) -> str:
@@ -73,8 +66,8 @@ def size_chart(
     log: bool = False,
 ) -> str:
     """At most two curves of (batch size, mean, standard deviation or None) over a logarithmic axis
-    of batch sizes. Returns SVG
-    text. `log`: the other axis too."""
+    of batch sizes. `log`: the other axis too. Returns SVG text.
+    """
     layers = []
     for (name, points), color in zip(series.items(), _COLOURS, strict=False):
         rows = [
@@ -106,57 +99,3 @@ def size_chart(
     )
     y = alt.Y("y:Q", title=title, scale=alt.Scale(type="log" if log else "linear", zero=False))
     return layered(shared_axes(x, y), layers, width, title)
-
-
-@dataclass(frozen=True)
-class Field:
-    """Of a heat map."""
-
-    down: str  # its places
-    across: str
-    share: float  # of the budget
-    verdict: str  # "": it fails
-    label: str
-    tip: str
-    best: bool = False
-
-
-def heat_map(fields: Sequence[Field], down: str, across: str, width: int) -> str:
-    """Each field the fuller the stronger, in the colour of its verdict, the best one framed;
-    `down`, `across`: the sides. Labels are left out where the fields are too narrow for them.
-    Returns SVG text."""
-    orders = [
-        list(dict.fromkeys(getattr(one, side) for one in fields)) for side in ("across", "down")
-    ]
-    room = width / max(1, len(orders[0]))
-    axis = {"domain": False, "ticks": False, "grid": False}
-    angle = 0 if max(len(name) for name in orders[0]) * _LETTER < room else -45
-    base = alt.Chart(alt.Data(values=[asdict(one) for one in fields])).encode(
-        x=alt.X(
-            "across:N",
-            title=across or None,
-            sort=orders[0],
-            axis=alt.Axis(labelAngle=angle, orient="top", **axis),
-        ),
-        y=alt.Y("down:N", title=down, sort=orders[1], axis=alt.Axis(titlePadding=16, **axis)),
-    )
-    scale = alt.Scale(
-        domain=["fits", "tight", "does_not_fit", ""], range=[PALETTE[name] for name in _VERDICTS]
-    )
-    shades = base.mark_rect(aria=True, stroke=PALETTE["paper"], strokeWidth=2).encode(
-        color=alt.Color("verdict:N", scale=scale, legend=None),
-        opacity=alt.Opacity(
-            "share:Q", scale=alt.Scale(domain=[0, 1], range=[0.12, 0.6]), legend=None
-        ),
-        description="tip:N",
-    )
-    frame = base.transform_filter("datum.best").mark_rect(
-        filled=False, stroke=PALETTE["ink"], strokeWidth=1.5
-    )
-    labelled = max(len(one.label) for one in fields) * _LETTER < room
-    labels = [base.mark_text(color=PALETTE["ink"]).encode(text="label:N")] if labelled else []
-    height = _FIELD * max(1, len(orders[1]))
-    chart = alt.layer(shades, frame, *labels).properties(
-        width=width, height=height, background="transparent"
-    )
-    return drawn(chart, "Device peak of every combination")
