@@ -98,11 +98,8 @@ class Original:
 
 def moleculeace(count: int) -> list[str]:
     """Spread over its 30 targets."""
-    smiles = list(
-        dict.fromkeys(
-            row.smiles for row in read_rows(DatasetOptions(dataset="moleculeace:all"), say)
-        )
-    )
+    rows = read_rows(DatasetOptions(dataset="moleculeace:all"), say)
+    smiles = list(dict.fromkeys(rows.smiles))
     return smiles[:: max(1, len(smiles) // count)][:count]
 
 

@@ -204,6 +204,17 @@ def run(app: App, argv: Sequence[str]) -> int:
         )
     except BrimfulError as error:
         return _failed(error, app, argv)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "recipes", "brimful", "brimful_inside", "brimful_train"):
+            raise
+        extra = app.name[0].rpartition(".")[2].partition("_")[0]  # of ood_dpo it is ood
+        missing = UsageError(
+            f"The Python package {package} is not installed.",
+            "This recipe needs it.",
+            f"In the clone: pip install -e '.[train,{extra}]'",
+        )
+        return _failed(missing, app, argv)
     except KeyboardInterrupt:
         say("Interrupted.")
         return 130

@@ -190,6 +190,14 @@ def test_a_wrong_option_is_a_sentence_without_a_traceback(argv, words, capsys):
     assert words in shown and "Traceback" not in shown
 
 
+def test_a_package_that_is_missing_is_named_with_its_extra(capsys):
+    app = app_that(ModuleNotFoundError("No module named 'rdkit'", name="rdkit.Chem"))
+    app.name = "python -m recipes.ood_dpo"
+    assert running.run(app, []) == 2
+    shown = capsys.readouterr().err
+    assert "package rdkit is not installed" in shown and "'.[train,ood]'" in shown
+
+
 def test_what_nobody_foresaw_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         running.run(app_that(ZeroDivisionError()), [])
