@@ -67,6 +67,7 @@ class NoSuchRecord(UsageError):
 class DoesNotFit(BrimfulError):
     """What was asked for does not fit into the memory allowed."""
 
+    brimful_meaning = "does-not-fit"  # `brimful_inside.wire.Failure.meaning`
     exit_code = 3
 
 

@@ -13,28 +13,24 @@ import signal
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from brimful.errors import DoesNotFit
 from brimful.measure import gather
 from brimful.measure.gather import RankFailure, Reported
 from brimful.measure.supervisor import Ending, Stop
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Failure, Outcome, Report
+from brimful_inside import wire
 from brimful_inside.simulator.oom_patterns import CONSEQUENCE, match_oom
 
 MESSAGE_CHARACTERS = 200  # of an exception's first line: some hold whole tensors
 
 _MEMORY_KINDS = {outcome.value: outcome for outcome in OUT_OF_MEMORY}
 _KINDS = {**_MEMORY_KINDS, "unsupported": Outcome.UNSUPPORTED}
-_RANK_KILLED = re.compile(
-    r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)"
-)  # torchrun's words for a rank that was
+# torchrun's words for a rank that was killed
+_RANK_KILLED = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")
 _ENDED_IT = "brimful ended it: its processes held more host memory than "
 
-# The errors of `brimful_train` are known here by their names and words.
-_DOES_NOT_FIT = f"{DoesNotFit.__module__}.{DoesNotFit.__qualname__}"
-_SMALLER_FITS = "brimful_train.oom_limits.SmallerFits"
-_ANOTHER_RANK = "brimful_train.distributed.ranks.RankFailed"
-_OF_ANOTHER_RANK = re.compile(r"does not fit into the memory of rank \d+")
+_FINAL = (wire.DOES_NOT_FIT, wire.DOES_NOT_FIT_ELSEWHERE)
+_FOLLOWS = (wire.ANOTHER_RANK, wire.DOES_NOT_FIT_ELSEWHERE)
 
 
 class Cause(NamedTuple):
@@ -125,21 +121,18 @@ def is_final(failure: Failure) -> bool:
     """Whether a training that makes its micro-batches smaller itself could not: no smaller batch
     size would help it.
     """
-    return failure.type == _DOES_NOT_FIT
+    return failure.meaning in _FINAL
 
 
 def is_for_memory(failure: Failure) -> bool:
     """Whether memory was missing, whatever the words of the error say."""
-    return failure.kind in _MEMORY_KINDS or failure.type in (_DOES_NOT_FIT, _SMALLER_FITS)
+    return failure.kind in _MEMORY_KINDS or failure.meaning in (*_FINAL, wire.SMALLER_FITS)
 
 
 def follows(failure: Failure) -> bool:
     """Whether it only says that another process failed."""
-    if failure.type == _ANOTHER_RANK or (
-        is_final(failure) and _OF_ANOTHER_RANK.search(failure.message)
-    ):
-        return True
-    return bool(CONSEQUENCE.search(failure.type) or CONSEQUENCE.search(failure.message))
+    words = (failure.type, failure.message)
+    return failure.meaning in _FOLLOWS or any(map(CONSEQUENCE.search, words))
 
 
 def _swallowed(reported: Reported) -> RankFailure | None:
