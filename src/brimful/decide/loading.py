@@ -252,7 +252,7 @@ def _rows(
     host: Host, plan: LoaderPlan, asked: Asked, policy: str, warned: bool
 ) -> Iterable[EffectiveSetting]:
     why = _step_text(host) if policy == "ladder" else plan.why
-    kept = f"kept as asked, and it is too much: {why}" if warned else "as asked"
+    kept = f"kept as asked, but it is too much: {why}" if warned else "as asked"
     yield _row("workers", asked.workers, plan.workers, why, kept)
     if plan.workers or asked.prefetch is not None:
         yield _row(
@@ -317,7 +317,7 @@ def _warnings(
         )
     yield Diagnostic(
         "host-memory",
-        f"{what}: kept as you gave it, and there is room for {counted(found.workers, 'worker')}",
+        f"{what} kept; host memory allows {counted(found.workers, 'worker')}",
         f"{sums}; {_memory_text(host)}" + (f", for {host.ranks} ranks" if host.ranks > 1 else ""),
         "leave it out for brimful to choose, or give the training more memory",
     )
@@ -326,7 +326,7 @@ def _warnings(
 def _kept(name: str, value: object, most: int, why: str) -> Diagnostic:
     return Diagnostic(
         "host-memory",
-        f"{name} {value}: kept as you gave it; the ladder would take {most}",
+        f"{name} {value} kept; the ladder would take {most}",
         why,
         "leave it out for the ladder to choose, or use --host-policy measured",
     )
@@ -348,7 +348,7 @@ def eval_batch(
     if not given:
         return most, why, ()
     advice = "leave it out for brimful to choose, or give the training more memory"
-    problem = f"eval_batch {wanted:,}: kept as you gave it, and there is room for {most:,}"
+    problem = f"eval_batch {wanted:,} kept; host memory allows {most:,}"
     return wanted, None, (Diagnostic("host-memory", problem, why, advice),)
 
 

@@ -173,7 +173,7 @@ def of_prediction(prediction: Prediction) -> Headline:
     if peak is not None:
         sentence += _peak_text(peak, budget, fits)
         if tight:
-            sentence += ", and it runs only if the lower end of that interval is true"
+            sentence += ", and it runs only if the lower end of this interval is right"
     if other:
         return Headline("note" if fits else "bad", sentence + ".")
     leak = next((one.problem for one in prediction.warnings if one.code == "memory-grows"), None)
@@ -184,8 +184,8 @@ def of_prediction(prediction: Prediction) -> Headline:
     sentence += _largest_part(prediction, fits or tight) + "."
     if compiles:
         sentence += (
-            " Compiled, as the script has it, it takes less as a rule; how much, brimful does "
-            "not know."
+            " The script compiles it, which usually takes less memory; brimful does not know how "
+            "much less."
         )
     if prediction.speed is not None and (not_counted := not_counted_text(prediction.speed)):
         sentence += f" Its predicted speed is without {not_counted}."
@@ -196,13 +196,16 @@ def of_prediction(prediction: Prediction) -> Headline:
     return Headline("good" if fits else "bad", sentence)
 
 
+_EMPTIES = ", but only because PyTorch empties its cache when memory is full (slower steps)"
+
+
 def _peak_text(peak: PeakEstimate, budget: int, fits: bool) -> str:
     """ ": predicted peak 110 GiB (101 to 120 GiB) of 79.2 GiB allowed"."""
     interval = bytes_interval_text(*peak.device_interval_bytes)
     about = f" ({interval})" if interval else ""
     shown = f"{peak.source.value} peak {bytes_text(peak.device_bytes)}{about}"
     fills_the_card = peak.device_interval_bytes[1] >= budget  # at whose memory the interval ends
-    gives_back = " by giving cached memory back" if fits and fills_the_card else ""
+    gives_back = _EMPTIES if fits and fills_the_card else ""
     if fits and peak.device_bytes > budget:
         return f"{gives_back}: it runs within {bytes_text(budget)}; with all of the card, {shown}"
     return f"{gives_back}: {shown} of {bytes_text(budget)} allowed"
@@ -235,7 +238,7 @@ def _largest_part(prediction: Prediction, fits: bool) -> str:
     if value is None:
         return ""
     if largest is None and prediction.solved is not None:
-        return f", and so does any larger one that was tried: memory does not follow {noun} there"
+        return f", and so does every larger one tried: memory stops growing with {noun}"
     if largest is None:
         return "; not even the smallest fits" if prediction.nothing_fits and not fits else ""
     by = "" if limited_by in (None, "budget") else f", {limited_text(limited_by)}"
