@@ -21,9 +21,8 @@ from brimful_inside import wire
 
 # of the entries of a record; raised when an older brimful could not read what a newer one writes
 SCHEMA = 2
-ANSWER_SCHEMA = (
-    2  # of what the verbs print with --json; raised when a key goes or changes its meaning
-)
+# of what the verbs print with --json; raised when a key goes or changes its meaning
+ANSWER_SCHEMA = 2
 T = TypeVar("T")
 
 Entry = (

@@ -113,11 +113,8 @@ _FREE_NAMES = re.compile(
     r"_?(dir|directory|folder|root|prefix|file|name|id|tag|group|project|notes)"
     r"|(out|output|save|log|results?)_?(path|to)|(ckpt|checkpoint)_?(dir|directory|folder|prefix)"
 )
-_NUMBERS_ONLY = (
-    "-b",
-    "--batch",
-    "batch",
-)  # these are also options of Python, switches, and names of other things
+# these are also options of Python, switches, and names of other things
+_NUMBERS_ONLY = "-b", "--batch", "batch"
 
 
 def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> Command:
@@ -133,8 +130,7 @@ def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> C
             problem="no command was given",
             explanation="brimful runs your own training command for a few steps",
             suggestion="put it behind two dashes: brimful predict --gpu a100-40gb -- python "
-            "train.py "
-            "--batch-size {batch_size}",
+            "train.py --batch-size {batch_size}",
         )
     parts = list(argv)
     _refuse_overridden(parts)
@@ -180,11 +176,9 @@ def _refuse_overridden(parts: list[str]) -> None:
                 raise UsageError(
                     problem=f"{flag} {{{name}}} is followed by {flag} {texts[-1]}",
                     explanation="a script takes the last of the two (argparse does), so that no "
-                    "setting "
-                    "would reach it",
+                    "setting would reach it",
                     suggestion=f"keep one: {flag} {{{name}}} for brimful to set it, {flag} "
-                    f"{texts[-1]} "
-                    "to keep that",
+                    f"{texts[-1]} to keep that",
                 )
 
 

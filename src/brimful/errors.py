@@ -132,9 +132,8 @@ class ProbeNotLoaded(CommandFailed):
     defaults = (
         "brimful could not load its probe: no training process reported in",
         "brimful enters a Python process by a folder in front of PYTHONPATH. It cannot enter one "
-        "started with "
-        "`python -I`, `-E` or `-S`, by `env -i`, or from a shell script that overwrites "
-        "PYTHONPATH.",
+        "started with `python -I`, `-E` or `-S`, by `env -i`, or from a shell script that "
+        "overwrites PYTHONPATH.",
         "Start Python without these options; in a shell script, write PYTHONPATH=mine:$PYTHONPATH.",
     )
 

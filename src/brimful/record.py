@@ -32,16 +32,8 @@ from brimful.errors import (
 
 FILE_NAME = "record.jsonl"
 _DEFAULT_HOME = ".brimful"
-_DULL_NAMES = {
-    "train",
-    "main",
-    "run",
-    "finetune",
-    "__main__",
-    "src",
-    "scripts",
-    ".",
-}  # the folder above says more
+# the folder above says more
+_DULL_NAMES = {"train", "main", "run", "finetune", "__main__", "src", "scripts", "."}
 
 
 class RecordWriter:

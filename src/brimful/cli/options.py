@@ -83,7 +83,7 @@ class Card:
     gpu_memory: Annotated[str | None, Parameter(group=WHERE)] = None
     """A card with this much memory to imagine: 20GiB, or three of them: 20GiB:3."""
     ranks: Annotated[int | None, Parameter(group=WHERE)] = None
-    """The training has so many ranks (--ranks 64): start one of them alone, on an imaginary card."""
+    """Start one rank alone, on an imaginary card, of a training over so many: --ranks 64."""
     as_rank: Annotated[int | None, Parameter(group=WHERE)] = None
     """Which of these ranks to start. Default: 0."""
 

@@ -209,8 +209,7 @@ def found_workers(place: Place, workers: int) -> Diagnostic:
     return Diagnostic(
         "num-workers-place",
         f"num_workers: no flag in the command; set to {workers} where {place.loader} makes the "
-        "training DataLoader "
-        f"with {place.number}",
+        f"training DataLoader with {place.number}",
         "random numbers that the data set draws come from each worker's own generator then",
         f"--set num_workers={place.number} leaves it; with num_workers={workers} written there "
         "the command needs no brimful",

@@ -21,18 +21,15 @@ from brimful.values import Diagnostic, EffectiveSetting, Source
 
 POLICIES = ("measured", "ladder")
 SHARE = 0.6  # of what is free, and of /dev/shm. Assumed: a training needs the rest for itself
-TRAINING_SHARE = (
-    0.75  # of that, where there is an evaluation, whose loader lives beside the training's. Assumed
-)
-WORKER_BYTES = (
-    256 << 20
-)  # assumed, until a worker was measured: what a forked one comes to have of its own
+# of that, where there is an evaluation, whose loader lives beside the training's. Assumed
+TRAINING_SHARE = 0.75
+# assumed, until a worker was measured: what a forked one comes to have of its own
+WORKER_BYTES = 256 << 20
 PREFETCH = 2  # PyTorch's own default
 EVAL_TIMES = 3  # assumed: evaluation keeps no activations
 _PINNED_TIMES = 2  # PyTorch's allocator of pinned memory takes the next power of two
-_GAIN = (
-    0.1  # what more workers must bring. Assumed: less is within the noise of so short a measurement
-)
+# what more workers must bring. Assumed: less is within the noise of so short a measurement
+_GAIN = 0.1
 _STARVED = 0.02  # of a step: under this share of computing, p / c shows nothing any more
 _GIB = 1 << 30
 
@@ -114,7 +111,9 @@ class Need:
         return math.ceil(self.sample_bytes * self.batch)
 
     def host_bytes(self, workers: int, prefetch: int, pinned: bool) -> int:
-        """Workers, and every batch that may be ready or kept at a time; a pinned copy beside each."""
+        """Workers, and every batch that may be ready or kept at a time; a pinned copy beside
+        each.
+        """
         held = (self.kept + workers * prefetch) * self.batch_bytes
         return workers * self.worker_bytes + held * (1 + _PINNED_TIMES * pinned)
 
@@ -363,7 +362,9 @@ class Step:
 
 
 def ladder_step(host: Host) -> Step:
-    """Under 8 GiB free, under 13 GiB, and above (where the evaluation takes three times the batch)."""
+    """Under 8 GiB free, under 13 GiB, and above (where the evaluation takes three times the
+    batch).
+    """
     if host.free_bytes < 8 * _GIB:
         return Step(1, 2, 0, False)
     if host.free_bytes < 13 * _GIB:
@@ -414,7 +415,9 @@ def holds_data(host: Host, data_bytes: int, pinned_bytes: int, share: float) -> 
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds for a batch: made here, received from a worker, and between two with so many workers."""
+    """Seconds for a batch: made here, received from a worker, and between two with so many
+    workers.
+    """
 
     making_s: float
     receiving_s: float

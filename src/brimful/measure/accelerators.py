@@ -187,7 +187,9 @@ def is_older(version: str, than: tuple[int, int]) -> bool:
 
 
 def _answer(python: str, question: str) -> str | None:
-    """What the program `question` prints behind BRIMFUL in that interpreter; None where it cannot."""
+    """What the program `question` prints behind BRIMFUL in that interpreter; None where it
+    cannot.
+    """
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith("BRIMFUL_")
     }

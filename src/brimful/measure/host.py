@@ -99,9 +99,8 @@ class Cgroup:
 
     def __init__(self, root: Path = Path("/")):
         self._mount = root / "sys/fs/cgroup"
-        self._paths: dict[
-            str, str
-        ] = {}  # controller ("" for version 2) to this process's path in its hierarchy
+        # controller ("" for version 2) to this process's path in its hierarchy
+        self._paths: dict[str, str] = {}
         for line in _text(root / "proc/self/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             self._paths |= dict.fromkeys(controllers.split(","), path)
@@ -170,7 +169,9 @@ def _limits(level: Path, *names: str) -> list[int]:
 
 
 def _entry(path: Path, key: str) -> str:
-    """What stands behind `key` at the beginning of a line of the file, "" where no line begins so."""
+    """What stands behind `key` at the beginning of a line of the file, "" where no line begins
+    so.
+    """
     lines = _text(path).splitlines()
     return next((line.removeprefix(key).strip() for line in lines if line.startswith(key)), "")
 

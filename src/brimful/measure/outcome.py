@@ -42,7 +42,9 @@ class Cause(NamedTuple):
 def of_trial(
     ending: Ending, reported: Reported, stderr_tail: str, probe_error: str | None = None
 ) -> Cause:
-    """`probe_error`: the last line of why the probe could not be loaded into one of the processes."""
+    """`probe_error`: the last line of why the probe could not be loaded into one of the
+    processes.
+    """
     if ending.stop is Stop.INTERRUPT:
         return Cause(Outcome.INTERRUPTED)
     if ending.stop is Stop.HOST_LIMIT:
@@ -81,9 +83,8 @@ def of_run(
         caught = (
             f for f in reported.failures if f.failure.caught and f.failure.kind in _MEMORY_KINDS
         )
-        fatal = next(
-            (f for f in caught if f.failure.step >= reported.steps), None
-        )  # the script gave up over it
+        # the script gave up over it
+        fatal = next((f for f in caught if f.failure.step >= reported.steps), None)
     if fatal is not None:
         return Cause(_kind(fatal.failure, reported.reports), fatal)
     return _from_outside(ending, stderr_tail) or Cause(

@@ -246,7 +246,9 @@ def _points(rows: list[dict[str, Any]], color: str, filled: bool, size: int = 46
 
 
 def _label(row: dict[str, Any], color: str, dx: int, dy: int, align: str) -> list[Any]:
-    """A label with a halo of the paper's colour, so that lines behind it do not strike it through."""
+    """A label with a halo of the paper's colour, so that lines behind it do not strike it
+    through.
+    """
     base = _layer([row])
     style: dict[str, Any] = {
         "dx": dx,

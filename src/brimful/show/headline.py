@@ -45,13 +45,8 @@ _FAILURES = (
     Outcome.KILLED,
     Outcome.TIMED_OUT,
 )
-_WITHIN = (
-    None,
-    "budget",
-    "dataset",
-    "max_batch_size",
-    "loader",
-)  # limits of what fits; any other is an error of the script
+# limits of what fits; any other is an error of the script
+_WITHIN = None, "budget", "dataset", "max_batch_size", "loader"
 _RANKS = {
     Objective.FASTEST: "trains fastest within memory",
     Objective.LARGEST: "is the largest that fits",
@@ -86,7 +81,9 @@ def headline(record: Record) -> Headline:
 
 
 def planned_batch_size(record: Record) -> int | None:
-    """The batch size of the plan, or of the prediction; the value of another setting that it names."""
+    """The batch size of the plan, or of the prediction; the value of another setting that it
+    names.
+    """
     if record.plan is not None:
         value = next((s.effective for s in record.plan.settings if s.name == "batch_size"), None)
         return value if isinstance(value, int) else None
@@ -357,7 +354,8 @@ def _speed_part(plan: Plan) -> str:
     now, before = plan.samples_per_s, plan.baseline_samples_per_s
     if now is None:
         return ""
-    text = f"{'' if now.source is Source.MEASURED else f'{now.source.value} '}{speed_text(now.value)} samples/s"
+    source = "" if now.source is Source.MEASURED else f"{now.source.value} "
+    text = f"{source}{speed_text(now.value)} samples/s"
     if before is None or not before.value:
         return text
     if now == before:

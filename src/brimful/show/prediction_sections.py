@@ -1,4 +1,6 @@
-"""Sections of a prediction: speed, peaks by phase and card, where the memory goes, what would help."""
+"""Sections of a prediction: speed, peaks by phase and card, where the memory goes, what would
+help.
+"""
 
 from __future__ import annotations
 
@@ -233,7 +235,9 @@ def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
 
 
 def _categories(breakdown: Breakdown) -> Table:
-    """The categories that hold something, the largest first, with their share of the device peak."""
+    """The categories that hold something, the largest first, with their share of the device
+    peak.
+    """
     whole = max(1, sum(breakdown.parts.values()))
     parts = sorted(
         ((size, name) for name, size in breakdown.parts.items() if size), key=lambda part: -part[0]
@@ -273,7 +277,9 @@ def _modules(breakdown: Breakdown) -> list[Section]:
 
 
 def _held(categories: dict[str, int], whole: int) -> str:
-    """The categories that make up most of what a module holds: "activations 81 %, parameters 12 %"."""
+    """The categories that make up most of what a module holds: "activations 81 %, parameters
+    12 %".
+    """
     largest = sorted(categories.items(), key=lambda part: -part[1])[:3]
     named = [(name, size / whole) for name, size in largest if size >= whole * _MODULE_LEAST]
     return ", ".join(f"{CATEGORIES.get(name, name)} {share_text(share)}" for name, share in named)

@@ -63,7 +63,9 @@ def _live_line(stream: TextIO, line: Callable[[], str]) -> Live:
 
 
 class Progress:
-    """Shows on `stream` how trials go. Use as a context manager; calls outside of one are harmless."""
+    """Shows on `stream` how trials go. Use as a context manager; calls outside of one are
+    harmless.
+    """
 
     def __init__(
         self, stream: TextIO, is_terminal: bool, clock: Callable[[], float] = time.monotonic

@@ -133,9 +133,8 @@ def trial_sections(record: Record) -> list[Section]:
         return []
     memory = record.opened.budget.memory if record.opened.budget else None
     if record.opened.device is not None and record.opened.device.kind == "imaginary":
-        memory = (
-            "reserved"  # what is not the allocator's, the context, is known once all trials are
-        )
+        # what is not the allocator's, the context, is known once all trials are
+        memory = "reserved"
     kinds = [seen[0] for result in record.trials if (seen := worst_memory(result, memory))]
     kind = kinds[0] if kinds else None
     notes: list[tuple[int, str]] = []

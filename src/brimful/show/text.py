@@ -77,10 +77,8 @@ _APPROXIMATIONS = {
     "flash_attn": "a stand-in answered its import: PyTorch's copy of its kernels ran",
     "flash_attn.bert_padding": "which tokens are padding depends on data, so all were kept",
     "xformers": "a stand-in answered its import: PyTorch's copy of its kernels ran",
-    "paged optimizer states": "NVIDIA's driver moves them between host and card, so they are not counted "
-    "on "
-    "the "
-    "card",
+    "paged optimizer states": "NVIDIA's driver moves them between host and card, so they are not "
+    "counted on the card",
     "Triton kernel": "its launch was passed over; what it writes to was allocated before and is "
     "counted",
 }
@@ -351,7 +349,9 @@ def cards_text(prediction: Prediction) -> str:
 
 
 def footnotes(noun: str, notes: Sequence[tuple[int, str]]) -> tuple[str, ...]:
-    """Notes of numbered rows below their table, equal ones together: "Trials 2, 3: out of memory"."""
+    """Notes of numbered rows below their table, equal ones together: "Trials 2, 3: out of
+    memory".
+    """
     numbers: dict[str, list[str]] = {}
     for number, text in notes:
         if text:

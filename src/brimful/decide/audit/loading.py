@@ -43,15 +43,14 @@ def repeated_batches(seen: Seen) -> Texts:
     if workers > 1:
         explanation = (
             f"The {workers} loader workers draw the same random numbers: each process has a copy "
-            "of one random "
-            "state (NumPy's or Python's), so the same samples are made several times."
+            "of one random state (NumPy's or Python's), so the same samples are made several "
+            "times."
         )
     return (
         problem,
         explanation,
         "Draw random numbers from torch (its workers are seeded apart), or seed the others in "
-        "worker_init_fn with "
-        "torch.initial_seed().",
+        "worker_init_fn with torch.initial_seed().",
     )
 
 

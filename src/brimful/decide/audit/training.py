@@ -8,10 +8,8 @@ from brimful.units import counted, format_bytes, format_share
 
 IDLE_SHARE = 0.50  # of the budget
 RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
-BF16_FROM, FP16_FROM = (
-    [8, 0],
-    [7, 0],
-)  # compute capabilities whose tensor cores have bf16 and TF32, and fp16 alone
+# compute capabilities whose tensor cores have bf16 and TF32, and fp16 alone
+BF16_FROM, FP16_FROM = [8, 0], [7, 0]
 
 
 def learning_rate(seen: Seen) -> Texts:
@@ -60,8 +58,7 @@ def ignored_learning_rate(seen: Seen) -> Texts:
         f"You asked for a learning rate of {seen.learning_rate:g}, and {relative.name} ignores "
         "it: it takes relative steps.",
         "Its steps follow from their number (at most 0.01, falling with 1/√step) and the size of "
-        "the parameters; "
-        "every learning rate that you ask for trains alike.",
+        "the parameters; every learning rate that you ask for trains alike.",
         "Make it with relative_step=False for the learning rate to be in force, or leave the "
         "flag out.",
     )

@@ -15,12 +15,10 @@ from brimful.decide.tune.objective import fits_budget
 from brimful.values import Budget, MemoryEstimate, Outcome, TrialResult
 
 _NEAR_MISS, _UNKNOWN = 3 / 4, 1 / 2  # assumed, as argued above
-_WORTH_IT = (
-    9 / 10
-)  # assumed: a size that ran and is larger than this share of the failed one is likely to fail as well
-_LEAST_SHARE = (
-    1 / 4
-)  # assumed: a size that ran, or a divisor, below this share of the failed one is too far down
+# assumed: a size that ran and is larger than this share of the failed one is likely to fail as well
+_WORTH_IT = 9 / 10
+# assumed: a size that ran, or a divisor, below this share of the failed one is too far down
+_LEAST_SHARE = 1 / 4
 # of samples: tensor cores take sizes of which 8 is a factor (NVIDIA, Deep Learning Performance
 # guide)
 _MULTIPLE = 8

@@ -40,17 +40,15 @@ class SpeedProblem:
 
     largest_batch_size: int  # that fits by what the memory trials show, and obeys all other limits
     fits: Callable[[TrialResult], bool]  # whether a sample ran to its end within the budget
-    settings: Mapping[str, Setting] = field(
-        default_factory=dict
-    )  # besides the batch size, with values that are in force
+    # besides the batch size, with values that are in force
+    settings: Mapping[str, Setting] = field(default_factory=dict)
     requested: int | None = None  # the user's own batch size
     environments: tuple[Mapping[str, str], ...] = ()  # to try against none
     worker_counts: tuple[int, ...] = ()  # to try for an open {num_workers}
     objective: Objective = Objective.FASTEST
     max_trials: int = MAX_TRIALS
-    limited_by: str | None = (
-        None  # what set the largest size: "dataset", "max_batch_size" or "budget"
-    )
+    # what set the largest size: "dataset", "max_batch_size" or "budget"
+    limited_by: str | None = None
 
     def __post_init__(self) -> None:
         if self.largest_batch_size < 1:
@@ -63,9 +61,8 @@ class SpeedProblem:
         """About how many trials the search takes, for the display."""
         if self.objective is not Objective.FASTEST:
             return 1
-        sizes = (
-            math.ceil(math.log(self.largest_batch_size + 1, FACTOR)) + 2
-        )  # of the first round, and between them
+        # of the first round, and between them
+        sizes = math.ceil(math.log(self.largest_batch_size + 1, FACTOR)) + 2
         pairs = len(self.environments) + len(self.worker_counts)
         return min(self.max_trials, min(6, sizes) + pairs + (3 if self.requested else 1))
 
@@ -81,12 +78,10 @@ class SearchResult:
     why: dict[str, str]  # by setting
     speed: SpeedEstimate  # of the chosen context
     chosen_runs: tuple[TrialResult, ...]  # what was chosen
-    own_runs: tuple[
-        TrialResult, ...
-    ]  # the user's own settings; () where they were not given or did not fit
-    gain: (
-        Gain | None
-    )  # of the choice over the user's own settings; None where it is these, or nothing is known
+    # the user's own settings; () where they were not given or did not fit
+    own_runs: tuple[TrialResult, ...]
+    # of the choice over the user's own settings; None where it is these, or nothing is known
+    gain: Gain | None
     failure: TrialResult | None = None
 
 
