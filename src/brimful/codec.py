@@ -229,9 +229,9 @@ def _strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: _strict(one) for key, one in value.items()}
+        return {key: _strict(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_strict(one) for one in value]
+        return [_strict(part) for part in value]
     return value
 
 

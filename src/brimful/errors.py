@@ -218,8 +218,8 @@ def nearest(name: str, known: Iterable[str], count: int = 4) -> tuple[str, ...]:
     """The names in `known` most like `name`, best first, case ignored; those that contain it come
     first.
     """
-    spelled = {one.lower().replace(" ", "").replace("_", "-"): one for one in known}
+    spelled = {word.lower().replace(" ", "").replace("_", "-"): word for word in known}
     asked = name.lower().replace(" ", "").replace("_", "-")
-    within = sorted(one for one in spelled if asked and (asked in one or one in asked))
+    within = sorted(word for word in spelled if asked and (asked in word or word in asked))
     close = difflib.get_close_matches(asked, list(spelled), n=count, cutoff=0.5)
-    return tuple(spelled[one] for one in dict.fromkeys([*within, *close]))[:count]
+    return tuple(spelled[word] for word in dict.fromkeys([*within, *close]))[:count]

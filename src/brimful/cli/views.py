@@ -181,8 +181,11 @@ def show_doctor(json: bool, calibrate: bool = False) -> int:
         measured, path = doctor.calibrate()
         text, shown = codec.answer(measured, file=path), calibration_sections(measured, str(path))
     else:
-        machine, found = doctor.doctor()
-        text, shown = codec.answer(machine=machine, findings=found), doctor_sections(machine, found)
+        machine, findings = doctor.doctor()
+        text, shown = (
+            codec.answer(machine=machine, findings=findings),
+            doctor_sections(machine, findings),
+        )
     if json:
         print(text)
     else:

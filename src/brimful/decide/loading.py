@@ -85,7 +85,7 @@ def smallest(hosts: Iterable[Host | None]) -> Host:
     """What holds on every machine of several: the least of each. One at least is no None."""
     first, *others = [host for host in hosts if host is not None]
     for other in others:
-        shm = [one for one in (first.shm_free_bytes, other.shm_free_bytes) if one is not None]
+        shm = [free for free in (first.shm_free_bytes, other.shm_free_bytes) if free is not None]
         first = Host(
             min(first.free_bytes, other.free_bytes),
             min(first.cores, other.cores),
@@ -152,16 +152,16 @@ def plan_loader(
     host: Host, need: Need, asked: Asked = Asked(), policy: str = "measured"
 ) -> LoaderPlan:
     """How a loader is set up. What was given stays as it is, and the rest follows from it."""
-    found = _on_the_ladder(host) if policy == "ladder" else _measured(host, need, asked)
+    chosen = _on_the_ladder(host) if policy == "ladder" else _measured(host, need, asked)
     in_force = (
-        found.workers if asked.workers is None else asked.workers,
-        found.prefetch if asked.prefetch is None else asked.prefetch,
-        found.pin_memory if asked.pin_memory is None else asked.pin_memory and host.cards > 0,
+        chosen.workers if asked.workers is None else asked.workers,
+        chosen.prefetch if asked.prefetch is None else asked.prefetch,
+        chosen.pin_memory if asked.pin_memory is None else asked.pin_memory and host.cards > 0,
     )
     plan = LoaderPlan(
-        *in_force, found.why, need.host_bytes(*in_force), need.shm_bytes(*in_force[:2])
+        *in_force, chosen.why, need.host_bytes(*in_force), need.shm_bytes(*in_force[:2])
     )
-    warnings = tuple(_warnings(host, need, plan, found, asked, policy))
+    warnings = tuple(_warnings(host, need, plan, chosen, asked, policy))
     return replace(
         plan, rows=tuple(_rows(host, plan, asked, policy, bool(warnings))), warnings=warnings
     )
@@ -193,7 +193,14 @@ def _measured(host: Host, need: Need, asked: Asked) -> LoaderPlan:
             most, why = most_workers(host, need, prefetch, pinned, bounded=asked.workers is None)
             if most or asked.workers == 0:
                 return LoaderPlan(most, prefetch, pinned, why)
-    pinned = next((one for one in pins if need.host_bytes(0, 1, one) <= host.room_bytes), pins[-1])
+    pinned = next(
+        (
+            pinned_copies
+            for pinned_copies in pins
+            if need.host_bytes(0, 1, pinned_copies) <= host.room_bytes
+        ),
+        pins[-1],
+    )
     most, why = most_workers(host, need, prefetches[0], pinned, bounded=asked.workers is None)
     return LoaderPlan(most, prefetches[0], pinned, why)
 

@@ -64,8 +64,8 @@ def oom_kills() -> int:
     """How many processes the kernel has killed for memory so far: in this cgroup, or in all where
     it does not count those.
     """
-    own = Cgroup().oom_kills()
-    return own if own is not None else int(_entry(Path("/proc/vmstat"), "oom_kill ") or 0)
+    killed = Cgroup().oom_kills()
+    return killed if killed is not None else int(_entry(Path("/proc/vmstat"), "oom_kill ") or 0)
 
 
 def machine() -> Machine:
@@ -110,9 +110,11 @@ class Cgroup:
         own cgroup.
         """
         base = self._mount / controller if controller in self._paths else self._mount
-        own = base / self._paths.get(controller, self._paths.get("", "/")).lstrip("/")
+        innermost = base / self._paths.get(controller, self._paths.get("", "/")).lstrip("/")
         return [
-            level for level in (own, *own.parents) if level == base or base in level.parents
+            level
+            for level in (innermost, *innermost.parents)
+            if level == base or base in level.parents
         ] or [base]
 
     def memory_limit_bytes(self) -> int | None:

@@ -155,11 +155,11 @@ def _gravest(failures: Sequence[RankFailure]) -> RankFailure | None:
     """
     uncaught = [f for f in failures if not f.failure.caught]
 
-    def order(one: RankFailure) -> tuple[bool, bool, bool]:
+    def order(failed: RankFailure) -> tuple[bool, bool, bool]:
         return (
-            not is_for_memory(one.failure),
-            follows(one.failure),
-            one.failure.kind not in _MEMORY_KINDS,
+            not is_for_memory(failed.failure),
+            follows(failed.failure),
+            failed.failure.kind not in _MEMORY_KINDS,
         )
 
     return min(uncaught, key=order, default=None)

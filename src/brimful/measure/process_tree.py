@@ -220,8 +220,8 @@ def _busy_s() -> float:
     counted = [times[core] for core in _cores() if core < len(times)]
     # Waiting for a disk is not being busy; guests' time is in the user's already.
     idle = sum(
-        getattr(one, name, 0.0)
-        for one in counted
+        getattr(process, name, 0.0)
+        for process in counted
         for name in ("idle", "iowait", "guest", "guest_nice")
     )
     return sum(map(sum, counted)) - idle

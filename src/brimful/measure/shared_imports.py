@@ -121,12 +121,12 @@ class SharedImports:
         common = {
             name: value for name, value in environment.items() if name != wire.TRIAL_CONFIG_VARIABLE
         }
-        own = _without_what_varies(config, str(self._folder))
-        wanted = (tuple(argv[:head]), common, replace(own, card=None), os.getcwd())
+        shared = _without_what_varies(config, str(self._folder))
+        wanted = (tuple(argv[:head]), common, replace(shared, card=None), os.getcwd())
         try:
             if self._for != wanted:
                 self.close()
-                self._start(argv, common, own, min(_IMPORTS_S, limit_s))
+                self._start(argv, common, shared, min(_IMPORTS_S, limit_s))
                 self._for, self._replaces = wanted, len(argv) - head
             return self._forked(config, argv[head:])
         except OSError:  # none is there any more, or none could be started

@@ -23,8 +23,8 @@ def digests(words: Sequence[str], results: Iterable[TrialResult]) -> dict[str, s
     named = {word.partition("=")[2] or word for word in words}
     named = {name for name in named if Path(name).suffix in _SUFFIXES and _is_small(name)}
     loaded = {path for result in results for report in result.reports for path in report.sources}
-    found = {_from_here(path): _digest(path) for path in named | loaded}
-    return {path: digest for path, digest in sorted(found.items()) if digest is not None}
+    by_path = {_from_here(path): _digest(path) for path in named | loaded}
+    return {path: digest for path, digest in sorted(by_path.items()) if digest is not None}
 
 
 @dataclass(frozen=True)
@@ -73,4 +73,4 @@ def _digest(path: str) -> str | None:
     kept = [content]
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
         kept += [ast.dump(ast.parse(content)).encode()] if path.endswith(".py") else []
-    return " ".join(hashlib.blake2b(one, digest_size=16).hexdigest() for one in kept)
+    return " ".join(hashlib.blake2b(part, digest_size=16).hexdigest() for part in kept)

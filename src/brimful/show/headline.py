@@ -73,8 +73,8 @@ def headline(record: Record) -> Headline:
     if record.prediction is not None:
         if record.prediction.grid:
             return of_grid(record.prediction)
-        one = of_prediction(record.prediction)
-        return replace(one, sentence=which_sentence(record.prediction) + one.sentence)
+        answer = of_prediction(record.prediction)
+        return replace(answer, sentence=which_sentence(record.prediction) + answer.sentence)
     if record.audit is not None:
         return of_audit(record.audit)
     return _without_result(record)
@@ -173,7 +173,9 @@ def of_prediction(prediction: Prediction) -> Headline:
             sentence += ", and it runs only if the lower end of this interval is right"
     if other:
         return Headline("note" if fits else "bad", sentence + ".")
-    leak = next((one.problem for one in prediction.warnings if one.code == "memory-grows"), None)
+    leak = next(
+        (warning.problem for warning in prediction.warnings if warning.code == "memory-grows"), None
+    )
     if fits and leak is not None:
         return Headline(
             "bad", f"Memory grows: {leak}. In its first steps {sentence[:1].lower()}{sentence[1:]}."
@@ -221,7 +223,7 @@ def _not_in_force(prediction: Prediction) -> str:
         return f"The script ignores the batch size{trains}"
     if asked is None or given is None:
         return ""
-    exceeds = any(one.code == "batch-exceeds-dataset" for one in prediction.warnings)
+    exceeds = any(warning.code == "batch-exceeds-dataset" for warning in prediction.warnings)
     why = (
         f"the data set has {given:,} samples"
         if exceeds
@@ -283,7 +285,7 @@ def of_audit(audit: Audit) -> Headline:
     )
     if not audit.findings:
         return Headline("good", f"No issues found: the command does what was requested, {does}.")
-    found = counted(len(audit.findings), "finding")
+    findings = counted(len(audit.findings), "finding")
     requested, accumulation = (
         audit.requested.get("batch_size"),
         audit.requested.get("accumulation", 1),
@@ -294,9 +296,10 @@ def of_audit(audit: Audit) -> Headline:
         else requested
     )
     if whole is None or per_step is None or whole == per_step:
-        return Headline("note", f"{found}: {audit.findings[0].problem}")
+        return Headline("note", f"{findings}: {audit.findings[0].problem}")
     return Headline(
-        "note", f"{found}: the command trains on {does}, and {setting_text(whole)} were requested."
+        "note",
+        f"{findings}: the command trains on {does}, and {setting_text(whole)} were requested.",
     )
 
 
@@ -328,9 +331,9 @@ def _without_result(record: Record) -> Headline:
 
 def _reached(record: Record) -> str:
     sizes = [
-        one.trial.settings.get("batch_size")
-        for one in record.trials
-        if one.outcome is Outcome.COMPLETED
+        trial.trial.settings.get("batch_size")
+        for trial in record.trials
+        if trial.outcome is Outcome.COMPLETED
     ]
     ran = [size for size in sizes if isinstance(size, int)]
     return f"The largest batch size that ran is {max(ran):,}." if ran else "No trial completed."
@@ -362,17 +365,17 @@ def _speed_part(plan: Plan) -> str:
         return text
     if plan.gain is not None:
         return f"{text}, {plan.gain.value:.2f} × your own settings ({plan.gain.note})"
-    own = f"the {speed_text(before.value)} of your own settings"
+    baseline = f"the {speed_text(before.value)} of your own settings"
     if _overlap(now, before):
-        return f"{text}, not clearly different from {own} (their intervals overlap)"
-    return f"{text}, {now.value / before.value:.2f} × {own}"
+        return f"{text}, not clearly different from {baseline} (their intervals overlap)"
+    return f"{text}, {now.value / before.value:.2f} × {baseline}"
 
 
-def _overlap(one: Estimate, other: Estimate) -> bool:
+def _overlap(first: Estimate, other: Estimate) -> bool:
     """Whether two intervals share a value; not so where one has none."""
-    if one.low is None or one.high is None or other.low is None or other.high is None:
+    if first.low is None or first.high is None or other.low is None or other.high is None:
         return False
-    return one.low <= other.high and other.low <= one.high
+    return first.low <= other.high and other.low <= first.high
 
 
 def _peak_part(plan: Plan, record: Record | None) -> str:

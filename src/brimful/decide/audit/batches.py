@@ -88,9 +88,9 @@ def batch_exceeds_dataset(seen: Seen) -> Texts:
 def evaluation_batch_exceeds_dataset(seen: Seen) -> Texts:
     """The batch size of an evaluation is larger than its data set."""
     over = [
-        one
-        for one in seen.evaluations
-        if one.batch_size and one.dataset_length and one.batch_size > one.dataset_length
+        loader
+        for loader in seen.evaluations
+        if loader.batch_size and loader.dataset_length and loader.batch_size > loader.dataset_length
     ]
     if not over:
         return None

@@ -102,7 +102,9 @@ def _by_knowledge(failed: int, known: Known) -> tuple[int, str]:
     near = [size for size in known.ran if failed * _LEAST_SHARE <= size <= failed * _WORTH_IT]
     if near:
         size = max(near)
-        next_below = size == max(one for one in known.ran if one < failed)
+        next_below = size == max(
+            size_that_ran for size_that_ran in known.ran if size_that_ran < failed
+        )
         which = (
             "the next smaller size that"
             if next_below

@@ -120,24 +120,22 @@ def top_sentence(top: Top | None, size: int, limited_by: str | None, trials: int
     return sentences.get(top) if top is not None else None
 
 
-def gain_text(found: Gain) -> str:
+def gain_text(gain: Gain) -> str:
     """ "+12% samples/s [+4%, +21%], 2 turns side by side"."""
-    return (
-        f"{found.middle:+.0%} samples/s [{found.low:+.0%}, {found.high:+.0%}], {turns_text(found)}"
-    )
+    return f"{gain.middle:+.0%} samples/s [{gain.low:+.0%}, {gain.high:+.0%}], {turns_text(gain)}"
 
 
-def unclear_text(way: Way, found: Gain) -> str:
+def unclear_text(way: Way, gain: Gain) -> str:
     """Why a way to train that looked faster than the user's own is not named."""
     was = "was not clearly faster beside it"
-    if found.low > 0 and found.loaded and found.turns == 1:
+    if gain.low > 0 and gain.loaded and gain.turns == 1:
         was = "was faster beside it, in one turn while others used the machine"
-    return f"{way_text(way)} {was}: {gain_text(found)}"
+    return f"{way_text(way)} {was}: {gain_text(gain)}"
 
 
-def turns_text(found: Gain) -> str:
+def turns_text(gain: Gain) -> str:
     """ "2 turns side by side"."""
-    return f"{counted(found.turns, 'turn')} side by side"
+    return f"{counted(gain.turns, 'turn')} side by side"
 
 
 def way_text(way: Way) -> str:
