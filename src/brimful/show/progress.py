@@ -111,7 +111,7 @@ class Progress:
             self._write(self.line())
 
     def trial_progress(self, progress: wire.Progress | None) -> None:
-        """The trial is alive; `seen` is the newest report of its process, or None."""
+        """The trial is alive; `progress` is the newest report of its process, or None."""
         self._newest = progress or self._newest
         late = self._trial is not None and self._clock() - self._started >= NO_STEP_S
         if late and not self._said_no_step and (self._newest is None or not self._newest.steps):
