@@ -22,7 +22,9 @@ SMALL = 2  # elements of a collection: enough to be plural
 
 
 def values_of(cls: type) -> st.SearchStrategy:
-    """Instances of a dataclass of `values` or `wire`, built from its hints, with short collections."""
+    """Instances of a dataclass of `values` or `wire`, built from its hints, with short
+    collections.
+    """
     assert is_dataclass(cls)
     hints = typing.get_type_hints(cls)
     return st.deferred(

@@ -21,9 +21,8 @@ from brimful_inside import wire
 
 # of the entries of a record; raised when an older brimful could not read what a newer one writes
 SCHEMA = 2
-ANSWER_SCHEMA = (
-    2  # of what the verbs print with --json; raised when a key goes or changes its meaning
-)
+# of what the verbs print with --json; raised when a key goes or changes its meaning
+ANSWER_SCHEMA = 2
 T = TypeVar("T")
 
 Entry = (
@@ -230,9 +229,9 @@ def _strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
-        return {key: _strict(one) for key, one in value.items()}
+        return {key: _strict(part) for key, part in value.items()}
     if isinstance(value, list):
-        return [_strict(one) for one in value]
+        return [_strict(part) for part in value]
     return value
 
 

@@ -113,11 +113,8 @@ _FREE_NAMES = re.compile(
     r"_?(dir|directory|folder|root|prefix|file|name|id|tag|group|project|notes)"
     r"|(out|output|save|log|results?)_?(path|to)|(ckpt|checkpoint)_?(dir|directory|folder|prefix)"
 )
-_NUMBERS_ONLY = (
-    "-b",
-    "--batch",
-    "batch",
-)  # these are also options of Python, switches, and names of other things
+# these are also options of Python, switches, and names of other things
+_NUMBERS_ONLY = "-b", "--batch", "batch"
 
 
 def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> Command:
@@ -133,13 +130,12 @@ def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> C
             problem="no command was given",
             explanation="brimful runs your own training command for a few steps",
             suggestion="put it behind two dashes: brimful predict --gpu a100-40gb -- python "
-            "train.py "
-            "--batch-size {batch_size}",
+            "train.py --batch-size {batch_size}",
         )
     parts = list(argv)
     _refuse_overridden(parts)
     given: dict[str, Setting] = {}
-    found: dict[str, str] = {}
+    flags: dict[str, str] = {}
     opened = set(placeholders(Command(tuple(parts))))
     for name in _FLAGS:
         left = name in opened or (name == "batch_size" and not opens_batch_size)
@@ -151,8 +147,8 @@ def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> C
         if name == "batch_size":
             parts[index] = prefix + "{batch_size}"
         if name in ("batch_size", "accumulation"):
-            found[name] = flag
-    return Command(tuple(parts), found_flags=found, given=given)
+            flags[name] = flag
+    return Command(tuple(parts), found_flags=flags, given=given)
 
 
 def opened(command: Command, name: str, whole: bool = True) -> Command:
@@ -180,23 +176,21 @@ def _refuse_overridden(parts: list[str]) -> None:
                 raise UsageError(
                     problem=f"{flag} {{{name}}} is followed by {flag} {texts[-1]}",
                     explanation="a script takes the last of the two (argparse does), so that no "
-                    "setting "
-                    "would reach it",
+                    "setting would reach it",
                     suggestion=f"keep one: {flag} {{{name}}} for brimful to set it, {flag} "
-                    f"{texts[-1]} "
-                    "to keep that",
+                    f"{texts[-1]} to keep that",
                 )
 
 
 def _values_behind(parts: list[str], flag: str) -> list[tuple[int, str]]:
     """(where the flag stands, its value), for each time that it is given."""
-    found = []
+    values = []
     for i, word in enumerate(parts):
         if word == flag and i + 1 < len(parts):
-            found.append((i, parts[i + 1]))
+            values.append((i, parts[i + 1]))
         elif word.startswith(flag + "="):
-            found.append((i, word[len(flag) + 1 :]))
-    return found
+            values.append((i, word[len(flag) + 1 :]))
+    return values
 
 
 def _last_of_each(words: list[str]) -> list[str]:
@@ -311,7 +305,7 @@ def free_values(command: Command) -> dict[str, str]:
 
 def _free(words: Sequence[str]) -> list[tuple[str, str, range]]:
     """(flag, value, which words these are) of each."""
-    found = []
+    free = []
     for i, word in enumerate(words):
         flag, equals, value = word.partition("=")
         if (
@@ -322,8 +316,8 @@ def _free(words: Sequence[str]) -> list[tuple[str, str, range]]:
             continue
         following = words[i + 1] if i + 1 < len(words) else "-"
         alone = equals or following.startswith("-")
-        found.append((flag, value if alone else following, range(i, i + (1 if alone else 2))))
-    return found
+        free.append((flag, value if alone else following, range(i, i + (1 if alone else 2))))
+    return free
 
 
 def _is_free(flag: str) -> bool:
@@ -337,12 +331,17 @@ def without(command: Command, names: Sequence[str]) -> Command | None:
     so that the script takes its own defaults. None where one stands in no flag's or key's place."""
     argv: list[str] = []
     for word in command.argv:
-        found = [name for name in _PLACEHOLDER.findall(word) if name in names]
-        if not found:
+        placeholders = [name for name in _PLACEHOLDER.findall(word) if name in names]
+        if not placeholders:
             argv.append(word)
-        elif word == f"{{{found[0]}}}" and argv and argv[-1].startswith("-") and argv[-1] != "-c":
+        elif (
+            word == f"{{{placeholders[0]}}}"
+            and argv
+            and argv[-1].startswith("-")
+            and argv[-1] != "-c"
+        ):
             argv.pop()
-        elif not re.fullmatch(r"[\w@/.+-]+=\{" + found[0] + r"\}", word):
+        elif not re.fullmatch(r"[\w@/.+-]+=\{" + placeholders[0] + r"\}", word):
             return None
     return replace(command, argv=tuple(argv))
 

@@ -67,6 +67,7 @@ class NoSuchRecord(UsageError):
 class DoesNotFit(BrimfulError):
     """What was asked for does not fit into the memory allowed."""
 
+    brimful_meaning = "does-not-fit"  # `brimful_inside.wire.Failure.meaning`
     exit_code = 3
 
 
@@ -131,9 +132,8 @@ class ProbeNotLoaded(CommandFailed):
     defaults = (
         "brimful could not load its probe: no training process reported in",
         "brimful enters a Python process by a folder in front of PYTHONPATH. It cannot enter one "
-        "started with "
-        "`python -I`, `-E` or `-S`, by `env -i`, or from a shell script that overwrites "
-        "PYTHONPATH.",
+        "started with `python -I`, `-E` or `-S`, by `env -i`, or from a shell script that "
+        "overwrites PYTHONPATH.",
         "Start Python without these options; in a shell script, write PYTHONPATH=mine:$PYTHONPATH.",
     )
 
@@ -218,8 +218,8 @@ def nearest(name: str, known: Iterable[str], count: int = 4) -> tuple[str, ...]:
     """The names in `known` most like `name`, best first, case ignored; those that contain it come
     first.
     """
-    spelled = {one.lower().replace(" ", "").replace("_", "-"): one for one in known}
+    spelled = {word.lower().replace(" ", "").replace("_", "-"): word for word in known}
     asked = name.lower().replace(" ", "").replace("_", "-")
-    within = sorted(one for one in spelled if asked and (asked in one or one in asked))
+    within = sorted(word for word in spelled if asked and (asked in word or word in asked))
     close = difflib.get_close_matches(asked, list(spelled), n=count, cutoff=0.5)
-    return tuple(spelled[one] for one in dict.fromkeys([*within, *close]))[:count]
+    return tuple(spelled[word] for word in dict.fromkeys([*within, *close]))[:count]

@@ -1,4 +1,6 @@
-"""The table of outcomes: for each the words that people read, the exit code of a run that ends so, and what follows from it."""
+"""The table of outcomes: for each the words that people read, the exit code of a run that ends so,
+and what follows from it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ class _Row(NamedTuple):
     text: str
     exit_code: int = 5
     out_of_memory: bool = False  # a smaller size needs less
-    script_failed: bool = False  # a smaller size may do where this one did not: a search tries smaller ones; a run ends
+    # a smaller size may do where this one did not: a search tries smaller ones; a run ends
+    script_failed: bool = False
 
 
 OUTCOMES = {

@@ -32,16 +32,8 @@ from brimful.errors import (
 
 FILE_NAME = "record.jsonl"
 _DEFAULT_HOME = ".brimful"
-_DULL_NAMES = {
-    "train",
-    "main",
-    "run",
-    "finetune",
-    "__main__",
-    "src",
-    "scripts",
-    ".",
-}  # the folder above says more
+# the folder above says more
+_DULL_NAMES = {"train", "main", "run", "finetune", "__main__", "src", "scripts", "."}
 
 
 class RecordWriter:
@@ -224,18 +216,22 @@ def _find(path_or_id: Path | str, home: Path | str | None) -> Path:
     if name == "latest" and records:
         return records[-1]
     fitting = [
-        one for one in records if name and (one.name.startswith(name) or one.name.endswith(name))
+        folder
+        for folder in records
+        if name and (folder.name.startswith(name) or folder.name.endswith(name))
     ]
     if len(fitting) == 1:
         return fitting[0]
     place = record_home(home)
     if fitting:
-        shown = ", ".join(one.name for one in fitting[-5:])
+        shown = ", ".join(folder.name for folder in fitting[-5:])
         raise NoSuchRecord(
             f"{name!r} fits {len(fitting)} records: {shown}.",
             suggestion="Give more of the id, or `latest`.",
         )
-    near = nearest(name, [one.name for one in records]) or tuple(one.name for one in records[-3:])
+    near = nearest(name, [folder.name for folder in records]) or tuple(
+        folder.name for folder in records[-3:]
+    )
     have = f"{place} holds {', '.join(near)}." if near else f"{place} holds no records."
     raise NoSuchRecord(
         f"There is no record {name!r}.",

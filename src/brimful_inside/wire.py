@@ -17,6 +17,11 @@ TRIAL_CONFIG_VARIABLE = "BRIMFUL_TRIAL_CONFIG"
 # the descriptor of a socket: this process is forked for each trial
 SHARED_IMPORTS_VARIABLE = "BRIMFUL_SHARED_IMPORTS"
 EVAL_BATCHES = 2
+# What an exception can say of itself (`Failure.meaning`).
+DOES_NOT_FIT = "does-not-fit"  # memory is missing, and no smaller batch helps
+SMALLER_FITS = "smaller-fits"  # memory was missing, and a smaller batch may do
+ANOTHER_RANK = "another-rank"  # it only tells that another rank failed
+DOES_NOT_FIT_ELSEWHERE = "does-not-fit-elsewhere"  # the same, and for memory as `DOES_NOT_FIT`
 # how the error begins that names the call and its place in the script
 CANNOT_RUN = "the imaginary GPU cannot run"
 # in a trial's folder, by process: its scans of the data sets, for later trials
@@ -177,6 +182,10 @@ class Failure:
     # "script", "worker" (of a loader), "refused" (no trial can try the command), "card" (an
     # imaginary one), "sandbox", or "brimful" (a defect of ours)
     raised_by: str = "script"
+    # The attribute `brimful_meaning` of the exception, by which a library says what its error means
+    # without being known by name: `DOES_NOT_FIT`, `SMALLER_FITS`, `ANOTHER_RANK`, or
+    # `DOES_NOT_FIT_ELSEWHERE`; "" of all other exceptions.
+    meaning: str = ""
 
 
 @dataclass(frozen=True)

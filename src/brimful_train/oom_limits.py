@@ -27,6 +27,8 @@ _trainings = itertools.count()  # of this process; all ranks count alike, also a
 class SmallerFits(DoesNotFit):
     """A smaller micro-batch may fit, with which torchrun can start this training anew."""
 
+    brimful_meaning = "smaller-fits"  # `brimful_inside.wire.Failure.meaning`
+
 
 def limits_of(split: Split, evaluation: Split | None) -> dict[str, Any]:
     """For a checkpoint. A limit holds as long as the same size is asked for."""

@@ -158,7 +158,9 @@ def test_a_field_that_a_later_version_added_does_no_harm():
 
 
 def test_a_wire_with_damaged_lines_gives_what_can_be_read_of_a_run(tmp_path):
-    """As a disk leaves it that was full for a while: a part of a line, and the next one behind it."""
+    """As a disk leaves it that was full for a while: a part of a line, and the next one behind
+    it.
+    """
     whole = [wire.Progress("train", step, 1.0) for step in range(3)]
     lines = [wire.encode_event(event) for event in whole]
     path = tmp_path / "wire-1.jsonl"

@@ -31,24 +31,23 @@ class Common:
     ] = ()
     """Give a setting its value: --set lr=3e-4 for {lr}. May be repeated."""
     budget: Annotated[str | None, Parameter(group=TRIALS)] = None
-    """Memory that may be used: a share of what is free (90%) or bytes (20GiB). Default: 90%; all of
-    an imaginary card.
+    """The most memory to use: a share of what is free (90%), or bytes (20GiB). Default: 90%, or all
+    of an imaginary card.
     """
     max_batch_size: Annotated[str | None, Parameter(group=TRIALS)] = None
     """Never name or try a larger batch size."""
     time_limit: Annotated[str | None, Parameter(group=TRIALS)] = None
-    """The longest that one trial may take (10min without it); of tune, the longest that the whole
-    search may take: the best so far is the plan then."""
-    steps: Annotated[str | None, Parameter(group=TRIALS)] = None
-    """Measured optimizer steps of a trial; those of tune that look at memory alone take two at
-    most.
+    """The longest that one trial may take (default: 10min). For tune: the longest that the whole
+    search may take; its plan is then the best found so far.
     """
+    steps: Annotated[str | None, Parameter(group=TRIALS)] = None
+    """How many optimizer steps a trial measures. Memory trials of tune take at most two."""
     batch_size_from: Annotated[str, Parameter(group=TRIALS)] = "auto"
-    """Where the batch size is set: flag (of the command), script (the number in its text), loader
-    (where the DataLoader is
-    made), none, or auto: the first of these that there is."""
+    """Where brimful sets the batch size: flag (of the command), script (a number in its text),
+    loader (where the DataLoader is made) or none. auto takes the first that exists.
+    """
     home: Annotated[Path | None, Parameter(group=OUTPUT)] = None
-    """Where records are kept; else BRIMFUL_HOME, else .brimful here."""
+    """The folder of the records. Default: BRIMFUL_HOME, or .brimful here."""
     json: Annotated[
         bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)
     ] = False
@@ -78,17 +77,15 @@ class Card:
     """An imaginary card."""
 
     gpu: Annotated[str | None, Parameter(group=WHERE)] = None
-    """An imaginary card of the catalogue (brimful gpus), for instance a100-40gb; a100-40gb:3 are
-    three of them. predict takes
-    several, which it compares: l4,a100-80gb:1..4, or all."""
-    gpu_memory: Annotated[str | None, Parameter(group=WHERE)] = None
-    """An imaginary card of your own with this much memory, for instance 20GiB; 20GiB:3 are three of
-    them.
+    """A card of the catalogue (brimful gpus) to imagine: a100-40gb, or three of them: a100-40gb:3.
+    predict compares several: l4,a100-80gb:1..4, or all.
     """
+    gpu_memory: Annotated[str | None, Parameter(group=WHERE)] = None
+    """A card with this much memory to imagine: 20GiB, or three of them: 20GiB:3."""
     ranks: Annotated[int | None, Parameter(group=WHERE)] = None
-    """Of a training over so many ranks, start one alone, on imaginary cards: --ranks 64."""
+    """Start one rank alone, on an imaginary card, of a training over so many: --ranks 64."""
     as_rank: Annotated[int | None, Parameter(group=WHERE)] = None
-    """Which of --ranks to start; 0 without it."""
+    """Which of these ranks to start. Default: 0."""
 
     def chosen(self) -> dict[str, Any]:
         """The cards as the verbs take them."""
@@ -128,8 +125,8 @@ class Running:
     kills it.
     """
     batch_size_from: Annotated[str, Parameter(group=RUN)] = "auto"
-    """Where the batch size is set: flag, script (the number in its text), loader (where it is
-    made), none or auto.
+    """Where brimful sets the batch size: flag, script (a number in its text), loader (where it is
+    made) or none. auto takes the first that exists.
     """
     host_limit: Annotated[str | None, Parameter(group=RUN)] = None
     """End the command as out of host memory when its processes hold more: 20GiB. brimful checks
@@ -139,7 +136,7 @@ class Running:
     gpu: Annotated[str | None, Parameter(group=WHERE, show=False)] = None
     gpu_memory: Annotated[str | None, Parameter(group=WHERE, show=False)] = None
     home: Annotated[Path | None, Parameter(group=OUTPUT)] = None
-    """Where records are kept; else BRIMFUL_HOME, else .brimful here."""
+    """The folder of the records. Default: BRIMFUL_HOME, or .brimful here."""
     json: Annotated[
         bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)
     ] = False
@@ -151,9 +148,7 @@ class Running:
                 problem=f"brimful run --gpu {self.gpu or self.gpu_memory}",
                 explanation="an imaginary card computes nothing, so nothing can be trained on it",
                 suggestion="ask `brimful predict` or `brimful tune` for that card, and run the "
-                "plan "
-                "on "
-                "a real one",
+                "plan on a real one",
             )
 
     def chosen(self) -> dict[str, Any]:
@@ -195,7 +190,7 @@ def pair(text: str) -> tuple[str, Setting]:
 
 def axes(texts: Sequence[str]) -> dict[str, tuple[Setting, ...]]:
     """The sides of a table, each as name=value,value."""
-    found: dict[str, tuple[Setting, ...]] = {}
+    sides: dict[str, tuple[Setting, ...]] = {}
     for text in texts:
         written, equals, values = text.partition("=")
         name = setting_name(written)
@@ -212,26 +207,22 @@ def axes(texts: Sequence[str]) -> dict[str, tuple[Setting, ...]]:
                 "values stand between commas",
                 f"as in --grid {name}=1,2,4",
             )
-        if name in found:
+        if name in sides:
             raise UsageError(
                 f"--grid {name} was given twice",
                 "a setting is one side of the table",
                 "give its values together",
             )
-        found[name] = tuple(pair(f"{name}={part}")[1] for part in parts)
-        twice = next((part for part in found[name] if found[name].count(part) > 1), None)
+        sides[name] = tuple(pair(f"{name}={part}")[1] for part in parts)
+        twice = next((part for part in sides[name] if sides[name].count(part) > 1), None)
         if twice is not None:
             raise UsageError(
                 f"--grid {text} has {twice} twice",
                 "each value is one line of the table",
                 "leave one out",
             )
-    return found
+    return sides
 
 
-CARD, COMMON, HERE, RUNNING = (
-    Card(),
-    Common(),
-    Here(),
-    Running(),
-)  # of a command line that names no option
+# of a command line that names no option
+CARD, COMMON, HERE, RUNNING = Card(), Common(), Here(), Running()

@@ -70,13 +70,14 @@ def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int
     _show(record, full, record.plan if json else None, **more)
     if written and not json:
         print(f"Page: {written}", file=sys.stderr)
-    return (
-        record.closed.exit_code if record.closed is not None else 0
-    )  # 130: what an interrupted search found so far
+    # 130: what an interrupted search found so far
+    return record.closed.exit_code if record.closed is not None else 0
 
 
 def show_run(record: Record, json: bool) -> int:
-    """How the run ended. Standard output is the command's own: the screen goes to standard error."""
+    """How the run ended. Standard output is the command's own: the screen goes to standard
+    error.
+    """
     run = record.run
     assert run is not None and run.ended is not None
     if json:
@@ -180,8 +181,11 @@ def show_doctor(json: bool, calibrate: bool = False) -> int:
         measured, path = doctor.calibrate()
         text, shown = codec.answer(measured, file=path), calibration_sections(measured, str(path))
     else:
-        machine, found = doctor.doctor()
-        text, shown = codec.answer(machine=machine, findings=found), doctor_sections(machine, found)
+        machine, findings = doctor.doctor()
+        text, shown = (
+            codec.answer(machine=machine, findings=findings),
+            doctor_sections(machine, findings),
+        )
     if json:
         print(text)
     else:
@@ -193,9 +197,8 @@ def show_error(error: BrimfulError, json: bool) -> None:
     """The sentences on standard error, the script's own traceback before them; with --json the same
     as data.
     """
-    unbroken = (
-        None if sys.stderr.isatty() else _NO_WIDTH
-    )  # paths and messages in a log stay in one piece
+    # paths and messages in a log stay in one piece
+    unbroken = None if sys.stderr.isatty() else _NO_WIDTH
     console.show_error(console.make_console(sys.stderr, width=unbroken), error)
     if json:
         names = ("code", "exit_code", "problem", "explanation", "suggestion")

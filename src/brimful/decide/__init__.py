@@ -1,1 +1,3 @@
-"""What to do, from values alone: no torch, no clock, and no files but the errors of benches in `evidence/`."""
+"""What to do, from values alone: no torch, no clock, and no files but the errors of benches in
+`evidence/`.
+"""

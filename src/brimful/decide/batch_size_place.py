@@ -38,7 +38,7 @@ def places_in(result: TrialResult, wants: str = AUTO) -> tuple[Place, ...]:
     train, report = main_loader(result), next(iter(result.reports), None)
     if report is None:
         return ()
-    others = [one for one in report.loaders if one is not train and one.role != "train"]
+    others = [loader for loader in report.loaders if loader is not train and loader.role != "train"]
     places = report.places if train is None else [_alone(place, others) for place in train.places]
     return tuple(place for place in places if wants in (AUTO, place.kind))
 
@@ -49,7 +49,11 @@ def workers_place_in(results: Sequence[TrialResult]) -> Place | None:
     """
     loaders = map(main_loader, results)
     return next(
-        (one.workers_place for one in loaders if one is not None and one.workers_place is not None),
+        (
+            loader.workers_place
+            for loader in loaders
+            if loader is not None and loader.workers_place is not None
+        ),
         None,
     )
 
@@ -58,10 +62,10 @@ def eval_place_in(result: TrialResult, training: Place) -> Place | None:
     """Where the evaluation loader's number is set without the training loader's; None where the two
     are one.
     """
-    found, train = main_loader(result, "eval"), main_loader(result)
-    if found is None or train is None:
+    evaluated, train = main_loader(result, "eval"), main_loader(result)
+    if evaluated is None or train is None:
         return None
-    for place in found.places:
+    for place in evaluated.places:
         same = [(one.file, one.line, one.column, one.calls) for one in (*train.places, training)]
         if (place.file, place.line, place.column, place.calls) not in same:
             return _alone(place, [train])
@@ -117,7 +121,7 @@ def doubt(own: TrialResult, other: TrialResult, place: Place, size: int) -> str 
 
 
 def _parameters(report: Report) -> int:
-    return sum(one.parameters for one in report.optimizers)
+    return sum(optimizer.parameters for optimizer in report.optimizers)
 
 
 def _input_size(report: Report) -> int | None:
@@ -134,8 +138,8 @@ def _is_in_samples(first: LoaderSeen, second: LoaderSeen) -> bool:
     """Whether a batch has its size in a second dimension too, at both sizes."""
     if not first.batches or not second.batches:
         return False
-    for one, other in zip(first.batches[0].shapes, second.batches[0].shapes, strict=False):
-        pairs = list(zip(one, other, strict=False))
+    for shape, other in zip(first.batches[0].shapes, second.batches[0].shapes, strict=False):
+        pairs = list(zip(shape, other, strict=False))
         if pairs and pairs[0][0] != pairs[0][1] and pairs[0] in pairs[1:]:
             return True
     return False
@@ -177,7 +181,7 @@ def found(place: Place, why_not: str | None = None) -> Diagnostic:
             else f"not in the script's text, as {why_not}; {explanation}",
             "--batch-size-from none leaves the script as it is",
         )
-    here, others = _short(place), [one for one in place.others if one != place.loader]
+    here, others = _short(place), [line for line in place.others if line != place.loader]
     makes = (
         "the training DataLoader is made"
         if here == place.loader
@@ -209,8 +213,7 @@ def found_workers(place: Place, workers: int) -> Diagnostic:
     return Diagnostic(
         "num-workers-place",
         f"num_workers: no flag in the command; set to {workers} where {place.loader} makes the "
-        "training DataLoader "
-        f"with {place.number}",
+        f"training DataLoader with {place.number}",
         "random numbers that the data set draws come from each worker's own generator then",
         f"--set num_workers={place.number} leaves it; with num_workers={workers} written there "
         "the command needs no brimful",

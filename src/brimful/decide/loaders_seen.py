@@ -18,8 +18,8 @@ def loaders(result: TrialResult, role: str) -> Iterator[LoaderSeen]:
 
 def main_loader(result: TrialResult, role: str = "train") -> LoaderSeen | None:
     """The one that gave most batches."""
-    found = (loader for loader in loaders(result, role) if loader.batches_seen)
-    return max(found, key=lambda loader: loader.batches_seen, default=None)
+    iterated = (loader for loader in loaders(result, role) if loader.batches_seen)
+    return max(iterated, key=lambda loader: loader.batches_seen, default=None)
 
 
 def samples_of(loader: LoaderSeen) -> int | None:

@@ -21,18 +21,15 @@ from brimful.values import Diagnostic, EffectiveSetting, Source
 
 POLICIES = ("measured", "ladder")
 SHARE = 0.6  # of what is free, and of /dev/shm. Assumed: a training needs the rest for itself
-TRAINING_SHARE = (
-    0.75  # of that, where there is an evaluation, whose loader lives beside the training's. Assumed
-)
-WORKER_BYTES = (
-    256 << 20
-)  # assumed, until a worker was measured: what a forked one comes to have of its own
+# of that, where there is an evaluation, whose loader lives beside the training's. Assumed
+TRAINING_SHARE = 0.75
+# assumed, until a worker was measured: what a forked one comes to have of its own
+WORKER_BYTES = 256 << 20
 PREFETCH = 2  # PyTorch's own default
 EVAL_TIMES = 3  # assumed: evaluation keeps no activations
 _PINNED_TIMES = 2  # PyTorch's allocator of pinned memory takes the next power of two
-_GAIN = (
-    0.1  # what more workers must bring. Assumed: less is within the noise of so short a measurement
-)
+# what more workers must bring. Assumed: less is within the noise of so short a measurement
+_GAIN = 0.1
 _STARVED = 0.02  # of a step: under this share of computing, p / c shows nothing any more
 _GIB = 1 << 30
 
@@ -88,7 +85,7 @@ def smallest(hosts: Iterable[Host | None]) -> Host:
     """What holds on every machine of several: the least of each. One at least is no None."""
     first, *others = [host for host in hosts if host is not None]
     for other in others:
-        shm = [one for one in (first.shm_free_bytes, other.shm_free_bytes) if one is not None]
+        shm = [free for free in (first.shm_free_bytes, other.shm_free_bytes) if free is not None]
         first = Host(
             min(first.free_bytes, other.free_bytes),
             min(first.cores, other.cores),
@@ -114,7 +111,9 @@ class Need:
         return math.ceil(self.sample_bytes * self.batch)
 
     def host_bytes(self, workers: int, prefetch: int, pinned: bool) -> int:
-        """Workers, and every batch that may be ready or kept at a time; a pinned copy beside each."""
+        """Workers, and every batch that may be ready or kept at a time; a pinned copy beside
+        each.
+        """
         held = (self.kept + workers * prefetch) * self.batch_bytes
         return workers * self.worker_bytes + held * (1 + _PINNED_TIMES * pinned)
 
@@ -153,16 +152,16 @@ def plan_loader(
     host: Host, need: Need, asked: Asked = Asked(), policy: str = "measured"
 ) -> LoaderPlan:
     """How a loader is set up. What was given stays as it is, and the rest follows from it."""
-    found = _on_the_ladder(host) if policy == "ladder" else _measured(host, need, asked)
+    chosen = _on_the_ladder(host) if policy == "ladder" else _measured(host, need, asked)
     in_force = (
-        found.workers if asked.workers is None else asked.workers,
-        found.prefetch if asked.prefetch is None else asked.prefetch,
-        found.pin_memory if asked.pin_memory is None else asked.pin_memory and host.cards > 0,
+        chosen.workers if asked.workers is None else asked.workers,
+        chosen.prefetch if asked.prefetch is None else asked.prefetch,
+        chosen.pin_memory if asked.pin_memory is None else asked.pin_memory and host.cards > 0,
     )
     plan = LoaderPlan(
-        *in_force, found.why, need.host_bytes(*in_force), need.shm_bytes(*in_force[:2])
+        *in_force, chosen.why, need.host_bytes(*in_force), need.shm_bytes(*in_force[:2])
     )
-    warnings = tuple(_warnings(host, need, plan, found, asked, policy))
+    warnings = tuple(_warnings(host, need, plan, chosen, asked, policy))
     return replace(
         plan, rows=tuple(_rows(host, plan, asked, policy, bool(warnings))), warnings=warnings
     )
@@ -194,7 +193,14 @@ def _measured(host: Host, need: Need, asked: Asked) -> LoaderPlan:
             most, why = most_workers(host, need, prefetch, pinned, bounded=asked.workers is None)
             if most or asked.workers == 0:
                 return LoaderPlan(most, prefetch, pinned, why)
-    pinned = next((one for one in pins if need.host_bytes(0, 1, one) <= host.room_bytes), pins[-1])
+    pinned = next(
+        (
+            pinned_copies
+            for pinned_copies in pins
+            if need.host_bytes(0, 1, pinned_copies) <= host.room_bytes
+        ),
+        pins[-1],
+    )
     most, why = most_workers(host, need, prefetches[0], pinned, bounded=asked.workers is None)
     return LoaderPlan(most, prefetches[0], pinned, why)
 
@@ -252,7 +258,7 @@ def _rows(
     host: Host, plan: LoaderPlan, asked: Asked, policy: str, warned: bool
 ) -> Iterable[EffectiveSetting]:
     why = _step_text(host) if policy == "ladder" else plan.why
-    kept = f"kept as asked, and it is too much: {why}" if warned else "as asked"
+    kept = f"kept as asked, but it is too much: {why}" if warned else "as asked"
     yield _row("workers", asked.workers, plan.workers, why, kept)
     if plan.workers or asked.prefetch is not None:
         yield _row(
@@ -317,7 +323,7 @@ def _warnings(
         )
     yield Diagnostic(
         "host-memory",
-        f"{what}: kept as you gave it, and there is room for {counted(found.workers, 'worker')}",
+        f"{what} kept; host memory allows {counted(found.workers, 'worker')}",
         f"{sums}; {_memory_text(host)}" + (f", for {host.ranks} ranks" if host.ranks > 1 else ""),
         "leave it out for brimful to choose, or give the training more memory",
     )
@@ -326,7 +332,7 @@ def _warnings(
 def _kept(name: str, value: object, most: int, why: str) -> Diagnostic:
     return Diagnostic(
         "host-memory",
-        f"{name} {value}: kept as you gave it; the ladder would take {most}",
+        f"{name} {value} kept; the ladder would take {most}",
         why,
         "leave it out for the ladder to choose, or use --host-policy measured",
     )
@@ -348,7 +354,7 @@ def eval_batch(
     if not given:
         return most, why, ()
     advice = "leave it out for brimful to choose, or give the training more memory"
-    problem = f"eval_batch {wanted:,}: kept as you gave it, and there is room for {most:,}"
+    problem = f"eval_batch {wanted:,} kept; host memory allows {most:,}"
     return wanted, None, (Diagnostic("host-memory", problem, why, advice),)
 
 
@@ -363,7 +369,9 @@ class Step:
 
 
 def ladder_step(host: Host) -> Step:
-    """Under 8 GiB free, under 13 GiB, and above (where the evaluation takes three times the batch)."""
+    """Under 8 GiB free, under 13 GiB, and above (where the evaluation takes three times the
+    batch).
+    """
     if host.free_bytes < 8 * _GIB:
         return Step(1, 2, 0, False)
     if host.free_bytes < 13 * _GIB:
@@ -414,7 +422,9 @@ def holds_data(host: Host, data_bytes: int, pinned_bytes: int, share: float) -> 
 
 @dataclass(frozen=True)
 class Rates:
-    """Seconds for a batch: made here, received from a worker, and between two with so many workers."""
+    """Seconds for a batch: made here, received from a worker, and between two with so many
+    workers.
+    """
 
     making_s: float
     receiving_s: float

@@ -39,8 +39,8 @@ def found_by(python: str) -> tuple[Accelerator, ...]:
     """The cards that a script sees which runs in the interpreter `python`, as it numbers them; ()
     where there is none.
     """
-    cards, seen = _by_driver()
-    return seen if seen and _numbered_by_nvml(cards) else ask_python(python) or seen
+    cards, asked = _by_driver()
+    return asked if asked and _numbered_by_nvml(cards) else ask_python(python) or asked
 
 
 def _numbered_by_nvml(cards: list[Accelerator]) -> bool:
@@ -187,7 +187,9 @@ def is_older(version: str, than: tuple[int, int]) -> bool:
 
 
 def _answer(python: str, question: str) -> str | None:
-    """What the program `question` prints behind BRIMFUL in that interpreter; None where it cannot."""
+    """What the program `question` prints behind BRIMFUL in that interpreter; None where it
+    cannot.
+    """
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith("BRIMFUL_")
     }

@@ -45,9 +45,8 @@ class Start:
     device: Device
     resumed: bool | None
     host_limit_bytes: int | None
-    places: Mapping[str, wire.Place] = field(
-        default_factory=dict
-    )  # where a script without a flag has a setting's number
+    # where a script without a flag has a setting's number
+    places: Mapping[str, wire.Place] = field(default_factory=dict)
 
 
 def run_attempt(

@@ -27,8 +27,8 @@ def scan_files(earlier: Sequence[TrialResult], record_folder: Path) -> tuple[Pat
     """
     return tuple(
         path
-        for one in earlier
-        for path in sorted((record_folder / one.folder).glob(SCANS_FILE % "*"))
+        for result in earlier
+        for path in sorted((record_folder / result.folder).glob(SCANS_FILE % "*"))
     )
 
 
@@ -36,12 +36,12 @@ def carry_over_files(earlier: Sequence[TrialResult], record_folder: Path, folder
     """Puts what the first trial that trained had prepared into the layer of a new trial at
     `folder`, by hard links.
     """
-    for one in earlier:
+    for result in earlier:
         first_step = min(
-            (r.first_step_unix_s for r in one.reports if r.first_step_unix_s), default=None
+            (r.first_step_unix_s for r in result.reports if r.first_step_unix_s), default=None
         )
         if first_step is not None:
-            source = record_folder / one.folder / KEPT_OUT
+            source = record_folder / result.folder / KEPT_OUT
             for path in _made_before(source, first_step):
                 _link(path, folder / KEPT_OUT / path.relative_to(source))
             return

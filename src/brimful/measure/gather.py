@@ -67,7 +67,7 @@ def gathered(events_by_process: Sequence[Sequence[Any]], damaged_files: int = 0)
     roles = tuple(
         e.role for events in events_by_process for e in events if isinstance(e, wire.ProcessStarted)
     )
-    by_rank = tuple(sorted(failures, key=lambda one: one.rank))
+    by_rank = tuple(sorted(failures, key=lambda failure: failure.rank))
     return Reported(last_reports(events_by_process), by_rank, roles, damaged_files)
 
 
@@ -206,13 +206,13 @@ def training_counters(reports: Sequence[Report]) -> list[RunCounters]:
 
 def training_rate(counters: Sequence[RunCounters]) -> float | None:
     """Samples per second of all ranks together; None where one of them cannot count."""
-    rates = [one.samples / one.train_s for one in counters if one.samples is not None]
+    rates = [rank.samples / rank.train_s for rank in counters if rank.samples is not None]
     return sum(rates) if rates and len(rates) == len(counters) else None
 
 
 def training_loading_share(counters: Sequence[RunCounters]) -> float | None:
     """Share of the training time that the slowest rank waited for data."""
-    return max((min(1.0, one.loading_s / one.train_s) for one in counters), default=None)
+    return max((min(1.0, rank.loading_s / rank.train_s) for rank in counters), default=None)
 
 
 def _measured(report: Report, by_step: Sequence[Any]) -> Sequence[Any]:

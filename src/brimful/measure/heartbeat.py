@@ -26,7 +26,12 @@ def trial_progress(folder: Path) -> Progress | None:
     for path in folder.glob("wire-*.jsonl"):
         lines = reversed(tail(path, _TAIL_BYTES).splitlines())
         found = next(
-            (one for line in lines if (one := codec.progress_of(line.encode())) is not None), None
+            (
+                progress
+                for line in lines
+                if (progress := codec.progress_of(line.encode())) is not None
+            ),
+            None,
         )
         if found is not None and (latest is None or found.unix_s > latest.unix_s):
             latest = found
@@ -47,35 +52,36 @@ class Heartbeats:
         for path in self._folder.glob("latest-progress-*.jsonl"):
             self._add(path)
         latest = sorted(
-            (kept[-1] for kept in self._seen.values()), key=lambda one: (one.rank, -one.steps)
+            (kept[-1] for kept in self._seen.values()),
+            key=lambda progress: (progress.rank, -progress.steps),
         )
-        counters = [one.counters for one in latest if one.counters is not None]
+        counters = [progress.counters for progress in latest if progress.counters is not None]
         loss = next(
             (
-                (one.rank, one.counters)
-                for one in latest
-                if one.counters and one.counters.loss is not None
+                (progress.rank, progress.counters)
+                for progress in latest
+                if progress.counters and progress.counters.loss is not None
             ),
             None,
         )
         lately = self._lately()
         free, total = host.free_bytes(), host.total_bytes()
-        newest = max(latest, key=lambda one: one.unix_s, default=None)
+        newest = max(latest, key=lambda progress: progress.unix_s, default=None)
         return Heartbeat(
             phase=newest.phase if newest else None,
-            steps=max((one.steps for one in latest), default=0),
+            steps=max((progress.steps for progress in latest), default=0),
             seconds=seconds,
             ranks=len(counters),
             samples_per_s=gather.training_rate(lately),
             loading_share=gather.training_loading_share(lately),
             loss=loss[1].loss if loss else None,
             loss_rank=loss[0] if loss and not loss[1].loss_is_of_all_ranks else None,
-            allocated_bytes=gather.most(one.allocated_bytes for one in counters),
-            reserved_bytes=gather.most(one.reserved_bytes for one in counters),
+            allocated_bytes=gather.most(progress.allocated_bytes for progress in counters),
+            reserved_bytes=gather.most(progress.reserved_bytes for progress in counters),
             process_tree_host_bytes=host_bytes,
             host_used_share=max(0.0, 1 - free / total) if total else None,
-            alloc_retries=gather.most(one.alloc_retries for one in counters),
-            retry_streak=max((one.retry_streak for one in counters), default=0),
+            alloc_retries=gather.most(progress.alloc_retries for progress in counters),
+            retry_streak=max((progress.retry_streak for progress in counters), default=0),
         )
 
     def _add(self, path: Path) -> None:
@@ -93,14 +99,14 @@ class Heartbeats:
         """What each rank that trains counted within the window; since it began where it did not
         train in the window.
         """
-        found = []
+        rates = []
         for kept in self._seen.values():
             first, last = kept[0].counters, kept[-1].counters
             if last is not None and last.train_s > 0:
-                found.append(
+                rates.append(
                     last if first is None or first.train_s >= last.train_s else _since(first, last)
                 )
-        return found
+        return rates
 
 
 def _since(first: RunCounters, last: RunCounters) -> RunCounters:

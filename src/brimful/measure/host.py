@@ -64,8 +64,8 @@ def oom_kills() -> int:
     """How many processes the kernel has killed for memory so far: in this cgroup, or in all where
     it does not count those.
     """
-    own = Cgroup().oom_kills()
-    return own if own is not None else int(_entry(Path("/proc/vmstat"), "oom_kill ") or 0)
+    killed = Cgroup().oom_kills()
+    return killed if killed is not None else int(_entry(Path("/proc/vmstat"), "oom_kill ") or 0)
 
 
 def machine() -> Machine:
@@ -99,9 +99,8 @@ class Cgroup:
 
     def __init__(self, root: Path = Path("/")):
         self._mount = root / "sys/fs/cgroup"
-        self._paths: dict[
-            str, str
-        ] = {}  # controller ("" for version 2) to this process's path in its hierarchy
+        # controller ("" for version 2) to this process's path in its hierarchy
+        self._paths: dict[str, str] = {}
         for line in _text(root / "proc/self/cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             self._paths |= dict.fromkeys(controllers.split(","), path)
@@ -111,9 +110,11 @@ class Cgroup:
         own cgroup.
         """
         base = self._mount / controller if controller in self._paths else self._mount
-        own = base / self._paths.get(controller, self._paths.get("", "/")).lstrip("/")
+        innermost = base / self._paths.get(controller, self._paths.get("", "/")).lstrip("/")
         return [
-            level for level in (own, *own.parents) if level == base or base in level.parents
+            level
+            for level in (innermost, *innermost.parents)
+            if level == base or base in level.parents
         ] or [base]
 
     def memory_limit_bytes(self) -> int | None:
@@ -170,7 +171,9 @@ def _limits(level: Path, *names: str) -> list[int]:
 
 
 def _entry(path: Path, key: str) -> str:
-    """What stands behind `key` at the beginning of a line of the file, "" where no line begins so."""
+    """What stands behind `key` at the beginning of a line of the file, "" where no line begins
+    so.
+    """
     lines = _text(path).splitlines()
     return next((line.removeprefix(key).strip() for line in lines if line.startswith(key)), "")
 

@@ -13,28 +13,24 @@ import signal
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from brimful.errors import DoesNotFit
 from brimful.measure import gather
 from brimful.measure.gather import RankFailure, Reported
 from brimful.measure.supervisor import Ending, Stop
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Failure, Outcome, Report
+from brimful_inside import wire
 from brimful_inside.simulator.oom_patterns import CONSEQUENCE, match_oom
 
 MESSAGE_CHARACTERS = 200  # of an exception's first line: some hold whole tensors
 
 _MEMORY_KINDS = {outcome.value: outcome for outcome in OUT_OF_MEMORY}
 _KINDS = {**_MEMORY_KINDS, "unsupported": Outcome.UNSUPPORTED}
-_RANK_KILLED = re.compile(
-    r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)"
-)  # torchrun's words for a rank that was
+# torchrun's words for a rank that was killed
+_RANK_KILLED = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")
 _ENDED_IT = "brimful ended it: its processes held more host memory than "
 
-# The errors of `brimful_train` are known here by their names and words.
-_DOES_NOT_FIT = f"{DoesNotFit.__module__}.{DoesNotFit.__qualname__}"
-_SMALLER_FITS = "brimful_train.oom_limits.SmallerFits"
-_ANOTHER_RANK = "brimful_train.distributed.ranks.RankFailed"
-_OF_ANOTHER_RANK = re.compile(r"does not fit into the memory of rank \d+")
+_FINAL = (wire.DOES_NOT_FIT, wire.DOES_NOT_FIT_ELSEWHERE)
+_FOLLOWS = (wire.ANOTHER_RANK, wire.DOES_NOT_FIT_ELSEWHERE)
 
 
 class Cause(NamedTuple):
@@ -46,7 +42,9 @@ class Cause(NamedTuple):
 def of_trial(
     ending: Ending, reported: Reported, stderr_tail: str, probe_error: str | None = None
 ) -> Cause:
-    """`probe_error`: the last line of why the probe could not be loaded into one of the processes."""
+    """`probe_error`: the last line of why the probe could not be loaded into one of the
+    processes.
+    """
     if ending.stop is Stop.INTERRUPT:
         return Cause(Outcome.INTERRUPTED)
     if ending.stop is Stop.HOST_LIMIT:
@@ -85,9 +83,8 @@ def of_run(
         caught = (
             f for f in reported.failures if f.failure.caught and f.failure.kind in _MEMORY_KINDS
         )
-        fatal = next(
-            (f for f in caught if f.failure.step >= reported.steps), None
-        )  # the script gave up over it
+        # the script gave up over it
+        fatal = next((f for f in caught if f.failure.step >= reported.steps), None)
     if fatal is not None:
         return Cause(_kind(fatal.failure, reported.reports), fatal)
     return _from_outside(ending, stderr_tail) or Cause(
@@ -125,21 +122,18 @@ def is_final(failure: Failure) -> bool:
     """Whether a training that makes its micro-batches smaller itself could not: no smaller batch
     size would help it.
     """
-    return failure.type == _DOES_NOT_FIT
+    return failure.meaning in _FINAL
 
 
 def is_for_memory(failure: Failure) -> bool:
     """Whether memory was missing, whatever the words of the error say."""
-    return failure.kind in _MEMORY_KINDS or failure.type in (_DOES_NOT_FIT, _SMALLER_FITS)
+    return failure.kind in _MEMORY_KINDS or failure.meaning in (*_FINAL, wire.SMALLER_FITS)
 
 
 def follows(failure: Failure) -> bool:
     """Whether it only says that another process failed."""
-    if failure.type == _ANOTHER_RANK or (
-        is_final(failure) and _OF_ANOTHER_RANK.search(failure.message)
-    ):
-        return True
-    return bool(CONSEQUENCE.search(failure.type) or CONSEQUENCE.search(failure.message))
+    words = (failure.type, failure.message)
+    return failure.meaning in _FOLLOWS or any(map(CONSEQUENCE.search, words))
 
 
 def _swallowed(reported: Reported) -> RankFailure | None:
@@ -161,11 +155,11 @@ def _gravest(failures: Sequence[RankFailure]) -> RankFailure | None:
     """
     uncaught = [f for f in failures if not f.failure.caught]
 
-    def order(one: RankFailure) -> tuple[bool, bool, bool]:
+    def order(failed: RankFailure) -> tuple[bool, bool, bool]:
         return (
-            not is_for_memory(one.failure),
-            follows(one.failure),
-            one.failure.kind not in _MEMORY_KINDS,
+            not is_for_memory(failed.failure),
+            follows(failed.failure),
+            failed.failure.kind not in _MEMORY_KINDS,
         )
 
     return min(uncaught, key=order, default=None)

@@ -18,9 +18,8 @@ import psutil
 
 from brimful_inside.wire import TRIAL_CONFIG_VARIABLE
 
-_SHORTEST_S = (
-    1.0  # of a time of which a share of the cores is known: the kernel counts in ticks of 10 ms
-)
+# of a time of which a share of the cores is known: the kernel counts in ticks of 10 ms
+_SHORTEST_S = 1.0
 
 
 class ProcessTree:
@@ -80,7 +79,9 @@ class ProcessTree:
         return sum(map(_resident_bytes, self._known.values()))
 
     def end(self, grace_s: float) -> None:
-        """Ends every member: SIGTERM, and SIGKILL for those that are still there after `grace_s`."""
+        """Ends every member: SIGTERM, and SIGKILL for those that are still there after
+        `grace_s`.
+        """
         if not self.members(thorough=True):
             return
         self._signal(signal.SIGTERM)
@@ -203,7 +204,9 @@ class OtherLoad:
         self._tree.processor_s()
 
     def share(self) -> float | None:
-        """Of the time of all cores that the command may use; None where that was too short to say."""
+        """Of the time of all cores that the command may use; None where that was too short to
+        say.
+        """
         seconds = time.monotonic() - self._began_s
         if seconds < _SHORTEST_S:
             return None
@@ -217,8 +220,8 @@ def _busy_s() -> float:
     counted = [times[core] for core in _cores() if core < len(times)]
     # Waiting for a disk is not being busy; guests' time is in the user's already.
     idle = sum(
-        getattr(one, name, 0.0)
-        for one in counted
+        getattr(process, name, 0.0)
+        for process in counted
         for name in ("idle", "iowait", "guest", "guest_nice")
     )
     return sum(map(sum, counted)) - idle

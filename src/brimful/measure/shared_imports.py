@@ -37,7 +37,9 @@ _END_S = 2.0
 
 
 class ForkedProcess:
-    """One trial's process, a child of the one that imported: what `subprocess.Popen` is to others."""
+    """One trial's process, a child of the one that imported: what `subprocess.Popen` is to
+    others.
+    """
 
     def __init__(self, pid: int, forked_from: int, messages: _Messages):
         self.pid, self.forked_from = pid, forked_from
@@ -94,9 +96,8 @@ class SharedImports:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._messages: _Messages | None = None
-        self._for: Any = (
-            None  # what must be the same for a trial to be forked from the process that is there
-        )
+        # what must be the same for a trial to be forked from the process that is there
+        self._for: Any = None
         self._replaces = 0
         self._launched: _Launched | None = None  # where the command is a launcher's
         self._used = sys.platform == "linux"
@@ -120,12 +121,12 @@ class SharedImports:
         common = {
             name: value for name, value in environment.items() if name != wire.TRIAL_CONFIG_VARIABLE
         }
-        own = _without_what_varies(config, str(self._folder))
-        wanted = (tuple(argv[:head]), common, replace(own, card=None), os.getcwd())
+        shared = _without_what_varies(config, str(self._folder))
+        wanted = (tuple(argv[:head]), common, replace(shared, card=None), os.getcwd())
         try:
             if self._for != wanted:
                 self.close()
-                self._start(argv, common, own, min(_IMPORTS_S, limit_s))
+                self._start(argv, common, shared, min(_IMPORTS_S, limit_s))
                 self._for, self._replaces = wanted, len(argv) - head
             return self._forked(config, argv[head:])
         except OSError:  # none is there any more, or none could be started

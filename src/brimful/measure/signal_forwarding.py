@@ -31,10 +31,8 @@ GRACE_S = 90.0
 # third one kills at once.
 HARDER_S = 5.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_FORWARDED = (
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)  # clusters announce their end with these, and scripts write a checkpoint
+# clusters announce their end with these, and scripts write a checkpoint
+_FORWARDED = signal.SIGUSR1, signal.SIGUSR2
 
 
 class SignalForwarding:

@@ -117,10 +117,8 @@ def _takes_a_value(launcher: str, word: str, name: str) -> bool:
         raise UsageError(
             problem=f"accelerate launch {word}",
             explanation="only accelerate's launcher knows what that does, and one rank alone is "
-            "started "
-            "without it",
+            "started without it",
             suggestion="leave out --as-rank, so that all ranks are started; or give the script "
-            "that "
-            "option itself",
+            "that option itself",
         )
     return name in _ACCELERATE_VALUES

@@ -17,12 +17,14 @@ _MOST_BYTES = 1 << 20  # of a named file: a larger one is data (assumed)
 
 
 def digests(words: Sequence[str], results: Iterable[TrialResult]) -> dict[str, str]:
-    """The digest of each file, by its path as seen from the working folder where it lies in there."""
+    """The digest of each file, by its path as seen from the working folder where it lies in
+    there.
+    """
     named = {word.partition("=")[2] or word for word in words}
     named = {name for name in named if Path(name).suffix in _SUFFIXES and _is_small(name)}
     loaded = {path for result in results for report in result.reports for path in report.sources}
-    found = {_from_here(path): _digest(path) for path in named | loaded}
-    return {path: digest for path, digest in sorted(found.items()) if digest is not None}
+    by_path = {_from_here(path): _digest(path) for path in named | loaded}
+    return {path: digest for path, digest in sorted(by_path.items()) if digest is not None}
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,8 @@ class Differences:
 
     changed: tuple[str, ...]
     missing: tuple[str, ...]  # in the working folder
-    elsewhere: tuple[
-        str, ...
-    ]  # missing, and outside of it: another machine may have them in another place
+    # missing, and outside of it: another machine may have them in another place
+    elsewhere: tuple[str, ...]
 
 
 def differences(digests: Mapping[str, str]) -> Differences:
@@ -72,4 +73,4 @@ def _digest(path: str) -> str | None:
     kept = [content]
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
         kept += [ast.dump(ast.parse(content)).encode()] if path.endswith(".py") else []
-    return " ".join(hashlib.blake2b(one, digest_size=16).hexdigest() for one in kept)
+    return " ".join(hashlib.blake2b(part, digest_size=16).hexdigest() for part in kept)

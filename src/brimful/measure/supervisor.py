@@ -52,14 +52,12 @@ class Stop(StrEnum):
 class Watch:
     """How the command is watched."""
 
-    heartbeat: Callable[
-        [float, int], bool | None
-    ]  # (seconds since the start, host bytes of its processes); True ends it
+    # (seconds since the start, host bytes of its processes); True ends it
+    heartbeat: Callable[[float, int], bool | None]
     heartbeat_every_s: float
     memory_every_s: float  # between two samples of host memory
-    memory_time_share: float | None = (
-        None  # sampled less often where it takes more of the time; early samples come sooner
-    )
+    # sampled less often where it takes more of the time; early samples come sooner
+    memory_time_share: float | None = None
     host_limit_bytes: int | None = None
     time_limit_s: float | None = None
     waits_for_leftovers: bool = False  # other processes of the command may end on their own
@@ -75,9 +73,8 @@ class Ending:
     peak_host_bytes: int | None
     duration_s: float
     left_behind: int = 0  # processes that brimful ended after the command had ended
-    others_share: float | None = (
-        None  # of the cores' time meanwhile, taken by other processes; None: too short to say
-    )
+    # of the cores' time meanwhile, taken by other processes; None: too short to say
+    others_share: float | None = None
 
 
 class Process(Protocol):
@@ -135,9 +132,8 @@ def environment_with_probe(
     )
     variables[wire.TRIAL_CONFIG_VARIABLE] = str(config_path)
     if device.kind == "cpu":
-        variables["CUDA_VISIBLE_DEVICES"] = (
-            ""  # a script that takes a card when it sees one must not see one
-        )
+        # a script that takes a card when it sees one must not see one
+        variables["CUDA_VISIBLE_DEVICES"] = ""
     return variables
 
 

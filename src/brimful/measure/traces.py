@@ -23,15 +23,15 @@ def read_trace(result: TrialResult, record_folder: Path) -> Trace | None:
 
 def read_traces(result: TrialResult, record_folder: Path) -> tuple[CardTrace, ...]:
     """The traces of all cards that a trial used, by rank and card; () where one cannot be read."""
-    found = []
+    traces = []
     for rank, (index, name, _) in (
         (report.rank, file) for report in result.reports for file in _files(report)
     ):
         trace = _read(record_folder / result.folder / name)
         if trace is None:
             return ()
-        found.append(CardTrace(rank, index, trace))
-    return tuple(found)
+        traces.append(CardTrace(rank, index, trace))
+    return tuple(traces)
 
 
 def cards_of(result: TrialResult) -> tuple[tuple[int, int], ...]:

@@ -33,12 +33,10 @@ from brimful_inside.simulator.allocator_settings import conf_in
 
 _HOST_EVERY_S = 0.2  # reading the PSS of a process tree costs some milliseconds
 _HOST_OF_A_TRACE_EVERY_S = 0.5  # which holds no data, and whose limit is the card's
-_HOST_OF_A_TRACE_SHARE = (
-    0.01  # of its time: a process that has imported Transformers takes the kernel 25 ms (measured)
-)
-_PATIENCE_S = (
-    20.0  # for the first rank to report in, after the probe could not be loaded into some process
-)
+# of its time: a process that has imported Transformers takes the kernel 25 ms (measured)
+_HOST_OF_A_TRACE_SHARE = 0.01
+# for the first rank to report in, after the probe could not be loaded into some process
+_PATIENCE_S = 20.0
 AUDITED_EVAL_BATCHES = 5  # so that a batch of an evaluation has a time
 _NO_ROOM_BYTES = 8192
 _KEPT = "the trials before this one"
@@ -124,10 +122,8 @@ def environment(trial: Trial, config_path: Path) -> dict[str, str]:
     variables = environment_with_probe(
         trial.device, {**trial.command.environment, **trial.environment}, config_path
     )
-    return {
-        **variables,
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }  # a trial leaves no trace; caches that are there are still read
+    # a trial leaves no trace; caches that are there are still read
+    return {**variables, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def failure_text(result: TrialResult, record_folder: Path) -> str:

@@ -1,1 +1,3 @@
-"""What brimful shows: values become sections (`sections`), and each view draws them: `console`, `html`, `markdown`."""
+"""What brimful shows: values become sections (`sections`), and each view draws them: `console`,
+`html`, `markdown`.
+"""

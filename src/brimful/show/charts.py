@@ -132,8 +132,8 @@ def speed_chart(estimate: SpeedEstimate, baseline: tuple[int, Estimate] | None, 
         [baseline[1].value] if baseline else []
     )
     top = max([*values, 1e-9]) * 1.18
-    own = [baseline[0]] if baseline else []
-    sizes: list[int] = sorted({*(p.batch_size for p in estimate.points), *own})
+    baseline_size = [baseline[0]] if baseline else []
+    sizes: list[int] = sorted({*(p.batch_size for p in estimate.points), *baseline_size})
     axes = _speed_axes(sizes, _ticks(sizes, width), "samples per second", top)
     layers = _speed_band(estimate.points, estimate.best_batch_size, estimate.tolerance)
     layers.append(
@@ -246,7 +246,9 @@ def _points(rows: list[dict[str, Any]], color: str, filled: bool, size: int = 46
 
 
 def _label(row: dict[str, Any], color: str, dx: int, dy: int, align: str) -> list[Any]:
-    """A label with a halo of the paper's colour, so that lines behind it do not strike it through."""
+    """A label with a halo of the paper's colour, so that lines behind it do not strike it
+    through.
+    """
     base = _layer([row])
     style: dict[str, Any] = {
         "dx": dx,
@@ -272,11 +274,11 @@ def _memory_domain(
     right = float(max([*sizes, 1]))
     if marks or probes:  # room at the right for a label, and no further than what was asked about
         right = max(max([*marks, *probes]) * 1.45, 2.0)
-    seen = [
+    heights = [
         p.value.high or p.value.value for p in (*estimate.probes, *_within(estimate.curve, right))
     ]
     limits = [budget.total_bytes, budget.bytes] if budget else []
-    top = max([*limits, *[v for v in seen if not limits or v <= 1.3 * max(limits)], 1.0])
+    top = max([*limits, *[v for v in heights if not limits or v <= 1.3 * max(limits)], 1.0])
     return top / GIB * 1.08, right
 
 
@@ -531,15 +533,16 @@ def _for_the_page(svg: str, summary: str) -> str:
     width = size.group(1) if size else "100%"
     # Clip paths are found by id in the whole page: without a name of their own, one chart would
     # clip another.
-    own = hashlib.sha256(re.sub(r"clip\d+", "", svg).encode()).hexdigest()[:8]
+    chart_id = hashlib.sha256(re.sub(r"clip\d+", "", svg).encode()).hexdigest()[:8]
     numbers = {
-        name: f"clip-{own}-{i}" for i, name in enumerate(dict.fromkeys(re.findall(r"clip\d+", svg)))
+        name: f"clip-{chart_id}-{i}"
+        for i, name in enumerate(dict.fromkeys(re.findall(r"clip\d+", svg)))
     }
-    svg = re.sub(r"clip\d+", lambda found: numbers[found.group()], svg)
+    svg = re.sub(r"clip\d+", lambda match: numbers[match.group()], svg)
     svg = re.sub(
         r"^<svg[^>]*?viewBox=\"([^\"]*)\">",
-        lambda found: (
-            f'<svg viewBox="{found[1]}" width="{width}" role="img" '
+        lambda match: (
+            f'<svg viewBox="{match[1]}" width="{width}" role="img" '
             f'aria-label="{html.escape(summary)}">'
         ),
         svg,

@@ -171,12 +171,12 @@ def _drawn(section: Section) -> ConsoleRenderable:
             return Group(table, *map(Text, section.notes))
         case Findings():
             parts: list[ConsoleRenderable] = []
-            for one in section.found:
+            for finding in section.found:
                 parts += [Text("")] if parts else []
-                parts.append(Text(one.problem, style="bold yellow"))
+                parts.append(Text(finding.problem, style="bold yellow"))
                 parts += [
                     Padding(Text(text), (0, 0, 0, 2), expand=False)
-                    for text in (one.explanation, one.suggestion)
+                    for text in (finding.explanation, finding.suggestion)
                     if text
                 ]
             return Group(*parts)

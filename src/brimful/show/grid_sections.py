@@ -32,10 +32,13 @@ def grid_table(prediction: Prediction) -> Table:
     cells = {(cell.settings[down], cell.settings.get(across)): cell for cell in prediction.grid}
     columns = list(dict.fromkeys(place[1] for place in cells))
     rows = tuple(
-        (Cell(setting_text(one), tone="strong"), *(_shown(cells[one, other]) for other in columns))
-        for one in dict.fromkeys(place[0] for place in cells)
+        (
+            Cell(setting_text(value), tone="strong"),
+            *(_shown(cells[value, other]) for other in columns),
+        )
+        for value in dict.fromkeys(place[0] for place in cells)
     )
-    names = [setting_text(one) if across else "peak, speed" for one in columns]
+    names = [setting_text(value) if across else "peak, speed" for value in columns]
     first = f"{down} \\ {across}" if across else down
     problems = tuple(
         f"{settings_text(cell.settings)}: {cell.problem}"

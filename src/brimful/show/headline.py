@@ -45,13 +45,8 @@ _FAILURES = (
     Outcome.KILLED,
     Outcome.TIMED_OUT,
 )
-_WITHIN = (
-    None,
-    "budget",
-    "dataset",
-    "max_batch_size",
-    "loader",
-)  # limits of what fits; any other is an error of the script
+# limits of what fits; any other is an error of the script
+_WITHIN = None, "budget", "dataset", "max_batch_size", "loader"
 _RANKS = {
     Objective.FASTEST: "trains fastest within memory",
     Objective.LARGEST: "is the largest that fits",
@@ -78,15 +73,17 @@ def headline(record: Record) -> Headline:
     if record.prediction is not None:
         if record.prediction.grid:
             return of_grid(record.prediction)
-        one = of_prediction(record.prediction)
-        return replace(one, sentence=which_sentence(record.prediction) + one.sentence)
+        answer = of_prediction(record.prediction)
+        return replace(answer, sentence=which_sentence(record.prediction) + answer.sentence)
     if record.audit is not None:
         return of_audit(record.audit)
     return _without_result(record)
 
 
 def planned_batch_size(record: Record) -> int | None:
-    """The batch size of the plan, or of the prediction; the value of another setting that it names."""
+    """The batch size of the plan, or of the prediction; the value of another setting that it
+    names.
+    """
     if record.plan is not None:
         value = next((s.effective for s in record.plan.settings if s.name == "batch_size"), None)
         return value if isinstance(value, int) else None
@@ -173,10 +170,12 @@ def of_prediction(prediction: Prediction) -> Headline:
     if peak is not None:
         sentence += _peak_text(peak, budget, fits)
         if tight:
-            sentence += ", and it runs only if the lower end of that interval is true"
+            sentence += ", and it runs only if the lower end of this interval is right"
     if other:
         return Headline("note" if fits else "bad", sentence + ".")
-    leak = next((one.problem for one in prediction.warnings if one.code == "memory-grows"), None)
+    leak = next(
+        (warning.problem for warning in prediction.warnings if warning.code == "memory-grows"), None
+    )
     if fits and leak is not None:
         return Headline(
             "bad", f"Memory grows: {leak}. In its first steps {sentence[:1].lower()}{sentence[1:]}."
@@ -184,8 +183,8 @@ def of_prediction(prediction: Prediction) -> Headline:
     sentence += _largest_part(prediction, fits or tight) + "."
     if compiles:
         sentence += (
-            " Compiled, as the script has it, it takes less as a rule; how much, brimful does "
-            "not know."
+            " The script compiles it, which usually takes less memory; brimful does not know how "
+            "much less."
         )
     if prediction.speed is not None and (not_counted := not_counted_text(prediction.speed)):
         sentence += f" Its predicted speed is without {not_counted}."
@@ -196,13 +195,16 @@ def of_prediction(prediction: Prediction) -> Headline:
     return Headline("good" if fits else "bad", sentence)
 
 
+_EMPTIES = ", but only because PyTorch empties its cache when memory is full (slower steps)"
+
+
 def _peak_text(peak: PeakEstimate, budget: int, fits: bool) -> str:
     """ ": predicted peak 110 GiB (101 to 120 GiB) of 79.2 GiB allowed"."""
     interval = bytes_interval_text(*peak.device_interval_bytes)
     about = f" ({interval})" if interval else ""
     shown = f"{peak.source.value} peak {bytes_text(peak.device_bytes)}{about}"
     fills_the_card = peak.device_interval_bytes[1] >= budget  # at whose memory the interval ends
-    gives_back = " by giving cached memory back" if fits and fills_the_card else ""
+    gives_back = _EMPTIES if fits and fills_the_card else ""
     if fits and peak.device_bytes > budget:
         return f"{gives_back}: it runs within {bytes_text(budget)}; with all of the card, {shown}"
     return f"{gives_back}: {shown} of {bytes_text(budget)} allowed"
@@ -221,7 +223,7 @@ def _not_in_force(prediction: Prediction) -> str:
         return f"The script ignores the batch size{trains}"
     if asked is None or given is None:
         return ""
-    exceeds = any(one.code == "batch-exceeds-dataset" for one in prediction.warnings)
+    exceeds = any(warning.code == "batch-exceeds-dataset" for warning in prediction.warnings)
     why = (
         f"the data set has {given:,} samples"
         if exceeds
@@ -235,7 +237,7 @@ def _largest_part(prediction: Prediction, fits: bool) -> str:
     if value is None:
         return ""
     if largest is None and prediction.solved is not None:
-        return f", and so does any larger one that was tried: memory does not follow {noun} there"
+        return f", and so does every larger one tried: memory stops growing with {noun}"
     if largest is None:
         return "; not even the smallest fits" if prediction.nothing_fits and not fits else ""
     by = "" if limited_by in (None, "budget") else f", {limited_text(limited_by)}"
@@ -283,7 +285,7 @@ def of_audit(audit: Audit) -> Headline:
     )
     if not audit.findings:
         return Headline("good", f"No issues found: the command does what was requested, {does}.")
-    found = counted(len(audit.findings), "finding")
+    findings = counted(len(audit.findings), "finding")
     requested, accumulation = (
         audit.requested.get("batch_size"),
         audit.requested.get("accumulation", 1),
@@ -294,9 +296,10 @@ def of_audit(audit: Audit) -> Headline:
         else requested
     )
     if whole is None or per_step is None or whole == per_step:
-        return Headline("note", f"{found}: {audit.findings[0].problem}")
+        return Headline("note", f"{findings}: {audit.findings[0].problem}")
     return Headline(
-        "note", f"{found}: the command trains on {does}, and {setting_text(whole)} were requested."
+        "note",
+        f"{findings}: the command trains on {does}, and {setting_text(whole)} were requested.",
     )
 
 
@@ -328,9 +331,9 @@ def _without_result(record: Record) -> Headline:
 
 def _reached(record: Record) -> str:
     sizes = [
-        one.trial.settings.get("batch_size")
-        for one in record.trials
-        if one.outcome is Outcome.COMPLETED
+        trial.trial.settings.get("batch_size")
+        for trial in record.trials
+        if trial.outcome is Outcome.COMPLETED
     ]
     ran = [size for size in sizes if isinstance(size, int)]
     return f"The largest batch size that ran is {max(ran):,}." if ran else "No trial completed."
@@ -354,24 +357,25 @@ def _speed_part(plan: Plan) -> str:
     now, before = plan.samples_per_s, plan.baseline_samples_per_s
     if now is None:
         return ""
-    text = f"{'' if now.source is Source.MEASURED else f'{now.source.value} '}{speed_text(now.value)} samples/s"
+    source = "" if now.source is Source.MEASURED else f"{now.source.value} "
+    text = f"{source}{speed_text(now.value)} samples/s"
     if before is None or not before.value:
         return text
     if now == before:
         return text
     if plan.gain is not None:
         return f"{text}, {plan.gain.value:.2f} × your own settings ({plan.gain.note})"
-    own = f"the {speed_text(before.value)} of your own settings"
+    baseline = f"the {speed_text(before.value)} of your own settings"
     if _overlap(now, before):
-        return f"{text}, not clearly different from {own} (their intervals overlap)"
-    return f"{text}, {now.value / before.value:.2f} × {own}"
+        return f"{text}, not clearly different from {baseline} (their intervals overlap)"
+    return f"{text}, {now.value / before.value:.2f} × {baseline}"
 
 
-def _overlap(one: Estimate, other: Estimate) -> bool:
+def _overlap(first: Estimate, other: Estimate) -> bool:
     """Whether two intervals share a value; not so where one has none."""
-    if one.low is None or one.high is None or other.low is None or other.high is None:
+    if first.low is None or first.high is None or other.low is None or other.high is None:
         return False
-    return one.low <= other.high and other.low <= one.high
+    return first.low <= other.high and other.low <= first.high
 
 
 def _peak_part(plan: Plan, record: Record | None) -> str:

@@ -91,9 +91,11 @@ def _scaled(value: Estimate, unit: float, name: str) -> Cell:
     return Cell(f"{value.value / unit:,.4g} {name}", value.source, note=value.note)
 
 
-def doctor_sections(machine: Machine, found: Sequence[Diagnostic]) -> list[Section]:
+def doctor_sections(machine: Machine, findings: Sequence[Diagnostic]) -> list[Section]:
     """What this machine is, and what stands in the way of good measurements."""
-    rest = Findings("Findings", tuple(found)) if found else Sentences("", ("No issues found.",))
+    rest = (
+        Findings("Findings", tuple(findings)) if findings else Sentences("", ("No issues found.",))
+    )
     return [Facts("", machine_facts(machine)), rest]
 
 

@@ -63,9 +63,11 @@ def _drawn(section: Section) -> str:
             )
         case Findings():
             lines = []
-            for one in section.found:
-                rest = " ".join(escape(part) for part in (one.explanation, one.suggestion) if part)
-                lines.append(f"- **{escape(one.problem)}**" + (f"  \n  {rest}" if rest else ""))
+            for finding in section.found:
+                rest = " ".join(
+                    escape(part) for part in (finding.explanation, finding.suggestion) if part
+                )
+                lines.append(f"- **{escape(finding.problem)}**" + (f"  \n  {rest}" if rest else ""))
             return "\n".join(lines)
         case CommandLine():
             return "\n\n".join((code_block(section.line, "sh"), *map(escape, section.notes)))

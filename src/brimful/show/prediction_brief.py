@@ -23,7 +23,8 @@ def brief_facts(prediction: Prediction, warnings: tuple[Diagnostic, ...]) -> Fac
     important, the earlier. Beside a table, which has the numbers, the first alone."""
     first, rest = by_weight(warnings)
     rows = [
-        (_WARNING, Cell(one.problem, tone="warn", note=one.suggestion or None)) for one in first
+        (_WARNING, Cell(warning.problem, tone="warn", note=warning.suggestion or None))
+        for warning in first
     ]
     if prediction.which or prediction.grid:
         return Facts("", tuple(rows))
@@ -41,7 +42,7 @@ def brief_facts(prediction: Prediction, warnings: tuple[Diagnostic, ...]) -> Fac
         rows.append(("epoch", Cell(epoch_text(prediction.epoch))))
     if prediction.worst_batch is not None and prediction.worst_batch.varies:
         rows.append(("worst batch", Cell(prediction.worst_batch.what)))
-    rows += [(_NOTE, Cell(one.problem)) for one in rest]
+    rows += [(_NOTE, Cell(warning.problem)) for warning in rest]
     return Facts("", tuple(rows))
 
 
@@ -84,7 +85,7 @@ def _remedies(prediction: Prediction, remedies: Sequence[Remedy]) -> str:
     1.1 × as long; what to write:
     --details"."""
     last, speed = remedies[-1], prediction.speed
-    changes = ", then ".join(one.what for one in remedies)
+    changes = ", then ".join(remedy.what for remedy in remedies)
     text = (
         f"{changes}: {bytes_text(last.device_bytes)} ({last.source.value}), "
         f"{VERDICTS[last.verdict]}"

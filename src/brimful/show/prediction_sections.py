@@ -1,4 +1,6 @@
-"""Sections of a prediction: speed, peaks by phase and card, where the memory goes, what would help."""
+"""Sections of a prediction: speed, peaks by phase and card, where the memory goes, what would
+help.
+"""
 
 from __future__ import annotations
 
@@ -75,19 +77,19 @@ _MODULE_LEAST = 0.05  # of a module: smaller categories are not named
 
 
 def prediction_sections(prediction: Prediction) -> list[Section]:
-    found: list[Section] = [which_table(prediction)] if prediction.which else []
-    found += grid_sections(prediction) if prediction.grid else []
+    parts: list[Section] = [which_table(prediction)] if prediction.which else []
+    parts += grid_sections(prediction) if prediction.grid else []
     if prediction.speed is not None:
-        found.append(Sentences("", (speed_sentence(prediction.speed),)))
-    found += _phases(prediction)
+        parts.append(Sentences("", (speed_sentence(prediction.speed),)))
+    parts += _phases(prediction)
     if prediction.what_if is not None:
-        found.append(_what_if(prediction, prediction.what_if))
-    found.append(Facts("The prediction", _facts(prediction), detail=True))
+        parts.append(_what_if(prediction, prediction.what_if))
+    parts.append(Facts("The prediction", _facts(prediction), detail=True))
     if prediction.breakdown is not None:
-        found += _breakdown(prediction, prediction.breakdown)
+        parts += _breakdown(prediction, prediction.breakdown)
     if (following := prediction.next_command) is not None:
-        found.append(CommandLine(f"Next ({following.why})", following.line))
-    return found
+        parts.append(CommandLine(f"Next ({following.why})", following.line))
+    return parts
 
 
 # --- peaks ---
@@ -166,8 +168,8 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
     if prediction.worst_batch is not None:
         rows.append(("worst batch", Cell(prediction.worst_batch.what)))
     rows += [
-        ("approximated", Cell(approximation_text(*one)))
-        for one in prediction.approximations.items()
+        ("approximated", Cell(approximation_text(*use)))
+        for use in prediction.approximations.items()
     ]
     rows += speed_rows(prediction.speed) if prediction.speed is not None else []
     if prediction.solved is None and not prediction.grid:  # with others no loader is timed
@@ -215,7 +217,7 @@ def _largest(prediction: Prediction) -> Cell:
 def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
     """The device peak by category and by module, and the line that set it."""
     bars = {"the whole run": breakdown, **prediction.phase_breakdowns}
-    held = [name for name in CATEGORIES if any(one.parts.get(name) for one in bars.values())]
+    held = [name for name in CATEGORIES if any(bar.parts.get(name) for bar in bars.values())]
     legend = tuple((f"swatch {name.replace('_', '-')}", CATEGORIES[name]) for name in held)
     text = [f"The peak is in {breakdown.phase}, set by {moment_text(breakdown.moment)}."]
     if breakdown.grown is not None:
@@ -233,7 +235,9 @@ def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
 
 
 def _categories(breakdown: Breakdown) -> Table:
-    """The categories that hold something, the largest first, with their share of the device peak."""
+    """The categories that hold something, the largest first, with their share of the device
+    peak.
+    """
     whole = max(1, sum(breakdown.parts.values()))
     parts = sorted(
         ((size, name) for name, size in breakdown.parts.items() if size), key=lambda part: -part[0]
@@ -252,8 +256,8 @@ def _modules(breakdown: Breakdown) -> list[Section]:
     """
     whole = max(1, sum(breakdown.parts.values()))
     held = [
-        (one.bytes, Cell(one.module, note=_held(one.categories, one.bytes)))
-        for one in breakdown.modules
+        (module.bytes, Cell(module.module, note=_held(module.categories, module.bytes)))
+        for module in breakdown.modules
     ]
     held += [
         (group.bytes, Cell(f"{group.count} of {group.pattern}, together"))
@@ -273,7 +277,9 @@ def _modules(breakdown: Breakdown) -> list[Section]:
 
 
 def _held(categories: dict[str, int], whole: int) -> str:
-    """The categories that make up most of what a module holds: "activations 81 %, parameters 12 %"."""
+    """The categories that make up most of what a module holds: "activations 81 %, parameters
+    12 %".
+    """
     largest = sorted(categories.items(), key=lambda part: -part[1])[:3]
     named = [(name, size / whole) for name, size in largest if size >= whole * _MODULE_LEAST]
     return ", ".join(f"{CATEGORIES.get(name, name)} {share_text(share)}" for name, share in named)
@@ -311,26 +317,28 @@ def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
     )
     rows = [
         (
-            Cell(f"+ {one.what}" if one.what else "as it is", tone="strong"),
-            Cell(bytes_text(one.device_bytes), one.source),
-            Cell(VERDICTS[one.verdict], tone="good" if one.verdict == Verdict.FITS else "bad"),
+            Cell(f"+ {remedy.what}" if remedy.what else "as it is", tone="strong"),
+            Cell(bytes_text(remedy.device_bytes), remedy.source),
+            Cell(
+                VERDICTS[remedy.verdict], tone="good" if remedy.verdict == Verdict.FITS else "bad"
+            ),
             ABSENT
-            if one.step_s is None
-            else Cell(seconds_text(one.step_s.value), one.step_s.source),
+            if remedy.step_s is None
+            else Cell(seconds_text(remedy.step_s.value), remedy.step_s.source),
         )
-        for one in (as_it_is, *what_if.remedies)
+        for remedy in (as_it_is, *what_if.remedies)
     ]
     columns = ["each on top of those before", "device", "", "a step"]
-    if any(one.largest_batch_size is not None for one in what_if.remedies):
+    if any(remedy.largest_batch_size is not None for remedy in what_if.remedies):
         columns.append("largest that fits")
         largest = [
             question_of(prediction)[2],
-            *(one.largest_batch_size for one in what_if.remedies),
+            *(remedy.largest_batch_size for remedy in what_if.remedies),
         ]
         rows = [(*row, Cell(count_text(number))) for row, number in zip(rows, largest, strict=True)]
     hows = tuple(
-        f"{one.what}: {one.how}" + (f" ({one.basis})" if one.basis else "")
-        for one in what_if.remedies
+        f"{remedy.what}: {remedy.how}" + (f" ({remedy.basis})" if remedy.basis else "")
+        for remedy in what_if.remedies
     )
     return Table(title, tuple(map(Column, columns)), tuple(rows), (*hows, *others))
 

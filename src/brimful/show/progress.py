@@ -63,7 +63,9 @@ def _live_line(stream: TextIO, line: Callable[[], str]) -> Live:
 
 
 class Progress:
-    """Shows on `stream` how trials go. Use as a context manager; calls outside of one are harmless."""
+    """Shows on `stream` how trials go. Use as a context manager; calls outside of one are
+    harmless.
+    """
 
     def __init__(
         self, stream: TextIO, is_terminal: bool, clock: Callable[[], float] = time.monotonic
@@ -108,9 +110,9 @@ class Progress:
         if self._live is None:
             self._write(self.line())
 
-    def trial_progress(self, seen: wire.Progress | None) -> None:
-        """The trial is alive; `seen` is the newest report of its process, or None."""
-        self._newest = seen or self._newest
+    def trial_progress(self, progress: wire.Progress | None) -> None:
+        """The trial is alive; `progress` is the newest report of its process, or None."""
+        self._newest = progress or self._newest
         late = self._trial is not None and self._clock() - self._started >= NO_STEP_S
         if late and not self._said_no_step and (self._newest is None or not self._newest.steps):
             self._said_no_step = True
@@ -216,8 +218,8 @@ class RunProgress:
         self._write(stream, data)
         self._at_line_start = data.endswith(b"\n")
 
-    def heartbeat(self, seen: Heartbeat) -> None:
-        self._line = heartbeat_line(self._attempt, seen)
+    def heartbeat(self, beat: Heartbeat) -> None:
+        self._line = heartbeat_line(self._attempt, beat)
         now = self._clock()
         if self._live is not None:
             if (
@@ -242,7 +244,7 @@ class RunProgress:
     def trial_started(
         self, trial: Trial, number: int, expected_total: int | None
     ) -> None: ...  # a run has no trials
-    def trial_progress(self, seen: wire.Progress | None) -> None: ...
+    def trial_progress(self, progress: wire.Progress | None) -> None: ...
     def trial_ended(self, result: TrialResult) -> None: ...
 
     def _clear(self) -> None:
@@ -265,17 +267,19 @@ class RunProgress:
                 )
 
 
-def no_step_text(number: int, seconds: float, seen: wire.Progress | None) -> str:
+def no_step_text(number: int, seconds: float, progress: wire.Progress | None) -> str:
     """Of a trial that has had no step for a while: what was seen in place of one, and what that can
     mean.
     """
-    batches, backward = (seen.batches, seen.backward_passes) if seen is not None else (0, 0)
-    found = [
+    batches, backward = (
+        (progress.batches, progress.backward_passes) if progress is not None else (0, 0)
+    )
+    counts = [
         counted(batches, "batch", "batches") + " of a DataLoader"
         if batches
         else "no batch of a DataLoader"
     ]
-    found += [
+    counts += [
         counted(backward, "backward pass", "backward passes") if backward else "no backward pass"
     ]
     if backward:
@@ -295,7 +299,7 @@ def no_step_text(number: int, seconds: float, seen: wire.Progress | None) -> str
         )
     return (
         f"trial {number}: no step in {seconds_text(float(round(seconds)))}; seen: "
-        f"{' and '.join(found)}: {means}. "
+        f"{' and '.join(counts)}: {means}. "
         "The trial goes on; Ctrl-C ends it, and --time-limit limits it"
     )
 
@@ -305,9 +309,9 @@ def trial_line(number: int, result: TrialResult) -> str:
     parts = [OUTCOMES[result.outcome].text]
     # A trial on an imaginary card knows its reserved memory; the context is added once all trials
     # are known.
-    seen = worst_memory(result, "reserved" if result.trial.device.kind == "imaginary" else None)
-    if seen is not None and result.outcome is Outcome.COMPLETED:
-        parts.append(f"peak {bytes_text(seen[1])} {seen[0]}")
+    worst = worst_memory(result, "reserved" if result.trial.device.kind == "imaginary" else None)
+    if worst is not None and result.outcome is Outcome.COMPLETED:
+        parts.append(f"peak {bytes_text(worst[1])} {worst[0]}")
     if result.samples_per_s is not None:
         parts.append(f"{speed_text(result.samples_per_s)} samples/s")
     parts.append(seconds_text(result.duration_s))
@@ -320,28 +324,28 @@ def _tried(trial: Trial) -> str:
     return f"{kind_text(trial)} {how} on {trial.device.label}{environment}"
 
 
-def heartbeat_line(attempt: int, seen: Heartbeat) -> str:
+def heartbeat_line(attempt: int, beat: Heartbeat) -> str:
     """ "attempt 1, train, step 1,200, loss 0.341, 812 samples/s, 12 % waiting for data, 3.2 GiB
     reserved, 5 min".
     """
     parts = [f"attempt {attempt}"] if attempt > 1 else []
-    parts += [f"{seen.phase}, step {seen.steps:,}"] if seen.phase is not None else ["no step yet"]
-    if seen.ranks > 1:
-        parts.append(f"{seen.ranks} ranks")
-    if seen.loss is not None:
-        of_one = seen.ranks > 1 and seen.loss_rank is not None
-        parts.append(f"loss {seen.loss:.4g}" + (f" in rank {seen.loss_rank}" if of_one else ""))
-    if seen.samples_per_s is not None:
-        parts.append(f"{speed_text(seen.samples_per_s)} samples/s")
-    if seen.loading_share is not None and seen.loading_share >= 0.01:
-        parts.append(f"{share_text(seen.loading_share)} waiting for data")
-    if seen.reserved_bytes is not None:
-        parts.append(f"{bytes_text(seen.reserved_bytes)} reserved")
-    if seen.alloc_retries:
-        parts.append(f"{count_text(seen.alloc_retries)} allocator retries")
-    if seen.process_tree_host_bytes:
-        parts.append(f"{bytes_text(seen.process_tree_host_bytes)} host")
-    return ", ".join([*parts, seconds_text(float(round(seen.seconds)))])
+    parts += [f"{beat.phase}, step {beat.steps:,}"] if beat.phase is not None else ["no step yet"]
+    if beat.ranks > 1:
+        parts.append(f"{beat.ranks} ranks")
+    if beat.loss is not None:
+        of_one = beat.ranks > 1 and beat.loss_rank is not None
+        parts.append(f"loss {beat.loss:.4g}" + (f" in rank {beat.loss_rank}" if of_one else ""))
+    if beat.samples_per_s is not None:
+        parts.append(f"{speed_text(beat.samples_per_s)} samples/s")
+    if beat.loading_share is not None and beat.loading_share >= 0.01:
+        parts.append(f"{share_text(beat.loading_share)} waiting for data")
+    if beat.reserved_bytes is not None:
+        parts.append(f"{bytes_text(beat.reserved_bytes)} reserved")
+    if beat.alloc_retries:
+        parts.append(f"{count_text(beat.alloc_retries)} allocator retries")
+    if beat.process_tree_host_bytes:
+        parts.append(f"{bytes_text(beat.process_tree_host_bytes)} host")
+    return ", ".join([*parts, seconds_text(float(round(beat.seconds)))])
 
 
 def attempt_line(attempt: Attempt) -> str:

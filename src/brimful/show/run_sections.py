@@ -61,24 +61,24 @@ def source_of(result: TrialResult) -> Source:
 
 def kind_text(trial: Trial) -> str:
     """ "trace", "trace with gradient checkpointing"."""
-    changes = " and ".join(_WHAT_IFS.get(one, one) for one in trial.what_ifs)
+    changes = " and ".join(_WHAT_IFS.get(change, change) for change in trial.what_ifs)
     return trial.kind.value + (f" with {changes}" if changes else "")
 
 
 def warnings_of(record: Record) -> tuple[Diagnostic, ...]:
     """Everything the user should know, each once, whichever part of the record holds it."""
-    found = [*record.notes]
+    warnings = [*record.notes]
     for part in (record.plan, record.prediction):
-        found += part.warnings if part else ()
-    return tuple(dict.fromkeys(found))
+        warnings += part.warnings if part else ()
+    return tuple(dict.fromkeys(warnings))
 
 
 def by_weight(
     warnings: tuple[Diagnostic, ...],
 ) -> tuple[tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
     """(those that change what the numbers mean, the others)"""
-    first = tuple(one for one in warnings if one.code in CHANGE_THE_NUMBERS)
-    return first, tuple(one for one in warnings if one not in first)
+    first = tuple(warning for warning in warnings if warning.code in CHANGE_THE_NUMBERS)
+    return first, tuple(warning for warning in warnings if warning not in first)
 
 
 # --- peaks ---
@@ -133,10 +133,9 @@ def trial_sections(record: Record) -> list[Section]:
         return []
     memory = record.opened.budget.memory if record.opened.budget else None
     if record.opened.device is not None and record.opened.device.kind == "imaginary":
-        memory = (
-            "reserved"  # what is not the allocator's, the context, is known once all trials are
-        )
-    kinds = [seen[0] for result in record.trials if (seen := worst_memory(result, memory))]
+        # what is not the allocator's, the context, is known once all trials are
+        memory = "reserved"
+    kinds = [worst[0] for result in record.trials if (worst := worst_memory(result, memory))]
     kind = kinds[0] if kinds else None
     notes: list[tuple[int, str]] = []
     for number, result in enumerate(record.trials, 1):
@@ -183,13 +182,13 @@ def _trial_row(
 
 def _trial_peak(result: TrialResult, memory: str | None, kind: str | None) -> Cell:
     """Its peak, and which memory it is where the others show another."""
-    seen = worst_memory(result, memory)
-    if seen is None or result.peak is None:
+    worst = worst_memory(result, memory)
+    if worst is None or result.peak is None:
         return ABSENT
-    kept = seen[0] == "host" and not result.peak.host_is_true
-    other = "" if seen[0] == kind else f" {seen[0]}"
+    kept = worst[0] == "host" and not result.peak.host_is_true
+    other = "" if worst[0] == kind else f" {worst[0]}"
     return Cell(
-        bytes_text(seen[1]) + other,
+        bytes_text(worst[1]) + other,
         source_of(result),
         note="with freed memory that was kept" if kept else None,
     )
@@ -219,20 +218,20 @@ def run_sections(run: Run) -> list[Section]:
     if not run.attempts:
         return []
     last = run.attempts[-1]
-    found: list[Section] = [
+    parts: list[Section] = [
         CommandLine(
             "The command", command_of(last), (f"Settings from {run.started.why}.",), detail=True
         )
     ]
-    found += settings_table(last.settings)
-    found.append(_attempts(run.attempts))
-    found += [
-        Quote(f"The script's own traceback, attempt {one.number}", text, detail=True)
-        for one in run.attempts
-        if (text := _traceback(one))
+    parts += settings_table(last.settings)
+    parts.append(_attempts(run.attempts))
+    parts += [
+        Quote(f"The script's own traceback, attempt {attempt.number}", text, detail=True)
+        for attempt in run.attempts
+        if (text := _traceback(attempt))
     ]
     phases = phases_table(f"Peaks by phase, measured in attempt {last.number}", last.phases)
-    return found + ([phases] if phases else [])
+    return parts + ([phases] if phases else [])
 
 
 def settings_table(settings: tuple[EffectiveSetting, ...]) -> list[Section]:
@@ -262,7 +261,7 @@ def _attempts(attempts: tuple[Attempt, ...]) -> Table:
     changed = [
         name for name in names if len(values) == 1 or len({one.get(name) for one in values}) > 1
     ] or names
-    kinds = [seen[0] for one in attempts if (seen := worst_memory(one))]
+    kinds = [worst[0] for one in attempts if (worst := worst_memory(one))]
     notes: list[tuple[int, str]] = []
     for one in attempts:
         resumed = {None: "", True: "resumed from its checkpoint", False: "started over"}[

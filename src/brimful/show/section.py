@@ -11,7 +11,9 @@ from brimful.values import Diagnostic
 
 @dataclass(frozen=True)
 class Section:
-    """`title`: "" for none. `detail`: the terminal shows it on request (--details), and Markdown folds it."""
+    """`title`: "" for none. `detail`: the terminal shows it on request (--details), and Markdown
+    folds it.
+    """
 
     title: str
     detail: bool = field(default=False, kw_only=True)
@@ -70,7 +72,9 @@ class Quote(Section):
 
 @dataclass(frozen=True)
 class Figure(Section):
-    """A chart: the page draws it, the others show its sentences. `draw` takes a width in pixels and returns SVG."""
+    """A chart: the page draws it, the others show its sentences. `draw` takes a width in pixels and
+    returns SVG.
+    """
 
     draw: Callable[[int], str]
     legend: tuple[tuple[str, str], ...]  # (class in the style sheet, text)

@@ -67,20 +67,20 @@ def sections(record: Record) -> list[Section]:
     left out.
     """
     first, rest = by_weight(warnings_of(record))
-    found: list[Section] = [Findings("What changes these numbers", first)] if first else []
+    parts: list[Section] = [Findings("What changes these numbers", first)] if first else []
     if record.run is not None:
-        found += run_sections(record.run)
+        parts += run_sections(record.run)
     if record.plan is not None:
-        found += _plan_sections(record, record.plan)
+        parts += _plan_sections(record, record.plan)
     if record.audit is not None:
-        found += audit_sections(record.audit)
+        parts += audit_sections(record.audit)
     if record.prediction is not None and record.plan is None:
-        found += prediction_sections(record.prediction)
-    found += [phases] if (phases := _trial_phases(record)) else []
-    found += _figures(record)
-    found += [Findings("Warnings", rest)] if rest else []
-    found += trial_sections(record)
-    return found + _environment(record)
+        parts += prediction_sections(record.prediction)
+    parts += [phases] if (phases := _trial_phases(record)) else []
+    parts += _figures(record)
+    parts += [Findings("Warnings", rest)] if rest else []
+    parts += trial_sections(record)
+    return parts + _environment(record)
 
 
 def _plan_sections(record: Record, plan: Plan) -> list[Section]:
@@ -108,11 +108,11 @@ def sizes_table(record: Record, plan: Plan) -> list[Section]:
         return []
     budget, chosen = record.opened.budget, planned_batch_size(record)
     numbers: dict[str, list[Cell]] = {
-        "memory": [_peak_cell(one) for one in plan.sizes],
-        "of the budget": [_budget_cell(one, budget) for one in plan.sizes],
-        "effective batch": [_count_cell(one.effective_batch) for one in plan.sizes],
-        "updates / epoch": [_count_cell(one.updates_per_epoch) for one in plan.sizes],
-        "time / epoch": [_time_cell(one.epoch_s) for one in plan.sizes],
+        "memory": [_peak_cell(size) for size in plan.sizes],
+        "of the budget": [_budget_cell(size, budget) for size in plan.sizes],
+        "effective batch": [_count_cell(size.effective_batch) for size in plan.sizes],
+        "updates / epoch": [_count_cell(size.updates_per_epoch) for size in plan.sizes],
+        "time / epoch": [_time_cell(size.epoch_s) for size in plan.sizes],
     }
     names = []
     for name, cells in numbers.items():
@@ -124,10 +124,10 @@ def sizes_table(record: Record, plan: Plan) -> list[Section]:
             ]
             name += f", {most.value}"
         names.append(name)
-    tones = ["strong" if one.batch_size == chosen else "" for one in plan.sizes]
+    tones = ["strong" if size.batch_size == chosen else "" for size in plan.sizes]
     sizes = [
-        Cell(count_text(one.batch_size), tone=tone)
-        for one, tone in zip(plan.sizes, tones, strict=True)
+        Cell(count_text(size.batch_size), tone=tone)
+        for size, tone in zip(plan.sizes, tones, strict=True)
     ]
     notes = [
         sample.worst_batch.what
@@ -141,21 +141,21 @@ def sizes_table(record: Record, plan: Plan) -> list[Section]:
     return [Table("What each batch size means", columns, rows, longest)]
 
 
-def _peak_cell(one: TriedSize) -> Cell:
-    if one.peak_bytes is None:
-        return Cell("out of memory", tone="bad") if one.fits is False else ABSENT
+def _peak_cell(size: TriedSize) -> Cell:
+    if size.peak_bytes is None:
+        return Cell("out of memory", tone="bad") if size.fits is False else ABSENT
     return Cell(
-        bytes_text(one.peak_bytes.value),
-        one.peak_bytes.source,
-        tone="bad" if one.fits is False else "",
+        bytes_text(size.peak_bytes.value),
+        size.peak_bytes.source,
+        tone="bad" if size.fits is False else "",
     )
 
 
-def _budget_cell(one: TriedSize, budget: Budget | None) -> Cell:
-    if one.peak_bytes is None or budget is None or not budget.bytes:
+def _budget_cell(size: TriedSize, budget: Budget | None) -> Cell:
+    if size.peak_bytes is None or budget is None or not budget.bytes:
         return ABSENT
-    share = one.peak_bytes.value / budget.bytes
-    tone = "bad" if one.fits is False else ""
+    share = size.peak_bytes.value / budget.bytes
+    tone = "bad" if size.fits is False else ""
     spills = ", may spill" if tone and share <= 1 else ""  # by the upper end of its interval
     return Cell(share_text(share) + spills, share=share, tone=tone)
 
@@ -272,22 +272,27 @@ def _ran(
     among them.
     """
 
-    def is_one(one: TrialResult) -> bool:
-        has = one.trial.settings
+    def is_one(result: TrialResult) -> bool:
+        has = result.trial.settings
         same = "batch_size" in has and all(
             has[name] == value for name, value in settings.items() if name in has
         )
-        ran = one.outcome is Outcome.COMPLETED and one.trial.kind is kind
-        return same and ran and environment in (None, one.trial.environment)
+        ran = result.outcome is Outcome.COMPLETED and result.trial.kind is kind
+        return same and ran and environment in (None, result.trial.environment)
 
-    return [one for one in record.trials if is_one(one)] if "batch_size" in settings else []
+    return (
+        [result for result in record.trials if is_one(result)] if "batch_size" in settings else []
+    )
 
 
 def _step_row(old: list[TrialResult], new: list[TrialResult]) -> list[tuple[Cell, ...]]:
     """By the medians of the same runs as the speed above it: the latest of each, as many as ran
     side by side.
     """
-    steps = [[statistics.median(one.step_s) for one in runs if one.step_s] for runs in (old, new)]
+    steps = [
+        [statistics.median(result.step_s) for result in runs if result.step_s]
+        for runs in (old, new)
+    ]
     turns = min(map(len, steps))
     if not turns:
         return []
@@ -350,29 +355,31 @@ def _phase_result(record: Record) -> TrialResult | None:
     Host memory is true in memory trials alone (docs/quantities.md); a card's is true in every
     trial.
     """
-    seen = [s for s in record.trials if s.outcome is Outcome.COMPLETED and s.phases]
-    true = [s for s in seen if s.trial.kind is not TrialKind.SPEED or s.trial.device.kind != "cpu"]
+    completed = [s for s in record.trials if s.outcome is Outcome.COMPLETED and s.phases]
+    true = [
+        s for s in completed if s.trial.kind is not TrialKind.SPEED or s.trial.device.kind != "cpu"
+    ]
     planned = planned_batch_size(record)
 
     def distance(trial_result: TrialResult) -> float:
         size = trial_result.trial.settings.get("batch_size")
         return abs(size - planned) if isinstance(size, int) and planned is not None else 0.0
 
-    return min(reversed(true or seen), key=distance, default=None)
+    return min(reversed(true or completed), key=distance, default=None)
 
 
 # --- charts ---
 
 
 def _figures(record: Record) -> list[Section]:
-    found: list[Section] = []
+    figures: list[Section] = []
     if record.memory is not None and (record.memory.curve or record.memory.probes):
-        found.append(_memory_figure(record, record.memory))
+        figures.append(_memory_figure(record, record.memory))
     if record.speed is not None and record.speed.points:
-        found.append(_speed_figure(record, record.speed))
+        figures.append(_speed_figure(record, record.speed))
     elif record.prediction is not None:
-        found += speed_figure(record.prediction)
-    return found
+        figures += speed_figure(record.prediction)
+    return figures
 
 
 def _memory_figure(record: Record, memory: MemoryEstimate) -> Figure:
@@ -522,15 +529,15 @@ def _environment(record: Record) -> list[Section]:
         rows.append(("objective", Cell(opened.objective.value)))
     versions = sorted({r.torch_version for s in record.trials for r in s.reports})
     rows += [("torch, in the command", Cell(", ".join(versions)))] if versions else []
-    found: list[Section] = [Facts("Where this ran", tuple(rows), detail=True, wide=False)]
+    parts: list[Section] = [Facts("Where this ran", tuple(rows), detail=True, wide=False)]
     if opened.machine is not None:
-        found.append(Facts("The machine", machine_facts(opened.machine), detail=True, wide=False))
+        parts.append(Facts("The machine", machine_facts(opened.machine), detail=True, wide=False))
     card = (
         record.prediction.gpu if record.prediction else opened.device.gpu if opened.device else None
     )
     if card is not None:
-        found.append(Facts(f"The card, {card.key}", card_facts(card), detail=True, wide=False))
-    return found
+        parts.append(Facts(f"The card, {card.key}", card_facts(card), detail=True, wide=False))
+    return parts
 
 
 def cut_off(record: Record) -> list[Sentences]:

@@ -77,10 +77,8 @@ _APPROXIMATIONS = {
     "flash_attn": "a stand-in answered its import: PyTorch's copy of its kernels ran",
     "flash_attn.bert_padding": "which tokens are padding depends on data, so all were kept",
     "xformers": "a stand-in answered its import: PyTorch's copy of its kernels ran",
-    "paged optimizer states": "NVIDIA's driver moves them between host and card, so they are not counted "
-    "on "
-    "the "
-    "card",
+    "paged optimizer states": "NVIDIA's driver moves them between host and card, so they are not "
+    "counted on the card",
     "Triton kernel": "its launch was passed over; what it writes to was allocated before and is "
     "counted",
 }
@@ -209,8 +207,10 @@ def memory_of(peak: PhasePeak | None, memory: str | None = None) -> tuple[str, i
 
 def worst_memory(execution: Execution, memory: str | None = None) -> tuple[str, int] | None:
     """`memory_of` its worst rank; of host memory what all its processes held together."""
-    seen, host = memory_of(execution.peak, memory), execution.host_bytes
-    return ("host", host) if host is not None and (seen is None or seen[0] == "host") else seen
+    device, host = memory_of(execution.peak, memory), execution.host_bytes
+    return (
+        ("host", host) if host is not None and (device is None or device[0] == "host") else device
+    )
 
 
 def approximation_text(name: str, count: int) -> str:
@@ -259,8 +259,8 @@ def loading_text(loading: Loading) -> str:
     """ "16,100 samples/s on the card (predicted); one core here loads 2,900 (measured): 6 workers
     needed". Where one core keeps
     up and no worker loads, what that costs: the card waits while the script's own process loads."""
-    one, card, workers = loading.one_worker.value, loading.card, loading.workers
-    text = f"one core here loads {speed_text(one)}{'' if card else ' samples/s'} (measured)"
+    one_worker, card, workers = loading.one_worker.value, loading.card, loading.workers
+    text = f"one core here loads {speed_text(one_worker)}{'' if card else ' samples/s'} (measured)"
     if workers > 1:
         text += f", the {workers} workers asked for {speed_text(loading.all_workers.value)}"
     if card is None:
@@ -269,7 +269,7 @@ def loading_text(loading: Loading) -> str:
     if not workers and not loading.binds:
         return (
             f"{text}; without a worker the card waits "
-            f"{share_text(card.value / (card.value + one))} of the time"
+            f"{share_text(card.value / (card.value + one_worker))} of the time"
         )
     needed = f"{counted(loading.needed or 1, 'worker')} needed"
     if (
@@ -351,7 +351,9 @@ def cards_text(prediction: Prediction) -> str:
 
 
 def footnotes(noun: str, notes: Sequence[tuple[int, str]]) -> tuple[str, ...]:
-    """Notes of numbered rows below their table, equal ones together: "Trials 2, 3: out of memory"."""
+    """Notes of numbered rows below their table, equal ones together: "Trials 2, 3: out of
+    memory".
+    """
     numbers: dict[str, list[str]] = {}
     for number, text in notes:
         if text:

@@ -41,30 +41,32 @@ def which_table(prediction: Prediction) -> Table:
         Column("card", whole=True),
         *(Column(name, right=True, whole=True) for name in names),
     )
-    idle = ", ".join(f"{one.gpu.key}:{one.cards}" for one in which if one.unused)
-    problems = tuple(dict.fromkeys(f"{one.gpu.key}: {one.problem}" for one in which if one.problem))
+    idle = ", ".join(f"{answer.gpu.key}:{answer.cards}" for answer in which if answer.unused)
+    problems = tuple(
+        dict.fromkeys(f"{answer.gpu.key}: {answer.problem}" for answer in which if answer.problem)
+    )
     traced = _TRACED if prediction.solved is None else _SOLVED % prediction.solved.name
-    slow = (_LOADING,) if any(one.slow_loading for one in which) else ()
+    slow = (_LOADING,) if any(answer.slow_loading for answer in which) else ()
     notes = (_HOW, traced, *slow, *((_IDLE % idle,) if idle else ()), *problems)
     return Table("Which card", columns, tuple(map(_row, which)), notes)
 
 
-def _row(one: CardAnswer) -> tuple[Cell, ...]:
-    name = one.gpu.key if one.cards == 1 else f"{one.gpu.key}:{one.cards}"
+def _row(answer: CardAnswer) -> tuple[Cell, ...]:
+    name = answer.gpu.key if answer.cards == 1 else f"{answer.gpu.key}:{answer.cards}"
     epoch = (
         ABSENT
-        if one.epoch_s is None
-        else Cell(seconds_text(one.epoch_s.value) + ("*" if one.slow_loading else ""))
+        if answer.epoch_s is None
+        else Cell(seconds_text(answer.epoch_s.value) + ("*" if answer.slow_loading else ""))
     )
     return (
         Cell(name, tone="strong"),
-        _FITS[one.verdict],
-        ABSENT if one.peak is None else Cell(f"{one.peak.device_bytes / (1 << 30):.3g}"),
-        Cell(count_text(one.largest_batch_size if one.solved is None else one.solved)),
-        ABSENT if one.samples_per_s is None else Cell(speed_text(one.samples_per_s.value)),
+        _FITS[answer.verdict],
+        ABSENT if answer.peak is None else Cell(f"{answer.peak.device_bytes / (1 << 30):.3g}"),
+        Cell(count_text(answer.largest_batch_size if answer.solved is None else answer.solved)),
+        ABSENT if answer.samples_per_s is None else Cell(speed_text(answer.samples_per_s.value)),
         epoch,
-        ABSENT if one.price_per_h is None else Cell(f"{one.price_per_h.value:.2f}"),
-        ABSENT if one.epoch_price is None else Cell(dollars_text(one.epoch_price.value)),
+        ABSENT if answer.price_per_h is None else Cell(f"{answer.price_per_h.value:.2f}"),
+        ABSENT if answer.epoch_price is None else Cell(dollars_text(answer.epoch_price.value)),
     )
 
 
@@ -80,7 +82,7 @@ def which_sentence(prediction: Prediction) -> str:
     which = prediction.which
     if not which:
         return ""
-    fitting = [one for one in which if one.verdict == Verdict.FITS]
+    fitting = [answer for answer in which if answer.verdict == Verdict.FITS]
     if not fitting:
         return f"Of {counted(len(which), 'card')} none fits for sure. "
     best = which[0]

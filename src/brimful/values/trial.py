@@ -55,9 +55,9 @@ class Execution:
         """Peak resident memory of all its processes together: sampling can miss what the worst rank
         says of itself.
         """
-        own = self.peak.host_bytes if self.peak else None
+        worst_rank = self.peak.host_bytes if self.peak else None
         return max(
-            (known for known in (own, self.process_tree_host_bytes) if known is not None),
+            (known for known in (worst_rank, self.process_tree_host_bytes) if known is not None),
             default=None,
         )
 

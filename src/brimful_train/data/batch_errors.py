@@ -34,6 +34,8 @@ class BatchNotMade(DoesNotFit):
     smaller micro-batch.
     """
 
+    brimful_meaning = "smaller-fits"  # `brimful_inside.wire.Failure.meaning`
+
 
 class BatchMemoryError(BatchNotMade):
     """The host's memory. By this name (``…MemoryError``) a probe of brimful recognises it."""

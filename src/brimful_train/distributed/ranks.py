@@ -42,6 +42,8 @@ class Vote(NamedTuple):
 class RankFailed(BrimfulError):
     """Another rank met an error that ends the training; its own output shows it."""
 
+    brimful_meaning = "another-rank"  # `brimful_inside.wire.Failure.meaning`
+
 
 def device_for(name: str) -> torch.device:
     """The device that "auto" or a torch name means in this process: with several ranks, each its
@@ -203,7 +205,8 @@ def _ended(rank: int, status: int) -> BrimfulError:
     """What the other ranks end with."""
     meaning = "All ranks end with it. The last checkpoint stays as it is."
     if status == GIVES_UP:
-        return DoesNotFit(
-            f"The training does not fit into the memory of rank {rank}.", meaning, SEE_ITS_OUTPUT
-        )
+        problem = f"The training does not fit into the memory of rank {rank}."
+        error = DoesNotFit(problem, meaning, SEE_ITS_OUTPUT)
+        error.brimful_meaning = "does-not-fit-elsewhere"
+        return error
     return RankFailed(f"Rank {rank} ended with an error.", meaning, SEE_ITS_OUTPUT)

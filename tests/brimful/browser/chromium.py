@@ -158,9 +158,8 @@ class Chromium:
         page.call("Emulation.setFocusEmulationEnabled", enabled=True)
         page.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         page.media("screen", dark)
-        self.events = [
-            e for e in self.events if e.get("sessionId") != session
-        ]  # those of about:blank
+        # those of about:blank
+        self.events = [e for e in self.events if e.get("sessionId") != session]
         page.call("Page.navigate", url=path.resolve().as_uri())
         self.wait_for("Page.loadEventFired", session)
         return page

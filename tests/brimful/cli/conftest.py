@@ -1,4 +1,6 @@
-"""Each command line is typed in a folder of its own, without a terminal, and leaves signals as they were."""
+"""Each command line is typed in a folder of its own, without a terminal, and leaves signals as they
+were.
+"""
 
 from __future__ import annotations
 

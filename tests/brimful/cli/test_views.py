@@ -1,4 +1,6 @@
-"""What the verbs print: the keys of --json that programs rely on, and where else each answer goes."""
+"""What the verbs print: the keys of --json that programs rely on, and where else each answer
+goes.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,8 @@ PRINTED: dict[str, tuple[Callable[..., int], Callable[[], Record], str]] = {
     "predict": (
         views.show_prediction,
         product.predict_fits,
-        "verdict batch_size peak phases not_seen largest_batch_size "
-        "limited_by gpu budget method exact approximations worst_batch warnings cards alone_of "
-        "speed breakdown "
+        "verdict batch_size peak phases not_seen largest_batch_size limited_by gpu budget method "
+        "exact approximations worst_batch warnings cards alone_of speed breakdown "
         "phase_breakdowns what_if seconds next_command loading epoch record found_flags",
     ),
     "predict, too large": (views.show_prediction, product.predict_oom, "verdict what_if"),

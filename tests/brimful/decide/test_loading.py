@@ -228,7 +228,7 @@ def test_an_evaluation_batch_shrinks_to_what_is_left_unless_it_was_given():
     size, why, warnings = eval_batch(host, 10 * MIB, 192, given=False)
     assert size == 61 and "60%" in (why or "") and not warnings
     kept, _, warned = eval_batch(host, 10 * MIB, 192, given=True)
-    assert kept == 192 and "room for 61" in warned[0].problem
+    assert kept == 192 and "allows 61" in warned[0].problem
 
 
 def test_data_goes_into_memory_within_its_share_with_a_copy_for_each_rank():

@@ -37,7 +37,8 @@ args = parser.parse_args()
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)
 inputs = torch.randn(SAMPLES, 64)
-loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size, shuffle=True)
+data = TensorDataset(inputs, inputs.mean(1, keepdim=True))
+loader = DataLoader(data, batch_size=args.batch_size, shuffle=True)
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for features, targets in loader:

@@ -94,7 +94,8 @@ def main(rank, ranks):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29631")
     dist.init_process_group("nccl", rank=rank, world_size=ranks)
     torch.cuda.set_device(rank)
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64).cuda(), device_ids=[rank])
+    model = torch.nn.Linear(64, 64).cuda()
+    model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(512, 64))
     for x, in DataLoader(data, batch_size=8, sampler=DistributedSampler(data)):

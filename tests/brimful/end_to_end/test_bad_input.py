@@ -63,8 +63,10 @@ WITH_A_GRANDCHILD = """
 import signal, subprocess, sys, time
 import torch
 from torch import nn
-quiet = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
-left = subprocess.Popen([sys.executable, "-c", quiet], start_new_session=True, stdout=subprocess.PIPE)
+quiet = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+quiet += "print(1, flush=True); time.sleep(600)"
+apart = dict(start_new_session=True, stdout=subprocess.PIPE)
+left = subprocess.Popen([sys.executable, "-c", quiet], **apart)
 left.stdout.readline()
 model = nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -41,7 +41,9 @@ SCRIPTS = {
 
 
 class Truth:
-    """Direct runs of the very command of a record, on its card, with as much memory as they take."""
+    """Direct runs of the very command of a record, on its card, with as much memory as they
+    take.
+    """
 
     def __init__(self, session: Session, record: Record):
         opened = record.opened

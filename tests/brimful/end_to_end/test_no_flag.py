@@ -116,11 +116,14 @@ batches_kept, length = 16, 32
 batch_size = 16  # sequences that are trained on at once
 device = "cuda" if torch.cuda.is_available() else "cpu"
 text = torch.randint(64, (10_000,))
-model = nn.Sequential(nn.Embedding(64, 128), nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 64)).to(device)
+layers = (nn.Embedding(64, 128), nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 64))
+model = nn.Sequential(*layers).to(device)
 optimizer = torch.optim.AdamW(model.parameters())
 for step in range(40):
     at = torch.randint(len(text) - length, (batch_size,))
-    here, after = (torch.stack([text[i + late : i + late + length] for i in at]).to(device) for late in (0, 1))
+    here, after = (
+        torch.stack([text[i + late : i + late + length] for i in at]).to(device) for late in (0, 1)
+    )
     loss = F.cross_entropy(model(here).flatten(0, 1), after.flatten())
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 print("sequences", len(here), "kept", batches_kept)

@@ -37,7 +37,8 @@ SAVES = """
     kept = sorted(path.name for path in Path("out/checkpoints").glob("step-*"))
     assert kept[-1] == path.name and 1 <= len(kept) <= 3, kept
     assert sorted(os.listdir(path)) == ["model.safetensors", "state.json", "state.safetensors"]
-    assert not list(Path("out/checkpoints").glob(".writing-*")) and not list(Path("out/checkpoints").glob(".removing-*"))
+    left = Path("out/checkpoints")
+    assert not list(left.glob(".writing-*")) and not list(left.glob(".removing-*"))
 """
 CHECKPOINTS = TRAINING.replace("for features", RESUMES + "for features").replace(
     '\nprint("loss"', SAVES + 'print("loss"'
@@ -111,7 +112,9 @@ def test_predict_audit_and_tune_leave_an_old_checkpoint_untouched(tmp_path, work
 
 @pytest.fixture
 def checkpointed(tmp_path):
-    """A folder with the script and two checkpoints that it wrote itself, without brimful around it."""
+    """A folder with the script and two checkpoints that it wrote itself, without brimful
+    around it.
+    """
     folder = tmp_path / "checkpointed"
     script(folder, CHECKPOINTS, samples=64)
     subprocess.run(

@@ -87,10 +87,8 @@ for texts in DataLoader(Texts(), args.batch_size, shuffle=True, collate_fn=pad):
     (texts.cuda() * weight).mean().backward()
     optimizer.step()
 """
-FIRST, DISTINCT = (
-    32,
-    256,
-)  # what is compared with an earlier scan (and the largest), and what batches are made of at most
+# what is compared with an earlier scan (and the largest), and what batches are made of at most
+FIRST, DISTINCT = 32, 256
 
 
 def test_a_later_trial_reads_the_first_samples_and_at_those_of_its_own_batches(tmp_path):
@@ -238,7 +236,7 @@ for batch in DataLoader(Texts(), args.batch_size, shuffle=True, collate_fn=pad):
     [("index", 100), ("index", 300), ("next(self.next)", 100)],
     ids=["varying", "equal", "index ignored"],
 )
-def test_batches_of_texts_have_the_same_tokens_at_each_size_whether_or_not_the_data_set_obeys_its_index(
+def test_batches_of_texts_have_the_same_tokens_at_each_size_even_where_no_index_is_obeyed(
     tmp_path, which, rest
 ):
     path = script(tmp_path, TOKENIZED.replace("WHICH", which).replace("REST", str(rest)))

@@ -1,4 +1,6 @@
-"""torchrun with two ranks, on a CPU and each on an imaginary card of its own: one sample of both."""
+"""torchrun with two ranks, on a CPU and each on an imaginary card of its own: one sample of
+both.
+"""
 
 from __future__ import annotations
 

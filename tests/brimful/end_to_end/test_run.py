@@ -37,7 +37,8 @@ if ranks > 1:
     model = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 inputs = torch.randn(96, 16)
-loader = DataLoader(TensorDataset(inputs, inputs.mean(1, keepdim=True)), batch_size=args.batch_size, shuffle=True)
+data = TensorDataset(inputs, inputs.mean(1, keepdim=True))
+loader = DataLoader(data, batch_size=args.batch_size, shuffle=True)
 print("resumed", os.path.exists(args.out) if args.resume else None, flush=True)
 for epoch in range(args.epochs):
     model.train()
@@ -183,7 +184,8 @@ def loss(model, batch):
     return model(batch[0]).square().mean()
 model = torch.nn.Linear(4, 1)
 with exit_codes():
-    fit(Task("t", model, loss, Arrays(torch.ones(64, 4))), Config(out="out", device="cpu", batch=BatchingConfig(batch_size)))
+    config = Config(out="out", device="cpu", batch=BatchingConfig(batch_size))
+    fit(Task("t", model, loss, Arrays(torch.ones(64, 4))), config)
 """
 
 

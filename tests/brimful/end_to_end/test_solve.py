@@ -23,7 +23,8 @@ args = parser.parse_args()
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.inner, self.up, self.down = nn.Linear(width, 3 * width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.inner = nn.Linear(width, 3 * width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
         q, k, v = self.inner(x).chunk(3, -1)
@@ -31,7 +32,8 @@ class Block(nn.Module):
         return x + self.down(torch.relu(self.up(x)))
 
 
-model = nn.Sequential(nn.Embedding(1000, 64), *[Block(64) for _ in range(args.layers)], nn.Linear(64, 1000)).cuda()
+blocks = [Block(64) for _ in range(args.layers)]
+model = nn.Sequential(nn.Embedding(1000, 64), *blocks, nn.Linear(64, 1000)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 tokens = torch.zeros(256, 1, dtype=torch.long).expand(-1, args.max_length)
 for (batch,) in DataLoader(TensorDataset(tokens), batch_size=args.batch_size):

@@ -47,7 +47,8 @@ class Model(nn.Module):
         x, y = x.flatten(0, 1), batch.flatten()
         if not args.chunked:
             return self.loss(x, y) / y.numel()
-        return sum(checkpoint(self.loss, *part, use_reentrant=False) for part in zip(x.chunk(8), y.chunk(8))) / y.numel()
+        parts = zip(x.chunk(8), y.chunk(8))
+        return sum(checkpoint(self.loss, *part, use_reentrant=False) for part in parts) / y.numel()
 
     def loss(self, x, y):
         return nn.functional.cross_entropy(self.head(x), y, reduction="sum")
@@ -60,7 +61,8 @@ if args.sharded:
         torch.distributed.fsdp.fully_shard(layer)
     torch.distributed.fsdp.fully_shard(model)
 model.cuda()
-optimizer = (torch.optim.SGD if args.sgd else torch.optim.AdamW)(model.parameters(), lr=1e-3, fused=args.fused or None)
+kind = torch.optim.SGD if args.sgd else torch.optim.AdamW
+optimizer = kind(model.parameters(), lr=1e-3, fused=args.fused or None)
 data = TensorDataset(torch.zeros(256, 1, dtype=torch.long).expand(-1, args.length))
 for number, (batch,) in enumerate(DataLoader(data, batch_size=args.batch_size), 1):
     with torch.autocast("cuda", torch.bfloat16, enabled=args.autocast):

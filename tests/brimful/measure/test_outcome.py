@@ -12,7 +12,8 @@ from brimful.measure.gather import RankFailure, Reported
 from brimful.measure.outcome import follows, is_final, is_for_memory, of_run, of_trial
 from brimful.measure.supervisor import Ending, Stop
 from brimful.values import Failure, Outcome
-from brimful_inside.probe.hooks.exceptions import qualified_name
+from brimful_inside import wire
+from brimful_inside.probe.hooks.exceptions import Failures
 from brimful_train.distributed.ranks import BROKEN, GIVES_UP, Ranks, Vote
 from brimful_train.oom_limits import SmallerFits
 from brimful_train.step.oom import does_not_fit
@@ -29,11 +30,10 @@ def failed(
     rank: int = 0,
     caught: bool = False,
     step: int = 10,
+    meaning: str = "",
 ):
-    return RankFailure(
-        rank,
-        Failure(kind, type_, message, "Traceback ...", "train.py:3 in main", "train", step, caught),
-    )
+    where = ("Traceback ...", "train.py:3 in main", "train", step, caught)
+    return RankFailure(rank, Failure(kind, type_, message, *where, meaning=meaning))
 
 
 def report(**changes):
@@ -144,13 +144,9 @@ def test_why_the_probe_was_not_loaded_is_in_the_sentence():
 OUT = failed("out_of_device_memory", "torch.OutOfMemoryError", "CUDA out of memory", rank=1)
 PEER = failed("crashed", "torch.distributed.DistBackendError", "Connection closed by peer")
 OWN = failed("crashed", "KeyError", "'lr'")
-FINAL = failed("crashed", "brimful.errors.DoesNotFit", "the cards do not hold it", rank=1)
-ELSEWHERE = failed(
-    "crashed", "brimful.errors.DoesNotFit", "The training does not fit into the memory of rank 1."
-)
-RANK_FAILED = failed(
-    "crashed", "brimful_train.distributed.ranks.RankFailed", "Rank 1 ended with an error."
-)
+FINAL = failed("crashed", "DoesNotFit", "no card holds it", rank=1, meaning=wire.DOES_NOT_FIT)
+ELSEWHERE = failed("crashed", "DoesNotFit", "rank 1's", meaning=wire.DOES_NOT_FIT_ELSEWHERE)
+RANK_FAILED = failed("crashed", "RankFailed", "Rank 1 failed.", meaning=wire.ANOTHER_RANK)
 TEN_STEPS = report(steps=10)
 ON_CARD = {"reports": [report(device="cuda:0", steps=10)]}
 
@@ -211,7 +207,9 @@ def test_the_rank_that_failed_first_is_named(failures, named):
 
 
 def failure_of(error: BaseException) -> Failure:
-    return Failure("crashed", qualified_name(type(error)), str(error), "", None, "train", 4, False)
+    reported: list[Failure] = []
+    Failures(reported.append, lambda: ("train", 4, False)).left_the_script(error)
+    return reported[0]
 
 
 def of_another_rank(status: int) -> BaseException:

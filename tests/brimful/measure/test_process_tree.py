@@ -35,8 +35,10 @@ def test_a_grandchild_in_a_session_of_its_own_that_ignores_sigterm_is_ended(conf
     process = start(
         """
         import subprocess, sys
-        child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-        grandchild = subprocess.Popen([sys.executable, "-S", "-c", child], start_new_session=True, stdout=subprocess.PIPE)
+        child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        child += "print('up', flush=True); time.sleep(60)"
+        apart = dict(start_new_session=True, stdout=subprocess.PIPE)
+        grandchild = subprocess.Popen([sys.executable, "-S", "-c", child], **apart)
         grandchild.stdout.readline()
         print(grandchild.pid, flush=True)
         import time; time.sleep(60)
@@ -53,7 +55,8 @@ def test_an_orphan_whose_parent_is_gone_is_still_found(config):
     process = start(
         """
         import subprocess, sys
-        child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=True)
+        sleep = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+        child = subprocess.Popen(sleep, start_new_session=True)
         print(child.pid, flush=True)
         """,
         config,
@@ -160,7 +163,9 @@ Times = namedtuple("Times", "user system idle iowait steal guest")
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Two cores, of which each second one process of the command takes 0.5 s and others `others` s."""
+    """Two cores, of which each second one process of the command takes 0.5 s and others
+    `others` s.
+    """
     state = {"now": 0.0, "others": 0.0}
     monkeypatch.setattr(process_tree.time, "monotonic", lambda: state["now"])
     monkeypatch.setattr(process_tree, "_own_s", lambda: 0.0)

@@ -22,9 +22,11 @@ open("made-by-import.txt", "w").write("x")
 SCRIPT = """
 import heavy_library
 import json, os, sys
-seen = {"imported": heavy_library.PID, "pid": os.getpid(), "argv": sys.argv[1:], "original": sys.orig_argv[2:]}
+seen = {"imported": heavy_library.PID, "pid": os.getpid()}
+seen["argv"], seen["original"] = sys.argv[1:], sys.orig_argv[2:]
 seen["session"] = os.getsid(0)
-seen["made"], seen["mine"], seen["folder"] = os.path.exists("made-by-import.txt"), os.environ.get("MINE"), os.getcwd()
+seen["made"], seen["mine"] = os.path.exists("made-by-import.txt"), os.environ.get("MINE")
+seen["folder"] = os.getcwd()
 seen["config"] = json.load(open(os.environ["BRIMFUL_TRIAL_CONFIG"]))["settings"]
 open("out.txt", "a").write("written")
 seen["text"] = open("out.txt").read()
@@ -42,7 +44,8 @@ size, workers = int(sys.argv[1]), int(os.environ.get("WORKERS", 0))
 model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).cuda()
 optimizer = torch.optim.Adam(model.parameters())
 for epoch in range(2):
-    for x, in DataLoader(TensorDataset(torch.randn(96, 64)), batch_size=size, num_workers=workers, shuffle=True):
+    data = TensorDataset(torch.randn(96, 64))
+    for x, in DataLoader(data, batch_size=size, num_workers=workers, shuffle=True):
         model.train()
         loss = model(x.cuda()).square().mean()
         optimizer.zero_grad()
@@ -50,7 +53,8 @@ for epoch in range(2):
         optimizer.step()
     model.eval()
     with torch.no_grad():
-        for x, in DataLoader(TensorDataset(torch.randn(40, 64)), batch_size=20, num_workers=workers):
+        data = TensorDataset(torch.randn(40, 64))
+        for x, in DataLoader(data, batch_size=20, num_workers=workers):
             model(x.cuda()).sum().item()
 """
 
@@ -72,8 +76,9 @@ for _ in range(6):
     end.record()
 asked = torch.cuda.get_device_properties(0)
 print(json.dumps({
-    "properties": repr(asked), "capability": torch.cuda.get_device_capability(), "bf16": torch.cuda.is_bf16_supported(),
-    "memory": torch.cuda.mem_get_info(), "arch": torch.cuda.get_arch_list(), "ms": begin.elapsed_time(end),
+    "properties": repr(asked), "capability": torch.cuda.get_device_capability(),
+    "bf16": torch.cuda.is_bf16_supported(), "memory": torch.cuda.mem_get_info(),
+    "arch": torch.cuda.get_arch_list(), "ms": begin.elapsed_time(end),
 }), flush=True)
 """
 
@@ -197,7 +202,8 @@ LAUNCHED = (
     """
 import json, os, sys
 from accelerate import Accelerator
-print(json.dumps({"argv": sys.argv, "mixed": Accelerator().mixed_precision, "parent": os.getppid(), "folder": os.getcwd()}))
+said = {"argv": sys.argv, "mixed": Accelerator().mixed_precision}
+print(json.dumps({**said, "parent": os.getppid(), "folder": os.getcwd()}))
 """
     + TRAINING
 )

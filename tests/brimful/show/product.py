@@ -351,7 +351,9 @@ _OURS = {"kind", "memory", "method", "verdict", "during", "ended", "device", "so
 
 
 def mapped(value: Any, change: Callable[[str, str], str], name: str = "") -> Any:
-    """The same value with every string changed, by the name of its field; keys of dictionaries too."""
+    """The same value with every string changed, by the name of its field; keys of dictionaries
+    too.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
             value,

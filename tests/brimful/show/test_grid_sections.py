@@ -7,9 +7,9 @@ import re
 from dataclasses import replace
 
 from brimful.show.console import make_console, show_record
+from brimful.show.heat_map import Field, heat_map
 from brimful.show.html import render_page
 from brimful.show.markdown import render_markdown
-from brimful.show.heat_map import Field, heat_map
 from brimful.values import Diagnostic
 from tests.brimful.show import product
 
@@ -57,9 +57,7 @@ def test_markdown_has_the_table_and_the_page_a_heat_map_with_a_field_for_each_ce
     )
 
 
-def test_a_heat_map_turns_names_and_leaves_out_labels_where_the_fields_are_narrower_and_frames_one() -> (
-    None
-):
+def test_a_heat_map_with_narrow_fields_turns_names_leaves_out_labels_and_frames_one() -> None:
     fields = [
         Field(str(d), f"{1000 * a:,}", 0.5, "fits", "16.6", "", d == a == 3)
         for d in range(8)

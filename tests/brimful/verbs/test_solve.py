@@ -205,7 +205,7 @@ def test_a_setting_that_changes_nothing_is_an_error_that_names_the_values_tried(
 def test_beyond_the_data_any_value_fits_and_none_is_called_the_largest():
     record = solved(Shaped(linear=64 * 1024, data=60))
     assert record.prediction.solved.largest is None and record.prediction.verdict == "fits"
-    assert "memory does not follow max_length there" in headline(record).sentence
+    assert "memory stops growing with max_length" in headline(record).sentence
 
 
 def test_a_flag_of_that_name_needs_no_braces_and_its_own_number_is_tried_last():

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, get_worker_info
 from brimful.errors import DoesNotFit, UsageError
 from brimful.measure.outcome import is_final
 from brimful.values import Failure
-from brimful_inside.probe.hooks.exceptions import kind_of
+from brimful_inside.probe.hooks.exceptions import Failures, kind_of
 from brimful_inside.simulator.oom_patterns import DEVICE, HOST, match_oom
 from brimful_train import BatchingConfig, Config, OptimizerConfig, Task, fit
 from brimful_train.config import DataConfig
@@ -199,7 +199,9 @@ def test_from_outside_it_is_known_as_missing_memory_that_a_smaller_batch_may_men
     assert kind_of(caught.value) == kind
     assert isinstance(caught.value, DoesNotFit) and caught.value.__cause__ is not None
     name = f"{type(caught.value).__module__}.{type(caught.value).__qualname__}"
-    assert not is_final(Failure(kind, name, str(caught.value), "", None, "train", 0, False, False))
+    reported: list[Failure] = []
+    Failures(reported.append, lambda: ("train", 0, False)).left_the_script(caught.value)
+    assert not is_final(reported[0])
     pattern = match_oom("", f"Traceback (most recent call last):\n  File\n{name}: {caught.value}\n")
     assert pattern is not None and pattern.kind == kind
 

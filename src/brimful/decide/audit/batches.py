@@ -7,9 +7,8 @@ from brimful.units import format_share
 
 DROPPED_SHARE = 0.01  # of the data set, never trained on in an epoch
 SHORT_BATCH_SHARE = 0.5  # of the batch size: a last batch under this is a short one
-SHORT_BATCH_STEPS = (
-    50  # in longer epochs one short batch is less than 2 % of the steps and does not matter
-)
+# in longer epochs one short batch is less than 2 % of the steps and does not matter
+SHORT_BATCH_STEPS = 50
 
 
 def hidden_cap(seen: Seen) -> Texts:
@@ -19,9 +18,8 @@ def hidden_cap(seen: Seen) -> Texts:
     asked, given = seen.asked, seen.given
     if asked is None or given is None or given >= asked:
         return None
-    exceeds = (
-        seen.length is not None and seen.length < asked and given >= seen.length
-    )  # another finding
+    # another finding
+    exceeds = seen.length is not None and seen.length < asked and given >= seen.length
     if exceeds or given * (seen.batches_per_step or 1) * len(seen.sample.reports) == asked:
         return None
     return (
@@ -82,8 +80,7 @@ def batch_exceeds_dataset(seen: Seen) -> Texts:
     return (
         f"The batch size is {size:,}, and the data set has {seen.length:,} samples.",
         f"Every batch size above {seen.length:,} is the same batch of {seen.length:,}: comparing "
-        "them compares nothing, "
-        "and an epoch is one step.",
+        "them compares nothing, and an epoch is one step.",
         f"Use at most {seen.length:,}; smaller batches give more steps an epoch.",
     )
 
@@ -91,9 +88,9 @@ def batch_exceeds_dataset(seen: Seen) -> Texts:
 def evaluation_batch_exceeds_dataset(seen: Seen) -> Texts:
     """The batch size of an evaluation is larger than its data set."""
     over = [
-        one
-        for one in seen.evaluations
-        if one.batch_size and one.dataset_length and one.batch_size > one.dataset_length
+        loader
+        for loader in seen.evaluations
+        if loader.batch_size and loader.dataset_length and loader.batch_size > loader.dataset_length
     ]
     if not over:
         return None
@@ -124,8 +121,7 @@ def split_batch(seen: Seen) -> Texts:
         f"Batch normalization and memory see {-(-given // cards):,} samples; the learning rate "
         f"acts on {given:,}.",
         f"For {given:,} on each card ask for {given * cards:,}, and judge the learning rate for "
-        "that. "
-        "DistributedDataParallel is faster: it does not copy the model at every step.",
+        "that. DistributedDataParallel is faster: it does not copy the model at every step.",
     )
 
 

@@ -49,9 +49,9 @@ def findings(
     if not sample.reports:
         return ()
     report = sample.reports[0]
-    iterated = [one for one in report.loaders if one.batches_seen > 0]
-    loaders = tuple(one for one in iterated if one.role == "train")
-    evaluations = tuple(one for one in iterated if one.role == "eval")
+    iterated = [loader for loader in report.loaders if loader.batches_seen > 0]
+    loaders = tuple(loader for loader in iterated if loader.role == "train")
+    evaluations = tuple(loader for loader in iterated if loader.role == "eval")
     seen = Seen(
         sample, report, requested, evaluations, loaders, main_loader(sample), budget, machine
     )

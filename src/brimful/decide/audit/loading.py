@@ -19,13 +19,13 @@ def repeated_batches(seen: Seen) -> Texts:
     earlier one; those that brimful made of the largest samples do not count."""
     if seen.loader is None:
         return None
-    own = seen.loader.draws.checksums if seen.loader.draws else []
-    if not own and seen.report.worst_batch is not None and seen.report.worst_batch.indices:
+    of_workers = seen.loader.draws.checksums if seen.loader.draws else []
+    if not of_workers and seen.report.worst_batch is not None and seen.report.worst_batch.indices:
         return None
-    if not own and seen.loader.length is None and seen.loader.iterations > 1:
+    if not of_workers and seen.loader.length is None and seen.loader.iterations > 1:
         return None  # nobody knows where the first epoch ends
     one_epoch = [batch.checksum for batch in seen.loader.batches[: seen.loader.length]]
-    sums = own or [checksum for checksum in one_epoch if checksum is not None]
+    sums = of_workers or [checksum for checksum in one_epoch if checksum is not None]
     distinct = len(set(sums))
     if len(sums) - distinct < 2 or len(sums) - distinct <= REPEATED_SHARE * len(sums):
         return None
@@ -43,15 +43,14 @@ def repeated_batches(seen: Seen) -> Texts:
     if workers > 1:
         explanation = (
             f"The {workers} loader workers draw the same random numbers: each process has a copy "
-            "of one random "
-            "state (NumPy's or Python's), so the same samples are made several times."
+            "of one random state (NumPy's or Python's), so the same samples are made several "
+            "times."
         )
     return (
         problem,
         explanation,
         "Draw random numbers from torch (its workers are seeded apart), or seed the others in "
-        "worker_init_fn with "
-        "torch.initial_seed().",
+        "worker_init_fn with torch.initial_seed().",
     )
 
 
@@ -146,7 +145,8 @@ def too_many_workers(seen: Seen) -> Texts:
     """
     cores = seen.machine.cores if seen.machine else None
     each = [
-        max((one.workers for one in report.loaders), default=0) for report in seen.sample.reports
+        max((loader.workers for loader in report.loaders), default=0)
+        for report in seen.sample.reports
     ]
     if not cores or sum(each) <= cores:
         return None
@@ -189,7 +189,11 @@ def long_evaluation(seen: Seen) -> Texts:
     """
     steps, per_step = seen.sample.step_s, seen.batches_per_step
     batches = seen.loader.length if seen.loader else None
-    timed = [(one.length, one.batch_s) for one in seen.evaluations if one.length and one.batch_s]
+    timed = [
+        (loader.length, loader.batch_s)
+        for loader in seen.evaluations
+        if loader.length and loader.batch_s
+    ]
     if not steps or not per_step or not batches or not timed:
         return None
     train_s = statistics.median(steps) * batches / per_step

@@ -8,10 +8,8 @@ from brimful.units import counted, format_bytes, format_share
 
 IDLE_SHARE = 0.50  # of the budget
 RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
-BF16_FROM, FP16_FROM = (
-    [8, 0],
-    [7, 0],
-)  # compute capabilities whose tensor cores have bf16 and TF32, and fp16 alone
+# compute capabilities whose tensor cores have bf16 and TF32, and fp16 alone
+BF16_FROM, FP16_FROM = [8, 0], [7, 0]
 
 
 def learning_rate(seen: Seen) -> Texts:
@@ -25,15 +23,15 @@ def learning_rate(seen: Seen) -> Texts:
     if (
         value is None
         or not seen.report.optimizers
-        or any(one.relative_steps for one in seen.report.optimizers)
+        or any(optimizer.relative_steps for optimizer in seen.report.optimizers)
     ):
         return None
     in_force: list[float] = []
-    for one in seen.report.optimizers:
-        meant = one.initial_learning_rates + one.max_learning_rates
-        if not meant and one.first_learning_rates != one.learning_rates:
+    for optimizer in seen.report.optimizers:
+        meant = optimizer.initial_learning_rates + optimizer.max_learning_rates
+        if not meant and optimizer.first_learning_rates != optimizer.learning_rates:
             return None  # set by hand
-        in_force += meant or one.first_learning_rates
+        in_force += meant or optimizer.first_learning_rates
     if not in_force:
         return None
     closest = min(in_force, key=lambda rate: abs(rate - value))
@@ -53,15 +51,16 @@ def ignored_learning_rate(seen: Seen) -> Texts:
     """A learning rate was asked for, and the optimizer takes relative steps (Adafactor's default in
     most packages).
     """
-    relative = next((one for one in seen.report.optimizers if one.relative_steps), None)
+    relative = next(
+        (optimizer for optimizer in seen.report.optimizers if optimizer.relative_steps), None
+    )
     if seen.learning_rate is None or relative is None:
         return None
     return (
         f"You asked for a learning rate of {seen.learning_rate:g}, and {relative.name} ignores "
         "it: it takes relative steps.",
         "Its steps follow from their number (at most 0.01, falling with 1/√step) and the size of "
-        "the parameters; "
-        "every learning rate that you ask for trains alike.",
+        "the parameters; every learning rate that you ask for trains alike.",
         "Make it with relative_step=False for the learning rate to be in force, or leave the "
         "flag out.",
     )
@@ -99,15 +98,15 @@ def memory_grows(seen: Seen) -> Texts:
     if peak is None or not peak.device_bytes:
         return None
     grows = memory_that_grows(seen.report.growth, peak.device_bytes)
-    found = [
-        (one.problem, one.explanation, one.suggestion)
-        for one in grows
-        if one.code == "memory-grows"
+    problems = [
+        (growth.problem, growth.explanation, growth.suggestion)
+        for growth in grows
+        if growth.code == "memory-grows"
     ]
-    if not found:
+    if not problems:
         return None
     problem, explanation, suggestion = (
-        f"{text[:1].upper()}{text[1:]}." for text in map("; ".join, zip(*found, strict=True))
+        f"{text[:1].upper()}{text[1:]}." for text in map("; ".join, zip(*problems, strict=True))
     )
     return problem, explanation, suggestion
 
@@ -115,17 +114,17 @@ def memory_grows(seen: Seen) -> Texts:
 def full_precision(seen: Seen) -> Texts:
     """Weights are float32, autocast and TF32 are off, and the card has tensor cores. Convolutions
     use TF32 by default: where most weights are theirs, there is no finding."""
-    found = seen.report.precision
+    precision = seen.report.precision
     if (
-        found is None
-        or found.capability < FP16_FROM
-        or found.weights != ["float32"]
-        or found.autocast
-        or found.tf32
+        precision is None
+        or precision.capability < FP16_FROM
+        or precision.weights != ["float32"]
+        or precision.autocast
+        or precision.tf32
     ):
         return None
-    bf16 = found.capability >= BF16_FROM
-    if bf16 and found.convolutions > 0.5:
+    bf16 = precision.capability >= BF16_FROM
+    if bf16 and precision.convolutions > 0.5:
         return None
     gpu = seen.sample.trial.device.gpu
     fast = (gpu.bf16_flops if bf16 else gpu.fp16_flops) if gpu is not None else None

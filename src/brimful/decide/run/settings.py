@@ -115,8 +115,8 @@ def values_in_force(rows: tuple[EffectiveSetting, ...]) -> dict[str, Setting]:
 def lever_of(phase: str | None, names: Mapping[str, object] | tuple[str, ...]) -> str:
     """The setting that made a phase too large: its own batch size where it has one (an evaluation
     that runs out of memory does not shrink the training), else the batch size."""
-    own = f"{phase}_batch_size"
-    return own if own in names else BATCH_SIZE
+    of_phase = f"{phase}_batch_size"
+    return of_phase if of_phase in names else BATCH_SIZE
 
 
 def with_size(
@@ -131,9 +131,9 @@ def with_size(
         ACCUMULATION: f"so that {size.effective_batch:,} samples go into an update of each rank",
     }
     source = Source.MEASURED if size.ran else Source.ASSUMED
-    found = {row.name: row for row in rows}
+    by_name = {row.name: row for row in rows}
     for name, value in changed.items():
-        row = found.get(name, EffectiveSetting(name, None, None, "", source))
+        row = by_name.get(name, EffectiveSetting(name, None, None, "", source))
         if row.effective != value:
-            found[name] = replace(row, effective=value, why=why[name], source=source)
-    return tuple(found.values())
+            by_name[name] = replace(row, effective=value, why=why[name], source=source)
+    return tuple(by_name.values())

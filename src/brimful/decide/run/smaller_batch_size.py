@@ -15,12 +15,10 @@ from brimful.decide.tune.objective import fits_budget
 from brimful.values import Budget, MemoryEstimate, Outcome, TrialResult
 
 _NEAR_MISS, _UNKNOWN = 3 / 4, 1 / 2  # assumed, as argued above
-_WORTH_IT = (
-    9 / 10
-)  # assumed: a size that ran and is larger than this share of the failed one is likely to fail as well
-_LEAST_SHARE = (
-    1 / 4
-)  # assumed: a size that ran, or a divisor, below this share of the failed one is too far down
+# assumed: a size that ran and is larger than this share of the failed one is likely to fail as well
+_WORTH_IT = 9 / 10
+# assumed: a size that ran, or a divisor, below this share of the failed one is too far down
+_LEAST_SHARE = 1 / 4
 # of samples: tensor cores take sizes of which 8 is a factor (NVIDIA, Deep Learning Performance
 # guide)
 _MULTIPLE = 8
@@ -104,7 +102,9 @@ def _by_knowledge(failed: int, known: Known) -> tuple[int, str]:
     near = [size for size in known.ran if failed * _LEAST_SHARE <= size <= failed * _WORTH_IT]
     if near:
         size = max(near)
-        next_below = size == max(one for one in known.ran if one < failed)
+        next_below = size == max(
+            size_that_ran for size_that_ran in known.ran if size_that_ran < failed
+        )
         which = (
             "the next smaller size that"
             if next_below

@@ -28,9 +28,9 @@ def scaled_learning_rate(
     if before <= 0 or after <= 0:
         raise ValueError(f"batch sizes are 1 or more, not {before} and {after}")
     name, ratio = optimizer.lower(), after / before
-    if any(one in name for one in _ADAPTIVE):
+    if any(part in name for part in _ADAPTIVE):
         return rate * math.sqrt(ratio), "square root"
-    return (rate * ratio, "linear") if any(one in name for one in _SGD) else None
+    return (rate * ratio, "linear") if any(part in name for part in _SGD) else None
 
 
 def learning_rate_advice(

@@ -40,17 +40,15 @@ class SpeedProblem:
 
     largest_batch_size: int  # that fits by what the memory trials show, and obeys all other limits
     fits: Callable[[TrialResult], bool]  # whether a sample ran to its end within the budget
-    settings: Mapping[str, Setting] = field(
-        default_factory=dict
-    )  # besides the batch size, with values that are in force
+    # besides the batch size, with values that are in force
+    settings: Mapping[str, Setting] = field(default_factory=dict)
     requested: int | None = None  # the user's own batch size
     environments: tuple[Mapping[str, str], ...] = ()  # to try against none
     worker_counts: tuple[int, ...] = ()  # to try for an open {num_workers}
     objective: Objective = Objective.FASTEST
     max_trials: int = MAX_TRIALS
-    limited_by: str | None = (
-        None  # what set the largest size: "dataset", "max_batch_size" or "budget"
-    )
+    # what set the largest size: "dataset", "max_batch_size" or "budget"
+    limited_by: str | None = None
 
     def __post_init__(self) -> None:
         if self.largest_batch_size < 1:
@@ -63,9 +61,8 @@ class SpeedProblem:
         """About how many trials the search takes, for the display."""
         if self.objective is not Objective.FASTEST:
             return 1
-        sizes = (
-            math.ceil(math.log(self.largest_batch_size + 1, FACTOR)) + 2
-        )  # of the first round, and between them
+        # of the first round, and between them
+        sizes = math.ceil(math.log(self.largest_batch_size + 1, FACTOR)) + 2
         pairs = len(self.environments) + len(self.worker_counts)
         return min(self.max_trials, min(6, sizes) + pairs + (3 if self.requested else 1))
 
@@ -81,12 +78,10 @@ class SearchResult:
     why: dict[str, str]  # by setting
     speed: SpeedEstimate  # of the chosen context
     chosen_runs: tuple[TrialResult, ...]  # what was chosen
-    own_runs: tuple[
-        TrialResult, ...
-    ]  # the user's own settings; () where they were not given or did not fit
-    gain: (
-        Gain | None
-    )  # of the choice over the user's own settings; None where it is these, or nothing is known
+    # the user's own settings; () where they were not given or did not fit
+    own_runs: tuple[TrialResult, ...]
+    # of the choice over the user's own settings; None where it is these, or nothing is known
+    gain: Gain | None
     failure: TrialResult | None = None
 
 
@@ -125,24 +120,22 @@ def top_sentence(top: Top | None, size: int, limited_by: str | None, trials: int
     return sentences.get(top) if top is not None else None
 
 
-def gain_text(found: Gain) -> str:
+def gain_text(gain: Gain) -> str:
     """ "+12% samples/s [+4%, +21%], 2 turns side by side"."""
-    return (
-        f"{found.middle:+.0%} samples/s [{found.low:+.0%}, {found.high:+.0%}], {turns_text(found)}"
-    )
+    return f"{gain.middle:+.0%} samples/s [{gain.low:+.0%}, {gain.high:+.0%}], {turns_text(gain)}"
 
 
-def unclear_text(way: Way, found: Gain) -> str:
+def unclear_text(way: Way, gain: Gain) -> str:
     """Why a way to train that looked faster than the user's own is not named."""
     was = "was not clearly faster beside it"
-    if found.low > 0 and found.loaded and found.turns == 1:
+    if gain.low > 0 and gain.loaded and gain.turns == 1:
         was = "was faster beside it, in one turn while others used the machine"
-    return f"{way_text(way)} {was}: {gain_text(found)}"
+    return f"{way_text(way)} {was}: {gain_text(gain)}"
 
 
-def turns_text(found: Gain) -> str:
+def turns_text(gain: Gain) -> str:
     """ "2 turns side by side"."""
-    return f"{counted(found.turns, 'turn')} side by side"
+    return f"{counted(gain.turns, 'turn')} side by side"
 
 
 def way_text(way: Way) -> str:

@@ -12,10 +12,8 @@ from brimful.decide.speed.turns import Gain, gain
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Outcome, Setting, TrialResult
 
-HOPELESS = (
-    Outcome.PROBE_NOT_LOADED,
-    Outcome.UNSUPPORTED,
-)  # no other size can do better, unless one has done already
+# no other size can do better, unless one has done already
+HOPELESS = Outcome.PROBE_NOT_LOADED, Outcome.UNSUPPORTED
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,8 @@ class Search:
         self._context = self._home
         self._why: dict[str, str] = {}
         self._top: Top | None = None
-        self._settled: Way | None = (
-            None  # the choice that was clearly faster beside the user's own settings
-        )
+        # the choice that was clearly faster beside the user's own settings
+        self._settled: Way | None = None
         self._refuted: dict[Way, Gain] = {}
         self._failure: TrialResult | None = None
         self._most_trials = max(

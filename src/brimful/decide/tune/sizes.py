@@ -100,24 +100,24 @@ def _epoch_s(rate: Estimate | None, samples: float | None) -> Estimate | None:
 
 
 def _by_size(trials: Iterable[TrialResult]) -> dict[int, list[TrialResult]]:
-    found: dict[int, list[TrialResult]] = {}
+    by_size: dict[int, list[TrialResult]] = {}
     for trial in trials:
         size = trial.trial.settings.get("batch_size")
         if isinstance(size, int):
-            found.setdefault(size, []).append(trial)
-    return found
+            by_size.setdefault(size, []).append(trial)
+    return by_size
 
 
 def _epoch(trials: Sequence[TrialResult]) -> _Epoch:
-    done = [one for one in trials if one.outcome is Outcome.COMPLETED and one.reports]
+    done = [trial for trial in trials if trial.outcome is Outcome.COMPLETED and trial.reports]
     effective: dict[int, float] = {}
     updates: dict[int, int] = {}
     totals: list[float] = []
     for size, several in _by_size(done).items():
-        for one in several:
-            if one.samples_per_step is not None:
-                effective[size] = one.samples_per_step
-            count, total = _of_an_epoch(one)
+        for trial in several:
+            if trial.samples_per_step is not None:
+                effective[size] = trial.samples_per_step
+            count, total = _of_an_epoch(trial)
             if count is not None:
                 updates[size] = count
             totals += [total] if total is not None else []

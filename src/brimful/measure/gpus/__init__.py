@@ -1,4 +1,6 @@
-"""The catalogue of known cards. Every number has its source; what nobody has published is labelled assumed."""
+"""The catalogue of known cards. Every number has its source; what nobody has published is labelled
+assumed.
+"""
 
 from brimful.measure.gpus.contexts import context, loaded_at_once
 from brimful.measure.gpus.find import all_gpus, custom_gpu, find_gpu, to_card

@@ -47,8 +47,8 @@ def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
 
 def calibrations(home: Path | str | None = None) -> tuple[Calibration, ...]:
     """All that are kept, by name; files that cannot be read are passed over."""
-    found = (_read(path) for path in sorted(folder_of(home).glob("*.json")))
-    return tuple(one for one in found if one is not None)
+    read = (_read(path) for path in sorted(folder_of(home).glob("*.json")))
+    return tuple(calibration for calibration in read if calibration is not None)
 
 
 def find_calibrated(name: str, home: Path | str | None = None) -> Gpu:
@@ -60,36 +60,43 @@ def find_calibrated(name: str, home: Path | str | None = None) -> Gpu:
     try:
         return calibrated(find_gpu(name), home)
     except NoSuchDevice:
-        found = _read(_path_of(name, home))
-        if found is None:
+        calibration = _read(_path_of(name, home))
+        if calibration is None:
             raise
-        own = {"capability": found.capability[:2], "multiprocessors": found.multiprocessors}
-        return _with(replace(custom_gpu(found.total_bytes, found.name), **own), found)
+        measured = {
+            "capability": calibration.capability[:2],
+            "multiprocessors": calibration.multiprocessors,
+        }
+        return _with(
+            replace(custom_gpu(calibration.total_bytes, calibration.name), **measured), calibration
+        )
 
 
 def calibrated(gpu: Gpu, home: Path | str | None = None) -> Gpu:
     """`gpu` with what was measured of it here, if anything was: context, cuDNN's share, usable
     memory, rates reached.
     """
-    found = _read(_path_of(gpu.name, home))
-    return gpu if found is None else _with(gpu, found)
+    calibration = _read(_path_of(gpu.name, home))
+    return gpu if calibration is None else _with(gpu, calibration)
 
 
-def _with(gpu: Gpu, found: Calibration) -> Gpu:
-    here = "this machine" if found.hostname == platform.node() else found.hostname
-    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items() if version)
-    note = f"context measured on {found.date} on {here} ({versions})"
+def _with(gpu: Gpu, calibration: Calibration) -> Gpu:
+    here = "this machine" if calibration.hostname == platform.node() else calibration.hostname
+    versions = ", ".join(
+        f"{name} {version}" for name, version in calibration.versions.items() if version
+    )
+    note = f"context measured on {calibration.date} on {here} ({versions})"
 
     def measured(value: int) -> Estimate:
         return Estimate(value, Source.MEASURED, note=note)
 
     return replace(
         gpu,
-        total_bytes=measured(found.total_bytes),
-        context_bytes=measured(found.context_bytes),
-        cudnn_bytes=measured(found.cudnn_bytes),
+        total_bytes=measured(calibration.total_bytes),
+        context_bytes=measured(calibration.context_bytes),
+        cudnn_bytes=measured(calibration.cudnn_bytes),
         calibration=note,
-        reached=dict(found.rates),
+        reached=dict(calibration.rates),
     )
 
 

@@ -40,7 +40,10 @@ _H200 = "https://www.nvidia.com/en-us/data-center/h200/"
 _B200 = "https://www.nvidia.com/en-us/data-center/hgx/"
 _BLACKWELL = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
 _MODAL = "https://github.com/modal-labs/modal-client/pull/2797"
-_ACHATBOT = "ai-bot-pro/achatbot/blob/859e21612de769164d8d1802d794ef8f87ace3c8/deploy/modal/src/llm/vllm/vlm/skywork_r1v.py"
+_ACHATBOT = (
+    "ai-bot-pro/achatbot/blob/859e21612de769164d8d1802d794ef8f87ace3c8/"
+    "deploy/modal/src/llm/vllm/vlm/skywork_r1v.py"
+)
 
 
 def _seen(
@@ -156,10 +159,8 @@ _NVLINK = {
     "h200": 450,
     "b200": 900,
 }
-_PCIE = {
-    7: (3, 15.75),
-    8: (4, 31.5),
-}  # by compute capability: generation, GB/s of 16 lanes each way (PCI-SIG); else 5.0
+# by compute capability: generation, GB/s of 16 lanes each way (PCI-SIG); else 5.0
+_PCIE = {7: (3, 15.75), 8: (4, 31.5)}
 
 
 def _link(key: str, capability: tuple[int, int], sheet: str) -> Estimate:

@@ -122,9 +122,8 @@ def _rates(gpu: Gpu) -> dict[str, Any]:
 @cache
 def _by_name() -> dict[str, Gpu]:
     keys = {card.key: card for card in CARDS}
-    by_name = {
-        _plain(card.name): card for card in reversed(CARDS)
-    }  # of two cards with one name, the first one
+    # of two cards with one name, the first one
+    by_name = {_plain(card.name): card for card in reversed(CARDS)}
     by_name.update({_plain(short): keys[key] for short, key in _SHORT.items()})
     return {**by_name, **{_plain(key): card for key, card in keys.items()}}
 

@@ -21,8 +21,8 @@ def prices(home: Path | str | None = None) -> dict[str, Estimate]:
     """US dollars an hour by the key of a card: the user's own where there are some, else the
     defaults, which are assumed.
     """
-    own = _kept_at(home)
-    return _read(DEFAULTS) | (_read(own) if own.is_file() else {})
+    kept = _kept_at(home)
+    return _read(DEFAULTS) | (_read(kept) if kept.is_file() else {})
 
 
 def keep(path: Path, home: Path | str | None = None) -> Path:

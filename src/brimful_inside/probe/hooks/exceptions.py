@@ -280,6 +280,7 @@ class Failures:
             step=step,
             caught=caught,
             after_measured=after,
+            meaning=str(getattr(error, "brimful_meaning", "")),
             raised_by=raised_by(error),
         )
 

@@ -135,10 +135,7 @@ class WorstBatches:
         elif scan.varies:
             what = _sentence(scan, kept=bool(samples))
         else:
-            what = "nothing but the batch size varies in %d of %d samples" % (
-                scan.scanned,
-                scan.length,
-            )
+            what = same_shape(scan.scanned, scan.length)
         varies = scan.varies or bool(own)
         reported = WorstBatch(scan.scanned, scan.length, varies, what, scanned_in=scan.trial)
         if own:
@@ -202,6 +199,12 @@ def _batches_of_custom_sampler(loader: Any) -> List[List[int]]:
             if len(drawn) == MAX_DRAWN:
                 break
     return drawn if len({len(index) for index in drawn[:-1]}) > 1 else []
+
+
+def same_shape(scanned: int, length: Optional[int]) -> str:
+    if length is None or scanned == length:
+        return f"all {scanned:,} samples have the same shape"
+    return f"all {scanned:,} samples looked at (of {length:,}) have the same shape"
 
 
 def _largest(batches: List[List[int]], scan: Scan) -> List[int]:

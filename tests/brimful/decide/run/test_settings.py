@@ -1,4 +1,6 @@
-"""The settings of a run: none is dropped, and each says what was asked, what is in force, and why."""
+"""The settings of a run: none is dropped, and each says what was asked, what is in force, and
+why.
+"""
 
 from dataclasses import replace
 

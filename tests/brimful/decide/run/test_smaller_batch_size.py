@@ -100,8 +100,7 @@ NEXT, NEAR = (
                 300,
                 3,
                 "the largest up to 448 that divides the 900 samples of an update; 448 is half of "
-                "900, "
-                "rounded down; 900 ran out of memory",
+                "900, rounded down; 900 ran out of memory",
             ),
         ),
     ],

@@ -170,9 +170,7 @@ def test_only_memory_makes_the_search_go_smaller(machine, a_problem):
 
 @settings(deadline=None, max_examples=400)
 @given(machines, problems)
-def test_the_users_own_settings_stay_unless_the_choice_is_clearly_faster_and_else_the_smallest_of_the_best_wins(
-    machine, a_problem
-):
+def test_the_users_own_settings_stay_unless_the_choice_is_clearly_faster(machine, a_problem):
     result = search(machine, dataclasses.replace(a_problem, objective=Objective.FASTEST))
     if result.chosen is None:
         return
@@ -256,7 +254,7 @@ def test_one_bad_repeat_at_another_size_does_not_set_the_noise_for_all():
     assert result.chosen["batch_size"] == 2000 and result.gain.low > 0
 
 
-def test_a_choice_that_is_not_faster_beside_the_users_own_settings_gives_way_to_these_and_it_is_said():
+def test_a_choice_that_is_not_faster_gives_way_to_the_users_own_settings_and_it_is_said():
     """128 looked twice as fast while another process slept."""
     machine = Paced({64: [100.0], 128: [204.0, 77.0, 77.0, 77.0, 77.0]})
     result = search(machine, problem(128, requested=64))
@@ -264,7 +262,7 @@ def test_a_choice_that_is_not_faster_beside_the_users_own_settings_gives_way_to_
     assert "your own: batch size 128 was not clearly faster beside it" in result.why["batch_size"]
 
 
-def test_what_was_clearly_faster_beside_the_users_own_settings_is_named_and_no_other_size_that_looks_better_by_then():
+def test_what_was_clearly_faster_beside_the_users_own_settings_is_named():
     """256 looked slower than 128 until that was run again, and was never run beside the user's own
     settings.
     """
@@ -457,9 +455,8 @@ def test_sizes_that_leave_no_whole_batch_are_left_out():
 
 
 def test_a_peak_over_the_budget_counts_as_not_fitting():
-    result = search(
-        Machine(lambda size: float(size)), problem(20_000)
-    )  # 100 bytes a sample: 10,000 samples fill the budget
+    # 100 bytes a sample: 10,000 samples fill the budget
+    result = search(Machine(lambda size: float(size)), problem(20_000))
     assert 4_000 <= result.chosen["batch_size"] <= 10_000
     assert result.ceiling >= 10_000
 

@@ -54,7 +54,7 @@ def test_convolutions_add_cudnn_to_every_card_and_its_doubt_to_the_interval():
         assert "cuDNN" in convolution.note
 
 
-def test_all_kernels_loaded_at_once_take_what_an_old_driver_showed_on_an_a100_and_more_than_today_on_every_card():
+def test_all_kernels_loaded_at_once_take_what_an_old_driver_showed_and_more_than_today():
     old = loaded_at_once(find_gpu("a100-40gb"))
     assert old.context_bytes.value == 1429 * MIB and old.context_bytes.source is Source.MEASURED
     assert context_of(old, uses_cudnn=True).value == 1707 * MIB
