@@ -56,7 +56,7 @@ from brimful.verbs.results import (
 from brimful.verbs.session import Session
 from brimful.verbs.start import refuse_unreachable, takes
 from brimful.verbs.tune_plan import plan_of
-from brimful.verbs.tune_task import Found, Task, ended_early
+from brimful.verbs.tune_task import SearchEnd, Task, ended_early
 
 _SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
 
@@ -312,7 +312,7 @@ def _may_set_malloc(command: Command) -> bool:
     return sys.platform == "linux" and platform.libc_ver()[0] == "glibc" and not own
 
 
-def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> Found:
+def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> SearchEnd:
     """Runs the search to its end, or as far as it comes. Raises what ends it before anything is
     known.
     """
@@ -331,11 +331,11 @@ def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> Found:
 
     try:
         run_search(search.steps(), run)
-        return Found(search.result())
+        return SearchEnd(search.result())
     except (Interrupted, KeyboardInterrupt, TimeIsUp) as stop:
         if search.result().chosen is None:
             raise
-        return Found(search.result(), ended_early(session, stop))
+        return SearchEnd(search.result(), ended_early(session, stop))
 
 
 def _nothing_fits(session: Session, task: Task) -> BrimfulError:

@@ -96,7 +96,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchEnd:
     """What the search found. `partial`: what ended it before its time."""
 
     result: SearchResult

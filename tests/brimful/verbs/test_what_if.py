@@ -13,7 +13,7 @@ from brimful.decide.memory.size_model import fit_size_model
 from brimful.decide.speed.updates import HOST_BYTES_PER_S
 from brimful.values import Outcome, Source
 from brimful.verbs.warnings import Answer
-from brimful.verbs.what_if import find
+from brimful.verbs.what_if import explain
 from brimful_inside.simulator.program import joined, program_of
 from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, MEMORY, Kernel
 from brimful_inside.simulator.trace import CardTrace, Free, Malloc, Settings, Tag, Uses
@@ -378,21 +378,18 @@ def test_what_to_write_is_what_was_switched(monkeypatch, note, how):
 CARD = card(4 * GIB)
 
 
-def find_at(scripts, sizes, model, batch_size, device_bytes):
-    """What `find` gives where a Tracer has traced `scripts`, a card each, at `sizes`."""
+def explained_at(scripts, sizes, model, batch_size, device_bytes):
+    """What `explain` gives where `scripts` were traced, a card each, at `sizes`."""
 
-    def cards(size):
-        return tuple(CardTrace(rank, 0, one.trace(size)) for rank, one in enumerate(scripts))
+    def traces(size):
+        return tuple(CardTrace(rank, 0, script.trace(size)) for rank, script in enumerate(scripts))
 
-    tracer = SimpleNamespace(
-        here=lambda program: program,
-        card=CARD,
-        results=dict.fromkeys(sizes),
-        cards=cards,
-        effective=lambda size: size,
+    trials = SimpleNamespace(
+        results=dict.fromkeys(sizes), traces=traces, effective=lambda size: size
     )
+    view = SimpleNamespace(here=lambda program: program, card=CARD, trials=trials)
     peak, conclusion = SimpleNamespace(device_bytes=device_bytes), SimpleNamespace(size_model=model)
-    return find(tracer, Answer(batch_size, "fits", peak, {}, conclusion=conclusion))
+    return explain(view, Answer(batch_size, "fits", peak, {}, conclusion=conclusion))
 
 
 def model_of(scripts):
@@ -408,7 +405,7 @@ def device_peak(script, size):
 @pytest.mark.parametrize("seed", range(5))
 def test_extrapolated_sizes_give_the_breakdown_at_a_size_that_was_not_traced(seed):
     script = network(seed)
-    found = find_at([script], [5, 12], model_of([script]), 77, device_peak(script, 77))
+    found = explained_at([script], [5, 12], model_of([script]), 77, device_peak(script, 77))
     assert found is not None and found.model is not None
     assert sum(found.breakdowns.whole.parts.values()) == device_peak(script, 77)
 
@@ -416,10 +413,10 @@ def test_extrapolated_sizes_give_the_breakdown_at_a_size_that_was_not_traced(see
 def test_without_a_model_it_is_made_from_the_trace_of_that_size():
     script = network(3)
     peak = device_peak(script, 77)
-    found = find_at([script], [77], None, 77, peak)
+    found = explained_at([script], [77], None, 77, peak)
     assert found is not None and found.model is None
-    assert find_at([script], [5], None, 77, peak) is None
-    assert find_at([script], [5, 12], model_of([script]), 77, peak + 1) is None, (
+    assert explained_at([script], [5], None, 77, peak) is None
+    assert explained_at([script], [5, 12], model_of([script]), 77, peak + 1) is None, (
         "no trace gives that peak"
     )
 
@@ -429,5 +426,5 @@ def test_of_several_cards_it_is_the_fullest(seeds):
     scripts = [network(seed) for seed in seeds]
     fullest = max(device_peak(script, 77) for script in scripts)
     for model, sizes in ((model_of(scripts), [5, 12]), (None, [77])):
-        found = find_at(scripts, sizes, model, 77, fullest)
+        found = explained_at(scripts, sizes, model, 77, fullest)
         assert found is not None and sum(found.breakdowns.whole.parts.values()) == fullest

@@ -61,17 +61,17 @@ class Memory:
     annotated: Annotated
     more_bytes: int = 0
 
-    def play(self, room: int | None) -> Replayed:
-        played = self.card.replay(
+    def replay(self, room: int | None) -> Replayed:
+        replayed = self.card.replay(
             self._sized, None if room is None else max(0, room - self.more_bytes)
         )
         more = self.more_bytes
         phases = {
             name: Peaks(peak.allocated + more, peak.reserved + more)
-            for name, peak in played.phases.items()
+            for name, peak in replayed.phases.items()
         }
-        return played._replace(
-            phases=phases, peak=Peaks(played.peak.allocated + more, played.peak.reserved + more)
+        return replayed._replace(
+            phases=phases, peak=Peaks(replayed.peak.allocated + more, replayed.peak.reserved + more)
         )
 
     @property
@@ -81,12 +81,12 @@ class Memory:
     @property
     def device_bytes(self) -> int:
         """The peak that the card shows."""
-        return self.card.device_bytes(self.card.shown(self.play).peak)
+        return self.card.device_bytes(self.card.shown(self.replay).peak)
 
     @property
     def phase(self) -> str:
         """In which most is allocated."""
-        phases = self.card.shown(self.play).phases
+        phases = self.card.shown(self.replay).phases
         return max(phases, key=lambda name: phases[name].allocated, default=FIRST_PHASE)
 
     def resized(self, resize: Resize) -> Memory:

@@ -10,7 +10,7 @@ from brimful.decide.memory.bracket import Bracket, upper_limit
 from brimful.decide.memory.search_traced import MOST_TRACES, Traced, search_largest
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
-from tests.brimful.decide.programs import GIB, MIB, Script, affine, card, drive, fits, network
+from tests.brimful.decide.programs import (GIB, MIB, Script, affine, card, completed, drive, fits, network,)
 
 
 def searched(script: Script, last: int, search=None):
@@ -145,7 +145,7 @@ def of_each_card(batch_size: int) -> tuple[Trace, ...]:
 def split(limits: Limits | None = None, length: int | None = None, first: int = 6):
     """(conclusion, the sizes traced)."""
     search = search_largest(CARD, limits or Limits(), first_size=first, multiple_of=GROUP)
-    return drive(search, lambda size: Traced(Outcome.COMPLETED, of_each_card(size), length))
+    return drive(search, lambda size: completed(*of_each_card(size), dataset_length=length))
 
 
 def test_only_multiples_are_tried_and_the_largest_of_them_is_named_in_samples():

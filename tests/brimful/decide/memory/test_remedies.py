@@ -79,7 +79,7 @@ def adam_states(itemsize=4, count=2) -> Memory:
 def test_eight_bit_states_take_a_byte_an_element_and_a_scale_for_each_block(itemsize):
     before = adam_states(itemsize)
     allocated = [
-        one.play(None).peak.allocated for one in (before, before.resized(remedies.eight_bit))
+        one.replay(None).peak.allocated for one in (before, before.resized(remedies.eight_bit))
     ]
     # blocks of this size are not cut to the element, so that there is some more to save
     assert allocated[0] - allocated[1] == pytest.approx(
@@ -97,9 +97,9 @@ def test_what_a_step_takes_for_all_parameters_goes_with_an_optimizer_that_takes_
         Free(90),
     ]
     one = memory(Phase("train"), *one_step(1, 10), *step, Step(1))
-    assert one.play(None).peak.allocated >= 400 * MIB
+    assert one.replay(None).peak.allocated >= 400 * MIB
     for resize in (remedies.fused, remedies.eight_bit, remedies.offloaded):
-        assert one.resized(resize).play(None).peak.allocated < 400 * MIB
+        assert one.resized(resize).replay(None).peak.allocated < 400 * MIB
     assert max(one.resized(remedies.sharded(4)).sizes) == 100 * MIB
     elsewhere = memory(
         Phase("train"), *one_step(1, 10), step[0]._replace(during="backward"), *step[1:], Step(1)
@@ -143,8 +143,8 @@ def test_gradients_that_are_summed_live_on_beside_the_activations():
 
 def test_a_room_that_the_program_fits_alone_is_too_small_beside_what_lives_on():
     one = steps()
-    room = one.play(None).peak.reserved
-    assert one.play(room).full is None and one.with_all_gradients().play(room).full is not None
+    room = one.replay(None).peak.reserved
+    assert one.replay(room).full is None and one.with_all_gradients().replay(room).full is not None
 
 
 def test_gradients_that_another_stream_used_last_are_gone_as_well():

@@ -14,6 +14,7 @@ from tests.brimful.decide.programs import (
     Script,
     affine,
     card,
+    completed,
     drive,
     fits,
     network,
@@ -342,7 +343,7 @@ def test_sizes_at_which_the_script_fails_between_one_that_fits_and_one_that_does
 @settings(max_examples=40, deadline=None)
 def test_a_named_size_obeys_every_limit_also_one_that_the_first_trace_shows(limits, late, seed):
     script, chosen = network(seed, layers=4), card(8 * GIB)
-    shown_at = lambda size: Traced(Outcome.COMPLETED, (script.trace(size),), dataset_length=late)  # noqa: E731
+    shown_at = lambda size: completed(script.trace(size), dataset_length=late)  # noqa: E731
     found, asked = drive(search_largest(chosen, limits), shown_at)
     most = min(
         (n for n in (limits.dataset_length, limits.max_batch_size, late) if n is not None),
@@ -393,7 +394,7 @@ def test_a_failure_that_is_not_about_memory_ends_the_search(outcome):
 def test_a_trace_that_is_cut_off_on_one_card_counts_for_none():
     traces = (network(1).trace(5), Trace({}, [], whole=False))
     found, _ = drive(
-        search_largest(card(20 * GIB), Limits()), lambda size: Traced(Outcome.COMPLETED, traces)
+        search_largest(card(20 * GIB), Limits()), lambda size: completed(*traces)
     )
     assert found.failed is Outcome.CRASHED
 
@@ -479,8 +480,8 @@ def test_a_search_that_ends_where_no_batch_is_as_large_says_that_it_is_no_limit_
 def test_a_batch_that_is_split_into_small_ones_ends_the_search_at_two_sizes():
     """64 asked, batches of 2, and as many of them as make 64: memory says nothing of the size."""
     script = Script([("malloc", "w", affine(GIB, 0))])
-    shown = lambda size: Traced(
-        Outcome.COMPLETED, (script.trace(size),), 4000, samples_per_step=size // 2 * 2, batch=2
+    shown = lambda size: completed(
+        script.trace(size), dataset_length=4000, samples_per_step=size // 2 * 2, batch=2
     )
     found, asked = drive(search_largest(card(20 * GIB), Limits()), shown)
     assert (
@@ -492,8 +493,8 @@ def test_a_batch_that_is_split_into_small_ones_ends_the_search_at_two_sizes():
 
 def test_the_whole_data_set_is_a_limit_and_no_sign_that_sizes_are_not_followed():
     script = network(3)
-    shown = lambda size: Traced(
-        Outcome.COMPLETED, (script.trace(min(size, 12)),), 12, samples_per_step=min(size, 12)
+    shown = lambda size: completed(
+        script.trace(min(size, 12)), dataset_length=12, samples_per_step=min(size, 12)
     )
     found, _ = drive(search_largest(card(20 * GIB), Limits()), shown)
     assert (found.estimate.largest_batch_size, found.estimate.limited_by) == (12, "dataset")
