@@ -8,11 +8,16 @@ from brimful.command import parse
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus import all_gpus, find_gpu
 from brimful.values import Device, TrialKind
-from brimful.verbs.devices import Cards, cards, choose, require_that_card
+from brimful.verbs import devices
+from brimful.verbs.devices import CardRequest, Cards, choose, require_that_card
 from tests.brimful.measure.helper import REPORT
 from tests.brimful.show.product import trial_result
 
 CARD = Device("accelerator", "cuda:0")
+
+
+def cards(*words, **more):
+    return devices.cards(CardRequest(*words, **more))
 
 
 def on(*labels: str):

@@ -13,7 +13,8 @@ from tests.brimful.decide.programs import GIB, Script, affine, card, drive
 
 
 @pytest.mark.parametrize(
-    ("method", "explanation"), [("extrapolated", ""), ("peaks", "the answer rests on trials")]
+    ("method", "explanation"),
+    [("extrapolated", ""), ("peaks", "brimful takes the answer from trials")],
 )
 def test_a_note_of_the_search_says_that_the_answer_rests_on_trials_only_where_it_does(
     method, explanation

@@ -10,7 +10,17 @@ from brimful.decide.memory.bracket import Bracket, upper_limit
 from brimful.decide.memory.search_traced import MOST_TRACES, Traced, search_largest
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
-from tests.brimful.decide.programs import (GIB, MIB, Script, affine, card, completed, drive, fits, network,)
+from tests.brimful.decide.programs import (
+    GIB,
+    MIB,
+    Script,
+    affine,
+    card,
+    completed,
+    drive,
+    fits,
+    network,
+)
 
 
 def searched(script: Script, last: int, search=None):

@@ -393,9 +393,7 @@ def test_a_failure_that_is_not_about_memory_ends_the_search(outcome):
 
 def test_a_trace_that_is_cut_off_on_one_card_counts_for_none():
     traces = (network(1).trace(5), Trace({}, [], whole=False))
-    found, _ = drive(
-        search_largest(card(20 * GIB), Limits()), lambda size: completed(*traces)
-    )
+    found, _ = drive(search_largest(card(20 * GIB), Limits()), lambda size: completed(*traces))
     assert found.failed is Outcome.CRASHED
 
 
