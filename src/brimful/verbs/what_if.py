@@ -266,8 +266,8 @@ class _Changes:
         self._take(
             f"accumulation-{after.parts}",
             f"{after.parts} micro-batches of {after.batch_size}",
-            f"batches of {after.batch_size}, optimizer.step() after every {after.parts} of them, the "
-            f"loss divided by {after.parts}: the same effective batch",
+            f"batches of {after.batch_size}, optimizer.step() after every {after.parts} of them, "
+            f"the loss divided by {after.parts}: the same effective batch",
             Source.ESTIMATE,
             after,
             f"{known} batch size {after.batch_size}, with all gradients alive",
@@ -288,8 +288,8 @@ class _Changes:
             self._take(
                 "chunked-loss",
                 "the loss in chunks",
-                "a part of the tokens after the other under torch.utils.checkpoint, or Liger's fused "
-                "cross-entropy",
+                "a part of the tokens after the other under torch.utils.checkpoint, or Liger's "
+                "fused cross-entropy",
                 Source.ESTIMATE,
                 self._resized(resize),
                 f"allocations of the logits' size in {remedies.CHUNKS} parts",
@@ -325,8 +325,8 @@ class _Changes:
             "offload",
             "optimizer states on the host",
             f"torchao.optim.CPUOffloadOptimizer(model.parameters(), torch.optim.{name}, ...) in "
-            "place of the optimizer (it takes no gradient clipping and no scheduler), or DeepSpeed's "
-            "offload",
+            "place of the optimizer (it takes no gradient clipping and no scheduler), or "
+            "DeepSpeed's offload",
             Source.ESTIMATE,
             self._resized(remedies.offloaded, updates.without_update, more_s),
             f"the states' bytes; on a host that moves {updates.HOST_BYTES_PER_S / 1e9:.0f} GB/s "
@@ -351,14 +351,14 @@ class _Changes:
             if self.fits(after):
                 break
         how = (
-            "torch.distributed.fsdp.fully_shard on each block and on the model, made on the host or "
-            "the meta device"
+            "torch.distributed.fsdp.fully_shard on each block and on the model, made on the host "
+            "or the meta device"
         )
         if any(remedy.code == "offload" for remedy in self.remedies):
             how += ", with its CPUOffloadPolicy in place of the optimizer's"
         basis = (
-            f"1/{cards} of parameters, gradients and states, some blocks whole, NCCL's buffers; the "
-            "exchange hidden by nothing"
+            f"1/{cards} of parameters, gradients and states, some blocks whole, NCCL's buffers; "
+            "the exchange hidden by nothing"
         )
         self._take("fsdp", f"FSDP over {cards} cards", how, Source.ESTIMATE, after, basis)
 

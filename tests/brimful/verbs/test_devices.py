@@ -31,7 +31,7 @@ def on(*labels: str):
     ("labels", "refused"),
     [(("cuda:1",), True), (("cuda:0",), False), (("cpu",), False), (("cuda:0", "cuda:1"), False)],
 )
-def test_a_script_on_another_card_is_refused_with_what_to_do_and_ranks_on_cards_of_their_own_are_not(
+def test_a_script_on_another_card_is_refused_and_ranks_on_cards_of_their_own_are_not(
     labels, refused
 ):
     try:

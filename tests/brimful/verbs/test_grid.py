@@ -69,7 +69,7 @@ def at(record, **settings):
     return next(cell for cell in record.prediction.grid if cell.settings == settings)
 
 
-def test_each_row_takes_two_small_traces_and_one_at_the_edge_and_every_cell_is_what_its_own_prediction_says():
+def test_a_row_takes_two_small_traces_and_one_at_the_edge_and_each_cell_is_its_own_prediction():
     world = Table()
     record = tabled(world)
     cells = record.prediction.grid

@@ -221,7 +221,7 @@ def timed(world):
     return reporting(changed, world)
 
 
-def test_one_trial_times_the_loader_in_batches_of_the_size_in_question_and_the_headline_sets_it_beside_the_card():
+def test_one_trial_times_the_loader_in_batches_of_the_size_in_question():
     world = timed(World(dataset=640))
     found = work(
         world, predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb", samples=6_400

@@ -117,7 +117,7 @@ def test_predict_says_why_there_is_no_speed():
     assert on_any.speed is None and "no-clock" in {warning.code for warning in on_any.warnings}
     no_step = work(World(), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb").prediction
     assert no_step.speed is None and any(
-        "no trial measured a step" in warning.problem for warning in no_step.warnings
+        "no trial measured a whole step" in warning.problem for warning in no_step.warnings
     )
 
 

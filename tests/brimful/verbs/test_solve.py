@@ -285,7 +285,7 @@ def test_what_the_script_prepared_for_another_length_is_not_handed_on(monkeypatc
 
 
 @pytest.mark.parametrize("linear", [64 * 1024, MIB, 3 * MIB])
-def test_the_largest_value_has_the_peak_of_its_own_trace_where_the_proof_is_of_another_kind_of_program(
+def test_the_largest_value_has_the_peak_of_its_own_trace_where_another_kind_of_program_proves_it(
     linear,
 ):
     found = solved(Aligned(fixed=100 * MIB, linear=linear)).prediction

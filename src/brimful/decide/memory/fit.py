@@ -270,8 +270,8 @@ class ExtrapolatedPeaks:
         last = self._last_with_room(lower, upper)
         first = max(lower, ceil(last / REACH))
         within_reach = range(last, first - 1, -1) if last - first <= _near(first, tests) else ()
-        found = next((size for size in within_reach if self.fits(size)), None)
-        return found if found is not None else largest_that(self.fits, lower, upper, tests)
+        largest = next((size for size in within_reach if self.fits(size)), None)
+        return largest if largest is not None else largest_that(self.fits, lower, upper, tests)
 
     def _last_with_room(self, lower: int, upper: int | None) -> int:
         """The largest size from `lower` on whose live bytes do not fill the card."""
@@ -297,10 +297,10 @@ def largest_that(
     fits anew. Without `upper` it doubles until a size does not fit, up to 2**24.
     """
     if not fits(lower):
-        found = next((size for size in _above(lower, upper, tests) if fits(size)), None)
-        if found is None:
+        larger = next((size for size in _above(lower, upper, tests) if fits(size)), None)
+        if larger is None:
             return None
-        lower = found
+        lower = larger
     good, bad = lower, None
     step = 2 * lower
     while bad is None:

@@ -162,9 +162,9 @@ def _next_size(known: MeasuredSizes) -> int | None:
     ):  # the curve was wrong once: halve what is left instead of trusting it again
         step = min(step, (low + high) // 2)
     most = step if upper is None else min(step, upper)
-    found = _largest_within(known, fit, low, most) if most > low else low
-    worth = found == bracket.upper or found - low >= WORTH * low
-    return found if found > low and worth else None
+    larger = _largest_within(known, fit, low, most) if most > low else low
+    worth = larger == bracket.upper or larger - low >= WORTH * low
+    return larger if larger > low and worth else None
 
 
 def _largest_within(known: MeasuredSizes, fit: PeakFit, low: int, most: int) -> int:

@@ -313,20 +313,20 @@ def _candidate_by_memory(known: TracedSizes, model: TrustedModel | None) -> int 
     if upper is not None and upper <= (low or 0):
         return low
     if model is None or not (known.trusts(model) or _is_whole(model.size_model)):
-        found = _candidate_by_peaks(known, low or 1, upper)
+        candidate = _candidate_by_peaks(known, low or 1, upper)
     elif model.size_model.constant:
         # Any size is as good as any other: without a limit, name none that was not traced.
-        found = (
+        candidate = (
             upper if upper is not None and known.peaks_of(model.size_model).fits(upper) else None
         )
     else:
         # From the largest traced size that fits upwards, for a model may hold near the edge alone.
-        found = known.peaks_of(model.size_model).largest(low or 1, upper)
-    if low is None or found is None:
-        return found or low
+        candidate = known.peaks_of(model.size_model).largest(low or 1, upper)
+    if low is None or candidate is None:
+        return candidate or low
     if high is None and not known.is_sure(model):
-        found = max(found, low + bracket.step)
-    return found if upper is None else min(found, upper)
+        candidate = max(candidate, low + bracket.step)
+    return candidate if upper is None else min(candidate, upper)
 
 
 def _between(known: TracedSizes, low: int, high: int) -> int:
@@ -467,11 +467,17 @@ def _curve(known: TracedSizes, largest: int | None) -> tuple[Point, ...]:
     """
     bracket, sizes = known.bracket, sorted(known.programs)
     models = [known.most_trusted(frontier) for frontier in (known.frontier, sizes[:2]) if frontier]
-    found = [model for model in models if model is not None]
+    known_models = [model for model in models if model is not None]
     lowest = 1 if bracket.in_batches else sizes[0] if sizes else 1  # below that scripts may fail
-    points, rows = [], max((len(model.size_model.program.events) for model in found), default=0)
-    for size in curve_sizes(largest, lowest, bracket.upper, rows) if found else []:
-        model = min(found, key=lambda m, size=size: min(abs(size - seen) for seen in m.reproduced))
+    points, rows = (
+        [],
+        max((len(model.size_model.program.events) for model in known_models), default=0),
+    )
+    for size in curve_sizes(largest, lowest, bracket.upper, rows) if known_models else []:
+        model = min(
+            known_models,
+            key=lambda m, size=size: min(abs(size - traced) for traced in m.reproduced),
+        )
         replayed = known.replayed.get(size) or known.peaks_of(model.size_model).at(size)
         widened = 0.0 if model.verified else growth(size, sizes[-1], GROWTH_EXTRAPOLATED)
         points.append(known.card.point(bracket.samples(size), replayed, widened))

@@ -231,7 +231,7 @@ def test_a_trace_without_notes_is_broken_down_all_the_same():
 @pytest.mark.parametrize("conf", CONFIGURATIONS)
 @given(seed=st.integers(0, 1 << 40))
 @settings(max_examples=40, deadline=None)
-def test_live_blocks_are_those_that_the_allocator_holds_and_each_visit_is_as_high_as_the_replay_shows(
+def test_live_blocks_are_those_of_the_allocator_and_each_visit_is_as_high_as_the_replay_shows(
     conf, seed
 ):
     program, live, held = random_program(random.Random(seed), 120), LiveBlocks(), [{}]

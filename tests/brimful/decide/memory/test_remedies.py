@@ -89,7 +89,7 @@ def test_eight_bit_states_take_a_byte_an_element_and_a_scale_for_each_block(item
     assert again.bytes_of("optimizer_state") <= 3 * remedies.NOTHING
 
 
-def test_what_a_step_takes_for_all_parameters_goes_with_an_optimizer_that_takes_none_and_is_shared_by_cards():
+def test_what_a_step_takes_for_all_parameters_goes_with_a_fused_optimizer_and_is_shared_by_cards():
     step = [
         Site(7, "", "a.py:1 in f", "optimizer", ""),
         At(7),

@@ -304,7 +304,7 @@ def test_an_allocation_of_halves_or_of_a_batch_rounded_up_is_extrapolated_as_any
     assert largest == true_largest(chosen, script.trace, largest)
 
 
-def test_an_allocation_of_another_size_at_each_batch_size_is_noted_and_the_size_above_the_answer_was_traced():
+def test_an_allocation_that_follows_no_rule_is_noted_and_the_size_above_the_answer_was_traced():
     script, chosen = with_more(network(3), lambda b: 7919 * b % 1009 * 9_000), card(20 * GIB)
     found, asked = drive(search_largest(chosen, Limits()), script.trace)
     largest = found.estimate.largest_batch_size
@@ -316,7 +316,7 @@ def test_an_allocation_of_another_size_at_each_batch_size_is_noted_and_the_size_
 
 def test_sizes_at_which_the_script_fails_between_one_that_fits_and_one_that_does_not_are_named():
     trace_of = accumulating(4096)
-    shown_at = lambda size: (
+    shown_at = lambda size: (  # noqa: E731
         trace_of(size)
         if size % 8 == 0
         else Traced(Outcome.CRASHED, failure="sizes are multiples of 8")
@@ -478,7 +478,7 @@ def test_a_search_that_ends_where_no_batch_is_as_large_says_that_it_is_no_limit_
 def test_a_batch_that_is_split_into_small_ones_ends_the_search_at_two_sizes():
     """64 asked, batches of 2, and as many of them as make 64: memory says nothing of the size."""
     script = Script([("malloc", "w", affine(GIB, 0))])
-    shown = lambda size: completed(
+    shown = lambda size: completed(  # noqa: E731
         script.trace(size), dataset_length=4000, samples_per_step=size // 2 * 2, batch=2
     )
     found, asked = drive(search_largest(card(20 * GIB), Limits()), shown)
@@ -491,7 +491,7 @@ def test_a_batch_that_is_split_into_small_ones_ends_the_search_at_two_sizes():
 
 def test_the_whole_data_set_is_a_limit_and_no_sign_that_sizes_are_not_followed():
     script = network(3)
-    shown = lambda size: completed(
+    shown = lambda size: completed(  # noqa: E731
         script.trace(min(size, 12)), dataset_length=12, samples_per_step=min(size, 12)
     )
     found, _ = drive(search_largest(card(20 * GIB), Limits()), shown)

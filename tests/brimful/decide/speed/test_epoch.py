@@ -85,7 +85,7 @@ def test_the_time_has_the_evaluation_beside_it_which_is_assumed() -> None:
     assert epoch(result()).evaluation_s is None
 
 
-def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_before_the_next_epoch() -> (
+def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_between_epochs() -> (
     None
 ):
     outside = {
@@ -107,9 +107,7 @@ def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_befo
     )
 
 
-def test_of_several_evaluations_each_takes_its_own_time_and_what_was_evaluated_before_the_training_takes_none() -> (
-    None
-):
+def test_each_of_several_evaluations_takes_its_own_time_and_one_before_the_training_none() -> None:
     one = result(evaluated=640)
     report = one.reports[0]
     smaller = replace(report.loaders[1], sampler_samples=10)

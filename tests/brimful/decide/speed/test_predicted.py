@@ -294,7 +294,7 @@ def test_a_card_that_the_catalogue_lacks_has_a_clock_once_its_rates_were_measure
     assert speed(gpu=gpu).step_s.value > 0
 
 
-def test_a_card_that_its_power_limit_slows_computes_at_the_clock_it_holds_and_reads_memory_as_fast_as_ever():
+def test_a_card_slowed_by_its_power_limit_computes_at_the_clock_it_holds_and_reads_memory_as_before():
     t4 = find_gpu("t4")
     held = t4.sustained_clock.value
     assert 0.4 < held < 0.7 and t4.sustained_clock.source is Source.MEASURED
