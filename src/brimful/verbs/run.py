@@ -324,7 +324,9 @@ def reason(attempt: Attempt) -> str:
     if attempt.failure is not None:
         return f": {failure_text(attempt.failure, attempt.failed_rank)}"
     if attempt.outcome is Outcome.CRASHED:
-        return "; brimful caught no exception, and scripts give exit codes no common meaning"
+        return (
+            "; brimful found no exception, and an exit code that a script chose has no set meaning"
+        )
     return f": {attempt.notes[0]}" if attempt.notes else ""
 
 

@@ -1,4 +1,6 @@
-"""The trials of a command on an imaginary card, each size once, and what is read of their traces."""
+"""The trials of a command on an imaginary card, each size once, and what is read of their
+traces.
+"""
 
 from __future__ import annotations
 
@@ -209,7 +211,9 @@ class Trials:
         return Limits(dataset_length=self.dataset_length(), max_batch_size=most)
 
     def effective(self, size: int | None) -> int | None:
-        """What the loader gives where the script asks for so much: no more than the data set has."""
+        """What the loader gives where the script asks for so much: no more than the data
+        set has.
+        """
         length = self.dataset_length()
         return size if size is None or length is None else min(size, length)
 

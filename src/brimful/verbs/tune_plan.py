@@ -95,7 +95,9 @@ def plan_of(
 
 
 def _as_left(command: Command, chosen: Mapping[str, Setting]) -> tuple[Command, list[Diagnostic]]:
-    """The command, without a place for workers that stay as they are; and what is said of others."""
+    """The command, without a place for workers that stay as they are; and what is said of
+    others.
+    """
     place = command.places.get(WORKERS)
     if place is None:
         return command, []

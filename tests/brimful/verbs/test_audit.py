@@ -110,7 +110,7 @@ def test_a_command_that_never_steps_is_no_audit_and_batches_without_a_step_hint_
         reports = (dataclasses.replace(seen.reports[0], loaders=loaders, steps=0),)
         return dataclasses.replace(seen, outcome=Outcome.NO_STEP, reports=reports)
 
-    with pytest.raises(TrialFailed, match="no optimizer took a step") as caught:
+    with pytest.raises(TrialFailed, match="made no optimizer step") as caught:
         work(reporting(without_steps), audit, ("my-train", "--batch-size", "8"), device="cpu")
     hint = "accumulation may need more batches than an epoch has: the trial met 7 batches"
     assert (hint in caught.value.suggestion) is hinted

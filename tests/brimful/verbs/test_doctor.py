@@ -55,7 +55,9 @@ def test_what_the_child_measured_is_kept_without_what_others_hold(tmp_path, monk
     assert measured.stages_bytes["bare"] == 500 * MIB and measured.others_bytes == 400 * MIB
     assert measured.rates == {"kernel_s": 2e-6, "bf16_flops": 7e14}
     assert measured.versions["driver"] == "580.1"
-    assert devices.cards("h200", None, tmp_path)[0].gpu.context_bytes.value == 600 * MIB
+    assert (
+        devices.cards(devices.CardRequest("h200"), tmp_path)[0].gpu.context_bytes.value == 600 * MIB
+    )
 
 
 def test_without_nvml_the_card_counts_as_free(tmp_path, monkeypatch):

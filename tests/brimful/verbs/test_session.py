@@ -162,7 +162,7 @@ def test_a_verb_returns_what_its_record_holds(tmp_path):
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        ("8", ["batch_size: taken to be what stands behind --bs in your command (8)"]),
+        ("8", ["batch_size: brimful sets the value behind --bs in your command (8)"]),
         ("{batch_size}", []),
     ],
 )

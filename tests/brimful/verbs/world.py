@@ -1,4 +1,6 @@
-"""An invented training command: what a trial of it would show, in place of `brimful.measure.trial`."""
+"""An invented training command: what a trial of it would show, in place of
+`brimful.measure.trial`.
+"""
 
 from __future__ import annotations
 

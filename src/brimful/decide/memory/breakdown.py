@@ -119,7 +119,9 @@ class _Life:
 
 @uncollected
 def annotate(trace: Trace) -> Annotated:
-    """The allocations of `trace`, in their order. Without notes all are temporaries or workspaces."""
+    """The allocations of `trace`, in their order. Without notes all are temporaries or
+    workspaces.
+    """
     made: list[tuple[int, _Life]] = []
     alive: dict[int, _Life] = {}
     sites: dict[int, Site] = {}

@@ -74,7 +74,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class RelativeInterval:
-    """The device peak lies within (1 + low) and (1 + high) times the prediction, in 95 of 100 runs."""
+    """The device peak lies within (1 + low) and (1 + high) times the prediction, in 95 of
+    100 runs.
+    """
 
     low: float
     high: float

@@ -168,7 +168,9 @@ def _next_size(known: MeasuredSizes) -> int | None:
 
 
 def _largest_within(known: MeasuredSizes, fit: PeakFit, low: int, most: int) -> int:
-    """The largest size up to `most` whose predicted upper end is within the budget; at least `low`."""
+    """The largest size up to `most` whose predicted upper end is within the budget; at
+    least `low`.
+    """
     # A size that ran out of memory where the curve promised room shows the curve to be too low by
     # at least this factor.
     inflation = max([1.0, *(known.budget_bytes / fit.at(size) for size in known.out_of_memory)])

@@ -103,7 +103,9 @@ def _with_loading(card_s: Estimate, samples: float, loading: Loading | None) -> 
 
 
 def loading_of(results: Iterable[TrialResult], speed: PredictedSpeed | None) -> Loading | None:
-    """By the trial that timed its training loader (`TrialConfig.time_loader`); None where none did."""
+    """By the trial that timed its training loader (`TrialConfig.time_loader`); None where
+    none did.
+    """
     reports = (report for result in results for report in result.reports)
     loader = next((loader for report in reports for loader in report.loaders if loader.rates), None)
     if loader is None or "1" not in loader.rates:

@@ -23,7 +23,9 @@ def without_update(kernels: Sequence[Kernel]) -> list[Kernel]:
 
 
 def update_bytes(gradients: int, states: int) -> int:
-    """One pass: gradients are read, parameters, as large as they are, and states read and written."""
+    """One pass: gradients are read, parameters, as large as they are, and states read and
+    written.
+    """
     return 3 * gradients + 2 * states
 
 

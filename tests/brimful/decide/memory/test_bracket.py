@@ -24,7 +24,9 @@ from tests.brimful.decide.programs import (
 
 
 def searched(script: Script, last: int, search=None):
-    """The conclusion, and the sizes traced, where the script runs up to `last` and fails above it."""
+    """The conclusion, and the sizes traced, where the script runs up to `last` and fails
+    above it.
+    """
 
     def shown_at(size: int):
         return (

@@ -117,7 +117,9 @@ def test_states_of_one_byte_stay_as_they_are():
 
 
 def steps() -> Memory:
-    """Two steps: 64 MiB of activations, then 8 MiB of gradients, which are dropped after the step."""
+    """Two steps: 64 MiB of activations, then 8 MiB of gradients, which are dropped after
+    the step.
+    """
     rows = [Phase("train")]
     for step in (1, 2):
         first = 10 * step

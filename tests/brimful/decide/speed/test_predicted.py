@@ -1,4 +1,6 @@
-"""Speed where nothing was run: the curve, the knee, what binds the step, and how far it may be off."""
+"""Speed where nothing was run: the curve, the knee, what binds the step, and how far it
+may be off.
+"""
 
 from __future__ import annotations
 
@@ -294,7 +296,7 @@ def test_a_card_that_the_catalogue_lacks_has_a_clock_once_its_rates_were_measure
     assert speed(gpu=gpu).step_s.value > 0
 
 
-def test_a_card_slowed_by_its_power_limit_computes_at_the_clock_it_holds_and_reads_memory_as_before():
+def test_a_card_slowed_by_its_power_limit_computes_at_its_clock_and_reads_memory_as_before():
     t4 = find_gpu("t4")
     held = t4.sustained_clock.value
     assert 0.4 < held < 0.7 and t4.sustained_clock.source is Source.MEASURED
