@@ -116,7 +116,7 @@ def _objective(name: str | None, has_clock: bool) -> Objective:
         )
     if name == Objective.FASTEST and not has_clock:
         raise UsageError(
-            problem="--objective fastest, and brimful knows only the memory of this card",
+            problem="--objective fastest on a card of which only the memory is known",
             explanation="without the card's rates brimful cannot predict speed",
             suggestion="name a card of the catalogue (see `brimful gpus`), leave the objective "
             "out, or tune on a real card",

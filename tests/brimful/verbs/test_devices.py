@@ -60,7 +60,7 @@ def test_an_allocator_that_is_not_modelled_is_refused_before_any_trial(monkeypat
 
 def test_the_number_of_cards_stands_behind_a_colon():
     assert [
-        found.count for asked in (("t4:3",), ("t4",), (None, "20GiB:2")) for found in cards(*asked)
+        kinds.count for asked in (("t4:3",), ("t4",), (None, "20GiB:2")) for kinds in cards(*asked)
     ] == [3, 1, 2]
     assert cards("t4:3")[0].gpu.key == "t4" and cards(None) == ()
     device, _ = choose(parse(("python", "train.py")), "auto", cards("t4:3")[0])
@@ -76,10 +76,10 @@ def test_a_number_of_cards_that_makes_no_sense_is_refused(text):
 
 
 def test_several_cards_stand_between_commas_each_kind_and_number_once():
-    found = [(one.gpu.key, one.count) for one in cards("l4, a100-80gb:1..3,L4,h100")]
-    assert found == [("l4", 1), ("a100-80gb", 1), ("a100-80gb", 2), ("a100-80gb", 3), ("h100", 1)]
-    assert [one.gpu.key for one in cards("all")] == [gpu.key for gpu in all_gpus()]
-    assert {one.count for one in cards("all:2")} == {2}
+    kinds = [(kind.gpu.key, kind.count) for kind in cards("l4, a100-80gb:1..3,L4,h100")]
+    assert kinds == [("l4", 1), ("a100-80gb", 1), ("a100-80gb", 2), ("a100-80gb", 3), ("h100", 1)]
+    assert [kind.gpu.key for kind in cards("all")] == [gpu.key for gpu in all_gpus()]
+    assert {kind.count for kind in cards("all:2")} == {2}
 
 
 @pytest.mark.parametrize(

@@ -40,13 +40,13 @@ class Generates(World):
 
     def _imaginary(self, trial, size, folder):
         self.sees = trial.see_eval
-        seen = super()._imaginary(trial, size, folder)
-        train = seen.phases.get("train")
+        result = super()._imaginary(trial, size, folder)
+        train = result.phases.get("train")
         if train is None:
-            return seen
+            return result
         small = replace(train, allocated_bytes=int(self.share * train.allocated_bytes))
         return replace(
-            seen, phases={"train": train, "eval": small} if self.sees else {"train": train}
+            result, phases={"train": train, "eval": small} if self.sees else {"train": train}
         )
 
 
@@ -64,7 +64,7 @@ def test_what_a_trial_has_shown_whole_others_leave_out_and_their_traces_can_be_c
     assert not any(trial.see_eval for trial in world.launched[2:])
     assert answer.exact and len(world.launched) <= 4
     assert answer.phases.keys() >= {"train", "eval"}, "the size in question is seen whole"
-    assert any(one.code == "evaluation-seen-once" for one in answer.warnings)
+    assert any(result.code == "evaluation-seen-once" for result in answer.warnings)
     assert answer.largest_batch_size == found(World(linear=100 * MIB)).largest_batch_size
 
 
@@ -74,7 +74,7 @@ def test_what_a_trial_has_shown_whole_others_leave_out_and_their_traces_can_be_c
 def test_an_evaluation_that_is_large_or_short_is_seen_at_every_size(world):
     answer = found(world)
     assert all(trial.see_eval for trial in world.launched)
-    assert not any(one.code == "evaluation-seen-once" for one in answer.warnings)
+    assert not any(result.code == "evaluation-seen-once" for result in answer.warnings)
 
 
 def test_where_such_a_command_does_not_fit_the_trials_of_remedies_leave_the_evaluation_out():
