@@ -42,7 +42,7 @@ class World:
     dataset: int | None = 10_000
     cap: int | None = None
     ignores: bool = False
-    taken: int = 16  # what the script takes without its flag
+    own: int = 16  # what the script takes without its flag
     own_workers: int = 0
     overhead_s: float = 0.01
     sample_s: float = 0.001
