@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from brimful import command as commands
 from brimful.decide import batch_size_place as decide
 from brimful.decide.batch_size_place import AUTO, LOADER, SCRIPT
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE
 from brimful.values import Command, Diagnostic, Outcome, Place, Setting, Trial, TrialResult
+from brimful.verbs.results import require_steps
 from brimful.verbs.session import Session
 
 
@@ -23,6 +25,13 @@ class Located:
     results: dict[int | None, TrialResult] = field(default_factory=dict)
     note: Diagnostic | None = None
     why: str = ""  # where there is no place
+
+    def require_place(self, session: Session) -> Place:
+        """Raises what keeps the command from training, or UsageError where there is no place."""
+        if self.place is None:
+            require_steps(session, self.results[None])
+            raise commands.no_place_for_a_batch_size(self.why)
+        return self.place
 
 
 def locate(

@@ -23,7 +23,6 @@ from brimful.units import format_bytes
 from brimful.values import Command, Device, Plan, Record, Setting, Trial, TrialKind
 from brimful.verbs import devices
 from brimful.verbs.locate import locate
-from brimful.verbs.results import require_steps
 from brimful.verbs.session import Options, Session
 
 _NONE = "none"
@@ -283,7 +282,5 @@ def place_found(
 
     wants = session.options.batch_size_from
     located = locate(session, command, trial, int(given[BATCH_SIZE]), wants, given)
-    if located.place is None:
-        require_steps(session, located.results[None])
-        raise commands.no_place_for_a_batch_size(located.why)
+    located.require_place(session)
     return located.command

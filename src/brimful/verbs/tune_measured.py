@@ -49,7 +49,6 @@ from brimful.verbs.locate import locate
 from brimful.verbs.results import (
     error_of,
     ignores_the_batch_size,
-    require_steps,
     require_steps_or_memory,
     trained,
 )
@@ -103,12 +102,8 @@ def _without_a_flag(session: Session, task: Task) -> Task:
 
     wants, given = session.options.batch_size_from, task.start.given
     located = locate(session, task.start.command, trial, size, wants, given)
-    if located.place is None:
-        require_steps(session, located.results[None])
-        raise commands.no_place_for_a_batch_size(located.why)
-    start = replace(
-        task.start, command=located.command, asked=task.start.asked or located.place.number
-    )
+    place = located.require_place(session)
+    start = replace(task.start, command=located.command, asked=task.start.asked or place.number)
     tried = {at: result for at, result in located.results.items() if at == size}
     return replace(task, start=start, tried=tried, noted=(located.note,) if located.note else ())
 
