@@ -18,8 +18,8 @@ from brimful import tune
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.values import Outcome, Record
 from brimful.verbs.imaginary import CardView
-from brimful.verbs.trials import Trials
 from brimful.verbs.session import Options, Session, opened
+from brimful.verbs.trials import Trials
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.trace import Trace
 
@@ -42,7 +42,9 @@ SCRIPTS = {
 
 
 class Truth:
-    """Direct runs of the very command of a record, on its card, with as much memory as they take."""
+    """Direct runs of the very command of a record, on its card, with as much memory as
+    they take.
+    """
 
     def __init__(self, session: Session, record: Record):
         opened = record.opened
