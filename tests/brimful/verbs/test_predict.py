@@ -355,7 +355,7 @@ def test_a_size_that_crashes_when_it_is_the_one_asked_for_is_an_error_and_no_pre
     [
         (Outcome.OUT_OF_HOST_MEMORY, DoesNotFit, "ran out of host memory", [5]),
         (Outcome.TIMED_OUT, TrialFailed, "time limit", [5]),
-        (Outcome.CRASHED, CommandFailed, "", [5, 8]),
+        (Outcome.CRASHED, CommandFailed, None, [5, 8]),
     ],
 )
 def test_what_another_size_may_not_mend_is_raised_and_a_crash_is_tried_once_more(
