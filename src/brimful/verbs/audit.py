@@ -50,7 +50,8 @@ def audit(
     Raises UsageError where a placeholder stays open (an audit needs the values that are in use),
     and the errors of `verbs.results` when the command does not train.
     """
-    began = start(argv, settings, options, device, gpu, gpu_memory, ranks, as_rank)
+    request = devices.CardRequest(gpu, gpu_memory, ranks, as_rank)
+    began = start(argv, settings, options, device, request)
     trial = Trial(
         command=began.command,
         settings=began.values(),
@@ -96,12 +97,9 @@ def _with_accumulation(result: TrialResult, requested: dict[str, Setting]) -> di
     whole update.
     """
     samples, batches = result.samples_per_step, batches_per_step(result)
-    if (
-        "accumulation" in requested
-        or not samples
-        or not batches
-        or not commands.asks_in_all(result.trial.command, samples)
-    ):
+    if "accumulation" in requested or not samples or not batches:
+        return requested
+    if not commands.asks_in_all(result.trial.command, samples):
         return requested
     return {**requested, "accumulation": round(batches)}
 
@@ -113,25 +111,21 @@ def _with_context(session: Session, result: TrialResult) -> TrialResult:
     gpu, trace = result.trial.device.gpu, read_trace(result, session.folder)
     if gpu is None or trace is None:
         return result
-    more = int(
-        with_its_context(gpu, result, program_of(trace)).context_bytes.value
-        - gpu.context_bytes.value
-    )
+    context = with_its_context(gpu, result, program_of(trace)).context_bytes
+    more = int(context.value - gpu.context_bytes.value)
 
     def moved(peak: PhasePeak) -> PhasePeak:
-        return (
-            peak
-            if peak.device_bytes is None
-            else replace(peak, device_bytes=peak.device_bytes + more)
-        )
+        device = peak.device_bytes
+        return peak if device is None else replace(peak, device_bytes=device + more)
 
-    reports = tuple(
-        replace(report, cards=[replace(card, peak=moved(card.peak)) for card in report.cards])
-        for report in result.reports
-    )
-    phases = {name: moved(peak) for name, peak in result.phases.items()}
     return replace(
-        result, peak=moved(result.peak) if result.peak else None, phases=phases, reports=reports
+        result,
+        peak=moved(result.peak) if result.peak else None,
+        phases={name: moved(peak) for name, peak in result.phases.items()},
+        reports=tuple(
+            replace(report, cards=[replace(card, peak=moved(card.peak)) for card in report.cards])
+            for report in result.reports
+        ),
     )
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -20,10 +20,8 @@ from brimful.units import format_bytes, parse_budget
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, TrialResult
 from brimful_inside.simulator.allocator_settings import settings_in
 
-MEASURED_BUDGET, PREDICTED_BUDGET = (
-    "90%",
-    "100%",
-)  # a prediction has its doubt in its interval, a measured peak has none
+# A prediction has its doubt in its interval, a measured peak has none.
+MEASURED_BUDGET, PREDICTED_BUDGET = "90%", "100%"
 ALL = "all"  # cards of the catalogue
 _KINDS = ("cuda", "gpu", "xpu", "mps")  # what PyTorch's users call an accelerator
 _LEAST_BUDGET = 1 << 20
@@ -31,127 +29,132 @@ _BARE = re.compile(r"python(3(\.\d+)?)?")
 MOST_CARDS = 64  # of one machine; PyTorch is compiled for 120 (c10/cuda/CUDAMacros.h)
 
 
+@dataclass(frozen=True)
+class CardRequest:
+    """Imaginary cards as they are named: in the catalogue or by their memory, with their numbers
+    ("a100-40gb:3", "l4,a100-40gb:1..4", "all"). With `ranks` one of so many is started alone:
+    `as_rank`, by default the first.
+    """
+
+    gpu: str | None = None
+    gpu_memory: str | None = None
+    ranks: int | None = None
+    as_rank: int | None = None
+
+    @property
+    def names(self) -> str:
+        return self.gpu or self.gpu_memory or ""
+
+
 class Cards(NamedTuple):
-    """Imaginary cards as a command line asks for them."""
+    """Imaginary cards of one kind in a machine."""
 
     gpu: Gpu
-    count: int = 1  # in the machine
+    count: int = 1
     ranks: int | None = None  # of which one is started alone
     as_rank: int | None = None
 
 
-def cards(
-    gpu: str | None,
-    gpu_memory: str | None = None,
-    home: Path | None = None,
-    ranks: int | None = None,
-    as_rank: int | None = None,
-) -> tuple[Cards, ...]:
-    """The cards called `gpu` in the catalogue or in the calibrations of `home`, or one described by
-    its memory, and how many: "a100-40gb:3", "l4,a100-40gb:1..4", "all". () if no card is named.
-    With `ranks` one of so many is started alone: `as_rank`, by default the first.
+def cards(request: CardRequest, home: Path | None = None) -> tuple[Cards, ...]:
+    """The cards of a request, by the catalogue and the calibrations of `home`; () if it names none.
 
     Raises UsageError for counts that make no sense, NoSuchDevice for an unknown card.
     """
-    if gpu and gpu_memory:
-        problem = f"you gave both --gpu {gpu} and --gpu-memory {gpu_memory}"
-        raise UsageError(problem, "they name two different cards", "give one of them")
-    asked = gpu or gpu_memory
-    _require_sensible_ranks(ranks, as_rank, bool(asked))
-    found: dict[tuple[str, int], Cards] = {}
-    for part in (asked or "").split(",") if asked else ():
-        name, counts = _counted(part.strip(), asked or "")
+    gpu, names, ranks = request.gpu, request.names, request.ranks
+    if gpu and request.gpu_memory:
+        raise UsageError(
+            f"you gave both --gpu {gpu} and --gpu-memory {request.gpu_memory}",
+            "they name two different cards",
+            "give one of them",
+        )
+    _require_sensible_ranks(request)
+    as_rank = None if ranks is None else request.as_rank or 0
+    named: dict[tuple[str, int], Cards] = {}
+    for part in names.split(",") if names else ():
+        name, counts = _counted(part.strip(), names)
         if gpu and name == ALL:
-            kinds = [calibrated(one, home) for one in all_gpus()]
+            kinds = [calibrated(kind, home) for kind in all_gpus()]
         else:
             kinds = [find_calibrated(name, home) if gpu else custom_gpu(name)]
         for kind, count in product(kinds, counts):
-            found.setdefault(
-                (kind.key, count),
-                Cards(kind, count, ranks, None if ranks is None else as_rank or 0),
-            )
-    return tuple(found.values())
+            named.setdefault((kind.key, count), Cards(kind, count, ranks, as_rank))
+    return tuple(named.values())
 
 
-def _counted(part: str, asked: str) -> tuple[str, range]:
+def _counted(part: str, names: str) -> tuple[str, range]:
     """A card's name, and the numbers of them that are asked about: "a100-40gb:1..4"."""
     name, colon, number = part.partition(":")
     first, dots, last = number.partition("..") if colon else ("1", "", "")
     ends = first, last if dots else first
-    sensible = all(end.isdecimal() and 1 <= int(end) <= MOST_CARDS for end in ends) and int(
-        ends[0]
-    ) <= int(ends[1])
     if not name:
         raise UsageError(
-            f"{asked}: a name is missing",
-            "names stand between commas",
+            f"{names}: a name is missing",
+            "commas separate the names of cards",
             "write it as in l4,a100-80gb:1..4",
         )
-    if not sensible:
-        explanation = f"a machine has from 1 to {MOST_CARDS} imaginary cards"
-        suggestion = (
+    sensible = all(end.isdecimal() and 1 <= int(end) <= MOST_CARDS for end in ends)
+    if not sensible or int(ends[0]) > int(ends[1]):
+        raise UsageError(
+            f"{names}: {number!r} cards",
+            f"a machine has from 1 to {MOST_CARDS} imaginary cards",
             f"write their number behind the colon, as in {name}:8, or the first and the last: "
-            f"{name}:1..8"
+            f"{name}:1..8",
         )
-        raise UsageError(f"{asked}: {number!r} cards", explanation, suggestion)
     return name, range(int(ends[0]), int(ends[1]) + 1)
 
 
-def _require_sensible_ranks(ranks: int | None, as_rank: int | None, has_card: bool) -> None:
-    if ranks is None:
-        if as_rank is not None:
-            raise UsageError(
-                f"--as-rank {as_rank}", "of how many ranks?", "give their number: --ranks 64"
-            )
-    elif not has_card:
-        explanation = "one rank can be started without the others on imaginary cards alone"
+def _require_sensible_ranks(request: CardRequest) -> None:
+    ranks, as_rank = request.ranks, request.as_rank
+    if ranks is None and as_rank is not None:
         raise UsageError(
-            f"--ranks {ranks} without a card", explanation, "name a card: --gpu a100-40gb:8"
+            f"--as-rank {as_rank}", "of how many ranks?", "give their number: --ranks 64"
         )
-    elif not 0 <= (as_rank or 0) < ranks:
-        problem, explanation = (
+    if ranks is not None and not request.names:
+        raise UsageError(
+            f"--ranks {ranks} without a card",
+            "brimful starts one rank without the others only on imaginary cards",
+            "name a card: --gpu a100-40gb:8",
+        )
+    if ranks is not None and not 0 <= (as_rank or 0) < ranks:
+        raise UsageError(
             f"--ranks {ranks} --as-rank {as_rank or 0}",
-            "ranks are counted from 0, and there is one at least",
+            "ranks are counted from 0, and there is at least one",
+            f"give one from 0 to {max(0, ranks - 1)}",
         )
-        raise UsageError(problem, explanation, f"give one from 0 to {max(0, ranks - 1)}")
 
 
 def choose(
-    command: Command, device: str, asked: Cards | None
+    command: Command, device: str, cards: Cards | None
 ) -> tuple[Device, accelerators.Accelerator | None]:
     """The device to work on: imaginary cards if they are named, else `device`: "auto" (the
     accelerator that is there, else the CPU), "cpu" or "accelerator". Raises NoSuchDevice where
     there is no accelerator."""
-    if asked is not None:
+    if cards is not None:
         _require_a_modelled_allocator(command)
-        at_once = {**os.environ, **command.environment}.get(
-            "CUDA_MODULE_LOADING", ""
-        ).upper() == "EAGER"
-        gpu, count = loaded_at_once(asked.gpu) if at_once else asked.gpu, asked.count
-        label = f"{gpu.key} (imaginary)" if count == 1 else f"{count} x {gpu.key} (imaginary)"
-        return Device("imaginary", label, gpu, count, asked.ranks, asked.as_rank), None
+        loading = {**os.environ, **command.environment}.get("CUDA_MODULE_LOADING", "")
+        gpu = loaded_at_once(cards.gpu) if loading.upper() == "EAGER" else cards.gpu
+        name = gpu.key if cards.count == 1 else f"{cards.count} x {gpu.key}"
+        label = f"{name} (imaginary)"
+        return Device("imaginary", label, gpu, cards.count, cards.ranks, cards.as_rank), None
     device = "accelerator" if device in _KINDS else device
     if device not in ("auto", "cpu", "accelerator"):
         raise UsageError(
             problem=f"--device {device}",
             explanation="a device is auto, cpu or accelerator",
-            suggestion="choose which card of several a trial sees by CUDA_VISIBLE_DEVICES; an "
-            "imaginary "
-            "card by --gpu NAME",
+            suggestion="to choose one card of several, set CUDA_VISIBLE_DEVICES; to name an "
+            "imaginary card, give --gpu NAME",
         )
-    if device == "cpu":
-        return Device("cpu", "cpu"), None
-    first = command.argv[0]
-    found = accelerators.found_by(
-        first if Path(first).name.startswith("python") else sys.executable
-    )
-    if found:
-        return Device("accelerator", found[0].label), found[0]
+    visible = []
+    if device != "cpu":
+        first = command.argv[0]
+        is_python = Path(first).name.startswith("python")
+        visible = accelerators.found_by(first if is_python else sys.executable)
+    if visible:
+        return Device("accelerator", visible[0].label), visible[0]
     if device == "accelerator":
         raise NoSuchDevice(
             "accelerator",
-            problem="no accelerator is visible here, neither through NVML nor through "
-            "torch.accelerator",
+            problem="neither NVML nor torch.accelerator shows an accelerator here",
             suggestion="see `brimful doctor`; --gpu a100-40gb predicts for a card without one",
         )
     return Device("cpu", "cpu"), None
@@ -162,18 +165,19 @@ def _require_a_modelled_allocator(command: Command) -> None:
     have.
     """
     try:
-        native = settings_in({**os.environ, **command.environment}).native
+        settings = settings_in({**os.environ, **command.environment})
     except ValueError as error:
-        problem = f"PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF): {error}"
         raise UsageError(
-            problem, "PyTorch would refuse it as well", "correct it, or unset it"
+            f"PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF): {error}",
+            "PyTorch would refuse it as well",
+            "correct it, or unset it",
         ) from None
-    if not native:
+    if not settings.native:
         raise UsageError(
             problem="the environment asks for the allocator backend cudaMallocAsync",
-            explanation="its rules are the driver's, and the imaginary card knows PyTorch's own "
-            "allocator alone",
-            suggestion="predict without it (unset PYTORCH_CUDA_ALLOC_CONF), or measure on a real "
+            explanation="its rules are the driver's, and the imaginary card knows only PyTorch's "
+            "own allocator",
+            suggestion="unset PYTORCH_CUDA_ALLOC_CONF to predict without it, or measure on a real "
             "card",
         )
 
@@ -233,13 +237,12 @@ def require_that_card(device: Device, result: TrialResult) -> None:
     used = result.reports[0].device if len(result.reports) == 1 else device.label
     if device.kind != "accelerator" or used in (device.label, "cpu"):
         return
-    index = used.rpartition(":")[2]
+
     raise UsageError(
         problem=f"the script trains on {used}, and the budget is of {device.label}",
         explanation="the two may differ in memory, and in what other processes hold there",
-        suggestion=f"let it see that card alone, as its cuda:0: CUDA_VISIBLE_DEVICES={index} "
-        "brimful "
-        "...",
+        suggestion="show it only that card, as its cuda:0: "
+        f"CUDA_VISIBLE_DEVICES={used.rpartition(':')[2]} brimful ...",
     )
 
 
@@ -250,16 +253,14 @@ def with_torch(command: Command) -> tuple[Command, Diagnostic | None]:
     would start the system's Python, which has no torch. Where brimful's own Python has it, that one
     is taken.
     """
-    named, found = command.argv[0], shutil.which(command.argv[0])
-    if (
-        not _BARE.fullmatch(named)
-        or (found and accelerators.torch_version(found))
-        or find_spec("torch") is None
-    ):
+    named, path = command.argv[0], shutil.which(command.argv[0])
+    if not _BARE.fullmatch(named) or (path and accelerators.torch_version(path)):
+        return command, None
+    if find_spec("torch") is None:
         return command, None
     advice = Diagnostic(
         "other-interpreter",
-        f"{named!r} on the PATH is {found or 'not there'}, which has no torch",
+        f"{named!r} on the PATH is {path or 'not there'}, which has no torch",
         f"brimful runs the command with its own Python, {sys.executable}",
         "activate the environment of your script, or name its Python in the command, if this is "
         "not what you mean",

@@ -42,18 +42,20 @@ def doctor() -> tuple[Machine, tuple[Diagnostic, ...]]:
 
 
 def _about_torch(interpreter: str) -> Iterator[Diagnostic]:
-    seen = accelerators.torch_version(interpreter)
-    if seen is None:
+    version = accelerators.torch_version(interpreter)
+    if version is None:
         yield Diagnostic(
             "no-torch",
             f"{interpreter} cannot import torch",
             "trials run in the Python of your command, which needs torch",
             "activate the environment of your script before calling brimful",
         )
-    elif accelerators.is_older(seen, (2, 6)):
-        problem = f"torch {seen} in {interpreter}"
+    elif accelerators.is_older(version, (2, 6)):
         yield Diagnostic(
-            "old-torch", problem, "brimful is made for torch 2.6 and newer", "update torch"
+            "old-torch",
+            f"torch {version} in {interpreter}",
+            "brimful is made for torch 2.6 and newer",
+            "update torch",
         )
 
 
@@ -110,10 +112,11 @@ def _about_the_disk() -> Iterator[Diagnostic]:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if free < _SMALL_DISK_BYTES:
-        problem = f"{format_bytes(free)} free where records are kept ({folder})"
-        suggestion = "free some space, or set BRIMFUL_HOME"
         yield Diagnostic(
-            "disk-nearly-full", problem, "a trial keeps its output and traces there", suggestion
+            "disk-nearly-full",
+            f"{format_bytes(free)} free where records are kept ({folder})",
+            "a trial keeps its output and traces there",
+            "free some space, or set BRIMFUL_HOME",
         )
 
 
@@ -127,10 +130,9 @@ def calibrate(
     has no torch. Raises NoSuchDevice where torch sees no CUDA card there, CommandFailed where
     measuring it failed.
     """
-    found = shutil.which("python")
-    interpreter = interpreter or (
-        found if found and accelerators.torch_version(found) else sys.executable
-    )
+    if interpreter is None:
+        path = shutil.which("python")
+        interpreter = path if path and accelerators.torch_version(path) else sys.executable
     cards = accelerators.visible()
     answer = _ask(interpreter, script)
     if "none" in answer:
@@ -138,8 +140,7 @@ def calibrate(
             "cuda",
             problem=f"there is no CUDA card to calibrate: {answer['none']}",
             suggestion="run it on the machine with the card, in the environment of your script; "
-            "see "
-            "`brimful doctor`",
+            "see `brimful doctor`",
         )
     calibration = _calibration_of(answer, cards[0] if cards else None)
     return calibration, calibrations.keep(calibration, home)
@@ -191,5 +192,8 @@ def _ask(interpreter: str, script: Path) -> Mapping[str, Any]:
     for line in reversed(run.stdout.splitlines()):
         if line.startswith("BRIMFUL"):
             return json.loads(line[len("BRIMFUL") :])
-    problem = f"the card could not be calibrated: {interpreter} ended with {run.returncode}"
-    raise CommandFailed(problem, suggestion="see `brimful doctor`", traceback=run.stderr)
+    raise CommandFailed(
+        f"the card could not be calibrated: {interpreter} ended with {run.returncode}",
+        suggestion="see `brimful doctor`",
+        traceback=run.stderr,
+    )

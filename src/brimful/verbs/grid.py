@@ -16,19 +16,27 @@ from brimful.decide.memory.search_traced import FIRST_SIZE
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit, UsageError
-from brimful.values import Diagnostic, Estimate, GridCell, PeakEstimate, Setting, Verdict
-from brimful.verbs.answers import answer_at, asked_about, play_of_trial
-from brimful.verbs.imaginary import Tracer, joined_of
+from brimful.values import (
+    Diagnostic,
+    Estimate,
+    GridCell,
+    PeakEstimate,
+    Setting,
+    Verdict,
+)
+from brimful.verbs.answers import answer_at, asked_about, replayer_of_trial
+from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.session import Session
 from brimful.verbs.start import Start
 from brimful.verbs.step_speed import speed_of
+from brimful.verbs.trials import Trials
 from brimful.verbs.warnings import Answer
+from brimful_inside.simulator.program import Program
 
 Grid = Mapping[str, Sequence[Setting]]
 MOST_CELLS = 400  # of a table: 20 by 20
-_FEWEST = (
-    4  # values of which some can be left to extrapolation: two or three to fit, one to confirm
-)
+# Values of which some can be left to extrapolation: two or three to fit, one to confirm.
+_FEWEST = 4
 _LENGTH = re.compile(r"(^|_)(len|length|seq|seqlen|sequence|context|ctx|block|tokens|bptt)(_|$)")
 
 
@@ -38,73 +46,40 @@ class _Row:
     that the data set has.
     """
 
-    tracer: Tracer
+    view: CardView
     names: tuple[str, ...]
     fixed: dict[str, Setting]
     values: Sequence[int | None]  # (None,): a single cell, whose settings are all fixed
     model: SizeModel | None = None  # that a trace confirmed
-    errors: dict[int | None, BrimfulError] = field(
-        default_factory=dict
-    )  # by size, where the command fails
+    # By size, where the command fails.
+    errors: dict[int | None, BrimfulError] = field(default_factory=dict)
 
     def settings(self, value: int | None) -> dict[str, Setting]:
         return {name: self.fixed.get(name, value or 0) for name in self.names}
 
     def size(self, value: int | None) -> int | None:
-        return self.tracer.effective(value)
+        return self.view.trials.effective(value)
 
     def trace(self, size: int | None) -> None:
         try:
-            play_of_trial(self.tracer, size)
+            replayer_of_trial(self.view, size)
         except (CommandFailed, DoesNotFit) as error:
-            if size not in self.tracer.results:
+            if size not in self.view.trials.results:
                 raise  # there is no such command
             self.errors[size] = error
+
+    def program(self, size: int) -> Program | None:
+        """What a trace of this size shows, as far as the command trains."""
+        return None if size in self.errors else self.view.joined(size)
 
 
 def grid_of(
     session: Session, began: Start, grid: Grid
-) -> tuple[Tracer, Answer, tuple[GridCell, ...]]:
-    """(The tracer of the best cell, its answer, all cells). Raises the first error where the
+) -> tuple[CardView, Answer, tuple[GridCell, ...]]:
+    """(The view of the best cell, its answer, all cells). Raises the first error where the
     command trains in no cell.
     """
-    numbers = [name for name, values in grid.items() if all(type(value) is int for value in values)]
-    along = (
-        BATCH_SIZE
-        if BATCH_SIZE in grid
-        else max(numbers, key=lambda name: len(grid[name]), default=None)
-    )
-    others = [name for name in grid if name != along]
-    rows: list[_Row] = []
-    command = began.command
-    for chosen in product(*(grid[name] for name in others)):
-        fixed = dict(zip(others, chosen, strict=True))
-        settings = {**began.other_values(), **fixed}
-        tracer = Tracer(
-            session, command, began.device, began.budget, settings, unknown=along or BATCH_SIZE
-        )
-        if along == BATCH_SIZE:
-            _require_a_place(tracer, began)
-            command = tracer.command
-        rows.append(
-            _Row(
-                tracer,
-                tuple(grid),
-                fixed,
-                [value for value in grid.get(along or "", ()) if isinstance(value, int)] or [None],
-            )
-        )
-        _fill(rows[-1])
-        if len(rows) == 1 and not tracer.completed():
-            raise next(iter(rows[0].errors.values()))
-    for row in rows:
-        done = [size for size in row.tracer.completed() if size is not None]
-        if done:  # as a prediction of that cell alone would
-            row.tracer.judge_by(
-                min(done, key=lambda size: abs(size - FIRST_SIZE))
-                if along == BATCH_SIZE
-                else max(done)
-            )
+    rows = _rows(session, began, grid)
     length = next(
         (
             name
@@ -116,12 +91,40 @@ def grid_of(
     cells = [(_cell(row, value, length), row, value) for row in rows for value in row.values]
     best = max(range(len(cells)), key=lambda number: _rank(cells[number][0]))
     _, row, value = cells[best]
-    row.trace(row.size(value))
-    answer = answer_at(row.tracer, value, row.tracer.play(row.size(value)))
+    size = row.size(value)
+    row.trace(size)
+    answer = answer_at(row.view, value, row.view.replayer(size))
     cells[best] = (replace(_cell(row, value, length), best=True), row, value)
     by_settings = {frozenset(cell.settings.items()): cell for cell, _, _ in cells}
     in_order = (frozenset(zip(grid, chosen, strict=True)) for chosen in product(*grid.values()))
-    return row.tracer, answer, tuple(by_settings[settings] for settings in in_order)
+    return row.view, answer, tuple(by_settings[settings] for settings in in_order)
+
+
+def _rows(session: Session, began: Start, grid: Grid) -> list[_Row]:
+    """The rows, traced, along the batch size or else the longest list of whole numbers."""
+    numbers = [name for name, values in grid.items() if all(type(value) is int for value in values)]
+    along = max(numbers, key=lambda name: len(grid[name]), default=None)
+    along = BATCH_SIZE if BATCH_SIZE in grid else along
+    values = [value for value in grid.get(along or "", ()) if isinstance(value, int)] or [None]
+    others = [name for name in grid if name != along]
+    rows: list[_Row] = []
+    for chosen in product(*(grid[name] for name in others)):
+        fixed = dict(zip(others, chosen, strict=True))
+        settings = {**began.other_values(), **fixed}
+        view = view_of(session, began, settings, unknown=along or BATCH_SIZE)
+        if along == BATCH_SIZE:
+            _require_a_place(view.trials, began)
+            began = replace(began, command=view.trials.command)
+        rows.append(_Row(view, tuple(grid), fixed, values))
+        _fill(rows[-1])
+        if len(rows) == 1 and not view.trials.completed():
+            raise next(iter(rows[0].errors.values()))
+    for row in rows:
+        sizes = [size for size in row.view.trials.completed() if size is not None]
+        if sizes:  # as a prediction of that cell alone would
+            first = min(sizes, key=lambda size: abs(size - FIRST_SIZE))
+            row.view.judge_by(first if along == BATCH_SIZE else max(sizes))
+    return rows
 
 
 def without_effect(cells: Sequence[GridCell]) -> Iterator[Diagnostic]:
@@ -129,16 +132,13 @@ def without_effect(cells: Sequence[GridCell]) -> Iterator[Diagnostic]:
     one is.
     """
     for name in cells[0].settings:
-        seen: dict[tuple[Setting, ...], set[tuple[PeakEstimate | None, Estimate | None]]] = {}
+        taken: dict[tuple[Setting, ...], set[tuple[PeakEstimate | None, Estimate | None]]] = {}
         for cell in cells:
             others = tuple(value for other, value in cell.settings.items() if other != name)
-            seen.setdefault(others, set()).add((cell.peak, cell.samples_per_s))
+            taken.setdefault(others, set()).add((cell.peak, cell.samples_per_s))
         values = list(dict.fromkeys(str(cell.settings[name]) for cell in cells))
-        if (
-            len(values) > 1
-            and all(len(found) == 1 for found in seen.values())
-            and any(cell.peak for cell in cells)
-        ):
+        same = all(len(peaks_and_rates) == 1 for peaks_and_rates in taken.values())
+        if same and len(values) > 1 and any(cell.peak for cell in cells):
             yield Diagnostic(
                 "changes-nothing",
                 f"{name} changes nothing: memory and time are the same at "
@@ -148,9 +148,9 @@ def without_effect(cells: Sequence[GridCell]) -> Iterator[Diagnostic]:
             )
 
 
-def _require_a_place(tracer: Tracer, began: Start) -> None:
+def _require_a_place(trials: Trials, began: Start) -> None:
     noted: list[Diagnostic] = []
-    if not asked_about(tracer, replace(began, asked=None), noted)[0]:
+    if not asked_about(trials, replace(began, asked=None), noted)[0]:
         raise UsageError(
             noted[0].problem, "brimful cannot give it the values of the grid", noted[0].suggestion
         )
@@ -158,7 +158,7 @@ def _require_a_place(tracer: Tracer, began: Start) -> None:
 
 def _fill(row: _Row) -> None:
     """Traces what is not left to a confirmed model."""
-    tracer = row.tracer
+    view = row.view
     row.trace(min(row.values, key=lambda value: value or 0))  # which shows how long the data set is
     sizes = sorted({row.size(value) for value in row.values}, key=lambda size: size or 0)
     model, begun = None, []
@@ -166,24 +166,19 @@ def _fill(row: _Row) -> None:
         begun = [size for size in sizes[:count] if size is not None]
         for size in begun:
             row.trace(size)
-        programs = {
-            size: program
-            for size in begun
-            if size not in row.errors and (program := joined_of(tracer, size))
-        }
+        programs = {size: program for size in begun if (program := row.program(size))}
         model = fit_size_model(programs) if len(programs) == count else None
         if model is None or not model.superlinear:
             break
     rest = [size for size in sizes if size is not None and size not in begun]
     if model is not None and model.exact and not model.superlinear and rest:
+        card = view.card
         fitting = [
-            size
-            for size in rest
-            if tracer.card.fits(partial(model.replay_at, size, tracer.card.settings))
+            size for size in rest if card.fits(partial(model.replay_at, size, card.settings))
         ]
         check = max(fitting, default=rest[0])
         row.trace(check)
-        program = None if check in row.errors else joined_of(tracer, check)
+        program = row.program(check)
         if program is not None and model.difference_from(program, check) is None:
             row.model = model
             return
@@ -192,36 +187,33 @@ def _fill(row: _Row) -> None:
 
 
 def _cell(row: _Row, value: int | None, length: str | None) -> GridCell:
-    tracer, size, settings = row.tracer, row.size(value), row.settings(value)
+    view, size, settings = row.view, row.size(value), row.settings(value)
     if size in row.errors:
         return GridCell(settings, None, None, True, problem=row.errors[size].problem)
-    play = tracer.play(size) if size in tracer.results else None
-    traced, card = play is not None, tracer.card
-    if play is None:
+    replayer = view.replayer(size) if size in view.trials.results else None
+    traced, card = replayer is not None, view.card
+    if replayer is None:
         assert row.model is not None and size is not None
-        play = partial(row.model.replay_at, size, card.settings)
-    speed = speed_of(tracer, size, None)
+        replayer = partial(row.model.replay_at, size, card.settings)
+    speed, each = speed_of(view, size, None), settings.get(length or "")
     rate = None if isinstance(speed, Diagnostic) else speed.samples_per_s
-    each = settings.get(length or "")
-    tokens = (
-        rate.with_all(lambda value: value * each)
-        if rate is not None and isinstance(each, int)
-        else None
-    )
-    return GridCell(settings, card.verdict(play), card.peak(play), traced, rate, tokens)
+    tokens = None
+    if rate is not None and isinstance(each, int):
+        tokens = rate.with_all(lambda samples: samples * each)
+    return GridCell(settings, card.verdict(replayer), card.peak(replayer), traced, rate, tokens)
 
 
 def _is_length(row: _Row, name: str) -> bool:
     """Whether all batches that trials met are rows of as many numbers as this setting says."""
-    seen = [
+    shapes_met = [
         (size, loader.batches[0].shapes[:1])
-        for size, result in row.tracer.completed().items()
+        for size, result in row.view.trials.completed().items()
         for loader in loaders(result, "train")
         if loader.batches
     ]
-    return bool(seen) and all(
+    return bool(shapes_met) and all(
         len(shapes) == 1 and shapes[0][1:] == [row.settings(size).get(name)]
-        for size, shapes in seen
+        for size, shapes in shapes_met
     )
 
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from brimful import command as commands
 from brimful.decide import batch_size_place as decide
 from brimful.decide.batch_size_place import AUTO, LOADER, SCRIPT
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE
 from brimful.values import Command, Diagnostic, Outcome, Place, Setting, Trial, TrialResult
+from brimful.verbs.results import require_steps
 from brimful.verbs.session import Session
 
 
@@ -19,11 +21,17 @@ class Located:
 
     command: Command
     place: Place | None
-    results: dict[int | None, TrialResult] = field(
-        default_factory=dict
-    )  # by batch size; None: of the command as it stands
+    # By batch size; None: of the command as it stands.
+    results: dict[int | None, TrialResult] = field(default_factory=dict)
     note: Diagnostic | None = None
     why: str = ""  # where there is no place
+
+    def require_place(self, session: Session) -> Place:
+        """Raises what keeps the command from training, or UsageError where there is no place."""
+        if self.place is None:
+            require_steps(session, self.results[None])
+            raise commands.no_place_for_a_batch_size(self.why)
+        return self.place
 
 
 def locate(
@@ -36,35 +44,31 @@ def locate(
 ) -> Located:
     """`trial(command, batch size)` makes a trial of the verb's kind (None: at the script's own
     number); `size` is another number to try. The results of both are worth keeping."""
-    own = _find(session, command, trial, wants)
-    places = decide.places_in(own, wants)
+    first = _find(session, command, trial, wants)
+    places = decide.places_in(first, wants)
     if not places:
-        return Located(command, None, {None: own}, why=decide.why_none(own, wants))
-    results: dict[int | None, TrialResult] = {places[0].number: own}
+        return Located(command, None, {None: first}, why=decide.why_none(first, wants))
+    results: dict[int | None, TrialResult] = {places[0].number: first}
     why_not: str | None = None
     for place in places:
         other = size if size != place.number else size + 7
         changed = decide.with_place(command, BATCH_SIZE, place)
-        found = session.run(trial(changed, other))
-        doubt = decide.doubt(own, found, place, other)
+        result = session.run(trial(changed, other))
+        doubt = decide.doubt(first, result, place, other)
         if doubt is None:
-            results[other] = found
+            results[other] = result
             break
         why_not = why_not or doubt
     else:  # both fail there: the search meets the script's error, and says so
         if not places[0].loader:
-            return Located(command, None, {None: own}, why=decide.why_not_there(places[0], why_not))
+            why = decide.why_not_there(places[0], why_not)
+            return Located(command, None, {None: first}, why=why)
         place, why_not = places[0], None
-    if (
-        wants == AUTO
-        and place.kind == LOADER
-        and why_not is None
-        and not any(p.kind == SCRIPT for p in places)
-    ):
+    in_script = any(p.kind == SCRIPT for p in places)
+    if wants == AUTO and place.kind == LOADER and why_not is None and not in_script:
         why_not = "its number comes from no integer there"
-    changed = _with_evaluation(
-        session, decide.with_place(command, BATCH_SIZE, place), own, place, given or {}
-    )
+    changed = decide.with_place(command, BATCH_SIZE, place)
+    changed = _with_evaluation(session, changed, first, place, given or {})
     note = decide.found(place, why_not)
     session.note(note)
     return Located(changed, place, results, note)
@@ -78,11 +82,10 @@ def _find(
     """
 
     def named(result: TrialResult) -> TrialResult:
-        places = decide.places_in(result)
-        own = {BATCH_SIZE: places[0].number} if places else {}
-        return replace(
-            result, trial=replace(result.trial, settings={**result.trial.settings, **own})
-        )
+        settings = dict(result.trial.settings)
+        for place in decide.places_in(result)[:1]:
+            settings[BATCH_SIZE] = place.number
+        return replace(result, trial=replace(result.trial, settings=settings))
 
     first = LOADER if wants == LOADER else SCRIPT
     result = session.run(replace(trial(command, None), find_places=first), named=named)
@@ -96,14 +99,14 @@ def _find(
 def _with_evaluation(
     session: Session,
     command: Command,
-    own: TrialResult,
+    result: TrialResult,
     training: Place,
     given: Mapping[str, Setting],
 ) -> Command:
     """Where --set gives an evaluation batch size, it is set likewise."""
     if EVAL_BATCH_SIZE not in given:
         return command
-    place = decide.eval_place_in(own, training)
+    place = decide.eval_place_in(result, training)
     if place is None:
         problem = f"{EVAL_BATCH_SIZE} {given[EVAL_BATCH_SIZE]} has no place in the script"
         why = "its evaluation loader was not seen, or takes the training loader's number"

@@ -20,7 +20,9 @@ _SHARE = 0.5
 
 def shown_whole(results: Sequence[TrialResult], folder: Path) -> TrialResult | None:
     """The first of these trials that shows such an evaluation; None if none does."""
-    return next((one for one in results if _is_small(one) and _is_long(one, folder)), None)
+    return next(
+        (result for result in results if _is_small(result) and _is_long(result, folder)), None
+    )
 
 
 def _is_small(result: TrialResult) -> bool:

@@ -27,16 +27,17 @@ from brimful.values import (
     Solved,
     Verdict,
 )
-from brimful.verbs import imaginary
 from brimful.verbs.answers import asked_about, by_search, timed_batch
+from brimful.verbs.devices import CardRequest
 from brimful.verbs.grid import MOST_CELLS, grid_of, without_effect
-from brimful.verbs.imaginary import Tracer
+from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.results import PHASES
 from brimful.verbs.session import Options
 from brimful.verbs.start import start
 from brimful.verbs.step_speed import seconds_outside_steps, speed_of
+from brimful.verbs.trials import Trials
 from brimful.verbs.warnings import Answer, warnings_of
-from brimful.verbs.what_if import find, what_would_help
+from brimful.verbs.what_if import explain, what_would_help
 from brimful.verbs.which_card import which_card
 
 
@@ -65,67 +66,43 @@ def predict(
     UsageError without a card, NoSuchDevice for an unknown one, DoesNotFit when an open batch size
     fits at no value, and the errors of `verbs.results`.
     """
-    _require_card(gpu, gpu_memory, ranks, as_rank)
+    request = CardRequest(gpu, gpu_memory, ranks, as_rank)
+    _require_card(request)
     sets = _sets(solve, grid, settings or {})
-    began = start(
-        argv,
-        settings,
-        options,
-        "auto",
-        gpu,
-        gpu_memory,
-        ranks,
-        as_rank,
-        takes_several=True,
-        sets=sets,
-    )
+    began = start(argv, settings, options, "auto", request, takes_several=True, sets=sets)
     if grid and len(began.several) > 1:
-        problem, suggestion = (
+        raise UsageError(
             f"--grid for {len(began.several)} cards",
+            "a table of settings is for one card",
             "name one card, or compare cards without --grid",
         )
-        raise UsageError(problem, "a table of settings is of one card", suggestion)
-    began = began if solve is None else replace(began, asked=None)
+    if solve is not None:
+        began = replace(began, asked=None)
     with began.session("predict") as session:
         noted: list[Diagnostic] = []
         which: tuple[CardAnswer, ...] = ()
         cells: tuple[GridCell, ...] = ()
         if grid:
-            tracer, answer, cells = grid_of(session, began, grid)
+            view, answer, cells = grid_of(session, began, grid)
             noted += without_effect(cells)
         elif len(began.several) > 1:
-            tracer, answer, which = which_card(session, began, samples, noted)
+            view, answer, which = which_card(session, began, samples, noted)
         else:
-            # Loading is timed in the first trial, which says nothing of samples of another length
-            # or size.
-            timed, others = (
-                timed_batch(began) if sets == (BATCH_SIZE,) else None,
-                began.other_values(),
-            )
-            tracer = Tracer(
-                session, began.command, began.device, began.budget, others, timed, unknown=sets[0]
-            )
-            answer = by_search(tracer, *asked_about(tracer, began, noted))
-        prediction = replace(_prediction(tracer, answer, what_if, noted), which=which, grid=cells)
-        outside = (
-            seconds_outside_steps(tracer, prediction.speed.batch_size)
-            if prediction.speed is not None
-            else {}
-        )
-        epoch = epoch_of(
-            tracer.representative(), prediction.speed, prediction.loading, samples, outside
-        )
-        following = after_prediction(
-            tracer.command, prediction, began.asked is None, tracer.settings_at
-        )
+            timed, settings = timed_batch(began), began.other_values()
+            view = view_of(session, began, settings, time_loader=timed, unknown=sets[0])
+            answer = by_search(view, *asked_about(view.trials, began, noted))
+        prediction = replace(_prediction(view, answer, what_if, noted), which=which, grid=cells)
+        trials, speed = view.trials, prediction.speed
+        outside = seconds_outside_steps(view, speed.batch_size) if speed is not None else {}
+        epoch = epoch_of(trials.representative(), speed, prediction.loading, samples, outside)
+        is_open = began.asked is None
+        following = after_prediction(trials.command, prediction, is_open, trials.settings_at)
         session.keep(replace(prediction, next_command=following, epoch=epoch))
     return session.record()
 
 
-def _require_card(
-    gpu: str | None, gpu_memory: str | None, ranks: int | None, as_rank: int | None
-) -> None:
-    if not gpu and not gpu_memory and ranks is None and as_rank is None:
+def _require_card(request: CardRequest) -> None:
+    if not request.names and request.ranks is None and request.as_rank is None:
         raise UsageError(
             problem="no card was named",
             explanation="a prediction is for a card that need not be here",
@@ -139,9 +116,14 @@ def _sets(
     """The settings that trials are given: what is solved for, or those of the grid. Raises
     UsageError.
     """
+    if solve is None and not grid:
+        return (BATCH_SIZE,)
     if solve is not None and grid:
-        why = "one names the largest value, the other shows given ones"
-        raise UsageError(f"--solve {solve} together with --grid", why, "ask for one of them")
+        raise UsageError(
+            f"--solve {solve} together with --grid",
+            "one finds the largest value, the other shows values that you give",
+            "ask for one of them",
+        )
     if grid and len(grid) > 2:
         raise UsageError(
             f"a grid of {len(grid)} settings: {', '.join(grid)}",
@@ -149,127 +131,113 @@ def _sets(
             "give --grid once or twice",
         )
     cells = prod(map(len, (grid or {}).values()))
-    if grid and not 1 <= cells <= MOST_CELLS:
-        what = "each takes a trial or two" if cells else "a side of a table needs values"
+    if not 1 <= cells <= MOST_CELLS:
         raise UsageError(
             f"a grid of {cells:,} combinations",
-            what,
+            "each takes a trial or two" if cells else "a side of a table needs values",
             f"give fewer values: at most {MOST_CELLS} combinations",
         )
-    sets = tuple(grid) if grid else (solve or BATCH_SIZE,)
-    for name in sets if solve or grid else ():
+    sets = tuple(grid) if grid else (solve or "",)
+    for name in sets:
         if name in given:
-            why = f"brimful gives {name} its values by itself then"
             raise UsageError(
                 f"--set {name}={given[name]} together with --{'grid' if grid else 'solve'} {name}",
-                why,
+                f"brimful gives {name} its values by itself then",
                 "leave one out",
             )
     return sets
 
 
 def _prediction(
-    tracer: Tracer, answer: Answer, wants_what_if: bool | None, noted: Sequence[Diagnostic]
+    view: CardView, answer: Answer, wants_what_if: bool | None, noted: Sequence[Diagnostic]
 ) -> Prediction:
     """The prediction, of all its parts."""
-    report, budget = tracer.representative().reports[0], tracer.budget
-    fits, traced = answer.verdict == Verdict.FITS, answer.size in tracer.results
+    trials = view.trials
+    report, fits = trials.representative().reports[0], answer.verdict == Verdict.FITS
+    traced = answer.size in trials.results
     estimate = answer.conclusion.estimate if answer.conclusion else None
-    warnings = [*warnings_of(tracer, answer), *noted]
-    largest = _largest(tracer, answer, fits)
-    in_force = tracer.in_force(answer.conclusion, answer.size)
-    speed = speed_of(tracer, in_force, largest)
+    warnings = [*warnings_of(view, answer), *noted]
+    largest = _largest(trials, answer, fits)
+    in_force = trials.in_force(answer.conclusion, answer.size)
+    speed = speed_of(view, in_force, largest)
     if isinstance(speed, Diagnostic):
         warnings.append(speed)
-    found = find(tracer, answer)
-    tries_what_if = not fits if wants_what_if is None else wants_what_if
-    step_s = None if isinstance(speed, Diagnostic) else speed.step_s
-    own = tracer.settings_at(answer.size).get(BATCH_SIZE)
+        speed = None
+    explained = explain(view, answer)
+    what_if = None
+    if explained and (not fits if wants_what_if is None else wants_what_if):
+        step_s = None if speed is None else speed.step_s
+        what_if = what_would_help(view, answer, explained, step_s, bool(wants_what_if))
+    batch_size = trials.settings_at(answer.size).get(BATCH_SIZE)
     return Prediction(
         verdict=answer.verdict,
         retries_per_step=answer.retries_per_step,
         giving_back_s=answer.giving_back_s,
-        batch_size=own if isinstance(own, int) else None,
+        batch_size=batch_size if isinstance(batch_size, int) else None,
         peak=answer.peak,
         phases=answer.phases,
         not_seen=tuple(name for name in PHASES if name not in answer.phases),
-        largest_batch_size=largest if tracer.in_batches else None,
-        solved=_solved(tracer, answer, largest),
+        largest_batch_size=largest if trials.in_batches else None,
+        solved=_solved(trials, answer, largest),
         in_force=in_force if in_force != answer.size else None,
         ignores_batch_size=estimate is not None and estimate.ignores_batch_size,
         nothing_fits=estimate is not None and estimate.nothing_fits and largest is None,
         limited_by=estimate.limited_by if estimate else None,
-        gpu=tracer.gpu,
-        budget=budget,
+        gpu=view.gpu,
+        budget=view.budget,
         method="trace" if traced or estimate is None else estimate.method,
         exact=traced or estimate is None or estimate.exact,
         approximations=report.approximations,
         worst_batch=report.worst_batch,
         warnings=tuple(warnings),
-        cards=_card_peaks(tracer, answer) if answer.peak is not None else (),
-        alone_of=tracer.device.ranks,
-        speed=None if isinstance(speed, Diagnostic) else speed,
-        loading=loading_of(
-            tracer.session.results, None if isinstance(speed, Diagnostic) else speed
-        ),
-        breakdown=found.breakdowns.whole if found else None,
-        phase_breakdowns=found.breakdowns.phases if found else {},
-        what_if=what_would_help(tracer, answer, found, step_s, bool(wants_what_if))
-        if found and tries_what_if
-        else None,
-        seconds=time.monotonic() - tracer.session.started,
+        cards=_card_peaks(view, answer) if answer.peak is not None else (),
+        alone_of=view.device.ranks,
+        speed=speed,
+        loading=loading_of(trials.session.results, speed),
+        breakdown=explained.breakdowns.whole if explained else None,
+        phase_breakdowns=explained.breakdowns.phases if explained else {},
+        what_if=what_if,
+        seconds=time.monotonic() - trials.session.started,
     )
 
 
-def _solved(tracer: Tracer, answer: Answer, largest: int | None) -> Solved | None:
-    if tracer.in_batches or answer.conclusion is None or answer.size is None:
+def _solved(trials: Trials, answer: Answer, largest: int | None) -> Solved | None:
+    if trials.in_batches or answer.conclusion is None or answer.size is None:
         return None
-    return Solved(tracer.unknown, answer.size, largest, answer.conclusion.multiple_of)
+    return Solved(trials.unknown, answer.size, largest, answer.conclusion.multiple_of)
 
 
-def _largest(tracer: Tracer, answer: Answer, fits: bool) -> int | None:
+def _largest(trials: Trials, answer: Answer, fits: bool) -> int | None:
     """The largest batch size of the search, or the requested one where the search stopped below it
     and its own trace fits.
     """
     if answer.conclusion is None:
         return None
-    largest, most = (
-        answer.conclusion.estimate.largest_batch_size,
-        imaginary.limits_of(tracer).max_batch_size,
-    )
-    own = tracer.in_force(answer.conclusion, answer.size)
-    if largest is None and (
-        answer.conclusion.estimate.ignores_batch_size
-        or answer.conclusion.estimate.limited_by == NOT_FOLLOWED
-    ):
+    estimate, most = answer.conclusion.estimate, trials.limits().max_batch_size
+    largest, size = estimate.largest_batch_size, trials.in_force(answer.conclusion, answer.size)
+    if largest is None and (estimate.ignores_batch_size or estimate.limited_by == NOT_FOLLOWED):
         return None
-    if fits and own is not None and (most is None or own <= most):
-        return max(largest or 0, own)
+    if fits and size is not None and (most is None or size <= most):
+        return max(largest or 0, size)
     return largest
 
 
-def _card_peaks(tracer: Tracer, answer: Answer) -> tuple[CardPeak, ...]:
+def _card_peaks(view: CardView, answer: Answer) -> tuple[CardPeak, ...]:
     """The peak of every card of every rank; () where there is but one card."""
-    card = tracer.card
-    if answer.size in tracer.results:
-        labels, programs = cards_of(tracer.results[answer.size]), tracer.programs(answer.size)
-        played = (
-            [card.shown(partial(card.replay, one)) for one in programs] if len(labels) > 1 else []
-        )
-    else:
-        labels = next(
-            (found for result in tracer.results.values() if (found := cards_of(result))), ()
-        )
-        model = answer.conclusion.size_model if answer.conclusion else None
-        size = answer.size
-        played = (
-            model.replay_cards_at(size, card.settings)
-            if model is not None and size is not None
-            else []
-        )
-    if len(labels) < 2 or len(played) != len(labels):
+    card, results, size = view.card, view.trials.results, answer.size
+    model = answer.conclusion.size_model if answer.conclusion else None
+    traced = [results[size]] if size in results else results.values()
+    labels = next(filter(None, map(cards_of, traced)), ())
+    if len(labels) < 2:
+        return ()
+    replayed = []
+    if size in results:
+        replayed = [card.shown(partial(card.replay, program)) for program in view.programs(size)]
+    elif model is not None and size is not None:
+        replayed = model.replay_cards_at(size, card.settings)
+    if len(replayed) != len(labels):
         return ()
     return tuple(
-        CardPeak(rank, index, card.estimate(p.peak))
-        for (rank, index), p in zip(labels, played, strict=True)
+        CardPeak(rank, index, card.estimate(shown.peak))
+        for (rank, index), shown in zip(labels, replayed, strict=True)
     )

@@ -34,9 +34,8 @@ _RAISED_BY = {
     ),
     "card": (
         "an operation on the imaginary card raised an error",
-        "on a real card it may run: shapes that depend on values are what they are there, and "
-        "upper bounds here "
-        "({approximations})",
+        "on a real card it may run: there shapes that depend on values are known, and here they "
+        "are upper bounds ({approximations})",
     ),
     "sandbox": (
         "a file call failed in the layer that keeps the writes of a trial out of your folders",
@@ -57,229 +56,207 @@ _UNKNOWN_FLAG = re.compile(
 )
 
 
-def require_steps(session: Session, trial_result: TrialResult) -> TrialResult:
+def require_steps(session: Session, result: TrialResult) -> TrialResult:
     """The result, if its trial trained; else raises the error that explains why not."""
-    if trained(trial_result):
-        return trial_result
-    raise error_of(session, trial_result)
+    if trained(result):
+        return result
+    raise error_of(session, result)
 
 
-def trained(trial_result: TrialResult) -> bool:
-    return trial_result.outcome is Outcome.COMPLETED and any(
-        report.steps for report in trial_result.reports
-    )
+def trained(result: TrialResult) -> bool:
+    return result.outcome is Outcome.COMPLETED and any(report.steps for report in result.reports)
 
 
-def require_steps_or_memory(session: Session, trial_result: TrialResult) -> TrialResult:
+def require_steps_or_memory(session: Session, result: TrialResult) -> TrialResult:
     """The result, if it shows a search where to go: it trained or ran out of memory, or others
     trained before it (a script that fails at some sizes may train at others; that is noted). Else
     raises the error."""
-    if trial_result.outcome in OUT_OF_MEMORY or trained(trial_result):
-        return trial_result
-    error = error_of(session, trial_result)
+    if result.outcome in OUT_OF_MEMORY or trained(result):
+        return result
+    error = error_of(session, result)
     if not any(map(trained, session.results)):
         raise error
-    at = _settings_of(trial_result)
+    at = _settings_of(result)
     what = error.problem.replace(at, "", 1)
-    known = [
-        f"{one.problem} at "
-        for one in session.entries
-        if isinstance(one, Diagnostic) and one.code == "script-error"
-    ]
+    # A search meets the same error at several sizes.
     if not any(
-        problem.startswith(f"{what} at ") for problem in known
-    ):  # a search meets the same error at several sizes
-        explanation = "other sizes did train; this one is left out"
+        isinstance(entry, Diagnostic)
+        and entry.code == "script-error"
+        and f"{entry.problem} at ".startswith(f"{what} at ")
+        for entry in session.entries
+    ):
+        explanation = "other sizes did train; brimful leaves this one out"
         session.note(Diagnostic("script-error", f"{what}{at}", explanation, error.suggestion))
-    return trial_result
+    return result
 
 
-def error_of(session: Session, trial_result: TrialResult) -> BrimfulError:
-    """The error that explains why `trial_result` is of no use."""
-    text = failure_text(trial_result, session.folder).strip()
-    logs = f"its output is in {session.folder / trial_result.folder}"
-    if trial_result.outcome is Outcome.PROBE_NOT_LOADED:
-        if not trial_result.notes:
+def error_of(session: Session, result: TrialResult) -> BrimfulError:
+    """The error that explains why a trial's result is of no use."""
+    text, outcome, notes = (
+        failure_text(result, session.folder).strip(),
+        result.outcome,
+        result.notes,
+    )
+    logs = f"its output is in {session.folder / result.folder}"
+    if outcome is Outcome.PROBE_NOT_LOADED:
+        if not notes:
             return ProbeNotLoaded()
-        explanation = (
-            "Its Python is older than 3.9, brimful does not know its torch, or brimful has a bug."
-        )
         return ProbeNotLoaded(
-            trial_result.notes[0], explanation, f"The whole text is in probe-error-*.txt; {logs}."
+            notes[0],
+            "Its Python is older than 3.9, brimful does not know its torch, or brimful has a bug.",
+            f"The whole text is in probe-error-*.txt; {logs}.",
         )
-    if trial_result.outcome in OUT_OF_MEMORY:
-        kind = "device" if trial_result.outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host"
+    if outcome in OUT_OF_MEMORY:
+        kind = "device" if outcome is Outcome.OUT_OF_DEVICE_MEMORY else "host"
         return DoesNotFit(
-            problem=f"the command ran out of {kind} memory" + _settings_of(trial_result),
-            explanation=trial_result.notes[0] if trial_result.notes else _last_line(text),
+            problem=f"the command ran out of {kind} memory" + _settings_of(result),
+            explanation=notes[0] if notes else _last_line(text),
             suggestion="try a smaller batch size, or a larger --budget",
         )
-    if trial_result.outcome is Outcome.UNSUPPORTED:
+    if outcome is Outcome.UNSUPPORTED:
         return Unsupported(
-            problem=_what_is_lacking(trial_result, text),
-            explanation="this script cannot be predicted without a card",
+            problem=_what_is_lacking(result, text),
+            explanation="brimful cannot predict this script without a card",
             suggestion="on a machine with a card, tune and audit measure it; here brimful predicts "
-            "it "
-            "without that call",
+            "it without that call",
             traceback=text,
         )
-    if trial_result.outcome is Outcome.TIMED_OUT:
-        steps = max((report.steps for report in trial_result.reports), default=0)
+    if outcome is Outcome.TIMED_OUT:
+        steps = max((report.steps for report in result.reports), default=0)
         return TrialFailed(
             problem="brimful ended the trial after its time limit of "
-            f"{format_duration(trial_result.trial.time_limit_s)}",
+            f"{format_duration(result.trial.time_limit_s)}",
             explanation=f"it had {f'taken {steps} steps' if steps else 'not taken a step'}; {logs}",
             suggestion="allow more with --time-limit, or let the script begin to train sooner (a "
             "smaller data set, a cache)",
             traceback=text,
         )
-    if trial_result.outcome is Outcome.KILLED:
+    if outcome is Outcome.KILLED:
         return TrialFailed(
-            problem=f"the command was {trial_result.notes[0] if trial_result.notes else 'killed'}",
+            problem=f"the command was {notes[0] if notes else 'killed'}",
             explanation="no counter of the kernel shows who did it",
             suggestion="look at the system's log, and try a smaller batch size",
             traceback=text,
         )
-    if gave_no_batch(trial_result) or trial_result.outcome in (Outcome.NO_STEP, Outcome.COMPLETED):
-        return _without_a_step(trial_result, text)
-    return _crashed(trial_result, text, logs)
+    if gave_no_batch(result) or outcome in (Outcome.NO_STEP, Outcome.COMPLETED):
+        return _without_a_step(result, text)
+    return _crashed(result, text, logs)
 
 
-def _without_a_step(trial_result: TrialResult, text: str) -> TrialFailed:
-    if gave_no_batch(trial_result):
+def _without_a_step(result: TrialResult, text: str) -> TrialFailed:
+    if gave_no_batch(result):
         return TrialFailed(
             problem="the loader of the training gave no batch",
-            explanation="the data set is smaller than a batch, and what is no whole batch is left "
-            "out "
-            "(drop_last)",
+            explanation="the data set is smaller than a batch, and drop_last leaves out what is "
+            "no whole batch",
             suggestion="try a smaller batch size, or give the script more data",
             traceback=text,
         )
-    noted = f" ({'; '.join(trial_result.notes)})" if trial_result.notes else ""
+    notes = f" ({'; '.join(result.notes)})" if result.notes else ""
     return TrialFailed(
-        problem="the command ended without an error and no optimizer took a step",
-        explanation="brimful found no training in it" + noted,
+        problem="the command exited with 0 but made no optimizer step",
+        explanation=f"brimful saw no training in it{notes}",
         suggestion="if the script resumes a finished training from a checkpoint, start it without; "
-        "if it trains by other means than torch.optim, brimful cannot see its steps"
-        + _too_few_batches(trial_result),
+        "if it trains without torch.optim, brimful cannot see its steps" + _too_few_batches(result),
         traceback=text,
     )
 
 
-def gave_no_batch(trial_result: TrialResult) -> bool:
+def gave_no_batch(result: TrialResult) -> bool:
     """Whether the script ended well without a step because a loader that it asked for batches had
     none.
     """
-    seen = [loader for report in trial_result.reports for loader in report.loaders]
-    empty = any(one.iterations and not one.batches_seen for one in seen)
+    loaders = [loader for report in result.reports for loader in report.loaders]
     return (
-        trial_result.outcome is Outcome.NO_STEP
-        and empty
-        and not any(one.role == "train" for one in seen)
+        result.outcome is Outcome.NO_STEP
+        and any(loader.iterations and not loader.batches_seen for loader in loaders)
+        and not any(loader.role == "train" for loader in loaders)
     )
 
 
-def _too_few_batches(trial_result: TrialResult) -> str:
-    """A hint at accumulation, where the trial showed batches and no step; "" where it showed none."""
-    most = main_loader(trial_result)
-    if most is None:
+def _too_few_batches(result: TrialResult) -> str:
+    """A hint at accumulation, where the trial showed batches and no step; "" where it showed
+    none.
+    """
+    loader = main_loader(result)
+    if loader is None:
         return ""
     return (
         "; if it accumulates gradients, the accumulation may need more batches than an epoch has: "
-        f"the trial met {most.batches_seen:,} batches, and {most.iterations:,} iterations of the "
-        "loader"
+        f"the trial met {loader.batches_seen:,} batches, in {loader.iterations:,} iterations of "
+        "the loader"
     )
 
 
-def _what_is_lacking(trial_result: TrialResult, text: str) -> str:
+def _what_is_lacking(result: TrialResult, text: str) -> str:
     """The call and its place in the user's code, in one sentence."""
-    failure = trial_result.failure
+    failure = result.failure
     if failure is not None and failure.message.startswith(CANNOT_RUN):
         return failure.message.splitlines()[0]  # says both
     where = f" at {failure.where}" if failure and failure.where else ""
-    return (
-        f"the imaginary GPU does not have what the script called{where}: "
-        f"{failure.message if failure else _last_line(text)}"
-    )
+    message = failure.message if failure else _last_line(text)
+    return f"the imaginary GPU does not have what the script called{where}: {message}"
 
 
-def _crashed(trial_result: TrialResult, text: str, logs: str) -> CommandFailed:
-    unknown = _UNKNOWN_FLAG.search(text)
-    code = "" if trial_result.exit_code is None else f" with exit code {trial_result.exit_code}"
-    flag = trial_result.trial.command.found_flags.get(
-        "batch_size"
-    )  # of those that were found only this one is written to
-    if unknown and flag is not None:
+def _crashed(result: TrialResult, text: str, logs: str) -> CommandFailed:
+    failure, device = result.failure, result.trial.device.kind
+    caught = failure is not None and failure.caught
+    error = (None if caught else exception_of(result)) or _last_line(text)
+    blamed = None if caught else _blame(result)
+    # Of the flags that were found only this one is written to.
+    flag = result.trial.command.found_flags.get("batch_size")
+    who = "the script raised an error"
+    if blamed is not None:
+        who, suggestion = blamed
+    elif device == "cpu" and _WANTS_A_CARD.search(error):
+        suggestion = (
+            "the script asks for a card, and none is here: name an imaginary one, --gpu "
+            "a100-40gb (see `brimful gpus`)"
+        )
+    elif device == "imaginary" and not caught and failure and failure.type in _BY_VALUES:
+        suggestion = (
+            "if it runs on a real card: values read from an imaginary one are 0 where nobody can "
+            "know them (a loss, the sum of a mask); else run the command without brimful, which "
+            "changes nothing in it but the settings"
+        )
+    elif _UNKNOWN_FLAG.search(text) and flag is not None:
         suggestion = (
             f"the script does not know one of its flags; brimful wrote only the value behind {flag}"
         )
-    elif unknown:
+    elif _UNKNOWN_FLAG.search(text):
         suggestion = "the script does not know one of its flags: check the command"
-    elif (
-        trial_result.failure is not None
-        and "invalid device ordinal" in trial_result.failure.message
-    ):
+    elif failure is not None and "invalid device ordinal" in failure.message:
         suggestion = "name as many cards as the command's processes use: --gpu NAME:2"
     else:
         suggestion = (
             "run the command without brimful first: brimful changes nothing in it but the settings"
         )
-    caught = trial_result.failure is not None and trial_result.failure.caught
-    error = (None if caught else exception_of(trial_result)) or _last_line(text)
-    who, device = "the script raised an error", trial_result.trial.device.kind
-    blame = None if caught else _blame(trial_result)
-    if blame is not None:
-        who, suggestion = blame
-    elif device == "cpu" and _WANTS_A_CARD.search(error):
-        suggestion = (
-            "no card is here, and the script asks for one: name an imaginary one, --gpu "
-            "a100-40gb (see `brimful gpus`)"
-        )
-    elif (
-        device == "imaginary"
-        and not caught
-        and trial_result.failure
-        and trial_result.failure.type in _BY_VALUES
-    ):
-        suggestion = (
-            "if it runs on a real card: values read from an imaginary one are 0 where nobody can "
-            "know them (a loss, what a "
-            "mask adds up to); else run the command without brimful, which changes nothing in it "
-            "but the settings"
-        )
-    return CommandFailed(
-        f"{who}{code}{_settings_of(trial_result)}: {error}", logs, suggestion, text
-    )
+    code = "" if result.exit_code is None else f" with exit code {result.exit_code}"
+    return CommandFailed(f"{who}{code}{_settings_of(result)}: {error}", logs, suggestion, text)
 
 
-def _blame(trial_result: TrialResult) -> tuple[str, str] | None:
+def _blame(result: TrialResult) -> tuple[str, str] | None:
     """Who raised the error, and what to do, where it is not the script's."""
-    failure, used = (
-        trial_result.failure,
-        {name for report in trial_result.reports for name in report.approximations},
-    )
-    if (
-        failure is None
-        or failure.raised_by not in _RAISED_BY
-        or (failure.raised_by == "card" and not used)
-    ):
+    raised_by = result.failure.raised_by if result.failure else None
+    used = {name for report in result.reports for name in report.approximations}
+    if raised_by not in _RAISED_BY or (raised_by == "card" and not used):
         return None
-    who, suggestion = _RAISED_BY[failure.raised_by]
+    who, suggestion = _RAISED_BY[raised_by]
     return who, suggestion.replace("{approximations}", ", ".join(sorted(used)))
 
 
-def exception_of(trial_result: TrialResult) -> str | None:
+def exception_of(result: TrialResult) -> str | None:
     """The script's exception as "ValueError: too short (train.py:7 in main)"; None where neither
     words nor a place say more.
     """
-    failure = trial_result.failure
-    if failure is None or not (
-        failure.message.strip() or (failure.where and failure.type != "SystemExit")
-    ):
+    failure = result.failure
+    if failure is None:
         return None
-    where = f" ({failure.where})" if failure.where else ""
-    words = ": ".join([failure.type.rsplit(".", 1)[-1], *failure.message.strip().splitlines()[:1]])
-    return f"{words}{where}"
+    message = failure.message.strip()
+    if not message and (not failure.where or failure.type == "SystemExit"):
+        return None
+    words = ": ".join([failure.type.rsplit(".", 1)[-1], *message.splitlines()[:1]])
+    return f"{words} ({failure.where})" if failure.where else words
 
 
 def _last_line(text: str) -> str:
@@ -287,25 +264,22 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "it printed nothing to standard error"
 
 
-def _settings_of(trial_result: TrialResult) -> str:
-    shown = ", ".join(f"{name} {value}" for name, value in trial_result.trial.settings.items())
+def _settings_of(result: TrialResult) -> str:
+    shown = ", ".join(f"{name} {value}" for name, value in result.trial.settings.items())
     return f" at {shown}" if shown else ""
 
 
 def ignores_the_batch_size(command: Command) -> UsageError:
     """The error where neither memory nor samples change with the batch size."""
-    flag, set_there = command.found_flags.get("batch_size"), command.places.get("batch_size")
-    place = f"the value behind {flag}" if flag else "{batch_size}"
-    if set_there is not None:
-        place = f"the number that is set where {set_at(set_there)}"
+    flag, place = command.found_flags.get("batch_size"), command.places.get("batch_size")
+    what = f"the value behind {flag}" if flag else "{batch_size}"
+    if place is not None:
+        what = f"the number that is set where {set_at(place)}"
     return UsageError(
-        problem="the script ignores the batch size: memory and samples a step are the same at "
-        "every "
-        "one",
-        explanation=f"{place} does not reach its DataLoader",
+        problem="the script ignores the batch size: memory and samples a step never change with it",
+        explanation=f"{what} does not reach its DataLoader",
         suggestion="look where the script takes its batch size from; `brimful audit` shows what "
-        "the "
-        "loader really gives",
+        "the loader really gives",
     )
 
 
@@ -316,7 +290,5 @@ def script_error(session: Session, result: TrialResult, noun: str, size: int) ->
     if gave_no_batch(result):
         return f"the data set, which gives no batch at {noun} {size:,}"
     words = exception_of(result) if result.outcome is Outcome.CRASHED else None
-    return (
-        f"the script itself, which fails at {noun} {size:,}: "
-        f"{words or error_of(session, result).problem}"
-    )
+    words = words or error_of(session, result).problem
+    return f"the script itself, which fails at {noun} {size:,}: {words}"

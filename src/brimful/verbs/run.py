@@ -24,7 +24,7 @@ from brimful.measure.outcome import is_final
 from brimful.measure.signal_forwarding import GRACE_S, SignalForwarding
 from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
 from brimful.show.text import environment_text, failure_text
-from brimful.units import format_duration, parse_bytes
+from brimful.units import counted, format_duration, parse_bytes
 from brimful.values import (
     Attempt,
     Command,
@@ -109,24 +109,18 @@ class _Going:
         the user's that stay.
         """
         self.keep(self.started)
-        for one in filter(
-            None,
-            [
-                advice,
-                *(
-                    Diagnostic("environment", sentence, "yours is in force", "")
-                    for sentence in kept
-                ),
-            ],
-        ):
-            self.note(one)
+        if advice:
+            self.note(advice)
+        for sentence in kept:
+            self.note(Diagnostic("environment", sentence, "yours is in force", ""))
         self.session.message(f"Trains by {self.started.why}")
         if self.chosen.differences:
-            problem = f"this run differs from what was tuned: {'; '.join(self.chosen.differences)}"
-            explanation = "neither memory nor speed depends on that, so the plan holds"
             self.note(
                 Diagnostic(
-                    "plan-differs", problem, explanation, "--strict refuses such differences"
+                    "plan-differs",
+                    f"this run differs from what was tuned: {'; '.join(self.chosen.differences)}",
+                    "neither memory nor speed depends on that, so the plan holds",
+                    "--strict refuses such differences",
                 )
             )
         if self.environment:
@@ -137,17 +131,11 @@ class _Going:
     def note(self, advice: Diagnostic) -> None:
         """Keeps and shows it: in full the first time, the problem alone where it repeats."""
         self.keep(advice)
-        again = advice in self.noted
+        parts = [advice.problem]
+        if advice not in self.noted:
+            parts += filter(None, (advice.explanation, advice.suggestion))
         self.noted.append(advice)
-        shown = (
-            part
-            for part in (
-                advice.problem,
-                *(() if again else (advice.explanation, advice.suggestion)),
-            )
-            if part
-        )
-        self.session.message(" ".join(f"{part[0].upper()}{part[1:]}." for part in shown))
+        self.session.message(" ".join(f"{part[0].upper()}{part[1:]}." for part in parts))
 
 
 def run(
@@ -185,15 +173,8 @@ def run(
     chosen = run_plan.choose(command, plan, bool(given), device, options.home, strict)
     command = run_plan.with_places(command, chosen, options)
     finds = BATCH_SIZE in given and wants in (AUTO, SCRIPT, LOADER) and not takes(command)
-    found_later = [BATCH_SIZE, EVAL_BATCH_SIZE] if finds else []
-    refuse_unreachable(
-        command,
-        {
-            name: value
-            for name, value in given.items()
-            if name not in (*found_later, *command.places)
-        },
-    )
+    placed = {*command.places, *((BATCH_SIZE, EVAL_BATCH_SIZE) if finds else ())}
+    refuse_unreachable(command, {name: given[name] for name in given if name not in placed})
     rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
     try:
         commands.fill(command, values_in_force(rows))
@@ -208,7 +189,7 @@ def run(
         opened("run", command, chosen.device, options) as session,
         SignalForwarding(grace_s) as signals,
     ):
-        if found_later:
+        if finds:
             command = run_plan.place_found(session, command, chosen, given)
             rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
         going = _Going(session, watching, command, chosen, started, rows, environment)
@@ -225,8 +206,8 @@ def _resume_words(command: Command, text: str | None) -> tuple[str, ...]:
     """
     if text is not None and not commands.can_resume(command):
         raise UsageError(
-            problem=f"--resume-with {text!r} was given and the command has no {{resume}}",
-            explanation="the words would reach nothing",
+            problem=f"you gave --resume-with {text!r}, and the command has no {{resume}}",
+            explanation="brimful has no place to write the words",
             suggestion="write {resume} where they go: python train.py --batch-size {batch_size} "
             "{resume}",
         )
@@ -234,16 +215,14 @@ def _resume_words(command: Command, text: str | None) -> tuple[str, ...]:
         raise UsageError(
             problem="the command has {resume}, and nothing says which words it stands for",
             explanation="the first attempt leaves it out; later ones tell the script to resume "
-            "from "
-            "its "
-            "own checkpoint",
+            "from its own checkpoint",
             suggestion='give the words that your script takes: --resume-with "--resume last"',
         )
     try:
         return tuple(shlex.split(text or ""))
     except ValueError as error:
         raise UsageError(
-            f"--resume-with {text!r}: {error}", "it is read as a shell would", "close it"
+            f"--resume-with {text!r}: {error}", "brimful reads it as a shell would", "close it"
         ) from None
 
 
@@ -253,35 +232,33 @@ def _to_the_end(going: _Going, signals: SignalForwarding) -> RunEnded:
         attempt = _attempt(going, signals)
         if attempt.outcome not in OUT_OF_MEMORY:
             return _ended_by(attempt, going)
-        if (
-            signals.outcome is not None
-        ):  # while brimful was ending the attempt that had run out of memory
-            message = "a signal to end came after it ran out of memory"
-            return RunEnded(signals.outcome, OUTCOMES[signals.outcome].exit_code, message)
-        lever, record = lever_of(attempt, going.rows), going.chosen.record
-        known = (
-            known_from(record.trials, record.opened.budget, record.memory, lever)
-            if record
-            else Known()
-        )
-        step = next_settings(
-            attempt, going.command, going.rows, going.started, known, going.attempts[0]
-        )
+        if signals.outcome is not None:
+            # While brimful was ending the attempt that had run out of memory.
+            return RunEnded(
+                signals.outcome,
+                OUTCOMES[signals.outcome].exit_code,
+                "a signal to end came after it ran out of memory",
+            )
+        lever, record, known = lever_of(attempt, going.rows), going.chosen.record, Known()
+        if record:
+            known = known_from(record.trials, record.opened.budget, record.memory, lever)
+        first = going.attempts[0]
+        step = next_settings(attempt, going.command, going.rows, going.started, known, first)
         if isinstance(step, str):
             return RunEnded(attempt.outcome, OUTCOMES[attempt.outcome].exit_code, step)
-        going.rows, found = step
-        for one in found:
-            going.note(one)
+        going.rows, advice = step
+        for diagnostic in advice:
+            going.note(diagnostic)
 
 
 def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
     number = len(going.attempts) + 1
-    values, resume_words = values_in_force(going.rows), going.started.resume_words
+    resume_words = going.started.resume_words
+    command = commands.resuming(going.command, resume_words if number > 1 else ())
+    values = values_in_force(going.rows)
     start = Start(
         number=number,
-        argv=commands.fill(
-            commands.resuming(going.command, resume_words if number > 1 else ()), values
-        ),
+        argv=commands.fill(command, values),
         settings=going.rows,
         values=values,
         environment={**going.command.environment, **going.environment},
@@ -293,15 +270,14 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
     going.watcher.attempt_started(number, going.rows)
     pressure = MemoryPressure()
 
-    def heartbeat(seen: Heartbeat) -> None:
-        going.watcher.heartbeat(seen)
-        for advice in pressure.warnings(seen):
+    def heartbeat(beat: Heartbeat) -> None:
+        going.watcher.heartbeat(beat)
+        for advice in pressure.warnings(beat):
             going.note(advice)
 
-    folder = going.session.writer.attempt_folder(number)
     attempt = run_attempt(
         start,
-        folder,
+        going.session.writer.attempt_folder(number),
         going.session.folder,
         signals,
         going.watcher.output,
@@ -320,18 +296,17 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
 
 
 def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
-    took = f"after {format_duration(attempt.duration_s)} and {attempt.steps:,} steps"
+    took = f"after {format_duration(attempt.duration_s)} and {counted(attempt.steps, 'step')}"
     if attempt.outcome is Outcome.COMPLETED:
         nothing = nothing_trained(attempt)
-        message = f"the command ended well {took}{': NOTHING WAS TRAINED' if nothing else ''}"
+        message = f"the command exited with 0 {took}"
         if nothing:
+            message = "the command exited with 0 but made no optimizer step"
             going.note(nothing)
     elif attempt.outcome in (Outcome.INTERRUPTED, Outcome.TERMINATED):
-        own = f"the command ended on its own ({_code(attempt.exit_code)})"
-        message = (
-            f"{attempt.outcome} {took}; "
-            f"{'it had to be killed' if attempt.exit_code is None else own}"
-        )
+        ended = f"the command ended by itself ({_code(attempt.exit_code)})"
+        killed = attempt.exit_code is None
+        message = f"{attempt.outcome} {took}; {'brimful had to kill it' if killed else ended}"
     else:
         what = "the script raised an error" if attempt.failure else "the command failed"
         message = f"{what} {took} ({_code(attempt.exit_code)}){reason(attempt)}"
@@ -356,17 +331,16 @@ def reason(attempt: Attempt) -> str:
 
 
 def nothing_trained(attempt: Attempt) -> Diagnostic | None:
-    """The warning for a command that ended well, and none of whose processes took an optimizer
+    """The warning for a command that exited with 0, and none of whose processes took an optimizer
     step.
     """
     if attempt.steps or not attempt.reports:
         return None
     return Diagnostic(
         "nothing-trained",
-        f"attempt {attempt.number} ended well with 0 optimizer steps",
-        "nothing was trained: the command found a finished training in its checkpoint folder, "
-        "did something "
-        "else than training, or trains by other means than torch.optim, which brimful does not see",
+        f"attempt {attempt.number} exited with 0 but made no optimizer step",
+        "the command trained nothing: it found a finished training in its checkpoint folder, did "
+        "something other than training, or trains without torch.optim, which brimful does not see",
         "to continue, give the command more epochs or steps; to train anew, give it another "
         "folder for its checkpoints",
     )
@@ -394,42 +368,35 @@ def next_settings(
     """
     name, where, failure = lever_of(attempt, rows), _where(attempt), attempt.failure
     if failure is not None and is_final(failure):
-        message = failure.message.splitlines()[0].rstrip(".")
         return (
-            f"{where}: {message}. No smaller batch size would help: brimful_train made its "
-            "micro-batches as small as they get"
+            f"{where}: {failure.message.splitlines()[0].rstrip('.')}. No smaller batch size would "
+            "help: brimful_train made its micro-batches as small as they get"
         )
     failed = _size_of(attempt, rows, name)
     if failed is None or (name == BATCH_SIZE and not takes(command)):
-        return (
-            f"{where}; the command has no {{{BATCH_SIZE}}}, so that brimful cannot give it a "
-            "smaller one"
-        )
+        return f"{where}; the command has no {{{BATCH_SIZE}}}, so brimful cannot make it smaller"
     effective = None
     if name == BATCH_SIZE and ACCUMULATION in commands.placeholders(command):
         before = _size_of(first, first.settings, BATCH_SIZE)
-        own = (failed, rows) if before is None else (before, first.settings)
-        effective = own[0] * int(values_in_force(own[1]).get(ACCUMULATION) or 1)
+        kept = rows if before is None else first.settings
+        effective = (before or failed) * int(values_in_force(kept).get(ACCUMULATION) or 1)
     size = next_smaller(failed, known, effective)
     if size is None:
         return f"{where} at {name} {failed}: there is nothing smaller"
     if attempt.number > started.max_restarts:
-        return (
-            f"{where} at {name} {failed:,}, after {started.max_restarts} restarts (--max-restarts)"
-        )
-    accumulation = (
-        f" and {ACCUMULATION} {size.accumulation}" if size.accumulation is not None else ""
-    )
-    problem = f"attempt {attempt.number}: {where} at {name} {failed:,}"
-    goes_on = (
+        restarts = f"{started.max_restarts} restarts (--max-restarts)"
+        return f"{where} at {name} {failed:,}, after {restarts}"
+    accumulation = ""
+    if size.accumulation is not None:
+        accumulation = f" and {ACCUMULATION} {size.accumulation}"
+    restart = Diagnostic(
+        "restart",
+        f"attempt {attempt.number}: {where} at {name} {failed:,}",
         f"attempt {attempt.number + 1} starts with {name} {size.batch_size:,}{accumulation} "
-        f"({size.why})"
+        f"({size.why})",
+        "",
     )
-    advice = [
-        Diagnostic("restart", problem, goes_on, ""),
-        *_effective_batch(name, failed, size, effective),
-        _resume(started),
-    ]
+    advice = [restart, *_effective_batch(name, failed, size, effective), _resume(started)]
     return run_settings.with_size(rows, name, size), advice
 
 
@@ -461,17 +428,20 @@ def _effective_batch(name: str, failed: int, size: Size, effective: int | None) 
     )
     if effective is not None:
         suggestion = f"{size.batch_size:,} × {size.accumulation} is as near as whole numbers come"
-    problem = (
-        f"an update of each rank goes from {effective or failed:,} samples to "
-        f"{size.effective_batch:,}"
-    )
-    explanation = "this changes the training: its learning rate was chosen for the larger batch"
-    return [Diagnostic("effective-batch", problem, explanation, suggestion)]
+    return [
+        Diagnostic(
+            "effective-batch",
+            f"an update of each rank goes from {effective or failed:,} samples to "
+            f"{size.effective_batch:,}",
+            "this changes the training: its learning rate was chosen for the larger batch",
+            suggestion,
+        )
+    ]
 
 
 def _resume(started: RunStarted) -> Diagnostic:
-    if started.resume_words:
-        words = " ".join(started.resume_words)
+    words = " ".join(started.resume_words)
+    if words:
         return Diagnostic(
             "resumes", f"the command resumes from its own checkpoint: {words}", "", ""
         )

@@ -23,7 +23,6 @@ from brimful.units import format_bytes
 from brimful.values import Command, Device, Plan, Record, Setting, Trial, TrialKind
 from brimful.verbs import devices
 from brimful.verbs.locate import locate
-from brimful.verbs.results import require_steps
 from brimful.verbs.session import Options, Session
 
 _NONE = "none"
@@ -38,9 +37,8 @@ class Chosen:
     why: str
     record: Record | None
     device: Device
-    differences: tuple[
-        str, ...
-    ] = ()  # from the command that was tuned, in what neither memory nor speed depends on
+    # From the command that was tuned, in what neither memory nor speed depends on.
+    differences: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan | None:
@@ -60,9 +58,9 @@ def choose(
     strict: bool = False,
 ) -> Chosen:
     """The plan `named` (a record, "latest" or "none"); without a name, where no settings are given
-    either, the newest of this
-    command. `strict`: one without `differences`. Raises PlanMismatch where the plan named and this
-    machine, command or its files disagree, NoSuchRecord, UsageError."""
+    either, the newest of this command. `strict`: one without `differences`. Raises PlanMismatch
+    where the plan named and this machine, command or its files disagree, NoSuchRecord, UsageError.
+    """
     if named is not None and named != _NONE:
         record = _named(named, command, home)
         return _under(record, f"the plan of {record.opened.record_id}", command, device, strict)
@@ -73,35 +71,30 @@ def choose(
         return Chosen("command", "the command as it stands (--plan none)", None, chosen)
     passed_over = ""
     for record in _of_the_same(command, home):
+        why = f"the newest plan of this command, {record.opened.record_id}{passed_over}"
         try:
-            why = f"the newest plan of this command, {record.opened.record_id}{passed_over}"
             return _under(record, why, command, device, strict)
         except PlanMismatch as error:
-            passed_over = (
-                passed_over or f" ({record.opened.record_id} is left aside: {error.problem})"
-            )
-    none = f"none of its plans can be followed{passed_over}"
-    if not passed_over:
-        none = f"`brimful tune` has left no plan of it here{_of_another(command, home)}"
+            aside = f" ({record.opened.record_id} is left aside: {error.problem})"
+            passed_over = passed_over or aside
+    none = f"`brimful tune` has left no plan of it here{_of_another(command, home)}"
+    if passed_over:
+        none = f"it can follow none of its plans{passed_over}"
     return Chosen("command", f"the command as it stands: {none}", None, chosen)
 
 
 def _named(name: str, command: Command, home: Path | None) -> Record:
     if name == "latest":
         record = next(_of_the_same(command, home), None)
-        if record is None:
-            raise UsageError(
-                problem="--plan latest, and no `brimful tune` of this command has left a "
-                f"plan{_of_another(command, home)}",
-                explanation="a plan is of one command; settings, seeds and names may differ, and "
-                "nothing "
-                "else",
-                suggestion="tune it first, name a record, or leave --plan out to run the command "
-                "as "
-                "it "
-                "stands",
-            )
-        return record
+        if record is not None:
+            return record
+        raise UsageError(
+            problem="--plan latest, and no `brimful tune` of this command has left a "
+            f"plan{_of_another(command, home)}",
+            explanation="a plan is for one command: only settings, seeds and names may differ",
+            suggestion="tune it first, name a record, or leave --plan out to run the command as "
+            "it stands",
+        )
     record = read_record(name, home)
     if record.plan is None or record.opened.command is None:
         makes_none = "" if record.opened.verb == "tune" else ", which makes none"
@@ -125,16 +118,11 @@ def _under(record: Record, why: str, command: Command, device: str | None, stric
     """Raises PlanMismatch where the command's files are no longer those of the plan, and what
     `_device_for` raises.
     """
-    assert (
-        record.plan is not None and record.opened.command is not None
-    )  # those without were left out before
+    # Records without them were left out before.
+    assert record.plan is not None and record.opened.command is not None
     name, files = record.opened.record_id, sources.differences(record.plan.sources)
-    if files.changed or files.missing:
-        path, what = (
-            (files.changed[0], "has changed since")
-            if files.changed
-            else (files.missing[0], "is not here")
-        )
+    for path in (*files.changed, *files.missing)[:1]:
+        what = "has changed since" if files.changed else "is not here"
         raise PlanMismatch(
             problem=f"the plan {name} is of another state of the command: {path} {what}",
             explanation="memory and speed depend on what the script does",
@@ -146,9 +134,8 @@ def _under(record: Record, why: str, command: Command, device: str | None, stric
     if free and strict:
         raise PlanMismatch(
             problem=f"the plan {name} differs from this run: {'; '.join(free)}",
-            explanation="--strict refuses all differences, also those on which neither memory nor "
-            "speed "
-            "depends",
+            explanation="--strict refuses every difference, even where neither memory nor speed "
+            "depends on it",
             suggestion="leave --strict out, or tune this command",
         )
     return Chosen("plan", why, record, _device_for(record, command, device), free)
@@ -157,18 +144,13 @@ def _under(record: Record, why: str, command: Command, device: str | None, stric
 def _free_differences(planned: Command, now: Command) -> tuple[str, ...]:
     """ "--seed 7, tuned with 1"."""
     theirs, ours = commands.free_values(planned), commands.free_values(now)
-    differing = [
-        flag for flag in dict.fromkeys([*ours, *theirs]) if ours.get(flag) != theirs.get(flag)
-    ]
-    return tuple(
-        (f"{flag} {ours[flag]}".rstrip() if flag in ours else f"no {flag}")
-        + (
-            f", tuned with {theirs[flag]}".removesuffix(" ")
-            if flag in theirs
-            else ", tuned without"
-        )
-        for flag in differing
-    )
+    texts = []
+    for flag in dict.fromkeys([*ours, *theirs]):
+        if ours.get(flag) != theirs.get(flag):
+            value = f"{flag} {ours[flag]}".rstrip() if flag in ours else f"no {flag}"
+            tuned = f"with {theirs[flag]}".removesuffix(" ") if flag in theirs else "without"
+            texts.append(f"{value}, tuned {tuned}")
+    return tuple(texts)
 
 
 def _difference(planned: Command, now: Command) -> str | None:
@@ -211,11 +193,8 @@ def _planned_here(home: Path | None) -> Iterator[tuple[Record, Command]]:
     for folder in reversed(tuned[-_MOST_READ:]):
         try:
             record = read_record(folder)
-        except (
-            RecordUnreadable,
-            OSError,
-        ):  # one record that cannot be read must not keep another from being found
-            continue
+        except (RecordUnreadable, OSError):
+            continue  # one record that cannot be read must not keep another from being found
         opened = record.opened
         if (
             record.plan is not None
@@ -283,13 +262,10 @@ def with_places(command: Command, chosen: Chosen, options: Options) -> Command:
         return command
     if any(row.name == WORKERS and row.requested != row.effective for row in chosen.plan.settings):
         command = commands.opened(command, WORKERS)
-    opened = commands.placeholders(command)
     if options.batch_size_from not in (AUTO, SCRIPT, LOADER):
         return command
-    return replace(
-        command,
-        places={name: place for name, place in chosen.plan.places.items() if name not in opened},
-    )
+    opened, places = commands.placeholders(command), chosen.plan.places
+    return replace(command, places={name: places[name] for name in places if name not in opened})
 
 
 def place_found(
@@ -299,22 +275,12 @@ def place_found(
     what keeps them from training."""
 
     def trial(changed: Command, batch_size: int | None) -> Trial:
-        settings = (
-            dict(given)
-            if batch_size is not None
-            else {k: v for k, v in given.items() if k != BATCH_SIZE}
-        )
-        return Trial(
-            changed,
-            settings | ({BATCH_SIZE: batch_size} if batch_size else {}),
-            chosen.device,
-            TrialKind.AUDIT,
-            steps=1,
-        )
+        settings = dict(given) | ({BATCH_SIZE: batch_size} if batch_size else {})
+        if batch_size is None:
+            settings.pop(BATCH_SIZE, None)
+        return Trial(changed, settings, chosen.device, TrialKind.AUDIT, steps=1)
 
     wants = session.options.batch_size_from
     located = locate(session, command, trial, int(given[BATCH_SIZE]), wants, given)
-    if located.place is None:
-        require_steps(session, located.results[None])
-        raise commands.no_place_for_a_batch_size(located.why)
+    located.require_place(session)
     return located.command

@@ -68,18 +68,16 @@ class Options:
     home: Path | None = None  # where records live; None: BRIMFUL_HOME, else .brimful here
     budget: str | None = None  # "90%" of what is free, or bytes: "20GiB"
     max_batch_size: int | None = None
-    time_limit_s: float | None = (
-        None  # of one trial, where nothing is searched for; of all trials of `tune`
-    )
+    # Of one trial, where nothing is searched for; of all trials of `tune`.
+    time_limit_s: float | None = None
     steps: int | None = None  # measured steps of a trial; None: as the verb needs
-    batch_size_from: str = (
-        AUTO  # `decide.batch_size_place`: "auto", "flag", "script", "loader" or "none"
-    )
+    # `decide.batch_size_place`: "auto", "flag", "script", "loader" or "none".
+    batch_size_from: str = AUTO
     watcher: Watcher = field(default_factory=Nobody)
 
 
 class Session:
-    """One verb at work. Use `opened`; `run` gives samples; everything is in the record at once."""
+    """One verb at work. Use `opened`; `run` gives results; everything is in the record at once."""
 
     def __init__(self, writer: RecordWriter, options: Options):
         self.writer, self.folder, self.opened = writer, writer.folder, writer.opened
@@ -148,7 +146,8 @@ class Session:
 
     def _one_result(self, trial: Trial, number: int, imports: SharedImports | None) -> TrialResult:
         folder = self.writer.trial_folder(number)
-        same_data = [one for one in self.results if _of_data(one.trial) == _of_data(trial)]
+        data = _of_data(trial)
+        same_data = [result for result in self.results if _of_data(result.trial) == data]
         carry_over.carry_over_files(same_data, self.folder, folder)
         scans = carry_over.scan_files(self.results, self.folder)
         return run_trial(
@@ -168,9 +167,9 @@ class Session:
         ), left_s <= trial.time_limit_s
 
     def _time_is_up(self) -> TimeIsUp:
-        limit = format_duration(self.options.time_limit_s or 0.0)
         return TimeIsUp(
-            f"the time limit of {limit} was up before any settings could be named",
+            f"the time limit of {format_duration(self.options.time_limit_s or 0.0)} was up before "
+            "any settings could be named",
             f"{counted(len(self.results), 'trial')} ran; the record is kept in {self.folder}",
             "allow more with --time-limit, or let the script begin to train sooner (a smaller "
             "data set, a cache)",
@@ -256,12 +255,8 @@ def _report_flags(session: Session, command: Command) -> None:
     """Reports, where no placeholder stood, which flag brimful took for which setting."""
     for name, flag in command.found_flags.items():
         times = sum(word == flag or word.startswith(f"{flag}=") for word in command.argv)
-        last = (
-            f"; it stands there {times} times, and the last one counts, as argparse has it"
-            if times > 1
-            else ""
-        )
-        session.message(
-            f"{name}: taken to be what stands behind {flag} in your command "
-            f"({command.given.get(name)}{last})"
-        )
+        last = ""
+        if times > 1:
+            last = f"; it stands there {times} times, and the last one counts, as in argparse"
+        value = f"({command.given.get(name)}{last})"
+        session.message(f"{name}: brimful sets the value behind {flag} in your command {value}")

@@ -32,19 +32,16 @@ class Start:
     options: Options
     advice: Diagnostic | None  # where brimful replaced a bare `python`
     sets: tuple[str, ...] = (BATCH_SIZE,)  # settings that the verb gives its trials
-    several: tuple[
-        tuple[Device, Budget], ...
-    ] = ()  # all cards that were asked about; `device` and `budget` are the first
+    # All cards that were asked about; `device` and `budget` are the first.
+    several: tuple[tuple[Device, Budget], ...] = ()
 
     @contextmanager
     def session(self, verb: str, objective: Objective | None = None) -> Iterator[Session]:
-        one = len(self.several) < 2
-        device = (
-            self.device if one else Device("imaginary", f"{len(self.several)} cards (imaginary)")
-        )
-        with opened(
-            verb, self.command, device, self.options, self.budget if one else None, objective
-        ) as session:
+        device, budget = self.device, self.budget
+        if len(self.several) > 1:
+            device = Device("imaginary", f"{len(self.several)} cards (imaginary)")
+            budget = None
+        with opened(verb, self.command, device, self.options, budget, objective) as session:
             if self.advice:
                 session.note(self.advice)
             yield session
@@ -83,19 +80,12 @@ class Start:
         """As `values`, without what the verb sets, and an open evaluation batch, which follows the
         batch size (`following`).
         """
-        defaults = {
-            **dict.fromkeys(self.sets, 1),
-            EVAL_BATCH_SIZE: 1,
-            ACCUMULATION: 1,
-            **defaults,
-        }  # a run starts with 1 of it
         elsewhere = set_elsewhere if self.finds_places and BATCH_SIZE in self.sets else ()
-        values, is_open = self.values(elsewhere, **defaults), EVAL_BATCH_SIZE not in self.given
-        return {
-            name: value
-            for name, value in values.items()
-            if name not in self.sets and not (is_open and name == EVAL_BATCH_SIZE)
-        }
+        # A run starts with an accumulation of 1.
+        ones = dict.fromkeys((*self.sets, EVAL_BATCH_SIZE, ACCUMULATION), 1)
+        values = self.values(elsewhere, **(ones | defaults))
+        left_out = {*self.sets, *({EVAL_BATCH_SIZE} - self.given.keys())}
+        return {name: value for name, value in values.items() if name not in left_out}
 
 
 def start(
@@ -103,10 +93,7 @@ def start(
     settings: Mapping[str, Setting] | None,
     options: Options | None,
     device: str,
-    gpu: str | None,
-    gpu_memory: str | None,
-    ranks: int | None,
-    as_rank: int | None,
+    request: devices.CardRequest,
     takes_several: bool = False,
     sets: tuple[str, ...] = (BATCH_SIZE,),
 ) -> Start:
@@ -124,36 +111,35 @@ def start(
         command = _opened(command, name, given)
     batch_size = given.get(BATCH_SIZE, command.given.get(BATCH_SIZE))
     asked = None if batch_size is None else parse_batch_size(str(batch_size))
-    cards = devices.cards(gpu, gpu_memory, options.home, ranks, as_rank)
+    cards = devices.cards(request, options.home)
     if len(cards) > 1 and not takes_several:
-        problem = f"--gpu {gpu or gpu_memory} names {len(cards)} cards"
         raise UsageError(
-            problem,
+            f"--gpu {request.names} names {len(cards)} cards",
             "this verb works on one kind",
             "ask `brimful predict` which one to take, then name that",
         )
-    found = []
-    for one in cards or (None,):
-        chosen, accelerator = devices.choose(command, device, one)
-        found.append((chosen, devices.budget_for(chosen, accelerator, options.budget)))
-    chosen, budget = found[0]
-    return Start(command, given, asked, chosen, budget, options, advice, sets, tuple(found))
+    several = []
+    for kind in cards or (None,):
+        chosen, accelerator = devices.choose(command, device, kind)
+        several.append((chosen, devices.budget_for(chosen, accelerator, options.budget)))
+    first, budget = several[0]
+    return Start(command, given, asked, first, budget, options, advice, sets, tuple(several))
 
 
 def _opened(command: Command, name: str, given: Mapping[str, Setting]) -> Command:
     """The command with a place for a setting that a verb gives its trials. Raises UsageError where
     there is none.
     """
-    command = command if name == BATCH_SIZE else commands.opened(command, name, whole=False)
-    if name == BATCH_SIZE or takes(command, name):
+    if name == BATCH_SIZE:
+        return command
+    command = commands.opened(command, name, whole=False)
+    if takes(command, name):
         return command
     raise UsageError(
-        problem=f"{name} was asked about, and the command has no {{{name}}} and no "
+        problem=f"you asked about {name}, and the command has no {{{name}}} and no "
         f"--{name.replace('_', '-')} with a value",
         explanation="brimful has no place to set it",
-        suggestion=f"write {{{name}}} where the value goes, for instance: python train.py "
-        "--my-flag "
-        f"{{{name}}}",
+        suggestion=f"write {{{name}}} where the value goes: python train.py --my-flag {{{name}}}",
     )
 
 
@@ -183,10 +169,9 @@ def refuse_unreachable(command: Command, given: Mapping[str, Setting]) -> None:
     name = next((name for name in given if name not in opened), None)
     if name is not None and texts and not any("brimful" in text for text in texts):
         raise UsageError(
-            problem=f"--set {name}=… was given and the command has no {{{name}}}",
-            explanation="the setting would reach nothing",
-            suggestion=f"write {{{name}}} where the value goes, for instance "
-            f"--{name.replace('_', '-')} "
+            problem=f"you gave --set {name}=…, and the command has no {{{name}}}",
+            explanation="brimful has no place to write it",
+            suggestion=f"write {{{name}}} where the value goes: --{name.replace('_', '-')} "
             f"{{{name}}}",
         )
 

@@ -15,54 +15,55 @@ from brimful.decide.speed.predicted import (
     seconds_outside,
 )
 from brimful.values import Diagnostic, Estimate, PredictedSpeed, TrialResult
-from brimful.verbs.imaginary import Tracer
+from brimful.verbs.imaginary import CardView
 
 FIXED_TOTAL = (
-    "steps at other batch sizes, and so the knee: as many batches make a step as come to a fixed "
-    "total"
+    "steps at other batch sizes, and so the knee, since a step accumulates batches to a fixed total"
 )
 
 
 def speed_of(
-    tracer: Tracer, batch_size: int | None, largest: int | None
+    view: CardView, batch_size: int | None, largest: int | None
 ) -> PredictedSpeed | Diagnostic:
     """The speed at `batch_size` (None: of the command as it stands), and up to `largest`, from the
     traces taken so far.
 
     Or what stands in the way of one.
     """
-    if rates_of(tracer.gpu) is None:
-        suggestion = "name a card of the catalogue where there is one: --gpu (see `brimful gpus`)"
+    trials = view.trials
+    if rates_of(view.gpu) is None:
         return Diagnostic(
             "no-clock",
             "only the memory of this card is known",
             "so no speed is predicted",
-            suggestion,
+            "name a card of the catalogue where there is one: --gpu (see `brimful gpus`)",
         )
     done = {
-        size: one
-        for size, one in tracer.completed().items()
+        size: result
+        for size, result in trials.completed().items()
         if (size is None) == (batch_size is None)
     }
     accumulates = has_a_fixed_total(done)
     if not accumulates:
         done = with_whole_steps(done)
-    counted = {size or 0: result.samples_per_step for size, result in done.items()}
-    kernels = tracer.kernel_model(done, alike=not accumulates)
+    kernels = trials.kernel_model(done, alike=not accumulates)
     if kernels is None:
         return Diagnostic(
             "no-clock",
-            "no trial measured a step from its beginning to its end",
+            "no trial measured a whole step",
             "so no speed is predicted",
             "",
         )
-    samples, notes = samples_by_size(counted), _left_out(tracer.representative())
-    if not tracer.in_batches:
-        usual = tracer.representative().samples_per_step
-        samples = _always(usual) if usual else None
-    elif accumulates:
+    usual = trials.representative()
+    report, notes = usual.reports[0], _left_out(usual)
+    if trials.in_batches:
+        counted = {size or 0: result.samples_per_step for size, result in done.items()}
+        samples = samples_by_size(counted)
+    else:
+        samples = _always(usual.samples_per_step) if usual.samples_per_step else None
+    if trials.in_batches and accumulates:
         notes.append(FIXED_TOTAL)
-    elif samples is not None and batch_size is not None:
+    elif trials.in_batches and samples is not None and batch_size is not None:
         first, last = kernels.fitted_at[0], kernels.fitted_at[-1]
         same = samples(first)
         if first != last and same == samples(last):
@@ -71,32 +72,29 @@ def speed_of(
             else:
                 samples = float  # the work of a step grows with the batch size
                 notes.append(
-                    "samples are counted as the batch size, for the steps' own count does not "
+                    "samples are counted as the batch size, since the steps' own count does not "
                     "change with it"
                 )
-    report = tracer.representative().reports[0]
-    samples, ranks = _of_mean_batches(samples, mean_share(report)), report.world_size
     speed = predict_speed(
         kernels,
-        tracer.gpu,
+        view.gpu,
         batch_size,
         largest,
-        samples,
+        _of_mean_batches(samples, mean_share(report)),
         notes=tuple(notes),
-        ranks=ranks,
-        draws=not accumulates and tracer.in_batches,
+        ranks=report.world_size,
+        draws=not accumulates and trials.in_batches,
     )
     assert speed is not None
-    return speed if tracer.in_batches else replace(speed, batch_size=None)
+    return speed if trials.in_batches else replace(speed, batch_size=None)
 
 
-def seconds_outside_steps(tracer: Tracer, batch_size: int | None) -> dict[int | None, Estimate]:
+def seconds_outside_steps(view: CardView, batch_size: int | None) -> dict[int | None, Estimate]:
     """Of a sample of an evaluation, by the place of its loader in a report, and (None) from one
     pass over the training's data to the next, each where a trial showed it."""
-    seconds = {
-        work.loader: seconds_outside(work, tracer.gpu) for work in tracer.outside(batch_size)
-    }
-    return {loader: one for loader, one in seconds.items() if one is not None}
+    works = view.trials.outside(batch_size)
+    seconds = {work.loader: seconds_outside(work, view.gpu) for work in works}
+    return {loader: estimate for loader, estimate in seconds.items() if estimate is not None}
 
 
 def _of_mean_batches(

@@ -12,7 +12,7 @@ from brimful.decide.loading import EVAL_TIMES, POLICIES
 from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.speed.predicted import rates_of
-from brimful.decide.tune.plan import make_plan
+from brimful.decide.tune.plan import Choice, Numbers, make_plan
 from brimful.decide.tune.sizes import sizes_to_show, tried_sizes
 from brimful.errors import Interrupted, TimeIsUp, UsageError
 from brimful.units import format_share
@@ -31,11 +31,13 @@ from brimful.values import (
     TriedSize,
 )
 from brimful.verbs import imaginary, tune_measured, tune_task
-from brimful.verbs.imaginary import Tracer
+from brimful.verbs.devices import CardRequest
+from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.results import ignores_the_batch_size
 from brimful.verbs.session import Options
 from brimful.verbs.start import Start, start, takes
 from brimful.verbs.step_speed import FIXED_TOTAL, speed_of
+from brimful.verbs.trials import Trials
 from brimful.verbs.tune_plan import rate_advice
 
 
@@ -60,7 +62,7 @@ def tune(
     Raises UsageError where the command takes no batch size or ignores it, DoesNotFit when no batch
     size fits, and the errors of `verbs.results` when it does not train.
     """
-    began = start(argv, settings, options, device, gpu, gpu_memory, ranks, as_rank)
+    began = start(argv, settings, options, device, CardRequest(gpu, gpu_memory, ranks, as_rank))
     if not takes(began.command) and not began.finds_places:
         raise commands.no_place_for_a_batch_size()
     if host_policy not in POLICIES:
@@ -72,22 +74,23 @@ def tune(
     goal = _objective(
         objective, has_clock=began.device.gpu is None or rates_of(began.device.gpu) is not None
     )
-    on_imaginary = began.device.kind == "imaginary"
-    if on_imaginary:
+    if began.device.kind == "imaginary":
         others = began.other_values(num_workers=0)
     else:
         began = replace(began, command=commands.opened(began.command, WORKERS))
         others = began.other_values((BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS), num_workers=0)
     with began.session("tune", goal) as session:
         session.limits_the_whole = True
-        if on_imaginary:
-            tracer = Tracer(session, began.command, began.device, began.budget, others)
+        if began.device.kind == "imaginary":
+            view = view_of(session, began, others)
             noted: list[Diagnostic] = []
-            asked = began.asked if takes(began.command) else _without_a_flag(tracer, began, noted)
+            asked = began.asked
+            if not takes(began.command):
+                asked = _without_a_flag(view.trials, began, noted)
             try:
-                session.keep(_on_imaginary(tracer, goal, asked, noted))
+                session.keep(_on_imaginary(view, goal, asked, noted))
             except (Interrupted, KeyboardInterrupt, TimeIsUp) as stop:
-                session.keep(_largest_so_far(tracer, goal, asked, stop))
+                session.keep(_largest_so_far(view, goal, asked, stop))
         else:
             tune_measured.run(session, tune_task.Task(began, goal, others, host_policy, strict))
     return session.record()
@@ -109,176 +112,150 @@ def _objective(name: str | None, has_clock: bool) -> Objective:
         raise UsageError(
             problem=f"--objective {name}",
             explanation="an objective is " + ", ".join(Objective),
-            suggestion="fastest is the default where there is a clock",
+            suggestion="leave it out: brimful chooses fastest wherever it knows the speed",
         )
     if name == Objective.FASTEST and not has_clock:
         raise UsageError(
             problem="--objective fastest on a card of which only the memory is known",
-            explanation="its rates are not known, so brimful cannot predict speed there",
+            explanation="without the card's rates brimful cannot predict speed",
             suggestion="name a card of the catalogue (see `brimful gpus`), leave the objective "
-            "out, "
-            "or "
-            "tune on a real card",
+            "out, or tune on a real card",
         )
     return Objective(name)
 
 
-def _without_a_flag(tracer: Tracer, began: Start, noted: list[Diagnostic]) -> int:
+def _without_a_flag(trials: Trials, began: Start, noted: list[Diagnostic]) -> int:
     """The script's own batch size, or the one given; from here on it is set where its number
     stands.
     """
-    located = tracer.locate(began.asked, began.given)
+    located = trials.locate(began.asked, began.given)
     if located.place is None:
-        tracer.result(None)
+        trials.result(None)
         raise commands.no_place_for_a_batch_size(located.why)
     noted += [located.note] if located.note else []
     return began.asked or located.place.number
 
 
 def _on_imaginary(
-    tracer: Tracer, goal: Objective, asked: int | None, noted: Sequence[Diagnostic] = ()
+    view: CardView, goal: Objective, asked: int | None, noted: Sequence[Diagnostic] = ()
 ) -> Plan:
     """By memory and the predicted speed: the knee (or the requested size, or the largest), traced
     before it is named.
     """
-    session = tracer.session
-    conclusion = imaginary.search(tracer, asked)
-    if conclusion.estimate.ignores_batch_size or conclusion.estimate.limited_by == NOT_FOLLOWED:
-        raise ignores_the_batch_size(tracer.command)
-    largest, limited_by = conclusion.estimate.largest_batch_size, conclusion.estimate.limited_by
+    conclusion = imaginary.search(view, asked)
+    estimate = conclusion.estimate
+    if estimate.ignores_batch_size or estimate.limited_by == NOT_FOLLOWED:
+        raise ignores_the_batch_size(view.trials.command)
+    largest = estimate.largest_batch_size
     if largest is None:
-        raise imaginary.nothing_fits(tracer, conclusion)
-    choice = _choose(tracer, goal, asked, largest, limited_by)
-    confirmed = _confirm(tracer, choice.batch_size)
-    if (
-        confirmed is None and choice.batch_size != largest
-    ):  # memory is not monotone in the batch size
-        choice = _the_largest(tracer, largest, limited_by)
-        confirmed = _confirm(tracer, largest)
-    if choice.speed is not None:
-        speed = choice.speed
-        session.keep(
-            SpeedEstimate(
-                speed.curve, speed.best_batch_size, speed.knee_batch_size, None, speed.tolerance
-            )
-        )
-    warnings = (
-        *noted,
-        *imaginary.search_notes(conclusion),
-        *choice.warnings,
-        *rate_advice(tracer.representative(), asked, choice.batch_size),
-    )
+        raise imaginary.nothing_fits(view, conclusion)
+    choice = _choose(view, goal, asked, largest, estimate.limited_by)
+    confirmed = _confirm(view, choice.batch_size)
+    if confirmed is None and choice.batch_size != largest:
+        # Memory is not monotone in the batch size.
+        choice = _the_largest(view.trials, largest, estimate.limited_by)
+        confirmed = _confirm(view, largest)
+    speed = choice.speed
+    if speed is not None:
+        best, knee = speed.best_batch_size, speed.knee_batch_size
+        view.trials.session.keep(SpeedEstimate(speed.curve, best, knee, None, speed.tolerance))
     return _plan(
-        tracer,
+        view,
         goal,
         asked,
-        choice.batch_size,
-        choice.why,
+        choice,
         confirmed,
-        speed=choice.samples_per_s,
-        warnings=warnings,
-        sizes=_sizes(tracer, conclusion, choice, asked),
+        warnings=(
+            *noted,
+            *imaginary.search_notes(conclusion),
+            *choice.warnings,
+            *rate_advice(view.trials.representative(), asked, choice.batch_size),
+        ),
+        sizes=_sizes(view, conclusion, choice, asked),
     )
 
 
 def _plan(
-    tracer: Tracer,
+    view: CardView,
     goal: Objective,
     asked: int | None,
-    size: int,
-    why: str,
+    choice: _Choice,
     peak: PeakEstimate | None,
     **more: Any,
 ) -> Plan:
     """The plan for a batch size; `peak`: of a trace at it that fits, None where there is none."""
+    trials = view.trials
+    requested = {BATCH_SIZE: asked} if asked else {}
+    why = {BATCH_SIZE: choice.why, **_FOLLOWS}
     return make_plan(
         goal,
-        tracer.command,
-        tracer.settings_at(size),
-        tracer.session.results,
-        {"batch_size": why, **_FOLLOWS},
-        requested={"batch_size": asked} if asked else None,
-        verified=peak is not None,
-        source=Source.PREDICTED,
-        peak=_estimate(peak),
+        trials.command,
+        trials.session.results,
+        Choice(trials.settings_at(choice.batch_size), why, requested),
+        Numbers(peak is not None, Source.PREDICTED, _estimate(peak), choice.samples_per_s),
         **more,
     )
 
 
 def _largest_so_far(
-    tracer: Tracer, goal: Objective, asked: int | None, stop: BaseException
+    view: CardView, goal: Objective, asked: int | None, stop: BaseException
 ) -> Plan:
     """A partial plan: the requested size, or the largest, of those that were traced and fit. Raises
     `stop` where none does.
     """
-    done = [
-        size
-        for size, one in tracer.results.items()
-        if size is not None and one.outcome is Outcome.COMPLETED
-    ]
-    plays = {
-        size: play
-        for size in done
-        if (play := tracer.play(size)) is not None and tracer.card.fits(play)
+    peaks = {
+        size: view.card.peak(replayer)
+        for size in view.trials.completed()
+        if size is not None
+        and (replayer := view.replayer(size)) is not None
+        and view.card.fits(replayer)
     }
-    if not plays:
+    if not peaks:
         raise stop
-    size = asked if asked in plays else max(plays)
-    why = "the requested size fits" if size == asked else "the largest traced so far that fits"
-    ended = tune_task.ended_early(tracer.session, stop)
+    if asked in peaks:
+        choice = _Choice(asked, "the requested size fits")
+    else:
+        choice = _Choice(max(peaks), "the largest traced so far that fits")
+    size = choice.batch_size
+    ended = tune_task.ended_early(view.trials.session, stop)
     warnings = tune_task.partial_advice(ended, f"batch size {size:,}, which was traced and fits")
-    return _plan(
-        tracer,
-        goal,
-        asked,
-        size,
-        why,
-        tracer.card.peak(plays[size]),
-        partial=ended,
-        warnings=warnings,
-    )
+    return _plan(view, goal, asked, choice, peaks[size], partial=ended, warnings=warnings)
 
 
 def _sizes(
-    tracer: Tracer, conclusion: MemoryConclusion, choice: _Choice, asked: int | None
+    view: CardView, conclusion: MemoryConclusion, choice: _Choice, asked: int | None
 ) -> tuple[TriedSize, ...]:
     """Powers of two around the largest, and what was traced or requested: peaks by the traces, else
     by the sizes of allocations extrapolated from them."""
-    largest, card, model = (
-        conclusion.estimate.largest_batch_size or 1,
-        tracer.card,
-        conclusion.size_model,
-    )
-    speed = choice.speed or speed_of(tracer, largest, largest)
+    largest, card = conclusion.estimate.largest_batch_size or 1, view.card
+    results, completed = view.trials.results, view.trials.completed()
+    model = conclusion.size_model
+    speed = choice.speed or speed_of(view, largest, largest)
     curve = () if isinstance(speed, Diagnostic) else speed.curve
     peaks, fitting = {}, {}
     spills = conclusion.estimate.limited_by == "budget"
-    for size in sizes_to_show(largest, [asked, choice.batch_size, *tracer.results], spills):
-        traced = tracer.results.get(size)
-        if traced is not None and traced.outcome is Outcome.COMPLETED:
-            play = tracer.play(size)
-        else:
-            extrapolated = model is not None and size >= min(model.fitted_at)
-            play = (
-                partial(model.replay_at, size, card.settings)
-                if model is not None and extrapolated
-                else None
-            )
-        if play is None and traced is None:
+    for size in sizes_to_show(largest, [asked, choice.batch_size, *results], spills):
+        replayer = None
+        if size in completed:
+            replayer = view.replayer(size)
+        elif model is not None and size >= min(model.fitted_at):
+            replayer = partial(model.replay_at, size, card.settings)
+        if replayer is None and size not in results:
             continue  # nothing is known of it
-        if play is not None:
-            peaks[size] = _estimate(card.peak(play))
-        fits = play is not None and card.fits(play)
-        fitting[size] = fits and (traced is None or traced.outcome is Outcome.COMPLETED)
+        if replayer is not None:
+            peaks[size] = _estimate(card.peak(replayer))
+        may_fit = size in completed or size not in results
+        fitting[size] = may_fit and replayer is not None and card.fits(replayer)
     rates = {point.batch_size: point.value for point in curve}
-    return tried_sizes(list(tracer.results.values()), peaks, rates, fitting, fitting)
+    return tried_sizes(list(results.values()), peaks, rates, fitting, fitting)
 
 
-def _confirm(tracer: Tracer, size: int) -> PeakEstimate | None:
+def _confirm(view: CardView, size: int) -> PeakEstimate | None:
     """The peak of a trace at the size itself, if it fits."""
-    completed = tracer.result(size).outcome is Outcome.COMPLETED
-    card, play = tracer.card, tracer.play(size)
-    return card.peak(play) if completed and play is not None and card.fits(play) else None
+    if view.trials.result(size).outcome is not Outcome.COMPLETED:
+        return None
+    card, replayer = view.card, view.replayer(size)
+    return card.peak(replayer) if replayer is not None and card.fits(replayer) else None
 
 
 def _estimate(peak: PeakEstimate | None) -> Estimate | None:
@@ -304,7 +281,7 @@ class _Choice:
 
 
 def _choose(
-    tracer: Tracer, goal: Objective, asked: int | None, largest: int, limited_by: str | None
+    view: CardView, goal: Objective, asked: int | None, largest: int, limited_by: str | None
 ) -> _Choice:
     """FASTEST takes the predicted knee, FIT the requested size if it fits; LARGEST, and any other,
     the largest.
@@ -312,17 +289,16 @@ def _choose(
     if goal is Objective.FIT and asked is not None and asked <= largest:
         return _Choice(asked, "it fits as asked")
     if goal is not Objective.FASTEST:
-        return _the_largest(tracer, largest, limited_by)
-    speed = speed_of(tracer, largest, largest)
+        return _the_largest(view.trials, largest, limited_by)
+    speed = speed_of(view, largest, largest)
     if isinstance(speed, Diagnostic):
-        return _the_largest(tracer, largest, limited_by, speed)
+        return _the_largest(view.trials, largest, limited_by, speed)
     knee, best = speed.knee_batch_size, speed.best_batch_size
     if knee is None or best is None:
         why = FIXED_TOTAL if FIXED_TOTAL in speed.notes else "too few sizes were traced for a curve"
-        nothing = Diagnostic(
-            "no-clock", why, "so no speed is predicted at sizes that were not traced", ""
-        )
-        return _the_largest(tracer, largest, limited_by, nothing)
+        no_curve = "so no speed is predicted at sizes that were not traced"
+        no_clock = Diagnostic("no-clock", why, no_curve, "")
+        return _the_largest(view.trials, largest, limited_by, no_clock)
     why = "predicted to be the fastest that fits"
     if knee != best:
         why = (
@@ -333,17 +309,15 @@ def _choose(
 
 
 def _the_largest(
-    tracer: Tracer, largest: int, limited_by: str | None, *found: Diagnostic
+    trials: Trials, largest: int, limited_by: str | None, *warnings: Diagnostic
 ) -> _Choice:
     """The largest that fits, with a warning of what brimful did not judge."""
-    within = "the largest whose upper bound is within the budget"
     limits = {
         "dataset": "the whole data set",
         "max_batch_size": "the maximum you gave",
-        "budget": within,
+        "budget": "the largest whose upper bound is within the budget",
     }
-    why = limits.get(limited_by or "budget", f"the largest that ran; limited by {limited_by}")
-    length = tracer.dataset_length()
+    length = trials.dataset_length()
     epoch = "; an epoch would be a single step" if length and largest >= length else ""
     advice = Diagnostic(
         "speed-not-judged",
@@ -351,22 +325,24 @@ def _the_largest(
         "brimful did not judge which size trains fastest, or learns best",
         "tune on the card itself when you have it, or keep to --max-batch-size",
     )
-    return _Choice(largest, why, None, (*found, advice))
+    why = limits.get(limited_by or "budget", f"the largest that ran; limited by {limited_by}")
+    return _Choice(largest, why, None, (*warnings, advice))
 
 
 def _predicted(speed: PredictedSpeed, knee: int) -> Diagnostic:
     """What a predicted knee is worth, and where else it may lie."""
     low, high = speed.knee_interval or (knee, knee)
-    between = (
-        f" It lies between {low:,} and {high:,}, as the host there is twice as fast or half as "
-        "fast."
-    )
+    between = ""
+    if low < high:
+        between = (
+            f" On a host twice as fast or half as fast the knee lies between {low:,} and {high:,}."
+        )
     left_out = "".join(f"; {note}" for note in speed.notes)
     return Diagnostic(
         "predicted-speed",
         f"the knee at {knee:,} is predicted, not measured: the time of each kernel comes from "
         "its arithmetic and bytes",
-        f"Where it lies is known better than how fast it is.{between if low < high else ''} "
-        f"Loading is not in it{left_out}.",
+        "The place of the knee is better known than its speed."
+        f"{between} Loading is not in it{left_out}.",
         "tune on the card itself when you have it",
     )

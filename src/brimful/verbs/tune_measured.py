@@ -49,14 +49,13 @@ from brimful.verbs.locate import locate
 from brimful.verbs.results import (
     error_of,
     ignores_the_batch_size,
-    require_steps,
     require_steps_or_memory,
     trained,
 )
 from brimful.verbs.session import Session
 from brimful.verbs.start import refuse_unreachable, takes
 from brimful.verbs.tune_plan import plan_of
-from brimful.verbs.tune_task import Found, Task, ended_early
+from brimful.verbs.tune_task import SearchEnd, Task, ended_early
 
 _SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
 
@@ -81,11 +80,11 @@ def run(session: Session, task: Task) -> Plan:
     room = _room(session, task, memory.largest)
     if task.strict:
         refuse(room.warnings)
-    found = _search_speed(session, task, _problem(session, task, memory, limits, room))
-    if found.result.chosen is None:
-        raise error_of(session, found.result.failure or session.results[-1])
-    session.keep(found.result.speed)
-    plan = plan_of(session, task, found, memory.estimate, room)
+    end = _search_speed(session, task, _problem(session, task, memory, limits, room))
+    if end.result.chosen is None:
+        raise error_of(session, end.result.failure or session.results[-1])
+    session.keep(end.result.speed)
+    plan = plan_of(session, task, end, memory.estimate, room)
     session.keep(plan)
     return plan
 
@@ -103,13 +102,9 @@ def _without_a_flag(session: Session, task: Task) -> Task:
 
     wants, given = session.options.batch_size_from, task.start.given
     located = locate(session, task.start.command, trial, size, wants, given)
-    if located.place is None:
-        require_steps(session, located.results[None])
-        raise commands.no_place_for_a_batch_size(located.why)
-    start = replace(
-        task.start, command=located.command, asked=task.start.asked or located.place.number
-    )
-    tried = {one: result for one, result in located.results.items() if one == size}
+    place = located.require_place(session)
+    start = replace(task.start, command=located.command, asked=task.start.asked or place.number)
+    tried = {at: result for at, result in located.results.items() if at == size}
     return replace(task, start=start, tried=tried, noted=(located.note,) if located.note else ())
 
 
@@ -118,54 +113,51 @@ def _with_defaults(session: Session, task: Task) -> Task:
     open: the user's own settings.
 
     A trial without these words shows it, of the memory at that size. A script that needs them says
-    so, and has none. With
-    --max-batch-size it is not tried, as it may be larger.
+    so, and has none. With --max-batch-size it is not tried, as it may be larger.
     """
     command = task.start.command
     opened = [
         name
         for name in commands.placeholders(command)
         if name in (BATCH_SIZE, WORKERS, EVAL_BATCH_SIZE)
+        and name not in task.start.given
+        and name not in command.given
     ]
-    opened = [name for name in opened if name not in task.start.given and name not in command.given]
-    bare = (
-        commands.without(command, opened)
-        if session.options.max_batch_size is None or BATCH_SIZE not in opened
-        else None
-    )
-    if bare is None or not {BATCH_SIZE, WORKERS}.intersection(opened):
+    if not {BATCH_SIZE, WORKERS}.intersection(opened):
+        return task
+    if BATCH_SIZE in opened and session.options.max_batch_size is not None:
+        return task
+    bare = commands.without(command, opened)
+    if bare is None:
         return task
 
     def named(result: TrialResult) -> TrialResult:
         loader = main_loader(result)
-        taken = (
-            {BATCH_SIZE: loader.batch_size, WORKERS: loader.workers} if loader is not None else {}
-        )
-        own = {name: value for name, value in taken.items() if name in opened and value is not None}
-        return replace(
-            result, trial=replace(result.trial, settings={**result.trial.settings, **own})
-        )
+        if loader is None:
+            return result
+        taken = {BATCH_SIZE: loader.batch_size, WORKERS: loader.workers}
+        settings = dict(result.trial.settings)
+        for name in opened:
+            if taken.get(name) is not None:
+                settings[name] = taken[name]
+        return replace(result, trial=replace(result.trial, settings=settings))
 
     settings = {name: value for name, value in task.settings.items() if name not in opened}
     asked = None if BATCH_SIZE in opened else task.start.asked
     bare_task = replace(task, start=replace(task.start, command=bare), settings=settings)
-    result = session.run(
-        bare_task.trial(session, TrialKind.MEMORY, {BATCH_SIZE: asked} if asked else {}),
-        named=named,
-    )
+    sizes = {BATCH_SIZE: asked} if asked else {}
+    result = session.run(bare_task.trial(session, TrialKind.MEMORY, sizes), named=named)
     loader = main_loader(result)
     size = asked or (loader.batch_size if loader is not None else None)
     if not trained(result) or loader is None or size is None:
         return task
-    own: dict[str, Setting] = {WORKERS: loader.workers} if WORKERS in opened else {}
-    defaults = own | ({BATCH_SIZE: size} if BATCH_SIZE in opened else {})
-    start = replace(task.start, asked=size)
+    workers: dict[str, Setting] = {WORKERS: loader.workers} if WORKERS in opened else {}
     return replace(
         task,
-        start=start,
-        settings={**task.settings, **own},
+        start=replace(task.start, asked=size),
+        settings={**task.settings, **workers},
         tried={size: result},
-        defaults=defaults,
+        defaults=workers | ({BATCH_SIZE: size} if BATCH_SIZE in opened else {}),
     )
 
 
@@ -185,11 +177,12 @@ def _takes_them(results: Sequence[TrialResult], defaults: Mapping[str, Setting])
     """
     for result in results:
         loader = main_loader(result)
-        if loader is None:
-            continue
-        seen = {BATCH_SIZE: loader.batch_size, WORKERS: loader.workers}
-        if any(result.trial.settings.get(name, seen[name]) != seen[name] for name in defaults):
-            return False
+        if loader is not None:
+            given = {BATCH_SIZE: loader.batch_size, WORKERS: loader.workers}
+            if any(
+                result.trial.settings.get(name, given[name]) != given[name] for name in defaults
+            ):
+                return False
     return True
 
 
@@ -217,30 +210,34 @@ def _with_workers(session: Session, task: Task) -> Task:
 def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Limits]:
     """Peaks at few batch sizes, and the limits with the length of the data set in them."""
     limits, budget = Limits(max_batch_size=session.options.max_batch_size), task.start.budget
-    trials = MAX_TRIALS if task.searches_largest else _SMALL_MEMORY_TRIALS
 
     def measured(size: int) -> Measured:
-        trial_result = task.tried.get(size) or session.run(
-            task.trial(session, TrialKind.MEMORY, {"batch_size": size})
+        result = task.tried.get(size) or session.run(
+            task.trial(session, TrialKind.MEMORY, {BATCH_SIZE: size})
         )
-        require_steps_or_memory(session, trial_result)
-        require_that_card(task.start.device, trial_result)
-        peak, batch = peak_bytes(trial_result, budget.memory), largest_batch(trial_result)
-        length, per_step = dataset_length(trial_result), trial_result.samples_per_step
-        return Measured(trial_result.outcome, peak, length, per_step, batch)
+        require_steps_or_memory(session, result)
+        require_that_card(task.start.device, result)
+        return Measured(
+            result.outcome,
+            peak_bytes(result, budget.memory),
+            dataset_length(result),
+            result.samples_per_step,
+            largest_batch(result),
+        )
 
-    first = task.start.asked or FIRST_SIZE
     search = search_largest_measured(
-        budget.bytes, limits, budget.memory, trials, first, task.searches_largest
-    )
-    found = run_search(search, measured)
-    lengths = [
-        length for trial_result in session.results if (length := dataset_length(trial_result))
-    ]
-    return found, replace(
+        budget.bytes,
         limits,
-        dataset_length=lengths[-1] if lengths else None,
-        loader_cap=found.estimate.loader_cap,
+        budget.memory,
+        MAX_TRIALS if task.searches_largest else _SMALL_MEMORY_TRIALS,
+        task.start.asked or FIRST_SIZE,
+        task.searches_largest,
+    )
+    conclusion = run_search(search, measured)
+    lengths = list(filter(None, map(dataset_length, session.results)))
+    cap = conclusion.estimate.loader_cap
+    return conclusion, replace(
+        limits, dataset_length=lengths[-1] if lengths else None, loader_cap=cap
     )
 
 
@@ -260,11 +257,11 @@ def _room(session: Session, task: Task, batch_size: int) -> LoaderPlan:
     )
 
 
-def _same_samples(samples: list[TrialResult]) -> bool:
+def _same_samples(results: list[TrialResult]) -> bool:
     """Whether batch sizes differed and the samples of a step did not."""
-    asked = {s.trial.settings.get("batch_size") for s in samples}
-    given = {s.samples_per_step for s in samples if s.outcome is Outcome.COMPLETED}
-    return len(asked) > 1 and len(given) == 1
+    sizes = {result.trial.settings.get(BATCH_SIZE) for result in results}
+    given = {r.samples_per_step for r in results if r.outcome is Outcome.COMPLETED}
+    return len(sizes) > 1 and len(given) == 1
 
 
 def _problem(
@@ -292,27 +289,28 @@ def _worker_counts(session: Session, task: Task, room: LoaderPlan, cores: int) -
     """Those of a flag are tried only where a trial showed that the training loader has its number,
     and may have another.
     """
-    own = task.settings.get(WORKERS)
+    workers = task.settings.get(WORKERS)
     by_flag = WORKERS not in task.start.command.places and WORKERS in task.start.command.given
     place = workers_place_in(session.results) if by_flag else None
-    if not task.chooses_workers or (by_flag and (place is None or place.number != own)):
+    if not task.chooses_workers or (by_flag and (place is None or place.number != workers)):
         return ()
     counts = (
         (room.workers,) if task.host_policy == "ladder" else workers_to_try(cores, room.workers)
     )
-    return tuple(count for count in counts if count not in (0, own))
+    return tuple(count for count in counts if count not in (0, workers))
 
 
 def _may_set_malloc(command: Command) -> bool:
     """Whether glibc's malloc is there and the user has not configured it."""
     environment = {**os.environ, **command.environment}
-    own = any(name in environment for name in ALLOCATOR) or "malloc" in environment.get(
-        "LD_PRELOAD", ""
-    )
-    return sys.platform == "linux" and platform.libc_ver()[0] == "glibc" and not own
+    if "malloc" in environment.get("LD_PRELOAD", "") or not environment.keys().isdisjoint(
+        ALLOCATOR
+    ):
+        return False
+    return sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
 
 
-def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> Found:
+def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> SearchEnd:
     """Runs the search to its end, or as far as it comes. Raises what ends it before anything is
     known.
     """
@@ -331,46 +329,48 @@ def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> Found:
 
     try:
         run_search(search.steps(), run)
-        return Found(search.result())
+        return SearchEnd(search.result())
     except (Interrupted, KeyboardInterrupt, TimeIsUp) as stop:
         if search.result().chosen is None:
             raise
-        return Found(search.result(), ended_early(session, stop))
+        return SearchEnd(search.result(), ended_early(session, stop))
 
 
 def _nothing_fits(session: Session, task: Task) -> BrimfulError:
     """Why no batch size can be named: none fits, or the trial at the smallest showed nothing about
     memory.
     """
-    sized = [one for one in session.results if BATCH_SIZE in one.trial.settings]
-    smallest = min(sized, key=lambda one: one.trial.settings[BATCH_SIZE])
-    budget = task.start.budget
+    sized = {
+        r.trial.settings[BATCH_SIZE]: r
+        for r in reversed(session.results)
+        if BATCH_SIZE in r.trial.settings
+    }
+    size = min(sized)
+    smallest, budget = sized[size], task.start.budget
     peak = peak_bytes(smallest, budget.memory)
     if smallest.outcome not in OUT_OF_MEMORY and not peak:
         return _memory_unknown(task, smallest) if trained(smallest) else error_of(session, smallest)
     needs = f"took {format_bytes(peak)}" if peak else "ran out of memory"
     return DoesNotFit(
-        problem=f"no batch size fits: {smallest.trial.settings['batch_size']} {needs} of "
-        f"{budget.memory} memory",
+        problem=f"no batch size fits: {size} {needs} of {budget.memory} memory",
         explanation=f"the budget is {format_bytes(budget.bytes)} ({budget.why})",
         suggestion="a larger --budget, a smaller model, or gradient checkpointing",
     )
 
 
-def _memory_unknown(task: Task, trial_result: TrialResult) -> TrialFailed:
+def _memory_unknown(task: Task, result: TrialResult) -> TrialFailed:
     """It trained, and nothing is known of the memory that the budget is of."""
-    if not task.on_cpu and all(report.device == "cpu" for report in trial_result.reports):
+    label = task.start.device.label
+    if not task.on_cpu and all(report.device == "cpu" for report in result.reports):
         return TrialFailed(
             problem="the script used no accelerator",
-            explanation="it trained on the CPU, and you asked to tune it for "
-            f"{task.start.device.label}",
+            explanation=f"it trained on the CPU, and you asked to tune it for {label}",
             suggestion="look where the script chooses its device; --device cpu tunes it for the "
             "CPU",
         )
-    notes = f" ({'; '.join(trial_result.notes)})" if trial_result.notes else ""
+    notes = f" ({'; '.join(result.notes)})" if result.notes else ""
     return TrialFailed(
-        problem=f"no peak of {task.start.budget.memory} memory could be read on "
-        f"{task.start.device.label}",
+        problem=f"no peak of {task.start.budget.memory} memory could be read on {label}",
         explanation=f"without it nobody can say which batch size fits{notes}",
         suggestion="`brimful audit` shows its speed; --gpu NAME predicts memory for a card of the "
         "catalogue",
@@ -395,11 +395,11 @@ def loader_plan(
         cards=max(1, report.world_size) if report.device != "cpu" else 0,
     )
     loader = main_loader(trial)
-    seen = [batch for batch in (loader.batches if loader is not None else ()) if batch.samples]
+    batches = [batch for batch in (loader.batches if loader is not None else ()) if batch.samples]
     each = max(
         (
             sum(map(math.prod, batch.shapes)) * _NUMBER_BYTES / (batch.samples or 1)
-            for batch in seen
+            for batch in batches
         ),
         default=0.0,
     )

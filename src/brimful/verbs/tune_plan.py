@@ -14,7 +14,7 @@ from brimful.decide.speed.measured import noise_of, rate_estimate
 from brimful.decide.speed.turns import BUSY
 from brimful.decide.tune.learning_rate import learning_rate_advice
 from brimful.decide.tune.objective import fits_budget, peak_bytes
-from brimful.decide.tune.plan import make_plan
+from brimful.decide.tune.plan import Choice, Numbers, make_plan
 from brimful.decide.tune.problem import SearchResult, turns_text
 from brimful.decide.tune.sizes import tried_sizes
 from brimful.outcomes import OUT_OF_MEMORY
@@ -33,37 +33,35 @@ from brimful.values import (
 )
 from brimful.verbs.session import Session
 from brimful.verbs.start import following
-from brimful.verbs.tune_task import Found, Task, partial_advice
+from brimful.verbs.tune_task import SearchEnd, Task, partial_advice
 
 _UNCLEAR = 0.25  # repeats that differ by more show little
 
 
 def plan_of(
-    session: Session, task: Task, found: Found, memory: MemoryEstimate, room: LoaderPlan
+    session: Session, task: Task, end: SearchEnd, memory: MemoryEstimate, room: LoaderPlan
 ) -> Plan:
     """The plan for what the search chose; its peak is of a run that had its evaluation, if there
     was one.
     """
-    result, gain = found.result, found.result.gain
+    result, gain = end.result, end.result.gain
     assert result.chosen is not None
     asked, budget, size = task.start.asked, task.start.budget, int(result.chosen[BATCH_SIZE])
     command, placed = _as_left(task.start.command, result.chosen)
     warnings = room.warnings if result.chosen.get(WORKERS) in (None, task.asked_workers) else ()
-    chosen = {**task.settings, **result.chosen} | following(task.start.command, task.settings, size)
     confirmed = max(reversed(result.chosen_runs), key=lambda run: run.trial.see_eval)
     peak = peak_bytes(confirmed, budget.memory)
     turns = gain.turns if gain is not None else len(session.results)
     stays = bool(result.own_runs) and result.own_runs[0] is result.chosen_runs[0]
     speed = _speed(result.chosen_runs[-turns:])
     evaluated = ", evaluation included" if confirmed.trial.see_eval else ""
-    return make_plan(
-        task.objective,
-        command,
-        chosen,
-        session.results,
+    choice = Choice(
+        {**task.settings, **result.chosen} | following(task.start.command, task.settings, size),
         _why(task, result, replace(room, warnings=warnings)),
         requested=({BATCH_SIZE: asked} if asked else {}) | dict(task.defaults),
         environment=result.environment,
+    )
+    numbers = Numbers(
         verified=fits_budget(confirmed, budget),
         peak=Estimate(peak, Source.MEASURED, note=f"{budget.memory} memory{evaluated}")
         if peak
@@ -75,9 +73,16 @@ def plan_of(
         )
         if gain
         else None,
-        partial=found.partial,
+    )
+    return make_plan(
+        task.objective,
+        command,
+        session.results,
+        choice,
+        numbers,
+        partial=end.partial,
         warnings=[
-            *partial_advice(found.partial, "your own settings" if stays else "the best so far"),
+            *partial_advice(end.partial, "your own settings" if stays else "the best so far"),
             *task.noted,
             *placed,
             *_load_advice(session.results),
@@ -90,13 +95,16 @@ def plan_of(
 
 
 def _as_left(command: Command, chosen: Mapping[str, Setting]) -> tuple[Command, list[Diagnostic]]:
-    """The command, without a place for workers that stay as they are; and what is said of others."""
+    """The command, without a place for workers that stay as they are; and what is said of
+    others.
+    """
     place = command.places.get(WORKERS)
-    if place is None or chosen[WORKERS] != place.number:
-        return command, [found_workers(place, int(chosen[WORKERS]))] if place is not None else []
-    return replace(
-        command, places={name: one for name, one in command.places.items() if name != WORKERS}
-    ), []
+    if place is None:
+        return command, []
+    if chosen[WORKERS] != place.number:
+        return command, [found_workers(place, int(chosen[WORKERS]))]
+    places = {name: other for name, other in command.places.items() if name != WORKERS}
+    return replace(command, places=places), []
 
 
 def _speed(runs: Sequence[TrialResult]) -> Estimate | None:
@@ -130,26 +138,23 @@ def _sizes(
     the curve through those.
     """
     budget, trials = task.start.budget, {}
-    for one in session.results:
-        if BATCH_SIZE in one.trial.settings:
-            trials.setdefault(int(one.trial.settings[BATCH_SIZE]), []).append(one)
+    for run in session.results:
+        if BATCH_SIZE in run.trial.settings:
+            trials.setdefault(int(run.trial.settings[BATCH_SIZE]), []).append(run)
     peaks, fitting = {}, {}
-    for size, several in trials.items():
-        true = [one for one in several if not task.on_cpu or one.trial.kind is TrialKind.MEMORY]
-        seen = [
+    for size, runs in trials.items():
+        true = [run for run in runs if not task.on_cpu or run.trial.kind is TrialKind.MEMORY]
+        measured = [
             peak
-            for one in true
-            if one.outcome is Outcome.COMPLETED and (peak := peak_bytes(one, budget.memory))
+            for run in true
+            if run.outcome is Outcome.COMPLETED and (peak := peak_bytes(run, budget.memory))
         ]
-        failed = any(one.outcome in OUT_OF_MEMORY for one in several)
-        if seen and not failed:
-            peaks[size] = Estimate(max(seen), Source.MEASURED)
+        failed = any(run.outcome in OUT_OF_MEMORY for run in runs)
+        if measured and not failed:
+            peaks[size] = Estimate(max(measured), Source.MEASURED)
         elif not true and not failed and memory.fixed_bytes is not None:
-            curve = (
-                memory.fixed_bytes
-                + (memory.linear_bytes or 0) * size
-                + (memory.quadratic_bytes or 0) * size**2
-            )
+            linear, quadratic = memory.linear_bytes or 0, memory.quadratic_bytes or 0
+            curve = memory.fixed_bytes + linear * size + quadratic * size**2
             peaks[size] = Estimate(curve, Source.PREDICTED)
         fitting[size] = not failed and (size not in peaks or peaks[size].value <= budget.bytes)
     rates = {point.batch_size: point.value for point in result.speed.points}
@@ -171,8 +176,7 @@ def _load_advice(results: Sequence[TrialResult]) -> list[Diagnostic]:
             f"other processes took up to {max(loaded):.0%} of the cores while {len(loaded)} of "
             f"{len(shares)} speed trials ran",
             "these trials were slower for it; settings were compared by turns, and where the "
-            "processor time of both is known, "
-            "a gain counts only as far as that shows it too",
+            "processor time of both is known, a gain counts only as far as that shows it too",
             "tune again when the machine is quiet, if the speeds themselves matter",
         )
     ]
@@ -186,7 +190,7 @@ def _noise_advice(result: SearchResult) -> list[Diagnostic]:
         Diagnostic(
             "noisy-machine",
             f"repeats of the chosen settings differ by {noise:.0%}",
-            "something else uses this machine, its clock wanders, or the script's steps differ",
+            "something else uses this machine, its clock changes, or the script's steps differ",
             "tune again when it is quiet, or with more --steps",
         )
     ]
@@ -200,8 +204,10 @@ def rate_advice(trial_result: TrialResult, before: int | None, after: int) -> li
     the initial rate.
     """
     rate = name = None
-    for one in trial_result.reports[0].optimizers[:1] if trial_result.reports else ():
-        known = (one.max_learning_rates, one.initial_learning_rates, one.first_learning_rates)
-        rate, name = next((rates[0] for rates in known if rates), None), one.name
+    for optimizer in trial_result.reports[0].optimizers[:1] if trial_result.reports else ():
+        name = optimizer.name
+        rates = optimizer.max_learning_rates or optimizer.initial_learning_rates
+        rates = rates or optimizer.first_learning_rates
+        rate = rates[0] if rates else None
     advice = learning_rate_advice(rate, before, after, name)
     return [advice] if advice is not None else []

@@ -73,7 +73,9 @@ class Task:
     def trial(
         self, session: Session, kind: TrialKind, settings: Mapping[str, Setting], **others
     ) -> Trial:
-        """On a CPU the budget is host memory, and the trial is ended before the kernel would do it."""
+        """On a CPU the budget is host memory, and the trial is ended before the kernel
+        would do it.
+        """
         steps, find = session.options.steps, None
         if kind is TrialKind.SPEED:
             others = {"see_eval": False, "warmup_steps": _SPEED_WARMUP_STEPS} | others
@@ -96,7 +98,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchEnd:
     """What the search found. `partial`: what ended it before its time."""
 
     result: SearchResult

@@ -10,11 +10,18 @@ from brimful.decide.audit.findings import findings
 from brimful.decide.loaders_seen import largest_batch, loaders, samples_of
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.decide.memory.search_traced import MemoryConclusion
-from brimful.units import format_bytes, format_duration, noun_of
-from brimful.values import Diagnostic, Estimate, PeakEstimate, TrialResult, Verdict
-from brimful.verbs.imaginary import Tracer, search_notes
+from brimful.units import counted, format_bytes, format_duration, noun_of
+from brimful.values import (
+    Diagnostic,
+    Estimate,
+    PeakEstimate,
+    TrialResult,
+    Verdict,
+)
+from brimful.verbs.imaginary import CardView, search_notes
 from brimful.verbs.long_evaluation import seen_once
 from brimful.verbs.results import ignores_the_batch_size
+from brimful.verbs.trials import Trials
 
 _NOT_MONOTONE = (
     "how allocations share segments changes from size to size, or the script goes another way there"
@@ -34,36 +41,31 @@ class Answer:
     conclusion: MemoryConclusion | None = None  # None: nothing was searched
 
 
-def warnings_of(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
+def warnings_of(view: CardView, answer: Answer) -> list[Diagnostic]:
     """All warnings, the ones about the question before those of the trials."""
-    result = tracer.representative()
+    result = view.trials.representative()
     return [
-        *_about_the_batch_size(tracer, answer, result),
-        *_about_the_budget(tracer, answer),
+        *_about_the_batch_size(view.trials, answer, result),
+        *_about_the_budget(view, answer),
         *(search_notes(answer.conclusion) if answer.conclusion else []),
         *_about_ranks(result),
         *_about_the_trial(result),
-        *([seen_once(tracer.evaluation_of)] if tracer.evaluation_of is not None else []),
-        *_growth(tracer, answer),
+        *([seen_once(view.trials.evaluation_of)] if view.trials.evaluation_of is not None else []),
+        *_growth(view, answer),
     ]
 
 
 def _about_the_batch_size(
-    tracer: Tracer, answer: Answer, result: TrialResult
+    trials: Trials, answer: Answer, result: TrialResult
 ) -> Iterator[Diagnostic]:
-    asked, length, peak = (
-        answer.size if tracer.in_batches else None,
-        tracer.dataset_length(),
-        answer.peak,
-    )
+    asked, length = answer.size if trials.in_batches else None, trials.dataset_length()
+    estimate = answer.conclusion.estimate if answer.conclusion else None
     if asked and length and asked > length:
-        explanation = (
-            f"the script would train with batches of {length:,}, and the prediction is for that"
-        )
+        explanation = f"the script would train with batches of {length:,}; brimful predicts those"
         if any(loader.drop_last for loader in loaders(result, "train")):
             explanation = (
-                "with drop_last the loader gives no batch: nothing trains; the prediction is "
-                f"for batches of {length:,}"
+                "with drop_last the loader gives no batch: nothing trains; brimful predicts "
+                f"batches of {length:,}"
             )
         yield Diagnostic(
             "batch-exceeds-dataset",
@@ -71,35 +73,32 @@ def _about_the_batch_size(
             explanation,
             f"ask for {length:,} or less",
         )
-    if peak is not None and peak.reserved_bytes == 0:
+    if answer.peak is not None and answer.peak.reserved_bytes == 0:
         yield Diagnostic(
             "nothing-on-the-card",
             "the script put nothing on the card",
             "it trains on the host, so no batch size says anything about the card",
             'move the model and its batches there: .to("cuda")',
         )
-    cap = answer.conclusion.estimate.loader_cap if answer.conclusion else None
-    if tracer.in_batches and (
-        answer.conclusion is None or not answer.conclusion.estimate.ignores_batch_size
-    ):
-        yield from _hidden_cap(tracer, None if cap is not None and asked == cap else asked)
-    if answer.conclusion and answer.conclusion.estimate.ignores_batch_size:
-        error = ignores_the_batch_size(tracer.command)
+    if trials.in_batches and (estimate is None or not estimate.ignores_batch_size):
+        cap = estimate.loader_cap if estimate else None
+        yield from _hidden_cap(trials, None if cap is not None and asked == cap else asked)
+    if estimate and estimate.ignores_batch_size:
+        error = ignores_the_batch_size(trials.command)
         yield Diagnostic("ignores-batch-size", error.problem, error.explanation, error.suggestion)
 
 
-def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
+def _hidden_cap(trials: Trials, asked: int | None) -> Iterator[Diagnostic]:
     """Where the loader gave less than a trial requested and the batch size in question is above
     that.
     """
-    completed = {size: one for size, one in tracer.completed().items() if size}
-    size, result = max(completed.items(), default=(0, None))
-    if result is None or not any(
-        one.code == "hidden-cap" for one in findings(result, {"batch_size": size})
-    ):
+    completed = {size: result for size, result in trials.completed().items() if size}
+    if not completed:
         return
-    given = largest_batch(result) or 0
-    if given and (asked is None or asked > given):
+    size = max(completed)
+    given = largest_batch(completed[size]) or 0
+    codes = [finding.code for finding in findings(completed[size], {"batch_size": size})]
+    if "hidden-cap" in codes and given and (asked is None or asked > given):
         yield Diagnostic(
             "hidden-cap",
             f"at a batch size of {size:,} the loader gives batches of {given:,}",
@@ -113,44 +112,43 @@ def _hidden_cap(tracer: Tracer, asked: int | None) -> Iterator[Diagnostic]:
 def _gives_cache_back(answer: Answer) -> Diagnostic:
     times, longer = answer.retries_per_step or 0.0, answer.giving_back_s
     often = "" if not times else " once a step" if times == 1 else f" {times:.2g} times a step"
-    what = "steps are slower than predicted"
+    slower = "steps are slower than predicted"
     if longer is not None:
         ends = " to ".join(
             format_duration(end) for end in (longer.low, longer.high) if end is not None
         )
-        what = (
+        slower = (
             f"a step takes some {format_duration(longer.value)} ({ends}, {longer.source.value}) "
             "longer than predicted"
         )
     return Diagnostic(
         "gives-cache-back",
-        f"the allocator runs out of memory and gives its cached memory back{often}",
-        f"it goes on, and {what}",
+        f"PyTorch's memory is full, and it empties its cache{often}",
+        f"the training goes on, and {slower}",
         "a smaller batch size, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     )
 
 
-def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
-    peak, budget, asked = answer.peak, tracer.budget, answer.size
+def _about_the_budget(view: CardView, answer: Answer) -> Iterator[Diagnostic]:
+    peak, budget, asked = answer.peak, view.budget, answer.size
     if (answer.retries_per_step or answer.giving_back_s) and answer.verdict != Verdict.DOES_NOT_FIT:
         yield _gives_cache_back(answer)
-    largest = answer.conclusion.estimate.largest_batch_size if answer.conclusion else None
-    in_force = tracer.in_force(answer.conclusion, asked) if tracer.in_batches else asked
-    limited_by = answer.conclusion.estimate.limited_by if answer.conclusion else None
-    if (
-        answer.verdict == Verdict.FITS
-        and in_force
-        and largest
-        and in_force > largest
-        and limited_by == "budget"
-    ):
-        yield Diagnostic(
-            "a-smaller-one-does-not-fit",
-            f"{noun_of(tracer.unknown)} {in_force:,} fits, and {largest + 1:,} does not",
-            _NOT_MONOTONE,
-            f"{largest:,}, or exactly {in_force:,}",
-        )
-    if peak is None or answer.verdict == Verdict.FITS:
+    estimate = answer.conclusion.estimate if answer.conclusion else None
+    largest = estimate.largest_batch_size if estimate else None
+    trials = view.trials
+    in_force = trials.in_force(answer.conclusion, asked) if trials.in_batches else asked
+    noun = noun_of(trials.unknown)
+    if answer.verdict == Verdict.FITS:
+        limited = estimate is not None and estimate.limited_by == "budget"
+        if limited and in_force and largest and in_force > largest:
+            yield Diagnostic(
+                "a-smaller-one-does-not-fit",
+                f"{noun} {in_force:,} fits, and {largest + 1:,} does not",
+                _NOT_MONOTONE,
+                f"{largest:,}, or exactly {in_force:,}",
+            )
+        return
+    if peak is None:
         return
     if peak.device_bytes <= budget.total_bytes:
         yield Diagnostic(
@@ -158,14 +156,13 @@ def _about_the_budget(tracer: Tracer, answer: Answer) -> Iterator[Diagnostic]:
             f"{format_bytes(peak.device_bytes)} is under the card's "
             f"{format_bytes(budget.total_bytes)}",
             f"and its upper bound {format_bytes(peak.device_interval_bytes[1])} is over the "
-            f"budget ({budget.why}): "
-            "it may run, and may not",
+            f"budget ({budget.why}): it may run, and may not",
             "allow a larger share: --budget 100%",
         )
     if asked and largest and asked < largest:
         yield Diagnostic(
             "a-larger-one-fits",
-            f"{noun_of(tracer.unknown)} {asked:,} does not fit, and {largest:,} does",
+            f"{noun} {asked:,} does not fit, and {largest:,} does",
             _NOT_MONOTONE,
             f"{largest:,}, or a size well below this one",
         )
@@ -175,36 +172,33 @@ def _about_ranks(result: TrialResult) -> Iterator[Diagnostic]:
     """Where ranks share a machine, or one of them was started alone."""
     device = result.trial.device
     if device.ranks is not None:
-        problem = f"rank {device.as_rank} of {device.ranks} was started, without the others"
-        explanation = (
-            "its memory is predicted; brimful assumes that other ranks would send what this rank "
-            "has itself"
+        yield Diagnostic(
+            "one-rank-alone",
+            f"rank {device.as_rank} of {device.ranks} was started, without the others",
+            "brimful predicts its memory, and assumes that other ranks send what this rank has "
+            "itself",
+            "",
         )
-        yield Diagnostic("one-rank-alone", problem, explanation, "")
     groups = max((len(report.communicators) for report in result.reports), default=0)
     if groups:
-        problem = (
-            f"NCCL's own buffers on the card are assumed, for {groups} process "
-            f"group{'s' if groups > 1 else ''}"
-        )
         yield Diagnostic(
             "nccl-assumed",
-            problem,
+            f"NCCL's own buffers on the card are assumed, for {counted(groups, 'process group')}",
             "they depend on the links between the cards, and count with the context",
             "",
         )
     for report in result.reports:
-        own = max(report.cards, key=lambda card: card.peak.reserved_bytes or 0, default=None)
+        home = max(report.cards, key=lambda card: card.peak.reserved_bytes or 0, default=None)
         for card in report.cards:
             others = [
                 r.rank
                 for r in result.reports
                 if r is not report and any(c.index == card.index for c in r.cards)
             ]
-            if own is not None and card.index != own.index and others:
+            if home is not None and card.index != home.index and others:
                 yield Diagnostic(
                     "stray-card",
-                    f"rank {report.rank} works on cuda:{own.index} and holds "
+                    f"rank {report.rank} works on cuda:{home.index} and holds "
                     f"{format_bytes(card.peak.reserved_bytes or 0)} "
                     f"on cuda:{card.index} as well, which is rank {others[0]}'s",
                     "that card needs the memory of both, and a CUDA context for each; the peaks "
@@ -216,20 +210,22 @@ def _about_ranks(result: TrialResult) -> Iterator[Diagnostic]:
 
 def _about_the_trial(result: TrialResult) -> Iterator[Diagnostic]:
     yield from (Diagnostic("trial-note", note, "", "") for note in result.notes)
-    approximations = result.reports[0].approximations
+    approximations = sorted(result.reports[0].approximations.items())
     if approximations:
-        shown = ", ".join(f"{name} ({count})" for name, count in sorted(approximations.items()))
-        explanation = "brimful took an upper bound or an assumption in its place"
-        suggestion = "the true peak can differ, and is lower as a rule"
         yield Diagnostic(
-            "upper-bounds", f"only data or a card can settle: {shown}", explanation, suggestion
+            "upper-bounds",
+            "only data or a card can settle: "
+            + ", ".join(f"{name} ({count})" for name, count in approximations),
+            "brimful took an upper bound or an assumption in its place",
+            "the true peak can differ, and is lower as a rule",
         )
 
 
-def _growth(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
+def _growth(view: CardView, answer: Answer) -> list[Diagnostic]:
     """What piles up from step to step or over an evaluation, by the completed trial whose batch
     size is nearest. What a whole evaluation keeps is much the same at every batch size."""
-    completed = {size: one for size, one in tracer.completed().items() if one.reports}
+    trials = view.trials
+    completed = {size: result for size, result in trials.completed().items() if result.reports}
     if not completed:
         return []
     size = min(completed, key=lambda n: abs(math.log((n or 1) / (answer.size or 1))))
@@ -237,14 +233,14 @@ def _growth(tracer: Tracer, answer: Answer) -> list[Diagnostic]:
     if result.peak is None or not result.peak.device_bytes:
         return []
     lengths = [samples_of(loader) or 0 for loader in loaders(result, "eval")]
-    found = memory_that_grows(
+    warnings = memory_that_grows(
         result.reports[0].growth,
         result.peak.device_bytes,
         evaluation.allocated_bytes + peak.device_bytes - peak.reserved_bytes
         if evaluation and peak
         else None,
-        tracer.budget.bytes if answer.verdict == Verdict.FITS else None,
+        view.budget.bytes if answer.verdict == Verdict.FITS else None,
         max(lengths, default=0) or None,
     )
-    other = f" (at a {noun_of(tracer.unknown)} of {size})" if size != answer.size else ""
-    return [replace(one, problem=one.problem + other) for one in found]
+    other = f" (at a {noun_of(trials.unknown)} of {size})" if size != answer.size else ""
+    return [replace(warning, problem=warning.problem + other) for warning in warnings]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from brimful.decide.memory.bracket import run_search
-from brimful.decide.memory.fit import Play
+from brimful.decide.memory.fit import Replayer
 from brimful.decide.memory.search_traced import (
     Extrapolated,
     Traced,
@@ -31,13 +31,22 @@ from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.errors import BrimfulError, DoesNotFit, Interrupted
 from brimful.measure.gpus.prices import prices
 from brimful.measure.traces import cards_of
-from brimful.values import Budget, CardAnswer, Device, Diagnostic, Estimate, Gpu, Source, Verdict
-from brimful.verbs import imaginary
-from brimful.verbs.answers import asked_about, by_search, play_of_trial, timed_batch
-from brimful.verbs.imaginary import Tracer
+from brimful.values import (
+    Budget,
+    CardAnswer,
+    Device,
+    Diagnostic,
+    Estimate,
+    Gpu,
+    Source,
+    Verdict,
+)
+from brimful.verbs.answers import asked_about, by_search, replayer_of_trial, timed_batch
+from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.session import Session
 from brimful.verbs.start import Start
 from brimful.verbs.step_speed import speed_of
+from brimful.verbs.trials import first_that_trains
 from brimful.verbs.warnings import Answer
 
 _HOUR_S = 3600.0
@@ -48,20 +57,28 @@ Asked = tuple[Device, Budget]
 class _Group:
     """Cards that share their traces. `problem`: why the command fails on all of them."""
 
-    tracer: Tracer
+    view: CardView
     members: list[Asked]
     has_a_place: bool = True
     asked: int | None = None
     multiple_of: int = 1
-    shown: Mapping[int, Traced] | None = (
-        None  # by batch size; None: the command was run as it stands
-    )
+    # By batch size; None: the command was run as it stands.
+    shown: Mapping[int, Traced] | None = None
     problem: str = ""
+
+
+@dataclass
+class _Candidate:
+    """A card with its line, and the traces that it is read from."""
+
+    line: CardAnswer
+    view: CardView
+    group: _Group
 
 
 def which_card(
     session: Session, began: Start, samples: int | None, noted: list[Diagnostic]
-) -> tuple[Tracer, Answer, tuple[CardAnswer, ...]]:
+) -> tuple[CardView, Answer, tuple[CardAnswer, ...]]:
     """(The cheapest card that fits as it answers alone, its answer, a line for every card).
 
     Raises the errors of a command that does not train on the largest of them, DoesNotFit where an
@@ -69,207 +86,180 @@ def which_card(
     """
     groups = list(_groups(session, began, noted))
     per_hour = prices(began.options.home)
-    found: list[tuple[CardAnswer, Tracer, _Group]] = []
+    candidates: list[_Candidate] = []
     for group in groups:
         for device, budget in group.members:
-            tracer = (
-                group.tracer if device is group.tracer.device else group.tracer.on(device, budget)
-            )
-            found.append((_line(tracer, group, samples, per_hour), tracer, group))
-    answered: tuple[Tracer, Answer] | None = None
+            is_first = device is group.view.device
+            view = group.view if is_first else group.view.on(device, budget)
+            candidates.append(_Candidate(_line(view, group, samples, per_hour), view, group))
+    answered: tuple[CardView, Answer] | None = None
     while True:
-        found.sort(key=lambda one: _order(one[0]))
-        line, tracer, group = found[0]
-        if line.verdict not in (Verdict.FITS, Verdict.TIGHT):
-            line, tracer, group = max(
-                found, key=lambda one: (not one[0].problem, one[0].gpu.total_bytes.value)
-            )
-        if answered is None or answered[0] is not tracer:
-            answered = tracer, by_search(tracer, group.has_a_place, group.asked)
+        candidates.sort(key=lambda candidate: _order(candidate.line))
+        best = candidates[0]
+        if best.line.verdict not in (Verdict.FITS, Verdict.TIGHT):
+            best = max(candidates, key=lambda c: (not c.line.problem, c.line.gpu.total_bytes.value))
+        view = best.view
+        if answered is None or answered[0] is not view:
+            answered = view, by_search(view, best.group.has_a_place, best.group.asked)
         answer = answered[1]
-        if line.traced or line is not found[0][0]:
-            return tracer, answer, tuple(one[0] for one in found)
-        found[0] = (_of_answer(line, answer, tracer, samples, per_hour), tracer, group)
+        if best.line.traced or best is not candidates[0]:
+            return view, answer, tuple(candidate.line for candidate in candidates)
+        best.line = _of_answer(best.line, answer, view, samples, per_hour)
 
 
 def _groups(session: Session, began: Start, noted: list[Diagnostic]) -> Iterator[_Group]:
     """The largest of the cards that are left is traced, with all that would have done as it did."""
-    left, first, command, question = list(began.several), True, began.command, None
+    left, is_first, question = list(began.several), True, None
     while left:
-        device, budget = max(left, key=lambda one: (one[0].cards, _gpu(one[0]).total_bytes.value))
-        same = [one for one in left if one[0].cards == device.cards]
-        own = _gpu(device).capability
-        others = tuple(sorted({_gpu(one).capability for one, _ in same} - {own}))
-        timed = timed_batch(began) if began.sets == (BATCH_SIZE,) else None
-        tracer = Tracer(
+        device, budget = max(
+            left, key=lambda pair: (pair[0].cards, _gpu(pair[0]).total_bytes.value)
+        )
+        same = [pair for pair in left if pair[0].cards == device.cards]
+        capabilities = {_gpu(other).capability for other, _ in same}
+        others = tuple(sorted(capabilities - {_gpu(device).capability}))
+        view = view_of(
             session,
-            command,
-            device,
-            budget,
+            replace(began, device=device, budget=budget),
             began.other_values(),
-            timed,
-            others,
+            time_loader=timed_batch(began),
+            others=others,
             unknown=began.sets[0],
         )
-        group = _Group(tracer, [])
+        group = _Group(view, [])
         try:
-            question = question or asked_about(tracer, began, noted)
+            question = question or asked_about(view.trials, began, noted)
             group.has_a_place, group.asked = question
             _trace(group)
         except BrimfulError as error:
-            if first or isinstance(error, Interrupted):
+            if is_first or isinstance(error, Interrupted):
                 raise  # on the largest card it is the command's own
             group.problem = error.problem
-        alike = tracer.alike
-        group.members = [one for one in same if _gpu(one[0]).capability in alike]
-        left = [one for one in left if one not in group.members]
-        first, command = False, tracer.command
+        alike = view.trials.alike
+        group.members = [pair for pair in same if _gpu(pair[0]).capability in alike]
+        left = [pair for pair in left if pair not in group.members]
+        is_first, began = False, replace(began, command=view.trials.command)
         yield group
 
 
 def _trace(group: _Group) -> None:
     """The small traces of a search, and one at the requested size where they do not give it, or the
     whole search of the largest card where they give no size to the byte."""
-    tracer = group.tracer
+    view, trials = group.view, group.view.trials
     if not group.has_a_place:
-        tracer.result(None)
+        trials.result(None)
         return
-    first, group.multiple_of = imaginary.first_that_trains(tracer, group.asked)
-    limits = imaginary.limits_of(tracer)
-    if tracer.in_batches:
-        run_search(
-            first_traces(tracer.card, limits, first, group.multiple_of, group.asked), tracer.traced
-        )
+    first, multiple_of = first_that_trains(trials, group.asked)
+    group.multiple_of, limits = multiple_of, trials.limits()
+    if trials.in_batches:
+        steps = first_traces(view.card, limits, first, multiple_of, group.asked)
     else:
+        steps = search_largest(view.card, limits, first, multiple_of, unknown=trials.unknown)
+    run_search(steps, view.traced)
+    group.shown = _shown(view)
+    model = extrapolate(view.card, limits, group.shown, multiple_of).size_model
+    if model is not None and not model.exact:
+        model = None
+    if group.asked is not None and (model is None or group.asked < min(model.fitted_at)):
+        replayer_of_trial(view, group.asked)
+    elif trials.in_batches and model is None:
+        # Two small traces say little of sizes that are hundreds of times as large.
+        begun = tuple(group.shown)
         run_search(
-            search_largest(tracer.card, limits, first, group.multiple_of, unknown=tracer.unknown),
-            tracer.traced,
-        )
-    group.shown = _shown(tracer)
-    model = extrapolate(tracer.card, limits, group.shown, group.multiple_of).size_model
-    exact = model is not None and model.exact
-    if group.asked is not None and (
-        model is None or not exact or group.asked < min(model.fitted_at)
-    ):
-        play_of_trial(tracer, group.asked)
-    elif (
-        tracer.in_batches and not exact
-    ):  # two small traces say little of sizes that are hundreds of times as large
-        begun, limits = tuple(group.shown), imaginary.limits_of(tracer)
-        run_search(
-            search_largest(tracer.card, limits, first, group.multiple_of, begun), tracer.traced
+            search_largest(view.card, trials.limits(), first, multiple_of, begun), view.traced
         )
     else:
         return
-    group.shown = _shown(tracer)
+    group.shown = _shown(view)
 
 
-def _shown(tracer: Tracer) -> dict[int, Traced]:
-    """What each trial showed, without the rows of its traces: the programs have them."""
-    sizes = sorted(size for size in tracer.results if size is not None)
-    shown = {size: tracer.traced(size) for size in sizes}
-    return {
-        size: replace(
-            one, traces=tuple(trace._replace(rows=[], notes=(), runs=()) for trace in one.traces)
-        )
-        for size, one in shown.items()
-    }
+def _shown(view: CardView) -> dict[int, Traced]:
+    sizes = sorted(size for size in view.trials.results if size is not None)
+    return {size: view.traced(size) for size in sizes}
 
 
 def _line(
-    tracer: Tracer, group: _Group, samples: int | None, per_hour: Mapping[str, Estimate]
+    view: CardView, group: _Group, samples: int | None, per_hour: Mapping[str, Estimate]
 ) -> CardAnswer:
     """A card by the traces of its group."""
-    gpu, count = tracer.device.gpu, tracer.device.ranks or tracer.device.cards
-    assert gpu is not None
+    gpu, count = _gpu(view.device), view.device.ranks or view.device.cards
     if group.problem:
         return CardAnswer(gpu, count, None, group.asked, problem=group.problem)
-    size, found, play = (
-        None,
-        Extrapolated(None, None, None),
-        tracer.play(None) if group.shown is None else None,
-    )
-    if group.shown is not None:
-        own = {
-            at: replace(one, program=imaginary.joined_of(tracer, at))
-            for at, one in group.shown.items()
+    size, trials, extrapolated = None, view.trials, Extrapolated(None, None, None)
+    if group.shown is None:
+        replayer = view.replayer(None)
+    else:
+        shown = {
+            at: replace(traced, program=traced.program and view.joined(at))
+            for at, traced in group.shown.items()
         }
-        found = extrapolate(
-            tracer.card, imaginary.limits_of(tracer), own, group.multiple_of, tracer.unknown
+        extrapolated = extrapolate(
+            view.card, trials.limits(), shown, group.multiple_of, trials.unknown
         )
-        if found.largest_batch_size is None and not tracer.in_batches:
-            return _searched(tracer, group, samples, per_hour)
-        size = group.asked or found.largest_batch_size
-        play = _play(tracer, found, size)
-    verdict = Verdict.DOES_NOT_FIT if play is None else tracer.card.verdict(play)
-    peak = None if play is None else tracer.card.peak(play)
-    line = _with_sizes(
-        CardAnswer(tracer.gpu, count, verdict, size, peak), tracer, size, found.largest_batch_size
-    )
-    caps = [one for one in (size, tracer.dataset_length(), found.loader_cap) if one is not None]
-    return _priced(line, tracer, min(caps) if size is not None else None, samples, per_hour)
+        if extrapolated.largest_batch_size is None and not trials.in_batches:
+            return _searched(view, group, samples, per_hour)
+        size = group.asked or extrapolated.largest_batch_size
+        replayer = _replayer(view, extrapolated, size)
+    verdict = Verdict.DOES_NOT_FIT if replayer is None else view.card.verdict(replayer)
+    peak = None if replayer is None else view.card.peak(replayer)
+    line = CardAnswer(view.gpu, count, verdict, size, peak)
+    line = _with_sizes(line, view, size, extrapolated.largest_batch_size)
+    caps = (size, trials.dataset_length(), extrapolated.loader_cap)
+    at = min(cap for cap in caps if cap is not None) if size is not None else None
+    return _priced(line, view, at, samples, per_hour)
 
 
 def _searched(
-    tracer: Tracer, group: _Group, samples: int | None, per_hour: Mapping[str, Estimate]
+    view: CardView, group: _Group, samples: int | None, per_hour: Mapping[str, Estimate]
 ) -> CardAnswer:
     """A card that is searched by itself."""
-    line = CardAnswer(
-        tracer.gpu, tracer.device.ranks or tracer.device.cards, Verdict.DOES_NOT_FIT, None
-    )
+    line = CardAnswer(view.gpu, view.device.ranks or view.device.cards, Verdict.DOES_NOT_FIT, None)
     try:
-        answer = by_search(tracer, group.has_a_place, group.asked)
+        answer = by_search(view, group.has_a_place, group.asked)
     except DoesNotFit:
-        return _priced(line, tracer, None, samples, per_hour)
-    return _of_answer(line, answer, tracer, samples, per_hour)
+        return _priced(line, view, None, samples, per_hour)
+    return _of_answer(line, answer, view, samples, per_hour)
 
 
 def _with_sizes(
-    line: CardAnswer, tracer: Tracer, size: int | None, largest: int | None
+    line: CardAnswer, view: CardView, size: int | None, largest: int | None
 ) -> CardAnswer:
     """What a line answers for: the batch size asked or the largest, else the command's own with the
     largest other value.
     """
-    if tracer.in_batches:
+    if view.trials.in_batches:
         return replace(line, batch_size=size, largest_batch_size=largest)
-    own = tracer.settings_at(size).get(BATCH_SIZE)
-    return replace(line, batch_size=own if isinstance(own, int) else None, solved=largest)
+    batch_size = view.trials.settings_at(size).get(BATCH_SIZE)
+    batch_size = batch_size if isinstance(batch_size, int) else None
+    return replace(line, batch_size=batch_size, solved=largest)
 
 
-def _play(tracer: Tracer, found: Extrapolated, size: int | None) -> Play | None:
+def _replayer(view: CardView, extrapolated: Extrapolated, size: int | None) -> Replayer | None:
     if size is None:
         return None
-    at, model = tracer.effective(size) or size, found.size_model
-    if at in tracer.results:
-        return tracer.play(at)
-    return partial(model.replay_at, at, tracer.card.settings) if model is not None else None
+    at, model = view.trials.effective(size) or size, extrapolated.size_model
+    if at in view.trials.results:
+        return view.replayer(at)
+    return partial(model.replay_at, at, view.card.settings) if model is not None else None
 
 
 def _of_answer(
     line: CardAnswer,
     answer: Answer,
-    tracer: Tracer,
+    view: CardView,
     samples: int | None,
     per_hour: Mapping[str, Estimate],
 ) -> CardAnswer:
     """The line of a card that was asked alone."""
     conclusion = answer.conclusion
     largest = conclusion.estimate.largest_batch_size if conclusion is not None else None
-    found = _with_sizes(
-        replace(line, verdict=answer.verdict, peak=answer.peak), tracer, answer.size, largest
-    )
-    return _priced(
-        replace(found, traced=True),
-        tracer,
-        tracer.in_force(conclusion, answer.size),
-        samples,
-        per_hour,
-    )
+    line = replace(line, verdict=answer.verdict, peak=answer.peak, traced=True)
+    line = _with_sizes(line, view, answer.size, largest)
+    return _priced(line, view, view.trials.in_force(conclusion, answer.size), samples, per_hour)
 
 
 def _priced(
     line: CardAnswer,
-    tracer: Tracer,
+    view: CardView,
     batch_size: int | None,
     samples: int | None,
     per_hour: Mapping[str, Estimate],
@@ -277,27 +267,26 @@ def _priced(
     """With its speed at a batch size, the time of an epoch by the card alone, what that costs, and
     the cards it leaves idle.
     """
-    if tracer.device.ranks is None:
-        used = {index for _, index in cards_of(tracer.representative())}
+    trials = view.trials
+    if view.device.ranks is None:
+        used = {index for _, index in cards_of(trials.representative())}
         line = replace(line, unused=line.cards - len(used) if used else 0)
     hour = per_hour.get(line.gpu.key)
     price = None if hour is None else replace(hour, value=hour.value * line.cards)
-    speed = (
-        None
-        if batch_size is None and tracer.results.keys() != {None}
-        else speed_of(tracer, batch_size, None)
-    )
-    if speed is None or isinstance(speed, Diagnostic):
-        return replace(line, price_per_h=price)
-    epoch = epoch_of(tracer.representative(), speed, None, samples)
+    line = replace(line, price_per_h=price)
+    if batch_size is None and trials.results.keys() != {None}:
+        return line
+    speed = speed_of(view, batch_size, None)
+    if isinstance(speed, Diagnostic):
+        return line
+    epoch = epoch_of(trials.representative(), speed, None, samples)
     epoch_s = None if epoch is None else epoch.train_s
-    loading = loading_of(tracer.session.results, speed)
+    loading = loading_of(trials.session.results, speed)
     return replace(
         line,
         samples_per_s=speed.samples_per_s,
         epoch_s=epoch_s,
         slow_loading=loading is not None and loading.binds,
-        price_per_h=price,
         epoch_price=None if price is None or epoch_s is None else _price_of(price, epoch_s),
     )
 

@@ -72,7 +72,7 @@ def test_a_plan_that_does_not_belong_ends_with_6_and_what_to_do(typed, tmp_path)
 @pytest.mark.parametrize(
     ("script", "code", "expected"),
     [
-        ("print('data')", 0, "ended well"),
+        ("print('data')", 0, "exited with 0"),
         ("import sys; sys.exit(3)", 5, "exit code 3"),
         ("import os; os.kill(os.getpid(), 9)", 5, "signal 9): killed, probably for memory"),
         ("raise MemoryError", 3, "no {batch_size}"),

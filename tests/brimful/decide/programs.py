@@ -12,6 +12,7 @@ from brimful.decide.memory.fit import Card
 from brimful.decide.memory.intervals import RelativeInterval
 from brimful.decide.memory.search_traced import Traced
 from brimful.values import Outcome, Source
+from brimful_inside.simulator.program import joined, program_of
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import (
     At,
@@ -111,9 +112,16 @@ def drive(search, shown_at: Callable[[int], Trace | Traced]):
         assert size not in asked, "no size is traced twice"
         asked.append(size)
         shown = shown_at(size)
-        return shown if isinstance(shown, Traced) else Traced(Outcome.COMPLETED, (shown,))
+        return shown if isinstance(shown, Traced) else completed(shown)
 
     return run_search(search, show), asked
+
+
+def completed(*traces: Trace, **more) -> Traced:
+    """What a trial shows that came to its end, with a trace of each card."""
+    whole = traces and all(trace.whole for trace in traces)
+    program = joined([program_of(trace) for trace in traces]) if whole else None
+    return Traced(Outcome.COMPLETED, program, **more)
 
 
 def traced(*rows):

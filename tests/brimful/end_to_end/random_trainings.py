@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from brimful.decide.memory.search_traced import Traced
 from brimful.values import Outcome
 from brimful_inside import imaginary
+from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.trace import Trace, decode
 from brimful_inside.wire import Card
 
@@ -181,9 +182,15 @@ def autocast(t: Training) -> contextlib.AbstractContextManager:
     )
 
 
-@lru_cache(maxsize=8)
 def run(t: Training, batch_size: int, capacity_bytes: int | None = None) -> Traced:
-    """The training on a card with that much room for segments: how it ended, and its trace."""
+    """What a search is shown of the training on a card with that much room for segments."""
+    outcome, shown = _run(t, batch_size, capacity_bytes)
+    return Traced(outcome, program_of(shown) if shown.whole else None)
+
+
+@lru_cache(maxsize=8)
+def _run(t: Training, batch_size: int, capacity_bytes: int | None) -> tuple[Outcome, Trace]:
+    """How it ended, and its trace."""
     file = io.StringIO()
     before = torch.backends.cudnn.benchmark
     gpu = imaginary.enter(t.card(), capacity_bytes, file)
@@ -196,11 +203,11 @@ def run(t: Training, batch_size: int, capacity_bytes: int | None = None) -> Trac
     finally:
         gpu.leave()
         torch.backends.cudnn.benchmark = before
-    return Traced(outcome, (decode(file.getvalue().splitlines()),))
+    return outcome, decode(file.getvalue().splitlines())
 
 
 def trace(t: Training, batch_size: int) -> Trace:
     """Of a run on a card that is as large as it needs to be."""
-    traced = run(t, batch_size)
-    assert traced.outcome is Outcome.COMPLETED and len(traced.traces) == 1
-    return traced.traces[0]
+    outcome, shown = _run(t, batch_size, None)
+    assert outcome is Outcome.COMPLETED
+    return shown

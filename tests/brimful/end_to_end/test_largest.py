@@ -17,8 +17,9 @@ from helper import environment
 from brimful import tune
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.values import Outcome, Record
-from brimful.verbs.imaginary import Tracer
+from brimful.verbs.imaginary import CardView
 from brimful.verbs.session import Options, Session, opened
+from brimful.verbs.trials import Trials
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.trace import Trace
 
@@ -47,20 +48,21 @@ class Truth:
 
     def __init__(self, session: Session, record: Record):
         opened = record.opened
-        self._tracer = Tracer(session, opened.command, opened.device, opened.budget, {})
+        self._trials = Trials(session, opened.command, opened.device, {})
+        self._view = CardView(self._trials, opened.device, opened.budget)
         self._traces: dict[int, Trace] = {}
 
     def trace(self, size: int) -> Trace:
         if size not in self._traces:
-            assert self._tracer.result(size, limitless=True).outcome is Outcome.COMPLETED
-            trace = self._tracer.trace(size)
+            assert self._trials.result(size, limitless=True).outcome is Outcome.COMPLETED
+            trace = self._trials.trace(size)
             assert trace is not None
             self._traces[size] = trace
         return self._traces[size]
 
     def fits(self, size: int) -> bool:
         trace = self.trace(size)  # the card's context is known by a first trace
-        return self._tracer.card.fits(partial(self._tracer.card.replay, trace))
+        return self._view.card.fits(partial(self._view.card.replay, trace))
 
     def fitting_among(self, sizes: range) -> list[int]:
         """Sizes that fit by extrapolation from the three direct runs, each of which it must give to
@@ -72,7 +74,7 @@ class Truth:
         assert all(
             model.difference_from(program, size) is None for size, program in programs.items()
         )
-        card = self._tracer.card
+        card = self._view.card
         return [size for size in sizes if card.fits(partial(model.replay_at, size, card.settings))]
 
 

@@ -15,28 +15,33 @@ from brimful_inside.wire import WorstBatch
 
 
 def test_asked_and_effective_stand_side_by_side():
-    found = work(World(cap=2), audit, ("my-train", "--batch-size", "64"), device="cpu").audit
-    assert found.requested["batch_size"] == 64
-    assert found.effective.loader_batch_size == 2
-    assert [finding.code for finding in found.findings] == ["hidden-cap"]
+    report = work(World(cap=2), audit, ("my-train", "--batch-size", "64"), device="cpu").audit
+    assert report.requested["batch_size"] == 64
+    assert report.effective.loader_batch_size == 2
+    assert [finding.code for finding in report.findings] == ["hidden-cap"]
     assert all(
-        finding.problem and finding.explanation and finding.suggestion for finding in found.findings
+        finding.problem and finding.explanation and finding.suggestion
+        for finding in report.findings
     )
 
 
 def test_a_sound_script_gives_no_finding_on_a_cpu():
-    found = work(World(), audit, ("my-train", "--batch-size", "50"), device="cpu").audit
-    assert found.findings == ()
+    report = work(World(), audit, ("my-train", "--batch-size", "50"), device="cpu").audit
+    assert report.findings == ()
     assert (
-        found.effective.ranks,
-        found.effective.batches_per_step,
-        found.effective.samples_per_step,
+        report.effective.ranks,
+        report.effective.batches_per_step,
+        report.effective.samples_per_step,
     ) == (1, 1, 50)
 
 
 def test_on_an_imaginary_card_times_are_absent_and_peaks_are_predicted():
-    found = work(World(), audit, ("my-train", "--batch-size", "50"), gpu_memory="4GiB").audit
-    assert (found.loading_share, found.step_s, found.peak_source) == (None, None, Source.PREDICTED)
+    report = work(World(), audit, ("my-train", "--batch-size", "50"), gpu_memory="4GiB").audit
+    assert (report.loading_share, report.step_s, report.peak_source) == (
+        None,
+        None,
+        Source.PREDICTED,
+    )
     assert (
         work(World(), audit, ("my-train", "--batch-size", "32"), device="cpu").audit.peak_source
         is Source.MEASURED
@@ -65,39 +70,39 @@ def test_an_audit_says_where_one_batch_of_a_batch_sampler_stands_for_others():
     worst = WorstBatch(
         100, 100, True, "every batch is the largest of those it gave", samples=64, mean_samples=16.0
     )
-    found = work(
+    report = work(
         reporting(worst_batch=worst), audit, ("my-train", "--batch-size", "64"), gpu_memory="4GiB"
     ).audit
-    assert worst.what in found.notes
-    assert (found.effective.loader_batch_size, found.effective.samples_per_step) == (16, 16), (
+    assert worst.what in report.notes
+    assert (report.effective.loader_batch_size, report.effective.samples_per_step) == (16, 16), (
         "those of a mean batch"
     )
     alike = dataclasses.replace(worst, samples=None, mean_samples=None)
-    found = work(
+    report = work(
         reporting(worst_batch=alike), audit, ("my-train", "--batch-size", "64"), gpu_memory="4GiB"
     ).audit
-    assert worst.what not in found.notes and found.effective.samples_per_step == 64
+    assert worst.what not in report.notes and report.effective.samples_per_step == 64
 
 
 def test_notes_of_the_trial_are_in_the_audit():
     world = reporting(
-        lambda seen: dataclasses.replace(seen, notes=("the script used no accelerator",))
+        lambda result: dataclasses.replace(result, notes=("the script used no accelerator",))
     )
-    found = work(world, audit, ("my-train", "--batch-size", "32"), device="cpu").audit
-    assert found.notes == ("the script used no accelerator",)
+    report = work(world, audit, ("my-train", "--batch-size", "32"), device="cpu").audit
+    assert report.notes == ("the script used no accelerator",)
     assert ("note", "the script used no accelerator") in [
-        (name, cell.text) for name, cell in effective_rows(found)
+        (name, cell.text) for name, cell in effective_rows(report)
     ]
 
 
 @pytest.mark.parametrize(("loaders", "source"), [((), Source.ASSUMED), (None, Source.MEASURED)])
 def test_samples_that_no_loader_counted_are_assumed_and_those_of_a_loader_measured(loaders, source):
     world = World() if loaders is None else reporting(loaders=[])
-    found = work(world, audit, ("my-train", "--batch-size", "32"), device="cpu").audit
+    report = work(world, audit, ("my-train", "--batch-size", "32"), device="cpu").audit
     assert (
-        dict(effective_rows(found))["samples in a step"].source
+        dict(effective_rows(report))["samples in a step"].source
         is source
-        is found.effective.samples_source
+        is report.effective.samples_source
     )
 
 
@@ -105,12 +110,12 @@ def test_samples_that_no_loader_counted_are_assumed_and_those_of_a_loader_measur
 def test_a_command_that_never_steps_is_no_audit_and_batches_without_a_step_hint_at_accumulation(
     batches, hinted
 ):
-    def without_steps(seen):
-        loaders = [dataclasses.replace(seen.reports[0].loaders[0], batches_seen=batches)]
-        reports = (dataclasses.replace(seen.reports[0], loaders=loaders, steps=0),)
-        return dataclasses.replace(seen, outcome=Outcome.NO_STEP, reports=reports)
+    def without_steps(result):
+        loaders = [dataclasses.replace(result.reports[0].loaders[0], batches_seen=batches)]
+        reports = (dataclasses.replace(result.reports[0], loaders=loaders, steps=0),)
+        return dataclasses.replace(result, outcome=Outcome.NO_STEP, reports=reports)
 
-    with pytest.raises(TrialFailed, match="no optimizer took a step") as caught:
+    with pytest.raises(TrialFailed, match="made no optimizer step") as caught:
         work(reporting(without_steps), audit, ("my-train", "--batch-size", "8"), device="cpu")
     hint = "accumulation may need more batches than an epoch has: the trial met 7 batches"
     assert (hint in caught.value.suggestion) is hinted
@@ -122,11 +127,11 @@ def test_a_command_that_never_steps_is_no_audit_and_batches_without_a_step_hint_
 )
 def test_an_accumulation_that_follows_from_a_flag_for_the_whole_update_is_asked_for(flag, code):
     world = reporting(
-        lambda seen: dataclasses.replace(seen, samples_per_step=128),
+        lambda result: dataclasses.replace(result, samples_per_step=128),
         micro_batches_per_step=[4] * 20,
     )
-    found = work(
+    report = work(
         world, audit, ("my-train", "--train.micro_batch_size", "32", flag, "128"), device="cpu"
     ).audit
-    assert [finding.code for finding in found.findings] == code
-    assert found.requested.get("accumulation") == (None if code else 4)
+    assert [finding.code for finding in report.findings] == code
+    assert report.requested.get("accumulation") == (None if code else 4)

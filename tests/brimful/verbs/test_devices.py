@@ -8,11 +8,16 @@ from brimful.command import parse
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure.gpus import all_gpus, find_gpu
 from brimful.values import Device, TrialKind
-from brimful.verbs.devices import Cards, cards, choose, require_that_card
+from brimful.verbs import devices
+from brimful.verbs.devices import CardRequest, Cards, choose, require_that_card
 from tests.brimful.measure.helper import REPORT
 from tests.brimful.show.product import trial_result
 
 CARD = Device("accelerator", "cuda:0")
+
+
+def cards(*words, **more):
+    return devices.cards(CardRequest(*words, **more))
 
 
 def on(*labels: str):
@@ -26,7 +31,7 @@ def on(*labels: str):
     ("labels", "refused"),
     [(("cuda:1",), True), (("cuda:0",), False), (("cpu",), False), (("cuda:0", "cuda:1"), False)],
 )
-def test_a_script_on_another_card_is_refused_with_what_to_do_and_ranks_on_cards_of_their_own_are_not(
+def test_a_script_on_another_card_is_refused_and_ranks_on_cards_of_their_own_are_not(
     labels, refused
 ):
     try:
@@ -55,7 +60,7 @@ def test_an_allocator_that_is_not_modelled_is_refused_before_any_trial(monkeypat
 
 def test_the_number_of_cards_stands_behind_a_colon():
     assert [
-        found.count for asked in (("t4:3",), ("t4",), (None, "20GiB:2")) for found in cards(*asked)
+        kinds.count for asked in (("t4:3",), ("t4",), (None, "20GiB:2")) for kinds in cards(*asked)
     ] == [3, 1, 2]
     assert cards("t4:3")[0].gpu.key == "t4" and cards(None) == ()
     device, _ = choose(parse(("python", "train.py")), "auto", cards("t4:3")[0])
@@ -71,10 +76,10 @@ def test_a_number_of_cards_that_makes_no_sense_is_refused(text):
 
 
 def test_several_cards_stand_between_commas_each_kind_and_number_once():
-    found = [(one.gpu.key, one.count) for one in cards("l4, a100-80gb:1..3,L4,h100")]
-    assert found == [("l4", 1), ("a100-80gb", 1), ("a100-80gb", 2), ("a100-80gb", 3), ("h100", 1)]
-    assert [one.gpu.key for one in cards("all")] == [gpu.key for gpu in all_gpus()]
-    assert {one.count for one in cards("all:2")} == {2}
+    kinds = [(kind.gpu.key, kind.count) for kind in cards("l4, a100-80gb:1..3,L4,h100")]
+    assert kinds == [("l4", 1), ("a100-80gb", 1), ("a100-80gb", 2), ("a100-80gb", 3), ("h100", 1)]
+    assert [kind.gpu.key for kind in cards("all")] == [gpu.key for gpu in all_gpus()]
+    assert {kind.count for kind in cards("all:2")} == {2}
 
 
 @pytest.mark.parametrize(

@@ -45,17 +45,19 @@ def child(folder: Path, answer: dict, code: int = 0) -> Path:
 
 
 def test_what_the_child_measured_is_kept_without_what_others_hold(tmp_path, monkeypatch):
-    seen = Accelerator(
+    card = Accelerator(
         0, "cuda", "NVIDIA H200", 141 * GIB, 100 * GIB, driver="580.1", others_bytes=400 * MIB
     )
-    monkeypatch.setattr(verb.accelerators, "visible", lambda: (seen,))
+    monkeypatch.setattr(verb.accelerators, "visible", lambda: (card,))
     measured, path = verb.calibrate(sys.executable, tmp_path, child(tmp_path, ANSWER))
     assert calibrations(tmp_path) == (measured,) and path.is_file()
     assert measured.context_bytes == 600 * MIB and measured.cudnn_bytes == 300 * MIB
     assert measured.stages_bytes["bare"] == 500 * MIB and measured.others_bytes == 400 * MIB
     assert measured.rates == {"kernel_s": 2e-6, "bf16_flops": 7e14}
     assert measured.versions["driver"] == "580.1"
-    assert devices.cards("h200", None, tmp_path)[0].gpu.context_bytes.value == 600 * MIB
+    assert (
+        devices.cards(devices.CardRequest("h200"), tmp_path)[0].gpu.context_bytes.value == 600 * MIB
+    )
 
 
 def test_without_nvml_the_card_counts_as_free(tmp_path, monkeypatch):

@@ -38,19 +38,19 @@ class Table(World):
         loaders = (
             [
                 replace(
-                    one,
+                    cell,
                     batches=[
                         replace(batch, shapes=[[size, self.length + self.extra]])
-                        for batch in one.batches
+                        for batch in cell.batches
                     ],
                 )
-                for one in sample.reports[0].loaders
+                for cell in sample.reports[0].loaders
             ]
             if sample.reports
             else []
         )
         return replace(
-            sample, reports=tuple(replace(one, loaders=loaders) for one in sample.reports)
+            sample, reports=tuple(replace(cell, loaders=loaders) for cell in sample.reports)
         )
 
     def rows(self, size: int):
@@ -69,7 +69,7 @@ def at(record, **settings):
     return next(cell for cell in record.prediction.grid if cell.settings == settings)
 
 
-def test_each_row_takes_two_small_traces_and_one_at_the_edge_and_every_cell_is_what_its_own_prediction_says():
+def test_a_row_takes_two_small_traces_and_one_at_the_edge_and_each_cell_is_its_own_prediction():
     world = Table()
     record = tabled(world)
     cells = record.prediction.grid
@@ -79,8 +79,10 @@ def test_each_row_takes_two_small_traces_and_one_at_the_edge_and_every_cell_is_w
     assert len(world.launched) <= 13 and any(not cell.traced for cell in cells)
     assert {cell.verdict for cell in cells} == {"fits", "does_not_fit"}
     for cell in cells:
-        own = work(Table(), predict, COMMAND, gpu_memory="4GiB", settings=cell.settings).prediction
-        assert (cell.verdict, cell.peak) == (own.verdict, own.peak)
+        prediction = work(
+            Table(), predict, COMMAND, gpu_memory="4GiB", settings=cell.settings
+        ).prediction
+        assert (cell.verdict, cell.peak) == (prediction.verdict, prediction.peak)
 
 
 def test_where_the_operations_change_every_cell_of_the_row_is_traced():
@@ -166,7 +168,9 @@ def test_batch_sizes_beyond_the_data_set_are_those_of_the_data_set():
         gpu="l4",
         gpu_memory=None,
     )
-    (warning,) = [one for one in clocked.prediction.warnings if one.code == "batch-exceeds-dataset"]
+    (warning,) = [
+        trial for trial in clocked.prediction.warnings if trial.code == "batch-exceeds-dataset"
+    ]
     assert warning.problem == "you asked for a batch of 8 and the data set has 3 samples"
 
 
@@ -183,25 +187,27 @@ def test_a_command_without_a_place_for_a_batch_size_gets_no_table_of_them():
 @pytest.mark.parametrize(("extra", "in_tokens"), [(0, True), (1, False)])
 def test_the_speed_is_in_tokens_where_one_side_is_the_length_of_the_samples(extra, in_tokens):
     record = tabled(Table(clocked=True, extra=extra), gpu="a100-40gb", gpu_memory=None)
-    one, other = (at(record, batch_size=8, max_length=length) for length in (512, 1024))
-    assert one.samples_per_s.value > other.samples_per_s.value
+    cell, other = (at(record, batch_size=8, max_length=length) for length in (512, 1024))
+    assert cell.samples_per_s.value > other.samples_per_s.value
     if in_tokens:
-        assert one.tokens_per_s.value == 512 * one.samples_per_s.value
+        assert cell.tokens_per_s.value == 512 * cell.samples_per_s.value
         assert other.tokens_per_s.value == 1024 * other.samples_per_s.value
         assert "tokens/s" in headline(record).sentence
     else:
-        assert one.tokens_per_s is None and "samples/s" in headline(record).sentence
+        assert cell.tokens_per_s is None and "samples/s" in headline(record).sentence
 
 
 def test_a_setting_that_changes_neither_memory_nor_time_is_named_and_one_that_does_is_not():
     command = (*COMMAND, "--num-workers", "{num_workers}")
     sides = {"num_workers": (0, 2, 4), "max_length": (512, 1024)}
-    found = tabled(Table(clocked=True), sides, command, settings={"batch_size": 2}).prediction
-    (warning,) = [one for one in found.warnings if one.code == "changes-nothing"]
+    warnings = tabled(Table(clocked=True), sides, command, settings={"batch_size": 2}).prediction
+    (warning,) = [cell for cell in warnings.warnings if cell.code == "changes-nothing"]
     assert (
         warning.problem == "num_workers changes nothing: memory and time are the same at 0, 2 and 4"
     )
-    assert not [one for one in tabled(Table()).prediction.warnings if one.code == "changes-nothing"]
+    assert not [
+        cell for cell in tabled(Table()).prediction.warnings if cell.code == "changes-nothing"
+    ]
 
 
 @pytest.mark.parametrize("values", [(), tuple(range(1, 402))])

@@ -32,8 +32,8 @@ def kinds(seen: World) -> list[str | None]:
 
 
 def test_a_prediction_is_of_the_scripts_own_number_and_the_same_as_with_a_flag():
-    found, flagged = world(), World()
-    answer = work(found, predict, COMMAND, gpu="a100-40gb").prediction
+    prediction, flagged = world(), World()
+    answer = work(prediction, predict, COMMAND, gpu="a100-40gb").prediction
     same = work(flagged, predict, ("my-train", "--batch-size", "16"), gpu="a100-40gb").prediction
     assert answer is not None and same is not None
     assert (answer.batch_size, answer.peak, answer.largest_batch_size) == (
@@ -41,12 +41,14 @@ def test_a_prediction_is_of_the_scripts_own_number_and_the_same_as_with_a_flag()
         same.peak,
         same.largest_batch_size,
     )
-    assert [trial.settings.get("batch_size") for trial in found.launched] == [None, 5, 10_000], (
-        "its own number is traced once"
-    )
-    assert kinds(found)[0] == "find" or found.launched[0].find_places == "script"
-    assert set(kinds(found)[1:]) == {"script"}
-    (note,) = [one for one in answer.warnings if one.code == "batch-size-place"]
+    assert [trial.settings.get("batch_size") for trial in prediction.launched] == [
+        None,
+        5,
+        10_000,
+    ], "its own number is traced once"
+    assert kinds(prediction)[0] == "find" or prediction.launched[0].find_places == "script"
+    assert set(kinds(prediction)[1:]) == {"script"}
+    (note,) = [result for result in answer.warnings if result.code == "batch-size-place"]
     assert "set where train.py:6 has 16 (`batch_size = 16`)" in note.problem
 
 
@@ -58,10 +60,10 @@ def test_a_size_that_is_given_is_predicted_in_place_of_the_scripts_own():
 
 
 def test_a_number_that_the_model_follows_as_well_is_set_at_the_loader():
-    seen = world(width_follows=True)
-    answer = work(seen, predict, COMMAND, gpu="a100-40gb").prediction
-    assert answer is not None and kinds(seen)[1:4] == ["script", "loader", "loader"]
-    (note,) = [one for one in answer.warnings if one.code == "batch-size-place"]
+    result = world(width_follows=True)
+    answer = work(result, predict, COMMAND, gpu="a100-40gb").prediction
+    assert answer is not None and kinds(result)[1:4] == ["script", "loader", "loader"]
+    (note,) = [trial for trial in answer.warnings if trial.code == "batch-size-place"]
     assert "set where data.py:51 makes the training DataLoader with 16" in note.problem
     assert "the model follows it as well (10 parameters with 16, 5 with 5)" in note.explanation
 
@@ -70,17 +72,17 @@ def test_a_script_that_takes_no_marked_numbers_is_tried_again_without():
     def outcome(trial, size):
         return Outcome.CRASHED if trial.find_places == "script" else None
 
-    seen = world(places=(LOADER,), outcome_of=outcome)
-    answer = work(seen, predict, COMMAND, gpu="a100-40gb").prediction
+    result = world(places=(LOADER,), outcome_of=outcome)
+    answer = work(result, predict, COMMAND, gpu="a100-40gb").prediction
     assert answer is not None and answer.batch_size == 16
-    assert [trial.find_places for trial in seen.launched[:3]] == ["script", "loader", None]
+    assert [trial.find_places for trial in result.launched[:3]] == ["script", "loader", None]
 
 
 @pytest.mark.parametrize(("wants", "kind"), [("script", "script"), ("loader", "loader")])
 def test_doubts_are_settled_by_an_option(wants, kind):
-    seen = world()
-    work(seen, predict, COMMAND, gpu="a100-40gb", batch_size_from=wants)
-    assert set(kinds(seen)[1:]) == {kind}
+    result = world()
+    work(result, predict, COMMAND, gpu="a100-40gb", batch_size_from=wants)
+    assert set(kinds(result)[1:]) == {kind}
     flagged = world()
     work(
         flagged, predict, ("my-train", "--batch-size", "16"), gpu="a100-40gb", batch_size_from=wants
@@ -90,9 +92,9 @@ def test_doubts_are_settled_by_an_option(wants, kind):
 
 @pytest.mark.parametrize("wants", ["none", "flag"])
 def test_a_script_can_be_left_as_it_is(wants):
-    seen = world()
-    answer = work(seen, predict, COMMAND, gpu="a100-40gb", batch_size_from=wants).prediction
-    assert answer is not None and answer.batch_size is None and len(seen.launched) == 1
+    result = world()
+    answer = work(result, predict, COMMAND, gpu="a100-40gb", batch_size_from=wants).prediction
+    assert answer is not None and answer.batch_size is None and len(result.launched) == 1
     with pytest.raises(UsageError, match=r"has no \{batch_size\}"):
         work(world(), tune, COMMAND, device="cpu", batch_size_from=wants)
 
@@ -104,13 +106,13 @@ def test_what_is_asked_and_not_there_is_an_error():
 
 @pytest.mark.parametrize("where", [{"device": "cpu"}, {"gpu": "a100-40gb"}])
 def test_a_plan_remembers_where_the_size_is_set(where):
-    seen = world(fixed=GIB, linear=8 * MIB)
-    plan = work(seen, tune, COMMAND, **where).plan
+    result = world(fixed=GIB, linear=8 * MIB)
+    plan = work(result, tune, COMMAND, **where).plan
     assert plan is not None and plan.places == {"batch_size": SCRIPT}
     assert plan.command_line == "brimful run -- my-train --epochs 3"
     row = next(row for row in plan.settings if row.name == "batch_size")
     assert row.requested == 16 and row.effective != 16
-    assert set(kinds(seen)[1:]) == {"script"}
+    assert set(kinds(result)[1:]) == {"script"}
 
 
 def test_workers_are_set_beside_a_batch_size_where_neither_has_a_flag(monkeypatch):
@@ -125,7 +127,7 @@ def test_workers_are_set_beside_a_batch_size_where_neither_has_a_flag(monkeypatc
         "data.py:51",
         ["/work/data.py:51"],
     )
-    seen = world(overhead_s=0.3, read_s=0.02, workers_place=at)
-    plan = work(seen, tune, COMMAND, device="cpu", budget="1GiB").plan
+    result = world(overhead_s=0.3, read_s=0.02, workers_place=at)
+    plan = work(result, tune, COMMAND, device="cpu", budget="1GiB").plan
     assert plan is not None and plan.places == {"batch_size": SCRIPT, "num_workers": at}
     assert plan.command_line == "brimful run -- my-train --epochs 3"

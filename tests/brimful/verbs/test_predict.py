@@ -38,24 +38,24 @@ def codes(prediction):
 
 def test_an_error_that_the_search_meets_at_several_sizes_is_noted_once():
     record = work(failing_above(100, dataset=4000), predict, gpu_memory="4GiB")
-    assert sum(one.outcome is Outcome.CRASHED for one in record.trials) > 1
-    noted = [one for one in record.notes if one.code == "script-error"]
+    assert sum(answer.outcome is Outcome.CRASHED for answer in record.trials) > 1
+    noted = [answer for answer in record.notes if answer.code == "script-error"]
     assert len(noted) == 1 and noted[0].problem.count("at batch_size") == 1
 
 
 def test_an_error_whose_words_begin_another_is_noted_as_well():
-    def failed(seen):
-        if seen.outcome is not Outcome.CRASHED:
-            return seen
+    def failed(result):
+        if result.outcome is not Outcome.CRASHED:
+            return result
         message = "too many rows" if len(met) % 2 else "too many rows and columns"
         met.append(message)
         return replace(
-            seen, failure=Failure("crashed", "ValueError", message, "", "", "train", 0, False)
+            result, failure=Failure("crashed", "ValueError", message, "", "", "train", 0, False)
         )
 
     met = []
     record = work(reporting(failed, failing_above(100, dataset=4000)), predict, gpu_memory="4GiB")
-    noted = [one.problem for one in record.notes if one.code == "script-error"]
+    noted = [answer.problem for answer in record.notes if answer.code == "script-error"]
     assert len(met) > 2 and len(noted) == 2
     assert "rows and columns" in noted[0] and "and columns" not in noted[1]
 
@@ -63,13 +63,13 @@ def test_an_error_whose_words_begin_another_is_noted_as_well():
 @SLOW
 @given(WORLDS, st.integers(1, 5000))
 def test_a_verdict_and_the_largest_batch_size_obey_one_rule_of_fitting(world, asked):
-    found = predicted(world, str(asked))
-    assert found.batch_size == asked, "what was asked is what is answered"
-    _, high = found.peak.device_interval_bytes
-    assert found.verdict == "fits" or high > found.budget.bytes
+    prediction = predicted(world, str(asked))
+    assert prediction.batch_size == asked, "what was asked is what is answered"
+    _, high = prediction.peak.device_interval_bytes
+    assert prediction.verdict == "fits" or high > prediction.budget.bytes
     effective = asked if world.dataset is None else min(asked, world.dataset)
-    largest = found.largest_batch_size
-    if found.verdict == "fits":
+    largest = prediction.largest_batch_size
+    if prediction.verdict == "fits":
         assert largest is not None and largest >= effective
     if largest is not None:
         assert world.dataset is None or largest <= world.dataset
@@ -79,7 +79,7 @@ def test_a_verdict_and_the_largest_batch_size_obey_one_rule_of_fitting(world, as
         )
         assert (left_open.verdict, left_open.batch_size) == ("fits", largest)
     if world.dataset is not None and asked > world.dataset:
-        assert "batch-exceeds-dataset" in codes(found)
+        assert "batch-exceeds-dataset" in codes(prediction)
 
 
 @dataclass
@@ -156,15 +156,17 @@ def test_where_memory_bends_the_largest_size_is_the_same_however_it_was_asked(
     answers = {size: asked(size).prediction for size in sizes}
     if any(
         "no trials were left" in warning.problem
-        for one in (left_open, *answers.values())
-        for warning in one.warnings
+        for answer in (left_open, *answers.values())
+        for warning in answer.warnings
     ):
         return  # then the answers may differ, and say why
-    assert {size: one.largest_batch_size for size, one in answers.items()} == dict.fromkeys(
+    assert {size: answer.largest_batch_size for size, answer in answers.items()} == dict.fromkeys(
         sizes, largest
     )
-    for size, one in answers.items():
-        assert (one.verdict == "fits") == (size <= largest) or "a-larger-one-fits" in codes(one)
+    for size, answer in answers.items():
+        assert (answer.verdict == "fits") == (size <= largest) or "a-larger-one-fits" in codes(
+            answer
+        )
 
 
 @dataclass
@@ -189,7 +191,9 @@ def test_where_a_larger_size_fits_again_the_answer_to_it_says_that_smaller_ones_
         "does_not_fit",
     )
     assert (beyond.verdict, beyond.largest_batch_size) == ("fits", 300)
-    (warning,) = [one for one in beyond.warnings if one.code == "a-smaller-one-does-not-fit"]
+    (warning,) = [
+        answer for answer in beyond.warnings if answer.code == "a-smaller-one-does-not-fit"
+    ]
     assert warning.problem == "batch size 300 fits, and 201 does not"
     assert "a-smaller-one-does-not-fit" not in codes(left_open) | codes(within)
 
@@ -221,13 +225,13 @@ def timed(world):
     return reporting(changed, world)
 
 
-def test_one_trial_times_the_loader_in_batches_of_the_size_in_question_and_the_headline_sets_it_beside_the_card():
+def test_one_trial_times_the_loader_in_batches_of_the_size_in_question():
     world = timed(World(dataset=640))
-    found = work(
+    prediction = work(
         world, predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb", samples=6_400
     ).prediction
     assert [trial.time_loader for trial in world.launched][:2] == [64, None]
-    assert (found.loading.one_worker.value, found.loading.all_workers.value) == (500, 900)
+    assert (prediction.loading.one_worker.value, prediction.loading.all_workers.value) == (500, 900)
     left_open = timed(World(dataset=640))
     assert work(left_open, predict, gpu_memory="4GiB").prediction.loading.card is None
     assert left_open.launched[0].time_loader == 256
@@ -237,15 +241,15 @@ def test_one_trial_times_the_loader_in_batches_of_the_size_in_question_and_the_h
 @given(WORLDS, st.one_of(st.none(), st.integers(1, 500)))
 def test_an_open_batch_size_is_answered_with_the_largest_that_obeys_every_limit(world, most):
     try:
-        found = predicted(world, "{batch_size}", most)
+        prediction = predicted(world, "{batch_size}", most)
     except DoesNotFit:
         assert world.peak(1) + 600 * MIB > 0.8 * 4 * GIB, "one sample would have fitted"
         return
-    assert found.verdict == "fits"
-    assert found.batch_size == found.largest_batch_size
-    assert most is None or found.largest_batch_size <= most
-    assert world.dataset is None or found.largest_batch_size <= world.dataset
-    assert found.limited_by in ("budget", "dataset", "max_batch_size")
+    assert prediction.verdict == "fits"
+    assert prediction.batch_size == prediction.largest_batch_size
+    assert most is None or prediction.largest_batch_size <= most
+    assert world.dataset is None or prediction.largest_batch_size <= world.dataset
+    assert prediction.limited_by in ("budget", "dataset", "max_batch_size")
 
 
 def test_a_size_fits_that_goes_on_with_its_cached_memory_given_back_and_the_times_are_named():
@@ -253,11 +257,11 @@ def test_a_size_fits_that_goes_on_with_its_cached_memory_given_back_and_the_time
     more than the card has.
     """
     world = World(linear=10 * MIB, eval_bytes=1950 * MIB)
-    found = predicted(world, "190")
-    assert found.verdict == "fits" and found.retries_per_step == 0.5
-    (warning,) = [warning for warning in found.warnings if warning.code == "gives-cache-back"]
+    prediction = predicted(world, "190")
+    assert prediction.verdict == "fits" and prediction.retries_per_step == 0.5
+    (warning,) = [warning for warning in prediction.warnings if warning.code == "gives-cache-back"]
     assert "0.5 times a step" in warning.problem
-    longer = found.giving_back_s
+    longer = prediction.giving_back_s
     assert longer.source is Source.ASSUMED and 0 < longer.low < longer.value < longer.high < 0.1
     assert (
         f"takes some {format_duration(longer.value)} (" in warning.explanation
@@ -267,9 +271,9 @@ def test_a_size_fits_that_goes_on_with_its_cached_memory_given_back_and_the_time
 
 
 def test_a_batch_size_that_does_not_fit_is_answered_with_how_much_it_would_take():
-    found = predicted(World(linear=100 * MIB), "100")
-    assert found.verdict == "does_not_fit"
-    assert found.peak.device_bytes > 4 * GIB, "the peak on a card as large as needed"
+    prediction = predicted(World(linear=100 * MIB), "100")
+    assert prediction.verdict == "does_not_fit"
+    assert prediction.peak.device_bytes > 4 * GIB, "the peak on a card as large as needed"
 
 
 @pytest.mark.parametrize(
@@ -287,10 +291,14 @@ def test_a_script_that_ignores_the_batch_size_gives_a_warning_and_a_hidden_cap_d
 @pytest.mark.parametrize("cap", [2, 16])
 def test_sizes_that_are_ignored_end_the_search_and_none_is_called_the_largest(asked, cap):
     world = World(cap=2) if cap == 2 else World(ignores=True)
-    found = predicted(world, asked)
-    assert found.ignores_batch_size and found.largest_batch_size is None and not found.nothing_fits
+    prediction = predicted(world, asked)
+    assert (
+        prediction.ignores_batch_size
+        and prediction.largest_batch_size is None
+        and not prediction.nothing_fits
+    )
     assert len(world.launched) <= 3
-    sentence = of_prediction(found).sentence
+    sentence = of_prediction(prediction).sentence
     assert (
         sentence.startswith("The script ignores the batch size")
         and f"trains on batches of {cap}" in sentence
@@ -303,8 +311,11 @@ def test_a_cap_or_the_data_set_below_the_size_asked_is_what_the_headline_says():
     assert sentence.startswith(
         "Batch size 64 is not in force: the script's loader makes batches of 9 at most; that fits"
     )
-    found = predicted(World(cap=9), "{batch_size}")
-    assert found.batch_size == found.largest_batch_size == 9 and found.limited_by == "loader"
+    prediction = predicted(World(cap=9), "{batch_size}")
+    assert (
+        prediction.batch_size == prediction.largest_batch_size == 9
+        and prediction.limited_by == "loader"
+    )
     sentence = of_prediction(predicted(World(dataset=40), "64")).sentence
     assert sentence.startswith(
         "Batch size 64 is not in force: the data set has 40 samples; that fits"
@@ -313,17 +324,21 @@ def test_a_cap_or_the_data_set_below_the_size_asked_is_what_the_headline_says():
 
 @pytest.mark.parametrize(("asked", "warned"), [("64", True), ("{batch_size}", True), ("8", False)])
 def test_a_hidden_cap_is_a_warning_to_those_who_ask_beyond_it(asked, warned):
-    found = predicted(World(cap=9), asked)
-    caps = [warning for warning in found.warnings if warning.code == "hidden-cap"]
+    prediction = predicted(World(cap=9), asked)
+    caps = [warning for warning in prediction.warnings if warning.code == "hidden-cap"]
     assert bool(caps) is warned
     assert not caps or "gives batches of 9" in caps[0].problem
 
 
 def test_a_command_without_a_place_for_the_batch_size_is_predicted_as_it_stands():
     world = World()
-    found = work(world, predict, ("my-train", "--epochs", "3"), gpu_memory="4GiB").prediction
-    assert (found.verdict, found.batch_size, found.largest_batch_size) == ("fits", None, None)
-    assert "no-batch-size" in codes(found)
+    prediction = work(world, predict, ("my-train", "--epochs", "3"), gpu_memory="4GiB").prediction
+    assert (prediction.verdict, prediction.batch_size, prediction.largest_batch_size) == (
+        "fits",
+        None,
+        None,
+    )
+    assert "no-batch-size" in codes(prediction)
     assert len(world.launched) == 1
 
 
@@ -335,11 +350,21 @@ def test_a_size_that_crashes_when_it_is_the_one_asked_for_is_an_error_and_no_pre
 
 
 @pytest.mark.parametrize("asked", ["24", "{batch_size}"])
-def test_a_host_that_is_out_of_memory_says_nothing_about_a_card(asked):
-    world = World(outcome_of=lambda trial, size: Outcome.OUT_OF_HOST_MEMORY)
-    with pytest.raises(DoesNotFit, match="ran out of host memory"):
-        work(world, predict, ("my-train", "--batch-size", asked), gpu_memory="4GiB")
-    assert len(world.launched) == 1
+@pytest.mark.parametrize(
+    ("outcome", "error", "words", "tried"),
+    [
+        (Outcome.OUT_OF_HOST_MEMORY, DoesNotFit, "ran out of host memory", [5]),
+        (Outcome.TIMED_OUT, TrialFailed, "time limit", [5]),
+        (Outcome.CRASHED, CommandFailed, None, [5, 8]),
+    ],
+)
+def test_what_another_size_may_not_mend_is_raised_and_a_crash_is_tried_once_more(
+    outcome, error, words, tried, asked
+):
+    world = World(outcome_of=lambda trial, size: outcome)
+    with pytest.raises(error, match=words):
+        predicted(world, asked)
+    assert [trial.settings["batch_size"] for trial in world.launched] == tried
 
 
 def test_where_no_size_fits_the_error_names_the_command_that_shows_what_would_make_it_fit():
@@ -365,9 +390,9 @@ def test_a_script_that_takes_groups_alone_is_searched_among_their_multiples_what
         outcome_of=lambda trial, size: Outcome.CRASHED if size % unit else None, linear=20 * MIB
     )
     record = work(world, predict, ("my-train", "--batch-size", asked), gpu_memory="4GiB")
-    found = record.prediction
-    largest = found.largest_batch_size
-    assert found.exact and largest % unit == 0
+    prediction = record.prediction
+    largest = prediction.largest_batch_size
+    assert prediction.exact and largest % unit == 0
     failed = [
         size for trial in world.launched if (size := int(trial.settings["batch_size"])) % unit
     ]
@@ -377,62 +402,52 @@ def test_a_script_that_takes_groups_alone_is_searched_among_their_multiples_what
     assert "multiples" in {note.code for note in record.notes}
 
 
-def test_a_trial_without_a_step_that_its_time_limit_ended_is_not_tried_again_at_another_size():
-    world = World(outcome_of=lambda trial, size: Outcome.TIMED_OUT)
-    with pytest.raises(TrialFailed, match="time limit"):
-        work(world, predict, gpu_memory="4GiB")
-    assert len(world.launched) == 1
-
-
-def test_a_script_that_fails_at_every_small_size_raises_its_first_failure():
-    world = World(outcome_of=lambda trial, size: Outcome.CRASHED)
-    with pytest.raises(CommandFailed):
-        work(world, predict, ("my-train", "--batch-size", "64"), gpu_memory="4GiB")
-    assert [trial.settings["batch_size"] for trial in world.launched] == [5, 8]
-
-
 @pytest.mark.parametrize("last", [40, 300])
 def test_a_script_that_fails_above_some_size_is_what_limits_the_answer_in_its_verdict_and_rows(
     last,
 ):
     world = failing_above(last, linear=64 * 1024)
-    found = predicted(world, gpu_memory="8GiB")
+    prediction = predicted(world, gpu_memory="8GiB")
     assert (
-        found.verdict == "fits"
-        and 0.9 * last <= found.batch_size == found.largest_batch_size <= last
+        prediction.verdict == "fits"
+        and 0.9 * last <= prediction.batch_size == prediction.largest_batch_size <= last
     )
     ceiling = min(
         size for trial in world.launched if (size := int(trial.settings["batch_size"])) > last
     )
-    assert found.limited_by.startswith(
+    assert prediction.limited_by.startswith(
         f"the script itself, which fails at batch size {ceiling:,}: "
     )
     sentence = (
         "it is the largest that ran, limited by the script itself, which fails at batch size "
         f"{ceiling:,}"
     )
-    assert sentence in of_prediction(found).sentence
-    assert "the script itself" in limited_text(found.limited_by)
+    assert sentence in of_prediction(prediction).sentence
+    assert "the script itself" in limited_text(prediction.limited_by)
 
 
 def test_where_a_stream_has_no_whole_batch_its_data_limit_the_answer_and_not_the_script():
-    def dropped(seen):
-        if int(seen.trial.settings["batch_size"]) <= 98:
-            return seen
-        report = seen.reports[0]
+    def dropped(result):
+        if int(result.trial.settings["batch_size"]) <= 98:
+            return result
+        report = result.reports[0]
         loader = replace(report.loaders[0], role="eval", batches_seen=0, drop_last=True, batches=[])
         return replace(
-            seen, outcome=Outcome.NO_STEP, reports=(replace(report, steps=0, loaders=[loader]),)
+            result, outcome=Outcome.NO_STEP, reports=(replace(report, steps=0, loaders=[loader]),)
         )
 
-    found = predicted(reporting(dropped, World(linear=64 * 1024, dataset=None)), gpu_memory="8GiB")
-    assert 94 <= found.batch_size <= 98
-    assert re.fullmatch(r"the data set, which gives no batch at batch size \d+", found.limited_by)
+    prediction = predicted(
+        reporting(dropped, World(linear=64 * 1024, dataset=None)), gpu_memory="8GiB"
+    )
+    assert 94 <= prediction.batch_size <= 98
+    assert re.fullmatch(
+        r"the data set, which gives no batch at batch size \d+", prediction.limited_by
+    )
     with pytest.raises(TrialFailed, match="gave no batch") as caught:
         predicted(
             reporting(
-                lambda seen: dropped(
-                    replace(seen, trial=replace(seen.trial, settings={"batch_size": 99}))
+                lambda result: dropped(
+                    replace(result, trial=replace(result.trial, settings={"batch_size": 99}))
                 )
             )
         )
@@ -445,12 +460,14 @@ def test_where_a_stream_has_no_whole_batch_its_data_limit_the_answer_and_not_the
 def test_a_batch_above_the_data_set_is_a_warning_with_what_the_loader_gives_then(
     drops, explanation
 ):
-    def dropping(seen):
-        loaders = [replace(loader, drop_last=drops) for loader in seen.reports[0].loaders]
-        return replace(seen, reports=(replace(seen.reports[0], loaders=loaders),))
+    def dropping(result):
+        loaders = [replace(loader, drop_last=drops) for loader in result.reports[0].loaders]
+        return replace(result, reports=(replace(result.reports[0], loaders=loaders),))
 
-    found = predicted(reporting(dropping, World(dataset=100)), "101")
-    (warning,) = [warning for warning in found.warnings if warning.code == "batch-exceeds-dataset"]
+    prediction = predicted(reporting(dropping, World(dataset=100)), "101")
+    (warning,) = [
+        warning for warning in prediction.warnings if warning.code == "batch-exceeds-dataset"
+    ]
     assert explanation in warning.explanation
 
 
@@ -469,7 +486,7 @@ def test_a_size_that_does_not_fit_below_one_that_does_is_explained():
                 *rows[2:],
             ]
 
-    found = work(
+    prediction = work(
         Uneven(linear=10 * MIB),
         predict,
         ("my-train", "--batch-size", "39"),
@@ -477,23 +494,26 @@ def test_a_size_that_does_not_fit_below_one_that_does_is_explained():
         budget="90%",
         gpu_memory="4GiB",
     ).prediction
-    assert (found.verdict, found.largest_batch_size) == ("does_not_fit", 100)
-    assert "a-larger-one-fits" in codes(found)
-    found = predicted(World(linear=10 * MIB), "390")
-    assert found.verdict == "does_not_fit" and found.largest_batch_size < 390
-    assert "a-larger-one-fits" not in codes(found)
+    assert (prediction.verdict, prediction.largest_batch_size) == ("does_not_fit", 100)
+    assert "a-larger-one-fits" in codes(prediction)
+    prediction = predicted(World(linear=10 * MIB), "390")
+    assert prediction.verdict == "does_not_fit" and prediction.largest_batch_size < 390
+    assert "a-larger-one-fits" not in codes(prediction)
 
 
 def test_all_of_an_imaginary_card_is_the_budget_since_what_is_uncertain_is_in_the_interval():
-    found = predicted(World())
-    assert found.budget.bytes == found.budget.free_bytes == 4 * GIB
-    assert 0.9 * 4 * GIB < found.peak.device_interval_bytes[1] <= 4 * GIB or found.retries_per_step
+    prediction = predicted(World())
+    assert prediction.budget.bytes == prediction.budget.free_bytes == 4 * GIB
+    assert (
+        0.9 * 4 * GIB < prediction.peak.device_interval_bytes[1] <= 4 * GIB
+        or prediction.retries_per_step
+    )
 
 
 def warned(growth, size="64"):
-    found = predicted(reporting(growth=growth), size)
-    assert found.verdict == "fits"
-    return [warning for warning in found.warnings if warning.code == "memory-grows"]
+    prediction = predicted(reporting(growth=growth), size)
+    assert prediction.verdict == "fits"
+    return [warning for warning in prediction.warnings if warning.code == "memory-grows"]
 
 
 @pytest.mark.parametrize(("length", "fits"), [(20, True), (125, False)])

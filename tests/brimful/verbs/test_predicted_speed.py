@@ -52,12 +52,12 @@ def test_batches_of_different_numbers_of_samples_count_with_their_mean():
     )
     plain, mean = (
         work(
-            reporting(world=Clocked(dataset=4096), worst_batch=one),
+            reporting(world=Clocked(dataset=4096), worst_batch=note),
             predict,
             ("my-train", "--batch-size", "64"),
             gpu="l4",
         )
-        for one in (None, worst)
+        for note in (None, worst)
     )
     speed = mean.prediction.speed
     assert speed.step_s == plain.prediction.speed.step_s, "steps are those that ran"
@@ -65,7 +65,7 @@ def test_batches_of_different_numbers_of_samples_count_with_their_mean():
         plain.prediction.speed.samples_per_s.value / 4
     )
     assert (mean.prediction.epoch.steps, mean.prediction.epoch.samples_per_step) == (4096 // 16, 16)
-    assert any("a mean batch's samples" in one for one in speed.notes)
+    assert any("a mean batch's samples" in note for note in speed.notes)
 
 
 def test_a_knee_beyond_what_fits_leaves_the_largest():
@@ -98,12 +98,12 @@ def test_a_card_of_which_only_the_memory_is_known_cannot_be_asked_for_the_fastes
 
 
 def test_predict_answers_speed_knee_and_what_binds():
-    found = work(
+    predicted = work(
         Clocked(dataset=4096), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb"
     ).prediction
-    speed = found.speed
+    speed = predicted.speed
     assert speed is not None and speed.batch_size == 64
-    assert speed.curve[-1].batch_size == found.largest_batch_size == 4096
+    assert speed.curve[-1].batch_size == predicted.largest_batch_size == 4096
     assert speed.bound_by["launches"] > 0.8
     assert speed.step_s.value == pytest.approx(201 * 25e-6, rel=0.05)
     assert speed.samples_per_s.value == pytest.approx(64 / speed.step_s.value)
@@ -117,20 +117,20 @@ def test_predict_says_why_there_is_no_speed():
     assert on_any.speed is None and "no-clock" in {warning.code for warning in on_any.warnings}
     no_step = work(World(), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb").prediction
     assert no_step.speed is None and any(
-        "no trial measured a step" in warning.problem for warning in no_step.warnings
+        "no trial measured a whole step" in warning.problem for warning in no_step.warnings
     )
 
 
 def test_a_size_that_does_not_fit_has_a_time_and_no_place_on_the_curve():
     world = Clocked(dataset=None, linear=20 * MIB)
-    found = work(world, predict, ("my-train", "--batch-size", "9000"), gpu="a100-40gb").prediction
-    assert found.verdict == "does_not_fit" and found.speed.batch_size == 9000
-    assert found.speed.curve[-1].batch_size == found.largest_batch_size < 9000
+    speed = work(world, predict, ("my-train", "--batch-size", "9000"), gpu="a100-40gb").prediction
+    assert speed.verdict == "does_not_fit" and speed.speed.batch_size == 9000
+    assert speed.speed.curve[-1].batch_size == speed.largest_batch_size < 9000
 
 
 def test_samples_that_do_not_change_with_the_batch_while_the_work_does_count_as_the_batch_size():
     """The loader is not seen, and what stands for the samples is another dimension."""
-    world = reporting(lambda seen: replace(seen, samples_per_step=35), Clocked(dataset=4096))
+    world = reporting(lambda result: replace(result, samples_per_step=35), Clocked(dataset=4096))
     speed = work(
         world, predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb"
     ).prediction.speed
@@ -142,14 +142,14 @@ def test_samples_that_do_not_change_with_the_batch_while_the_work_does_count_as_
 @pytest.mark.parametrize("asked", ["64", "{batch_size}"])
 def test_a_script_that_ignores_the_batch_size_has_the_samples_of_its_own_batch_in_a_step(asked):
     """The cap lies below every size that is traced."""
-    found = work(
+    speed = work(
         Clocked(cap=2), predict, ("my-train", "--batch-size", asked), gpu="a100-40gb"
     ).prediction
-    assert found.ignores_batch_size and (found.epoch.samples_per_step, found.epoch.steps) == (
+    assert speed.ignores_batch_size and (speed.epoch.samples_per_step, speed.epoch.steps) == (
         2,
         5000,
     )
-    assert found.speed.samples_per_s.value == pytest.approx(2 / found.speed.step_s.value)
+    assert speed.speed.samples_per_s.value == pytest.approx(2 / speed.speed.step_s.value)
 
 
 @dataclass
@@ -183,13 +183,13 @@ class Summing(Clocked):
 
 def test_batches_summed_to_a_fixed_total_are_counted_and_no_knee_is_made_up():
     asked = ("my-train", "--batch-size", "85")
-    found = work(Summing(linear=60 * MIB), predict, asked, 128, gpu="a100-40gb").prediction.speed
+    speed = work(Summing(linear=60 * MIB), predict, asked, 128, gpu="a100-40gb").prediction.speed
     step = work(
         Clocked(linear=60 * MIB), predict, asked, 128, gpu="a100-40gb"
     ).prediction.speed.step_s.value
-    assert found.step_s.value == pytest.approx(3 * step, rel=0.05)
-    assert found.samples_per_s.value == pytest.approx(3 * 85 / found.step_s.value)
-    assert found.knee_batch_size is None and any("fixed total" in note for note in found.notes)
+    assert speed.step_s.value == pytest.approx(3 * step, rel=0.05)
+    assert speed.samples_per_s.value == pytest.approx(3 * 85 / speed.step_s.value)
+    assert speed.knee_batch_size is None and any("fixed total" in note for note in speed.notes)
     plan = work(
         Summing(linear=60 * MIB),
         tune,
@@ -229,9 +229,9 @@ class Accumulating(Clocked):
 
 def test_a_step_that_the_end_of_an_epoch_cuts_short_does_not_stand_for_the_others():
     asked = ("my-train", "--batch-size", "64")
-    found = work(Accumulating(linear=50 * MIB), predict, asked, gpu="a100-40gb").prediction.speed
+    speed = work(Accumulating(linear=50 * MIB), predict, asked, gpu="a100-40gb").prediction.speed
     step = work(
         Clocked(linear=50 * MIB), predict, asked, gpu="a100-40gb"
     ).prediction.speed.step_s.value
-    assert found.step_s.value == pytest.approx(8 * step, rel=0.05)
-    assert found.samples_per_s.value == pytest.approx(8 * 64 / found.step_s.value)
+    assert speed.step_s.value == pytest.approx(8 * step, rel=0.05)
+    assert speed.samples_per_s.value == pytest.approx(8 * 64 / speed.step_s.value)

@@ -27,7 +27,7 @@ def error(
         "crashed", name, message, "Traceback", "train.py:7 in main", "train", 0, False, **more
     )
     world = reporting(
-        lambda seen: replace(seen, outcome=outcome, failure=failure, exit_code=1),
+        lambda result: replace(result, outcome=outcome, failure=failure, exit_code=1),
         approximations=approximations or {},
     )
     with pytest.raises(BrimfulError) as raised:
@@ -47,9 +47,9 @@ def error(
     ],
 )
 def test_the_error_names_whose_it_is(raised_by, problem, suggestion):
-    found = error(ON_A_CARD, raised_by=raised_by)
-    assert found.problem.startswith(problem) and suggestion in found.suggestion
-    assert "RuntimeError: shapes differ (train.py:7 in main)" in found.problem
+    raised = error(ON_A_CARD, raised_by=raised_by)
+    assert raised.problem.startswith(problem) and suggestion in raised.suggestion
+    assert "RuntimeError: shapes differ (train.py:7 in main)" in raised.problem
 
 
 def test_an_error_without_words_is_named_with_its_place():
@@ -72,9 +72,9 @@ def test_what_the_imaginary_card_cannot_run_is_said_once_with_its_place():
 
 
 def test_an_operation_of_the_card_is_blamed_where_shapes_were_upper_bounds():
-    found = error(ON_A_CARD, raised_by="card", approximations={"nonzero": 3, "unique": 1})
-    assert found.problem.startswith("an operation on the imaginary card raised an error")
-    assert "nonzero, unique" in found.suggestion
+    raised = error(ON_A_CARD, raised_by="card", approximations={"nonzero": 3, "unique": 1})
+    assert raised.problem.startswith("an operation on the imaginary card raised an error")
+    assert "nonzero, unique" in raised.suggestion
 
 
 @pytest.mark.parametrize(("name", "points"), [("ZeroDivisionError", True), ("KeyError", False)])

@@ -318,5 +318,5 @@ def test_a_command_that_ended_well_without_a_step_trained_nothing_where_brimful_
     advice = nothing_trained(replace(ATTEMPT, steps=steps, reports=(REPORT,) * reports))
     assert (advice is not None) is nothing
     assert advice is None or (
-        "0 optimizer steps" in advice.problem and "checkpoint" in advice.explanation
+        "made no optimizer step" in advice.problem and "checkpoint" in advice.explanation
     )

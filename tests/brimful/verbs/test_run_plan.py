@@ -33,8 +33,8 @@ def alone(tmp_path, monkeypatch):
 
 def here(monkeypatch, *names: str, total: int = 80 << 30):
     """This machine has cards of these names."""
-    found = tuple(Accelerator(i, "cuda", name, total, total) for i, name in enumerate(names))
-    monkeypatch.setattr(devices.accelerators, "found_by", lambda python: found)
+    choice = tuple(Accelerator(i, "cuda", name, total, total) for i, name in enumerate(names))
+    monkeypatch.setattr(devices.accelerators, "found_by", lambda python: choice)
 
 
 def tuned(
@@ -81,10 +81,10 @@ def test_the_newest_plan_of_the_same_command_is_taken_and_named(tmp_path):
     tuned(tmp_path, ("python", "other.py", "--batch-size", "64"))
     tuned(tmp_path, plan=False)
     tuned(tmp_path, verb="audit", plan=False)
-    found = chosen(tmp_path)
-    assert (found.source, found.name) == ("plan", newest)
-    assert newest in found.why
-    assert found.plan is not None and found.plan.settings[0].effective == 512
+    choice = chosen(tmp_path)
+    assert (choice.source, choice.name) == ("plan", newest)
+    assert newest in choice.why
+    assert choice.plan is not None and choice.plan.settings[0].effective == 512
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_settings_given_go_by_themselves_and_none_means_none(tmp_path):
 
 def test_without_any_plan_of_this_folder_the_command_is_run_as_it_stands(tmp_path):
     tuned(tmp_path, folder="/elsewhere")
-    found = chosen(tmp_path)
-    assert (found.source, found.plan, found.device) == ("command", None, CPU)
+    choice = chosen(tmp_path)
+    assert (choice.source, choice.plan, choice.device) == ("command", None, CPU)
 
 
 def test_a_plan_that_is_named_and_of_another_command_does_not_belong(tmp_path):
@@ -162,8 +162,8 @@ def test_a_plan_for_another_device_is_refused_when_named_and_left_aside_when_fou
 def test_a_plan_predicted_for_a_card_is_followed_on_that_card(tmp_path, monkeypatch):
     tuned(tmp_path, device=IMAGINARY)
     here(monkeypatch, IMAGINARY.gpu.name)
-    found = chosen(tmp_path)
-    assert (found.source, found.device) == ("plan", CARD)
+    choice = chosen(tmp_path)
+    assert (choice.source, choice.device) == ("plan", CARD)
 
 
 def test_a_plan_that_allows_itself_more_memory_than_is_here_is_refused(tmp_path):
@@ -197,9 +197,9 @@ def test_an_accelerator_asked_for_without_a_plan_must_be_here(tmp_path):
 
 def test_a_flag_that_was_not_tuned_is_named_where_the_command_is_run_as_it_stands(tmp_path):
     name = tuned(tmp_path)
-    found = chosen(tmp_path, (*WORDS, "--depth", "3"))
-    assert found.source == "command"
-    assert f"{name}, is of another command: nothing more there, '--depth' here" in found.why
+    choice = chosen(tmp_path, (*WORDS, "--depth", "3"))
+    assert choice.source == "command"
+    assert f"{name}, is of another command: nothing more there, '--depth' here" in choice.why
 
 
 def test_one_plan_serves_thirty_seeds_and_output_folders_and_lists_what_differs(tmp_path):
@@ -215,14 +215,14 @@ def test_one_plan_serves_thirty_seeds_and_output_folders_and_lists_what_differs(
             f"r{seed}",
         )
         for named in (None, name, "latest"):
-            found = chosen(tmp_path, words, plan=named)
-            assert found.name == name
+            choice = chosen(tmp_path, words, plan=named)
+            assert choice.name == name
             expected = (
                 (f"--output_dir out/{seed}, tuned with out/0", f"--seed {seed}, tuned with 0")
                 if seed
                 else ()
             )
-            assert found.differences == (*expected, f"--run-name r{seed}, tuned without")
+            assert choice.differences == (*expected, f"--run-name r{seed}, tuned without")
 
 
 def test_strict_refuses_a_named_plan_of_another_seed_and_leaves_it_aside_when_found(tmp_path):

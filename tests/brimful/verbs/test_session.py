@@ -162,7 +162,7 @@ def test_a_verb_returns_what_its_record_holds(tmp_path):
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        ("8", ["batch_size: taken to be what stands behind --bs in your command (8)"]),
+        ("8", ["batch_size: brimful sets the value behind --bs in your command (8)"]),
         ("{batch_size}", []),
     ],
 )
@@ -206,7 +206,7 @@ def test_where_only_the_forked_process_of_a_trial_fails_all_start_as_ever(tmp_pa
     assert world.forked[:2] == [True, False] and not any(world.forked[1:])
     record = kept(tmp_path)
     assert len(record.trials) == len(world.forked) - 1
-    assert all(one.outcome is Outcome.COMPLETED for one in record.trials)
+    assert all(trial.outcome is Outcome.COMPLETED for trial in record.trials)
 
 
 def test_a_script_that_fails_by_itself_is_run_without_shared_imports_once(tmp_path):

@@ -130,46 +130,48 @@ def test_the_value_that_is_named_fits_and_the_next_one_does_not(world):
         world.step = 1
         world.linear = max(world.linear, 7 * MIB)
     try:
-        found = solved(world).prediction
+        prediction = solved(world).prediction
     except (
         DoesNotFit,
         CommandFailed,
     ):  # the second where memory is short and smaller values are none
         assert verdict_at(world, max(world.least, world.unit)) != "fits"
         return
-    value, unit = found.solved.value, found.solved.multiple_of
-    assert value == found.solved.largest and value % unit == 0
-    assert verdict_at(world, value) == found.verdict == "fits"
+    value, unit = prediction.solved.value, prediction.solved.multiple_of
+    assert value == prediction.solved.largest and value % unit == 0
+    assert verdict_at(world, value) == prediction.verdict == "fits"
     assert verdict_at(world, value + unit) != "fits", f"{value + unit} is larger"
     assert len({trial.settings["max_length"] for trial in world.launched}) <= 24
 
 
 def test_a_value_is_named_only_if_it_was_traced_though_a_model_agrees_with_some_traces_by_chance():
     world = Shaped(fixed=1144497, linear=7 * MIB, step=32, least=40)
-    found = solved(world).prediction
-    assert found.solved.value in {trial.settings["max_length"] for trial in world.launched}
+    prediction = solved(world).prediction
+    assert prediction.solved.value in {trial.settings["max_length"] for trial in world.launched}
     assert (
-        verdict_at(world, found.solved.value) == "fits" != verdict_at(world, found.solved.value + 1)
+        verdict_at(world, prediction.solved.value)
+        == "fits"
+        != verdict_at(world, prediction.solved.value + 1)
     )
 
 
 @pytest.mark.parametrize("quadratic", [0, 4096])
 def test_sizes_that_are_whole_take_no_more_trials_than_batch_sizes_do(quadratic):
     world = Shaped(quadratic=quadratic)
-    found = solved(world).prediction
-    assert found.exact and len(world.launched) == (4 if quadratic else 3)
+    prediction = solved(world).prediction
+    assert prediction.exact and len(world.launched) == (4 if quadratic else 3)
     assert {trial.settings["batch_size"] for trial in world.launched} == {8}
 
 
 def test_every_sentence_names_the_unknown_and_none_the_batch_size():
     record = solved(Shaped(quadratic=4096))
-    found, page = record.prediction, render_markdown(record)
-    value = found.solved.value
+    prediction, page = record.prediction, render_markdown(record)
+    value = prediction.solved.value
     assert headline(record).sentence.startswith(f"max_length {value:,} fits")
     assert "it is the largest that fits" in headline(record).sentence
-    assert found.next_command.line.split()[-2:] == ["--max-length", str(value)]
-    assert found.next_command.why == "the largest max_length that fits"
-    assert (found.batch_size, found.largest_batch_size) == (8, None)
+    assert prediction.next_command.line.split()[-2:] == ["--max-length", str(value)]
+    assert prediction.next_command.why == "the largest max_length that fits"
+    assert (prediction.batch_size, prediction.largest_batch_size) == (8, None)
     assert "batch size" not in page.lower().replace("the largest batch there can be", ""), page
 
 
@@ -182,17 +184,17 @@ def test_where_multiples_alone_train_the_answer_is_one_and_says_so():
 
 
 def test_a_limit_of_the_script_is_found_to_the_last_value_and_named():
-    found = solved(Shaped(linear=64 * 1024, most=512)).prediction
-    assert found.solved.value == 512
-    assert "fails at max_length" in found.limited_by
+    prediction = solved(Shaped(linear=64 * 1024, most=512)).prediction
+    assert prediction.solved.value == 512
+    assert "fails at max_length" in prediction.limited_by
 
 
 def test_what_was_not_tried_below_a_limit_of_the_script_is_said():
     record = solved(Shaped(linear=64 * 1024, most=299))
-    found = record.prediction
-    assert 284 < found.solved.value <= 299
-    says = [warning.problem for warning in found.warnings if warning.code == "search"]
-    assert found.solved.value == 299 or any(
+    prediction = record.prediction
+    assert 284 < prediction.solved.value <= 299
+    says = [warning.problem for warning in prediction.warnings if warning.code == "search"]
+    assert prediction.solved.value == 299 or any(
         "no trials were left for sizes in between" in problem for problem in says
     )
 
@@ -210,29 +212,29 @@ def test_beyond_the_data_any_value_fits_and_none_is_called_the_largest():
 
 def test_a_flag_of_that_name_needs_no_braces_and_its_own_number_is_tried_last():
     world = Shaped(unit=12, linear=MIB)
-    found = solved(
+    prediction = solved(
         world, command=("my-train", "--batch-size", "8", "--max-length", "384")
     ).prediction
-    assert found.solved.value % 12 == 0 and found.solved.multiple_of == 12
+    assert prediction.solved.value % 12 == 0 and prediction.solved.multiple_of == 12
     assert [trial.settings["max_length"] for trial in world.launched][:5] == [5, 64, 256, 1024, 384]
 
 
 def test_the_open_batch_size_and_solving_for_it_are_one_question():
     asked = ("my-train", "--batch-size", "64")
     left_open = work(World(), predict, gpu_memory="4GiB").prediction
-    found = solved(World(), "batch_size", asked).prediction
-    assert found.solved is None
-    assert (found.batch_size, found.largest_batch_size) == (
+    prediction = solved(World(), "batch_size", asked).prediction
+    assert prediction.solved is None
+    assert (prediction.batch_size, prediction.largest_batch_size) == (
         left_open.batch_size,
         left_open.largest_batch_size,
     )
-    assert of_prediction(found).sentence == of_prediction(left_open).sentence
+    assert of_prediction(prediction).sentence == of_prediction(left_open).sentence
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"solve": "rank"}, "rank was asked about, and the command has no {rank} and no --rank"),
+        ({"solve": "rank"}, "you asked about rank, and the command has no {rank} and no --rank"),
         (
             {"solve": "max_length", "grid": {"batch_size": (1, 2)}},
             "--solve max_length together with --grid",
@@ -246,7 +248,7 @@ def test_the_open_batch_size_and_solving_for_it_are_one_question():
             "--grid for 2 cards",
         ),
         ({"grid": {"a": (1,), "b": (2,), "c": (3,)}}, "a grid of 3 settings"),
-        ({"grid": {"rank": (1, 2)}}, "rank was asked about"),
+        ({"grid": {"rank": (1, 2)}}, "you asked about rank"),
     ],
 )
 def test_a_question_that_cannot_be_meant_is_refused_in_a_sentence(more, says):
@@ -262,18 +264,20 @@ def test_a_script_that_fails_at_every_value_raises_its_first_failure():
 
 def test_what_if_tries_its_changes_at_the_value_that_was_solved_for():
     world = Shaped(quadratic=4096, helps={"checkpointing": 0.5})
-    found = solved(world, what_if=True).prediction
+    prediction = solved(world, what_if=True).prediction
     tried = [trial for trial in world.launched if trial.what_ifs]
-    assert tried and tried[0].settings == {"batch_size": 8, "max_length": found.solved.value}
-    (remedy,) = [one for one in found.what_if.remedies if one.code == "gradient-checkpointing"]
-    assert remedy.largest_batch_size > found.solved.value
+    assert tried and tried[0].settings == {"batch_size": 8, "max_length": prediction.solved.value}
+    (remedy,) = [
+        result for result in prediction.what_if.remedies if result.code == "gradient-checkpointing"
+    ]
+    assert remedy.largest_batch_size > prediction.solved.value
 
 
 def test_what_the_script_prepared_for_another_length_is_not_handed_on(monkeypatch):
     handed: list[list[object]] = []
 
     def watched(earlier, record_folder, folder):
-        handed.append([one.trial.settings for one in earlier])
+        handed.append([trial.trial.settings for trial in earlier])
 
     monkeypatch.setattr(session.carry_over, "carry_over_files", watched)
     world = Shaped()
@@ -285,11 +289,11 @@ def test_what_the_script_prepared_for_another_length_is_not_handed_on(monkeypatc
 
 
 @pytest.mark.parametrize("linear", [64 * 1024, MIB, 3 * MIB])
-def test_the_largest_value_has_the_peak_of_its_own_trace_where_the_proof_is_of_another_kind_of_program(
+def test_the_largest_value_has_the_peak_of_its_own_trace_where_another_kind_of_program_proves_it(
     linear,
 ):
-    found = solved(Aligned(fixed=100 * MIB, linear=linear)).prediction
-    value = found.solved.value
+    prediction = solved(Aligned(fixed=100 * MIB, linear=linear)).prediction
+    value = prediction.solved.value
     alone = work(
         Aligned(fixed=100 * MIB, linear=linear),
         predict,
@@ -299,5 +303,5 @@ def test_the_largest_value_has_the_peak_of_its_own_trace_where_the_proof_is_of_a
     )
     assert (
         alone.prediction.verdict == "fits"
-        and alone.prediction.peak.device_bytes == found.peak.device_bytes
+        and alone.prediction.peak.device_bytes == prediction.peak.device_bytes
     )

@@ -140,9 +140,9 @@ def test_only_memory_makes_the_search_go_smaller(tmp_path, outcome):
         )
     assert len(world.launched) == 1, "a script that fails is not tried at other sizes"
     record = read_record(latest(tmp_path))
-    assert record.closed.exit_code == 5 and [one.outcome for one in record.trials] == [outcome], (
-        "and it is in the record"
-    )
+    assert record.closed.exit_code == 5 and [result.outcome for result in record.trials] == [
+        outcome
+    ], "and it is in the record"
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_on_a_real_card_its_free_memory_is_the_budget():
 )
 def test_a_peak_that_nobody_could_read_is_not_called_out_of_memory(device, why):
     with pytest.raises(TrialFailed, match=why):
-        work(reporting(lambda seen: dataclasses.replace(seen, peak=None), device=device), tune)
+        work(reporting(lambda result: dataclasses.replace(result, peak=None), device=device), tune)
 
 
 def test_out_of_memory_does_make_it_go_smaller():
@@ -238,7 +238,7 @@ def test_a_row_for_each_size_says_what_was_measured_and_what_is_predicted():
         World(overhead_s=0.3), tune, ("my-train", "--batch-size", "24"), device="cpu", budget="1GiB"
     )
     rows = {row.batch_size: row for row in record.plan.sizes}
-    assert rows.keys() == {one.trial.settings["batch_size"] for one in record.trials}
+    assert rows.keys() == {trial.trial.settings["batch_size"] for trial in record.trials}
     row = rows[chosen(record)]
     assert row.fits and row.effective_batch == Estimate(chosen(record), Source.MEASURED)
     assert row.epoch_s.source is Source.PREDICTED and row.epoch_s.value > 0
@@ -286,12 +286,12 @@ real_machine = host.machine()
 @pytest.mark.usefixtures("small_host")
 def test_workers_are_tried_as_far_as_the_host_has_room_and_the_evaluation_batch_follows():
     record = work(World(overhead_s=0.3), tune, WITH_WORKERS, device="cpu", budget="1GiB")
-    assert {one.trial.settings["num_workers"] for one in record.trials} <= {0, 1, 2}, (
+    assert {trial.trial.settings["num_workers"] for trial in record.trials} <= {0, 1, 2}, (
         "of 256 MiB each, in 60 % of 1 GiB"
     )
     assert all(
-        one.trial.settings["eval_batch_size"] == 3 * one.trial.settings["batch_size"]
-        for one in record.trials[1:]
+        trial.trial.settings["eval_batch_size"] == 3 * trial.trial.settings["batch_size"]
+        for trial in record.trials[1:]
     )
     assert settings_of(record)["eval_batch_size"].effective == 3 * chosen(record)
 
@@ -302,7 +302,9 @@ def test_a_number_of_workers_that_was_given_is_kept_with_a_warning_or_refused():
     record = work(World(overhead_s=0.3), tune, WITH_WORKERS, **given)
     row = settings_of(record)["num_workers"]
     assert row.effective == 16 and "too much" in row.why
-    assert any(one.code == "host-memory" and "16" in one.problem for one in record.plan.warnings)
+    assert any(
+        trial.code == "host-memory" and "16" in trial.problem for trial in record.plan.warnings
+    )
     with pytest.raises(DoesNotFit, match="workers 16"):
         work(World(overhead_s=0.3), tune, WITH_WORKERS, **given, strict=True)
 
@@ -332,7 +334,7 @@ def test_where_the_training_waits_for_data_workers_are_set_unasked_and_the_plan_
     row = settings_of(record)["num_workers"]
     assert row.requested == 0 and row.effective > 0 and record.plan.places == {"num_workers": AT}
     assert record.plan.command_line == f"brimful run -- my-train --batch-size {chosen(record)}"
-    (said,) = [one for one in record.plan.warnings if one.code == "num-workers-place"]
+    (said,) = [trial for trial in record.plan.warnings if trial.code == "num-workers-place"]
     assert (
         f"set to {row.effective} where data.py:51 makes the training DataLoader with 0"
         in said.problem
@@ -347,7 +349,7 @@ def test_where_the_training_waits_for_data_workers_are_set_unasked_and_the_plan_
 def test_workers_stay_as_they_are_where_nothing_waits_or_they_cannot_be_set(world):
     record = work(world, tune, ASKED, device="cpu", budget="1GiB")
     assert record.plan.places == {} and record.plan.command_line.startswith("my-train ")
-    assert {one.settings.get("num_workers", 0) for one in world.launched} == {0}
+    assert {trial.settings.get("num_workers", 0) for trial in world.launched} == {0}
 
 
 @pytest.mark.usefixtures("small_host")
@@ -394,20 +396,20 @@ def test_what_stands_open_is_at_first_what_the_script_takes_by_itself():
     assert (
         rows["num_workers"].effective == 2 and "the script's own default" in rows["num_workers"].why
     )
-    assert {one.settings["num_workers"] for one in world.launched[1:]} == {2}, "and not 0"
+    assert {trial.settings["num_workers"] for trial in world.launched[1:]} == {2}, "and not 0"
     assert record.plan.baseline_samples_per_s is not None
 
 
 def test_a_script_that_divides_its_batch_size_or_needs_it_has_no_default_that_brimful_knows():
-    def halved(seen):
+    def halved(result):
         def half(loader):
             return dataclasses.replace(loader, batch_size=loader.batch_size // 2)
 
         reports = [
             dataclasses.replace(one, loaders=[half(loader) for loader in one.loaders])
-            for one in seen.reports
+            for one in result.reports
         ]
-        return dataclasses.replace(seen, reports=tuple(reports))
+        return dataclasses.replace(result, reports=tuple(reports))
 
     record = work(reporting(halved, World(overhead_s=0.3)), tune, device="cpu", budget="1GiB")
     assert (
@@ -436,8 +438,8 @@ def test_an_interrupted_search_leaves_the_best_so_far_as_a_plan_that_says_so(num
     plan = record.plan
     assert plan.partial == f"interrupted after {number} trials" and record.closed.exit_code == 130
     assert plan.warnings[0].code == "partial-plan"
-    completed = [one for one in record.trials if one.outcome is Outcome.COMPLETED]
-    assert any(one.trial.settings["batch_size"] == chosen(record) for one in completed)
+    completed = [trial for trial in record.trials if trial.outcome is Outcome.COMPLETED]
+    assert any(trial.trial.settings["batch_size"] == chosen(record) for trial in completed)
     assert headline(record).tone == "note" and headline(record).sentence.startswith(
         "Partial (interrupted after"
     )
@@ -448,9 +450,9 @@ def test_an_interrupted_search_on_an_imaginary_card_leaves_the_largest_that_was_
         interrupted_at(3), tune, ("my-train", "--batch-size", "{batch_size}"), gpu_memory="4GiB"
     )
     sizes = [
-        one.trial.settings["batch_size"]
-        for one in record.trials
-        if one.outcome is Outcome.COMPLETED
+        trial.trial.settings["batch_size"]
+        for trial in record.trials
+        if trial.outcome is Outcome.COMPLETED
     ]
     assert chosen(record) == max(sizes) and record.plan.partial and record.closed.exit_code == 130
     assert "is the largest that fits so far" in headline(record).sentence
@@ -477,7 +479,7 @@ def test_when_the_time_of_the_whole_search_is_up_the_best_so_far_is_the_plan(min
         record.plan.partial == "the time limit was up after 7 trials"
         and record.closed.exit_code == 0
     )
-    assert [one.time_limit_s for one in minutes.launched] == [390, 330, 270, 210, 150, 90, 30]
+    assert [trial.time_limit_s for trial in minutes.launched] == [390, 330, 270, 210, 150, 90, 30]
 
 
 def test_a_time_limit_that_leaves_no_time_for_a_plan_says_so(minutes):

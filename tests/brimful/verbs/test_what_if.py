@@ -13,7 +13,7 @@ from brimful.decide.memory.size_model import fit_size_model
 from brimful.decide.speed.updates import HOST_BYTES_PER_S
 from brimful.values import Outcome, Source
 from brimful.verbs.warnings import Answer
-from brimful.verbs.what_if import find
+from brimful.verbs.what_if import explain
 from brimful_inside.simulator.program import joined, program_of
 from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, MEMORY, Kernel
 from brimful_inside.simulator.trace import CardTrace, Free, Malloc, Settings, Tag, Uses
@@ -32,19 +32,19 @@ def world(**more):
 
 def test_the_cheapest_changes_come_first_each_on_top_of_the_last_until_it_fits():
     there = world()
-    found = run(there)
-    assert found.verdict == "does_not_fit" and found.what_if is not None
-    last = found.what_if.remedies[-1]
+    prediction = run(there)
+    assert prediction.verdict == "does_not_fit" and prediction.what_if is not None
+    last = prediction.what_if.remedies[-1]
     assert last.verdict == "fits" and all(
-        one.verdict != "fits" for one in found.what_if.remedies[:-1]
+        remedy.verdict != "fits" for remedy in prediction.what_if.remedies[:-1]
     )
-    parts = -(-100 // found.largest_batch_size)
+    parts = -(-100 // prediction.largest_batch_size)
     assert last.code == f"accumulation-{parts}" and last.source is Source.ESTIMATE, (
         "as few parts as fit"
     )
     size = -(-100 // parts)
     assert last.device_bytes == pytest.approx(
-        found.peak.device_bytes - (100 - size) * 100 * MIB, rel=0.02
+        prediction.peak.device_bytes - (100 - size) * 100 * MIB, rel=0.02
     )
     assert f"batches of {size}, optimizer.step() after every {parts}" in last.how
     assert not any(trial.what_ifs for trial in there.launched), (
@@ -54,17 +54,20 @@ def test_the_cheapest_changes_come_first_each_on_top_of_the_last_until_it_fits()
 
 def test_where_no_micro_batch_is_small_enough_switches_are_tried_together():
     there = world(fixed=3 * GIB)
-    found = run(there, ("my-train", "--batch-size", "1"), memory="3.55GiB")
-    codes = [one.code for one in found.what_if.remedies]
+    prediction = run(there, ("my-train", "--batch-size", "1"), memory="3.55GiB")
+    codes = [remedy.code for remedy in prediction.what_if.remedies]
     assert codes[:2] == ["mixed-precision", "gradient-checkpointing"]
     assert [trial.what_ifs for trial in there.launched if trial.what_ifs] == [
         ("autocast",),
         ("autocast", "checkpointing"),
     ]
     assert all(trial.capacity_bytes is None for trial in there.launched if trial.what_ifs)
-    peaks = [found.peak.device_bytes, *(one.device_bytes for one in found.what_if.remedies)]
+    peaks = [
+        prediction.peak.device_bytes,
+        *(remedy.device_bytes for remedy in prediction.what_if.remedies),
+    ]
     assert peaks == sorted(peaks, reverse=True)
-    assert [one.source for one in found.what_if.remedies[:2]] == [Source.PREDICTED] * 2
+    assert [remedy.source for remedy in prediction.what_if.remedies[:2]] == [Source.PREDICTED] * 2
 
 
 class Ragged(World):
@@ -82,11 +85,14 @@ class Ragged(World):
 
 def test_micro_batches_are_traced_where_no_model_gives_their_sizes():
     there = Ragged(dataset=None)
-    found = run(there)
-    last = found.what_if.remedies[-1]
+    prediction = run(there)
+    last = prediction.what_if.remedies[-1]
     size = there.launched[-1].settings["batch_size"]
     assert last.code == f"accumulation-{-(-100 // size)}" and last.verdict == "fits"
-    assert size <= found.largest_batch_size < 100 and f"a trial at batch size {size}" in last.basis
+    assert (
+        size <= prediction.largest_batch_size < 100
+        and f"a trial at batch size {size}" in last.basis
+    )
     alone = run(Ragged(dataset=None), ("my-train", "--batch-size", str(size)))
     assert last.device_bytes == alone.peak.device_bytes
 
@@ -96,10 +102,10 @@ def test_where_the_script_fails_in_micro_batches_none_are_recommended():
         return Outcome.CRASHED if size == 20 else None
 
     there = Ragged(dataset=None, outcome_of=fails)
-    found = run(there)
+    prediction = run(there)
     assert there.launched[-3].settings["batch_size"] == 20, "and two trials of other changes"
-    assert found.what_if.remedies and not any(
-        one.code.startswith("accumulation") for one in found.what_if.remedies
+    assert prediction.what_if.remedies and not any(
+        remedy.code.startswith("accumulation") for remedy in prediction.what_if.remedies
     )
 
 
@@ -109,60 +115,62 @@ def test_what_fits_is_not_tried_further_unless_you_ask_and_nothing_where_you_for
     assert run(there, what_if=False).what_if is None
     assert not any(trial.what_ifs for trial in there.launched)
     asked = run(world(), memory="40GiB", what_if=True).what_if
-    assert asked is not None and [one.code for one in asked.remedies] == [
+    assert asked is not None and [remedy.code for remedy in asked.remedies] == [
         "mixed-precision",
         "gradient-checkpointing",
     ]
-    assert all(one.verdict == "fits" for one in asked.remedies)
+    assert all(remedy.verdict == "fits" for remedy in asked.remedies)
 
 
 def test_asked_for_the_largest_batch_size_that_fits_then_is_found_and_does_fit():
     there = world()
-    found = run(there, what_if=True, memory="15GiB")
-    remedies = {one.code: one for one in found.what_if.remedies}
+    prediction = run(there, what_if=True, memory="15GiB")
+    remedies = {remedy.code: remedy for remedy in prediction.what_if.remedies}
     both = remedies["gradient-checkpointing"]
     assert (
-        found.largest_batch_size
+        prediction.largest_batch_size
         < remedies["mixed-precision"].largest_batch_size
         < both.largest_batch_size
     )
     at = there.fixed + 0.5 * 0.25 * there.activations(both.largest_batch_size)
-    assert at < found.budget.bytes < 2 * at, "the interval keeps a margin"
+    assert at < prediction.budget.bytes < 2 * at, "the interval keeps a margin"
     limited = run(world(dataset=110), what_if=True, memory="15GiB").what_if.remedies
-    assert all(one.largest_batch_size is None or one.largest_batch_size <= 110 for one in limited)
+    assert all(
+        remedy.largest_batch_size is None or remedy.largest_batch_size <= 110 for remedy in limited
+    )
 
 
-def test_a_change_that_changes_nothing_says_so_and_is_not_kept():
-    there = World(linear=100 * MIB, helps={"autocast": 1.5})
-    found = run(there, what_if=True, memory="40GiB")
-    assert [trial.what_ifs for trial in there.launched if trial.what_ifs] == [
-        ("autocast",),
-        ("checkpointing",),
-    ]
-    others = {other.code: other.why for other in found.what_if.others}
-    assert others["gradient-checkpointing"] == "the predicted peak is no lower"
-    assert others["mixed-precision"] == "the predicted peak is higher"
-    assert not found.what_if.remedies
+class Switches(World):
+    """A script that switches expandable segments on."""
+
+    def rows(self, size):
+        return [Settings("expandable_segments:True"), *super().rows(size)]
 
 
-def test_expandable_segments_that_the_script_switches_on_itself_are_not_recommended():
-    class Switches(World):
-        def rows(self, size):
-            return [Settings("expandable_segments:True"), *super().rows(size)]
-
-    found = run(Switches(linear=100 * MIB), what_if=True, memory="40GiB")
-    others = {other.code: other.why for other in found.what_if.others}
-    assert others["expandable-segments"] == "the command uses them already"
-
-
-def test_a_change_under_which_the_command_fails_says_so_and_is_not_kept():
-    def fails(trial, size):
-        return Outcome.CRASHED if "autocast" in trial.what_ifs else None
-
-    found = run(world(outcome_of=fails), what_if=True, memory="40GiB")
-    others = {other.code: other.why for other in found.what_if.others}
-    assert others["mixed-precision"] == "the command fails with it: crashed"
-    assert [one.code for one in found.what_if.remedies] == ["gradient-checkpointing"]
+@pytest.mark.parametrize(
+    ("there", "code", "why"),
+    [
+        (World(helps={"autocast": 1.5}), "mixed-precision", "the predicted peak is higher"),
+        (World(), "gradient-checkpointing", "the predicted peak is no lower"),
+        (Switches(), "expandable-segments", "the command uses them already"),
+        (
+            World(
+                outcome_of=lambda trial, size: (
+                    Outcome.CRASHED if "autocast" in trial.what_ifs else None
+                )
+            ),
+            "mixed-precision",
+            "the command fails with it: crashed",
+        ),
+    ],
+)
+def test_a_change_that_does_not_help_says_why_and_is_not_kept(there, code, why):
+    there = replace(there, linear=100 * MIB, launched=[])
+    what_if = run(there, what_if=True, memory="40GiB").what_if
+    switched = [trial.what_ifs for trial in there.launched if trial.what_ifs]
+    assert switched == [("autocast",), ("checkpointing",)], "neither stays for the next"
+    assert {other.code: other.why for other in what_if.others}[code] == why
+    assert code not in [remedy.code for remedy in what_if.remedies]
 
 
 def test_where_evaluation_sets_the_peak_its_batch_comes_first():
@@ -176,12 +184,16 @@ def test_where_evaluation_sets_the_peak_its_batch_comes_first():
                 for row in rows
             ]
 
-    found = run(Evaluates(linear=10 * MIB))
-    assert found.breakdown.phase == "eval"
-    *before, one = found.what_if.remedies
+    prediction = run(Evaluates(linear=10 * MIB))
+    assert prediction.breakdown.phase == "eval"
+    *before, remedy = prediction.what_if.remedies
     assert {other.code for other in before} <= {"expandable-segments"}
-    assert one.code == "eval-batch" and one.source is Source.ESTIMATE and one.verdict == "fits"
-    assert found.peak.device_bytes - one.device_bytes >= 0.95 * 20 * 100 * MIB, (
+    assert (
+        remedy.code == "eval-batch"
+        and remedy.source is Source.ESTIMATE
+        and remedy.verdict == "fits"
+    )
+    assert prediction.peak.device_bytes - remedy.device_bytes >= 0.95 * 20 * 100 * MIB, (
         "and what was cached of it"
     )
 
@@ -199,10 +211,12 @@ EVALUATES = (*COMMAND[:2], "20", "--eval-batch-size", "{eval_batch_size}")
 
 def test_an_evaluation_batch_with_a_place_of_its_own_is_run():
     there = Evaluating(linear=MIB)
-    found = run(there, EVALUATES, settings={"eval_batch_size": 60})
-    one = next(one for one in found.what_if.remedies if one.code == "eval-batch")
-    assert one.source is Source.PREDICTED
-    assert found.peak.device_bytes - one.device_bytes == pytest.approx(30 * 100 * MIB, rel=0.02)
+    prediction = run(there, EVALUATES, settings={"eval_batch_size": 60})
+    remedy = next(remedy for remedy in prediction.what_if.remedies if remedy.code == "eval-batch")
+    assert remedy.source is Source.PREDICTED
+    assert prediction.peak.device_bytes - remedy.device_bytes == pytest.approx(
+        30 * 100 * MIB, rel=0.02
+    )
     assert there.launched[-1].settings["eval_batch_size"] == 30
 
 
@@ -211,22 +225,26 @@ def test_an_evaluation_batch_is_as_small_as_makes_it_fit_and_no_costlier_change_
     size, parts
 ):
     there = Evaluating(linear=MIB)
-    found = run(there, EVALUATES, settings={"eval_batch_size": size})
-    assert [one.code for one in found.what_if.remedies] == [
+    prediction = run(there, EVALUATES, settings={"eval_batch_size": size})
+    assert [remedy.code for remedy in prediction.what_if.remedies] == [
         "eval-batch"
-    ] and found.what_if.remedies[0].verdict == "fits"
+    ] and prediction.what_if.remedies[0].verdict == "fits"
     assert there.launched[-1].settings["eval_batch_size"] == size // parts
     unflagged = run(
         World(linear=MIB, eval_bytes=100 * MIB * size), ("my-train", "--batch-size", "20")
     )
-    (one,) = unflagged.what_if.remedies
-    assert one.code == "eval-batch" and one.verdict == "fits" and f"1/{parts} of this" in one.how
+    (remedy,) = unflagged.what_if.remedies
+    assert (
+        remedy.code == "eval-batch"
+        and remedy.verdict == "fits"
+        and f"1/{parts} of this" in remedy.how
+    )
 
 
 def test_a_command_as_it_stands_has_what_ifs_too():
     there = world(fixed=6 * GIB)
-    found = run(there, ("my-train", "--epochs", "3"))
-    assert found.batch_size is None and found.verdict == "does_not_fit"
+    prediction = run(there, ("my-train", "--epochs", "3"))
+    assert prediction.batch_size is None and prediction.verdict == "does_not_fit"
     assert {trial.what_ifs for trial in there.launched} >= {(), ("autocast",)}
 
 
@@ -252,15 +270,15 @@ class Timed(World):
 
 
 def test_after_each_change_stands_the_time_of_its_own_update():
-    found = run(
+    prediction = run(
         Timed(fixed=GIB),
         ("my-train", "--batch-size", "4"),
         memory=None,
         gpu="rtx3070",
         budget="3GiB",
     )
-    assert found.speed.step_s.value == pytest.approx(1 + 4 / 4, rel=0.01)
-    step_s = {one.code: one.step_s.value for one in found.what_if.remedies}
+    assert prediction.speed.step_s.value == pytest.approx(1 + 4 / 4, rel=0.01)
+    step_s = {remedy.code: remedy.step_s.value for remedy in prediction.what_if.remedies}
     moved = 3 * 2 * GIB + 2 * GIB * (1 + 4 / 256)  # gradients in 4 bytes an element, states in one
     assert step_s["optimizer-8bit"] == pytest.approx(4 / 4 + moved / (0.8 * 448e9), rel=0.01)
     on_the_host = (3 * 2 + 2 * 4) * GIB / HOST_BYTES_PER_S
@@ -270,12 +288,14 @@ def test_after_each_change_stands_the_time_of_its_own_update():
 
 
 def test_micro_batches_make_one_update_a_step():
-    found = run(Timed(fixed=GIB, linear=100 * MIB), gpu="rtx3070", memory=None)
-    (one,) = (one for one in found.what_if.remedies if one.code.startswith("accumulation"))
-    parts = int(one.code.split("-")[1])
+    prediction = run(Timed(fixed=GIB, linear=100 * MIB), gpu="rtx3070", memory=None)
+    (remedy,) = (
+        remedy for remedy in prediction.what_if.remedies if remedy.code.startswith("accumulation")
+    )
+    parts = int(remedy.code.split("-")[1])
     each = -(-100 // parts)
     sums = (parts - 1) * 3 * 2 * GIB / (0.8 * 448e9)
-    assert one.step_s.value == pytest.approx(1 + parts * each / 4 + sums, rel=0.01)
+    assert remedy.step_s.value == pytest.approx(1 + parts * each / 4 + sums, rel=0.01)
 
 
 class Graphed(Timed):
@@ -289,15 +309,17 @@ class Graphed(Timed):
 
 
 def test_of_an_update_within_a_graph_nobody_knows_what_another_would_take():
-    found = run(
+    prediction = run(
         Graphed(fixed=GIB),
         ("my-train", "--batch-size", "4"),
         memory=None,
         gpu="rtx3070",
         budget="3GiB",
     )
-    assert found.speed is not None
-    assert {one.code: one.step_s for one in found.what_if.remedies}["optimizer-8bit"] is None
+    assert prediction.speed is not None
+    assert {remedy.code: remedy.step_s for remedy in prediction.what_if.remedies}[
+        "optimizer-8bit"
+    ] is None
 
 
 class Totalled(Timed):
@@ -306,10 +328,10 @@ class Totalled(Timed):
     def rows(self, size):
         rows = super().rows(size)
         batches = [
-            one
+            remedy
             for row in rows
             if isinstance(row, Kernel) and not row.engine
-            for one in [row] * (256 // size - 1)
+            for remedy in [row] * (256 // size - 1)
         ]
         count = [
             row
@@ -332,15 +354,15 @@ class Totalled(Timed):
 
 
 def test_a_command_of_a_fixed_total_keeps_its_time_through_changes_that_are_no_micro_batches():
-    found = run(
+    prediction = run(
         Totalled(fixed=GIB),
         ("my-train", "--batch-size", "64"),
         memory=None,
         gpu="rtx3070",
         budget="3GiB",
     )
-    as_it_is = found.speed.step_s.value
-    step_s = {one.code: one.step_s for one in found.what_if.remedies}
+    as_it_is = prediction.speed.step_s.value
+    step_s = {remedy.code: remedy.step_s for remedy in prediction.what_if.remedies}
     assert as_it_is > 256 / 4
     assert (
         step_s["optimizer-8bit"].value == pytest.approx(as_it_is, rel=0.05)
@@ -367,9 +389,9 @@ def test_what_to_write_is_what_was_switched(monkeypatch, note, how):
         return [Uses("what_if: " + note)] if "checkpointing" in trial.what_ifs else []
 
     monkeypatch.setattr("world._notes", notes)
-    found = run(world(), what_if=True, memory="40GiB")
+    prediction = run(world(), what_if=True, memory="40GiB")
     assert next(
-        one for one in found.what_if.remedies if one.code == "gradient-checkpointing"
+        remedy for remedy in prediction.what_if.remedies if remedy.code == "gradient-checkpointing"
     ).how.startswith(how)
 
 
@@ -378,26 +400,23 @@ def test_what_to_write_is_what_was_switched(monkeypatch, note, how):
 CARD = card(4 * GIB)
 
 
-def find_at(scripts, sizes, model, batch_size, device_bytes):
-    """What `find` gives where a Tracer has traced `scripts`, a card each, at `sizes`."""
+def explained_at(scripts, sizes, model, batch_size, device_bytes):
+    """What `explain` gives where `scripts` were traced, a card each, at `sizes`."""
 
-    def cards(size):
-        return tuple(CardTrace(rank, 0, one.trace(size)) for rank, one in enumerate(scripts))
+    def traces(size):
+        return tuple(CardTrace(rank, 0, script.trace(size)) for rank, script in enumerate(scripts))
 
-    tracer = SimpleNamespace(
-        here=lambda program: program,
-        card=CARD,
-        results=dict.fromkeys(sizes),
-        cards=cards,
-        effective=lambda size: size,
+    trials = SimpleNamespace(
+        results=dict.fromkeys(sizes), traces=traces, effective=lambda size: size
     )
+    view = SimpleNamespace(here=lambda program: program, card=CARD, trials=trials)
     peak, conclusion = SimpleNamespace(device_bytes=device_bytes), SimpleNamespace(size_model=model)
-    return find(tracer, Answer(batch_size, "fits", peak, {}, conclusion=conclusion))
+    return explain(view, Answer(batch_size, "fits", peak, {}, conclusion=conclusion))
 
 
 def model_of(scripts):
     return fit_size_model(
-        {size: joined([program_of(one.trace(size)) for one in scripts]) for size in (5, 12)}
+        {size: joined([program_of(remedy.trace(size)) for remedy in scripts]) for size in (5, 12)}
     )
 
 
@@ -408,18 +427,18 @@ def device_peak(script, size):
 @pytest.mark.parametrize("seed", range(5))
 def test_extrapolated_sizes_give_the_breakdown_at_a_size_that_was_not_traced(seed):
     script = network(seed)
-    found = find_at([script], [5, 12], model_of([script]), 77, device_peak(script, 77))
-    assert found is not None and found.model is not None
-    assert sum(found.breakdowns.whole.parts.values()) == device_peak(script, 77)
+    prediction = explained_at([script], [5, 12], model_of([script]), 77, device_peak(script, 77))
+    assert prediction is not None and prediction.model is not None
+    assert sum(prediction.breakdowns.whole.parts.values()) == device_peak(script, 77)
 
 
 def test_without_a_model_it_is_made_from_the_trace_of_that_size():
     script = network(3)
     peak = device_peak(script, 77)
-    found = find_at([script], [77], None, 77, peak)
-    assert found is not None and found.model is None
-    assert find_at([script], [5], None, 77, peak) is None
-    assert find_at([script], [5, 12], model_of([script]), 77, peak + 1) is None, (
+    prediction = explained_at([script], [77], None, 77, peak)
+    assert prediction is not None and prediction.model is None
+    assert explained_at([script], [5], None, 77, peak) is None
+    assert explained_at([script], [5, 12], model_of([script]), 77, peak + 1) is None, (
         "no trace gives that peak"
     )
 
@@ -429,5 +448,5 @@ def test_of_several_cards_it_is_the_fullest(seeds):
     scripts = [network(seed) for seed in seeds]
     fullest = max(device_peak(script, 77) for script in scripts)
     for model, sizes in ((model_of(scripts), [5, 12]), (None, [77])):
-        found = find_at(scripts, sizes, model, 77, fullest)
-        assert found is not None and sum(found.breakdowns.whole.parts.values()) == fullest
+        prediction = explained_at(scripts, sizes, model, 77, fullest)
+        assert prediction is not None and sum(prediction.breakdowns.whole.parts.values()) == fullest

@@ -27,15 +27,18 @@ def asked(world, gpu=FOUR, batch_size="{batch_size}", **more):
 
 
 def lines(prediction):
-    return {one.gpu.key: one for one in prediction.which}
+    return {line.gpu.key: line for line in prediction.which}
 
 
 def test_cards_that_do_the_same_share_their_traces_and_only_the_first_line_is_traced_again():
     world = reporting(alike=ALL_ALIKE)
-    found = asked(world)
+    prediction = asked(world)
     assert [trial.device.gpu.key for trial in world.launched] == ["h100"] * 3
-    assert [one.traced for one in found.which] == [True, False, False, False]
-    assert found.gpu.key == found.which[0].gpu.key and found.batch_size == found.which[0].batch_size
+    assert [line.traced for line in prediction.which] == [True, False, False, False]
+    assert (
+        prediction.gpu.key == prediction.which[0].gpu.key
+        and prediction.batch_size == prediction.which[0].batch_size
+    )
 
 
 def test_the_first_line_is_searched_once(monkeypatch):
@@ -45,8 +48,8 @@ def test_the_first_line_is_searched_once(monkeypatch):
         "by_search",
         lambda tracer, *more: searched.append(tracer) or by_search(tracer, *more),
     )
-    found = asked(reporting(alike=ALL_ALIKE))
-    assert [tracer.gpu.key for tracer in searched] == [found.gpu.key]
+    prediction = asked(reporting(alike=ALL_ALIKE))
+    assert [tracer.gpu.key for tracer in searched] == [prediction.gpu.key]
 
 
 def test_a_card_that_does_otherwise_is_traced_itself():
@@ -102,8 +105,10 @@ def test_no_line_names_a_size_at_which_the_script_is_known_to_fail():
     def crashes(trial, size):
         return Outcome.CRASHED if size > 205 else None
 
-    found = lines(asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None, outcome_of=crashes))))
-    assert max(line.largest_batch_size for line in found.values()) <= 205
+    prediction = lines(
+        asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None, outcome_of=crashes)))
+    )
+    assert max(line.largest_batch_size for line in prediction.values()) <= 205
 
 
 def test_sizes_that_the_script_refuses_say_nothing_of_its_multiples():
@@ -122,35 +127,42 @@ def test_sizes_that_the_script_refuses_say_nothing_of_its_multiples():
 
 def test_the_number_of_cards_multiplies_the_price_and_is_traced_apart():
     world = reporting(alike=[])
-    found = asked(world, "l4:1..2")
-    one, two = sorted(found.which, key=lambda line: line.cards)
-    assert (one.cards, two.cards) == (1, 2) and two.price_per_h.value == 2 * one.price_per_h.value
+    prediction = asked(world, "l4:1..2")
+    answer, two = sorted(prediction.which, key=lambda line: line.cards)
+    assert (answer.cards, two.cards) == (
+        1,
+        2,
+    ) and two.price_per_h.value == 2 * answer.price_per_h.value
     assert {trial.device.cards for trial in world.launched} == {1, 2}
-    assert (one.unused, two.unused) == (0, 1), "the command has one process, on cuda:0"
+    assert (answer.unused, two.unused) == (0, 1), "the command has one process, on cuda:0"
 
 
 def clocked(**of_loader):
     """A world with a clock; `of_loader`: fields of its loaders."""
 
-    def changed(seen):
+    def changed(result):
         return replace(
-            seen, reports=tuple(replace(one, loaders=of(one.loaders)) for one in seen.reports)
+            result,
+            reports=tuple(replace(line, loaders=of(line.loaders)) for line in result.reports),
         )
 
     def of(loaders):
-        return [replace(one, **of_loader) for one in loaders]
+        return [replace(line, **of_loader) for line in loaders]
 
     return reporting(changed, Clocked(linear=3 * MIB), alike=[*ALL_ALIKE, [7, 0], [8, 6]])
 
 
 def test_what_fits_comes_first_by_the_price_of_an_epoch_and_what_has_no_price_after_it_by_speed():
-    found = asked(clocked(), f"rtx3070,v100-32gb,a30,{FOUR}", batch_size="4000").which
-    costs = [one.epoch_price.value for one in found if one.epoch_price]
+    prediction = asked(clocked(), f"rtx3070,v100-32gb,a30,{FOUR}", batch_size="4000").which
+    costs = [line.epoch_price.value for line in prediction if line.epoch_price]
     assert costs == sorted(costs) and len(costs) == 4
-    assert [one.gpu.key for one in found][4:] == ["a30", "v100-32gb", "rtx3070"]
-    assert [one.verdict for one in found] == ["fits"] * 6 + ["does_not_fit"], "8 GiB are too few"
+    assert [line.gpu.key for line in prediction][4:] == ["a30", "v100-32gb", "rtx3070"]
+    assert [line.verdict for line in prediction] == ["fits"] * 6 + ["does_not_fit"], (
+        "8 GiB are too few"
+    )
     assert (
-        found[4].price_per_h is None and found[4].samples_per_s.value > found[5].samples_per_s.value
+        prediction[4].price_per_h is None
+        and prediction[4].samples_per_s.value > prediction[5].samples_per_s.value
     )
 
 
@@ -158,58 +170,61 @@ def test_a_users_own_price_decides_which_card_is_the_cheapest(tmp_path):
     file, home = tmp_path / "mine.toml", tmp_path / "home"
     file.write_text("t4 = 0.001\na100-40gb = 500")
     keep(file, home)
-    found = asked(clocked(), home=home)
-    assert [one.gpu.key for one in found.which] == [
+    prediction = asked(clocked(), home=home)
+    assert [line.gpu.key for line in prediction.which] == [
         "t4",
         "h100",
         "l4",
         "a100-40gb",
-    ] and found.gpu.key == "t4"
-    assert found.which[0].price_per_h.value == 0.001
+    ] and prediction.gpu.key == "t4"
+    assert prediction.which[0].price_per_h.value == 0.001
 
 
 def test_an_epoch_takes_the_loaders_samples_at_the_predicted_speed_and_costs_its_part_of_an_hour():
-    for one in asked(clocked()).which:
-        assert one.epoch_s.value == pytest.approx(10_000 / one.samples_per_s.value)
-        assert one.epoch_price.value == pytest.approx(
-            one.price_per_h.value * one.epoch_s.value / 3600
+    for line in asked(clocked()).which:
+        assert line.epoch_s.value == pytest.approx(10_000 / line.samples_per_s.value)
+        assert line.epoch_price.value == pytest.approx(
+            line.price_per_h.value * line.epoch_s.value / 3600
         )
-        assert one.epoch_price.source is one.price_per_h.source is Source.ASSUMED
-        assert one.epoch_price.low < one.epoch_price.value < one.epoch_price.high
+        assert line.epoch_price.source is line.price_per_h.source is Source.ASSUMED
+        assert line.epoch_price.low < line.epoch_price.value < line.epoch_price.high
     given = asked(clocked(), samples=20_000).which
     assert all(
-        one.epoch_s.value == pytest.approx(20_000 / one.samples_per_s.value) for one in given
+        line.epoch_s.value == pytest.approx(20_000 / line.samples_per_s.value) for line in given
     )
 
 
 def test_cards_that_are_faster_than_loading_here_are_marked_and_slower_ones_are_not():
-    found = asked(clocked(rates={"1": 400_000.0}, workers=1)).which
-    assert {one.gpu.key: one.slow_loading for one in found} == {
+    prediction = asked(clocked(rates={"1": 400_000.0}, workers=1)).which
+    assert {line.gpu.key: line.slow_loading for line in prediction} == {
         "t4": False,
         "l4": False,
         "a100-40gb": True,
         "h100": True,
     }
     assert all(
-        one.epoch_s.value == pytest.approx(10_000 / one.samples_per_s.value) for one in found
+        line.epoch_s.value == pytest.approx(10_000 / line.samples_per_s.value)
+        for line in prediction
     ), "the card's alone"
 
 
 def test_ranks_that_are_not_started_have_cards_that_cost_as_much():
     launcher = ("torchrun", "--nproc_per_node", "1", "train.py", "--batch-size", "8")
-    found = work(reporting(alike=ALL_ALIKE), predict, launcher, gpu="t4,l4", ranks=8).prediction
-    assert {(one.cards, one.unused) for one in found.which} == {(8, 0)}
-    one = asked(reporting(alike=ALL_ALIKE), "t4,l4")
-    assert lines(found)["l4"].price_per_h.value == 8 * lines(one)["l4"].price_per_h.value
+    prediction = work(
+        reporting(alike=ALL_ALIKE), predict, launcher, gpu="t4,l4", ranks=8
+    ).prediction
+    assert {(line.cards, line.unused) for line in prediction.which} == {(8, 0)}
+    line = asked(reporting(alike=ALL_ALIKE), "t4,l4")
+    assert lines(prediction)["l4"].price_per_h.value == 8 * lines(line)["l4"].price_per_h.value
 
 
 def test_where_the_command_fails_on_some_cards_their_lines_say_why():
     def fails(trial, size):
         return Outcome.CRASHED if trial.device.gpu.key == "t4" else None
 
-    found = asked(reporting(alike=[[8, 0], [8, 9]], world=World(outcome_of=fails)))
-    assert [one.gpu.key for one in found.which if one.verdict is None] == ["t4"]
-    assert "the script" in lines(found)["t4"].problem and found.which[-1].gpu.key == "t4"
+    prediction = asked(reporting(alike=[[8, 0], [8, 9]], world=World(outcome_of=fails)))
+    assert [line.gpu.key for line in prediction.which if line.verdict is None] == ["t4"]
+    assert "the script" in lines(prediction)["t4"].problem and prediction.which[-1].gpu.key == "t4"
 
 
 def test_a_command_that_fails_on_the_largest_card_has_failed():
@@ -221,10 +236,10 @@ def test_where_no_batch_size_fits_any_card_that_is_an_error_and_a_requested_one_
     world = World(fixed=200 * GIB)
     with pytest.raises(DoesNotFit):
         asked(world)
-    found = asked(reporting(alike=ALL_ALIKE, world=World(fixed=200 * GIB)), batch_size="16")
-    assert {one.verdict for one in found.which} == {
+    prediction = asked(reporting(alike=ALL_ALIKE, world=World(fixed=200 * GIB)), batch_size="16")
+    assert {line.verdict for line in prediction.which} == {
         "does_not_fit"
-    } and found.verdict == "does_not_fit"
+    } and prediction.verdict == "does_not_fit"
 
 
 def test_verbs_of_one_card_refuse_several():
@@ -253,17 +268,17 @@ SHAPES = [
 @pytest.mark.parametrize("shape", SHAPES)
 def test_of_another_setting_each_line_has_the_largest_value_that_its_card_answers_alone(shape):
     world = reporting(alike=ALL_ALIKE, world=Shaped(fixed=3 * GIB, **shape))
-    found = solved(world)
-    values = {one.gpu.key: one.solved for one in found.which}
+    prediction = solved(world)
+    values = {line.gpu.key: line.solved for line in prediction.which}
     assert values == {
         key: solved(Shaped(fixed=3 * GIB, **shape), key).solved.value for key in FOUR.split(",")
     }
     assert (
         list(values.values()) == sorted(values.values(), reverse=True)
-        and found.solved.value == found.which[0].solved
+        and prediction.solved.value == prediction.which[0].solved
     )
-    assert {one.largest_batch_size for one in found.which} == {None} and {
-        one.batch_size for one in found.which
+    assert {line.largest_batch_size for line in prediction.which} == {None} and {
+        line.batch_size for line in prediction.which
     } == {8}
 
 
@@ -277,12 +292,12 @@ def test_traces_that_confirm_how_memory_grows_speak_for_all_cards():
 
 
 def test_a_card_that_no_value_fits_has_a_line_that_says_so():
-    found = solved(reporting(alike=ALL_ALIKE, world=Shaped(fixed=30 * GIB)))
-    assert [(one.gpu.key, one.verdict) for one in found.which][:2] == [
+    prediction = solved(reporting(alike=ALL_ALIKE, world=Shaped(fixed=30 * GIB)))
+    assert [(line.gpu.key, line.verdict) for line in prediction.which][:2] == [
         ("h100", "fits"),
         ("a100-40gb", "fits"),
     ]
-    assert {lines(found)[key].verdict for key in ("l4", "t4")} == {"does_not_fit"}
+    assert {lines(prediction)[key].verdict for key in ("l4", "t4")} == {"does_not_fit"}
 
 
 def test_a_setting_that_changes_nothing_is_an_error_for_several_cards_too():

@@ -1,4 +1,6 @@
-"""An invented training command: what a trial of it would show, in place of `brimful.measure.trial`."""
+"""An invented training command: what a trial of it would show, in place of
+`brimful.measure.trial`.
+"""
 
 from __future__ import annotations
 
@@ -129,13 +131,13 @@ class World:
     def _measured(self, trial: Trial, size: int, folder: Path) -> TrialResult:
         peak, on_cpu = self.peak(size), trial.device.kind == "cpu"
         limit = min(n for n in (self.device_bytes, trial.host_limit_bytes) if n is not None)
-        seen = (
+        result = (
             PhasePeak(None, None, None, peak, host_is_true=True)
             if on_cpu
             else PhasePeak(peak, peak, peak, None)
         )
         if peak <= limit:
-            return self._sample(trial, size, folder, Outcome.COMPLETED, seen)
+            return self._sample(trial, size, folder, Outcome.COMPLETED, result)
         return self._sample(
             trial,
             size,
@@ -222,9 +224,11 @@ def reporting(
     launch = world.launch
 
     def changed(trial: Trial, folder: Path, record_folder: Path, *rest, **more) -> TrialResult:
-        seen = launch(trial, folder, record_folder, *rest, **more)
-        seen = replace(seen, reports=tuple(replace(report, **of_report) for report in seen.reports))
-        return change(seen) if change is not None else seen
+        result = launch(trial, folder, record_folder, *rest, **more)
+        result = replace(
+            result, reports=tuple(replace(report, **of_report) for report in result.reports)
+        )
+        return change(result) if change is not None else result
 
     world.launch = changed  # type: ignore[method-assign]
     return world

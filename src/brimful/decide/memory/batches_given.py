@@ -24,13 +24,13 @@ def loader_cap(given: Mapping[int, Given], length: int | None) -> int | None:
     between the two. So does one size, where the smaller ones were followed. A batch of the whole
     data set (`length`) is no cap.
     """
-    for (small, one), (large, other) in combinations(sorted(given.items()), 2):
-        same, batch = one == other, other.batch
+    for (small, at_small), (large, at_large) in combinations(sorted(given.items()), 2):
+        same, batch = at_small == at_large, at_large.batch
         if (
             same
             and _is_part(batch, length)
-            and other.per_step < large
-            and (one.per_step < small or small < batch < large)
+            and at_large.per_step < large
+            and (at_small.per_step < small or small < batch < large)
         ):
             return batch
     return _cap_of_the_largest(given, length)
@@ -43,7 +43,7 @@ def _cap_of_the_largest(given: Mapping[int, Given], length: int | None) -> int |
         return None
     cap = given[size].batch
     followed = all(given[other].batch == min(other, cap) for other in smaller)
-    shares = {one.per_step / one.batch for one in given.values()}
+    shares = {shown.per_step / shown.batch for shown in given.values()}
     return cap if followed and len(shares) == 1 else None
 
 

@@ -139,7 +139,7 @@ class Bracket:
     def ignored(self) -> bool:
         """Whether the loader followed none of the sizes that were tried: they are one size."""
         cap = self.limits.loader_cap
-        return cap is not None and all(one.batch == cap for one in self.given.values())
+        return cap is not None and all(given.batch == cap for given in self.given.values())
 
     def within(self, size: int) -> int:
         """The size nearest to `size` that the limits allow."""
@@ -159,7 +159,7 @@ class Bracket:
         """The smallest size above `size` at which the script raised an error. Only trials show
         where that is.
         """
-        return min((one for one in self.script_errors if one > (size or 0)), default=None)
+        return min((error for error in self.script_errors if error > (size or 0)), default=None)
 
     @property
     def largest_without_error(self) -> int | None:

@@ -119,7 +119,9 @@ class _Life:
 
 @uncollected
 def annotate(trace: Trace) -> Annotated:
-    """The allocations of `trace`, in their order. Without notes all are temporaries or workspaces."""
+    """The allocations of `trace`, in their order. Without notes all are temporaries or
+    workspaces.
+    """
     made: list[tuple[int, _Life]] = []
     alive: dict[int, _Life] = {}
     sites: dict[int, Site] = {}
@@ -324,10 +326,10 @@ def _breakdown(
     parts[CACHE] = largest.reserved - highest.allocated
     parts[CONTEXT] = context_bytes
     names = _names(allocations)
-    own: dict[str, Counter[str]] = {}
+    held_by: dict[str, Counter[str]] = {}
     for allocation, size in blocks:
         if allocation.model:
-            own.setdefault(names[allocation.model, allocation.module], Counter())[
+            held_by.setdefault(names[allocation.model, allocation.module], Counter())[
                 allocation.category
             ] += size
     shares = [
@@ -336,7 +338,7 @@ def _breakdown(
             sum(held.values()),
             {category: held[category] for category in CATEGORIES if held[category]},
         )
-        for name, held in sorted(own.items(), key=lambda item: -sum(item[1].values()))
+        for name, held in sorted(held_by.items(), key=lambda item: -sum(item[1].values()))
     ]
     moment = _moment(highest.phase, live.allocation_at(highest.allocated_at), allocations, names)
     grown = _moment(largest.phase, live.allocation_at(largest.reserved_at), allocations, names)
@@ -390,9 +392,9 @@ def _alike(shares: list[ModuleShare]) -> tuple[Alike, ...]:
         pattern = re.sub(r"(?<![^. ])\d+(?=\.)", "*", share.module)
         if pattern != share.module:
             groups.setdefault(pattern, []).append(share.bytes)
-    found = [
+    alike = [
         Alike(pattern, len(sizes), sum(sizes))
         for pattern, sizes in groups.items()
         if len(sizes) > 1
     ]
-    return tuple(sorted(found, key=lambda group: -group.bytes)[:TOP_GROUPS])
+    return tuple(sorted(alike, key=lambda group: -group.bytes)[:TOP_GROUPS])

@@ -75,12 +75,12 @@ def nccl_bytes(communicators: Sequence[int]) -> int:
     return sum(NCCL_OF_TWO if ranks == 2 else NCCL_OF_MORE for ranks in communicators if ranks > 1)
 
 
-def giving_back_s(played: Replayed) -> Estimate | None:
+def giving_back_s(replayed: Replayed) -> Estimate | None:
     """Seconds of a step in which the host frees cached segments of a full card and takes others;
     None without such. What it takes to unmap and map parts of expandable segments is not known."""
-    if not played.segments_freed:
+    if not replayed.segments_freed:
         return None
-    segments = played.segments_freed / max(1, played.steps)
+    segments = replayed.segments_freed / max(1, replayed.steps)
     return Estimate(
         SEGMENT_S, Source.ASSUMED, SEGMENT_LOW_S, SEGMENT_HIGH_S, _SEGMENT_SOURCE
     ).with_all(lambda s: s * segments)
@@ -113,7 +113,7 @@ def slack_of(context: Estimate) -> tuple[int, int]:
 
 
 #: The replay of a program on cards with so many bytes for segments (None: without limit).
-Play = Callable[[int | None], Replayed]
+Replayer = Callable[[int | None], Replayed]
 
 
 @dataclass(frozen=True)
@@ -159,13 +159,13 @@ class Card:
         low, high = self.interval.around(device_bytes, growth)
         return max(0, low - self.context_slack_bytes[0]), high + self.context_slack_bytes[1]
 
-    def upper(self, played: Replayed) -> float:
+    def upper(self, replayed: Replayed) -> float:
         """The upper end of the device peak's interval; infinite where the card was full before the
         end.
         """
-        if played.full is not None:
+        if replayed.full is not None:
             return float("inf")
-        return self.around(self.device_bytes(played.peak))[1]
+        return self.around(self.device_bytes(replayed.peak))[1]
 
     @cached_property
     def sure_bytes(self) -> int:
@@ -185,19 +185,21 @@ class Card:
 
         return bisect_left(range(ANY_BYTES), True, key=too_much) - 1
 
-    def fits(self, play: Play) -> bool:
-        return self.sure_bytes >= 0 and play(self.sure_bytes).full is None
+    def fits(self, replayer: Replayer) -> bool:
+        return self.sure_bytes >= 0 and replayer(self.sure_bytes).full is None
 
-    def verdict(self, play: Play) -> Verdict:
-        if self.fits(play):
+    def verdict(self, replayer: Replayer) -> Verdict:
+        if self.fits(replayer):
             return Verdict.FITS
-        if self.hoped_bytes >= 0 and play(self.hoped_bytes).full is None:
-            return Verdict.TIGHT
-        return Verdict.DOES_NOT_FIT
+        return (
+            Verdict.TIGHT
+            if self.hoped_bytes >= 0 and replayer(self.hoped_bytes).full is None
+            else Verdict.DOES_NOT_FIT
+        )
 
-    def peak(self, play: Play) -> PeakEstimate:
+    def peak(self, replayer: Replayer) -> PeakEstimate:
         """Of the device, as this card shows it (`shown`)."""
-        return self.estimate(self.shown(play).peak, self.fits(play))
+        return self.estimate(self.shown(replayer).peak, self.fits(replayer))
 
     def estimate(self, peaks: Peaks, fits: bool = False) -> PeakEstimate:
         """What `fits` runs on a card with less memory, and none shows more than it has."""
@@ -213,9 +215,9 @@ class Card:
             peaks.allocated, peaks.reserved, device, (low, high), Source.PREDICTED, basis
         )
 
-    def point(self, batch_size: int, played: Replayed, growth: float = 0.0) -> Point:
+    def point(self, batch_size: int, replayed: Replayed, growth: float = 0.0) -> Point:
         """The device peak at one batch size, for a curve."""
-        device = self.device_bytes(played.peak)
+        device = self.device_bytes(replayed.peak)
         low, high = self.around(device, growth)
         return Point(batch_size, Estimate(device, Source.PREDICTED, low, high, self.interval.basis))
 
@@ -226,12 +228,12 @@ class Card:
         program = traced if isinstance(traced, Program) else program_of(traced)
         return worst_of(replay_cards(program, program.sizes, self.settings, capacity_bytes))
 
-    def shown(self, play: Play) -> Replayed:
+    def shown(self, replayer: Replayer) -> Replayed:
         """What this card shows; where the program runs out of memory on it, what a card without
         limit would.
         """
-        played = play(self.capacity_bytes)
-        return played if played.full is None else play(None)
+        replayed = replayer(self.capacity_bytes)
+        return replayed if replayed.full is None else replayer(None)
 
 
 @dataclass
@@ -265,8 +267,8 @@ class ExtrapolatedPeaks:
         last = self._last_with_room(lower, upper)
         first = max(lower, ceil(last / REACH))
         within_reach = range(last, first - 1, -1) if last - first <= _near(first, tests) else ()
-        found = next((size for size in within_reach if self.fits(size)), None)
-        return found if found is not None else largest_that(self.fits, lower, upper, tests)
+        largest = next((size for size in within_reach if self.fits(size)), None)
+        return largest if largest is not None else largest_that(self.fits, lower, upper, tests)
 
     def _last_with_room(self, lower: int, upper: int | None) -> int:
         """The largest size from `lower` on whose live bytes do not fill the card."""
@@ -292,10 +294,10 @@ def largest_that(
     fits anew. Without `upper` it doubles until a size does not fit, up to 2**24.
     """
     if not fits(lower):
-        found = next((size for size in _above(lower, upper, tests) if fits(size)), None)
-        if found is None:
+        larger = next((size for size in _above(lower, upper, tests) if fits(size)), None)
+        if larger is None:
             return None
-        lower = found
+        lower = larger
     good, bad = lower, None
     step = 2 * lower
     while bad is None:

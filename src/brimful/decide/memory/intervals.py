@@ -74,7 +74,9 @@ class Evidence:
 
 @dataclass(frozen=True)
 class RelativeInterval:
-    """The device peak lies within (1 + low) and (1 + high) times the prediction, in 95 of 100 runs."""
+    """The device peak lies within (1 + low) and (1 + high) times the prediction, in 95 of
+    100 runs.
+    """
 
     low: float
     high: float
@@ -94,20 +96,20 @@ def interval_for(kind: str, evidence: Iterable[Evidence] | None = None) -> Relat
     """The interval for a kind of network (see `kind_of`): that of its bench with most runs, else
     assumed.
     """
-    found = [
-        one
-        for one in (committed_evidence() if evidence is None else evidence)
-        if one.situation == kind
+    measured = [
+        bench
+        for bench in (committed_evidence() if evidence is None else evidence)
+        if bench.situation == kind
     ]
-    if not found:
+    if not measured:
         basis = (
             f"assumed ±{ASSUMED_ERROR:.1%}: no bench has measured networks of this kind ({kind})"
         )
         return RelativeInterval(-ASSUMED_ERROR, ASSUMED_ERROR, basis, Source.ASSUMED)
-    one = max(found, key=lambda e: e.count)
-    basis = f"{one.basis} ({one.count} runs, {one.hardware}, {one.date})"
+    best = max(measured, key=lambda e: e.count)
+    basis = f"{best.basis} ({best.count} runs, {best.hardware}, {best.date})"
     return RelativeInterval(
-        min(one.low_error, 0.0), max(one.high_error, 0.0), basis, Source.MEASURED
+        min(best.low_error, 0.0), max(best.high_error, 0.0), basis, Source.MEASURED
     )
 
 

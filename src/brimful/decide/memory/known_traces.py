@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from brimful.decide.memory.bracket import Bracket
-from brimful.decide.memory.fit import Card, ExtrapolatedPeaks, Play
+from brimful.decide.memory.fit import Card, ExtrapolatedPeaks
 from brimful.decide.memory.size_model import (
     ROUNDED_TO,
     Fitted,
@@ -17,39 +17,39 @@ from brimful.decide.memory.size_model import (
 )
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import Outcome
-from brimful_inside.simulator.program import Program, joined, program_of
+from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.replay import Replayed
-from brimful_inside.simulator.trace import Trace
 
 APART_IN_STEPS = 4  # values that are nearer may be padded to the same
 
 
 @dataclass(frozen=True)
 class Traced:
-    """What a trial showed: a trace of each card, which may be cut off where the outcome is not
-    COMPLETED.
-    """
+    """What a trial showed."""
 
     outcome: Outcome
-    traces: tuple[Trace, ...] = ()
+    program: Program | None = None  # of all cards; None where a trace is missing or cut off
     dataset_length: int | None = None  # once it is known: no larger batch size is tried
-    failure: str | None = (
-        None  # of the script itself: its error and the batch size, as what limits the batch size
-    )
+    # Of the script itself: its error and the batch size, as what limits the batch size.
+    failure: str | None = None
     samples_per_step: int | None = None
     batch: int | None = None  # the largest that the training loader of a process gave
-    program: Program | None = None  # of these traces, where it was made before
+
+    @property
+    def whole(self) -> Program | None:
+        """The program of a trial that came to its end."""
+        return self.program if self.outcome is Outcome.COMPLETED else None
 
 
 @dataclass
-class Known:
+class TracedSizes:
     """The traces so far. Sizes are the bracket's."""
 
     card: Card
     bracket: Bracket
     programs: dict[int, Program] = field(default_factory=dict)
-    played: dict[int, Replayed] = field(default_factory=dict)
-    full: set[int] = field(default_factory=set)  # ran out of device memory
+    replayed: dict[int, Replayed] = field(default_factory=dict)
+    out_of_memory: set[int] = field(default_factory=set)  # ran out of device memory
     steps: set[int | None] = field(
         default_factory=set
     )  # samples that went into a step, over all traces
@@ -57,7 +57,9 @@ class Known:
     fitted: dict[tuple[int, ...], Fitted] = field(
         default_factory=dict
     )  # by the sizes of the traces
-    aside: dict[int, Traced] = field(default_factory=dict)  # traced, and not learned: see `trace`
+    held_back: dict[int, Traced] = field(
+        default_factory=dict
+    )  # traced, and not learned: see `trace`
 
     def most_trusted(self, frontier: list[int] | None = None) -> TrustedModel | None:
         """The model to be trusted most near these sizes, near the edge of what fits where none are
@@ -73,27 +75,26 @@ class Known:
         return self.predicted.setdefault(model.identity, ExtrapolatedPeaks(model, self.card))
 
     def trace(self, size: int, only_if_it_fits: bool = False) -> Generator[int, Traced, None]:
-        """Trace this size, and keep what it showed. `only_if_it_fits`: what does not is laid aside
+        """Trace this size, and keep what it showed. `only_if_it_fits`: what does not is held back
         until somebody traces it.
         """
-        traced = self.aside.pop(size, None)
+        traced = self.held_back.pop(size, None)
         if traced is None:
             traced = yield self.bracket.samples(size)
-        if not only_if_it_fits or (
-            _is_whole(traced) and self.card.fits(self._play(_program_of(traced)))
-        ):
+        program = traced.whole
+        if not only_if_it_fits or (program and self.card.fits(partial(self.card.replay, program))):
             self.learn(size, traced)
         else:
-            self.aside[size] = traced
+            self.held_back[size] = traced
 
     def learn(self, size: int, traced: Traced) -> None:
-        bracket = self.bracket
+        bracket, program = self.bracket, traced.whole
         bracket.tried.append(size)
         bracket.learn_dataset_length(traced.dataset_length)
         if traced.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
-            self.full.add(size)
+            self.out_of_memory.add(size)
             bracket.too_large.add(size)
-        elif not _is_whole(traced):
+        elif program is None:
             outcome = Outcome.CRASHED if traced.outcome is Outcome.COMPLETED else traced.outcome
             bracket.add_script_error(size, traced.failure, outcome)
             if outcome not in SCRIPT_FAILED or not self.programs:
@@ -101,10 +102,10 @@ class Known:
         else:
             self.steps.add(traced.samples_per_step)
             bracket.learn_given(size, traced.batch, traced.samples_per_step)
-            program = self.programs[size] = _program_of(traced)
-            play = self._play(program)
-            self.played[size] = play(self.card.capacity_bytes)
-            (bracket.fitting if self.card.fits(play) else bracket.too_large).add(size)
+            self.programs[size] = program
+            replayer = partial(self.card.replay, program)
+            self.replayed[size] = replayer(self.card.capacity_bytes)
+            (bracket.fitting if self.card.fits(replayer) else bracket.too_large).add(size)
 
     def keep_nearest(self, count: int) -> None:
         """So many programs, those nearest to the edge: a model is sought of each two and three of
@@ -118,16 +119,11 @@ class Known:
         """The largest size that fits by a model that rounds; without one the largest that was
         traced.
         """
-        low, upper, most = (
-            self.bracket.low,
-            self.bracket.largest_to_try,
-            self.bracket.largest_without_error,
-        )
-        found = None if model is None else self.peaks_of(model.size_model).largest(low or 1, upper)
-        return low if found is None else min(found, most or found)
-
-    def _play(self, program: Program) -> Play:
-        return partial(self.card.replay, program)
+        low, most = self.bracket.low, self.bracket.largest_without_error
+        if model is None:
+            return low
+        largest = self.peaks_of(model.size_model).largest(low or 1, self.bracket.largest_to_try)
+        return low if largest is None else min(largest, most or largest)
 
     @property
     def unfollowed(self) -> int | None:
@@ -144,21 +140,17 @@ class Known:
         ):
             return None
         *smaller, small, large = held
-        one, other = given[small], given[large]
-        if one is not None and other is not None:
-            peaks = [self.played[size].peak.allocated for size in (small, large)]
-            return (
-                small
-                if one.batch == other.batch and one != other and peaks[0] == peaks[1]
-                else None
+        at_small, at_large = given[small], given[large]
+        if at_small is not None and at_large is not None:
+            peaks = {self.replayed[size].peak.allocated for size in (small, large)}
+            same = at_small.batch == at_large.batch and at_small != at_large and len(peaks) == 1
+        else:
+            same = (
+                large >= APART_IN_STEPS * small
+                and held[small] == held[large]
+                and any(held[size] < held[small] for size in smaller)
             )
-        if large < APART_IN_STEPS * small:
-            return None
-        return (
-            small
-            if held[small] == held[large] and any(held[size] < held[small] for size in smaller)
-            else None
-        )
+        return small if same else None
 
     @property
     def frontier(self) -> list[int]:
@@ -222,21 +214,7 @@ class Known:
         """The upper end of the device peak if all that the script holds at a traced size were
         `factor` times as much.
         """
-        played, card = self.played[size], self.card
-        return (
-            card.around(card.context_bytes + factor * played.peak.reserved)[1]
-            if played.full is None
-            else float("inf")
-        )
-
-
-def _is_whole(traced: Traced) -> bool:
-    return (
-        traced.outcome is Outcome.COMPLETED
-        and bool(traced.traces)
-        and all(trace.whole for trace in traced.traces)
-    )
-
-
-def _program_of(traced: Traced) -> Program:
-    return traced.program or joined([program_of(trace) for trace in traced.traces])
+        replayed, card = self.replayed[size], self.card
+        if replayed.full is not None:
+            return float("inf")
+        return card.around(card.context_bytes + factor * replayed.peak.reserved)[1]

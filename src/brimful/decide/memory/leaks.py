@@ -33,19 +33,20 @@ def memory_that_grows(
     (the most that it holds on the card, predicted) and `budget_bytes` show whether it fits in the
     end; `evaluation_samples`: how many there are.
     """
-    found, per_step = [], growth.get("train", 0)
+    warnings, per_step = [], growth.get("train", 0)
     if per_step and per_step >= STEP_SHARE * peak_bytes:
-        problem = f"each step leaves {format_bytes(per_step)} more on the card"
-        later = (
-            f"the predicted peak is of the first steps; after {MANY:,} it is about "
-            f"{format_bytes(MANY * per_step)} more"
+        warnings.append(
+            Diagnostic(
+                "memory-grows",
+                f"each step leaves {format_bytes(per_step)} more on the card",
+                f"the predicted peak is of the first steps; after {MANY:,} it is about "
+                f"{format_bytes(MANY * per_step)} more",
+                "keep numbers, not tensors with their graph: loss.item(), output.detach().cpu()",
+            )
         )
-        suggestion = (
-            "keep numbers, not tensors with their graph: loss.item(), output.detach().cpu()"
-        )
-        found.append(Diagnostic("memory-grows", problem, later, suggestion))
     evaluation = _evaluation(growth, peak_bytes, evaluation_bytes, budget_bytes)
-    return [*found, *filter(None, [evaluation, _collected(growth, peak_bytes, evaluation_samples)])]
+    collected = _collected(growth, peak_bytes, evaluation_samples)
+    return [*warnings, *filter(None, [evaluation, collected])]
 
 
 def _evaluation(
@@ -54,69 +55,58 @@ def _evaluation(
     evaluation_bytes: int | None,
     budget_bytes: int | None,
 ) -> Diagnostic | None:
-    per_batch, length, seen = (
-        growth.get("eval", 0),
-        growth.get("eval_length"),
-        growth.get("eval_seen", 0),
-    )
-    left = MANY if length is None else max(0, length - seen)
-    total = per_batch * left
-    small = (
-        per_batch < STEP_SHARE * peak_bytes
-        if length is None
-        else total < EVALUATION_SHARE * peak_bytes
-    )
+    per_batch, length, met = _batches(growth)
+    if length is None:
+        total, small = per_batch * MANY, per_batch < STEP_SHARE * peak_bytes
+        of, when = "", f"after {MANY:,} more of them"
+    else:
+        total = per_batch * max(0, length - met)
+        small = total < EVALUATION_SHARE * peak_bytes
+        of, when = f" of {length:,}", "at its end"
     if not total or small:
         return None
-    of = "" if length is None else f" of {length:,}"
-    when = f"after {MANY:,} more of them" if length is None else "at its end"
     explanation = (
         f"{when} the evaluation holds about {format_bytes(total)} more than the predicted peak "
-        "holds, "
-        "and what is joined (torch.cat) takes as much again"
+        "holds, and what is joined (torch.cat) takes as much again"
     )
-    if (
-        evaluation_bytes is not None
-        and budget_bytes is not None
-        and evaluation_bytes + total > budget_bytes
-    ):
+    in_all = None if evaluation_bytes is None else evaluation_bytes + total
+    if in_all is not None and budget_bytes is not None and in_all > budget_bytes:
         explanation += (
-            f"; that does not fit: about {format_bytes(evaluation_bytes + total)} in all, and "
+            f"; that does not fit: about {format_bytes(in_all)} in all, and "
             f"{format_bytes(budget_bytes)} may be used"
         )
     return Diagnostic(
         "memory-grows",
         f"each evaluation batch leaves {format_bytes(per_batch)} more on the card; the trial met "
-        f"{seen:,}{of} batches",
+        f"{met:,}{of} batches",
         explanation,
         "move what is kept to the host: .cpu(), or .item() for numbers",
     )
 
 
+def _batches(growth: Mapping[str, int]) -> tuple[int, int | None, int]:
+    """Of an evaluation: bytes that a batch leaves, how many it has, how many the trial met."""
+    return growth.get("eval", 0), growth.get("eval_length"), growth.get("eval_seen", 0)
+
+
 def _collected(
     growth: Mapping[str, int], peak_bytes: int, samples: int | None
 ) -> Diagnostic | None:
-    """What is kept of each sample may meet all the rest in the end, as in a matrix of similarities."""
-    per_batch, length, seen = (
-        growth.get("eval", 0),
-        growth.get("eval_length"),
-        growth.get("eval_seen", 0),
-    )
-    if not per_batch or not samples or not length or seen >= length:
+    """What is kept of each sample may meet all the rest in the end, as in a matrix of
+    similarities.
+    """
+    per_batch, length, met = _batches(growth)
+    if not per_batch or not samples or not length or met >= length:
         return None
-    pairs_bytes = PAIR_BYTES * samples**2
-    if (
-        per_batch * length < EMBEDDING_BYTES * samples
-        or pairs_bytes < EVALUATION_SHARE * peak_bytes
-    ):
+    pairs_bytes, embedded = PAIR_BYTES * samples**2, EMBEDDING_BYTES * samples
+    if per_batch * length < embedded or pairs_bytes < EVALUATION_SHARE * peak_bytes:
         return None
     return Diagnostic(
         "evaluation-collects",
         f"the evaluation keeps {format_bytes(per_batch)} of each batch on the card; the trial "
-        f"met {seen:,} of {length:,}",
-        f"what is made of all batches at its end was made of {seen:,}: where each of the "
-        f"{samples:,} samples meets each, as in "
-        f"a matrix of similarities, that takes {format_bytes(pairs_bytes)}, which is not in the "
-        "predicted peak",
+        f"met {met:,} of {length:,}",
+        f"the trial computed its end from {met:,} batches: where each of the {samples:,} samples "
+        f"meets each, as in a matrix of similarities, that takes {format_bytes(pairs_bytes)}, "
+        "which is not in the predicted peak",
         "compare them in parts, or on the host: .cpu()",
     )

@@ -61,17 +61,17 @@ class Memory:
     annotated: Annotated
     more_bytes: int = 0
 
-    def play(self, room: int | None) -> Replayed:
-        played = self.card.replay(
+    def replay(self, room: int | None) -> Replayed:
+        replayed = self.card.replay(
             self._sized, None if room is None else max(0, room - self.more_bytes)
         )
         more = self.more_bytes
         phases = {
             name: Peaks(peak.allocated + more, peak.reserved + more)
-            for name, peak in played.phases.items()
+            for name, peak in replayed.phases.items()
         }
-        return played._replace(
-            phases=phases, peak=Peaks(played.peak.allocated + more, played.peak.reserved + more)
+        return replayed._replace(
+            phases=phases, peak=Peaks(replayed.peak.allocated + more, replayed.peak.reserved + more)
         )
 
     @property
@@ -81,19 +81,19 @@ class Memory:
     @property
     def device_bytes(self) -> int:
         """The peak that the card shows."""
-        return self.card.device_bytes(self.card.shown(self.play).peak)
+        return self.card.device_bytes(self.card.shown(self.replay).peak)
 
     @property
     def phase(self) -> str:
         """In which most is allocated."""
-        phases = self.card.shown(self.play).phases
+        phases = self.card.shown(self.replay).phases
         return max(phases, key=lambda name: phases[name].allocated, default=FIRST_PHASE)
 
     def resized(self, resize: Resize) -> Memory:
         of_each = zip(self.annotated.allocations, phases_of(self.program), self.sizes, strict=True)
         return replace(
             self,
-            sizes=[max(NOTHING, resize(*one)) if one[2] > NOTHING else one[2] for one in of_each],
+            sizes=[max(NOTHING, resize(*row)) if row[2] > NOTHING else row[2] for row in of_each],
         )
 
     def with_all_gradients(self) -> Memory:
@@ -119,8 +119,8 @@ class Memory:
     def _most(self, category: str, of_each: Sequence[int]) -> int:
         allocations = self.annotated.allocations
         counted = [
-            amount if one.category == category else 0
-            for one, amount in zip(allocations, of_each, strict=True)
+            amount if allocation.category == category else 0
+            for allocation, amount in zip(allocations, of_each, strict=True)
         ]
         alive = most = number = 0
         for event in self.program.events:
@@ -149,7 +149,9 @@ def is_worth_it(before: int, after: int) -> bool:
 
 def switched_already(annotated: Annotated) -> set[str]:
     """Which changes that a trial can switch the script has made itself."""
-    recomputes = any(one.site.during == RECOMPUTATION for one in annotated.allocations)
+    recomputes = any(
+        allocation.site.during == RECOMPUTATION for allocation in annotated.allocations
+    )
     uses = {"mixed-precision": "autocast" in annotated.uses, "gradient-checkpointing": recomputes}
     return {code for code, is_used in uses.items() if is_used}
 
@@ -169,20 +171,20 @@ def autocast_line(capability: tuple[int, int]) -> str:
 
 def checkpointing_line(trace: Trace) -> str:
     """What to write, by what the child found to switch; "" where it found nothing."""
-    found = [
+    names = [
         note.name.removeprefix(_NOTE)
         for _, note in trace.notes
         if isinstance(note, Uses) and note.name.startswith(_NOTE)
     ]
     costs = "; each forward pass is done twice then"
-    own = next((name.removeprefix(_OWN) for name in found if name.startswith(_OWN)), "")
-    if own:
-        return own + costs
-    if not found:
+    switch = next((name.removeprefix(_OWN) for name in names if name.startswith(_OWN)), "")
+    if switch:
+        return switch + costs
+    if not names:
         return ""
     return (
         "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for each of the "
-        f"{', '.join(found)}{costs}"
+        f"{', '.join(names)}{costs}"
     )
 
 

@@ -50,17 +50,17 @@ class MeasuredConclusion:
 
 
 @dataclass
-class _Known:
+class MeasuredSizes:
     budget_bytes: int
     bracket: Bracket
     peaks: dict[int, float] = field(default_factory=dict)
-    out: set[int] = field(default_factory=set)  # ran out of memory
+    out_of_memory: set[int] = field(default_factory=set)  # ran out of memory
 
     def add(self, size: int, measured: Measured) -> None:
         bracket = self.bracket
         bracket.learn_dataset_length(measured.dataset_length)
         if measured.outcome in OUT_OF_MEMORY:
-            self.out.add(size)
+            self.out_of_memory.add(size)
             bracket.too_large.add(size)
         elif measured.outcome is not Outcome.COMPLETED:
             bracket.failed = measured.outcome
@@ -104,7 +104,7 @@ def search_largest_measured(
     ValueError where the limits leave no batch size.
     """
     bracket = Bracket(limits)
-    known = _Known(budget_bytes, bracket)
+    known = MeasuredSizes(budget_bytes, bracket)
     size: int | None = bracket.within(first_size)
     while size is not None and len(bracket.tried) < max_trials:
         bracket.tried.append(size)
@@ -136,7 +136,7 @@ def predicted_ceiling(
     )
 
 
-def _next_size(known: _Known) -> int | None:
+def _next_size(known: MeasuredSizes) -> int | None:
     """The next size to run; None when the search is over."""
     bracket = known.bracket
     low, high, upper = bracket.low, bracket.high, bracket.largest_to_try
@@ -158,20 +158,22 @@ def _next_size(known: _Known) -> int | None:
             2 * low,
         )
     if (
-        high is not None and known.out
+        high is not None and known.out_of_memory
     ):  # the curve was wrong once: halve what is left instead of trusting it again
         step = min(step, (low + high) // 2)
     most = step if upper is None else min(step, upper)
-    found = _largest_within(known, fit, low, most) if most > low else low
-    worth = found == bracket.upper or found - low >= WORTH * low
-    return found if found > low and worth else None
+    larger = _largest_within(known, fit, low, most) if most > low else low
+    worth = larger == bracket.upper or larger - low >= WORTH * low
+    return larger if larger > low and worth else None
 
 
-def _largest_within(known: _Known, fit: PeakFit, low: int, most: int) -> int:
-    """The largest size up to `most` whose predicted upper end is within the budget; at least `low`."""
+def _largest_within(known: MeasuredSizes, fit: PeakFit, low: int, most: int) -> int:
+    """The largest size up to `most` whose predicted upper end is within the budget; at
+    least `low`.
+    """
     # A size that ran out of memory where the curve promised room shows the curve to be too low by
     # at least this factor.
-    inflation = max([1.0, *(known.budget_bytes / fit.at(size) for size in known.out)])
+    inflation = max([1.0, *(known.budget_bytes / fit.at(size) for size in known.out_of_memory)])
     # Two points cannot tell a line from a parabola: the steeper one must fit as well.
     steep = parabola_through(known.peaks) if len(known.peaks) == 2 else None
 
@@ -179,7 +181,7 @@ def _largest_within(known: _Known, fit: PeakFit, low: int, most: int) -> int:
         if len(fit.sizes) == 1:
             # One point says nothing of what is fixed: as if all grew with the batch, unless that
             # has been tried.
-            return bool(known.out) or known.peaks[low] * size / low <= known.budget_bytes
+            return bool(known.out_of_memory) or known.peaks[low] * size / low <= known.budget_bytes
         if steep is not None and steep.at(size) > known.budget_bytes:
             return False
         return fit.interval(size)[1] * inflation <= known.budget_bytes
@@ -187,7 +189,7 @@ def _largest_within(known: _Known, fit: PeakFit, low: int, most: int) -> int:
     return low + bisect_left(range(low + 1, most + 1), True, key=lambda size: not within(size))
 
 
-def _estimate(known: _Known, memory: str, names_largest: bool) -> MemoryEstimate:
+def _estimate(known: MeasuredSizes, memory: str, names_largest: bool) -> MemoryEstimate:
     bracket, fit, low = known.bracket, known.fit, known.bracket.low
     limit = upper_limit(bracket.limits)[1] if low is not None and low == bracket.upper else "budget"
     if low and (not names_largest or (limit == "budget" and known.flat)):

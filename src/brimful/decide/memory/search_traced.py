@@ -18,7 +18,7 @@ from math import isqrt
 from brimful.decide.memory.bracket import Bracket, roundest, upper_limit
 from brimful.decide.memory.fit import ENDLESS, Card, curve_sizes, largest_that
 from brimful.decide.memory.intervals import GROWTH_EXTRAPOLATED, GROWTH_PEAKS, growth
-from brimful.decide.memory.known_traces import APART_IN_STEPS, Known, Traced
+from brimful.decide.memory.known_traces import APART_IN_STEPS, Traced, TracedSizes
 from brimful.decide.memory.peak_curve import fit_peaks
 from brimful.decide.memory.size_model import (
     SizeModel,
@@ -85,7 +85,7 @@ def search_largest(
     An error of the script where smaller sizes ran bounds the search; any other failure that has
     nothing to do with memory ends it. Raises ValueError where the limits leave no batch size.
     """
-    known = Known(card, Bracket(limits, multiple_of, unknown))
+    known = TracedSizes(card, Bracket(limits, multiple_of, unknown))
     bracket = known.bracket
     begun = [size // multiple_of for size in begins_with if size % multiple_of == 0]
     for size in begun:
@@ -107,7 +107,7 @@ def first_traces(
     card: Card, limits: Limits, first_size: int, multiple_of: int, asked: int | None = None
 ) -> Generator[int, Traced, None]:
     """The small traces that `search_largest` begins with."""
-    yield from _first_traces(Known(card, Bracket(limits, multiple_of)), first_size, asked)
+    yield from _first_traces(TracedSizes(card, Bracket(limits, multiple_of)), first_size, asked)
 
 
 def extrapolate(
@@ -120,7 +120,7 @@ def extrapolate(
     """What `search_largest` would ask next, after traces at these batch sizes, taken on a card that
     does all as this one. Of another unknown it says something only where a trace confirmed a model,
     for there sizes often move in steps."""
-    known = Known(card, Bracket(limits, multiple_of, unknown))
+    known = TracedSizes(card, Bracket(limits, multiple_of, unknown))
     for size, traced in sorted(shown.items()):
         if size % multiple_of == 0:
             known.learn(size // multiple_of, traced)
@@ -135,7 +135,7 @@ def extrapolate(
     return Extrapolated(named, _in_samples(known, model), known.bracket.limits.loader_cap)
 
 
-def _in_samples(known: Known, model: TrustedModel | None) -> SizeModel | None:
+def _in_samples(known: TracedSizes, model: TrustedModel | None) -> SizeModel | None:
     """With sizes in samples, where the bracket counts multiples; it holds from the first of the
     traced sizes on that it gives without a gap."""
     if model is None:
@@ -152,14 +152,16 @@ def _in_samples(known: Known, model: TrustedModel | None) -> SizeModel | None:
     return replace(model.size_model, per=known.bracket.multiple_of, fitted_at=tuple(held))
 
 
-def _first_traces(known: Known, first_size: int, asked: int | None) -> Generator[int, Traced, None]:
+def _first_traces(
+    known: TracedSizes, first_size: int, asked: int | None
+) -> Generator[int, Traced, None]:
     """Two traces at small sizes, a third where they call for it; smaller ones where those are too
     large already.
     """
     bracket = known.bracket
     size = bracket.within(max(1, first_size // bracket.multiple_of))
     yield from known.trace(size)
-    while size in known.full and size > 1 and len(bracket.tried) < MAX_TRACES:
+    while size in known.out_of_memory and size > 1 and len(bracket.tried) < MAX_TRACES:
         size = max(1, size // 4)
         yield from known.trace(size)
     if not known.programs:
@@ -175,8 +177,8 @@ def _first_traces(known: Known, first_size: int, asked: int | None) -> Generator
         and not bracket.ignored
         and not known.unfollowed
     ):
-        third, upper, largest = third_size(known.programs), bracket.upper, max(known.played)
-        if third is None or (upper is not None and third > upper) or known.full:
+        third, upper, largest = third_size(known.programs), bracket.upper, max(known.replayed)
+        if third is None or (upper is not None and third > upper) or known.out_of_memory:
             return
         # Even if all memory grew with the square of the batch since the largest size that was
         # traced.
@@ -184,22 +186,22 @@ def _first_traces(known: Known, first_size: int, asked: int | None) -> Generator
             yield from known.trace(third)
 
 
-def _may_be_second(known: Known, first: int, asked: int) -> bool:
+def _may_be_second(known: TracedSizes, first: int, asked: int) -> bool:
     size, rest = divmod(asked, known.bracket.multiple_of)
     far = size >= first + NEAREST and size == known.bracket.within(size)
     return (
         far
         and not rest
-        and not known.full
+        and not known.out_of_memory
         and known.upper_if_grown(first, size / first) <= known.card.budget_bytes
     )
 
 
-def _second_size(known: Known, first: int) -> int | None:
+def _second_size(known: TracedSizes, first: int) -> int | None:
     """A size above the first one that fits even if all memory grows with the batch; else a size
     below it.
     """
-    wanted = min([first + APART, *(size - 1 for size in known.full)])
+    wanted = min([first + APART, *(size - 1 for size in known.out_of_memory)])
     if known.bracket.upper is not None:
         wanted = min(wanted, known.bracket.upper)
     for size in range(wanted, first, -1):
@@ -209,7 +211,7 @@ def _second_size(known: Known, first: int) -> int | None:
     return below if below < first else None
 
 
-def _next_size(known: Known) -> int | None:
+def _next_size(known: TracedSizes) -> int | None:
     """The next batch size to trace; None when the search is over."""
     bracket, model = known.bracket, known.most_trusted()
     candidate = _candidate(known, model)
@@ -242,7 +244,7 @@ def _next_size(known: Known) -> int | None:
     )
 
 
-def _is_proven(known: Known, model: TrustedModel | None, size: int) -> bool:
+def _is_proven(known: TracedSizes, model: TrustedModel | None, size: int) -> bool:
     """Whether a size that was traced is the largest: it is the limit itself, or a model that a
     trace confirmed says so.
     """
@@ -255,7 +257,7 @@ def _is_proven(known: Known, model: TrustedModel | None, size: int) -> bool:
     return near or known.is_sure(model) or _proves_the_limit(known, size)
 
 
-def _proves_the_limit(known: Known, size: int) -> bool:
+def _proves_the_limit(known: TracedSizes, size: int) -> bool:
     """Whether models of smaller sizes, as far as the trace at this one confirms them, have no room
     for any larger one.
     """
@@ -275,13 +277,13 @@ def _proves_the_limit(known: Known, size: int) -> bool:
     return False
 
 
-def _candidate(known: Known, model: TrustedModel | None) -> int | None:
+def _candidate(known: TracedSizes, model: TrustedModel | None) -> int | None:
     """The largest size predicted to fit, by the model or by the peaks; None if none does."""
     most, by_memory = known.bracket.largest_without_error, _candidate_by_memory(known, model)
     return by_memory if most is None or by_memory is None else min(by_memory, most)
 
 
-def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None:
+def _candidate_by_memory(known: TracedSizes, model: TrustedModel | None) -> int | None:
     """As `_candidate`, whether or not the script itself would fail there."""
     bracket = known.bracket
     low, high, upper = bracket.low, bracket.high, bracket.largest_to_try
@@ -302,7 +304,7 @@ def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None
     ):
         return roundest(low + max(1, (high - low) // 8), high - (high - low) // 8)
     wrong = known.promises(model, high) or (
-        high in known.full and (model is None or not model.verified)
+        high in known.out_of_memory and (model is None or not model.verified)
     )
     if (
         low is not None and upper is not None and high is not None and wrong
@@ -311,34 +313,34 @@ def _candidate_by_memory(known: Known, model: TrustedModel | None) -> int | None
     if upper is not None and upper <= (low or 0):
         return low
     if model is None or not (known.trusts(model) or _is_whole(model.size_model)):
-        found = _candidate_by_peaks(known, low or 1, upper)
+        candidate = _candidate_by_peaks(known, low or 1, upper)
     elif model.size_model.constant:
         # Any size is as good as any other: without a limit, name none that was not traced.
-        found = (
+        candidate = (
             upper if upper is not None and known.peaks_of(model.size_model).fits(upper) else None
         )
     else:
         # From the largest traced size that fits upwards, for a model may hold near the edge alone.
-        found = known.peaks_of(model.size_model).largest(low or 1, upper)
-    if low is None or found is None:
-        return found or low
+        candidate = known.peaks_of(model.size_model).largest(low or 1, upper)
+    if low is None or candidate is None:
+        return candidate or low
     if high is None and not known.is_sure(model):
-        found = max(found, low + bracket.step)
-    return found if upper is None else min(found, upper)
+        candidate = max(candidate, low + bracket.step)
+    return candidate if upper is None else min(candidate, upper)
 
 
-def _between(known: Known, low: int, high: int) -> int:
+def _between(known: TracedSizes, low: int, high: int) -> int:
     """Where a line through the peaks of a size that fits and of one that does not reaches the
     budget; half way in octaves where the second has no peak."""
     below, above = (
-        known.card.upper(known.played[size]) if size in known.played else None
+        known.card.upper(known.replayed[size]) if size in known.replayed else None
         for size in (low, high)
     )
     if (
         below is None
         or above is None
         or not below <= known.card.budget_bytes < above
-        or high in known.full
+        or high in known.out_of_memory
     ):
         return isqrt(low * high)
     return low + round((high - low) * (known.card.budget_bytes - below) / (above - below))
@@ -349,12 +351,12 @@ def _is_whole(model: SizeModel) -> bool:
     return model.exact and not model.superlinear and not model.constant
 
 
-def _candidate_by_peaks(known: Known, lowest: int, upper: int | None) -> int | None:
+def _candidate_by_peaks(known: TracedSizes, lowest: int, upper: int | None) -> int | None:
     card, fitting = known.card, known.bracket.fitting
     needed = {
-        size: float(card.upper(played))
-        for size, played in known.played.items()
-        if played.full is None
+        size: float(card.upper(replayed))
+        for size, replayed in known.replayed.items()
+        if replayed.full is None
     }
     # What gives its cached memory back within the budget may take more where there is more.
     points = [
@@ -380,7 +382,7 @@ def _candidate_by_peaks(known: Known, lowest: int, upper: int | None) -> int | N
     return largest_that(fits, lowest, most if upper is None else min(upper, most))
 
 
-def _conclude(known: Known) -> MemoryConclusion:
+def _conclude(known: TracedSizes) -> MemoryConclusion:
     bracket, card = known.bracket, known.card
     trusted = known.most_trusted()
     largest = bracket.low
@@ -408,7 +410,7 @@ def _conclude(known: Known) -> MemoryConclusion:
         quadratic_bytes=None,
         curve=_curve(known, largest),
         probes=tuple(
-            card.point(bracket.samples(size), shown) for size, shown in known.played.items()
+            card.point(bracket.samples(size), shown) for size, shown in known.replayed.items()
         ),
         largest_batch_size=None if largest is None else bracket.samples(largest),
         nothing_fits=largest is None
@@ -438,7 +440,7 @@ def _conclude(known: Known) -> MemoryConclusion:
 
 
 def _limited_by(
-    known: Known, model: TrustedModel | None, largest: int | None, constant: bool
+    known: TracedSizes, model: TrustedModel | None, largest: int | None, constant: bool
 ) -> str | None:
     bracket = known.bracket
     if largest is not None and largest == bracket.upper:
@@ -459,24 +461,30 @@ def _limited_by(
     return None if constant and largest else "budget"
 
 
-def _curve(known: Known, largest: int | None) -> tuple[Point, ...]:
+def _curve(known: TracedSizes, largest: int | None) -> tuple[Point, ...]:
     """Predicted peaks for a picture: at each size by the model that holds at the nearest traced
     size.
     """
     bracket, sizes = known.bracket, sorted(known.programs)
     models = [known.most_trusted(frontier) for frontier in (known.frontier, sizes[:2]) if frontier]
-    found = [model for model in models if model is not None]
+    known_models = [model for model in models if model is not None]
     lowest = 1 if bracket.in_batches else sizes[0] if sizes else 1  # below that scripts may fail
-    points, rows = [], max((len(model.size_model.program.events) for model in found), default=0)
-    for size in curve_sizes(largest, lowest, bracket.upper, rows) if found else []:
-        model = min(found, key=lambda m, size=size: min(abs(size - seen) for seen in m.reproduced))
-        played = known.played.get(size) or known.peaks_of(model.size_model).at(size)
+    points, rows = (
+        [],
+        max((len(model.size_model.program.events) for model in known_models), default=0),
+    )
+    for size in curve_sizes(largest, lowest, bracket.upper, rows) if known_models else []:
+        model = min(
+            known_models,
+            key=lambda m, size=size: min(abs(size - traced) for traced in m.reproduced),
+        )
+        replayed = known.replayed.get(size) or known.peaks_of(model.size_model).at(size)
         widened = 0.0 if model.verified else growth(size, sizes[-1], GROWTH_EXTRAPOLATED)
-        points.append(known.card.point(bracket.samples(size), played, widened))
+        points.append(known.card.point(bracket.samples(size), replayed, widened))
     return tuple(points)
 
 
-def _notes(known: Known, model: TrustedModel | None, sure: bool) -> list[str]:
+def _notes(known: TracedSizes, model: TrustedModel | None, sure: bool) -> list[str]:
     notes: list[str] = []
     low, high, noun = known.bracket.low, known.bracket.high, known.bracket.noun
     if low is not None and high is not None and high > low + 1 and not sure:
@@ -507,13 +515,13 @@ def _notes(known: Known, model: TrustedModel | None, sure: bool) -> list[str]:
     notes += filter(None, [known.bracket.untried_note(), _unfollowed_note(known)])
     notes += [
         f"{noun} {known.bracket.samples(size)} ran out of memory"
-        for size in sorted(known.full)
+        for size in sorted(known.out_of_memory)
         if known.bracket.in_batches
     ]
     return notes
 
 
-def _unfollowed_note(known: Known) -> str | None:
+def _unfollowed_note(known: TracedSizes) -> str | None:
     small, samples = known.unfollowed, known.bracket.samples
     if small is None:
         return None
@@ -525,7 +533,7 @@ def _unfollowed_note(known: Known) -> str | None:
     )
 
 
-def _difference(known: Known, model: TrustedModel) -> str:
+def _difference(known: TracedSizes, model: TrustedModel) -> str:
     for size in sorted(known.programs):
         where = model.size_model.difference_from(known.programs[size], size)
         if where is not None:

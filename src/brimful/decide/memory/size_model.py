@@ -113,29 +113,33 @@ class SizeModel:
     @cached_property
     def exact(self) -> bool:
         """No polynomial had to be rounded."""
-        return all(one.exact for one in self._all_polynomials())
+        return all(polynomial.exact for polynomial in self._all_polynomials())
 
     @cached_property
     def constant(self) -> bool:
         """Nothing depends on the batch size."""
-        return all(one.linear == 0 == one.quadratic for one in self._all_polynomials())
+        return all(
+            polynomial.linear == 0 == polynomial.quadratic for polynomial in self._all_polynomials()
+        )
 
     @cached_property
     def superlinear(self) -> bool:
         """Some allocation grows faster than the batch: a line through two points starts below
         nothing.
         """
-        return any(one.constant < 0 < one.linear for one in self._all_polynomials())
+        return any(
+            polynomial.constant < 0 < polynomial.linear for polynomial in self._all_polynomials()
+        )
 
     @cached_property
     def concave(self) -> bool:
         """Some allocation is to shrink from some batch size on."""
-        return any(one.quadratic < 0 for one in self._all_polynomials())
+        return any(polynomial.quadratic < 0 for polynomial in self._all_polynomials())
 
     @cached_property
     def rounded(self) -> bool:
         """Some allocation is of a rounded batch size."""
-        return any(one.group > 1 for one in self._all_polynomials())
+        return any(polynomial.group > 1 for polynomial in self._all_polynomials())
 
     @cached_property
     def identity(self) -> tuple:
@@ -148,15 +152,17 @@ class SizeModel:
         )
 
     def _all_polynomials(self) -> list[Polynomial]:
-        return [*self.polynomials, *(one for _, args in self.workspace_of.values() for one in args)]
+        return [*self.polynomials, *(arg for _, args in self.workspace_of.values() for arg in args)]
 
     def sizes_at(self, batch_size: int) -> list[int]:
         """The bytes of each allocation, by its number; never below 0."""
         batch_size = -(-batch_size // self.per)
-        values = [max(0, one.at(batch_size)) for one in self.polynomials]
+        values = [max(0, polynomial.at(batch_size)) for polynomial in self.polynomials]
         sizes = [values[index] for index in self.polynomial_of]
         for (name, args), numbers in self._by_workspace.items():
-            nbytes = max(0, workspaces.bytes_of(name, [one.at(batch_size) for one in args]))
+            nbytes = max(
+                0, workspaces.bytes_of(name, [polynomial.at(batch_size) for polynomial in args])
+            )
             for number in numbers:
                 sizes[number] = nbytes
         return sizes
@@ -164,10 +170,10 @@ class SizeModel:
     @cached_property
     def _by_workspace(self) -> dict[Workspace, list[int]]:
         """The same workspaces come again in each layer and step."""
-        found: dict[Workspace, list[int]] = {}
+        numbers: dict[Workspace, list[int]] = {}
         for number, workspace in self.workspace_of.items():
-            found.setdefault(workspace, []).append(number)
-        return found
+            numbers.setdefault(workspace, []).append(number)
+        return numbers
 
     def replay_at(
         self,
@@ -189,7 +195,7 @@ class SizeModel:
         return sum(
             count * max(0, self.polynomials[index].at(batch_size)) for index, count in plain.items()
         ) + sum(
-            count * bytes_of(name, [one.at(batch_size) for one in args])
+            count * bytes_of(name, [arg.at(batch_size) for arg in args])
             for (name, args), count in taken.items()
         )
 
@@ -239,7 +245,7 @@ def fit_size_model(programs: dict[int, Program]) -> SizeModel | None:
     known: dict[tuple[int, ...], int] = {}  # places by the values fitted
     known_workspaces: dict[tuple, Workspace] = {}
     polynomial_of: list[int] = []
-    found: dict[int, Workspace] = {}
+    workspace_of: dict[int, Workspace] = {}
     for number, values in enumerate(zip(*(programs[size].sizes for size in sizes), strict=True)):
         name = first.allocations[number][2]
         if name is not None:
@@ -249,14 +255,14 @@ def fit_size_model(programs: dict[int, Program]) -> SizeModel | None:
                     name,
                     tuple(_fit(sizes, column) for column in zip(*args, strict=True)),
                 )
-            found[number] = known_workspaces[name, args]
+            workspace_of[number] = known_workspaces[name, args]
             polynomial_of.append(-1)
             continue
         if values not in known:
             known[values] = places.setdefault(_fit(sizes, values), len(places))
         polynomial_of.append(known[values])
     polynomials = tuple(places) or (Polynomial(0),)  # a program may be made of workspaces alone
-    return SizeModel(first, polynomials, tuple(polynomial_of), found, tuple(sizes))
+    return SizeModel(first, polynomials, tuple(polynomial_of), workspace_of, tuple(sizes))
 
 
 def _fit(batch_sizes: Sequence[int], values: Sequence[int]) -> Polynomial:
@@ -377,9 +383,9 @@ def common_prefix(model: SizeModel, program: Program, batch_size: int) -> SizeMo
     if not count:
         return None
     begun = model.program.first(rows)
-    found = {
+    workspace_of = {
         number: workspace for number, workspace in model.workspace_of.items() if number < count
     }
     return replace(
-        model, program=begun, polynomial_of=model.polynomial_of[:count], workspace_of=found
+        model, program=begun, polynomial_of=model.polynomial_of[:count], workspace_of=workspace_of
     )

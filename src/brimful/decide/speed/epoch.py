@@ -30,8 +30,8 @@ def epoch_of(
     of its loader in a report, and (None) from one pass over the training's data to the next, as far
     as trials showed them."""
     loader, here = next(loaders(result, "train"), None), dataset_length(result)
-    own = None if here is None else here * result.reports[0].world_size
-    total = samples or own
+    length = None if here is None else here * result.reports[0].world_size
+    total = samples or length
     if (
         total is None
         or loader is None
@@ -46,8 +46,8 @@ def epoch_of(
     rate = replace(speed.samples_per_s, note=None)
     outside = outside or {}
     timed = [
-        (samples_of(one) or 0, outside[n])
-        for n, one in enumerate(result.reports[0].loaders)
+        (samples_of(shown) or 0, outside[n])
+        for n, shown in enumerate(result.reports[0].loaders)
         if n in outside
     ]
     if timed:
@@ -59,7 +59,7 @@ def epoch_of(
             ]
         )
     else:
-        evaluated = sum(samples_of(one) or 0 for one in loaders(result, "eval"))
+        evaluated = sum(samples_of(shown) or 0 for shown in loaders(result, "eval"))
         assumed = replace(rate, source=Source.ASSUMED, note=_EVALUATION_BASIS)
         evaluation_s = _seconds_on_card(assumed, evaluated * speed.ranks * EVALUATION)
     return Epoch(
@@ -67,8 +67,8 @@ def epoch_of(
         samples_per_step=round(per_step),
         samples=total,
         samples_given=samples is not None,
-        distinct=own
-        if samples is None and loader.sampler in _ONCE and own == loader.dataset_length
+        distinct=length
+        if samples is None and loader.sampler in _ONCE and length == loader.dataset_length
         else None,
         train_s=_with_loading(_seconds_on_card(rate, total), total / speed.ranks, loading),
         waits_for_data=loading is not None and (loading.binds or not loading.workers),
@@ -86,9 +86,9 @@ def _seconds_on_card(samples_per_s: Estimate, samples: float) -> Estimate:
 def _sum(estimates: Sequence[Estimate]) -> Estimate:
     low, high = (
         sum(end or 0.0 for end in ends)
-        for ends in zip(*((one.low, one.high) for one in estimates), strict=True)
+        for ends in zip(*((estimate.low, estimate.high) for estimate in estimates), strict=True)
     )
-    return Estimate(sum(one.value for one in estimates), Source.PREDICTED, low, high)
+    return Estimate(sum(estimate.value for estimate in estimates), Source.PREDICTED, low, high)
 
 
 def _with_loading(card_s: Estimate, samples: float, loading: Loading | None) -> Estimate:
@@ -103,9 +103,11 @@ def _with_loading(card_s: Estimate, samples: float, loading: Loading | None) -> 
 
 
 def loading_of(results: Iterable[TrialResult], speed: PredictedSpeed | None) -> Loading | None:
-    """By the trial that timed its training loader (`TrialConfig.time_loader`); None where none did."""
+    """By the trial that timed its training loader (`TrialConfig.time_loader`); None where
+    none did.
+    """
     reports = (report for result in results for report in result.reports)
-    loader = next((one for report in reports for one in report.loaders if one.rates), None)
+    loader = next((loader for report in reports for loader in report.loaders if loader.rates), None)
     if loader is None or "1" not in loader.rates:
         return None
     one_worker = _measured(loader.rates["1"])

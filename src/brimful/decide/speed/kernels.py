@@ -36,7 +36,9 @@ class KernelModel:
     def at(self, batch_size: int) -> StepKernels:
         kernels = []
         for kernel, polynomials in zip(self.kernels, self.polynomials, strict=True):
-            flops, nbytes, launches, *shape = (max(0, one.at(batch_size)) for one in polynomials)
+            flops, nbytes, launches, *shape = (
+                max(0, polynomial.at(batch_size)) for polynomial in polynomials
+            )
             kernels.append(
                 kernel._replace(flops=flops, bytes=nbytes, launches=launches, shape=tuple(shape))
             )
@@ -63,7 +65,7 @@ class ScaledKernels:
         if nearest == batch_size:
             return step
         grown = {
-            kind: [_growth(one, nearest, batch_size) for one in totals]
+            kind: [_growth(total, nearest, batch_size) for total in totals]
             for kind, totals in self.totals.items()
         }
         kernels = (

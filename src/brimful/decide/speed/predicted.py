@@ -92,21 +92,21 @@ def efficiency_of(gpu: Gpu) -> Efficiency:
     """What is reached of `rates_of`: all of what was measured to be reached, the fitted shares of a
     datasheet's peaks.
     """
-    found, reached = DEFAULT, gpu.reached
+    efficiency, reached = DEFAULT, gpu.reached
     if "bandwidth_bytes_per_s" in reached:
-        found = found._replace(bandwidth=1.0)
+        efficiency = efficiency._replace(bandwidth=1.0)
     if "fp32_flops" in reached:
-        found = found._replace(cuda_cores=1.0)
+        efficiency = efficiency._replace(cuda_cores=1.0)
     if any(f"{kind}_flops" in reached for kind in _tensor_peaks(gpu)):
-        found = found._replace(tensor_cores=OF_LARGE_SQUARES, halved=1.0)
-    found = found._replace(
+        efficiency = efficiency._replace(tensor_cores=OF_LARGE_SQUARES, halved=1.0)
+    efficiency = efficiency._replace(
         **{name: reached[name] for name in ("kernel_s", "link_bytes_per_s") if name in reached}
     )
     if gpu.peer_bytes_per_s is not None:
-        found = found._replace(peer_bytes_per_s=gpu.peer_bytes_per_s.value)
+        efficiency = efficiency._replace(peer_bytes_per_s=gpu.peer_bytes_per_s.value)
     if "dispatch_s" in reached:
-        found = found.with_host(reached["dispatch_s"] / ORDINARY_DISPATCH_S)
-    return found
+        efficiency = efficiency.with_host(reached["dispatch_s"] / ORDINARY_DISPATCH_S)
+    return efficiency
 
 
 def situation_of(step: StepKernels, times: Sequence[Timed]) -> str:
@@ -123,20 +123,20 @@ def step_interval(
     gpu: Gpu, situation: str = STEP_TIME, evidence: tuple[Evidence, ...] | None = None
 ) -> RelativeInterval:
     """How far a predicted step time may be off, by the committed evidence."""
-    found = [
-        one
-        for one in (committed_evidence() if evidence is None else evidence)
-        if one.situation == situation
+    benches = [
+        bench
+        for bench in (committed_evidence() if evidence is None else evidence)
+        if bench.situation == situation
     ]
-    if not found:
+    if not benches:
         basis = f"assumed, within a factor of {1 / ASSUMED_ERROR:g}"
         return RelativeInterval(
             -ASSUMED_ERROR, ASSUMED_ERROR / (1 - ASSUMED_ERROR), basis, Source.ASSUMED
         )
-    own = [one for one in found if gpu.name in one.hardware]
-    best = max(own or found, key=lambda one: one.count)
+    of_this_card = [bench for bench in benches if gpu.name in bench.hardware]
+    best = max(of_this_card or benches, key=lambda bench: bench.count)
     basis = f"{best.basis} ({best.count} models, {best.hardware}, {best.date})"
-    if own or "bandwidth_bytes_per_s" in gpu.reached:
+    if of_this_card or "bandwidth_bytes_per_s" in gpu.reached:
         basis += "; by rates measured on this card" if gpu.reached else ""
         return RelativeInterval(best.low_error, best.high_error, basis, Source.MEASURED)
     low, high = (
@@ -167,7 +167,7 @@ class _Clock:
         step, times = self.kernels(batch_size)
         kernels, ordered = [step.kernels[i] for i in step.order], [times[i] for i in step.order]
         exchange = [n for n, kernel in enumerate(kernels) if kernel.kind in (PEER, COLLECTIVE)]
-        found = []
+        timed = []
         for factor, share in zip(HOSTS, LINKS_REACHED, strict=True):
             if exchange and factor > 1:
                 kernels = [
@@ -176,8 +176,8 @@ class _Clock:
                 ]
             for n in exchange:
                 ordered[n] = kernel_time(kernels[n], self.rates, self._reaching(share))
-            found.append(step_time(kernels, ordered, self.efficiency.with_host(factor)))
-        return found
+            timed.append(step_time(kernels, ordered, self.efficiency.with_host(factor)))
+        return timed
 
     def _reaching(self, share: float) -> Efficiency:
         return self.efficiency._replace(peer_bytes_per_s=self.efficiency.peer_bytes_per_s * share)
@@ -216,11 +216,11 @@ def predict_speed(
         and len(model.fitted_at) > 1
     ):
         curve = _curve(clock, largest, batch_size, samples_at, interval)
-    own = None if samples_at is None else _rate(samples_at(at), estimate)
+    samples_per_s = None if samples_at is None else _rate(samples_at(at), estimate)
     return PredictedSpeed(
         batch_size=batch_size,
         step_s=estimate,
-        samples_per_s=own,
+        samples_per_s=samples_per_s,
         curve=curve.points,
         best_batch_size=curve.best,
         knee_batch_size=curve.knees[1] if curve.knees else None,
@@ -359,28 +359,28 @@ def _name(op: str) -> str:
     return parts[1] if len(parts) > 1 and parts[0] == "aten" else op
 
 
-def is_of_a_fixed_total(seen: Mapping[int, float | None], batches: Mapping[int, float]) -> bool:
+def is_of_a_fixed_total(counted: Mapping[int, float | None], batches: Mapping[int, float]) -> bool:
     """Whether as many batches make a step as come to the same samples at every batch size, up to a
     part of a batch.
     """
-    sizes = sorted(size for size, samples in seen.items() if size and samples and size in batches)[
-        :2
-    ]
+    sizes = sorted(
+        size for size, samples in counted.items() if size and samples and size in batches
+    )[:2]
     if len(sizes) < 2:
         return False
     small, large = sizes
-    apart = abs((seen[small] or 0) - (seen[large] or 0))
+    apart = abs((counted[small] or 0) - (counted[large] or 0))
     # A single batch may be all that the data set has, and no total at all.
     return batches[small] > batches[large] and apart < (large if batches[large] > 1 else large / 2)
 
 
-def samples_by_size(seen: Mapping[int, float | None]) -> Callable[[int], float] | None:
+def samples_by_size(counted: Mapping[int, float | None]) -> Callable[[int], float] | None:
     """Samples in a step by batch size, from what traces showed; None where they showed none.
 
     In proportion to the batch size, as far as that was seen; from there on no more than the next
     larger trace showed: a script may cap its batch, and a data set ends.
     """
-    known = {size: float(samples) for size, samples in sorted(seen.items()) if samples}
+    known = {size: float(samples) for size, samples in sorted(counted.items()) if samples}
     if not known:
         return None
     first = min(known)

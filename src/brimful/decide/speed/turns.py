@@ -46,18 +46,20 @@ class Gain:
         return self.middle > TOLERANCE and self.low > 0 and (self.turns > 1 or not self.loaded)
 
 
-def gain(one: Sequence[TrialResult], other: Sequence[TrialResult]) -> Gain | None:
-    """Of the runs of `one` over those of `other`, each in order, the latest side by side; None
-    where one has no speed.
+def gain(runs_of_one: Sequence[TrialResult], runs_of_other: Sequence[TrialResult]) -> Gain | None:
+    """Of the first runs over the others, each in order, the latest side by side; None where one of
+    them has no speed.
     """
-    runs = ([run for run in runs if run.samples_per_s] for runs in (one, other))
+    runs = ([run for run in runs if run.samples_per_s] for runs in (runs_of_one, runs_of_other))
     turns = list(zip(*map(reversed, runs), strict=False))
     if not turns:
         return None
     logs = [_log_ratio(*turn) for turn in turns]
     expected = statistics.fmean(_expected_spread(*turn) ** 2 for turn in turns)
-    seen = sum((log - statistics.fmean(logs)) ** 2 for log in logs)
-    spread = math.sqrt((_EXPECTED_WEIGHT * expected + seen) / (_EXPECTED_WEIGHT + len(turns) - 1))
+    squares = sum((log - statistics.fmean(logs)) ** 2 for log in logs)
+    spread = math.sqrt(
+        (_EXPECTED_WEIGHT * expected + squares) / (_EXPECTED_WEIGHT + len(turns) - 1)
+    )
     middle, half = statistics.median(logs), _Z95 * spread / math.sqrt(len(turns))
     low, high = math.expm1(middle - half), math.expm1(middle + half)
     return Gain(
@@ -69,18 +71,18 @@ def gain(one: Sequence[TrialResult], other: Sequence[TrialResult]) -> Gain | Non
     )
 
 
-def _log_ratio(one: TrialResult, other: TrialResult) -> float:
+def _log_ratio(run: TrialResult, other: TrialResult) -> float:
     """By wall time; where others took a part of the machine, a difference counts as far as
     processor time shows it too. Not so
     of another number of loader workers: they read beside the training, whose own processor time
     stays as it is."""
-    wall = math.log((one.samples_per_s or 1.0) / (other.samples_per_s or 1.0))
-    other_workers = _workers(one) != _workers(other)
+    wall = math.log((run.samples_per_s or 1.0) / (other.samples_per_s or 1.0))
+    other_workers = _workers(run) != _workers(other)
     if other_workers or not (
-        one.samples_per_cpu_s and other.samples_per_cpu_s and (_is_loaded(one) or _is_loaded(other))
+        run.samples_per_cpu_s and other.samples_per_cpu_s and (_is_loaded(run) or _is_loaded(other))
     ):
         return wall
-    processor = math.log(one.samples_per_cpu_s / other.samples_per_cpu_s)
+    processor = math.log(run.samples_per_cpu_s / other.samples_per_cpu_s)
     return min(wall, processor, key=abs) if wall * processor > 0 else 0.0
 
 
@@ -88,11 +90,11 @@ def _workers(run: TrialResult) -> Setting | None:
     return run.trial.settings.get("num_workers")
 
 
-def _expected_spread(one: TrialResult, other: TrialResult) -> float:
+def _expected_spread(first: TrialResult, second: TrialResult) -> float:
     """Of the ratio of two runs, by the steps of each and by what else ran."""
     each = [
         math.hypot(_QUIET, step_spread(run.step_s) or 0.0, _OF_LOAD * _load(run))
-        for run in (one, other)
+        for run in (first, second)
     ]
     return math.hypot(*each)
 

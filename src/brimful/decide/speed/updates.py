@@ -23,22 +23,24 @@ def without_update(kernels: Sequence[Kernel]) -> list[Kernel]:
 
 
 def update_bytes(gradients: int, states: int) -> int:
-    """One pass: gradients are read, parameters, as large as they are, and states read and written."""
+    """One pass: gradients are read, parameters, as large as they are, and states read and
+    written.
+    """
     return 3 * gradients + 2 * states
 
 
 def updated_by(nbytes: int, operations: int) -> Reworked:
     """An optimizer that moves so many bytes in so many operations of one kernel."""
-    one = Kernel("the optimizer's step", MEMORY, 0, nbytes // operations, engine=BY_OPTIMIZER)
-    return lambda kernels: [*without_update(kernels), *[one] * operations]
+    kernel = Kernel("the optimizer's step", MEMORY, 0, nbytes // operations, engine=BY_OPTIMIZER)
+    return lambda kernels: [*without_update(kernels), *[kernel] * operations]
 
 
 def adding_gradients(gradients: int, tensors: int) -> Reworked:
     """A micro-batch that adds its gradients to those before it, and makes no update."""
-    one = Kernel(
+    kernel = Kernel(
         "the gradients' sum", MEMORY, 0, 3 * gradients // max(1, tensors), engine=BY_AUTOGRAD
     )
-    return lambda kernels: [*without_update(kernels), *[one] * tensors]
+    return lambda kernels: [*without_update(kernels), *[kernel] * tensors]
 
 
 def shared_by(cards: int) -> Reworked:
@@ -46,8 +48,10 @@ def shared_by(cards: int) -> Reworked:
 
     def rework(kernels: Sequence[Kernel]) -> list[Kernel]:
         return [
-            one._replace(bytes=one.bytes // cards) if one.engine == BY_OPTIMIZER else one
-            for one in kernels
+            kernel._replace(bytes=kernel.bytes // cards)
+            if kernel.engine == BY_OPTIMIZER
+            else kernel
+            for kernel in kernels
         ]
 
     return rework

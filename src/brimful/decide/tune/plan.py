@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from brimful.command import fill, filled
 from brimful.outcomes import OUT_OF_MEMORY
@@ -73,43 +74,57 @@ def planned_settings(
     return tuple(rows)
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The settings that a search chose, and why."""
+
+    settings: Mapping[str, Setting]
+    why: Mapping[str, str] = field(default_factory=dict)  # by name, if there are reasons
+    requested: Mapping[str, Setting] = field(default_factory=dict)  # besides those in the command
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What trials say of a choice. `source`: of its numbers, where it is `verified`: an imaginary
+    card verifies, and still predicts.
+    """
+
+    verified: bool = False
+    source: Source = Source.MEASURED
+    peak: Estimate | None = None
+    speed: Estimate | None = None
+    baseline_speed: Estimate | None = None
+    gain: Estimate | None = None
+
+
 def make_plan(
     objective: Objective,
     command: Command,
-    chosen: Mapping[str, Setting],
-    samples: Sequence[TrialResult],
-    why: Mapping[str, str],
+    results: Sequence[TrialResult],
+    choice: Choice,
+    numbers: Numbers,
     *,
-    requested: Mapping[str, Setting] | None = None,
-    environment: Mapping[str, str] | None = None,
-    verified: bool = False,
-    source: Source = Source.MEASURED,
-    peak: Estimate | None = None,
-    speed: Estimate | None = None,
-    baseline_speed: Estimate | None = None,
-    gain: Estimate | None = None,
     partial: str | None = None,
     warnings: Sequence[Diagnostic] = (),
     sizes: Sequence[TriedSize] = (),
 ) -> Plan:
-    """The plan for `chosen` settings; `samples` are all the trials that were run, failed ones too.
-
-    `source` says where the numbers of a verified plan come from: an imaginary card verifies, and
-    still predicts.
-    """
-    source = source if verified else Source.PREDICTED
+    """The plan for a choice; `results` are of all the trials that were run, failed ones too."""
+    source = numbers.source if numbers.verified else Source.PREDICTED
     return Plan(
         objective=objective,
-        settings=planned_settings(command, chosen, why, source, requested, environment),
-        environment=dict(environment or {}),
-        command_line=command_line(command, chosen, environment),
-        verified=verified,
-        trials=len(samples),
-        out_of_memory_trials=sum(sample.outcome in OUT_OF_MEMORY for sample in samples),
-        peak_bytes=peak,
-        samples_per_s=speed,
-        baseline_samples_per_s=baseline_speed,
-        gain=gain,
+        settings=planned_settings(
+            command, choice.settings, choice.why, source, choice.requested, choice.environment
+        ),
+        environment=dict(choice.environment),
+        command_line=command_line(command, choice.settings, choice.environment),
+        verified=numbers.verified,
+        trials=len(results),
+        out_of_memory_trials=sum(result.outcome in OUT_OF_MEMORY for result in results),
+        peak_bytes=numbers.peak,
+        samples_per_s=numbers.speed,
+        baseline_samples_per_s=numbers.baseline_speed,
+        gain=numbers.gain,
         partial=partial,
         warnings=tuple(warnings),
         sizes=tuple(sizes),

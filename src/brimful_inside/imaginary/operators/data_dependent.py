@@ -84,10 +84,8 @@ def _bincount(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
         if weights.dtype == torch.float32
         else torch.float64
     )
-    if known is None:
-        most = 1
-    else:
-        most = int(known.max()) + 1 if known.numel() else 0
+    # What is not known has one value at least.
+    most = 1 if known is None else int(known.max()) + 1 if known.numel() else 0
     return torch.empty(max(least, most), dtype=dtype, device=META)
 
 

@@ -10,11 +10,23 @@ from brimful.decide.memory.bracket import Bracket, upper_limit
 from brimful.decide.memory.search_traced import MOST_TRACES, Traced, search_largest
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
-from tests.brimful.decide.programs import GIB, MIB, Script, affine, card, drive, fits, network
+from tests.brimful.decide.programs import (
+    GIB,
+    MIB,
+    Script,
+    affine,
+    card,
+    completed,
+    drive,
+    fits,
+    network,
+)
 
 
 def searched(script: Script, last: int, search=None):
-    """The conclusion, and the sizes traced, where the script runs up to `last` and fails above it."""
+    """The conclusion, and the sizes traced, where the script runs up to `last` and fails
+    above it.
+    """
 
     def shown_at(size: int):
         return (
@@ -34,14 +46,14 @@ LIGHT = Script(
 
 @pytest.mark.parametrize("last", [30, 300, 3000, 20_000, 300_000])
 def test_sizes_below_the_one_at_which_the_script_fails_are_tried(last):
-    found, asked = searched(LIGHT, last)
-    largest, estimate = found.estimate.largest_batch_size, found.estimate
+    conclusion, asked = searched(LIGHT, last)
+    largest, estimate = conclusion.estimate.largest_batch_size, conclusion.estimate
     assert largest in asked and 0.9 * last <= largest <= last
     error = min(size for size in asked if size > last)
     assert estimate.limited_by == f"the script, which fails at {error}"
-    assert found.failed is None, "it is a limit, and not the end of the search"
+    assert conclusion.failed is None, "it is a limit, and not the end of the search"
     assert len(asked) <= MOST_TRACES
-    gap = any("no trials were left" in note and f"{error:,}" in note for note in found.notes)
+    gap = any("no trials were left" in note and f"{error:,}" in note for note in conclusion.notes)
     assert gap == (error - largest > max(1, largest // 20)), (
         "what was not tried in between is noted, and only then"
     )
@@ -55,35 +67,43 @@ def test_a_network_that_fails_not_far_below_its_budget_is_named_within_a_tenth(s
     ].estimate.largest_batch_size
     for share in (0.3, 0.6, 0.9):
         last = int(free * share)
-        found, _ = searched(script, last)
-        assert 0.9 * last <= found.estimate.largest_batch_size <= last
-        assert "the script" in found.estimate.limited_by
+        conclusion, _ = searched(script, last)
+        assert 0.9 * last <= conclusion.estimate.largest_batch_size <= last
+        assert "the script" in conclusion.estimate.limited_by
 
 
 def test_a_script_that_fails_above_what_fits_is_limited_by_the_budget():
     script = network(3)
     free, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
     largest = free.estimate.largest_batch_size
-    found, again = searched(script, largest, search_largest(card(20 * GIB), Limits()))
+    conclusion, again = searched(script, largest, search_largest(card(20 * GIB), Limits()))
     assert again == asked
-    assert (found.estimate.largest_batch_size, found.estimate.limited_by) == (largest, "budget")
+    assert (conclusion.estimate.largest_batch_size, conclusion.estimate.limited_by) == (
+        largest,
+        "budget",
+    )
 
 
 def test_a_data_set_smaller_than_the_sizes_that_fail_limits_as_before():
-    found, _ = searched(LIGHT, 3000, search_largest(card(35 * GIB), Limits(dataset_length=2000)))
-    assert (found.estimate.largest_batch_size, found.estimate.limited_by) == (2000, "dataset")
+    conclusion, _ = searched(
+        LIGHT, 3000, search_largest(card(35 * GIB), Limits(dataset_length=2000))
+    )
+    assert (conclusion.estimate.largest_batch_size, conclusion.estimate.limited_by) == (
+        2000,
+        "dataset",
+    )
 
 
 def test_among_multiples_the_error_is_at_one_of_them_and_its_words_stay():
-    found, asked = searched(
+    conclusion, asked = searched(
         LIGHT, 3000, search_largest(card(35 * GIB), Limits(), first_size=8, multiple_of=8)
     )
     assert (
-        found.estimate.largest_batch_size % 8 == 0
-        and found.estimate.largest_batch_size >= 0.9 * 3000
+        conclusion.estimate.largest_batch_size % 8 == 0
+        and conclusion.estimate.largest_batch_size >= 0.9 * 3000
     )
     assert (
-        found.estimate.limited_by
+        conclusion.estimate.limited_by
         == f"the script, which fails at {min(size for size in asked if size > 3000)}"
     )
 
@@ -94,11 +114,11 @@ def test_the_next_size_is_half_way_in_octaves_until_the_error_is_close():
 
     assert bracket(10).largest_without_error is None and bracket(10).untried_note() is None
     for low, most in ((10, 100), (990, 990), (None, 999), (2000, None)):
-        one = bracket(low)
-        one.add_script_error(1000, None, Outcome.CRASHED)
-        assert one.largest_without_error == most
-        assert (one.untried_note() is not None) == (low == 10)
-        assert "1,000" in one.script_errors[1000] and "crashed" in one.script_errors[1000]
+        size = bracket(low)
+        size.add_script_error(1000, None, Outcome.CRASHED)
+        assert size.largest_without_error == most
+        assert (size.untried_note() is not None) == (low == 10)
+        assert "1,000" in size.script_errors[1000] and "crashed" in size.script_errors[1000]
 
 
 def test_low_and_high_obey_limits_that_become_known_late():
@@ -145,32 +165,32 @@ def of_each_card(batch_size: int) -> tuple[Trace, ...]:
 def split(limits: Limits | None = None, length: int | None = None, first: int = 6):
     """(conclusion, the sizes traced)."""
     search = search_largest(CARD, limits or Limits(), first_size=first, multiple_of=GROUP)
-    return drive(search, lambda size: Traced(Outcome.COMPLETED, of_each_card(size), length))
+    return drive(search, lambda size: completed(*of_each_card(size), dataset_length=length))
 
 
 def test_only_multiples_are_tried_and_the_largest_of_them_is_named_in_samples():
-    found, asked = split()
-    estimate, largest = found.estimate, found.estimate.largest_batch_size
+    conclusion, asked = split()
+    estimate, largest = conclusion.estimate, conclusion.estimate.largest_batch_size
     assert (
         estimate.exact
         and estimate.method == "extrapolated"
-        and found.traced == tuple(asked)
+        and conclusion.traced == tuple(asked)
         and asked[0] == 6
     )
     for size, expected in ((largest, True), (largest + GROUP, False)):
         assert all(fits(CARD, trace) for trace in of_each_card(size)) is expected
     points = [point.batch_size for point in (*estimate.curve, *estimate.probes)]
     assert all(
-        size % GROUP == 0 for size in [largest, *asked, *points, *found.size_model.fitted_at]
+        size % GROUP == 0 for size in [largest, *asked, *points, *conclusion.size_model.fitted_at]
     )
 
 
 def test_the_model_answers_for_uneven_batches_by_the_fuller_cards():
-    found, _ = split()
+    conclusion, _ = split()
     for size in (30, 31, 32, 33):
         even = -(-size // GROUP) * GROUP
         expected = [CARD.replay(trace, None).peak for trace in of_each_card(even)]
-        assert [played.peak for played in found.size_model.replay_cards_at(size)] == expected
+        assert [played.peak for played in conclusion.size_model.replay_cards_at(size)] == expected
 
 
 def test_limits_are_kept_in_whole_groups():

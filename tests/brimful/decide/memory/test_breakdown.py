@@ -37,8 +37,8 @@ def broken_down(trace, **more):
 
 def replayed(trace, settings=DEFAULT_SETTINGS):
     program = program_of(trace)
-    (found,) = replay_cards(program, program.sizes, settings)
-    return found
+    (breakdown,) = replay_cards(program, program.sizes, settings)
+    return breakdown
 
 
 def categories(trace):
@@ -120,8 +120,10 @@ def test_results_that_the_script_collects_are_no_activations():
     steps = [
         [Malloc(100 + n, 512, "aten.mean.default"), *one_step(n, 10 * n)] for n in (1, 2, 3, 4)
     ]
-    found = categories(traced(*WEIGHT, Phase("train"), *(row for step in steps for row in step)))
-    assert [found[1 + 6 * n] for n in range(4)] == [
+    breakdown = categories(
+        traced(*WEIGHT, Phase("train"), *(row for step in steps for row in step))
+    )
+    assert [breakdown[1 + 6 * n] for n in range(4)] == [
         "other",
         "other",
         "activations",
@@ -231,7 +233,7 @@ def test_a_trace_without_notes_is_broken_down_all_the_same():
 @pytest.mark.parametrize("conf", CONFIGURATIONS)
 @given(seed=st.integers(0, 1 << 40))
 @settings(max_examples=40, deadline=None)
-def test_live_blocks_are_those_that_the_allocator_holds_and_each_visit_is_as_high_as_the_replay_shows(
+def test_live_blocks_are_those_of_the_allocator_and_each_visit_is_as_high_as_the_replay_shows(
     conf, seed
 ):
     program, live, held = random_program(random.Random(seed), 120), LiveBlocks(), [{}]
@@ -273,5 +275,5 @@ def test_averages_of_the_weights_that_were_copied_to_the_card_are_no_inputs():
         Tag(4, "input"),
     ]  # as large as a weight, and gone after its step
     steps = [*one_step(1, 10), Free(4), *one_step(2, 20), *one_step(3, 30)]
-    found = categories(traced(*WEIGHT, *average, *dataset, Phase("train"), *batch, *steps))
-    assert found[:4] == ["parameters", "other", "inputs", "inputs"]
+    breakdown = categories(traced(*WEIGHT, *average, *dataset, Phase("train"), *batch, *steps))
+    assert breakdown[:4] == ["parameters", "other", "inputs", "inputs"]

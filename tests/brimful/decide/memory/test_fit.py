@@ -41,8 +41,8 @@ def fitted(script):
 def test_testing_every_size_from_above_names_what_a_bisection_names(seed, mib, upper):
     peaks = ExtrapolatedPeaks(fitted(network(seed, layers=5)), card(mib * MIB, context=0))
     bisected = ExtrapolatedPeaks(peaks.model, peaks.card)
-    found = peaks.largest(1, upper)
-    assert found == largest_that(bisected.fits, 1, upper)
+    largest = peaks.largest(1, upper)
+    assert largest == largest_that(bisected.fits, 1, upper)
     assert sum(peaks._fits.values()) <= sum(bisected._fits.values()), (
         "what fits is what a replay to the end costs"
     )
@@ -77,9 +77,9 @@ def test_what_is_named_fits_and_nothing_larger_in_the_window_does(edge, holes, b
     fitting = (set(range(1, edge + 1)) - {edge - h for h in holes if edge - h > 1}) | {
         edge + b for b in bumps
     }
-    found = largest_that(fitting.__contains__, 1, None)
-    assert found in fitting
-    assert not any(found + d in fitting for d in range(1, 9))
+    largest = largest_that(fitting.__contains__, 1, None)
+    assert largest in fitting
+    assert not any(largest + d in fitting for d in range(1, 9))
 
 
 def test_nothing_fits_where_not_even_the_smallest_does_and_no_size_beyond_the_limit_is_tried():
@@ -128,15 +128,15 @@ def verdict(chosen, rows) -> str:
 
 
 def test_an_estimate_has_the_three_names_of_a_peak_and_its_interval():
-    seen = card(10 * GIB, context=GIB, high=0.1).estimate(Peaks(3 * GIB, 4 * GIB))
-    assert (seen.allocated_bytes, seen.reserved_bytes, seen.device_bytes) == (
+    tried = card(10 * GIB, context=GIB, high=0.1).estimate(Peaks(3 * GIB, 4 * GIB))
+    assert (tried.allocated_bytes, tried.reserved_bytes, tried.device_bytes) == (
         3 * GIB,
         4 * GIB,
         5 * GIB,
     )
-    low, high = seen.device_interval_bytes
+    low, high = tried.device_interval_bytes
     assert low <= 4.5 * GIB + 1 and high >= 5.5 * GIB - 1
-    assert seen.source is Source.PREDICTED and "context" not in seen.interval_basis
+    assert tried.source is Source.PREDICTED and "context" not in tried.interval_basis
     known = replace(card(10 * GIB), calibration="context measured on 2026-11-20 on this machine")
     assert known.estimate(Peaks(GIB, GIB)).interval_basis.endswith(
         "; context measured on 2026-11-20 on this machine"
@@ -239,10 +239,10 @@ def test_each_communicator_adds_buffers_of_its_own_and_widens_the_context():
 def test_a_card_among_others_has_the_buffers_and_the_doubt_of_one_group():
     gpu = find_gpu("a100-40gb")
     alone, group = (context_of(gpu, False, communicators) for communicators in ([], [4]))
-    one = replace(
+    played = replace(
         card(10 * GIB, alone.value, capacity=30 * GIB), context_slack_bytes=slack_of(alone)
     )
-    four = one.among(4)
+    four = played.among(4)
     assert four.context_bytes == group.value and four.context_slack_bytes == slack_of(group)
-    assert four.capacity_bytes + four.context_bytes == one.capacity_bytes + one.context_bytes
-    assert four.sure_bytes < one.sure_bytes - NCCL_OF_MORE and one.among(1) == one
+    assert four.capacity_bytes + four.context_bytes == played.capacity_bytes + played.context_bytes
+    assert four.sure_bytes < played.sure_bytes - NCCL_OF_MORE and played.among(1) == played

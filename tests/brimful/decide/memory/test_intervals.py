@@ -23,17 +23,17 @@ def evidence(situation: str, low: float, high: float, count: int = 100) -> Evide
 
 
 def test_without_a_bench_the_interval_is_assumed_and_says_so():
-    for found in ([], [evidence("dense", -0.01, 0.02)]):
-        interval = interval_for("workspaces", found)
+    for answer in ([], [evidence("dense", -0.01, 0.02)]):
+        interval = interval_for("workspaces", answer)
         assert interval.source is Source.ASSUMED and "assumed" in interval.basis
         assert (interval.low, interval.high) == (-ASSUMED_ERROR, ASSUMED_ERROR)
 
 
 def test_the_bench_with_most_runs_is_taken():
-    found = interval_for(
+    interval = interval_for(
         "dense", [evidence("dense", -0.1, 0.1, 30), evidence("dense", -0.02, 0.03, 900)]
     )
-    assert (found.high, found.source) == (0.03, Source.MEASURED)
+    assert (interval.high, interval.source) == (0.03, Source.MEASURED)
 
 
 def test_an_interval_holds_the_prediction_even_where_all_runs_lay_on_one_side():
@@ -55,9 +55,9 @@ def test_what_is_no_evidence_is_refused(text):
 
 
 def test_what_comes_with_the_package_can_be_read():
-    for one in committed_evidence():
-        assert one.low_error <= one.median_error <= one.high_error
-        assert one.count >= 20
+    for bench in committed_evidence():
+        assert bench.low_error <= bench.median_error <= bench.high_error
+        assert bench.count >= 20
 
 
 def of(*allocations: tuple[str, int]) -> Program:

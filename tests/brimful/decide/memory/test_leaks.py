@@ -46,11 +46,11 @@ def test_an_evaluation_of_unknown_length_is_counted_by_the_batch():
 def test_steps_that_leave_memory_are_shown_and_an_audit_shows_both():
     (advice,) = memory_that_grows({"train": 34 * MIB}, 10 * GIB)
     assert "34.0 MiB" in advice.problem and "33.2 GiB" in advice.explanation
-    seen = sample([report(growth={"train": 34 * MIB, **EVALUATION})], peak=peak(10 * GIB))
-    (found,) = [one for one in findings(seen, {}) if one.code == "memory-grows"]
+    met = sample([report(growth={"train": 34 * MIB, **EVALUATION})], peak=peak(10 * GIB))
+    (warnings,) = [warning for warning in findings(met, {}) if warning.code == "memory-grows"]
     assert (
-        found.problem.startswith("Each step leaves 34.0 MiB")
-        and "each evaluation batch leaves 75.0 MiB" in found.problem
+        warnings.problem.startswith("Each step leaves 34.0 MiB")
+        and "each evaluation batch leaves 75.0 MiB" in warnings.problem
     )
 
 
@@ -66,9 +66,9 @@ def test_embeddings_that_an_evaluation_keeps_may_all_meet_in_the_end():
         and "13.4 GiB" in advice.explanation
     )
     large = memory_that_grows(EMBEDDINGS, GIB, evaluation_samples=60_000)
-    assert [one.code for one in large] == ["memory-grows", "evaluation-collects"]
-    seen = sample([report(growth=EMBEDDINGS)], peak=peak(10 * GIB))
-    assert not [one for one in findings(seen, {}) if one.code == "memory-grows"], (
+    assert [warning.code for warning in large] == ["memory-grows", "evaluation-collects"]
+    met = sample([report(growth=EMBEDDINGS)], peak=peak(10 * GIB))
+    assert not [warning for warning in findings(met, {}) if warning.code == "memory-grows"], (
         "an audit shows what grows alone"
     )
 

@@ -79,7 +79,7 @@ def adam_states(itemsize=4, count=2) -> Memory:
 def test_eight_bit_states_take_a_byte_an_element_and_a_scale_for_each_block(itemsize):
     before = adam_states(itemsize)
     allocated = [
-        one.play(None).peak.allocated for one in (before, before.resized(remedies.eight_bit))
+        held.replay(None).peak.allocated for held in (before, before.resized(remedies.eight_bit))
     ]
     # blocks of this size are not cut to the element, so that there is some more to save
     assert allocated[0] - allocated[1] == pytest.approx(
@@ -89,18 +89,18 @@ def test_eight_bit_states_take_a_byte_an_element_and_a_scale_for_each_block(item
     assert again.bytes_of("optimizer_state") <= 3 * remedies.NOTHING
 
 
-def test_what_a_step_takes_for_all_parameters_goes_with_an_optimizer_that_takes_none_and_is_shared_by_cards():
+def test_what_a_step_takes_for_all_parameters_goes_with_a_fused_optimizer_and_is_shared_by_cards():
     step = [
         Site(7, "", "a.py:1 in f", "optimizer", ""),
         At(7),
         Malloc(90, 400 * MIB, "aten._foreach_sqrt"),
         Free(90),
     ]
-    one = memory(Phase("train"), *one_step(1, 10), *step, Step(1))
-    assert one.play(None).peak.allocated >= 400 * MIB
+    held = memory(Phase("train"), *one_step(1, 10), *step, Step(1))
+    assert held.replay(None).peak.allocated >= 400 * MIB
     for resize in (remedies.fused, remedies.eight_bit, remedies.offloaded):
-        assert one.resized(resize).play(None).peak.allocated < 400 * MIB
-    assert max(one.resized(remedies.sharded(4)).sizes) == 100 * MIB
+        assert held.resized(resize).replay(None).peak.allocated < 400 * MIB
+    assert max(held.resized(remedies.sharded(4)).sizes) == 100 * MIB
     elsewhere = memory(
         Phase("train"), *one_step(1, 10), step[0]._replace(during="backward"), *step[1:], Step(1)
     )
@@ -110,14 +110,16 @@ def test_what_a_step_takes_for_all_parameters_goes_with_an_optimizer_that_takes_
 
 
 def test_states_of_one_byte_stay_as_they_are():
-    one = adam_states(itemsize=1)
-    assert one.resized(remedies.eight_bit).bytes_of("optimizer_state") == one.bytes_of(
+    held = adam_states(itemsize=1)
+    assert held.resized(remedies.eight_bit).bytes_of("optimizer_state") == held.bytes_of(
         "optimizer_state"
     )
 
 
 def steps() -> Memory:
-    """Two steps: 64 MiB of activations, then 8 MiB of gradients, which are dropped after the step."""
+    """Two steps: 64 MiB of activations, then 8 MiB of gradients, which are dropped after
+    the step.
+    """
     rows = [Phase("train")]
     for step in (1, 2):
         first = 10 * step
@@ -132,19 +134,21 @@ def steps() -> Memory:
 
 
 def test_gradients_that_are_summed_live_on_beside_the_activations():
-    one = steps()
-    assert one.bytes_of("gradients") == 8 * MIB
-    summed = one.with_all_gradients()
+    held = steps()
+    assert held.bytes_of("gradients") == 8 * MIB
+    summed = held.with_all_gradients()
     assert (
-        summed.device_bytes == one.device_bytes + 8 * MIB
+        summed.device_bytes == held.device_bytes + 8 * MIB
         and summed.with_all_gradients().more_bytes == 8 * MIB
     )
 
 
 def test_a_room_that_the_program_fits_alone_is_too_small_beside_what_lives_on():
-    one = steps()
-    room = one.play(None).peak.reserved
-    assert one.play(room).full is None and one.with_all_gradients().play(room).full is not None
+    held = steps()
+    room = held.replay(None).peak.reserved
+    assert (
+        held.replay(room).full is None and held.with_all_gradients().replay(room).full is not None
+    )
 
 
 def test_gradients_that_another_stream_used_last_are_gone_as_well():
@@ -168,12 +172,12 @@ def test_a_smaller_evaluation_shrinks_what_it_makes_and_its_workspaces_and_nothi
         Free(91),
         Free(90),
     ]
-    one = memory(*weights, Phase("train"), *one_step(1, 10), *evaluation)
-    assert one.phase == "eval"
-    quarter = one.resized(remedies.evaluation_in(4))
+    held = memory(*weights, Phase("train"), *one_step(1, 10), *evaluation)
+    assert held.phase == "eval"
+    quarter = held.resized(remedies.evaluation_in(4))
     changed = [
         (before, after)
-        for before, after in zip(one.sizes, quarter.sizes, strict=True)
+        for before, after in zip(held.sizes, quarter.sizes, strict=True)
         if before != after
     ]
     assert changed == [(200 * MIB, 50 * MIB), (80 * MIB, 20 * MIB)]
@@ -185,12 +189,12 @@ def test_shards_are_a_part_of_each_and_some_blocks_are_whole():
         ("embedding", "layers.0.up", "layers.0.down", "layers.1.up", "layers.2.up")
     ):
         rows += [Malloc(number, 40 * MIB, "aten.empty"), Tag(number, "parameter", module, "Net", 4)]
-    one = memory(*rows, Phase("train"), Malloc(90, 100 * MIB, "aten.mm"), Free(90))
+    held = memory(*rows, Phase("train"), Malloc(90, 100 * MIB, "aten.mm"), Free(90))
     embedding, parameters, gradients = 2 * 40, 80 + 40 + 40, 80 + 40
-    assert remedies.gathered_bytes(one) == (embedding + parameters + gradients) * MIB, (
+    assert remedies.gathered_bytes(held) == (embedding + parameters + gradients) * MIB, (
         "three blocks and gradients of two"
     )
-    quarter = one.resized(remedies.sharded(4))
+    quarter = held.resized(remedies.sharded(4))
     assert quarter.bytes_of("parameters") == 50 * MIB and quarter.sizes[-1] == 100 * MIB
 
 
@@ -203,11 +207,11 @@ def test_a_loss_in_chunks_shrinks_the_logits_in_either_precision_and_leaves_laye
         Backward(True),
         Backward(False),
     ]
-    one = memory(*rows)
-    resize = remedies.chunked_loss(one)
+    held = memory(*rows)
+    resize = remedies.chunked_loss(held)
     assert resize is not None
-    assert list(one.resized(resize).sizes) == [40 * MIB, logits // 16, logits // 8, logits // 8]
+    assert list(held.resized(resize).sizes) == [40 * MIB, logits // 16, logits // 8, logits // 8]
     assert (
-        remedies.chunked_loss(replace(one, card=replace(CARD, context_bytes=100 * GIB))) is None
+        remedies.chunked_loss(replace(held, card=replace(CARD, context_bytes=100 * GIB))) is None
     ), "too small to matter"
     assert remedies.chunked_loss(memory(Phase("train"), *one_step(1, 10))) is None

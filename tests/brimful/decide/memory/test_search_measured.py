@@ -52,15 +52,17 @@ SCRIPTS = {
 @pytest.mark.parametrize("noise", [0.0, 0.003])
 def test_the_named_size_is_near_the_true_one_and_nothing_ran_out_of_memory(name, noise):
     peak_of, rng, budget = SCRIPTS[name], random.Random(1), 8 * GIB
-    found, asked = searched(lambda b: peak_of(b) * rng.uniform(1 - noise, 1 + noise), budget, 1.02)
+    conclusion, asked = searched(
+        lambda b: peak_of(b) * rng.uniform(1 - noise, 1 + noise), budget, 1.02
+    )
     true = max(b for b in range(1, 20_000) if peak_of(b) <= budget)
-    largest = found.estimate.largest_batch_size
+    largest = conclusion.estimate.largest_batch_size
     assert largest is not None and 0.97 * true <= largest <= 1.01 * true
     assert largest in asked and len(asked) <= 8
     assert (
-        found.estimate.limited_by == "budget"
-        and found.estimate.method == "peaks"
-        and not found.estimate.exact
+        conclusion.estimate.limited_by == "budget"
+        and conclusion.estimate.method == "peaks"
+        and not conclusion.estimate.exact
     )
 
 
@@ -85,13 +87,13 @@ def test_what_is_named_was_run_within_the_budget_and_the_limits(
         )
         return measured[b]
 
-    found, asked = searched(peak_of, budget, 1 / 0.9, Limits(dataset_length=dataset))
-    largest = found.estimate.largest_batch_size
+    conclusion, asked = searched(peak_of, budget, 1 / 0.9, Limits(dataset_length=dataset))
+    largest = conclusion.estimate.largest_batch_size
     assert len(asked) <= 8 and all(1 <= b <= (dataset or 10**9) for b in asked)
     if largest is not None:
         assert measured[largest] <= budget
-        assert found.largest == largest
-        assert all(point.value.source is Source.MEASURED for point in found.estimate.probes)
+        assert conclusion.largest == largest
+        assert all(point.value.source is Source.MEASURED for point in conclusion.estimate.probes)
     else:
         assert min(asked) == 1 and measured[1] > budget
     assert (
@@ -103,43 +105,43 @@ def test_a_bend_upwards_that_nobody_could_foresee_is_survived():
     def peak_of(b):
         return line(b) + max(0, b - 300) * 40 * MIB
 
-    found, asked = searched(peak_of)
+    conclusion, asked = searched(peak_of)
     true = max(b for b in range(1, 2000) if peak_of(b) <= 8 * GIB)
-    assert 0.9 * true <= found.estimate.largest_batch_size <= true
+    assert 0.9 * true <= conclusion.estimate.largest_batch_size <= true
     assert len(asked) <= 8
 
 
 def test_a_bend_downwards_is_followed():
-    found, _ = searched(lambda b: 400 * MIB + min(b, 100) * 40 * MIB + b * MIB)
-    assert found.estimate.largest_batch_size >= 2000
+    conclusion, _ = searched(lambda b: 400 * MIB + min(b, 100) * 40 * MIB + b * MIB)
+    assert conclusion.estimate.largest_batch_size >= 2000
 
 
 def test_the_search_goes_smaller_from_a_first_size_that_is_too_large():
-    found, asked = searched(lambda b: 5 * GIB + b * GIB)
+    conclusion, asked = searched(lambda b: 5 * GIB + b * GIB)
     assert asked == [
         4,
         1,
         2,
     ]  # 3 would take the budget to the byte: the upper end of its interval is beyond
-    assert found.estimate.largest_batch_size == 2
-    found, asked = searched(lambda b: 9 * GIB, capacity=1.3)
-    assert (found.estimate.largest_batch_size, asked) == (
+    assert conclusion.estimate.largest_batch_size == 2
+    conclusion, asked = searched(lambda b: 9 * GIB, capacity=1.3)
+    assert (conclusion.estimate.largest_batch_size, asked) == (
         None,
         [4, 1],
-    ) and found.estimate.nothing_fits
+    ) and conclusion.estimate.nothing_fits
 
 
 def test_memory_that_never_changes_ignores_the_batch_size():
-    found, asked = searched(lambda b: GIB)
-    assert found.estimate.ignores_batch_size and found.estimate.limited_by is None
-    assert found.estimate.largest_batch_size == max(asked)
+    conclusion, asked = searched(lambda b: GIB)
+    assert conclusion.estimate.ignores_batch_size and conclusion.estimate.limited_by is None
+    assert conclusion.estimate.largest_batch_size == max(asked)
 
 
 def test_a_search_cut_short_names_no_largest_size_and_does_not_say_that_nothing_fits():
-    found, asked = searched(line, max_trials=3, names_largest=False)
-    assert found.largest == max(asked) and len(found.estimate.probes) == 3
-    assert found.estimate.largest_batch_size is None and not found.estimate.nothing_fits
-    assert found.estimate.limited_by is None
+    conclusion, asked = searched(line, max_trials=3, names_largest=False)
+    assert conclusion.largest == max(asked) and len(conclusion.estimate.probes) == 3
+    assert conclusion.estimate.largest_batch_size is None and not conclusion.estimate.nothing_fits
+    assert conclusion.estimate.limited_by is None
 
 
 @pytest.mark.parametrize("within", [15, 40])
@@ -156,10 +158,13 @@ def test_the_predicted_ceiling_of_few_peaks_stays_within_the_budget_and_the_limi
 
 def test_a_limit_that_the_first_trial_shows_is_obeyed():
     search = search_largest_measured(8 * GIB, Limits(), first_size=16)
-    found = run_search(
+    conclusion = run_search(
         search, lambda size: Measured(Outcome.COMPLETED, line(size), dataset_length=10)
     )
-    assert (found.estimate.largest_batch_size, found.estimate.limited_by) == (10, "dataset")
+    assert (conclusion.estimate.largest_batch_size, conclusion.estimate.limited_by) == (
+        10,
+        "dataset",
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,8 +174,8 @@ def test_only_out_of_memory_makes_the_search_go_smaller_and_a_trial_without_a_pe
     outcome,
 ):
     asked = []
-    found = run_search(
+    conclusion = run_search(
         search_largest_measured(8 * GIB, Limits()),
         lambda size: asked.append(size) or Measured(outcome),
     )
-    assert (len(asked), found.largest, found.estimate.nothing_fits) == (1, None, False)
+    assert (len(asked), conclusion.largest, conclusion.estimate.nothing_fits) == (1, None, False)

@@ -14,6 +14,7 @@ from tests.brimful.decide.programs import (
     Script,
     affine,
     card,
+    completed,
     drive,
     fits,
     network,
@@ -34,13 +35,13 @@ def with_more(script: Script, *sizes) -> Script:
 @settings(max_examples=25, deadline=None)
 def test_affine_scripts_need_three_traces_and_the_true_largest_is_named(seed, budget, high):
     script, chosen = network(seed, layers=5), card(budget * GIB, high=high)
-    found, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.estimate.largest_batch_size
+    conclusion, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = conclusion.estimate.largest_batch_size
     assert largest == true_largest(chosen, script.trace, largest or 1)
-    assert found.estimate.exact and found.estimate.method == "extrapolated"
+    assert conclusion.estimate.exact and conclusion.estimate.method == "extrapolated"
     assert len(asked) <= 4
     assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
-    assert found.estimate.limited_by == "budget"
+    assert conclusion.estimate.limited_by == "budget"
     assert largest in asked
 
 
@@ -98,21 +99,21 @@ def test_the_size_in_question_says_nothing_of_others_where_it_does_not_fit():
     """A large temporary is made from 30 to 39 samples: 39 does not fit, and 100 does."""
     script = with_more(Script(network(3, layers=5).actions), lambda b: 2 * GIB * (30 <= b < 40))
     chosen = card(2 * GIB)
-    found, sizes = drive(search_largest(chosen, Limits(), asked=39), script.trace)
+    conclusion, sizes = drive(search_largest(chosen, Limits(), asked=39), script.trace)
     usual, _ = drive(search_largest(chosen, Limits()), script.trace)
     assert (
         sizes[:3] == [5, 39, 12]
-        and found.estimate.largest_batch_size == usual.estimate.largest_batch_size > 40
+        and conclusion.estimate.largest_batch_size == usual.estimate.largest_batch_size > 40
     )
 
 
 @pytest.mark.parametrize("kink", [8, 20, 100, 300, 3000])
 def test_an_evaluation_set_smaller_than_the_batch_is_a_kink_that_is_found(kink):
     script, chosen = with_more(network(3), lambda b: 6_000_000 * min(b, kink)), card(20 * GIB)
-    found, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.estimate.largest_batch_size
+    conclusion, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = conclusion.estimate.largest_batch_size
     assert largest == true_largest(chosen, script.trace, largest)
-    assert found.estimate.exact
+    assert conclusion.estimate.exact
     assert len(asked) <= 6
     assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
 
@@ -121,11 +122,11 @@ def test_an_evaluation_set_smaller_than_the_batch_is_a_kink_that_is_found(kink):
 def test_where_batch_meets_batch_a_third_small_trace_gives_the_quadratic_term(weight):
     script = with_more(network(3), lambda b: weight * b * b, lambda b: weight * (b * (b - 1) // 2))
     chosen = card(20 * GIB)
-    found, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.estimate.largest_batch_size
+    conclusion, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = conclusion.estimate.largest_batch_size
     assert asked[:3] == [5, 12, 20] and len(asked) == 4
     assert largest == true_largest(chosen, script.trace, largest) == asked[3]
-    assert found.estimate.exact
+    assert conclusion.estimate.exact
 
 
 def test_the_whole_dataset_traced_and_fitting_ends_the_search_though_other_events_happen_there():
@@ -134,9 +135,13 @@ def test_the_whole_dataset_traced_and_fitting_ends_the_search_though_other_event
     def trace_of(b: int) -> Trace:
         return (last if b > 150 else plain).trace(b)
 
-    found, asked = drive(search_largest(card(40 * GIB), Limits(dataset_length=200)), trace_of)
+    conclusion, asked = drive(search_largest(card(40 * GIB), Limits(dataset_length=200)), trace_of)
     assert asked == [5, 12, 200]
-    assert (found.estimate.largest_batch_size, found.estimate.limited_by, found.notes) == (
+    assert (
+        conclusion.estimate.largest_batch_size,
+        conclusion.estimate.limited_by,
+        conclusion.notes,
+    ) == (
         200,
         "dataset",
         (),
@@ -180,10 +185,10 @@ def test_where_an_epoch_is_shorter_at_large_sizes_the_true_largest_is_named(seed
     ]
     after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
     trace_of, chosen = epochs_of(samples, Script(passing), after), card(budget * GIB)
-    found, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = found.estimate.largest_batch_size
+    conclusion, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = conclusion.estimate.largest_batch_size
     assert largest == true_largest(chosen, trace_of, largest or 1)
-    assert len(asked) <= 6 and largest in asked and found.estimate.exact
+    assert len(asked) <= 6 and largest in asked and conclusion.estimate.exact
 
 
 def test_a_limit_that_the_common_prefix_proves_takes_three_traces_however_the_runs_go_on():
@@ -197,17 +202,17 @@ def test_a_limit_that_the_common_prefix_proves_takes_three_traces_however_the_ru
     )
     after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
     trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
-    found, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = found.estimate.largest_batch_size
+    conclusion, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = conclusion.estimate.largest_batch_size
     assert asked == [5, 12, largest] and largest == true_largest(chosen, trace_of, largest)
-    estimate = found.estimate
-    assert (estimate.method, estimate.exact, estimate.limited_by, found.notes) == (
+    estimate = conclusion.estimate
+    assert (estimate.method, estimate.exact, estimate.limited_by, conclusion.notes) == (
         "extrapolated",
         True,
         "budget",
         (),
     )
-    curve = {point.batch_size: point.value.value for point in found.estimate.curve}
+    curve = {point.batch_size: point.value.value for point in conclusion.estimate.curve}
     assert curve[largest] == chosen.device_bytes(chosen.replay(trace_of(largest), None).peak)
 
 
@@ -218,8 +223,8 @@ def test_where_the_part_that_differs_sets_the_peak_the_limit_is_not_taken_for_pr
     step = Script([("malloc", "a", affine(0, 4_000_000)), ("free", "a")])
     after = Script([("malloc", "e", affine(0, 40_000_000)), ("free", "e")])
     trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
-    found, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = found.estimate.largest_batch_size
+    conclusion, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = conclusion.estimate.largest_batch_size
     assert largest == true_largest(chosen, trace_of, largest)
     assert len([size for size in asked if size > 40]) > 1, "a model that holds there was asked for"
 
@@ -232,9 +237,11 @@ def test_the_whole_dataset_confirms_no_model_that_its_own_trace_refutes():
             ("free", "e"),
         ]
     )
-    found, asked = drive(search_largest(card(20 * GIB), Limits(dataset_length=1000)), script.trace)
-    assert (asked, found.estimate.largest_batch_size) == ([5, 12, 1000], 1000)
-    assert (found.estimate.method, found.estimate.exact) == ("peaks", False)
+    conclusion, asked = drive(
+        search_largest(card(20 * GIB), Limits(dataset_length=1000)), script.trace
+    )
+    assert (asked, conclusion.estimate.largest_batch_size) == ([5, 12, 1000], 1000)
+    assert (conclusion.estimate.method, conclusion.estimate.exact) == ("peaks", False)
 
 
 def test_a_model_of_three_traces_proves_a_limit_where_one_of_two_does_not():
@@ -248,10 +255,10 @@ def test_a_model_of_three_traces_proves_a_limit_where_one_of_two_does_not():
     )
     after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
     trace_of, chosen = epochs_of(400, step, after), card(20 * GIB)
-    found, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = found.estimate.largest_batch_size
+    conclusion, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = conclusion.estimate.largest_batch_size
     assert asked == [5, 12, 20, largest] and largest > 400
-    assert largest == true_largest(chosen, trace_of, largest) and found.estimate.exact
+    assert largest == true_largest(chosen, trace_of, largest) and conclusion.estimate.exact
 
 
 def test_a_curve_shows_what_was_traced_and_not_what_a_model_predicts_there():
@@ -261,9 +268,9 @@ def test_a_curve_shows_what_was_traced_and_not_what_a_model_predicts_there():
     step = Script([("malloc", "a", affine(0, 4_000_000)), ("free", "a")])
     after = Script([("malloc", "e", lambda b: 9_000_000 * b if b > 40 else 1000), ("free", "e")])
     trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
-    found, _ = drive(search_largest(chosen, Limits(dataset_length=500)), trace_of)
-    curve = {point.batch_size: point.value.value for point in found.estimate.curve}
-    assert found.estimate.largest_batch_size == 500
+    conclusion, _ = drive(search_largest(chosen, Limits(dataset_length=500)), trace_of)
+    curve = {point.batch_size: point.value.value for point in conclusion.estimate.curve}
+    assert conclusion.estimate.largest_batch_size == 500
     assert curve[500] == chosen.device_bytes(chosen.replay(trace_of(500), None).peak)
 
 
@@ -288,8 +295,8 @@ def accumulating(effective: int):
 
 def test_where_the_order_depends_on_the_batch_size_trials_search_for_the_true_largest():
     trace_of, chosen = accumulating(4096), card(20 * GIB)
-    found, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = found.estimate.largest_batch_size
+    conclusion, asked = drive(search_largest(chosen, Limits()), trace_of)
+    largest = conclusion.estimate.largest_batch_size
     assert largest == true_largest(chosen, trace_of, largest)
     assert largest in asked and len(asked) <= 10
 
@@ -297,37 +304,37 @@ def test_where_the_order_depends_on_the_batch_size_trials_search_for_the_true_la
 @pytest.mark.parametrize("groups", [lambda b: b // 2, lambda b: -(-b // 3), lambda b: -(-b // 64)])
 def test_an_allocation_of_halves_or_of_a_batch_rounded_up_is_extrapolated_as_any_other(groups):
     script, chosen = with_more(network(3), lambda b: groups(b) * 3_000_000), card(20 * GIB)
-    found, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.estimate.largest_batch_size
-    assert found.estimate.exact and len(asked) <= 4
+    conclusion, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = conclusion.estimate.largest_batch_size
+    assert conclusion.estimate.exact and len(asked) <= 4
     assert largest == true_largest(chosen, script.trace, largest)
 
 
-def test_an_allocation_of_another_size_at_each_batch_size_is_noted_and_the_size_above_the_answer_was_traced():
+def test_an_allocation_that_follows_no_rule_is_noted_and_the_size_above_the_answer_was_traced():
     script, chosen = with_more(network(3), lambda b: 7919 * b % 1009 * 9_000), card(20 * GIB)
-    found, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.estimate.largest_batch_size
-    assert not found.estimate.exact
+    conclusion, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = conclusion.estimate.largest_batch_size
+    assert not conclusion.estimate.exact
     assert largest == true_largest(chosen, script.trace, largest)
     assert {largest, largest + 1} <= set(asked) and len(asked) <= 10
-    assert any("no trace confirmed" in note for note in found.notes)
+    assert any("no trace confirmed" in note for note in conclusion.notes)
 
 
 def test_sizes_at_which_the_script_fails_between_one_that_fits_and_one_that_does_not_are_named():
     trace_of = accumulating(4096)
-    shown_at = lambda size: (
+    shown_at = lambda size: (  # noqa: E731
         trace_of(size)
         if size % 8 == 0
         else Traced(Outcome.CRASHED, failure="sizes are multiples of 8")
     )
-    found, asked = drive(search_largest(card(2 * GIB), Limits(), 64), shown_at)
+    conclusion, asked = drive(search_largest(card(2 * GIB), Limits(), 64), shown_at)
     failed = sorted(size for size in asked if size % 8)
-    assert found.estimate.largest_batch_size == 32 and len(failed) > 1
+    assert conclusion.estimate.largest_batch_size == 32 and len(failed) > 1
     said = (
         "batch size 32 fits and 64 does not: between them the script itself raised an error at "
         f"{', '.join(map(str, failed))}"
     )
-    assert said in found.notes
+    assert said in conclusion.notes
 
 
 @given(
@@ -342,42 +349,47 @@ def test_sizes_at_which_the_script_fails_between_one_that_fits_and_one_that_does
 @settings(max_examples=40, deadline=None)
 def test_a_named_size_obeys_every_limit_also_one_that_the_first_trace_shows(limits, late, seed):
     script, chosen = network(seed, layers=4), card(8 * GIB)
-    shown_at = lambda size: Traced(Outcome.COMPLETED, (script.trace(size),), dataset_length=late)  # noqa: E731
-    found, asked = drive(search_largest(chosen, limits), shown_at)
+    shown_at = lambda size: completed(script.trace(size), dataset_length=late)  # noqa: E731
+    conclusion, asked = drive(search_largest(chosen, limits), shown_at)
     most = min(
         (n for n in (limits.dataset_length, limits.max_batch_size, late) if n is not None),
         default=10**9,
     )
-    largest = found.estimate.largest_batch_size
+    largest = conclusion.estimate.largest_batch_size
     assert largest is not None and 1 <= largest <= most and all(size <= most for size in asked[1:])
-    assert found.estimate.limited_by == "budget" or largest == most
+    assert conclusion.estimate.limited_by == "budget" or largest == most
     assert largest == true_largest(chosen, script.trace, largest, upper=most)
 
 
 def test_a_script_that_ignores_the_batch_size_is_recognised():
     script = Script([("malloc", "w", affine(GIB, 0))])
-    found, _ = drive(search_largest(card(20 * GIB), Limits()), script.trace)
-    assert found.estimate.ignores_batch_size and found.estimate.limited_by is None
-    found, asked = drive(search_largest(card(20 * GIB), Limits(dataset_length=2000)), script.trace)
-    assert found.estimate.ignores_batch_size and found.estimate.largest_batch_size == 2000
+    conclusion, _ = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    assert conclusion.estimate.ignores_batch_size and conclusion.estimate.limited_by is None
+    conclusion, asked = drive(
+        search_largest(card(20 * GIB), Limits(dataset_length=2000)), script.trace
+    )
+    assert conclusion.estimate.ignores_batch_size and conclusion.estimate.largest_batch_size == 2000
     assert 2000 in asked
 
 
 def test_nothing_is_named_where_not_even_one_sample_fits():
     script = Script([("malloc", "w", affine(100 * GIB, 0))])
-    found, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
-    assert found.estimate.largest_batch_size is None and found.estimate.limited_by == "budget"
-    assert found.estimate.nothing_fits and asked[-1] == 1
+    conclusion, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    assert (
+        conclusion.estimate.largest_batch_size is None
+        and conclusion.estimate.limited_by == "budget"
+    )
+    assert conclusion.estimate.nothing_fits and asked[-1] == 1
 
 
 def test_a_card_that_is_full_at_the_first_size_makes_the_search_go_smaller():
     script, chosen = Script([("malloc", "w", affine(GIB, 6 * GIB))]), card(20 * GIB)
     full = Traced(Outcome.OUT_OF_DEVICE_MEMORY)
-    found, asked = drive(
+    conclusion, asked = drive(
         search_largest(chosen, Limits()), lambda b: full if b >= 4 else script.trace(b)
     )
-    assert found.estimate.largest_batch_size == 3
-    assert "batch size 5 ran out of memory" in found.notes
+    assert conclusion.estimate.largest_batch_size == 3
+    assert "batch size 5 ran out of memory" in conclusion.notes
     assert asked[0] == 5 and max(asked[1:]) <= 3
 
 
@@ -385,17 +397,17 @@ def test_a_card_that_is_full_at_the_first_size_makes_the_search_go_smaller():
     "outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.UNSUPPORTED, Outcome.PROBE_NOT_LOADED]
 )
 def test_a_failure_that_is_not_about_memory_ends_the_search(outcome):
-    found, asked = drive(search_largest(card(20 * GIB), Limits()), lambda size: Traced(outcome))
-    assert found.failed is outcome and len(asked) == 1
-    assert found.estimate.largest_batch_size is None and not found.estimate.nothing_fits
+    conclusion, asked = drive(
+        search_largest(card(20 * GIB), Limits()), lambda size: Traced(outcome)
+    )
+    assert conclusion.failed is outcome and len(asked) == 1
+    assert conclusion.estimate.largest_batch_size is None and not conclusion.estimate.nothing_fits
 
 
 def test_a_trace_that_is_cut_off_on_one_card_counts_for_none():
     traces = (network(1).trace(5), Trace({}, [], whole=False))
-    found, _ = drive(
-        search_largest(card(20 * GIB), Limits()), lambda size: Traced(Outcome.COMPLETED, traces)
-    )
-    assert found.failed is Outcome.CRASHED
+    conclusion, _ = drive(search_largest(card(20 * GIB), Limits()), lambda size: completed(*traces))
+    assert conclusion.failed is Outcome.CRASHED
 
 
 @pytest.mark.parametrize(
@@ -403,21 +415,21 @@ def test_a_trace_that_is_cut_off_on_one_card_counts_for_none():
 )
 def test_a_later_failure_keeps_what_was_found(outcome):
     shown_at = lambda size: network(1).trace(size) if size in (5, 12) else Traced(outcome)  # noqa: E731
-    found, asked = drive(search_largest(card(20 * GIB), Limits()), shown_at)
-    assert found.failed is outcome and len(asked) == 3
-    assert found.estimate.largest_batch_size == 12 and not found.estimate.exact
-    assert found.estimate.limited_by not in ("budget", None)
+    conclusion, asked = drive(search_largest(card(20 * GIB), Limits()), shown_at)
+    assert conclusion.failed is outcome and len(asked) == 3
+    assert conclusion.estimate.largest_batch_size == 12 and not conclusion.estimate.exact
+    assert conclusion.estimate.limited_by not in ("budget", None)
 
 
 def test_the_conclusion_has_a_curve_for_the_page():
     script, chosen = network(2), card(20 * GIB, high=0.05)
-    found, _ = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.estimate.largest_batch_size
-    curve = {point.batch_size: point.value for point in found.estimate.curve}
+    conclusion, _ = drive(search_largest(chosen, Limits()), script.trace)
+    largest = conclusion.estimate.largest_batch_size
+    curve = {point.batch_size: point.value for point in conclusion.estimate.curve}
     assert curve[largest].value == chosen.device_bytes(
         chosen.replay(script.trace(largest), None).peak
     )
-    assert all(p.value.low <= p.value.value <= p.value.high for p in found.estimate.curve)
+    assert all(p.value.low <= p.value.value <= p.value.high for p in conclusion.estimate.curve)
 
 
 @pytest.mark.parametrize("budget", [1200, 1500, 3000])
@@ -426,8 +438,8 @@ def test_a_small_card_that_its_context_fills_by_half_still_gets_its_third_trace(
         Script([("malloc", "w", affine(20 * MIB, 0))]), lambda b: 4 * b * b, lambda b: 4000 * b
     )
     chosen = card(budget * MIB, context=700 * MIB, high=0.085)
-    found, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = found.estimate.largest_batch_size
+    conclusion, asked = drive(search_largest(chosen, Limits()), script.trace)
+    largest = conclusion.estimate.largest_batch_size
     assert largest == true_largest(chosen, script.trace, largest)
     assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
 
@@ -440,11 +452,11 @@ def test_a_size_that_ran_out_of_memory_is_not_followed_by_the_next_smaller_one()
     chosen = card(20 * GIB, capacity=int(19.5 * GIB))
     full = lambda b: chosen.replay(script.trace(b), chosen.capacity_bytes).full is not None  # noqa: E731
     out = Traced(Outcome.OUT_OF_DEVICE_MEMORY)
-    found, asked = drive(
+    conclusion, asked = drive(
         search_largest(chosen, Limits()), lambda b: out if full(b) else script.trace(b)
     )
     assert sum(map(full, asked)) <= 3
-    largest = found.estimate.largest_batch_size
+    largest = conclusion.estimate.largest_batch_size
     assert largest >= 60, "the search came back from where the card was full to where there is room"
     assert fits(chosen, script.trace(largest))
 
@@ -457,10 +469,13 @@ def test_nothing_is_called_the_largest_where_the_traces_stopped_growing():
             for a in script.actions
         ]
     )
-    found, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
-    assert found.estimate.largest_batch_size is None and found.estimate.limited_by == "not_followed"
-    assert not found.estimate.nothing_fits and not found.estimate.ignores_batch_size
-    assert "take exactly as much memory" in found.notes[-1] and len(asked) <= 5
+    conclusion, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    assert (
+        conclusion.estimate.largest_batch_size is None
+        and conclusion.estimate.limited_by == "not_followed"
+    )
+    assert not conclusion.estimate.nothing_fits and not conclusion.estimate.ignores_batch_size
+    assert "take exactly as much memory" in conclusion.notes[-1] and len(asked) <= 5
 
 
 @pytest.mark.parametrize(
@@ -470,30 +485,33 @@ def test_a_search_that_ends_where_no_batch_is_as_large_says_that_it_is_no_limit_
     each, limited_by
 ):
     script = Script([("malloc", "a", affine(20 * MIB, each)), ("free", "a")])
-    found, _ = drive(search_largest(card(20 * GIB), Limits()), script.trace)
-    assert found.estimate.limited_by == limited_by
-    largest = found.estimate.largest_batch_size
+    conclusion, _ = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    assert conclusion.estimate.limited_by == limited_by
+    largest = conclusion.estimate.largest_batch_size
     assert fits(card(20 * GIB), script.trace(largest + 1)) is (each == 400)
 
 
 def test_a_batch_that_is_split_into_small_ones_ends_the_search_at_two_sizes():
     """64 asked, batches of 2, and as many of them as make 64: memory says nothing of the size."""
     script = Script([("malloc", "w", affine(GIB, 0))])
-    shown = lambda size: Traced(
-        Outcome.COMPLETED, (script.trace(size),), 4000, samples_per_step=size // 2 * 2, batch=2
+    shown = lambda size: completed(  # noqa: E731
+        script.trace(size), dataset_length=4000, samples_per_step=size // 2 * 2, batch=2
     )
-    found, asked = drive(search_largest(card(20 * GIB), Limits()), shown)
+    conclusion, asked = drive(search_largest(card(20 * GIB), Limits()), shown)
     assert (
         len(asked) == 2
-        and found.estimate.largest_batch_size is None
-        and found.estimate.limited_by == "not_followed"
+        and conclusion.estimate.largest_batch_size is None
+        and conclusion.estimate.limited_by == "not_followed"
     )
 
 
 def test_the_whole_data_set_is_a_limit_and_no_sign_that_sizes_are_not_followed():
     script = network(3)
-    shown = lambda size: Traced(
-        Outcome.COMPLETED, (script.trace(min(size, 12)),), 12, samples_per_step=min(size, 12)
+    shown = lambda size: completed(  # noqa: E731
+        script.trace(min(size, 12)), dataset_length=12, samples_per_step=min(size, 12)
     )
-    found, _ = drive(search_largest(card(20 * GIB), Limits()), shown)
-    assert (found.estimate.largest_batch_size, found.estimate.limited_by) == (12, "dataset")
+    conclusion, _ = drive(search_largest(card(20 * GIB), Limits()), shown)
+    assert (conclusion.estimate.largest_batch_size, conclusion.estimate.limited_by) == (
+        12,
+        "dataset",
+    )

@@ -40,13 +40,17 @@ def test_a_size_that_fits_by_giving_cached_memory_back_is_no_edge_to_creep_up_fr
         *(lambda b, tenths=tenths: 2 * MIB * tenths * b for tenths in range(10, 18))
     )
     chosen = card(20 * GIB, high=0.03, capacity=20 * GIB - CONTEXT)
-    found, sizes = drive(search_largest(chosen, Limits()), on_a_full_card(chosen, trace_of))
-    largest = found.estimate.largest_batch_size
+    conclusion, sizes = drive(search_largest(chosen, Limits()), on_a_full_card(chosen, trace_of))
+    largest = conclusion.estimate.largest_batch_size
     assert largest == true_largest(chosen, trace_of, largest) == 561 and 562 in sizes
-    assert not any("no trials were left" in note for note in found.notes)
+    assert not any("no trials were left" in note for note in conclusion.notes)
 
 
 def test_a_search_that_ends_before_anything_was_too_large_says_so():
-    found, sizes = drive(search_largest(card(20 * GIB), Limits()), of_random_boxes(lambda b: b))
-    assert len(sizes) == MOST_TRACES and max(sizes) == found.estimate.largest_batch_size
-    assert f"batch size {max(sizes):,} fits: no trials were left for larger ones" in found.notes
+    conclusion, sizes = drive(
+        search_largest(card(20 * GIB), Limits()), of_random_boxes(lambda b: b)
+    )
+    assert len(sizes) == MOST_TRACES and max(sizes) == conclusion.estimate.largest_batch_size
+    assert (
+        f"batch size {max(sizes):,} fits: no trials were left for larger ones" in conclusion.notes
+    )

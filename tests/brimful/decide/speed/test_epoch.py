@@ -25,20 +25,20 @@ def loads(workers: int, rate: float) -> Loading:
 
 
 def result(evaluated: int | None = None, **changes: object) -> TrialResult:
-    one = product.predict_fits().trials[0]
-    report = one.reports[0]
+    shown = product.predict_fits().trials[0]
+    report = shown.reports[0]
     loader = replace(report.loaders[0], dataset_length=1000, sampler_samples=1000)
     loaders = [replace(loader, **changes)]  # type: ignore[arg-type]
     loaders += [replace(loader, role="eval", sampler_samples=evaluated)] if evaluated else []
-    return replace(one, reports=(replace(report, loaders=loaders),))
+    return replace(shown, reports=(replace(report, loaders=loaders),))
 
 
 def epoch(
     result: TrialResult, loading: Loading | None = None, samples: int | None = None, ranks: int = 1
 ) -> Epoch:
-    found = epoch_of(result, speed(ranks), loading, samples)
-    assert found is not None
-    return found
+    answer = epoch_of(result, speed(ranks), loading, samples)
+    assert answer is not None
+    return answer
 
 
 def test_an_epoch_has_its_steps_the_last_one_short_unless_it_is_dropped() -> None:
@@ -52,8 +52,8 @@ def test_an_epoch_has_its_steps_the_last_one_short_unless_it_is_dropped() -> Non
 
 
 def test_the_samples_that_the_user_gives_stand_for_those_that_are_here() -> None:
-    found = epoch(result(), samples=50_030)
-    assert (found.steps, found.samples, found.samples_given, found.distinct) == (
+    answer = epoch(result(), samples=50_030)
+    assert (answer.steps, answer.samples, answer.samples_given, answer.distinct) == (
         782,
         50_030,
         True,
@@ -70,35 +70,35 @@ def test_samples_are_distinct_where_the_sampler_draws_each_once() -> None:
 
 
 def test_the_time_has_the_evaluation_beside_it_which_is_assumed() -> None:
-    found = epoch(result(evaluated=640))
+    answer = epoch(result(evaluated=640))
     assert (
-        found.train_s.value == pytest.approx(1000 / 6_400)
-        and found.train_s.source is Source.PREDICTED
+        answer.train_s.value == pytest.approx(1000 / 6_400)
+        and answer.train_s.source is Source.PREDICTED
     )
-    assert found.train_s.low == pytest.approx(
+    assert answer.train_s.low == pytest.approx(
         1000 / 12_800
-    ) and found.train_s.high == pytest.approx(1000 / 3_200)
-    assert found.evaluation_s is not None and found.evaluation_s.value == pytest.approx(
+    ) and answer.train_s.high == pytest.approx(1000 / 3_200)
+    assert answer.evaluation_s is not None and answer.evaluation_s.value == pytest.approx(
         EVALUATION * 0.1
     )
-    assert found.evaluation_s.source is Source.ASSUMED and found.evaluated == 640
+    assert answer.evaluation_s.source is Source.ASSUMED and answer.evaluated == 640
     assert epoch(result()).evaluation_s is None
 
 
-def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_before_the_next_epoch() -> (
+def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_between_epochs() -> (
     None
 ):
     outside = {
         1: Estimate(0.001, Source.PREDICTED, 0.0005, 0.002),
         None: Estimate(3.0, Source.PREDICTED, 2.0, 6.0),
     }
-    found = epoch_of(result(evaluated=640), speed(), None, outside=outside)
-    assert found is not None and found.evaluation_s is not None
-    assert (found.evaluation_s.source, found.between_s) == (Source.PREDICTED, outside[None])
+    answer = epoch_of(result(evaluated=640), speed(), None, outside=outside)
+    assert answer is not None and answer.evaluation_s is not None
+    assert (answer.evaluation_s.source, answer.between_s) == (Source.PREDICTED, outside[None])
     assert [
-        found.evaluation_s.low,
-        found.evaluation_s.value,
-        found.evaluation_s.high,
+        answer.evaluation_s.low,
+        answer.evaluation_s.value,
+        answer.evaluation_s.high,
     ] == pytest.approx([0.32, 0.64, 1.28])
     loaded = epoch_of(result(evaluated=640), speed(), loads(2, 100), outside=outside)
     assert loaded is not None and loaded.evaluation_s is not None
@@ -107,14 +107,12 @@ def test_an_evaluation_that_a_trial_showed_is_predicted_and_so_is_what_runs_befo
     )
 
 
-def test_of_several_evaluations_each_takes_its_own_time_and_what_was_evaluated_before_the_training_takes_none() -> (
-    None
-):
-    one = result(evaluated=640)
-    report = one.reports[0]
+def test_each_of_several_evaluations_takes_its_own_time_and_one_before_the_training_none() -> None:
+    shown = result(evaluated=640)
+    report = shown.reports[0]
     smaller = replace(report.loaders[1], sampler_samples=10)
-    one = replace(
-        one,
+    shown = replace(
+        shown,
         reports=(
             replace(
                 report, loaders=[*report.loaders, smaller, replace(smaller, sampler_samples=7777)]
@@ -125,12 +123,12 @@ def test_of_several_evaluations_each_takes_its_own_time_and_what_was_evaluated_b
         1: Estimate(0.001, Source.PREDICTED, 0.001, 0.001),
         2: Estimate(0.1, Source.PREDICTED, 0.1, 0.2),
     }
-    found = epoch_of(one, speed(), None, outside=outside)
-    assert found is not None and found.evaluation_s is not None and found.evaluated == 650
+    answer = epoch_of(shown, speed(), None, outside=outside)
+    assert answer is not None and answer.evaluation_s is not None and answer.evaluated == 650
     assert [
-        found.evaluation_s.low,
-        found.evaluation_s.value,
-        found.evaluation_s.high,
+        answer.evaluation_s.low,
+        answer.evaluation_s.value,
+        answer.evaluation_s.high,
     ] == pytest.approx([1.64, 1.64, 2.64])
 
 
@@ -168,9 +166,9 @@ def timed(workers: int, **rates: float) -> TrialResult:
 
 
 def loading(result: TrialResult, speed: PredictedSpeed | None) -> Loading:
-    found = loading_of([product.predict_fits().trials[0], result], speed)
-    assert found is not None
-    return found
+    answer = loading_of([product.predict_fits().trials[0], result], speed)
+    assert answer is not None
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -184,27 +182,27 @@ def loading(result: TrialResult, speed: PredictedSpeed | None) -> Loading:
 def test_the_card_waits_where_the_workers_asked_for_are_slower(
     workers: int, rates: dict[str, float], binds: bool
 ) -> None:
-    found = loading(timed(workers, **rates), card_speed())
-    assert (found.needed, found.binds, found.one_worker.value) == (6, binds, 2_900)
+    answer = loading(timed(workers, **rates), card_speed())
+    assert (answer.needed, answer.binds, answer.one_worker.value) == (6, binds, 2_900)
     assert (
-        found.one_worker.source is Source.MEASURED
-        and found.card is not None
-        and found.card.source is Source.PREDICTED
+        answer.one_worker.source is Source.MEASURED
+        and answer.card is not None
+        and answer.card.source is Source.PREDICTED
     )
 
 
 def test_each_rank_loads_its_own_share() -> None:
-    found = loading(timed(1, w1=2_900), card_speed(ranks=7))
+    answer = loading(timed(1, w1=2_900), card_speed(ranks=7))
     assert (
-        found.card is not None
-        and found.card.value == 2_300
-        and (found.needed, found.binds) == (1, False)
+        answer.card is not None
+        and answer.card.value == 2_300
+        and (answer.needed, answer.binds) == (1, False)
     )
 
 
 def test_without_a_predicted_speed_nothing_is_said_of_waiting() -> None:
-    found = loading(timed(1, w1=2_900), None)
-    assert (found.card, found.needed, found.binds) == (None, None, False)
+    answer = loading(timed(1, w1=2_900), None)
+    assert (answer.card, answer.needed, answer.binds) == (None, None, False)
 
 
 def test_a_loader_that_was_not_timed_has_no_rate() -> None:

@@ -13,8 +13,8 @@ from tests.brimful.decide.programs import step_kernels
 
 def kernels_at(model: KernelModel | ScaledKernels | None, batch: int) -> list[Kernel]:
     assert model is not None
-    found = model.at(batch)
-    return [found.kernels[index] for index in found.order]
+    kernels = model.at(batch)
+    return [kernels.kernels[index] for index in kernels.order]
 
 
 @given(st.integers(1, 20), st.integers(1, 20), st.integers(1, 5000))

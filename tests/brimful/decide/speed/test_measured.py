@@ -51,8 +51,8 @@ def test_without_any_speed_nothing_is_concluded():
 
 def test_runs_are_grouped_by_batch_size_and_those_without_one_are_left_out():
     without = [
-        dataclasses.replace(one, trial=dataclasses.replace(one.trial, settings=settings))
-        for one in runs([(1, 1.0)])
+        dataclasses.replace(run, trial=dataclasses.replace(run.trial, settings=settings))
+        for run in runs([(1, 1.0)])
         for settings in ({}, {"batch_size": "auto"})
     ]
     points = speed_estimate([*runs([(4, 10.0), (2, 5.0), (4, 11.0)]), *without]).points

@@ -1,4 +1,6 @@
-"""Speed where nothing was run: the curve, the knee, what binds the step, and how far it may be off."""
+"""Speed where nothing was run: the curve, the knee, what binds the step, and how far it
+may be off.
+"""
 
 from __future__ import annotations
 
@@ -65,21 +67,21 @@ def speed(
     draws=True,
 ):
     assert model is not None
-    found = predict_speed(model, gpu or card(), batch_size, largest, samples, draws=draws)
-    assert found is not None
-    return found
+    predicted = predict_speed(model, gpu or card(), batch_size, largest, samples, draws=draws)
+    assert predicted is not None
+    return predicted
 
 
 def test_speed_rises_to_a_knee_that_is_the_smallest_size_within_the_tolerance_of_the_best():
-    found = speed(WIDE)
-    rates = {point.batch_size: point.value.value for point in found.curve}
+    predicted = speed(WIDE)
+    rates = {point.batch_size: point.value.value for point in predicted.curve}
     best = max(rates.values())
-    assert rates[found.best_batch_size] == best
-    assert found.knee_batch_size == min(
+    assert rates[predicted.best_batch_size] == best
+    assert predicted.knee_batch_size == min(
         size for size, rate in rates.items() if rate >= best * (1 - TOLERANCE)
     )
-    assert rates[1] < 0.1 * best and 100 < found.knee_batch_size < 4096
-    assert found.knee_interval[0] <= found.knee_batch_size <= found.knee_interval[1]
+    assert rates[1] < 0.1 * best and 100 < predicted.knee_batch_size < 4096
+    assert predicted.knee_interval[0] <= predicted.knee_batch_size <= predicted.knee_interval[1]
 
 
 def test_a_step_of_small_kernels_is_bound_by_launches_and_a_large_one_is_not():
@@ -87,16 +89,22 @@ def test_a_step_of_small_kernels_is_bound_by_launches_and_a_large_one_is_not():
     assert max(small.bound_by, key=lambda name: small.bound_by[name]) in ("launches", "bandwidth")
     assert small.bound_by["launches"] > 5 * large.bound_by["launches"]
     assert large.bound_by["compute"] > 0.5
-    assert [sum(found.bound_by.values()) for found in (small, large)] == pytest.approx([1.0, 1.0])
+    assert [sum(predicted.bound_by.values()) for predicted in (small, large)] == pytest.approx(
+        [1.0, 1.0]
+    )
     assert small.step_s.high / small.step_s.low > 1.5 * large.step_s.high / large.step_s.low, (
         "the host is not known"
     )
 
 
 def test_everything_is_labelled_predicted_and_lies_within_its_interval():
-    found = speed()
-    assert found.samples_per_s is not None
-    for value in (found.step_s, found.samples_per_s, *(point.value for point in found.curve)):
+    predicted = speed()
+    assert predicted.samples_per_s is not None
+    for value in (
+        predicted.step_s,
+        predicted.samples_per_s,
+        *(point.value for point in predicted.curve),
+    ):
         assert value.source is Source.PREDICTED
         assert value.low < value.value < value.high
         assert value.note
@@ -119,10 +127,10 @@ def test_exchange_between_cards_is_in_the_step_by_the_link_of_the_card_with_an_i
     assert by_pcie.step_s.value == pytest.approx(
         plain.step_s.value + by_pcie.exchange.value, rel=0.02
     )
-    for found in (nvlink, by_pcie):
+    for predicted in (nvlink, by_pcie):
         assert (
-            found.exchange.source is Source.PREDICTED
-            and found.exchange.low < found.exchange.value < found.exchange.high
+            predicted.exchange.source is Source.PREDICTED
+            and predicted.exchange.low < predicted.exchange.value < predicted.exchange.high
         )
     assert max(by_pcie.bound_by, key=lambda name: by_pcie.bound_by[name]) == "links"
 
@@ -167,9 +175,12 @@ def test_a_card_of_which_only_the_memory_is_known_has_no_clock():
 
 
 def test_a_command_as_it_stands_has_a_step_and_no_curve():
-    found = speed(fit_kernels({0: step_kernels(8)}), None, None, samples_by_size({0: 8}))
-    assert (found.curve, found.knee_batch_size) == ((), None) and found.samples_per_s is not None
-    assert found.samples_per_s.value == pytest.approx(8 / found.step_s.value)
+    predicted = speed(fit_kernels({0: step_kernels(8)}), None, None, samples_by_size({0: 8}))
+    assert (predicted.curve, predicted.knee_batch_size) == (
+        (),
+        None,
+    ) and predicted.samples_per_s is not None
+    assert predicted.samples_per_s.value == pytest.approx(8 / predicted.step_s.value)
 
 
 def test_the_curve_ends_with_the_largest_and_holds_what_was_asked_where_it_fits():
@@ -188,10 +199,10 @@ def test_sizes_are_within_the_largest_and_no_further_apart_than_half(largest):
 
 
 def test_the_operations_that_take_longest_come_first_with_their_share():
-    found = speed(WIDE, 2048)
-    assert [one.op for one in found.kernels] == ["mm", "relu"]
-    assert found.kernels[0].bound_by == "compute"
-    assert 0.9 < sum(one.share for one in found.kernels) <= 1.0 + 1e-9
+    predicted = speed(WIDE, 2048)
+    assert [point.op for point in predicted.kernels] == ["mm", "relu"]
+    assert predicted.kernels[0].bound_by == "compute"
+    assert 0.9 < sum(point.share for point in predicted.kernels) <= 1.0 + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -210,8 +221,8 @@ def test_the_operations_that_take_longest_come_first_with_their_share():
 def test_samples_in_a_step_follow_what_traces_showed_and_are_capped_where_a_larger_one_showed_it(
     seen, samples
 ):
-    found = samples_by_size(seen)
-    assert found is not None and {size: found(size) for size in samples} == samples
+    predicted = samples_by_size(seen)
+    assert predicted is not None and {size: predicted(size) for size in samples} == samples
 
 
 def test_where_no_trace_counted_its_samples_they_are_not_known():
@@ -243,10 +254,10 @@ def test_where_nothing_is_known_of_other_sizes_nothing_is_drawn():
 
 
 def test_evidence_of_the_card_itself_is_taken_as_it_is_and_widened_for_another():
-    own = step_interval(card(), STEP_TIME, (EVIDENCE,))
-    assert (own.low, own.high) == (-0.1, 0.2)
+    known = step_interval(card(), STEP_TIME, (EVIDENCE,))
+    assert (known.low, known.high) == (-0.1, 0.2)
     other = step_interval(find_gpu("rtx3080-20gb"), STEP_TIME, (EVIDENCE,))
-    assert other.low < own.low and other.high > own.high and "another card" in other.basis
+    assert other.low < known.low and other.high > known.high and "another card" in other.basis
     nothing = step_interval(card(), STEP_TIME, ())
     assert nothing.low == -0.5 and "assumed" in nothing.basis
 
@@ -294,7 +305,7 @@ def test_a_card_that_the_catalogue_lacks_has_a_clock_once_its_rates_were_measure
     assert speed(gpu=gpu).step_s.value > 0
 
 
-def test_a_card_that_its_power_limit_slows_computes_at_the_clock_it_holds_and_reads_memory_as_fast_as_ever():
+def test_a_card_slowed_by_its_power_limit_computes_at_its_clock_and_reads_memory_as_before():
     t4 = find_gpu("t4")
     held = t4.sustained_clock.value
     assert 0.4 < held < 0.7 and t4.sustained_clock.source is Source.MEASURED

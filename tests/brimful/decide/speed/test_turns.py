@@ -16,8 +16,8 @@ def runs_of(rates, **changes):
 
 
 def test_a_machine_that_gets_slower_meanwhile_slows_both():
-    found = gain(runs_of([120, 60, 30]), runs_of([100, 50, 25]))
-    assert found.middle == pytest.approx(0.2) and found.is_clear and found.turns == 3
+    gained = gain(runs_of([120, 60, 30]), runs_of([100, 50, 25]))
+    assert gained.middle == pytest.approx(0.2) and gained.is_clear and gained.turns == 3
 
 
 def test_the_latest_runs_stand_side_by_side():
@@ -55,9 +55,9 @@ def test_a_load_that_is_not_seen_leaves_processor_time_aside():
 def test_where_others_use_the_cores_a_gain_counts_as_far_as_both_clocks_show_it(
     wall, processor, counted
 ):
-    one = runs_of([wall], samples_per_cpu_s=processor, others_share=0.4)
-    found = gain(one, runs_of([100], samples_per_cpu_s=50.0, others_share=0.0))
-    assert found.loaded and found.middle == pytest.approx(counted)
+    run = runs_of([wall], samples_per_cpu_s=processor, others_share=0.4)
+    gained = gain(run, runs_of([100], samples_per_cpu_s=50.0, others_share=0.0))
+    assert gained.loaded and gained.middle == pytest.approx(counted)
 
 
 def test_a_worker_that_reads_beside_the_training_counts_by_the_wall_clock_on_a_loaded_machine_too():
@@ -72,7 +72,7 @@ def test_a_worker_that_reads_beside_the_training_counts_by_the_wall_clock_on_a_l
 def test_the_interval_holds_the_truth_about_as_often_as_it_says(spread):
     source, hits, tries = random.Random(1), 0, 1000
     for _ in range(tries):
-        one, other = ([source.gauss(100, 100 * spread) for _ in range(3)] for _ in range(2))
-        found = gain(runs_of(one), runs_of(other))
-        hits += found.low <= 0 <= found.high
+        run, other = ([source.gauss(100, 100 * spread) for _ in range(3)] for _ in range(2))
+        gained = gain(runs_of(run), runs_of(other))
+        hits += gained.low <= 0 <= gained.high
     assert hits / tries > 0.9

@@ -21,7 +21,7 @@ def test_another_optimizer_moves_its_own_bytes_in_as_many_operations_as_it_makes
     for operations in (1, 5):
         after = updates.updated_by(1000, operations)(KERNELS)
         assert after[:2] == [FORWARD, BACKWARD] and len(after) == 2 + operations
-        assert sum(one.bytes for one in after[2:]) == 1000
+        assert sum(kernel.bytes for kernel in after[2:]) == 1000
     again = updates.updated_by(500, 1)(updates.updated_by(1000, 5)(KERNELS))
     assert again == updates.updated_by(500, 1)(KERNELS), "the last change tells"
 
@@ -34,14 +34,20 @@ def test_an_update_reads_gradients_once_and_writes_parameters_and_states():
 
 def test_a_micro_batch_adds_its_gradients_and_makes_no_update():
     after = updates.adding_gradients(800, 2)(KERNELS)
-    assert after[:2] == [FORWARD, BACKWARD] and {one.engine for one in after[2:]} == {BY_AUTOGRAD}
-    assert sum(one.bytes for one in after[2:]) == 3 * 800
+    assert after[:2] == [FORWARD, BACKWARD] and {kernel.engine for kernel in after[2:]} == {
+        BY_AUTOGRAD
+    }
+    assert sum(kernel.bytes for kernel in after[2:]) == 3 * 800
     assert updates.adding_gradients(0, 0)(KERNELS) == [FORWARD, BACKWARD]
 
 
 def test_each_of_several_cards_updates_its_part_and_computes_all():
     after = updates.shared_by(4)(KERNELS)
-    assert after[:2] == [FORWARD, BACKWARD] and [one.bytes for one in after[2:]] == [200, 200, 200]
+    assert after[:2] == [FORWARD, BACKWARD] and [kernel.bytes for kernel in after[2:]] == [
+        200,
+        200,
+        200,
+    ]
 
 
 def test_on_the_host_the_slower_of_bus_and_memory_tells():

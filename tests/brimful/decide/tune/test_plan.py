@@ -9,7 +9,7 @@ from builders import sample
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from brimful.decide.tune.plan import command_line, make_plan, planned_settings
+from brimful.decide.tune.plan import Choice, Numbers, command_line, make_plan, planned_settings
 from brimful.errors import UsageError
 from brimful.values import Command, Objective, Outcome, Source
 
@@ -76,13 +76,12 @@ def test_a_plan_counts_its_trials_and_those_out_of_memory():
     plan = make_plan(
         Objective.FASTEST,
         COMMAND,
-        {"batch_size": 96},
         samples,
-        {"batch_size": "the knee"},
-        verified=True,
+        Choice({"batch_size": 96}, {"batch_size": "the knee"}),
+        Numbers(verified=True),
     )
     assert (plan.trials, plan.out_of_memory_trials) == (3, 1)
     assert plan.command_line.endswith("--bs 96 --lr 0.1")
     assert {row.source for row in plan.settings} == {Source.MEASURED}
-    unverified = make_plan(Objective.LARGEST, COMMAND, {"batch_size": 96}, [], {})
+    unverified = make_plan(Objective.LARGEST, COMMAND, [], Choice({"batch_size": 96}), Numbers())
     assert {row.source for row in unverified.settings} == {Source.PREDICTED}

@@ -1,0 +1,336 @@
+"""The trials of a command on an imaginary card, each size once, and what is read of their
+traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from brimful.decide import loaders_seen
+from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion
+from brimful.decide.run.settings import BATCH_SIZE
+from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
+from brimful.errors import CommandFailed
+from brimful.measure.traces import read_trace, read_traces
+from brimful.units import noun_of
+from brimful.values import (
+    Command,
+    Device,
+    Diagnostic,
+    Limits,
+    Outcome,
+    Setting,
+    Trial,
+    TrialKind,
+    TrialResult,
+)
+from brimful.verbs.locate import Located, locate
+from brimful.verbs.long_evaluation import shown_whole
+from brimful.verbs.results import require_steps, require_steps_or_memory, trained
+from brimful.verbs.session import Session
+from brimful.verbs.start import following
+from brimful_inside.simulator.program import Program, program_of
+from brimful_inside.simulator.roofline import Kernel
+from brimful_inside.simulator.trace import CardTrace, Outside, Trace
+
+EXPECTED_TRACES = 3
+# Of any other setting: images of 5 pixels are smaller than kernels.
+FIRST_VALUES = (FIRST_SIZE, 64, 256, 1024)
+GROUP = 8  # what batch sizes are multiples of, where a script takes no others
+
+
+class TracesRead(NamedTuple):
+    """What is kept of a trial's traces, which may be large themselves."""
+
+    programs: tuple[Program, ...]  # of all cards of all ranks, with the sizes of the trial's card
+    whole: bool  # there are traces, and none is cut off
+    kernels: Sequence[Kernel]  # of a step on the fullest card
+    outside: Sequence[Outside]  # what ran there outside of the training
+
+
+@dataclass
+class Trials:
+    """The trials at batch sizes, or at values of another setting. `None` stands for the size of the
+    command as it stands.
+    """
+
+    session: Session
+    command: Command
+    device: Device  # where they run
+    settings: Mapping[str, Setting]  # all but the one that sizes are of
+    time_loader: int | None = None  # the first one that trains times batches of up to so many
+    others: tuple[tuple[int, int], ...] = ()  # capabilities of other cards they may speak for
+    unknown: str = BATCH_SIZE  # the setting that sizes are of
+    asked: int | None = None  # the size in question
+    # The trial that showed the evaluation whole, where others end before it (`long_evaluation`).
+    evaluation_of: TrialResult | None = None
+    results: dict[int | None, TrialResult] = field(default_factory=dict)
+    _read: dict[int | None, TracesRead] = field(default_factory=dict)
+    _fitted: dict[tuple, KernelModel | ScaledKernels | None] = field(default_factory=dict)
+
+    @property
+    def in_batches(self) -> bool:
+        return self.unknown == BATCH_SIZE
+
+    @property
+    def alike(self) -> set[tuple[int, int]]:
+        """Capabilities for which all trials so far speak, the card's own among them."""
+        spoken_for = [
+            {(major, minor) for major, minor in report.alike}
+            for result in self.results.values()
+            for report in result.reports
+        ]
+        assert self.device.gpu is not None
+        return {self.device.gpu.capability} | (
+            set.intersection(*spoken_for) if spoken_for else set()
+        )
+
+    # --- running
+
+    def result(
+        self, size: int | None, limitless: bool = False, searching: bool = False
+    ) -> TrialResult:
+        """The trial at a size (run now, if it was not). `limitless`: the card is as large as it
+        needs to be.
+
+        Raises the errors of `verbs.results`; when `searching`, not where other sizes trained.
+        """
+        if size not in self.results or limitless:
+            result = self.session.run(
+                self._trial(self.command, size, limitless),
+                expected_total=max(EXPECTED_TRACES, len(self.results) + 1),
+            )
+            if searching:
+                require_steps_or_memory(self.session, result)
+            self.results[size] = result
+            self._read.pop(size, None)
+        result = self.results[size]
+        # Of the host's memory no card has a say.
+        if not searching and result.outcome is not Outcome.OUT_OF_DEVICE_MEMORY:
+            require_steps(self.session, result)
+        return result
+
+    def look_at_the_evaluation(self) -> None:
+        """Before a search begins, whose traces have to be comparable."""
+        if self.evaluation_of is None and self.in_batches and not self.others:
+            self.evaluation_of = shown_whole(self.session.results, self.session.folder)
+
+    def _trial(self, command: Command, size: int | None, limitless: bool = False) -> Trial:
+        if not self.results:
+            self.look_at_the_evaluation()
+        return Trial(
+            command=command,
+            settings=self.settings_at(size),
+            device=self.device,
+            kind=TrialKind.TRACE,
+            others=self.others,
+            time_loader=None if any(map(trained, self.session.results)) else self.time_loader,
+            steps=self.session.options.steps or 3,
+            see_eval=self.evaluation_of is None or size in (None, self.asked),
+            capacity_bytes=None if limitless else capacity_bytes(self.device),
+        )
+
+    def locate(self, asked: int | None, given: Mapping[str, Setting]) -> Located:
+        """Finds where the batch size of a script without a flag is set; from here on it is set
+        there.
+        """
+        options = self.session.options
+        first = _first_size(asked, options.max_batch_size, self.device.cards)
+        located = locate(
+            self.session, self.command, self._trial, first, options.batch_size_from, given
+        )
+        self.command = located.command
+        self.results.update(located.results)
+        return located
+
+    def settings_at(self, size: int | None) -> dict[str, Setting]:
+        """All settings at a size, those that follow it included."""
+        settings = dict(self.settings) if size is None else {**self.settings, self.unknown: size}
+        return settings | following(self.command, self.settings, settings.get(BATCH_SIZE))
+
+    # --- reading
+
+    def trace(self, size: int | None) -> Trace | None:
+        """The trace of the fullest card."""
+        return read_trace(self.results[size], self.session.folder)
+
+    def traces(self, size: int | None) -> tuple[CardTrace, ...]:
+        """The traces of all cards of all ranks."""
+        return read_traces(self.results[size], self.session.folder)
+
+    def read(self, size: int | None) -> TracesRead:
+        if size not in self._read:
+            traces = [card.trace for card in self.traces(size)]
+            fullest = traces[0] if len(traces) == 1 else self.trace(size)
+            self._read[size] = TracesRead(
+                tuple(map(program_of, traces)),
+                bool(traces) and all(trace.whole for trace in traces),
+                fullest.runs if fullest is not None else (),
+                fullest.outside if fullest is not None else (),
+            )
+        return self._read[size]
+
+    def outside(self, size: int | None) -> list[Outside]:
+        """The evaluations, and what ran between two passes: of the trace nearest to a size that
+        shows them.
+        """
+        nearest: dict[str, list[Outside]] = {}
+        for traced in sorted(
+            self.completed(), key=lambda other: abs((other or 0) - (size or 0)), reverse=True
+        ):
+            works = self.read(traced).outside
+            nearest |= {work.name: [w for w in works if w.name == work.name] for work in works}
+        return [work for works in nearest.values() for work in works]
+
+    def kernel_model(
+        self, sizes: Iterable[int | None], alike: bool
+    ) -> KernelModel | ScaledKernels | None:
+        """The kernels of a step at any size, by those that were traced at `sizes`, which do not
+        depend on the card.
+        """
+        key = (*sizes, alike)
+        if key not in self._fitted:
+            self._fitted[key] = fit_kernels(
+                {size or 0: self.read(size).kernels for size in sizes}, alike
+            )
+        return self._fitted[key]
+
+    # --- what they showed besides memory
+
+    def dataset_length(self) -> int | None:
+        """Samples that the training sampler gives in an epoch, as far as a trial has shown it; no
+        limit to another unknown.
+        """
+        lengths = map(loaders_seen.dataset_length, self.results.values() if self.in_batches else ())
+        return next(filter(None, lengths), None)
+
+    def limits(self) -> Limits:
+        most = self.session.options.max_batch_size if self.in_batches else None
+        return Limits(dataset_length=self.dataset_length(), max_batch_size=most)
+
+    def effective(self, size: int | None) -> int | None:
+        """What the loader gives where the script asks for so much: no more than the data
+        set has.
+        """
+        length = self.dataset_length()
+        return size if size is None or length is None else min(size, length)
+
+    def in_force(self, conclusion: MemoryConclusion | None, size: int | None) -> int | None:
+        """As `effective`, and no more than the script's loader makes, or always that where it
+        ignores the size.
+        """
+        size, estimate = self.effective(size), conclusion.estimate if conclusion else None
+        if size is None or estimate is None or estimate.loader_cap is None:
+            return size
+        return (
+            estimate.loader_cap if estimate.ignores_batch_size else min(size, estimate.loader_cap)
+        )
+
+    def completed(self) -> dict[int | None, TrialResult]:
+        return {
+            size: result
+            for size, result in self.results.items()
+            if result.outcome is Outcome.COMPLETED
+        }
+
+    def representative(self) -> TrialResult:
+        """The result that stands for all in what it noticed besides memory: the last that
+        completed, else the last.
+        """
+        return list((self.completed() or self.results).values())[-1]
+
+
+def capacity_bytes(device: Device) -> int:
+    """For segments: the card's memory without the context."""
+    assert device.gpu is not None
+    return int(device.gpu.total_bytes.value - device.gpu.context_bytes.value)
+
+
+# --- where a search begins
+
+
+def _first_size(asked: int | None, max_batch_size: int | None, cards: int) -> int:
+    """The first batch size to trace: small, and within what the user allows.
+
+    Of several cards each gets two samples at least and as many as the others, should they share the
+    batch.
+    """
+    least = FIRST_SIZE if cards == 1 else cards * max(2, -(-FIRST_SIZE // cards))
+    size = max(1, min(n for n in (least, asked, max_batch_size) if n is not None))
+    return size - size % cards if size > cards else size
+
+
+def first_that_trains(trials: Trials, asked: int | None) -> tuple[int, int]:
+    """(A small batch size that was traced, the size whose multiples to search.)
+
+    Scripts that want pairs, or groups of four or eight, fail at the usual first size; then brimful
+    tries a group of eight, and multiples alone where that trains. Raises the first failure where
+    that is not the reason.
+    """
+    if not trials.in_batches:
+        return _first_value(trials)
+    most = trials.session.options.max_batch_size
+    # Whatever was asked: the answer is then the same.
+    start = _first_size(None, most, trials.device.cards)
+    try:
+        result = trials.result(start)
+    except CommandFailed:
+        if not _may_train_elsewhere(trials, start):
+            raise
+        if start % GROUP and (most or GROUP) >= GROUP and _trains(trials, GROUP):
+            return GROUP, _multiples(trials, GROUP, start)
+        if asked is not None and asked < start and _trains(trials, asked):
+            return asked, 1
+        raise
+    over = max((report.split_over for report in result.reports), default=1)  # cards of a process
+    return start, over if start % over == 0 else 1
+
+
+def _first_value(trials: Trials) -> tuple[int, int]:
+    """As `first_that_trains`, of any other setting: a script may want more than a few, or multiples
+    of a power of two.
+    """
+    value = trials.command.given.get(trials.unknown)
+    more = (value,) if isinstance(value, int) and value not in FIRST_VALUES else ()
+    first = next((value for value in (*FIRST_VALUES, *more) if _trains(trials, value)), None)
+    if first is None:
+        trials.result(FIRST_SIZE)  # raises the first failure
+    if first in (None, FIRST_SIZE) or _trains(trials, first + 1):
+        return first or FIRST_SIZE, 1
+    return first, _multiples(trials, first, first + 1)
+
+
+def _multiples(trials: Trials, first: int, failed: int) -> int:
+    """What sizes have to be multiples of, where `first` trains and the size `failed` does not; it
+    is noted.
+    """
+    unit = first
+    while unit > 2 and unit % 2 == 0 and _trains(trials, first + unit // 2):
+        unit //= 2
+    trials.session.note(
+        Diagnostic(
+            "multiples",
+            f"the script trains at {noun_of(trials.unknown)} {first} and fails at {failed}",
+            f"brimful tries only multiples of {unit}, and the largest that fits is one of them",
+            "",
+        )
+    )
+    return unit
+
+
+def _trains(trials: Trials, size: int) -> bool:
+    """Raises what no other size can mend."""
+    try:
+        trials.result(size)
+    except CommandFailed:
+        if not _may_train_elsewhere(trials, size):
+            raise
+        return False
+    return True
+
+
+def _may_train_elsewhere(trials: Trials, size: int) -> bool:
+    """Not so where there is no such command, or where it takes too long."""
+    return size in trials.results and trials.results[size].outcome is not Outcome.TIMED_OUT
