@@ -61,8 +61,9 @@ class Made(NamedTuple):
     needs_grad: bool
 
     def again(self) -> Tensor:
-        storage = torch.empty(self.nbytes // self.dtype.itemsize, dtype=self.dtype, device=META)
-        return storage.as_strided(self.shape, self.stride, self.offset)
+        made = torch.empty(self.nbytes // self.dtype.itemsize, dtype=self.dtype, device=META)
+        # no view: of several outputs autograd lets no view be changed in place
+        return made.as_strided_(self.shape, self.stride, self.offset)
 
 
 class Call(NamedTuple):

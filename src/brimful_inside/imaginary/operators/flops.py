@@ -51,6 +51,7 @@ FREE = frozenset(
             "is_pinned",
         ),
         *("sym_size", "sym_stride", "sym_numel", "transpose_", "t_", "squeeze_", "unsqueeze_"),
+        "as_strided_",
     ]
 )
 

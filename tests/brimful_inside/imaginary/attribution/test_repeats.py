@@ -97,6 +97,33 @@ def test_the_fourth_identical_micro_batch_costs_a_lookup_and_its_step_has_the_sa
     assert peak == whole and kernels == all_kernels
 
 
+class WithLoss(Model):
+    """Returns a loss and scores, as models of Transformers do."""
+
+    def forward(self, data):
+        scores = super().forward(data)["scores"]
+        return {"loss": scores.mean(), "scores": scores, "most": scores.detach().max()}
+
+
+@pytest.mark.parametrize("changed", ["loss", "scores", "most"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_what_a_look_up_returns_can_be_changed_in_place(changed, grad):
+    def work():
+        model = WithLoss().cuda()
+        with torch.set_grad_enabled(grad):
+            for batch in batches():
+                out = model(batch)
+                out[changed] *= 1
+                if grad:
+                    ((out["loss"] + out["scores"].sum()) / MANY).backward()
+        return model.ran
+
+    ran, peak, kernels = on_card(work)
+    all_ran, whole, all_kernels = on_card(work, repeats=False)
+    assert ran < all_ran == MANY
+    assert peak == whole and kernels == all_kernels
+
+
 def test_a_step_and_a_phase_begin_the_count_anew():
     file = io.StringIO()
     gpu = enter(card(), None, file)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from brimful_inside.probe.hooks import frameworks
+from tests.brimful_inside.helper import CARD
 
 pytestmark = pytest.mark.heavy
 
@@ -64,6 +65,15 @@ def test_a_framework_is_seen_and_evaluates_and_leaves_nothing_and_does_not_resum
     assert any("a trial starts anew" in note for note in report["notes"]) == (
         "checkpoint-999" in script
     )
+
+
+def test_a_trainer_that_changes_the_loss_of_a_looked_up_micro_batch_in_place_trains_on(run_trial):
+    """Transformers does `loss *= num_processes` on what the model returned."""
+    script = TRAINER.replace("accumulation_steps=2", "accumulation_steps=8").replace(
+        "5 + i % 20", "16"
+    )
+    report = run_trial(script, device="imaginary", card=CARD, trace=True, keep_out=True).report
+    assert report["ended"] == "steps_done" and report["micro_batches_per_step"] == [8] * 4
 
 
 @pytest.mark.parametrize("sees", [True, False])
