@@ -10,15 +10,14 @@ import copy
 import functools
 import itertools
 import math
-import random
 import time
 from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
 
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 
-from brimful_inside.probe.worst_case.batch_tensors import checksum_of, tensors_of
-from brimful_inside.probe.worst_case.scan import random_state_kept
+from brimful_inside.probe.batch_tensors import checksum_of, tensors_of
+from brimful_inside.probe.random_states import nested, random_state_kept, random_states
 from brimful_inside.wire import Draws
 
 OWN = "_brimful_own"  # an attribute of loaders that the probe makes for itself
@@ -30,7 +29,6 @@ PEEKED, PEEKED_SAMPLES, PEEKED_WORKERS = (
     8,
     2,
 )  # batches of the loader's own, samples of each, and who makes them
-MOST_NESTED = 3  # Subset, ConcatDataset and the like
 
 
 def _if_it_can(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,7 +49,7 @@ def _if_it_can(function: Callable[..., Any]) -> Callable[..., Any]:
 def draws_of(loader: Any, peeks: bool) -> Draws:
     """`peeks`: the trial's batches are made by brimful, so some of the loader's own are made here."""
     dataset = loader.dataset
-    holders = [holder for holder, _ in _nested(dataset)]
+    holders = [holder for holder, _ in nested(dataset)]
     is_map = not isinstance(dataset, IterableDataset)
     drawn, distinct = (_epoch(loader) if is_map else None) or (None, None)
     return Draws(
@@ -63,38 +61,6 @@ def draws_of(loader: Any, peeks: bool) -> Draws:
         seeds_workers=loader.worker_init_fn is not None,
         checksums=(_peek(loader, holders) or []) if peeks and is_map else [],
     )
-
-
-def _nested(dataset: Any, path: str = "dataset", depth: int = 0) -> Iterator[Tuple[Any, str]]:
-    """The data set and those that it wraps, with how a worker names them."""
-    yield dataset, path
-    for name, value in (
-        vars(dataset).items() if depth < MOST_NESTED and hasattr(dataset, "__dict__") else ()
-    ):
-        for place, part in enumerate(value[:8]) if isinstance(value, list) else ((None, value),):
-            if isinstance(part, Dataset):
-                yield from _nested(
-                    part,
-                    "%s.%s%s" % (path, name, "" if place is None else "[%d]" % place),
-                    depth + 1,
-                )
-
-
-def random_states(dataset: Any) -> List[List[str]]:
-    """Generators that the data set holds, as in `Draws`."""
-    found = []
-    for holder, path in _nested(dataset):
-        for name, value in getattr(holder, "__dict__", {}).items():
-            kind = "%s.%s" % (
-                type(value).__module__.lstrip("_").split(".")[0],
-                type(value).__name__,
-            )
-            if isinstance(value, (random.Random, torch.Generator)) or kind in (
-                "numpy.Generator",
-                "numpy.RandomState",
-            ):
-                found.append(["%s.%s" % (path, name), kind.replace("numpy.", "numpy.random.")])
-    return found
 
 
 def _own_sampler(loader: Any) -> Any:

@@ -15,10 +15,11 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from torch.utils.data import dataloader as torch_dataloader
 
+from brimful_inside.probe.batch_tensors import tensors_of
 from brimful_inside.probe.draws import private_copy
-from brimful_inside.probe.hooks.passes import samples_in
-from brimful_inside.probe.worst_case.batch_tensors import tensors_of
-from brimful_inside.probe.worst_case.scan import order_of, random_state_kept
+from brimful_inside.probe.passes import samples_in
+from brimful_inside.probe.random_states import random_state_kept
+from brimful_inside.probe.worst_case.scan import order_of
 
 FOR_S = 0.5  # after the first batch has come (assumed: enough for a rate within some 10 %)
 TIMEOUT_S = 10.0  # for one batch; beyond, nothing is said

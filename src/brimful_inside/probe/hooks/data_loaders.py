@@ -14,21 +14,27 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from torch.utils.data import dataloader as torch_dataloader
 
+from brimful_inside.probe import batch_tensors
 from brimful_inside.probe.context import current_probe, guarded, patch
 from brimful_inside.probe.draws import OWN, draws_of
-from brimful_inside.probe.hooks.passes import EVAL, KEPT_STEPS, TRAIN, Loader, Pass, samples_in
 from brimful_inside.probe.loading_speed import rates_of
+from brimful_inside.probe.passes import (
+    ATTRIBUTE,
+    EVAL,
+    INDICES,
+    KEPT_STEPS,
+    TRAIN,
+    Loader,
+    Pass,
+    samples_in,
+)
 from brimful_inside.probe.process import exit
-from brimful_inside.probe.worst_case import batch_tensors
-from brimful_inside.wire import BatchSeen, LoaderSeen
+from brimful_inside.wire import BatchSeen, LeftOut, LoaderSeen
 
 MAX_LOADERS = 64
 KEPT_BATCHES = 64
 MOST_AHEAD = 32  # steps: of 16 workers with two batches each
 KEPT_BYTES = 256 << 20  # of a batch that later passes give again
-# What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has drawn and
-# not returned yet.
-ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
 
 
 class Consumption:
@@ -280,6 +286,16 @@ class Loaders:
     def take_waited_s(self) -> float:
         waited, self._waited_s = self._waited_s, 0.0
         return waited
+
+    def left_out(self) -> List[LeftOut]:
+        """Of evaluations."""
+        left_out = []
+        for number, known in enumerate(self._all):
+            length = known.facts["length"]
+            if known.shown is not None and known.shown != length:
+                rest = None if length is None else length - known.shown
+                left_out.append(LeftOut("batches of loader %d" % number, known.shown, rest))
+        return left_out
 
     def read(
         self, seconds: Callable[[List[Any]], List[float]] = lambda marks: []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Callable, Dict, List, NamedTuple, Optional
 
-from brimful_inside.probe.hooks.passes import EVAL, Pass
+from brimful_inside.probe.passes import EVAL, Pass
 
 KEPT_READINGS = (
     64  # of one pass over a loader; an evaluation before the first step does not end early

@@ -118,7 +118,7 @@ def follow_others(probe: Any) -> None:
 
     def watch() -> None:
         idle = _Idle(probe)
-        while not probe.reported_end:
+        while not probe.reporting.ended:
             time.sleep(WATCH_S)
             left = probe.ending.measured and probe.phases.current != "eval" and _left(probe)
             if left and idle.long_enough():

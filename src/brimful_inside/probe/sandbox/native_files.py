@@ -11,7 +11,7 @@ import sys
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from brimful_inside.probe.context import ProcessContext, guarded, patch
-from brimful_inside.probe.hooks.import_hooks import import_hooks
+from brimful_inside.probe.import_hooks import import_hooks
 from brimful_inside.probe.sandbox.overlay import Overlay
 from brimful_inside.probe.sandbox.python_files import patch_python_files, path_for
 from brimful_inside.probe.sandbox.sparse_files import with_holes

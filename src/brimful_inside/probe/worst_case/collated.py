@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Set, Tuple
 import torch
 from torch.utils.data import Dataset
 
-from brimful_inside.probe.worst_case.batch_tensors import tensors_of
+from brimful_inside.probe.batch_tensors import tensors_of
 from brimful_inside.probe.worst_case.scan import FIRST_S, Dims, Scan, measure, worst_indices
 
 CHECKED = 8  # samples by which it is decided whether this says more than the samples' own sizes

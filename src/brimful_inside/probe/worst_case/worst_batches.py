@@ -13,12 +13,12 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
+from brimful_inside.probe.batch_tensors import tensors_of
 from brimful_inside.probe.context import current_context, current_probe, guarded
-from brimful_inside.probe.hooks.data_loaders import ATTRIBUTE, INDICES
-from brimful_inside.probe.hooks.passes import TRAIN, batch_sampler_of
-from brimful_inside.probe.worst_case.batch_tensors import tensors_of
+from brimful_inside.probe.passes import ATTRIBUTE, INDICES, TRAIN, batch_sampler_of
+from brimful_inside.probe.random_states import random_state_kept
 from brimful_inside.probe.worst_case.kept_samples import own_copy
-from brimful_inside.probe.worst_case.scan import Scan, random_state_kept, worst_indices
+from brimful_inside.probe.worst_case.scan import Scan, worst_indices
 from brimful_inside.probe.worst_case.scan_cache import ScanCache
 from brimful_inside.wire import TrialConfig, WorstBatch
 

@@ -11,7 +11,7 @@ from torch.utils.data import (
 )
 
 from brimful_inside.probe.hooks.data_loaders import Consumption
-from brimful_inside.probe.hooks.passes import EVAL, TRAIN, Loader, Pass, samples_in
+from brimful_inside.probe.passes import EVAL, TRAIN, Loader, Pass, samples_in
 from brimful_inside.simulator.trace import decode
 from tests.brimful_inside.helper import CARD
 

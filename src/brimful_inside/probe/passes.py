@@ -10,14 +10,17 @@ import torch
 from torch.utils.data import BatchSampler
 from torch.utils.data import dataloader as torch_dataloader
 
+from brimful_inside.probe import batch_tensors
 from brimful_inside.probe.batch_size import places_of_loader
 from brimful_inside.probe.context import guarded
-from brimful_inside.probe.draws import random_states
-from brimful_inside.probe.worst_case import batch_tensors
+from brimful_inside.probe.random_states import random_states
 from brimful_inside.wire import BatchSeen, Draws, LoaderSeen, Place
 
 KEPT_STEPS = 2000  # of a run without an end
 TRAIN, EVAL = "train", "eval"
+# What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has drawn and
+# not returned yet.
+ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
 
 
 class Loader:
@@ -33,6 +36,9 @@ class Loader:
         self.batches_seen = 0
         self.samples_seen: Optional[int] = 0
         self.samples_of_latest: Optional[int] = None  # batch
+        self.shown: Optional[int] = (
+            None  # batches of an evaluation, where the trial left out others
+        )
         self.kept: Any = None  # (batch, samples) that later passes give again
         self.wait_s = 0.0
         self.first: List[BatchSeen] = []
