@@ -47,7 +47,7 @@ def _if_it_can(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def draws_of(loader: Any, peeks: bool) -> Draws:
-    """`peeks`: the trial's batches are made by brimful, so some of the loader's own are made here."""
+    """`peeks`: brimful makes the trial's batches, so some of the loader's own are made here."""
     dataset = loader.dataset
     holders = [holder for holder, _ in nested(dataset)]
     is_map = not isinstance(dataset, IterableDataset)
@@ -85,20 +85,20 @@ def _kept(loader: Any) -> Any:
 def _epoch(loader: Any) -> Optional[Tuple[int, int]]:
     """(indices drawn in an epoch, distinct ones). None where it has no end that is near. A last
     batch that is dropped counts: what drop_last leaves out is another matter."""
-    seen: Set[Any] = set()
+    distinct: Set[Any] = set()
     drawn, began = 0, time.monotonic()
     with _kept(loader):
         sampler = _own_sampler(loader)
         inner = sampler.sampler if type(sampler).__name__ == "BatchSampler" else sampler
         for index in inner:
             indices = index if isinstance(index, (list, tuple)) else (index,)
-            seen.update(indices)
+            distinct.update(indices)
             drawn += len(indices)
             if drawn > MOST_DRAWN or (
                 drawn % 1024 == 0 and time.monotonic() - began > MOST_DRAWN_S
             ):
                 return None
-    return drawn, len(seen)
+    return drawn, len(distinct)
 
 
 @_if_it_can
@@ -106,16 +106,16 @@ def _picks_at_random(dataset: Any, holders: List[Any]) -> bool:
     """Under the same random state two indices give the same sample, and in many draws samples come
     back, though not always
     the same: they are picked among those that the data set holds, and not made up."""
-    own = copy.copy(
+    private = copy.copy(
         dataset
     )  # a data set that opens its file at first use must open it in its workers, not here
-    length = len(own)
+    length = len(private)
     if length < 3:
         return False
     firsts = []
     for index in (0, 1, 0, length - 1):
         with random_state_kept(*holders):
-            firsts.append(checksum_of(own[index]))
+            firsts.append(checksum_of(private[index]))
     if len(set(firsts)) != 1 or firsts[0] is None:
         return False
     parts: List[List[Optional[str]]] = []
@@ -124,7 +124,7 @@ def _picks_at_random(dataset: Any, holders: List[Any]) -> bool:
         for n in range(min(MOST_READ, 4 * math.isqrt(length) + 8)):
             large = [
                 part
-                for part in tensors_of(own[n % length])
+                for part in tensors_of(private[n % length])
                 if math.prod(part.shape) >= FEWEST_ELEMENTS
             ]
             parts.append([checksum_of(part) for part in large])
@@ -135,7 +135,7 @@ def _picks_at_random(dataset: Any, holders: List[Any]) -> bool:
 
 @_if_it_can
 def _peek(loader: Any, holders: List[Any]) -> List[str]:
-    """Checksums of a few small batches by the loader's own workers, two of them where it has more."""
+    """Checksums of a few small batches by the loader's own workers, by two at most."""
     which = "sampler" if loader.batch_sampler is None else "batch_sampler"
     changes: Any = {which: _Short(_own_sampler(loader))}
     clone = private_copy(loader, num_workers=min(loader.num_workers, PEEKED_WORKERS), **changes)

@@ -56,13 +56,13 @@ def rates_of(loader: Any, most: int, in_worker: Callable[[], None]) -> Dict[int,
     """
     if loader.batch_sampler is None:
         return {}
-    found = {}
+    rates = {}
     for workers in sorted({1, max(1, int(loader.num_workers))}):
         rate = _rate(loader, workers, most, in_worker)
         if rate is None:
             break
-        found[workers] = rate
-    return found
+        rates[workers] = rate
+    return rates
 
 
 def _rate(loader: Any, workers: int, most: int, in_worker: Callable[[], None]) -> Optional[float]:

@@ -87,7 +87,7 @@ class OutsideWork:
         self._training_goes_on(another)
 
     def _training_goes_on(self, another: bool) -> None:
-        """`another` pass over its data has begun, else a batch of the one before was drawn ahead."""
+        """`another` pass over its data has begun, else the one before drew a batch ahead."""
         self._keep(_BETWEEN, int(another))
         self._runs(None)
         if another:

@@ -79,7 +79,7 @@ class Probe:
         # (backward passes, samples) by step, without a DataLoader
         self.inputs: List[Tuple[int, Optional[int]]] = []
         self._backwards = 0  # since the last step
-        self.backwards_in_all, self._step_by_hand = 0, False
+        self.backwards_in_all = 0
         self._first_dimension: Optional[int] = None  # of the model's input, in this step
         self.reporting = Reporting(self)
         self.report_end = self.reporting.end
@@ -91,10 +91,6 @@ class Probe:
         """
         self._trace_left = error.__traceback__
         self.failures.left_the_script(error)
-
-    @property
-    def trains(self) -> bool:
-        return self.phases.current == TRAIN
 
     # --- loaders ---
 
@@ -116,7 +112,7 @@ class Probe:
     @guarded
     def stops(self, drawing: Pass) -> bool:
         """Whether this pass ends before its next batch."""
-        self._end_step_by_hand()
+        self.steps.end_by_hand()
         role = None if self.phases.named else self.activity.role_of(drawing)
         ends = False
         if role == EVAL:
@@ -170,8 +166,8 @@ class Probe:
 
     @guarded
     def forward_begins(self, module: Any, args: Any) -> None:
-        """The first forward pass of a module since a step, or since a batch whose use is not known."""
-        self._end_step_by_hand()
+        """The first forward pass since a step, or since a batch whose use is not known."""
+        self.steps.end_by_hand()
         self.loaders.consumption.worked_on()
         if self._first_dimension is None and not self.loaders.any:
             self._first_dimension = _samples_in(args, self.config.settings.get("batch_size"))
@@ -180,7 +176,7 @@ class Probe:
 
     @guarded
     def backward_begins(self, tensors: Any) -> None:
-        self._end_step_by_hand()
+        self.steps.end_by_hand()
         self.failures.script_continues()
         self.loaders.consumption.worked_on()
         self._backwards += 1
@@ -189,14 +185,7 @@ class Probe:
         self.activity.went_backward()
         self.reporting.progress()
         if self.steps.are_by_hand(self.backwards_in_all, _device_of(tensors)):
-            self._step_by_hand = True
             self.forward.arm()
-
-    def _end_step_by_hand(self) -> None:
-        """The first sign of what comes after a backward pass: the weights have been changed by now."""
-        if self._step_by_hand:
-            self._step_by_hand = False
-            self.steps.made_by_hand()
 
     def _begin_times(self) -> None:
         self.times.begin()
@@ -228,9 +217,8 @@ class Probe:
             self.counter.step(samples, waited_s)
         self._first_dimension, self._backwards = None, 0
         self.activity.batch_since_step = False
-        self.device.step(
-            number, counts=not self.ending.measured
-        )  # later ones may have saved a checkpoint in between
+        # later ones may have saved a checkpoint in between
+        self.device.step(number, counts=not self.ending.measured)
         if number >= self.warmup_steps:
             self.leaks.step(self.loaders.latest)
         if number == 1:
@@ -254,11 +242,9 @@ class Probe:
         self.loaders.consumption.step()
         if self.loaders.any_trained:
             return self.loaders.consumption.latest
-        samples = (
-            None
-            if self._first_dimension is None
-            else self._first_dimension * max(1, self._backwards)
-        )
+        samples = self._first_dimension
+        if samples is not None:
+            samples *= max(1, self._backwards)
         if len(self.inputs) < KEPT_STEPS:
             self.inputs.append((self._backwards, samples))
         return samples

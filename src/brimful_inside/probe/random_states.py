@@ -1,4 +1,4 @@
-"""The random states of a process and of a data set: which there are, and how they stay as they are."""
+"""The random states of a process and of a data set: which there are, and keeping them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nested(dataset: Any, path: str = "dataset", depth: int = 0) -> Iterator[Tupl
 
 def random_states(dataset: Any) -> List[List[str]]:
     """Generators that the data set holds, as in `Draws`."""
-    found = []
+    states = []
     for holder, path in nested(dataset):
         for name, value in getattr(holder, "__dict__", {}).items():
             kind = "%s.%s" % (
@@ -41,8 +41,8 @@ def random_states(dataset: Any) -> List[List[str]]:
                 "numpy.Generator",
                 "numpy.RandomState",
             ):
-                found.append(["%s.%s" % (path, name), kind.replace("numpy.", "numpy.random.")])
-    return found
+                states.append(["%s.%s" % (path, name), kind.replace("numpy.", "numpy.random.")])
+    return states
 
 
 @contextlib.contextmanager
@@ -62,7 +62,7 @@ def random_state_kept(*holders: Any) -> Iterator[None]:
     if numpy is not None:
         keep(numpy.random.get_state, numpy.random.set_state)
     for generator in [
-        one for holder in holders for one in (holder, *getattr(holder, "__dict__", {}).values())
+        held for holder in holders for held in (holder, *getattr(holder, "__dict__", {}).values())
     ]:
         if isinstance(generator, random.Random):
             keep(generator.getstate, generator.setstate)

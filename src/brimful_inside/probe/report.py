@@ -202,7 +202,7 @@ def _places(probe: Any) -> List[Place]:
 def _notes(probe: Any) -> List[str]:
     """Sentences about what was not as usual."""
     steps, config, overlay, notes = probe.steps, probe.config, probe.context.overlay, []
-    skipped = sum(seen.skipped for seen in steps.seen)
+    skipped = sum(optimizer.skipped for optimizer in steps.seen)
     if config.device == "accelerator" and not is_started():
         notes.append("the script used no accelerator")
     if steps.count == 0:
@@ -215,18 +215,20 @@ def _notes(probe: Any) -> List[str]:
                 "second where that is "
                 "the batch size of this trial"
             )
-    if any(seen.kind == BY_HAND for seen in steps.seen):
+    if any(optimizer.kind == BY_HAND for optimizer in steps.seen):
         notes.append(
             "the script has no optimizer of torch.optim: each backward pass counts as a step"
         )
     if skipped:
         notes.append("steps skipped by the GradScaler: %d" % skipped)
     if len(steps.seen) > 1:
-        kinds = ", ".join("%s: %d" % (seen.name, seen.steps) for seen in steps.read())
+        kinds = ", ".join(
+            "%s: %d" % (optimizer.name, optimizer.steps) for optimizer in steps.read()
+        )
         notes.append(
             "%d optimizers stepped (%s); the first one sets the pace" % (len(steps.seen), kinds)
         )
-    if any(seen.uses_closure for seen in steps.read()):
+    if any(optimizer.uses_closure for optimizer in steps.read()):
         notes.append(
             "the optimizer is given a closure: forward and backward passes run inside its step"
         )

@@ -136,12 +136,12 @@ class StepTimes:
 
     def between(self, marks: List[Any]) -> List[float]:
         """Seconds from each mark to the next, as far as the device has come."""
-        found = [
+        durations = [
             self._clock.seconds(begin, end, False)
             for begin, end in zip(marks, marks[1:])
             if begin is not None
         ]
-        return [seconds for seconds in found if seconds is not None]
+        return [seconds for seconds in durations if seconds is not None]
 
     def end_step(self, number: int) -> bool:
         """The `number`-th step is complete. True if it is one of those that are measured."""
@@ -167,7 +167,7 @@ class StepTimes:
             self._open.pop(0)
 
     def reached(self) -> bool:
-        """Whether the device has come to the end of every measured step so far. Waits for nothing."""
+        """Whether the device has come to the end of every measured step. Waits for nothing."""
         self._collect(wait=False)
         return not self._open
 

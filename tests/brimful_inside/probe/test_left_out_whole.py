@@ -100,7 +100,8 @@ def shown(folder, script, **config) -> tuple[dict, Counter[Kernel], dict]:
     """(peaks by phase, kernels of the last step, work outside of the training by name)."""
     folder.mkdir()
     trial = run_trial(folder, script, device="imaginary", card=TIMED_CARD, trace=True, **config)
-    assert trial.exit_code == 0, trial.stderr
+    if trial.exit_code:
+        raise RuntimeError(trial.stderr)
     trace = decode((trial.folder / trial.report["trace_file"]).read_text().splitlines())
     peaks = {name: peak["allocated_bytes"] for name, peak in trial.report["phases"].items()}
     return peaks, Counter(trace.runs), {work.name: work for work in trace.outside}

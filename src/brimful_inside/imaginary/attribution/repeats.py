@@ -157,17 +157,17 @@ class Repeats:
         self, key: Any, numbers: Any, micro_batch: Optional[_MicroBatch], run: Callable[[], Any]
     ) -> Any:
         """Runs a call, and keeps what it showed."""
-        seen, stretch = _Watched(self._gpu), self._stretch
+        watched, stretch = _Watched(self._gpu), self._stretch
         out = run()
         if stretch == self._stretch:
-            shown, made = seen.shown(), self._outputs(out, seen)
+            shown, made = watched.shown(), self._outputs(out, watched)
             call = (
                 None
                 if shown is None or made is None
-                else Call(seen.alive, shown, None, *made, numbers, 1, 1)
+                else Call(watched.alive, shown, None, *made, numbers, 1, 1)
             )
             if micro_batch is not None:
-                micro_batch.forward_ends(call, seen.first, _storages(out))
+                micro_batch.forward_ends(call, watched.first, _storages(out))
             else:
                 self.keep(key, call)
         return out
@@ -216,7 +216,7 @@ class Repeats:
             known = self._trained[id(module)] = (weakref.ref(module), trained)
         return known[1]
 
-    def _outputs(self, out: Any, seen: _Watched) -> Optional[Tuple[List[Any], Any]]:
+    def _outputs(self, out: Any, watched: _Watched) -> Optional[Tuple[List[Any], Any]]:
         """What the call returned, to be made again; None where it is more than new tensors and
         plain values.
         """
@@ -229,7 +229,7 @@ class Repeats:
                     outputs.append(leaf)
                     continue
                 entry = self._entry(leaf)
-                if entry is None or entry.id <= seen.first or entry.key in storages:
+                if entry is None or entry.id <= watched.first or entry.key in storages:
                     return None
                 if entry.values is not None or entry.most is not None or entry.known_true:
                     return None
@@ -288,7 +288,7 @@ class _Watched:
         self.first, self.alive = gpu.ledger.allocations, len(gpu.storages)
 
     def shown(self) -> Optional[Shown]:
-        """None where a known value was read that was there before: it may have been another one's."""
+        """None where a known value was read that was there before: it may have been another's."""
         gpu, read = self._gpu, self._gpu.known.oldest_read
         gpu.known.oldest_read = min(read, self._read_before)
         if read <= self.first:

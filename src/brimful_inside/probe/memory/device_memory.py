@@ -182,14 +182,14 @@ class ImaginaryMeter(DeviceMeter):
 
     def _cards(self) -> List[CardSeen]:
         """Each card that was used, where there are several."""
-        seen = []
+        cards = []
         for index in range(self._gpu.count) if self._gpu.count > 1 else ():
             self._keep(index)
             allocated, reserved = self._highest[index]
             if reserved:
                 peak = PhasePeak(allocated, reserved, reserved + self.context_bytes, None)
-                seen.append(CardSeen(index, peak, self._trace_files.get(index)))
-        return seen
+                cards.append(CardSeen(index, peak, self._trace_files.get(index)))
+        return cards
 
     @property
     def clocks(self) -> Sequence[Any]:
@@ -353,15 +353,15 @@ def _open_trace(context: ProcessContext, index: Optional[int]) -> Tuple[Any, str
     process adds its id.
     """
     stem = "trace-%d%s" % (environment_number("RANK"), "" if index is None else "-cuda%d" % index)
-    own = "%s-%d.jsonl" % (stem, os.getpid())
-    for name in (stem + ".jsonl", own) if context.role == "rank" else (own,):
+    of_process = "%s-%d.jsonl" % (stem, os.getpid())
+    for name in (stem + ".jsonl", of_process) if context.role == "rank" else (of_process,):
         try:
             return open(
                 os.path.join(context.config.folder, name), "x", encoding="utf-8", buffering=1 << 20
             ), name
         except FileExistsError:
             continue
-    raise FileExistsError(own)
+    raise FileExistsError(of_process)
 
 
 # --- peaks that two read ---

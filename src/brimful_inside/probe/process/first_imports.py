@@ -145,12 +145,12 @@ class _Imports:
                 if os.path.isfile(file) and not self._over:
                     yield from self._of_file(file, within)
 
-    def _tries_libraries(self, statement: ast.stmt, own: Names) -> bool:
+    def _tries_libraries(self, statement: ast.stmt, names: Names) -> bool:
         """Whether it tries imports that are not the user's, and no more. What takes other errors
         may take one that the script would not see."""
         if not isinstance(statement, ast.Try) or not all(map(_is_of_import, statement.handlers)):
             return False
-        within = copy.deepcopy(own)
+        within = copy.deepcopy(names)
         for part in [
             *statement.body,
             *statement.orelse,
@@ -170,7 +170,9 @@ class _Imports:
                 within.of_library(part.module or "", None, part.names)
             elif not within.are_imported(part) or not within.only_names(part):
                 return False
-        return all(own.are_imported(handler.type) for handler in statement.handlers if handler.type)
+        return all(
+            names.are_imported(handler.type) for handler in statement.handlers if handler.type
+        )
 
 
 def _above(package: str, level: int) -> str:

@@ -158,8 +158,8 @@ class Names:
         top = name.partition(".")[0]
         named = named or ({alias: name} if alias else {top: top})
         self._libraries.update(named)
-        for own in named:
-            self._bind(own, own)
+        for bound in named:
+            self._bind(bound, bound)
 
     def of_unknown(self, statement: ast.AST) -> None:
         """After a statement that gives its names things of which nothing is known."""
@@ -195,8 +195,8 @@ class Names:
             for node in ast.walk(statement)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         }
-        own = {name for name in dir(builtins) if not name.startswith("__")} - self._bound
-        return used <= own | set(self._libraries)
+        python_names = {name for name in dir(builtins) if not name.startswith("__")} - self._bound
+        return used <= python_names | set(self._libraries)
 
     def only_names(self, statement: ast.stmt) -> bool:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)):

@@ -176,7 +176,7 @@ def _redirected_arguments(
 
 def _redirected(overlay: Overlay, call: Call, path: Any, writes: bool) -> Any:
     if isinstance(path, list):
-        return [_redirected(overlay, call, one, writes) for one in path]
+        return [_redirected(overlay, call, part, writes) for part in path]
     if not isinstance(path, (str, bytes, os.PathLike)) or str(path).startswith(
         (":memory:", "file:")
     ):

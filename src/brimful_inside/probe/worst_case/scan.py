@@ -105,9 +105,9 @@ def scan(
         if len(first) < FIRST:
             first.append(_digest(dims, total))
             known = (
-                one
-                for one in earlier
-                if one.first == first and _still_holds(one, dataset, started + all_s)
+                known_scan
+                for known_scan in earlier
+                if known_scan.first == first and _still_holds(known_scan, dataset, started + all_s)
             )
             same = next(known, None)
             if same is not None:
@@ -144,13 +144,13 @@ def _still_holds(earlier: Scan, dataset: Any, until_s: float) -> bool:
     return True
 
 
-def repeats(found: Scan, dataset: Any, for_s: float = FIRST_S) -> bool:
+def repeats(result: Scan, dataset: Any, for_s: float = FIRST_S) -> bool:
     """Whether some of the largest are as large when they are read again: a data set may ignore its
     index.
     """
     until = time.monotonic() + for_s
-    for index in worst_indices(found)[:ASKED_AGAIN] if found.varies else ():
-        if measure(dataset[index])[1] != found.totals[index]:
+    for index in worst_indices(result)[:ASKED_AGAIN] if result.varies else ():
+        if measure(dataset[index])[1] != result.totals[index]:
             return False
         if time.monotonic() > until:
             break

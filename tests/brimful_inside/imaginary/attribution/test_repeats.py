@@ -1,4 +1,4 @@
-"""Calls that repeat cost a look-up, and show what they would have shown; calls that may differ run."""
+"""Calls that repeat cost a look-up and show what they would have shown; others run."""
 
 from __future__ import annotations
 

@@ -19,12 +19,13 @@ class Data(torch.utils.data.Dataset):
     def __getitem__(self, i):
         ids = torch.arange(5 + i % 20); return {"input_ids": ids, "labels": ids}
 def pad(samples):
-    rows = {k: torch.nn.utils.rnn.pad_sequence([s[k] for s in samples], batch_first=True) for k in samples[0]}
-    return rows
+    pad = torch.nn.utils.rnn.pad_sequence
+    return {k: pad([s[k] for s in samples], batch_first=True) for k in samples[0]}
 model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=32, n_embd=16, n_layer=1, n_head=2))
 arguments = TrainingArguments(
     "out", per_device_train_batch_size=4, gradient_accumulation_steps=2, eval_strategy="steps",
-    eval_steps=30, save_strategy="steps", save_steps=30, report_to="none", remove_unused_columns=False, disable_tqdm=True,
+    eval_steps=30, save_strategy="steps", save_steps=30, report_to="none",
+    remove_unused_columns=False, disable_tqdm=True,
     max_steps=60)
 trainer = Trainer(model, arguments, data_collator=pad, train_dataset=Data(), eval_dataset=Data())
 trainer.train(resume_from_checkpoint="out/checkpoint-999")
@@ -43,8 +44,10 @@ class Net(lightning.LightningModule):
         self.log("accuracy", (self.net(batch[0]).argmax(1) == batch[1]).float().mean())
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters())
-trainer = lightning.Trainer(max_epochs=3, logger=False, enable_progress_bar=False, accumulate_grad_batches=2,
-                            default_root_dir="out", num_sanity_val_steps=0, accelerator="cpu", devices=1)
+trainer = lightning.Trainer(max_epochs=3, logger=False, enable_progress_bar=False,
+                            accumulate_grad_batches=2,
+                            default_root_dir="out", num_sanity_val_steps=0,
+                            accelerator="cpu", devices=1)
 trainer.fit(Net(), DataLoader(data, batch_size=4), DataLoader(data, batch_size=10))
 """
 
