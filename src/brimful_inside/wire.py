@@ -316,6 +316,16 @@ class Precision:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """Work of a trial that was not run, since what was run shows it (`brimful_inside.left_out`)."""
+
+    what: str  # "micro-batches of Model", "batches of loader 1" of `loaders`
+    shown: int  # how many were run
+    left_out: Optional[int]  # how many those stand for; None: not known
+    kernels: Optional[int] = None  # that each of them is taken to have run; None: not counted
+
+
+@dataclass(frozen=True)
 class Report:
     """What the probe of one rank measured."""
 
@@ -371,6 +381,7 @@ class Report:
     precision: Optional[Precision] = None  # in audits, on a card
     # where the batch size of a training without a loader may be set
     places: List[Place] = field(default_factory=list)
+    left_out: List[LeftOut] = field(default_factory=list)
 
 
 EVENTS: Dict[str, Type[Any]] = {

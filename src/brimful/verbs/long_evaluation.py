@@ -10,22 +10,17 @@ from pathlib import Path
 from brimful.measure.traces import read_trace
 from brimful.units import format_bytes
 from brimful.values import Diagnostic, Outcome, TrialKind, TrialResult
+from brimful_inside.left_out import takes_little
 from brimful_inside.simulator.program import Program
-from brimful_inside.simulator.trace import Phase, Step
-
-# of what the training allocates, at most: both grow with the batch, and at other sizes it is not
-# looked at
-_SHARE = 0.5
+from brimful_inside.simulator.trace import Phase, Row, Step
 
 
 def shown_whole(results: Sequence[TrialResult], folder: Path) -> TrialResult | None:
     """The first of these trials that shows such an evaluation; None if none does."""
-    return next(
-        (result for result in results if _is_small(result) and _is_long(result, folder)), None
-    )
+    return next((result for result in results if _shows_for_others(result, folder)), None)
 
 
-def _is_small(result: TrialResult) -> bool:
+def _shows_for_others(result: TrialResult, folder: Path) -> bool:
     trial, train, evaluation = result.trial, result.phases.get("train"), result.phases.get("eval")
     whole = (
         result.outcome is Outcome.COMPLETED
@@ -35,23 +30,22 @@ def _is_small(result: TrialResult) -> bool:
     )
     if not whole or len(result.reports) != 1 or train is None or evaluation is None:
         return False
-    return (evaluation.allocated_bytes or 0) <= _SHARE * (train.allocated_bytes or 0)
-
-
-def _is_long(result: TrialResult, folder: Path) -> bool:
+    if not takes_little(evaluation.allocated_bytes or 0, train.allocated_bytes or 0):
+        return False
     trace = read_trace(result, folder)
-    rows = trace.rows if trace is not None else ()
-    last = _last_step(result)
+    train_rows, eval_rows = _lengths(trace.rows if trace is not None else (), _last_step(result))
+    return eval_rows > train_rows
+
+
+def _lengths(rows: Sequence[Row], last: int) -> tuple[int, int]:
+    """Of the training up to its last step, and of all from the evaluation after it on, in rows."""
     trained = next(
         (at for at, row in enumerate(rows) if isinstance(row, Step) and row.number >= last),
         len(rows),
     )
-    after = islice(rows, trained, None)
-    begins = next(
-        (at for at, row in enumerate(after) if isinstance(row, Phase) and row.name == "eval"),
-        len(rows) - trained,
-    )
-    return len(rows) - trained - begins > trained
+    after = enumerate(islice(rows, trained, None), trained)
+    is_evaluation = (at for at, row in after if isinstance(row, Phase) and row.name == "eval")
+    return trained, len(rows) - next(is_evaluation, len(rows))
 
 
 def training_of(program: Program | None, result: TrialResult | None) -> Program | None:

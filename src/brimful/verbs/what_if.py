@@ -187,7 +187,7 @@ class _Changes:
         self.states_bytes = memory.bytes_of(OPTIMIZER_STATE)
 
     @staticmethod
-    def verdict(state: _State) -> str:
+    def verdict(state: _State) -> Verdict:
         return state.memory.card.verdict(state.memory.replay)
 
     def fits(self, state: _State) -> bool:

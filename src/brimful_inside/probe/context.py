@@ -212,7 +212,7 @@ def added_by_launcher(brimful_pid: Optional[int]) -> Optional[Dict[str, str]]:
             grandparent = int(file.read().rpartition(b")")[2].split()[1])
         if grandparent != brimful_pid or role_of(_null_separated(parent + "cmdline")) != "launcher":
             return None
-        own, given = (
+        environment, given = (
             dict(word.split("=", 1) for word in _null_separated(of + "environ"))
             for of in ("/proc/self/", parent)
         )
@@ -220,8 +220,10 @@ def added_by_launcher(brimful_pid: Optional[int]) -> Optional[Dict[str, str]]:
         return None
     return (
         None
-        if given.keys() - own.keys()
-        else {name: own[name] for name in own if own[name] != given.get(name)}
+        if given.keys() - environment.keys()
+        else {
+            name: environment[name] for name in environment if environment[name] != given.get(name)
+        }
     )
 
 

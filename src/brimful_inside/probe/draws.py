@@ -10,15 +10,14 @@ import copy
 import functools
 import itertools
 import math
-import random
 import time
 from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
 
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 
-from brimful_inside.probe.worst_case.batch_tensors import checksum_of, tensors_of
-from brimful_inside.probe.worst_case.scan import random_state_kept
+from brimful_inside.probe.batch_tensors import checksum_of, tensors_of
+from brimful_inside.probe.random_states import nested, random_state_kept, random_states
 from brimful_inside.wire import Draws
 
 OWN = "_brimful_own"  # an attribute of loaders that the probe makes for itself
@@ -30,7 +29,6 @@ PEEKED, PEEKED_SAMPLES, PEEKED_WORKERS = (
     8,
     2,
 )  # batches of the loader's own, samples of each, and who makes them
-MOST_NESTED = 3  # Subset, ConcatDataset and the like
 
 
 def _if_it_can(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,9 +47,9 @@ def _if_it_can(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def draws_of(loader: Any, peeks: bool) -> Draws:
-    """`peeks`: the trial's batches are made by brimful, so some of the loader's own are made here."""
+    """`peeks`: brimful makes the trial's batches, so some of the loader's own are made here."""
     dataset = loader.dataset
-    holders = [holder for holder, _ in _nested(dataset)]
+    holders = [holder for holder, _ in nested(dataset)]
     is_map = not isinstance(dataset, IterableDataset)
     drawn, distinct = (_epoch(loader) if is_map else None) or (None, None)
     return Draws(
@@ -63,38 +61,6 @@ def draws_of(loader: Any, peeks: bool) -> Draws:
         seeds_workers=loader.worker_init_fn is not None,
         checksums=(_peek(loader, holders) or []) if peeks and is_map else [],
     )
-
-
-def _nested(dataset: Any, path: str = "dataset", depth: int = 0) -> Iterator[Tuple[Any, str]]:
-    """The data set and those that it wraps, with how a worker names them."""
-    yield dataset, path
-    for name, value in (
-        vars(dataset).items() if depth < MOST_NESTED and hasattr(dataset, "__dict__") else ()
-    ):
-        for place, part in enumerate(value[:8]) if isinstance(value, list) else ((None, value),):
-            if isinstance(part, Dataset):
-                yield from _nested(
-                    part,
-                    "%s.%s%s" % (path, name, "" if place is None else "[%d]" % place),
-                    depth + 1,
-                )
-
-
-def random_states(dataset: Any) -> List[List[str]]:
-    """Generators that the data set holds, as in `Draws`."""
-    found = []
-    for holder, path in _nested(dataset):
-        for name, value in getattr(holder, "__dict__", {}).items():
-            kind = "%s.%s" % (
-                type(value).__module__.lstrip("_").split(".")[0],
-                type(value).__name__,
-            )
-            if isinstance(value, (random.Random, torch.Generator)) or kind in (
-                "numpy.Generator",
-                "numpy.RandomState",
-            ):
-                found.append(["%s.%s" % (path, name), kind.replace("numpy.", "numpy.random.")])
-    return found
 
 
 def _own_sampler(loader: Any) -> Any:
@@ -119,20 +85,20 @@ def _kept(loader: Any) -> Any:
 def _epoch(loader: Any) -> Optional[Tuple[int, int]]:
     """(indices drawn in an epoch, distinct ones). None where it has no end that is near. A last
     batch that is dropped counts: what drop_last leaves out is another matter."""
-    seen: Set[Any] = set()
+    distinct: Set[Any] = set()
     drawn, began = 0, time.monotonic()
     with _kept(loader):
         sampler = _own_sampler(loader)
         inner = sampler.sampler if type(sampler).__name__ == "BatchSampler" else sampler
         for index in inner:
             indices = index if isinstance(index, (list, tuple)) else (index,)
-            seen.update(indices)
+            distinct.update(indices)
             drawn += len(indices)
             if drawn > MOST_DRAWN or (
                 drawn % 1024 == 0 and time.monotonic() - began > MOST_DRAWN_S
             ):
                 return None
-    return drawn, len(seen)
+    return drawn, len(distinct)
 
 
 @_if_it_can
@@ -140,16 +106,16 @@ def _picks_at_random(dataset: Any, holders: List[Any]) -> bool:
     """Under the same random state two indices give the same sample, and in many draws samples come
     back, though not always
     the same: they are picked among those that the data set holds, and not made up."""
-    own = copy.copy(
+    private = copy.copy(
         dataset
     )  # a data set that opens its file at first use must open it in its workers, not here
-    length = len(own)
+    length = len(private)
     if length < 3:
         return False
     firsts = []
     for index in (0, 1, 0, length - 1):
         with random_state_kept(*holders):
-            firsts.append(checksum_of(own[index]))
+            firsts.append(checksum_of(private[index]))
     if len(set(firsts)) != 1 or firsts[0] is None:
         return False
     parts: List[List[Optional[str]]] = []
@@ -158,7 +124,7 @@ def _picks_at_random(dataset: Any, holders: List[Any]) -> bool:
         for n in range(min(MOST_READ, 4 * math.isqrt(length) + 8)):
             large = [
                 part
-                for part in tensors_of(own[n % length])
+                for part in tensors_of(private[n % length])
                 if math.prod(part.shape) >= FEWEST_ELEMENTS
             ]
             parts.append([checksum_of(part) for part in large])
@@ -169,7 +135,7 @@ def _picks_at_random(dataset: Any, holders: List[Any]) -> bool:
 
 @_if_it_can
 def _peek(loader: Any, holders: List[Any]) -> List[str]:
-    """Checksums of a few small batches by the loader's own workers, two of them where it has more."""
+    """Checksums of a few small batches by the loader's own workers, by two at most."""
     which = "sampler" if loader.batch_sampler is None else "batch_sampler"
     changes: Any = {which: _Short(_own_sampler(loader))}
     clone = private_copy(loader, num_workers=min(loader.num_workers, PEEKED_WORKERS), **changes)

@@ -23,7 +23,7 @@ from brimful_inside.probe.context import (
     role_of,
     set_context,
 )
-from brimful_inside.probe.hooks.import_hooks import import_hooks
+from brimful_inside.probe.import_hooks import import_hooks
 from brimful_inside.probe.process.shared_imports import serve, take_over, take_streams
 from brimful_inside.wire import (
     SHARED_IMPORTS_VARIABLE,

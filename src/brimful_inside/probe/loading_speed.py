@@ -15,10 +15,11 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from torch.utils.data import dataloader as torch_dataloader
 
+from brimful_inside.probe.batch_tensors import tensors_of
 from brimful_inside.probe.draws import private_copy
-from brimful_inside.probe.hooks.passes import samples_in
-from brimful_inside.probe.worst_case.batch_tensors import tensors_of
-from brimful_inside.probe.worst_case.scan import order_of, random_state_kept
+from brimful_inside.probe.passes import samples_in
+from brimful_inside.probe.random_states import random_state_kept
+from brimful_inside.probe.worst_case.scan import order_of
 
 FOR_S = 0.5  # after the first batch has come (assumed: enough for a rate within some 10 %)
 TIMEOUT_S = 10.0  # for one batch; beyond, nothing is said
@@ -55,13 +56,13 @@ def rates_of(loader: Any, most: int, in_worker: Callable[[], None]) -> Dict[int,
     """
     if loader.batch_sampler is None:
         return {}
-    found = {}
+    rates = {}
     for workers in sorted({1, max(1, int(loader.num_workers))}):
         rate = _rate(loader, workers, most, in_worker)
         if rate is None:
             break
-        found[workers] = rate
-    return found
+        rates[workers] = rate
+    return rates
 
 
 def _rate(loader: Any, workers: int, most: int, in_worker: Callable[[], None]) -> Optional[float]:

@@ -1,16 +1,86 @@
-"""The report of one rank, as an event of the wire."""
+"""The reports of one rank and how far it is, as events of the wire."""
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any, List, Optional
 
 import torch
 
+from brimful_inside.probe.accelerator import accelerator_type, is_started
 from brimful_inside.probe.batch_size import places_of_input, user_code
+from brimful_inside.probe.context import guarded, note_own_error
 from brimful_inside.probe.hooks.optimizer_steps import BY_HAND
-from brimful_inside.probe.memory.device_memory import accelerator_type, is_started
 from brimful_inside.probe.process.exit import world
-from brimful_inside.wire import Place, Report
+from brimful_inside.wire import Place, Progress, Report, RunCounters
+
+PROGRESS_S = 0.5
+REPORT_S = 1.0
+# Of a whole run: what is lost at most where it is killed (assumed to be little of a night).
+RUN_REPORT_S = 30.0
+# Later snapshots come at most this often, as a share of the time that passed,
+REPORT_SHARE = 0.05
+REPORT_PAUSE = 500  # and this many times as long after the last one as that took
+
+
+class Reporting:
+    """Tells the parent, now and then and at the end."""
+
+    def __init__(self, probe: Any):
+        self._probe = probe
+        self._next_progress = self._next_report = self._started = time.monotonic()
+        # a second thread continues, perhaps to end the process, when the report is written
+        self._lock = threading.RLock()
+        self.ended = False
+
+    def progress(self) -> None:
+        probe, now = self._probe, time.monotonic()
+        cut = probe.config.cut
+        if now >= self._next_progress:
+            self._next_progress = now + PROGRESS_S
+            progress = Progress(
+                probe.phases.current,
+                probe.steps.count,
+                time.time(),
+                self.counters(),
+                world()[0],
+                probe.loaders.batches_seen,
+                probe.backwards_in_all,
+            )
+            probe.context.emit(progress, replaces=not cut)
+        if now >= self._next_report:
+            probe.context.emit(report_of(probe, "running"), replaces=not cut)
+            after = time.monotonic()
+            pause = max(
+                REPORT_S, REPORT_SHARE * (after - self._started), REPORT_PAUSE * (after - now)
+            )
+            self._next_report = after + (pause if cut else min(pause, RUN_REPORT_S))
+
+    def counters(self) -> Optional[RunCounters]:
+        """Of a whole run; None of a trial."""
+        counter, losses = self._probe.counter, self._probe.losses
+        return None if counter is None else counter.read(losses.latest, losses.reported)
+
+    @guarded
+    def end(self, ended: Optional[str] = None, waits: bool = True) -> None:
+        """The last report: once, however the process ends. Without `waits` it reads nothing that
+        waits for the device.
+        """
+        probe = self._probe
+        with self._lock:
+            if self.ended:
+                return
+            self.ended = True
+            probe.failures.script_continues()
+            probe.outside.process_ends()
+            probe.device.flush()
+            how = ended or how_it_ended(probe)
+            try:
+                probe.context.emit(report_of(probe, how, waits))
+            except Exception:
+                note_own_error("the last report")
+                probe.context.emit(minimal_report(probe, how))
 
 
 def how_it_ended(probe: Any) -> str:
@@ -72,9 +142,10 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         places=_places(probe) if over else [],
         first_step_unix_s=probe.first_step_unix_s,
         growth=probe.leaks.read(),
-        counters=probe.counters(),
+        counters=probe.reporting.counters(),
         device_reads=probe.audited.reads(),
         precision=probe.audited.precision(),
+        left_out=[*probe.device.left_out(), *probe.loaders.left_out()],
         **{"split_over": probe.audited.split_over, **probe.device.read()},
     )
 
@@ -131,7 +202,7 @@ def _places(probe: Any) -> List[Place]:
 def _notes(probe: Any) -> List[str]:
     """Sentences about what was not as usual."""
     steps, config, overlay, notes = probe.steps, probe.config, probe.context.overlay, []
-    skipped = sum(seen.skipped for seen in steps.seen)
+    skipped = sum(optimizer.skipped for optimizer in steps.seen)
     if config.device == "accelerator" and not is_started():
         notes.append("the script used no accelerator")
     if steps.count == 0:
@@ -144,18 +215,20 @@ def _notes(probe: Any) -> List[str]:
                 "second where that is "
                 "the batch size of this trial"
             )
-    if any(seen.kind == BY_HAND for seen in steps.seen):
+    if any(optimizer.kind == BY_HAND for optimizer in steps.seen):
         notes.append(
             "the script has no optimizer of torch.optim: each backward pass counts as a step"
         )
     if skipped:
         notes.append("steps skipped by the GradScaler: %d" % skipped)
     if len(steps.seen) > 1:
-        kinds = ", ".join("%s: %d" % (seen.name, seen.steps) for seen in steps.read())
+        kinds = ", ".join(
+            "%s: %d" % (optimizer.name, optimizer.steps) for optimizer in steps.read()
+        )
         notes.append(
             "%d optimizers stepped (%s); the first one sets the pace" % (len(steps.seen), kinds)
         )
-    if any(seen.uses_closure for seen in steps.read()):
+    if any(optimizer.uses_closure for optimizer in steps.read()):
         notes.append(
             "the optimizer is given a closure: forward and backward passes run inside its step"
         )

@@ -9,8 +9,9 @@ from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.probe.hooks.passes import KEPT_STEPS
-from brimful_inside.probe.memory.device_memory import Held, accelerator_type, is_started
+from brimful_inside.probe.accelerator import accelerator_type, is_started
+from brimful_inside.probe.memory.device_memory import Held
+from brimful_inside.probe.passes import KEPT_STEPS
 from brimful_inside.wire import RunCounters
 
 KEPT_EVENTS = 64  # pairs, before the device is asked which of them it has reached
@@ -135,12 +136,12 @@ class StepTimes:
 
     def between(self, marks: List[Any]) -> List[float]:
         """Seconds from each mark to the next, as far as the device has come."""
-        found = [
+        durations = [
             self._clock.seconds(begin, end, False)
             for begin, end in zip(marks, marks[1:])
             if begin is not None
         ]
-        return [seconds for seconds in found if seconds is not None]
+        return [seconds for seconds in durations if seconds is not None]
 
     def end_step(self, number: int) -> bool:
         """The `number`-th step is complete. True if it is one of those that are measured."""
@@ -166,7 +167,7 @@ class StepTimes:
             self._open.pop(0)
 
     def reached(self) -> bool:
-        """Whether the device has come to the end of every measured step so far. Waits for nothing."""
+        """Whether the device has come to the end of every measured step. Waits for nothing."""
         self._collect(wait=False)
         return not self._open
 

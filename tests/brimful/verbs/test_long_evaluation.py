@@ -77,7 +77,7 @@ def test_an_evaluation_that_is_large_or_short_is_seen_at_every_size(world):
     assert not any(result.code == "evaluation-seen-once" for result in answer.warnings)
 
 
-def test_where_such_a_command_does_not_fit_the_trials_of_remedies_leave_the_evaluation_out():
+def test_where_it_does_not_fit_remedies_are_named_and_their_trials_leave_the_evaluation_out():
     world = Generates(fixed=GIB)
     answer = work(world, predict, ASKED, gpu="rtx3070").prediction
     assert answer.verdict == "does_not_fit" and answer.breakdown is not None

@@ -80,7 +80,7 @@ def test_an_epoch_is_counted_by_its_distinct_indices_and_drawn_afterwards_as_eve
     assert all(torch.equal(one, other) for one, other in zip(before, epoch(), strict=True))
 
 
-def test_batches_of_a_sampler_of_the_scripts_own_are_counted_too_and_an_epoch_without_an_end_is_not():
+def test_batches_of_the_scripts_own_sampler_are_counted_and_an_epoch_without_an_end_is_not():
     class Endless(BatchSampler):
         def __iter__(self):
             while True:

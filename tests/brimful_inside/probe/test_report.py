@@ -238,7 +238,9 @@ for x, _ in loader:
     with torch.no_grad():
         fake = maker(torch.randn(len(x), 4))
     of_critic.zero_grad(); (critic(fake).mean() - critic(x).mean()).backward(); of_critic.step()
-    of_maker.zero_grad(); (-critic(maker(torch.randn(len(x), 4))).mean()).backward(); of_maker.step()
+    of_maker.zero_grad()
+    (-critic(maker(torch.randn(len(x), 4))).mean()).backward()
+    of_maker.step()
 """
     )
     report = trial.report
@@ -361,7 +363,8 @@ with torch.no_grad():
 ON_CARD = """
 import sys, torch
 from torch.utils.data import DataLoader
-weight = torch.nn.Parameter(torch.ones(1024, 1024, device="cuda")); optimizer = torch.optim.SGD([weight], lr=0.1)
+weight = torch.nn.Parameter(torch.ones(1024, 1024, device="cuda"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
 def step(x, times):
     loss = (x.cuda() @ weight).repeat(times, 1).square().sum()
     optimizer.zero_grad(); loss.backward(); optimizer.step()
@@ -406,7 +409,8 @@ before = torch.cuda.max_memory_allocated()
 with torch.no_grad():
     for x in DataLoader(torch.ones(64, 1024), 8):
         (x.cuda() @ weight).sum()
-print(before == torch.cuda.max_memory_allocated() == torch.cuda.memory_stats()["allocated_bytes.all.peak"])
+peak = torch.cuda.memory_stats()["allocated_bytes.all.peak"]
+print(before == torch.cuda.max_memory_allocated() == peak)
 torch.cuda.reset_peak_memory_stats()
 print(torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated())
 """,

@@ -136,7 +136,8 @@ def test_a_run_that_is_killed_leaves_its_peaks_and_how_far_it_came(run_trial):
     snapshot = """
     import glob
     def stop_if_seen():
-        for path in glob.glob(os.path.join(os.path.dirname(os.environ["BRIMFUL_TRIAL_CONFIG"]), "latest-report-*.jsonl")):
+        folder = os.path.dirname(os.environ["BRIMFUL_TRIAL_CONFIG"])
+        for path in glob.glob(os.path.join(folder, "latest-report-*.jsonl")):
             if '"steps": 0,' not in open(path).read():
                 os.kill(os.getpid(), signal.SIGKILL)
     """

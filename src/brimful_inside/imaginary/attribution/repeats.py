@@ -26,13 +26,11 @@ from brimful_inside.imaginary.state.clock import Row
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META, C, TensorBase, is_meta, tensors_in
+from brimful_inside.left_out import alike_enough
+from brimful_inside.wire import LeftOut
 
 Tensor = torch.Tensor
 Parameter = Callable[[], Optional[Tensor]]  # a weak reference: none is kept alive
-ALIKE = 3  # calls, before one is not run
-ALIKE_OTHERWISE = (
-    10  # of those without gradients that differ in numbers alone: the steps of a diffusion model
-)
 FEW = 16  # elements of a host tensor whose values are compared
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _grad_of = TensorBase.grad.__get__
@@ -61,8 +59,9 @@ class Made(NamedTuple):
     needs_grad: bool
 
     def again(self) -> Tensor:
-        storage = torch.empty(self.nbytes // self.dtype.itemsize, dtype=self.dtype, device=META)
-        return storage.as_strided(self.shape, self.stride, self.offset)
+        made = torch.empty(self.nbytes // self.dtype.itemsize, dtype=self.dtype, device=META)
+        # no view: of several outputs autograd lets no view be changed in place
+        return made.as_strided_(self.shape, self.stride, self.offset)
 
 
 class Call(NamedTuple):
@@ -76,12 +75,6 @@ class Call(NamedTuple):
     numbers: Any  # among the arguments
     alike: int  # calls like this one, one after another, with it
     same: int  # of them, one after another, with the same numbers
-
-    def tells(self, numbers: Any, without_gradients: bool) -> bool:
-        """Whether it shows what a call with these numbers does."""
-        return (self.same >= ALIKE and self.numbers == numbers) or (
-            without_gradients and self.alike >= ALIKE_OTHERWISE
-        )
 
 
 class Repeats:
@@ -99,6 +92,7 @@ class Repeats:
         # a forward pass with gradients whose backward pass is to come: _MicroBatch or _Again
         self._open: Any = None
         self._trained: Dict[int, Tuple[Any, Sequence[Parameter]]] = {}  # by the module's id
+        self.left_out: Dict[str, LeftOut] = {}  # by `what`, as it was the latest time
 
     def patch(self, patches: Patches) -> None:
         self._calls.repeats, self._gpu.stretch_ends = self, self.forget
@@ -136,13 +130,13 @@ class Repeats:
         if (
             past is not None
             and past.alive == len(self._gpu.storages)
-            and past.tells(numbers, not trained)
+            and alike_enough(past.same, past.alike, past.numbers == numbers, bool(trained))
         ):
             stretch = self._stretch
             for hook in tuple(_modules._global_forward_pre_hooks.values()):
                 hook(module, args)  # the probe's, which may see that another phase begins
             if stretch == self._stretch:
-                return self._again(past)
+                return self._again(past, type(module).__name__)
         if trained:
             self._open = _MicroBatch(self, key, trained, had)
         return self._first(key, numbers, self._open, lambda: run(module, *args, **kwargs))
@@ -163,17 +157,17 @@ class Repeats:
         self, key: Any, numbers: Any, micro_batch: Optional[_MicroBatch], run: Callable[[], Any]
     ) -> Any:
         """Runs a call, and keeps what it showed."""
-        seen, stretch = _Watched(self._gpu), self._stretch
+        watched, stretch = _Watched(self._gpu), self._stretch
         out = run()
         if stretch == self._stretch:
-            shown, made = seen.shown(), self._outputs(out, seen)
+            shown, made = watched.shown(), self._outputs(out, watched)
             call = (
                 None
                 if shown is None or made is None
-                else Call(seen.alive, shown, None, *made, numbers, 1, 1)
+                else Call(watched.alive, shown, None, *made, numbers, 1, 1)
             )
             if micro_batch is not None:
-                micro_batch.forward_ends(call, seen.first, _storages(out))
+                micro_batch.forward_ends(call, watched.first, _storages(out))
             else:
                 self.keep(key, call)
         return out
@@ -222,7 +216,7 @@ class Repeats:
             known = self._trained[id(module)] = (weakref.ref(module), trained)
         return known[1]
 
-    def _outputs(self, out: Any, seen: _Watched) -> Optional[Tuple[List[Any], Any]]:
+    def _outputs(self, out: Any, watched: _Watched) -> Optional[Tuple[List[Any], Any]]:
         """What the call returned, to be made again; None where it is more than new tensors and
         plain values.
         """
@@ -235,7 +229,7 @@ class Repeats:
                     outputs.append(leaf)
                     continue
                 entry = self._entry(leaf)
-                if entry is None or entry.id <= seen.first or entry.key in storages:
+                if entry is None or entry.id <= watched.first or entry.key in storages:
                     return None
                 if entry.values is not None or entry.most is not None or entry.known_true:
                     return None
@@ -249,9 +243,10 @@ class Repeats:
             return None
         return self._gpu.storages.get(leaf.untyped_storage()._cdata)
 
-    def _again(self, past: Call) -> Any:
-        """A call like `past`, which runs nothing."""
+    def _again(self, past: Call, name: str) -> Any:
+        """A call like `past` of a module of that class, which runs nothing."""
         gpu = self._gpu
+        self._note(past, name)
         _play(gpu, past.forward)
         if past.backward is None:
             outputs = [each.again() if isinstance(each, Made) else each for each in past.outputs]
@@ -261,6 +256,14 @@ class Repeats:
             made = iter(_Repeated.apply(token, again))  # type: ignore[arg-type]
             outputs = [next(made) if isinstance(each, Made) else each for each in past.outputs]
         return _pytree.tree_unflatten(outputs, past.structure)
+
+    def _note(self, past: Call, name: str) -> None:
+        kernels, what = len(past.forward.kernels), "forward passes of %s" % name
+        if past.backward is not None:
+            kernels, what = kernels + len(past.backward.kernels), "micro-batches of %s" % name
+        before = self.left_out.get(what)
+        count = 1 + ((before.left_out or 0) if before is not None else 0)
+        self.left_out[what] = LeftOut(what, past.alike, count, kernels)
 
     def backward(self, begins: bool, plain: bool) -> None:
         """An outermost backward pass begins or ends. `plain`: all gradients, once, to where the
@@ -285,7 +288,7 @@ class _Watched:
         self.first, self.alive = gpu.ledger.allocations, len(gpu.storages)
 
     def shown(self) -> Optional[Shown]:
-        """None where a known value was read that was there before: it may have been another one's."""
+        """None where a known value was read that was there before: it may have been another's."""
         gpu, read = self._gpu, self._gpu.known.oldest_read
         gpu.known.oldest_read = min(read, self._read_before)
         if read <= self.first:

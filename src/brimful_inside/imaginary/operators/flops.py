@@ -49,6 +49,7 @@ FREE = frozenset(
         "t_",
         "squeeze_",
         "unsqueeze_",
+        "as_strided_",
     ]
 )
 

@@ -26,7 +26,7 @@ from typing import (
 
 import torch
 
-from brimful_inside.imaginary.state.clock import Clock, Work
+from brimful_inside.imaginary.state.clock import Clock
 from brimful_inside.imaginary.state.errors import invalid_ordinal
 from brimful_inside.imaginary.state.garbage import Garbage
 from brimful_inside.imaginary.state.known_values import Known
@@ -254,22 +254,6 @@ class ImaginaryGpu:
         for clock, ledger in zip(self.clocks, self.ledgers):
             clock.step(counts)
             ledger.note(Step(number))
-
-    def outside(self, work: Optional[Work]) -> None:
-        """From here on what runs is this work outside of the training's passes; None: it is of the
-        training."""
-        for clock in self.clocks:
-            clock.outside(work)
-
-    def keep_outside(self, work: Work, amount: int) -> None:
-        """What ran as this work since the last call was so much of it; with 0 it is left out."""
-        for clock in self.clocks:
-            clock.keep_outside(work, amount)
-
-    def outside_was(self, work: Work, other: Work) -> None:
-        """What ran as this work since it was kept last was the other."""
-        for clock in self.clocks:
-            clock.outside_was(work, other)
 
     def on_out_of_memory(self, callback: Callable[[BaseException], None]) -> None:
         """`callback` gets every torch.OutOfMemoryError before one is raised; the script may catch

@@ -24,7 +24,7 @@ _literals: Optional[literals.Literals] = None
 
 
 def enter_user_code(config: TrialConfig) -> None:
-    """Before the script starts: its text is read by us, where a place in it is to be found or set."""
+    """Before the script starts: its text is read by us where a place in it is found or set."""
     global _literals
     if config.find_places == SCRIPT:
         _literals = literals.Literals()

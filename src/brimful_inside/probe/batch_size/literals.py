@@ -28,7 +28,7 @@ class Literals:
         self._all: List[Tuple[str, int, int, int]] = []
 
     def mark(self, source: bytes, path: str) -> ast.Module:
-        """The tree of `source`, whose integers know their places. Raises SyntaxError, ValueError."""
+        """The tree of `source`, whose integers know their places. SyntaxError, ValueError."""
         tree = ast.parse(source, path)
         lines = source.decode("utf-8", "replace").splitlines()
         numbers: Any = [node for node in ast.walk(tree) if _is_number(node)]
@@ -45,24 +45,24 @@ class Literals:
     def others(self, literal: Literal) -> List[str]:
         """ "model.py:12", for each of some other places where the texts have this number."""
         place = (literal.file, literal.line, literal.column)
-        found = [
+        places = [
             (file, line)
             for file, line, column, n in self._all
             if n == literal.number and (file, line, column) != place
         ]
-        return ["%s:%d" % (os.path.basename(file), line) for file, line in dict.fromkeys(found)][
+        return ["%s:%d" % (os.path.basename(file), line) for file, line in dict.fromkeys(places)][
             :NAMED
         ]
 
     def of_a_batch(self, number: int) -> List[Literal]:
         """Those of this number in whose line a batch is named, from the top of each file."""
-        found = {
-            one.literal
-            for one in self.table
-            if one.literal is not None and one.literal.number == number
+        literals = {
+            marked.literal
+            for marked in self.table
+            if marked.literal is not None and marked.literal.number == number
         }
-        named = (one for one in found if "batch" in one.text.partition("#")[0].lower())
-        return sorted(named, key=lambda one: (one.file, one.line, one.column))
+        named = (place for place in literals if "batch" in place.text.partition("#")[0].lower())
+        return sorted(named, key=lambda place: (place.file, place.line, place.column))
 
 
 def replaced(
@@ -75,8 +75,8 @@ def replaced(
     """
     tree, left = ast.parse(source, path), dict(numbers)
     for holder, name, index, node in _values(tree):
-        own, value = left.get((node.lineno, node.col_offset), (None, 0))
-        if own is not None and own == node.value:
+        before, value = left.get((node.lineno, node.col_offset), (None, 0))
+        if before is not None and before == node.value:
             del left[(node.lineno, node.col_offset)]
             _put(holder, name, index, ast.copy_location(ast.Constant(value), node))
     if left:
@@ -119,7 +119,7 @@ def _values(tree: ast.AST) -> Iterable[Tuple[Any, str, Optional[int], ast.Consta
     """(node, field, index in it, integer), for each integer that is a value. Annotations and
     subscripts hold none.
     """
-    found: List[Tuple[Any, str, Optional[int], ast.Constant]] = []
+    values: List[Tuple[Any, str, Optional[int], ast.Constant]] = []
     for node in _nodes(tree):
         names = _FIELDS.get(type(node), ())
         if isinstance(node, ast.BinOp) and isinstance(node.op, _FACTORS):
@@ -132,10 +132,10 @@ def _values(tree: ast.AST) -> Iterable[Tuple[Any, str, Optional[int], ast.Consta
             continue
         for name in names:
             value = getattr(node, name)
-            for index, one in enumerate(value) if isinstance(value, list) else ((None, value),):
-                if _is_number(one):
-                    found.append((node, name, index, one))
-    return found
+            for index, part in enumerate(value) if isinstance(value, list) else ((None, value),):
+                if _is_number(part):
+                    values.append((node, name, index, part))
+    return values
 
 
 def _nodes(tree: ast.AST) -> Iterable[ast.AST]:
@@ -150,9 +150,9 @@ def _nodes(tree: ast.AST) -> Iterable[ast.AST]:
                 []
                 if skipped
                 else [
-                    one
-                    for one in (value if isinstance(value, list) else [value])
-                    if isinstance(one, ast.AST)
+                    part
+                    for part in (value if isinstance(value, list) else [value])
+                    if isinstance(part, ast.AST)
                 ]
             )
 

@@ -31,13 +31,13 @@ def calls_of(frame: Any) -> Tuple[str, ...]:
     """ "/path/data.py:51" for each call that leads to `frame`, innermost first, torch's own classes
     of loaders left out.
     """
-    found: List[str] = []
-    while frame is not None and len(found) < MAX_CALLS:
+    calls: List[str] = []
+    while frame is not None and len(calls) < MAX_CALLS:
         path = frame.f_code.co_filename
-        if not any(part in path for part in _NO_CALLS) and not (not found and _is_of_loaders(path)):
-            found.append("%s:%d" % (path, frame.f_lineno))
+        if not any(part in path for part in _NO_CALLS) and not (not calls and _is_of_loaders(path)):
+            calls.append("%s:%d" % (path, frame.f_lineno))
         frame = frame.f_back
-    return tuple(found)
+    return tuple(calls)
 
 
 def _is_of_loaders(path: str) -> bool:
@@ -62,7 +62,7 @@ def find_in_loaders(names: Sequence[str]) -> None:
     another keeps those.
     """
 
-    def found(value: Any, frame: Any) -> Any:
+    def with_calls(value: Any, frame: Any) -> Any:
         if (
             not isinstance(value, int)
             or isinstance(value, bool)
@@ -72,7 +72,7 @@ def find_in_loaders(names: Sequence[str]) -> None:
         literal, _ = places_of(value)
         return Number(value, literal, calls_of(frame))
 
-    _patch_loaders(dict.fromkeys(names, found))
+    _patch_loaders(dict.fromkeys(names, with_calls))
 
 
 def set_in_loaders(places: Mapping[str, Sequence[Tuple[Place, int]]]) -> None:
@@ -154,10 +154,10 @@ def places_of_loader(number: Any, literals: Optional[Literals]) -> List[Place]:
     file, _, line = _users(calls).rpartition(":")
     made = "%s:%s" % (os.path.basename(file), line)
     text = linecache.getline(file, int(line)).strip()[:100]
-    found = [Place(LOADER, file, int(line), 0, int(number), text, made, calls)]
+    places = [Place(LOADER, file, int(line), 0, int(number), text, made, calls)]
     if literal is not None and literals is not None:
-        found.insert(0, _in_text(literal, literals, made))
-    return found
+        places.insert(0, _in_text(literal, literals, made))
+    return places
 
 
 def places_of_input(size: int, literals: Optional[Literals]) -> List[Place]:
@@ -167,7 +167,7 @@ def places_of_input(size: int, literals: Optional[Literals]) -> List[Place]:
     return (
         []
         if literals is None
-        else [_in_text(one, literals, "") for one in literals.of_a_batch(size)]
+        else [_in_text(place, literals, "") for place in literals.of_a_batch(size)]
     )
 
 

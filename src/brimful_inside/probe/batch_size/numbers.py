@@ -63,12 +63,12 @@ class Number(int):
         return Number, (int(self), self.literal, self.calls)
 
 
-def _is_better(other: Any, own: Number) -> bool:
+def _is_better(other: Any, number: Number) -> bool:
     """Of two literals that are multiplied, the one in whose line a batch is named is meant."""
     theirs: Any = other.literal if isinstance(other, Number) else None
-    if theirs is None or own.literal is None:
+    if theirs is None or number.literal is None:
         return theirs is not None
-    return "batch" in theirs.text.lower() and "batch" not in own.literal.text.lower()
+    return "batch" in theirs.text.lower() and "batch" not in number.literal.text.lower()
 
 
 def places_of(number: Any) -> Tuple[Optional[Literal], Optional[List[str]]]:

@@ -11,9 +11,10 @@ from typing import Any, Dict, Optional, Set
 
 import torch
 
+from brimful_inside.probe.accelerator import is_started
 from brimful_inside.probe.batch_size.user_code import is_users
 from brimful_inside.probe.context import current_probe, guarded, patch
-from brimful_inside.probe.memory.device_memory import is_started
+from brimful_inside.probe.passes import TRAIN
 from brimful_inside.wire import Precision
 
 MAX_LINES = 16
@@ -88,7 +89,7 @@ def _read(original: Any, tensor: Any, *args: Any) -> Any:
 @guarded
 def _note_read(tensor: Any, frame: Any) -> None:
     probe = current_probe()
-    if probe is not None and probe.trains:
+    if probe is not None and probe.phases.current == TRAIN:
         probe.audited.read_on_host(tensor, frame)
 
 

@@ -14,21 +14,27 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from torch.utils.data import dataloader as torch_dataloader
 
+from brimful_inside.probe import batch_tensors
 from brimful_inside.probe.context import current_probe, guarded, patch
 from brimful_inside.probe.draws import OWN, draws_of
-from brimful_inside.probe.hooks.passes import EVAL, KEPT_STEPS, TRAIN, Loader, Pass, samples_in
 from brimful_inside.probe.loading_speed import rates_of
+from brimful_inside.probe.passes import (
+    ATTRIBUTE,
+    EVAL,
+    INDICES,
+    KEPT_STEPS,
+    TRAIN,
+    Loader,
+    Pass,
+    samples_in,
+)
 from brimful_inside.probe.process import exit
-from brimful_inside.probe.worst_case import batch_tensors
-from brimful_inside.wire import BatchSeen, LoaderSeen
+from brimful_inside.wire import BatchSeen, LeftOut, LoaderSeen
 
 MAX_LOADERS = 64
 KEPT_BATCHES = 64
 MOST_AHEAD = 32  # steps: of 16 workers with two batches each
 KEPT_BYTES = 256 << 20  # of a batch that later passes give again
-# What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has drawn and
-# not returned yet.
-ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
 
 
 class Consumption:
@@ -48,34 +54,37 @@ class Consumption:
             None  # samples that were drawn for the latest step (or ahead of it)
         )
 
-    def given(self, one: Pass, samples: Optional[int]) -> None:
-        self._fresh.append((one, samples))
+    def given(self, pass_: Pass, samples: Optional[int]) -> None:
+        self._fresh.append((pass_, samples))
 
     def worked_on(self) -> None:
         """A forward or backward pass began: what was given until now came before it."""
-        for one in {id(p): p for p, _ in self._fresh}.values():
-            self._ahead.setdefault(one.serial, one.given)
+        for pass_ in {id(p): p for p, _ in self._fresh}.values():
+            self._ahead.setdefault(pass_.serial, pass_.given)
 
-    def worked_through(self, one: Pass) -> int:
-        """Batches of a pass that were worked on before it ended: without one that was drawn ahead."""
-        first = self._ahead.get(one.serial)
-        return 0 if first is None and one.given == 1 else one.given - (first or 1) + 1
+    def worked_through(self, pass_: Pass) -> int:
+        """Batches of a pass that were worked on before it ended: without one drawn ahead."""
+        first = self._ahead.get(pass_.serial)
+        return 0 if first is None and pass_.given == 1 else pass_.given - (first or 1) + 1
 
     def step(self) -> None:
         """A step is complete: what training loaders gave belongs to it or is ahead of it."""
-        drawn = [(one, samples) for one, samples in self._fresh if one.role != EVAL]
+        drawn = [(pass_, samples) for pass_, samples in self._fresh if pass_.role != EVAL]
         known = [samples for _, samples in drawn if samples is not None]
         self.latest = sum(known) if drawn and len(known) == len(drawn) else None
         self._fresh.clear()
         if len(self._marks) >= KEPT_STEPS:
             return
-        for one, samples in drawn:
-            self._given.setdefault(one.serial, []).append(samples)
-            self._active[one.serial] = one
+        for pass_, samples in drawn:
+            self._given.setdefault(pass_.serial, []).append(samples)
+            self._active[pass_.serial] = pass_
         self._marks.append(
-            [(serial, len(self._given[serial]), one.ended) for serial, one in self._active.items()]
+            [
+                (serial, len(self._given[serial]), pass_.ended)
+                for serial, pass_ in self._active.items()
+            ]
         )
-        self._active = {serial: one for serial, one in self._active.items() if not one.ended}
+        self._active = {serial: pass_ for serial, pass_ in self._active.items() if not pass_.ended}
 
     def _lookahead(self, serial: int) -> int:
         counts = [given for marks in self._marks for s, given, _ in marks if s == serial]
@@ -134,30 +143,33 @@ class Loaders:
         return sum(known.batches_seen for known in self._all)
 
     def begin(self, loader: Any) -> Pass:
-        one = self._pass(self._known(loader))
+        pass_ = self._pass(self._known(loader))
         if self._time_of is not None:
-            self._held[one.serial] = loader
-        return one
+            self._held[pass_.serial] = loader
+        return pass_
 
     def number_of(self, loader: Loader) -> int:
         """Its place in `read`."""
         return self._all.index(loader)
 
-    def end(self, one: Pass) -> None:
-        one.ended = True
-        self._held.pop(one.serial, None)
+    def end(self, pass_: Pass) -> None:
+        pass_.ended = True
+        self._held.pop(pass_.serial, None)
 
     def time_trained(self, in_worker: Callable[[], None]) -> None:
         """Times the loader that is trained on; `in_worker` as in `rates_of`."""
         trained = (
             known for known in self._all if known.role == TRAIN and known.loader() is not None
         )
-        most, one = self._time_of, max(trained, key=lambda known: known.batches_seen, default=None)
-        if one is not None and most and exit.world()[0] == 0:
+        most, most_drawn = (
+            self._time_of,
+            max(trained, key=lambda known: known.batches_seen, default=None),
+        )
+        if most_drawn is not None and most and exit.world()[0] == 0:
             with contextlib.suppress(
                 Exception
             ):  # a data set on the card, or of keys that are no numbers: it stays untimed
-                one.rates = rates_of(one.loader(), most, in_worker)
+                most_drawn.rates = rates_of(most_drawn.loader(), most, in_worker)
         self._time_of = None
         self._held.clear()
 
@@ -168,12 +180,12 @@ class Loaders:
     def epoch_begins(self, loader: Any) -> None:
         self._known(loader).epoch += 1
 
-    def in_epoch(self, one: Pass) -> Pass:
+    def in_epoch(self, pass_: Pass) -> Pass:
         """The pass itself, or another one where a later epoch draws from its iterator."""
-        if one.epoch == one.loader.epoch:
-            return one
-        self.end(one)
-        return self._pass(one.loader)
+        if pass_.epoch == pass_.loader.epoch:
+            return pass_
+        self.end(pass_)
+        return self._pass(pass_.loader)
 
     def _known(self, loader: Any) -> Loader:
         """A loader not seen before takes the place of one that is gone (scripts make one an epoch),
@@ -199,23 +211,23 @@ class Loaders:
         known = self._known(loader)
         return None if known.kept is None or known.role != TRAIN else SameBatch(loader, *known.kept)
 
-    def keep(self, one: Pass, iterator: Any, batch: Any) -> None:
+    def keep(self, pass_: Pass, iterator: Any, batch: Any) -> None:
         """For `same_batch`. A spawned worker imports the script and its libraries anew, at each
         pass.
         """
-        if one.loader.kept is not None or not isinstance(
+        if pass_.loader.kept is not None or not isinstance(
             iterator, torch_dataloader._MultiProcessingDataLoaderIter
         ):
             return
         if sum(part.nbytes for part in batch_tensors.tensors_of(batch)) <= KEPT_BYTES:
-            one.loader.kept = copy.deepcopy(batch), one.loader.samples_of_latest
+            pass_.loader.kept = copy.deepcopy(batch), pass_.loader.samples_of_latest
 
     def steps_ahead(self, steps: int) -> int:
         """After so many slow first steps: how many more may find batches that workers made
         meanwhile, and show no speed that lasts."""
         trained = max(
-            (one for one in self._all if one.role == TRAIN),
-            key=lambda one: one.batches_seen,
+            (known for known in self._all if known.role == TRAIN),
+            key=lambda known: known.batches_seen,
             default=None,
         )
         return (
@@ -227,15 +239,17 @@ class Loaders:
     def is_trained(self, loader: Any) -> bool:
         return any(known.role == TRAIN and known.loader() is loader for known in self._all)
 
-    def gave(self, one: Pass, iterator: Any, batch: Any, waited_s: float) -> None:
+    def gave(self, pass_: Pass, iterator: Any, batch: Any, waited_s: float) -> None:
         pending = iterator.__dict__.get(INDICES)
         index = pending.popleft() if pending else None
         samples = samples_in(
             index, batch, iterator._dataset_kind == torch_dataloader._DatasetKind.Iterable
         )
-        one.given += 1
-        one.samples = None if samples is None or one.samples is None else one.samples + samples
-        loader = one.loader
+        pass_.given += 1
+        pass_.samples = (
+            None if samples is None or pass_.samples is None else pass_.samples + samples
+        )
+        loader = pass_.loader
         loader.batches_seen += 1
         loader.samples_of_latest = samples
         loader.samples_seen = (
@@ -244,35 +258,35 @@ class Loaders:
             else loader.samples_seen + samples
         )
         loader.wait_s += waited_s
-        if (one.role or loader.role) != EVAL:
+        if (pass_.role or loader.role) != EVAL:
             self._waited_s += waited_s
         if len(loader.first) < KEPT_BATCHES and not isinstance(iterator, SameBatch):
             checksum = batch_tensors.checksum_of(batch) if self._audits else None
             loader.first.append(BatchSeen(samples, batch_tensors.shapes_of(batch), checksum))
-        self.consumption.given(one, samples)
-        self.latest = one
-        if one not in self.recent:
-            self.recent.append(one)
+        self.consumption.given(pass_, samples)
+        self.latest = pass_
+        if pass_ not in self.recent:
+            self.recent.append(pass_)
 
-    def decide(self, one: Pass, role: str) -> None:
+    def decide(self, pass_: Pass, role: str) -> None:
         """A loader that was trained on once is a training loader, even where an accuracy over it is
         computed as well.
         """
-        one.role, one.judged_at = role, one.given
-        if one.loader.role is None or role == TRAIN:
-            one.loader.role = role
+        pass_.role, pass_.judged_at = role, pass_.given
+        if pass_.loader.role is None or role == TRAIN:
+            pass_.loader.role = role
 
     def trained(self) -> Optional[Pass]:
         """A backward pass or a step happened: the batches since the last one were for training.
         Returns a pass that was taken for an evaluation, by a teacher's forward pass under no_grad
         before the student's."""
         mistaken = None
-        for one in reversed(self.recent):
-            if one.role is None:
-                self.decide(one, TRAIN)
+        for pass_ in reversed(self.recent):
+            if pass_.role is None:
+                self.decide(pass_, TRAIN)
                 continue
-            if one.role != TRAIN and one is self.latest and one.may_be_mistaken:
-                mistaken = one
+            if pass_.role != TRAIN and pass_ is self.latest and pass_.may_be_mistaken:
+                mistaken = pass_
             break
         del self.recent[:]
         return mistaken
@@ -280,6 +294,16 @@ class Loaders:
     def take_waited_s(self) -> float:
         waited, self._waited_s = self._waited_s, 0.0
         return waited
+
+    def left_out(self) -> List[LeftOut]:
+        """Of evaluations."""
+        left_out = []
+        for number, known in enumerate(self._all):
+            length = known.facts["length"]
+            if known.shown is not None and known.shown != length:
+                rest = None if length is None else length - known.shown
+                left_out.append(LeftOut("batches of loader %d" % number, known.shown, rest))
+        return left_out
 
     def read(
         self, seconds: Callable[[List[Any]], List[float]] = lambda marks: []
@@ -326,12 +350,14 @@ def patch_loaders(probe_of_rank: Callable[[], Any]) -> None:
 
 def _get_iterator(probe_of_rank: Callable[[], Any], original: Any, loader: Any) -> Any:
     probe = None if OWN in vars(loader) else probe_of_rank()
-    own = probe.same_batch(loader) if probe is not None else None
-    own = probe.before_pass(loader) if probe is not None and own is None else own
-    if own is None:
+    replacement = probe.same_batch(loader) if probe is not None else None
+    replacement = (
+        probe.before_pass(loader) if probe is not None and replacement is None else replacement
+    )
+    if replacement is None:
         return original(loader)
-    _begin_pass(probe, loader, own)
-    return own
+    _begin_pass(probe, loader, replacement)
+    return replacement
 
 
 def _init(
@@ -353,8 +379,8 @@ def _reset(
     gone.
     """
     iterator.__dict__.pop(INDICES, None)
-    one = iterator.__dict__.get(ATTRIBUTE)
-    if args and one is not None and (one.given or one.ended):
+    pass_ = iterator.__dict__.get(ATTRIBUTE)
+    if args and pass_ is not None and (pass_.given or pass_.ended):
         _begin_pass(probe_of_rank(), args[0], iterator)
     return original(iterator, *args, **kwargs)
 
@@ -369,9 +395,9 @@ def _init_subclass(cls: Any, **kwargs: Any) -> None:
     """A generator that a subclass has in place of `__iter__` ends where brimful ended the iterator
     that it draws from. Iterators that it makes by itself (litdata) start workers as torch's do."""
     super(torch_dataloader.DataLoader, cls).__init_subclass__(**kwargs)
-    own = cls.__dict__.get("__iter__")
-    if inspect.isgeneratorfunction(own):
-        cls.__iter__ = _ending(own)
+    iterates = cls.__dict__.get("__iter__")
+    if inspect.isgeneratorfunction(iterates):
+        cls.__iter__ = _ending(iterates)
     if "_get_iterator" in cls.__dict__:
         cls._get_iterator = _starting_no_workers(cls.__dict__["_get_iterator"])
 
@@ -410,20 +436,20 @@ def _epoch_begins(loader: Any) -> None:
 
 
 def _next(original: Any, iterator: Any) -> Any:
-    one, probe = iterator.__dict__.get(ATTRIBUTE), current_probe()
-    if one is None or probe is None:
+    pass_, probe = iterator.__dict__.get(ATTRIBUTE), current_probe()
+    if pass_ is None or probe is None:
         return original(iterator)
-    one = iterator.__dict__[ATTRIBUTE] = probe.loaders.in_epoch(one)
-    if probe.stops(one):
-        probe.pass_ended(one)
+    pass_ = iterator.__dict__[ATTRIBUTE] = probe.loaders.in_epoch(pass_)
+    if probe.stops(pass_):
+        probe.pass_ended(pass_)
         raise _Ended
     before = time.perf_counter()
     try:
         batch = original(iterator)
     except StopIteration:
-        probe.pass_ended(one)
+        probe.pass_ended(pass_)
         raise
-    probe.batch_given(one, iterator, batch, time.perf_counter() - before)
+    probe.batch_given(pass_, iterator, batch, time.perf_counter() - before)
     return batch
 
 

@@ -105,8 +105,8 @@ def is_users(path: str) -> bool:
 
 def where_in_users_code(trace: Any) -> Optional[str]:
     """ "file.py:12 in train": the innermost frame in the user's code."""
-    found = list(_of_user(traceback.walk_tb(trace), is_users))
-    return "%s:%d in %s" % found[-1] if found else None
+    places = list(_of_user(traceback.walk_tb(trace), is_users))
+    return "%s:%d in %s" % places[-1] if places else None
 
 
 def _of_user(
@@ -182,21 +182,21 @@ def raised_by(error: BaseException) -> str:
 
 
 def _own_words(error: BaseException) -> Tuple[str, str, Optional[str]]:
-    """(type, message, where) of an error; of one that a loader's worker raised, the worker's own."""
-    found = _OF_WORKER.match(_message(error))
-    if found is None:
+    """(type, message, where) of an error; of one that a loader's worker raised, its own."""
+    of_worker = _OF_WORKER.match(_message(error))
+    if of_worker is None:
         return (
             qualified_name(type(error)),
             _message(error),
             where_in_users_code(error.__traceback__),
         )
-    last = found["trace"].strip().splitlines()[-1]
+    last = of_worker["trace"].strip().splitlines()[-1]
     frames = [
-        f"{one['file']}:{one['line']} in {one['name']}"
-        for one in _FRAME.finditer(found["trace"])
-        if is_users(one["file"])
+        f"{frame['file']}:{frame['line']} in {frame['name']}"
+        for frame in _FRAME.finditer(of_worker["trace"])
+        if is_users(frame["file"])
     ]
-    return found["type"], last.partition(": ")[2] or last, frames[-1] if frames else None
+    return of_worker["type"], last.partition(": ")[2] or last, frames[-1] if frames else None
 
 
 class Failures:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-import weakref
 from typing import Any, Callable, List, Optional
 
 import torch
@@ -47,42 +46,6 @@ class ForwardWatch:
             return
         self.disarm()
         self._callback(module, args)
-
-
-class Repetition:
-    """Calls back when a module has made `most` forward passes one after another in which `peak()`
-    did not rise: a sampling loop, or an evaluation without a loader. Passes that the imaginary card
-    looked up do not count: no hook runs after them."""
-
-    def __init__(self, peak: Callable[[], Any], most: int, callback: Callable[[], None]):
-        self._peak, self._most, self._callback = peak, most, callback
-        self._module: Any = None  # by weak reference
-        self._handle: Any = None
-        self._highest: Any = None
-        self._passes = 0
-
-    def watch(self, module: Any) -> None:
-        """From now on, until `stop`: the passes of this module. One without parameters generates
-        nothing: transforms of samples are modules too."""
-        self.stop()
-        if next(module.parameters(), None) is None:
-            return
-        self._module, self._highest, self._passes = weakref.ref(module), None, 0
-        self._handle = torch.nn.modules.module.register_module_forward_hook(self._fire)
-
-    def stop(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.remove()
-
-    def _fire(self, module: Any, args: Any, output: Any) -> None:
-        if module is not self._module() or torch.is_grad_enabled():
-            return
-        highest = self._peak()
-        self._passes = self._passes + 1 if highest == self._highest else 0
-        self._highest = highest
-        if self._passes >= self._most:
-            self._callback()
 
 
 def trains_now() -> bool:

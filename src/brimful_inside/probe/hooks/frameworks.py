@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from brimful_inside.probe.context import current_context, current_probe, patch
-from brimful_inside.probe.hooks.import_hooks import import_hooks
+from brimful_inside.probe.import_hooks import import_hooks
 from brimful_inside.wire import TrialConfig
 
 

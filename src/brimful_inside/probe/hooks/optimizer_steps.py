@@ -136,6 +136,7 @@ class Steps:
         self.pace: Optional[Seen] = None
         self.hooks_run = 0
         self._hand: Optional[_Hand] = None
+        self._is_by_hand = False  # the step that is under way
 
     @property
     def count(self) -> int:
@@ -200,17 +201,21 @@ class Steps:
             self._on_step(seen.steps)
 
     def are_by_hand(self, backward_passes: int, device: Any) -> bool:
-        """Whether the script changes its weights without an optimizer of torch.optim: PyTorch's
-        word_language_model does.
+        """After a backward pass: whether the script changes its weights without an optimizer of
+        torch.optim. PyTorch's word_language_model does.
         """
         if backward_passes == BY_HAND_AFTER and not self.seen and not _optimizers:
             self._hand = _Hand()
             seen = self._of(self._hand)
             seen.kind, seen.device = BY_HAND, device
-        return self._hand is not None
+        self._is_by_hand = self._hand is not None
+        return self._is_by_hand
 
-    def made_by_hand(self) -> None:
-        self.made(self._of(self._hand), again=True)
+    def end_by_hand(self) -> None:
+        """The first sign of what comes after a backward pass: by now the weights have changed."""
+        if self._is_by_hand:
+            self._is_by_hand = False
+            self.made(self._of(self._hand), again=True)
 
     def skipped(self, optimizer: Any) -> None:
         """The script called a GradScaler's step, which made none."""
@@ -228,12 +233,12 @@ class Steps:
             return True
         known = self._trained.get(module)
         if known is None:
-            own = {id(p) for p in module.parameters()}
+            parameters = {id(p) for p in module.parameters()}
             optimizers = [
                 o for o in (seen.optimizer() for seen in self._alive.values()) if o is not None
             ]
             known = any(
-                id(p) in own
+                id(p) in parameters
                 for o in optimizers
                 for group in o.param_groups
                 for p in group["params"]
@@ -277,7 +282,7 @@ def _kept(rate: Any) -> Any:
 
 
 class CapturedSteps:
-    """CUDA graphs: a step that was captured is made at every replay, and not when it was captured."""
+    """CUDA graphs: a captured step is made at every replay, and not when it was captured."""
 
     def __init__(self, steps: Steps, on_capture: Callable[[], None], on_replay: Callable[[], None]):
         self._steps = steps

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
+from brimful_inside.probe.accelerator import accelerator_type, is_started
 from brimful_inside.probe.context import ProcessContext, environment_number, guarded
-from brimful_inside.probe.hooks.import_hooks import import_hooks
-from brimful_inside.wire import Card, CardSeen, PhasePeak
+from brimful_inside.probe.import_hooks import import_hooks
+from brimful_inside.wire import Card, CardSeen, LeftOut, PhasePeak
 
 Peaks = Tuple[Optional[int], Optional[int], Optional[int]]  # allocated, reserved, device; bytes
 Tree = Dict[str, Any]
-Work = Tuple[str, Optional[int]]  # `name` and `loader` of a `trace.Outside`
 
 
 class Held(NamedTuple):
@@ -36,9 +36,9 @@ class DeviceMeter:
 
     context_bytes: Optional[int] = None  # outside PyTorch's allocator
     trace_file: Optional[str] = None
-    allocations: Optional[int] = (
-        None  # how many were made so far; None: the device itself shows whether it works
-    )
+    # How many were made so far; None: the device itself shows whether it works.
+    allocations: Optional[int] = None
+    clocks: Sequence[Any] = ()  # `imaginary.state.clock.Clock`, one a card
 
     def start(self, phase: str) -> None:
         """Resets the peaks, at the start of a phase."""
@@ -50,17 +50,6 @@ class DeviceMeter:
         """A step is complete. `counts`: it is one of those that the trial makes to see what a step
         takes.
         """
-
-    def outside(self, work: Optional[Work]) -> None:
-        """From here on what runs is this work outside of the training's passes (`trace.Outside`);
-        None: of the training.
-        """
-
-    def keep_outside(self, work: Work, amount: int) -> None:
-        """What ran as this work since the last call was so much of it; with 0 it is left out."""
-
-    def outside_was(self, work: Work, other: Work) -> None:
-        """What ran as this work since it was kept last was the other."""
 
     def alive_bytes(self, settle: bool) -> Optional[int]:
         """Of the fullest card, now; None where nobody knows. With `settle` garbage is collected
@@ -90,6 +79,10 @@ class DeviceMeter:
     def read(self) -> Dict[str, Any]:
         """Fields of `Report`."""
         return {"context_bytes": self.context_bytes, "trace_file": self.trace_file}
+
+    def left_out(self) -> List[LeftOut]:
+        """Calls of modules that imaginary cards did not run."""
+        return []
 
     def on_out_of_memory(self, callback: Callable[..., None]) -> None:
         """`callback(error, message)` whenever memory runs out, with the exception or with a message
@@ -138,15 +131,6 @@ class ImaginaryMeter(DeviceMeter):
     def step(self, number: int, counts: bool) -> None:
         self._gpu.step(number, counts)
 
-    def outside(self, work: Optional[Work]) -> None:
-        self._gpu.outside(work)
-
-    def keep_outside(self, work: Work, amount: int) -> None:
-        self._gpu.keep_outside(work, amount)
-
-    def outside_was(self, work: Work, other: Work) -> None:
-        self._gpu.outside_was(work, other)
-
     def alive_bytes(self, settle: bool) -> Optional[int]:
         if settle:
             self._gpu.garbage.poll()
@@ -183,24 +167,33 @@ class ImaginaryMeter(DeviceMeter):
     def read(self) -> Dict[str, Any]:
         approximations = {str(name): int(count) for name, count in self._gpu.approximations.items()}
         communicators = sorted(self._gpu.communicators.values())
-        own = {
+        return {
+            **super().read(),
             "approximations": approximations,
             "communicators": communicators,
             "split_over": self._gpu.split_over,
+            "alike": sorted(map(list, self._gpu.machine.alike)),
+            "cards": self._cards(),
         }
-        own["alike"] = sorted(map(list, self._gpu.machine.alike))
-        return {**super().read(), **own, "cards": self._cards()}
+
+    def left_out(self) -> List[LeftOut]:
+        annotations = self._gpu.annotations
+        return [] if annotations is None else list(annotations.repeats.left_out.values())
 
     def _cards(self) -> List[CardSeen]:
         """Each card that was used, where there are several."""
-        seen = []
+        cards = []
         for index in range(self._gpu.count) if self._gpu.count > 1 else ():
             self._keep(index)
             allocated, reserved = self._highest[index]
             if reserved:
                 peak = PhasePeak(allocated, reserved, reserved + self.context_bytes, None)
-                seen.append(CardSeen(index, peak, self._trace_files.get(index)))
-        return seen
+                cards.append(CardSeen(index, peak, self._trace_files.get(index)))
+        return cards
+
+    @property
+    def clocks(self) -> Sequence[Any]:
+        return self._gpu.clocks
 
     @property
     def allocations(self) -> Optional[int]:
@@ -297,27 +290,6 @@ def _fullest(cards: List[Tuple[int, int]]) -> Tuple[int, int]:
     return max(card[0] for card in cards), max(card[1] for card in cards)
 
 
-def accelerator_type() -> Optional[str]:
-    """ "cuda" (ROCm included), "xpu", "mps", ...: what this torch was built for, present or not;
-    None on a CPU build.
-    """
-    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
-    return current.type if current is not None else None
-
-
-def is_started() -> bool:
-    """Whether the script has used the accelerator: before that there is nothing to measure. Does
-    not start it.
-    """
-    kind = accelerator_type()
-    if kind is None:
-        return False
-    is_initialized: Any = getattr(getattr(torch, kind, None), "is_initialized", None)
-    return (
-        bool(is_initialized()) if is_initialized is not None else torch.accelerator.is_available()
-    )
-
-
 # --- the meter of a trial ---
 
 _imaginary: Optional[ImaginaryMeter] = None  # one a process: a forked rank keeps its parent's
@@ -381,15 +353,15 @@ def _open_trace(context: ProcessContext, index: Optional[int]) -> Tuple[Any, str
     process adds its id.
     """
     stem = "trace-%d%s" % (environment_number("RANK"), "" if index is None else "-cuda%d" % index)
-    own = "%s-%d.jsonl" % (stem, os.getpid())
-    for name in (stem + ".jsonl", own) if context.role == "rank" else (own,):
+    of_process = "%s-%d.jsonl" % (stem, os.getpid())
+    for name in (stem + ".jsonl", of_process) if context.role == "rank" else (of_process,):
         try:
             return open(
                 os.path.join(context.config.folder, name), "x", encoding="utf-8", buffering=1 << 20
             ), name
         except FileExistsError:
             continue
-    raise FileExistsError(own)
+    raise FileExistsError(of_process)
 
 
 # --- peaks that two read ---

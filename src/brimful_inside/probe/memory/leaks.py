@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Callable, Dict, List, NamedTuple, Optional
 
-from brimful_inside.probe.hooks.passes import EVAL, Pass
+from brimful_inside.probe.passes import EVAL, Pass
 
 KEPT_READINGS = (
     64  # of one pass over a loader; an evaluation before the first step does not end early
@@ -36,8 +36,8 @@ def bytes_kept(readings: List[Reading], least: int = LEAST) -> int:
         return 0
     counted = [
         change
-        for change, (one, other) in zip(differences, pairs)
-        if _no_larger(other.shapes, one.shapes)
+        for change, (earlier, later) in zip(differences, pairs)
+        if _no_larger(later.shapes, earlier.shapes)
     ]
     if len(set(differences)) == 1 and all(reading.shapes is None for reading in readings):
         counted = differences
@@ -75,63 +75,65 @@ class Leaks:
             if alive is not None:
                 self._steps.append(Reading(alive, _shapes(latest)))
 
-    def batch(self, one: Pass, ends: bool) -> bool:
+    def batch(self, pass_: Pass, ends: bool) -> bool:
         """The script wants one more batch, which the pass does not give if it `ends`: then alone is
         garbage collected, as earlier readings with garbage in them show less growth. True: it
         should not end yet, for its batches so far left memory behind, and they are too few to
         tell."""
-        if one.role not in (EVAL, None):
-            self._passes.pop(one.serial, None)
+        if pass_.role not in (EVAL, None):
+            self._passes.pop(pass_.serial, None)
             return False
-        if one.given >= KEPT_READINGS:
-            if self._evaluation.get("serial") == one.serial:
-                self._evaluation["eval_seen"] = one.given
+        if pass_.given >= KEPT_READINGS:
+            if self._evaluation.get("serial") == pass_.serial:
+                self._evaluation["eval_seen"] = pass_.given
             return False
         alive = self._alive(ends)
         if alive is None:
             return False
-        readings = self._passes.setdefault(one.serial, [])
-        if len(readings) != one.given:
+        readings = self._passes.setdefault(pass_.serial, [])
+        if len(readings) != pass_.given:
             return False  # it was trained on for a while
-        readings.append(Reading(alive, _shapes(one)))
+        readings.append(Reading(alive, _shapes(pass_)))
         later = readings[
             1:
         ]  # after the first batch, whose own variables are in the difference before
         if ends and 1 < len(later) < LEAST + EXTRA and bytes_kept(later, 1):
             return True
-        if one.role == EVAL and len(later) > 1:
-            self._keep_worst(one, bytes_kept(later))
+        if pass_.role == EVAL and len(later) > 1:
+            self._keep_worst(pass_, bytes_kept(later))
         if ends:
-            del self._passes[one.serial]  # shortened passes are many where a script continues
+            del self._passes[pass_.serial]  # shortened passes are many where a script continues
         return False
 
-    def _keep_worst(self, one: Pass, kept_bytes: int) -> None:
+    def _keep_worst(self, pass_: Pass, kept_bytes: int) -> None:
         """Of all evaluations the one that would have left most on the card by its end."""
-        found = {"eval": kept_bytes, "eval_seen": one.given, "serial": one.serial}
-        length = one.loader.facts.get("length")
+        growth = {"eval": kept_bytes, "eval_seen": pass_.given, "serial": pass_.serial}
+        length = pass_.loader.facts.get("length")
         if length is not None:
-            found["eval_length"] = length
-        if self._evaluation.get("serial") == one.serial or _total(found) > _total(self._evaluation):
-            self._evaluation = found
+            growth["eval_length"] = length
+        if self._evaluation.get("serial") == pass_.serial or _total(growth) > _total(
+            self._evaluation
+        ):
+            self._evaluation = growth
 
     def read(self) -> Dict[str, int]:
         """As in `Report.growth`."""
         training = bytes_kept(self._steps)
-        found = {"train": training} if training else {}
+        growth = {"train": training} if training else {}
         if self._evaluation.get("eval"):
-            found.update(
+            growth.update(
                 {name: value for name, value in self._evaluation.items() if name != "serial"}
             )
-        return found
+        return growth
 
 
-def _total(found: Dict[str, int]) -> int:
-    return found.get("eval", 0) * max(1, found.get("eval_length", 1) - found.get("eval_seen", 0))
+def _total(growth: Dict[str, int]) -> int:
+    return growth.get("eval", 0) * max(1, growth.get("eval_length", 1) - growth.get("eval_seen", 0))
 
 
-def _shapes(one: Optional[Pass]) -> Shapes:
+def _shapes(pass_: Optional[Pass]) -> Shapes:
     """Of the latest batch of this pass, as far as the loader's batches are kept."""
-    if one is None or not one.given:
+    if pass_ is None or not pass_.given:
         return None
-    number = one.loader.batches_seen - 1
-    return one.loader.first[number].shapes if number < len(one.loader.first) else None
+    number = pass_.loader.batches_seen - 1
+    return pass_.loader.first[number].shapes if number < len(pass_.loader.first) else None

@@ -10,34 +10,22 @@ from typing import Optional
 from brimful_inside.probe.process.exit import others
 from brimful_inside.wire import TrialConfig
 
-MAX_SKIPPED = (
-    50  # steps that a GradScaler may skip beyond those wanted before the trial counts them as made
-)
-MAX_EPOCHS, MAX_EPOCHS_S = (
-    64,
-    30.0,
-)  # one batch each, so that scripts that use `loss` after their loop live
-MAX_EMPTY, MAX_EMPTY_S = (
-    10_000,
-    10.0,
-)  # then passes without a batch, for evaluations that come after all epochs
+# Steps that a GradScaler may skip beyond those wanted before the trial counts them as made.
+MAX_SKIPPED = 50
+# One batch each, so that scripts that use `loss` after their loop live.
+MAX_EPOCHS, MAX_EPOCHS_S = 64, 30.0
+# Then passes without a batch, for evaluations that come after all epochs.
+MAX_EMPTY, MAX_EMPTY_S = 10_000, 10.0
 MAX_STEPS, MAX_STEPS_S = 200, 10.0  # of a script without a DataLoader, while no evaluation is seen
 # The same on an imaginary card, where a trace must be as long at every batch size, whatever the
 # clock says.
 MAX_EPOCHS_TRACED, MAX_STEPS_TRACED = 16, 20
-# of one batch: generated token by token, or sampled; a second one would show the same peak
-MANY_OPERATIONS = 50_000
-FEW_OPERATIONS = 200  # that send a batch to the card
-MAX_PASSES_TRACED = (
-    80  # backward passes of such steps: of those that accumulate many there are fewer
-)
+# Backward passes of such steps: of those that accumulate many there are fewer.
+MAX_PASSES_TRACED = 80
 # More steps before those that count, until the batches are used up that workers made ahead. With
 # two batches a worker, as PyTorch has it, loading that takes a worker less than five seconds a
 # batch is seen by then.
 MAX_AHEAD_S = 10.0
-# Forward passes of one module after another that take no more memory than those before, in an
-# evaluation on an imaginary card.
-MAX_SAME_PASSES = 100
 
 
 class EarlyStop:
@@ -135,14 +123,3 @@ class EarlyStop:
             self._empty_since = time.monotonic()
         self.over = self._empty > MAX_EMPTY or time.monotonic() - self._empty_since > MAX_EMPTY_S
         return True
-
-    def stops_evaluation(self, given: int, steps: int, operations: int = 0) -> bool:
-        """Whether an evaluation's pass ends here, whose batches took so many `operations` on an
-        imaginary card. Before the first step it may be an encoding whose results are needed."""
-        most = 1 if operations >= MANY_OPERATIONS else self._config.eval_batches
-        return self._config.cut and steps > 0 and given >= most
-
-    def is_over_long_evaluation(self, given: int, operations: int) -> bool:
-        """Whether the trial ends here, in an evaluation that drew a batch ahead (accelerate) and so
-        would work on a second one for as long as on its first."""
-        return self._config.cut and self.measured and given > 1 and operations >= MANY_OPERATIONS

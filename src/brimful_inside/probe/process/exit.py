@@ -100,11 +100,11 @@ def _remove_temporary_folders() -> None:
     """
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None:
-        own = multiprocessing.current_process()._config.get(
+        folder = multiprocessing.current_process()._config.get(
             "tempdir"
         )  # of children it is their parent's
-        if own and multiprocessing.parent_process() is None:
-            shutil.rmtree(own, ignore_errors=True)
+        if folder and multiprocessing.parent_process() is None:
+            shutil.rmtree(folder, ignore_errors=True)
     temporary = getattr(sys.modules.get("tempfile"), "TemporaryDirectory", None)
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         if temporary is not None and finalizer.alive and isinstance(finalizer.peek()[0], temporary):
@@ -118,7 +118,7 @@ def follow_others(probe: Any) -> None:
 
     def watch() -> None:
         idle = _Idle(probe)
-        while not probe.reported_end:
+        while not probe.reporting.ended:
             time.sleep(WATCH_S)
             left = probe.ending.measured and probe.phases.current != "eval" and _left(probe)
             if left and idle.long_enough():

@@ -26,7 +26,7 @@ from brimful_inside.wire import SHARED_IMPORTS_VARIABLE, TRIAL_CONFIG_VARIABLE
 def serve(context: ProcessContext) -> Dict[str, Any]:
     """Imports, forks a process for each request, and tells how that ended. Returns in the forked
     processes alone, with the request; this one never comes to the script."""
-    own = os.getpid()
+    parent = os.getpid()
     try:
         channel = socket.socket(fileno=int(os.environ.pop(SHARED_IMPORTS_VARIABLE)))
         channel.set_inheritable(False)
@@ -56,7 +56,7 @@ def serve(context: ProcessContext) -> Dict[str, Any]:
                 exit_code=-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             )
     finally:
-        if os.getpid() == own:
+        if os.getpid() == parent:
             os._exit(0)
     raise AssertionError("the process that imports has ended")
 

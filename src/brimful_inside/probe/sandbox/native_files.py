@@ -11,7 +11,7 @@ import sys
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from brimful_inside.probe.context import ProcessContext, guarded, patch
-from brimful_inside.probe.hooks.import_hooks import import_hooks
+from brimful_inside.probe.import_hooks import import_hooks
 from brimful_inside.probe.sandbox.overlay import Overlay
 from brimful_inside.probe.sandbox.python_files import patch_python_files, path_for
 from brimful_inside.probe.sandbox.sparse_files import with_holes
@@ -176,7 +176,7 @@ def _redirected_arguments(
 
 def _redirected(overlay: Overlay, call: Call, path: Any, writes: bool) -> Any:
     if isinstance(path, list):
-        return [_redirected(overlay, call, one, writes) for one in path]
+        return [_redirected(overlay, call, part, writes) for part in path]
     if not isinstance(path, (str, bytes, os.PathLike)) or str(path).startswith(
         (":memory:", "file:")
     ):

@@ -113,13 +113,13 @@ def path_for(
     absolute = overlay.covered(path, dir_fd)
     if absolute is None:
         return path
-    seen = overlay.where(absolute)
-    if not writes or os.path.isdir(seen):
-        return seen if seen != absolute else path
+    place = overlay.where(absolute)
+    if not writes or os.path.isdir(place):
+        return place if place != absolute else path
     if exclusive and overlay.is_visible(absolute):
         raise _error(FileExistsError, errno.EEXIST, path)
     if not creates and not overlay.is_visible(absolute):
-        return seen
+        return place
     return overlay.to_write(absolute, keeps)
 
 
@@ -219,12 +219,12 @@ def _mkdir(
 
 
 def _unlink(overlay: Overlay, original: Any, absolute: str, path: Any) -> None:
-    seen, upper, lower = (
+    place, upper, lower = (
         overlay.where(absolute),
         overlay.upper(absolute),
         overlay.lies_below(absolute),
     )
-    if os.path.isdir(seen) and not os.path.islink(seen):
+    if os.path.isdir(place) and not os.path.islink(place):
         raise _error(IsADirectoryError, errno.EISDIR, path)
     if os.path.lexists(upper) or not lower:
         original(upper)

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Set, Tuple
 import torch
 from torch.utils.data import Dataset
 
-from brimful_inside.probe.worst_case.batch_tensors import tensors_of
+from brimful_inside.probe.batch_tensors import tensors_of
 from brimful_inside.probe.worst_case.scan import FIRST_S, Dims, Scan, measure, worst_indices
 
 CHECKED = 8  # samples by which it is decided whether this says more than the samples' own sizes
@@ -31,25 +31,25 @@ MAX_PARTS = 1000  # of a collate_fn that are looked through for them
 
 
 def by_collated(
-    found: Scan, read: Callable[[int], Any], collate: Callable[[List[Any]], Any]
+    scan: Scan, read: Callable[[int], Any], collate: Callable[[List[Any]], Any]
 ) -> Scan:
     """Orders the candidates of a scan, the largest of them as far as time allows, by the batch of
     each alone. The scan as it is where that fails, differs from call to call, is on a device or has
     the sizes that the samples have, and where only the script's own objects could make it."""
     started = time.monotonic()
-    varies = found.varies
+    varies = scan.varies
     sizes: Dict[int, Tuple[Dims, int]] = {}
     try:
         if _holds_shared(collate):
-            return found
+            return scan
         collate = copy.deepcopy(collate)  # one that counts its batches starts at the first
         kept = (
-            found.repeatable and found.extremes
+            scan.repeatable and scan.extremes
         )  # equal sizes do not show in a later trial that the samples are the same
-        candidates = worst_indices(found)[: MOST if kept else FEW]
+        candidates = worst_indices(scan)[: MOST if kept else FEW]
         samples = {index: read(index) for index in candidates[:CHECKED]}
         if not _says_more(list(samples.values()), collate, started + FOR_S):
-            return found
+            return scan
         for index in candidates:
             sample = samples[index] if index in samples else read(index)
             sizes[index] = measure(collate([copy.deepcopy(sample)]))
@@ -57,17 +57,17 @@ def by_collated(
             if time.monotonic() - started > (FOR_S if varies else FIRST_S):
                 break
     except Exception:
-        return found
+        return scan
     if not varies:
-        return found
+        return scan
     ordered = sorted(sizes, key=lambda index: -sizes[index][1])
     most: Dict[str, Tuple[int, int]] = {}
     for index in ordered:
         for name, size in sizes[index][0].items():
             if size > most.get(name, (0, 0))[0]:
                 most[name] = size, index
-    return found._replace(
-        collated=most, largest=ordered + [index for index in found.largest if index not in sizes]
+    return scan._replace(
+        collated=most, largest=ordered + [index for index in scan.largest if index not in sizes]
     )
 
 

@@ -9,9 +9,9 @@ import heapq
 from typing import Any, Collection, Dict, List, Tuple
 
 MOST = 4096
-MOST_ELEMENTS = (
-    1 << 20
-)  # of all together: 8 MB of the host's memory in tensors of 64 bits, some 40 MB in lists of int; assumed
+# Of all together: 8 MB of the host's memory in tensors of 64 bits, some 40 MB in lists of int;
+# assumed.
+MOST_ELEMENTS = 1 << 20
 
 
 class KeptSamples:

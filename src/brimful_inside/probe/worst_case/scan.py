@@ -4,20 +4,15 @@ largest.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import heapq
 import json
 import math
-import random
-import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-import torch
-
-from brimful_inside.probe.worst_case.batch_tensors import fields_of
+from brimful_inside.probe.batch_tensors import fields_of
 from brimful_inside.probe.worst_case.kept_samples import KeptSamples
 
 # samples that are measured however long it takes; where they match an earlier scan, no more are
@@ -110,9 +105,9 @@ def scan(
         if len(first) < FIRST:
             first.append(_digest(dims, total))
             known = (
-                one
-                for one in earlier
-                if one.first == first and _still_holds(one, dataset, started + all_s)
+                known_scan
+                for known_scan in earlier
+                if known_scan.first == first and _still_holds(known_scan, dataset, started + all_s)
             )
             same = next(known, None)
             if same is not None:
@@ -149,13 +144,13 @@ def _still_holds(earlier: Scan, dataset: Any, until_s: float) -> bool:
     return True
 
 
-def repeats(found: Scan, dataset: Any, for_s: float = FIRST_S) -> bool:
+def repeats(result: Scan, dataset: Any, for_s: float = FIRST_S) -> bool:
     """Whether some of the largest are as large when they are read again: a data set may ignore its
     index.
     """
     until = time.monotonic() + for_s
-    for index in worst_indices(found)[:ASKED_AGAIN] if found.varies else ():
-        if measure(dataset[index])[1] != found.totals[index]:
+    for index in worst_indices(result)[:ASKED_AGAIN] if result.varies else ():
+        if measure(dataset[index])[1] != result.totals[index]:
             return False
         if time.monotonic() > until:
             break
@@ -239,38 +234,3 @@ def _shape_of(part: Any) -> Optional[Tuple[int, ...]]:
     if isinstance(size, tuple) and all(isinstance(side, int) for side in size):
         return size
     return None
-
-
-@contextlib.contextmanager
-def random_state_kept(*holders: Any) -> Iterator[None]:
-    """Python's, numpy's and torch's global states, and generators that are attributes of `holders`,
-    are as before after it: reading a script's data must not change what the script draws
-    afterwards."""
-    restore: List[Callable[[], Any]] = []
-
-    def keep(get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
-        state = get()
-        restore.append(lambda: put(state))
-
-    keep(random.getstate, random.setstate)
-    keep(torch.random.get_rng_state, torch.random.set_rng_state)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        keep(numpy.random.get_state, numpy.random.set_state)
-    for generator in [
-        one for holder in holders for one in (holder, *getattr(holder, "__dict__", {}).values())
-    ]:
-        if isinstance(generator, random.Random):
-            keep(generator.getstate, generator.setstate)
-        elif isinstance(generator, torch.Generator) or type(generator).__name__ == "RandomState":
-            keep(generator.get_state, generator.set_state)
-        elif hasattr(generator, "bit_generator"):
-            bits: Any = generator.bit_generator
-            keep(
-                lambda bits=bits: bits.state, lambda state, bits=bits: setattr(bits, "state", state)
-            )
-    try:
-        yield
-    finally:
-        for put_back in restore:
-            put_back()

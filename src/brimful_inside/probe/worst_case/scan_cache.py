@@ -52,30 +52,34 @@ class ScanCache:
         if self._earlier is None:
             self._earlier = {}
             for path in self._files:
-                for its, one in read(path):
-                    self._earlier.setdefault(its, []).insert(0, one)  # the newest first
-        earlier = [one for one in self._earlier.get(key, []) if one.totals or not totals_needed]
+                for its, known_scan in read(path):
+                    self._earlier.setdefault(its, []).insert(0, known_scan)  # the newest first
+        earlier = [
+            known_scan
+            for known_scan in self._earlier.get(key, [])
+            if known_scan.totals or not totals_needed
+        ]
         kept = KeptSamples() if keeps else None
-        found = scan(dataset, length, earlier=earlier, kept=kept)
-        if found.trial is not None:
-            return found, {}
-        if repeats(found, dataset):
-            found = (
-                by_collated(found, dataset.__getitem__, collate) if collate is not None else found
+        result = scan(dataset, length, earlier=earlier, kept=kept)
+        if result.trial is not None:
+            return result, {}
+        if repeats(result, dataset):
+            result = (
+                by_collated(result, dataset.__getitem__, collate) if collate is not None else result
             )
             if (
-                found.extremes or not found.collated
+                result.extremes or not result.collated
             ):  # samples of equal sizes do not show that they are the same ones
-                self._keep(key, found, totals_needed)
-            return found, {}
+                self._keep(key, result, totals_needed)
+            return result, {}
         samples = kept.samples() if kept is not None else {}
-        found = found._replace(
+        result = result._replace(
             repeatable=False,
-            largest=[index for index in found.largest if index in samples or not keeps],
+            largest=[index for index in result.largest if index in samples or not keeps],
         )
         if samples and collate is not None:
-            found = by_collated(found, samples.__getitem__, collate)
-        return found, samples
+            result = by_collated(result, samples.__getitem__, collate)
+        return result, samples
 
     def _key(self, dataset: Any, length: int) -> Key:
         kind = _kind_of(dataset)
@@ -83,13 +87,13 @@ class ScanCache:
         self._loaders[kind, length] = number + 1
         return world()[0], number, kind, length
 
-    def _keep(self, key: Key, found: Scan, totals_needed: bool) -> None:
+    def _keep(self, key: Key, result: Scan, totals_needed: bool) -> None:
         """By one write call, so that no two lines are torn. A full disk or a vanished folder is not
         the script's business.
         """
-        if totals_needed and len(found.totals) > MAX_TOTALS:
+        if totals_needed and len(result.totals) > MAX_TOTALS:
             return
-        line = encode(key, found, totals_needed)
+        line = encode(key, result, totals_needed)
         try:
             with open(
                 os.path.join(self._folder, SCANS_FILE % os.getpid()), "ab", buffering=0
@@ -116,18 +120,18 @@ def _kind_of(dataset: Any) -> str:
         return kind
 
 
-def encode(key: Key, found: Scan, with_totals: bool) -> bytes:
+def encode(key: Key, result: Scan, with_totals: bool) -> bytes:
     """One line. Totals stand in the order in which samples are measured, which the length alone
     decides.
     """
     row = {
         "key": key,
-        "scanned": found.scanned,
-        "extremes": found.extremes,
-        "largest": found.largest,
-        "first": found.first,
-        "collated": found.collated,
-        "totals": list(found.totals.values()) if with_totals else None,
+        "scanned": result.scanned,
+        "extremes": result.extremes,
+        "largest": result.largest,
+        "first": result.first,
+        "collated": result.collated,
+        "totals": list(result.totals.values()) if with_totals else None,
     }
     return (json.dumps(row, separators=(",", ":")) + "\n").encode()
 
@@ -142,10 +146,10 @@ def read(path: str) -> Iterator[Tuple[Key, Scan]]:
     trial = os.path.basename(os.path.dirname(path))
     for line in lines:
         try:
-            found = _decoded(json.loads(line), trial)
+            result = _decoded(json.loads(line), trial)
         except ValueError:
             continue
-        yield found
+        yield result
 
 
 def _decoded(row: Dict[str, Any], trial: str) -> Tuple[Key, Scan]:
@@ -153,7 +157,7 @@ def _decoded(row: Dict[str, Any], trial: str) -> Tuple[Key, Scan]:
     extremes = {name: (low, high, at) for name, (low, high, at) in row["extremes"].items()}
     totals = dict(zip(order_of(length), row["totals"] or []))
     collated = {name: (most, at) for name, (most, at) in row["collated"].items()}
-    found = Scan(
+    result = Scan(
         row["scanned"], length, extremes, row["largest"], totals, row["first"], trial, collated
     )
-    return (rank, number, kind, length), found
+    return (rank, number, kind, length), result

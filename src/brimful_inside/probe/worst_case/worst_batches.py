@@ -13,12 +13,12 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
+from brimful_inside.probe.batch_tensors import tensors_of
 from brimful_inside.probe.context import current_context, current_probe, guarded
-from brimful_inside.probe.hooks.data_loaders import ATTRIBUTE, INDICES
-from brimful_inside.probe.hooks.passes import TRAIN, batch_sampler_of
-from brimful_inside.probe.worst_case.batch_tensors import tensors_of
+from brimful_inside.probe.passes import ATTRIBUTE, INDICES, TRAIN, batch_sampler_of
+from brimful_inside.probe.random_states import random_state_kept
 from brimful_inside.probe.worst_case.kept_samples import own_copy
-from brimful_inside.probe.worst_case.scan import Scan, random_state_kept, worst_indices
+from brimful_inside.probe.worst_case.scan import Scan, worst_indices
 from brimful_inside.probe.worst_case.scan_cache import ScanCache
 from brimful_inside.wire import TrialConfig, WorstBatch
 
@@ -26,9 +26,8 @@ MAX_DRAWN = 2000  # batches of a custom batch sampler that are compared
 REPORTED_INDICES = 64
 DISTINCT = 256  # samples that are fetched for a batch made here; a larger batch repeats them
 MAX_PASSES = 64  # over the sampler, for a script whose epochs are shorter than the trial
-LARGE_BYTES = (
-    256 << 20
-)  # batches beyond are views of a small one: the card's tensors have no data, so the host's need none
+# Batches beyond are views of a small one: the card's tensors have no data, so the host's need none.
+LARGE_BYTES = 256 << 20
 
 
 class Plan(NamedTuple):
@@ -120,29 +119,36 @@ class WorstBatches:
                 scan, samples = self._scans.scan(
                     copy.copy(loader.dataset), length, custom, collate, keeps=self._imaginary
                 )
-                own = _batches_of_custom_sampler(loader)
+                custom_batches = _batches_of_custom_sampler(loader)
         except Exception as error:
             why = "the data set gave an error where samples were read (%s)" % _short(error)
             return Plan(WorstBatch(0, length, False, "not scanned: " + why))
-        return self._plan_of(scan, own, samples)
+        return self._plan_of(scan, custom_batches, samples)
 
-    def _plan_of(self, scan: Scan, own: List[List[int]], samples: Dict[int, Any]) -> Plan:
-        indices, mean = _largest(own, scan) if own else worst_indices(scan), None
-        if own:
-            mean = sum(map(len, own)) / len(own)
+    def _plan_of(
+        self, scan: Scan, custom_batches: List[List[int]], samples: Dict[int, Any]
+    ) -> Plan:
+        indices, mean = (
+            _largest(custom_batches, scan) if custom_batches else worst_indices(scan),
+            None,
+        )
+        if custom_batches:
+            mean = sum(map(len, custom_batches)) / len(custom_batches)
             what = "the batch sampler's batches differ: every batch is the largest of those it gave"
             what += " (%d samples; %.1f in the mean)" % (len(indices), mean)
         elif scan.varies:
             what = _sentence(scan, kept=bool(samples))
         else:
             what = same_shape(scan.scanned, scan.length)
-        varies = scan.varies or bool(own)
+        varies = scan.varies or bool(custom_batches)
         reported = WorstBatch(scan.scanned, scan.length, varies, what, scanned_in=scan.trial)
-        if own:
+        if custom_batches:
             reported = replace(reported, samples=len(indices), mean_samples=mean)
         if varies:
             reported = replace(reported, indices=[int(i) for i in indices[:REPORTED_INDICES]])
-        return Plan(reported, indices if varies or self._imaginary else [], bool(own), samples)
+        return Plan(
+            reported, indices if varies or self._imaginary else [], bool(custom_batches), samples
+        )
 
 
 def _short(error: Exception) -> str:
@@ -296,12 +302,12 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
 
     def _continues(self) -> bool:
         """Whether this pass is of training and the trial still needs steps."""
-        probe, one = current_probe(), self.__dict__.get(ATTRIBUTE)
-        if probe is None or one is None or self._passes >= MAX_PASSES:
+        probe, pass_ = current_probe(), self.__dict__.get(ATTRIBUTE)
+        if probe is None or pass_ is None or self._passes >= MAX_PASSES:
             return False
         continues = bool(
-            one.given
-            and (one.role or one.loader.role) == TRAIN
+            pass_.given
+            and (pass_.role or pass_.loader.role) == TRAIN
             and probe.config.cut
             and not probe.ending.measured
         )

@@ -280,21 +280,21 @@ def test_the_trace_ends_with_what_ran_outside_of_the_training(trace_file):
     a = torch.randn(9, 9, device="cuda")
     between, evaluation, broken_off = ("between", None), ("eval", 1), ("eval", 2)
     for kept in (0, 1, 1):  # the first turns out to be none
-        gpu.outside(between)
+        gpu.clocks[0].outside(between)
         a @ a
-        gpu.outside(evaluation)
+        gpu.clocks[0].outside(evaluation)
         (a + 1).relu()
-        gpu.keep_outside(evaluation, 8)
-        gpu.outside(broken_off)
+        gpu.clocks[0].keep_outside(evaluation, 8)
+        gpu.clocks[0].outside(broken_off)
         a / 2
-        gpu.outside_was(broken_off, between)
-        gpu.keep_outside(broken_off, 8)
-        gpu.outside(between)
+        gpu.clocks[0].outside_was(broken_off, between)
+        gpu.clocks[0].keep_outside(broken_off, 8)
+        gpu.clocks[0].outside(between)
         a * 2
-        gpu.keep_outside(between, kept)
-        gpu.outside(None)
+        gpu.clocks[0].keep_outside(between, kept)
+        gpu.clocks[0].outside(None)
         a - 1
-    gpu.outside(evaluation)
+    gpu.clocks[0].outside(evaluation)
     a - 1
     gpu.leave()
     works = {

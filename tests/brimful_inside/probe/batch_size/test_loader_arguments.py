@@ -64,7 +64,8 @@ SCRIPTS = {
         batch = 40
         def rank(index, given):
             import os, torch.distributed as dist
-            os.environ.update(RANK=str(index), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="29577")
+            os.environ.update(RANK=str(index), WORLD_SIZE="2")
+            os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29577")
             dist.init_process_group("gloo")
             train(DataLoader(data, batch_size=batch // dist.get_world_size()))
             print("given", given)
@@ -195,10 +196,13 @@ def test_a_framework_that_makes_its_own_loaders_gets_the_number_too(run_trial, t
             def __init__(self):
                 super().__init__()
                 self.linear = torch.nn.Linear(6, 2)
-            def forward(self, x=None, labels=None): return {"loss": self.linear(x).mean(), "logits": self.linear(x)}
+            def forward(self, x=None, labels=None):
+                return {"loss": self.linear(x).mean(), "logits": self.linear(x)}
         rows = [{"x": torch.randn(6), "labels": torch.tensor(1)} for _ in range(400)]
-        arguments = TrainingArguments("out", per_device_train_batch_size=40, per_device_eval_batch_size=50, report_to=[],
-                                      num_train_epochs=1, use_cpu=True, eval_strategy="epoch", save_strategy="no")
+        arguments = TrainingArguments("out", per_device_train_batch_size=40,
+                                      per_device_eval_batch_size=50, report_to=[],
+                                      num_train_epochs=1, use_cpu=True,
+                                      eval_strategy="epoch", save_strategy="no")
         Trainer(Net(), arguments, train_dataset=rows, eval_dataset=rows[:100]).train()
     """
     module = """
@@ -217,7 +221,9 @@ def test_a_framework_that_makes_its_own_loaders_gets_the_number_too(run_trial, t
             def training_step(self, batch, index): return self.linear(batch[0]).mean()
             def validation_step(self, batch, index): self.linear(batch[0])
             def configure_optimizers(self): return torch.optim.SGD(self.parameters(), lr=0.1)
-        L.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False).fit(Net(), datamodule=Data())
+        trainer = L.Trainer(
+            max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False)
+        trainer.fit(Net(), datamodule=Data())
     """
     folder_with(tmp_path, trainer if framework == "transformers" else module)
     found = run_trial(["script.py"], find_places="script", steps=2)

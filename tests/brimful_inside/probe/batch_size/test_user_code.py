@@ -21,8 +21,10 @@ def rank(given):
     print("rank", batch, given, __name__)
 
 if __name__ == "__main__":
-    print("script", batch, sys.argv, os.path.basename(__file__), __spec__ is None or __spec__.name, __package__, __doc__)
-    print(sys.path[0] == os.path.dirname(os.path.abspath(__file__)), __loader__.get_source("__main__").count("128"))
+    spec = __spec__ is None or __spec__.name
+    print("script", batch, sys.argv, os.path.basename(__file__), spec, __package__, __doc__)
+    source = __loader__.get_source("__main__")
+    print(sys.path[0] == os.path.dirname(os.path.abspath(__file__)), source.count("128"))
     if sys.argv[1:] == ["spawn"]:
         process = multiprocessing.get_context("spawn").Process(target=rank, args=(batch,))
         process.start(); process.join()

@@ -11,7 +11,7 @@ from torch.utils.data import (
 )
 
 from brimful_inside.probe.hooks.data_loaders import Consumption
-from brimful_inside.probe.hooks.passes import EVAL, TRAIN, Loader, Pass, samples_in
+from brimful_inside.probe.passes import EVAL, TRAIN, Loader, Pass, samples_in
 from brimful_inside.simulator.trace import decode
 from tests.brimful_inside.helper import CARD
 
@@ -212,7 +212,9 @@ data = TensorDataset(torch.randn(64, 4), torch.zeros(64, dtype=torch.long))
 train, val = Endless(data, batch_size=16, shuffle=True), Endless(data, batch_size=32)
 for epoch in range(5):
     for x, y in train:
-        optimizer.zero_grad(); torch.nn.functional.cross_entropy(model(x), y).backward(); optimizer.step()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
     model.eval()
     with torch.no_grad():
         print("evaluated", len([model(x) for x, _ in val]))

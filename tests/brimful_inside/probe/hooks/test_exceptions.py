@@ -105,7 +105,7 @@ def test_memory_that_ran_out_is_reported_as_caught_once_the_script_continues():
     )
 
 
-def test_memory_that_ran_out_and_left_the_script_is_reported_once_not_as_caught_and_with_the_phase_where_it_ran_out():
+def test_memory_that_ran_out_and_left_the_script_is_reported_once_with_its_phase():
     reported, failures = failures_at(("train", 3, False), ("eval", 4, True), ("eval", 4, True))
     error = torch.OutOfMemoryError("CUDA out of memory")
     failures.out_of_memory(None, "CUDA out of memory")
@@ -221,7 +221,7 @@ def test_deepspeed_is_answered_with_what_shards_alike_and_is_modelled(tmp_path):
 
 WORKERS = """Caught FileNotFoundError in DataLoader worker process 3.
 Original Traceback (most recent call last):
-  File "/env/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
+  File "/env/lib/python3/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
     data = fetcher.fetch(index)
   File "/home/me/data.py", line 12, in __getitem__
     return open(self.paths[index]).read()

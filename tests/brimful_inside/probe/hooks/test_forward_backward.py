@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from brimful_inside.probe.hooks.forward_backward import Losses, Repetition, trained_in, trains_now
+from brimful_inside.probe.hooks.forward_backward import Losses, trained_in, trains_now
 
 
 class Asks(torch.nn.Module):
@@ -74,31 +74,3 @@ def test_once_the_script_reports_its_loss_what_goes_backward_is_not_shown():
     losses.backward(torch.tensor(4.26))
     losses.step()
     assert losses.latest == 0.42
-
-
-def test_a_sampling_loop_is_noticed_once_its_passes_take_no_more_memory():
-    peaks, called = iter([1, 2, 3, 3, 3, 3, 4, 4, 4, 4]), []
-    net, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
-    repetition = Repetition(lambda: next(peaks), 3, lambda: called.append(1))
-    repetition.watch(net)
-    net(torch.zeros(1))  # with gradients: of training
-    with torch.no_grad():
-        for number, expected in enumerate([0, 0, 0, 0, 0, 1]):
-            net(torch.zeros(1))
-            other(torch.zeros(1))
-            assert len(called) == expected, f"after pass {number + 1}"
-        net(torch.zeros(1))  # a new peak
-        net(torch.zeros(1))
-    repetition.stop()
-    assert len(called) == 1 and not torch.nn.modules.module._global_forward_hooks
-
-
-def test_a_transform_of_samples_is_no_sampling_loop():
-    called, flatten = [], torch.nn.Flatten()
-    repetition = Repetition(lambda: 1, 3, lambda: called.append(1))
-    repetition.watch(flatten)
-    with torch.no_grad():
-        for _ in range(10):
-            flatten(torch.zeros(1, 2))
-    repetition.stop()
-    assert not called

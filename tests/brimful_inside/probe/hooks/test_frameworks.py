@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from brimful_inside.probe.hooks import frameworks
+from tests.brimful_inside.helper import CARD
 
 pytestmark = pytest.mark.heavy
 
@@ -18,12 +19,13 @@ class Data(torch.utils.data.Dataset):
     def __getitem__(self, i):
         ids = torch.arange(5 + i % 20); return {"input_ids": ids, "labels": ids}
 def pad(samples):
-    rows = {k: torch.nn.utils.rnn.pad_sequence([s[k] for s in samples], batch_first=True) for k in samples[0]}
-    return rows
+    pad = torch.nn.utils.rnn.pad_sequence
+    return {k: pad([s[k] for s in samples], batch_first=True) for k in samples[0]}
 model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=32, n_embd=16, n_layer=1, n_head=2))
 arguments = TrainingArguments(
     "out", per_device_train_batch_size=4, gradient_accumulation_steps=2, eval_strategy="steps",
-    eval_steps=30, save_strategy="steps", save_steps=30, report_to="none", remove_unused_columns=False, disable_tqdm=True,
+    eval_steps=30, save_strategy="steps", save_steps=30, report_to="none",
+    remove_unused_columns=False, disable_tqdm=True,
     max_steps=60)
 trainer = Trainer(model, arguments, data_collator=pad, train_dataset=Data(), eval_dataset=Data())
 trainer.train(resume_from_checkpoint="out/checkpoint-999")
@@ -42,8 +44,10 @@ class Net(lightning.LightningModule):
         self.log("accuracy", (self.net(batch[0]).argmax(1) == batch[1]).float().mean())
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters())
-trainer = lightning.Trainer(max_epochs=3, logger=False, enable_progress_bar=False, accumulate_grad_batches=2,
-                            default_root_dir="out", num_sanity_val_steps=0, accelerator="cpu", devices=1)
+trainer = lightning.Trainer(max_epochs=3, logger=False, enable_progress_bar=False,
+                            accumulate_grad_batches=2,
+                            default_root_dir="out", num_sanity_val_steps=0,
+                            accelerator="cpu", devices=1)
 trainer.fit(Net(), DataLoader(data, batch_size=4), DataLoader(data, batch_size=10))
 """
 
@@ -64,6 +68,15 @@ def test_a_framework_is_seen_and_evaluates_and_leaves_nothing_and_does_not_resum
     assert any("a trial starts anew" in note for note in report["notes"]) == (
         "checkpoint-999" in script
     )
+
+
+def test_a_trainer_that_changes_the_loss_of_a_looked_up_micro_batch_in_place_trains_on(run_trial):
+    """Transformers does `loss *= num_processes` on what the model returned."""
+    script = TRAINER.replace("accumulation_steps=2", "accumulation_steps=8").replace(
+        "5 + i % 20", "16"
+    )
+    report = run_trial(script, device="imaginary", card=CARD, trace=True, keep_out=True).report
+    assert report["ended"] == "steps_done" and report["micro_batches_per_step"] == [8] * 4
 
 
 @pytest.mark.parametrize("sees", [True, False])

@@ -244,7 +244,8 @@ BY_HAND = """
 import sys, torch
 device = "cuda" if torch.cuda.is_available() else "cpu"
 model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.SGD(model.parameters(), 0.1) if sys.argv[1] == "an optimizer that rests" else None
+rests = sys.argv[1] == "an optimizer that rests"
+optimizer = torch.optim.SGD(model.parameters(), 0.1) if rests else None
 model.to(device)
 for _ in range(int(sys.argv[2])):
     model.zero_grad()

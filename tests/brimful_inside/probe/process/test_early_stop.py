@@ -94,29 +94,12 @@ def test_a_scaler_that_skips_for_ever_ends_the_trial():
     assert end.measured and end.over
 
 
-def test_an_evaluation_is_cut_once_training_has_begun():
-    end = ending(eval_batches=2)
-    assert not end.stops_evaluation(given=5, steps=0)
-    assert not end.stops_evaluation(given=1, steps=1)
-    assert end.stops_evaluation(given=2, steps=1)
-    long = early_stop.MANY_OPERATIONS
-    assert [end.stops_evaluation(1, 1, operations) for operations in (long - 1, long)] == [
-        False,
-        True,
-    ]
-
-
 def test_a_whole_run_is_never_cut():
     end = ending(cut=False)
     make_steps(end, 10)
     end.evaluation_begins(10)
     end.training_resumes()
-    assert (
-        not end.measured
-        and not end.over
-        and not end.stops_training(10)
-        and not end.stops_evaluation(10, 10)
-    )
+    assert not end.measured and not end.over and not end.stops_training(10)
 
 
 def test_on_an_imaginary_card_no_clock_decides_how_long_a_trace_is(monkeypatch):

@@ -29,7 +29,9 @@ def main(rank=None, port=None):
         for x, y in DataLoader(data, batch_size=16, sampler=DistributedSampler(data)):
             if "fail" in sys.argv and dist.get_rank() == 1 and epoch == 0:
                 raise ValueError("rank 1 has had enough")
-            optimizer.zero_grad(); torch.nn.functional.cross_entropy(model(x), y).backward(); optimizer.step()
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
         if dist.get_rank() == 0:
             with torch.no_grad():
                 for x, y in DataLoader(data, batch_size=50):
@@ -89,10 +91,13 @@ def test_what_a_forked_child_raises_is_reported_once_it_has_stepped(run_trial):
         """
         import multiprocessing, torch
         def train():
-            weight = torch.nn.Parameter(torch.ones(2)); optimizer = torch.optim.SGD([weight], lr=0.1)
+            weight = torch.nn.Parameter(torch.ones(2))
+            optimizer = torch.optim.SGD([weight], lr=0.1)
             weight.sum().backward(); optimizer.step()
             raise KeyError("lost")
-        process = multiprocessing.get_context("fork").Process(target=train); process.start(); process.join()
+        process = multiprocessing.get_context("fork").Process(target=train)
+        process.start()
+        process.join()
         """
     )
     assert [failure["type"] for failure in trial.failures] == ["KeyError"]

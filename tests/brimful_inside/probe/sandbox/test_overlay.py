@@ -84,7 +84,7 @@ def test_another_process_sees_the_same_layer(layer, tmp_path):
 
 
 def test_what_another_process_wrote_is_read_once_its_name_was_taken(layer, tmp_path):
-    """Two ranks make one folder: the second one's mkdir(exist_ok=True) asks whether it is a folder."""
+    """Two ranks make one folder: the second's mkdir(exist_ok=True) asks whether it is one."""
     other = Overlay(str(tmp_path / "trial"))
     assert not other.is_used, "nothing is written yet; the next look is later"
     os.mkdir(layer.to_write(path("cache"), keeps_content=False))

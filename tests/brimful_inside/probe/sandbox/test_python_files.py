@@ -22,29 +22,38 @@ loader = DataLoader(TensorDataset(torch.randn(64, 8), torch.randint(0, 3, (64,))
 assert pathlib.Path("data.txt").read_text() == "data"
 step = 0
 for x, y in loader:
-    torch.nn.functional.cross_entropy(model(x), y).backward(); optimizer.step(); optimizer.zero_grad(); step += 1
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    step += 1
     torch.save({"step": step}, "best.pt")
     assert torch.load("best.pt")["step"] == step
     os.makedirs("ck/new", exist_ok=True)
-    torch.save({"step": step}, pathlib.Path("ck/new/tmp.pt")); os.replace("ck/new/tmp.pt", "ck/last.pt")
+    torch.save({"step": step}, pathlib.Path("ck/new/tmp.pt"))
+    os.replace("ck/new/tmp.pt", "ck/last.pt")
     assert torch.load("ck/last.pt")["step"] == step
     with open("log.csv", "a") as file:
         file.write("%d\\n" % step)
     pathlib.Path("ck/state.json").write_text(json.dumps(step))
 assert open("log.csv").read() == "head\\n1\\n2\\n3\\n4\\n"
-save_file({"a": torch.ones(2)}, "weights.safetensors"); assert load_file("weights.safetensors")["a"].sum() == 2
+save_file({"a": torch.ones(2)}, "weights.safetensors")
+assert load_file("weights.safetensors")["a"].sum() == 2
 np.save("a.npy", np.ones(3)); assert np.load("a.npy").sum() == 3
 np.memmap("m.bin", dtype="f4", mode="w+", shape=4).flush(); assert os.path.getsize("m.bin") == 16
 os.remove("data.txt"); assert not os.path.exists("data.txt") and "data.txt" not in os.listdir()
 shutil.rmtree("old"); assert not glob.glob("old/*") and not os.path.isdir("old")
 os.makedirs("old/new"); assert os.listdir("old") == ["new"]
-os.rename("kept", "moved"); assert pathlib.Path("moved/c.txt").read_text() == "c" and not os.path.isdir("kept")
+os.rename("kept", "moved")
+assert pathlib.Path("moved/c.txt").read_text() == "c" and not os.path.isdir("kept")
 shutil.copy2("log.csv", "copy.csv"); shutil.copytree("moved", "again")
 assert os.path.getmtime("copy.csv") == os.path.getmtime("log.csv")
 os.symlink("log.csv", "latest"); assert open("latest").read().startswith("head")
 os.truncate("cut.txt", 1); assert open("cut.txt").read() == "c"
-os.utime("touched.txt", (1, 1)); os.chmod("touched.txt", 0o600); assert os.stat("touched.txt").st_mtime == 1
-subprocess.run([sys.executable, "-c", "open('sub.txt', 'w').write('s'); import helper_module"], check=True)
+os.utime("touched.txt", (1, 1))
+os.chmod("touched.txt", 0o600)
+assert os.stat("touched.txt").st_mtime == 1
+code = "open('sub.txt', 'w').write('s'); import helper_module"
+subprocess.run([sys.executable, "-c", code], check=True)
 assert open("sub.txt").read() == "s"
 with tempfile.TemporaryDirectory() as folder:
     open(os.path.join(folder, "x"), "w").close(); assert os.listdir(folder) == ["x"]
@@ -54,8 +63,10 @@ except FileNotFoundError:
     pass
 else:
     raise AssertionError
-assert sorted(p.name for p in pathlib.Path(".").iterdir() if p.suffix == ".csv") == ["copy.csv", "log.csv"]
-print("all as it should be", os.environ["WANDB_MODE"], "MLFLOW_TRACKING_URI" in os.environ, sys.dont_write_bytecode)
+tables = sorted(p.name for p in pathlib.Path(".").iterdir() if p.suffix == ".csv")
+assert tables == ["copy.csv", "log.csv"]
+tracked = "MLFLOW_TRACKING_URI" in os.environ
+print("all as it should be", os.environ["WANDB_MODE"], tracked, sys.dont_write_bytecode)
 """
 
 PATHS = """
@@ -66,7 +77,9 @@ assert (folder / "a.txt").exists() and (folder / "a.txt").read_text() == "1"
 assert [str(p) for p in folder.glob("*.txt")] == ["out/b.txt"]
 (folder / "b.txt").unlink(); folder.rmdir(); assert not folder.exists()
 pathlib.Path("data.txt").touch(); assert pathlib.Path("data.txt").read_text() == "data"
-os.makedirs("x/y", exist_ok=True); open("x/y/f", "w").close(); assert [r for r, _, _ in os.walk("x")] == ["x", "x/y"]
+os.makedirs("x/y", exist_ok=True)
+open("x/y/f", "w").close()
+assert [r for r, _, _ in os.walk("x")] == ["x", "x/y"]
 with tempfile.NamedTemporaryFile("w") as file:
     assert os.path.exists(file.name)
 class Holder:
@@ -124,7 +137,9 @@ def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, wo
         from torch.utils.data import DataLoader
         model = torch.nn.Linear(4, 2).cuda(); optimizer = torch.optim.Adam(model.parameters())
         for x in DataLoader(torch.ones(64, 4), 8):
-            model(x.cuda()).sum().backward(); optimizer.step(); torch.save(model.state_dict(), "best.pt")
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+            torch.save(model.state_dict(), "best.pt")
         """,
         keep_out=True,
         device="imaginary",
@@ -144,7 +159,8 @@ def test_what_a_trial_wrote_is_mapped_into_memory_from_its_layer(run_trial, work
     script = """
         import pyarrow
         table = pyarrow.table({"x": [1, 2, 3]})
-        with open("cache.arrow", "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
+        stream = pyarrow.ipc.new_stream
+        with open("cache.arrow", "wb") as file, stream(file, table.schema) as writer:
             writer.write_table(table)
         with pyarrow.memory_map("cache.arrow") as mapped:
             print(pyarrow.ipc.open_stream(mapped).read_all().num_rows)
@@ -160,16 +176,21 @@ IN_A_FOLDER_OF_ITS_OWN = """
 import os, pathlib, subprocess, sys
 home = os.getcwd()
 os.makedirs("out/final"); os.chdir("out/final")
-assert os.getcwd() == os.path.join(home, "out", "final") == os.fsdecode(os.getcwdb()) == str(pathlib.Path.cwd())
+final = os.path.join(home, "out", "final")
+assert os.getcwd() == final == os.fsdecode(os.getcwdb()) == str(pathlib.Path.cwd())
 open("model.txt", "w").write("new"); open("../log.txt", "w").write("log"); os.mkdir("inner")
-assert sorted(os.listdir()) == sorted(e.name for e in os.scandir()) == ["inner", "model.txt"] and os.path.exists("../log.txt")
+assert sorted(os.listdir()) == sorted(e.name for e in os.scandir()) == ["inner", "model.txt"]
+assert os.path.exists("../log.txt")
 assert open("../../data.txt").read() == "data" and os.path.getsize("../../data.txt") == 4
 assert sorted(os.listdir("../..")) == sorted([*os.listdir(home)])
-os.rename("../../data.txt", "moved.txt"); assert open("moved.txt").read() == "data" and not os.path.exists("../../data.txt")
-words = [sys.executable, "-c", "import os; print(os.getcwd(), open('model.txt').read(), os.path.exists('../../log.csv'))"]
+os.rename("../../data.txt", "moved.txt")
+assert open("moved.txt").read() == "data" and not os.path.exists("../../data.txt")
+code = "print(os.getcwd(), open('model.txt').read(), os.path.exists('../../log.csv'))"
+words = [sys.executable, "-c", "import os; " + code]
 assert subprocess.check_output(words, text=True).split() == [os.getcwd(), "new", "True"]
 os.chdir("../.."); assert os.getcwd() == home and open("out/final/model.txt").read() == "new"
-assert subprocess.check_output(words, text=True, cwd="out/final").split() == [home + "/out/final", "new", "True"]
+said = subprocess.check_output(words, text=True, cwd="out/final").split()
+assert said == [home + "/out/final", "new", "True"]
 os.chdir("old"); assert open("a.txt").read() == "a" and os.getcwd() == home + "/old"
 print("done")
 """
@@ -195,7 +216,8 @@ os.makedirs("new")
 for folder in ("out", "new"):
     tokenizer.save(folder + "/tokenizer.json")
     tokenizer.model.save(folder)
-    assert Tokenizer.from_file(folder + "/tokenizer.json").get_vocab_size() == tokenizer.get_vocab_size()
+    again = Tokenizer.from_file(folder + "/tokenizer.json")
+    assert again.get_vocab_size() == tokenizer.get_vocab_size()
     assert sorted(os.listdir(folder)) == ["merges.txt", "tokenizer.json", "vocab.json"]
 save({"a": 1}, "out/../best.pt")
 print("done")
@@ -209,7 +231,8 @@ home = pathlib.Path.home()
 (home / ".cache" / "huggingface" / "hub" / "model").write_text("weights")
 (home / ".cache" / "mine").mkdir(); (home / ".cache" / "mine" / "a").write_text("a")
 assert (home / ".cache" / "huggingface" / "hub" / "model").read_text() == "weights"
-assert sorted(os.listdir(home / ".cache")) == ["huggingface", "mine"] and (home / ".cache" / "mine" / "a").read_text() == "a"
+assert sorted(os.listdir(home / ".cache")) == ["huggingface", "mine"]
+assert (home / ".cache" / "mine" / "a").read_text() == "a"
 import shutil; shutil.rmtree(home / ".cache"); assert not (home / ".cache").exists()
 """
 
@@ -317,10 +340,16 @@ os.replace("placed", "elsewhere"); shutil.rmtree("elsewhere")
 assert not os.path.exists("elsewhere")
 open("kept/new", "w").close(); os.rename("kept", "moved")
 assert sorted(os.listdir("moved")) == ["new", "old"] and not os.path.exists("kept")
-os.rename("moved", "kept"); assert sorted(os.listdir("kept")) == ["new", "old"] and not os.path.exists("moved")
+os.rename("moved", "kept")
+assert sorted(os.listdir("kept")) == ["new", "old"] and not os.path.exists("moved")
 sync = os.open("kept", os.O_RDONLY); os.fsync(sync); os.close(sync)
 os.remove("kept/old"); assert os.listdir("kept") == ["new"]
-os.mkdir("made"); os.chdir("made"); open("b", "w").close(); assert os.listdir() == ["b"]; os.chdir(here); os.chdir("kept")
+os.mkdir("made")
+os.chdir("made")
+open("b", "w").close()
+assert os.listdir() == ["b"]
+os.chdir(here)
+os.chdir("kept")
 os.chdir(".."); shutil.rmtree("kept")
 for use in (os.listdir, os.scandir, os.chdir, os.stat, os.rmdir, shutil.rmtree):
     try:

@@ -78,7 +78,7 @@ def test_a_collate_fn_that_fails_at_any_of_the_samples_leaves_the_scan(number):
     assert after is before
 
 
-def test_a_collate_fn_that_empties_a_sample_or_counts_its_batches_has_not_been_called_for_the_script():
+def test_a_collate_fn_that_empties_a_sample_or_counts_batches_was_not_called_for_the_script():
     class Counts:
         batches = 0
 

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful_inside.probe.random_states import random_state_kept
 from brimful_inside.probe.worst_case.scan import (
     measure,
     order_of,
-    random_state_kept,
     scan,
     worst_indices,
 )

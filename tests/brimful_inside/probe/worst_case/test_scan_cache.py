@@ -57,7 +57,7 @@ def trial(tmp_path):
 
 @in_one_folder
 @given(lengths_of_samples, st.booleans())
-def test_a_later_trial_knows_what_a_scan_of_its_own_would_show_and_asks_for_the_first_samples_and_the_largest(
+def test_a_later_trial_knows_what_its_own_scan_would_show_by_the_first_samples_and_the_largest(
     trial, lengths, totals
 ):
     first = trial()

@@ -28,7 +28,8 @@ class Sentences(Dataset):
         return torch.ones(self.lengths[i]), i
 
 def pad(samples):
-    return torch.nn.utils.rnn.pad_sequence([x for x, _ in samples], batch_first=True), torch.tensor([i for _, i in samples])
+    padded = torch.nn.utils.rnn.pad_sequence([x for x, _ in samples], batch_first=True)
+    return padded, torch.tensor([i for _, i in samples])
 
 weight = torch.nn.Parameter(torch.ones(()))
 optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -210,7 +211,7 @@ def test_of_a_data_set_that_ignores_its_index_batches_are_made_of_the_samples_th
     )
 
 
-def test_where_a_loaders_workers_get_other_samples_it_is_not_said_that_batches_are_made_of_the_largest(
+def test_where_workers_get_other_samples_it_is_not_said_that_batches_are_of_the_largest(
     run_trial,
 ):
     trial = run_trial(

@@ -10,14 +10,17 @@ import torch
 from torch.utils.data import BatchSampler
 from torch.utils.data import dataloader as torch_dataloader
 
+from brimful_inside.probe import batch_tensors
 from brimful_inside.probe.batch_size import places_of_loader
 from brimful_inside.probe.context import guarded
-from brimful_inside.probe.draws import random_states
-from brimful_inside.probe.worst_case import batch_tensors
+from brimful_inside.probe.random_states import random_states
 from brimful_inside.wire import BatchSeen, Draws, LoaderSeen, Place
 
 KEPT_STEPS = 2000  # of a run without an end
 TRAIN, EVAL = "train", "eval"
+# What is kept on an iterator of torch: its `Pass`, and the indices of batches that it has drawn and
+# not returned yet.
+ATTRIBUTE, INDICES = "_brimful_pass", "_brimful_indices"
 
 
 class Loader:
@@ -33,6 +36,9 @@ class Loader:
         self.batches_seen = 0
         self.samples_seen: Optional[int] = 0
         self.samples_of_latest: Optional[int] = None  # batch
+        self.shown: Optional[int] = (
+            None  # batches of an evaluation, where the trial left out others
+        )
         self.kept: Any = None  # (batch, samples) that later passes give again
         self.wait_s = 0.0
         self.first: List[BatchSeen] = []
@@ -63,7 +69,7 @@ class Loader:
         """`seconds`: from each mark to the next. Of a pass the first batch waits for the workers to
         start.
         """
-        times = [one for marks in self.marks for one in seconds(marks)[1:]]
+        times = [batch_s for marks in self.marks for batch_s in seconds(marks)[1:]]
         return LoaderSeen(
             role=self.role or EVAL,
             batches_seen=self.batches_seen,
@@ -133,7 +139,7 @@ def _weakly(thing: Any) -> Callable[[], Any]:
 def _facts(loader: Any) -> Dict[str, Any]:
     """The loader's settings, as in `LoaderSeen`."""
     batches = batch_sampler_of(loader)
-    own = (
+    holder = (
         getattr(loader, "d", loader) if loader.dataset is loader else loader
     )  # fastai's, behind what torch's iterators take
     sampler = batches if batches is not None else getattr(loader, "sampler", loader._index_sampler)
@@ -143,17 +149,17 @@ def _facts(loader: Any) -> Dict[str, Any]:
     sizes = (
         getattr(loader, "batch_size", None),
         getattr(sampler, "batch_size", None),
-        getattr(own, "bs", None),
+        getattr(holder, "bs", None),
     )
     batch_size = next((size for size in sizes if size is not None), None)
     return {
         "batch_size": batch_size,
         "places": places_of_loader(batch_size),
-        "dataset_length": getattr(own, "n", None) if iterable else _length(loader.dataset),
+        "dataset_length": getattr(holder, "n", None) if iterable else _length(loader.dataset),
         "length": _length_of_iterable(loader) if iterable else _length(sampler),
         "sampler": type(inner).__name__,
         "sampler_samples": _length(inner) if not iterable and (plain or batches is None) else None,
-        "drop_last": any(getattr(one, "drop_last", False) for one in (loader, sampler, own)),
+        "drop_last": any(getattr(part, "drop_last", False) for part in (loader, sampler, holder)),
         "workers": int(loader.num_workers),
         "pin_memory": bool(loader.pin_memory),
     }

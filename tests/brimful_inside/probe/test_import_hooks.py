@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from brimful_inside.probe.hooks.import_hooks import ImportHooks
+from brimful_inside.probe.import_hooks import ImportHooks
 
 
 @pytest.fixture

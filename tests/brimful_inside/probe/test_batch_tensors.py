@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from brimful_inside.probe.worst_case import batch_tensors
+from brimful_inside.probe import batch_tensors
 
 
 def test_shapes_are_found_in_whatever_holds_the_tensors():
