@@ -1,8 +1,7 @@
 """One training of the tiny chat model, by the recipe or in another way: seconds of each epoch, and
 the losses.
 
-`python -m bench.chatlm_race --side plain --seed 3 ...` prints them as JSON; bench/chatlm.py starts
-one for each side and seed. All sides begin with the same weights and go through the same rows with
+bench/chatlm.py calls `race` in a process of its own for each side and seed. All sides begin with the same weights and go through the same rows with
 the same number of updates and the same learning rates, so that after each epoch all have had the
 same tokens: seconds of an epoch are tokens per second, and losses can be compared. The model is
 measured on the training rows and on held-out ones (no dropout) while no clock runs.
@@ -10,8 +9,6 @@ measured on the training rows and on held-out ones (no dropout) while no clock r
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import tempfile
 import time
@@ -61,9 +58,8 @@ class Watch:
             self._begin()
 
     def _after_update(self, *_: Any) -> None:
-        if (
-            self._model is None
-        ):  # before the first forward pass an engine allocates the optimizer's state with a step
+        # Before the first forward pass an engine allocates the optimizer's state with a step.
+        if self._model is None:
             return
         self.updates += 1
         if self.updates % self._steps == 0:
@@ -161,14 +157,7 @@ def warm_up(config: Config, steps: int) -> int:
 def race(side: str, seed: int, words: list[str]) -> dict[str, Any]:
     """`words` of the recipe's command line, with a cosine: what all sides train."""
     with tempfile.TemporaryDirectory() as folder:
-        quiet = [
-            "--checkpoint-every-epochs",
-            "none",
-            "--eval-every-epochs",
-            "none",
-            "--resume",
-            "no",
-        ]
+        quiet = ["--checkpoint-every-epochs", "none", "--eval-every-epochs", "none", "--resume", "no"]
         words = [*words, "--seed", str(seed), "--out", folder, *quiet]
         settings = app.parse_args(words, exit_on_error=False, print_error=False)[1].kwargs
         config: Config = settings["config"]
@@ -210,17 +199,7 @@ def race(side: str, seed: int, words: list[str]) -> dict[str, Any]:
         ),
         "seconds": watch.seconds,
         "cpu_seconds": watch.cpu_seconds,
-        "loss": {rows: [one[rows] for one in watch.measured] for rows in ("train", "held_out")},
+        "loss": {
+            rows: [losses[rows] for losses in watch.measured] for rows in ("train", "held_out")
+        },
     }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--side", choices=SIDES, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    options, words = parser.parse_known_args()
-    print(json.dumps(race(options.side, options.seed, words)))
-
-
-if __name__ == "__main__":
-    main()
