@@ -157,7 +157,14 @@ def warm_up(config: Config, steps: int) -> int:
 def race(side: str, seed: int, words: list[str]) -> dict[str, Any]:
     """`words` of the recipe's command line, with a cosine: what all sides train."""
     with tempfile.TemporaryDirectory() as folder:
-        quiet = ["--checkpoint-every-epochs", "none", "--eval-every-epochs", "none", "--resume", "no"]
+        quiet = [
+            "--checkpoint-every-epochs",
+            "none",
+            "--eval-every-epochs",
+            "none",
+            "--resume",
+            "no",
+        ]
         words = [*words, "--seed", str(seed), "--out", folder, *quiet]
         settings = app.parse_args(words, exit_on_error=False, print_error=False)[1].kwargs
         config: Config = settings["config"]

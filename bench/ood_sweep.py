@@ -29,7 +29,16 @@ from typing import Annotated, Any
 from bench import harness
 
 DATASETS = ("moleculeace:CHEMBL204_Ki", "moleculeace:CHEMBL237_Ki", "moleculeace:CHEMBL234_Ki")
-COMMON = ["--domain", "scaffold", "--subsample", "2000", "--encoder", "morgan", "--shared", "leave-out"]
+COMMON = [
+    "--domain",
+    "scaffold",
+    "--subsample",
+    "2000",
+    "--encoder",
+    "morgan",
+    "--shared",
+    "leave-out",
+]
 SETTINGS = {"original": (512, 4), "aggressive": (8192, 8)}  # batch size, workers
 LIMITS = {
     "cpu": {"original": 10.0, "aggressive": 5.0},
