@@ -191,7 +191,7 @@ def ratios(run: list[Race], side: str) -> dict[str, Any]:
     others = [result for result in run if result.side == side]
     each = harness.span([other.wall_s / tuned[other.seed].wall_s for other in others])
     if not all(result.reached for result in tuned.values()):
-        each["median"] = None
+        each["median"] = None  # type: ignore[assignment]
     return {**each, "lower_bounds": sum(not other.reached for other in others)}
 
 

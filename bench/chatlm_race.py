@@ -1,10 +1,11 @@
 """One training of the tiny chat model, by the recipe or in another way: seconds of each epoch, and
 the losses.
 
-bench/chatlm.py calls `race` in a process of its own for each side and seed. All sides begin with the same weights and go through the same rows with
-the same number of updates and the same learning rates, so that after each epoch all have had the
-same tokens: seconds of an epoch are tokens per second, and losses can be compared. The model is
-measured on the training rows and on held-out ones (no dropout) while no clock runs.
+bench/chatlm.py calls `race` in a process of its own for each side and seed. All sides begin with
+the same weights and go through the same rows with the same number of updates and the same learning
+rates, so that after each epoch all have had the same tokens: seconds of an epoch are tokens per
+second, and losses can be compared. The model is measured on the training rows and on held-out ones
+(no dropout) while no clock runs.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def keep(
     of: str | None = None,
     rows: Any = None,
 ) -> Path:
-    """Write a result to `bench`-`of`-year-month.json (`of`: a card, or ""; without it this CPU), and
+    """Write a result to `bench`-`of`-year-month.json (`of`: a card or nothing; else this CPU), and
     its raw rows, which nobody reads in an editor, to a .rows.json.gz beside it.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -177,8 +177,8 @@ def report(result: dict[str, Any]) -> None:
             )
         )
         print(
-            f"{name}: the loss {loss:,.1f} MiB (predicted on {GPU}: {card_loss:,.1f}); an update of "
-            f"the head beyond its features {update:,.1f} MiB (predicted: {card_update:,.1f})"
+            f"{name}: the loss {loss:,.1f} MiB (predicted on {GPU}: {card_loss:,.1f}); an update "
+            f"of the head beyond its features {update:,.1f} MiB (predicted: {card_update:,.1f})"
         )
     for clock, (low, middle, high) in result["time"]["tiled_over_plain"].items():
         print(f"time, tiled over plain, {clock}: {middle:.2f} ({low:.2f} to {high:.2f})")

@@ -94,7 +94,7 @@ class Cost:
 
     @property
     def ratio(self) -> float:
-        """Processor seconds of the whole prediction to the script's own: the median of the rounds."""
+        """Processor seconds of the prediction over the script's own: the median of the rounds."""
         rounds = zip(self.processor_s, self.script_processor_s, strict=True)
         return statistics.median(whole / script for whole, script in rounds)
 

@@ -48,7 +48,7 @@ def predicted(program: Program, python: str) -> dict[str, Any]:
 
 
 def versions(python: str, modules: list[str]) -> dict[str, str]:
-    """The versions of what the programs need, in that environment; what is not there is left out."""
+    """The versions of what the programs need, in that environment, of what is there."""
     source = (
         "import sys, json, torch; from bench.harness import versions; "
         "print(json.dumps(versions(*sys.argv[1:]) | {'torch': torch.__version__}))"
@@ -66,7 +66,7 @@ def lacks(program: Program, python: str) -> list[str]:
 
 
 def row_of(program: Program, label: str, python: str) -> dict[str, Any]:
-    """What one program showed in one environment; `missing` where a module it needs is not there."""
+    """What one program showed in one environment; `missing`: modules that are not there."""
     today = datetime.date.today().isoformat()
     row: dict[str, Any] = {"program": program.key, "build": label, "date": today}
     missing = lacks(program, python)

@@ -86,7 +86,8 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def summary_table(figures: dict[str, Any]) -> list[str]:
     lines = [
-        f"{'error of':24}{'rows':>6}{'median':>9}{'90 %':>9}{'95 %':>9}{'worst':>9}{'signed':>9}{'under by 5 %':>14}"
+        f"{'error of':24}{'rows':>6}{'median':>9}{'90 %':>9}{'95 %':>9}{'worst':>9}{'signed':>9}"
+        f"{'under by 5 %':>14}"
     ]
     for what, of in figures.items():
         if of is not None:

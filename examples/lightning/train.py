@@ -1,4 +1,5 @@
-"""Train a small convolutional network with Lightning on made images: which of ten stripes patterns is it?
+"""Train a small convolutional network with Lightning on made images: which of ten stripes
+patterns is it?
 
 python examples/lightning/train.py --batch-size 64 --max-epochs 2
 """
@@ -14,7 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def striped_images(count, seed):
-    """Images (count, 1, 28, 28) of stripes at one of ten angles in noise, and the angle's number (count,)."""
+    """Images (count, 1, 28, 28) of stripes at one of ten angles in noise, and the angles' numbers
+    (count,).
+    """
     source = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 10, (count,), generator=source)
     angle = labels.float().view(-1, 1, 1) * torch.pi / 10

@@ -1,4 +1,6 @@
-"""Each sample waits for a network drive, no worker reads ahead, and no flag names the workers: `brimful tune` sets them."""
+"""Each sample waits for a network drive, no worker reads ahead, and no flag names the workers:
+`brimful tune` sets them.
+"""
 
 import argparse
 import time

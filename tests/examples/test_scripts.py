@@ -43,7 +43,7 @@ def test_each_trap_runs_alone_and_learns_something_finite(script: Path, tmp_path
 
 
 def test_the_example_scripts_know_nothing_of_brimful():
-    """Those are in folders; beside the folders lie the demonstrations, which run brimful on them."""
+    """Those are in folders; beside the folders lie demonstrations, which run brimful on them."""
     imports = re.compile(r"^\s*(import|from) brimful", flags=re.MULTILINE)
     assert [
         script
