@@ -72,7 +72,7 @@ $(TIMM_VENV)/.set-up:
 
 bench-timm: $(TIMM_VENV)/.set-up ## Predict measured image models, in an environment of their own (5 GB): make bench-timm DATA=<folder with timm_a100_40gb.csv> (MODELS=20 for so many)
 	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-timm DATA=<folder with timm_a100_40gb.csv>" >&2; exit 2; }
-	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.timm_rows "$(DATA)" $(if $(MODELS),--models $(MODELS) --peers $(MODELS))
+	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.timm_rows "$(DATA)" $(if $(MODELS),--models $(MODELS) --ask-peers $(MODELS))
 
 bench-llm: $(STAMP) ## Predict measured fine-tunings of language models: make bench-llm DATA=<folder with llm_rows.csv> (ONLY="words" for some rows; without DATA a public ladder of QLoRA alone, which needs bitsandbytes)
 	$(PY) -m bench.llm_rows $(if $(DATA),"$(DATA)") $(if $(ONLY),--only $(ONLY))

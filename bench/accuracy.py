@@ -8,9 +8,11 @@ import json
 import random
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
+from bench.harness import MIB
 from brimful.decide.memory.intervals import KINDS, STEP_TIME, STEP_TIME_GROUPED, Evidence
 
 # An interval is the shortest stretch that holds this share of a bench's networks and one more,
@@ -27,22 +29,6 @@ class Pair:
 
     measured_device_bytes: int
     predicted_reserved_bytes: int
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Errors of device peaks, relative to what was measured; below 0 is an under-estimate."""
-
-    rows: int
-    median_absolute: float
-    p90_absolute: float
-    p95_absolute: float
-    worst_absolute: float
-    median_signed: float
-    share_under_by_5_percent: float
-    slope_error: (
-        float | None
-    )  # an extra GiB predicted is (1 + this) GiB measured; None where nothing varies
 
 
 def context_bytes(pairs: Sequence[Pair]) -> int:
@@ -77,20 +63,25 @@ def relative_to_predicted(pairs: Sequence[Pair], context: int) -> list[float]:
     ]
 
 
-def accuracy(pairs: Sequence[Pair], context: int) -> Accuracy:
-    """The figures of a set of rows under a given context."""
-    signed = signed_errors(pairs, context)
+def accuracy(pairs: Sequence[Pair], context: int) -> dict[str, Any]:
+    """The figures of a set of rows under a given context. `slope_error`: an extra GiB predicted is
+    (1 + this) GiB measured, None where nothing varies.
+    """
+    return error_figures(signed_errors(pairs, context)) | {"slope_error": slope_error(pairs)}
+
+
+def error_figures(signed: Sequence[float]) -> dict[str, Any]:
+    """Of errors relative to what was measured; below 0 is an under-estimate."""
     absolute = [abs(error) for error in signed]
-    return Accuracy(
-        rows=len(pairs),
-        median_absolute=statistics.median(absolute),
-        p90_absolute=quantile(absolute, 0.90),
-        p95_absolute=quantile(absolute, 0.95),
-        worst_absolute=max(absolute),
-        median_signed=statistics.median(signed),
-        share_under_by_5_percent=sum(error < -0.05 for error in signed) / len(signed),
-        slope_error=slope_error(pairs),
-    )
+    return {
+        "rows": len(signed),
+        "median_absolute": statistics.median(absolute),
+        "p90_absolute": quantile(absolute, 0.90),
+        "p95_absolute": quantile(absolute, 0.95),
+        "worst_absolute": max(absolute),
+        "median_signed": statistics.median(signed),
+        "share_under_by_5_percent": sum(error < -0.05 for error in signed) / len(signed),
+    }
 
 
 def slope_error(pairs: Sequence[Pair]) -> float | None:
@@ -184,3 +175,40 @@ def shortest_stretch(
 
 def evidence_json(evidence: Evidence) -> str:
     return json.dumps(asdict(evidence), indent=2) + "\n"
+
+
+NAMES = {
+    "rows": "rows",
+    "context_bytes": "context",
+    "median_absolute": "median error",
+    "p90_absolute": "90th percentile",
+    "p95_absolute": "95th percentile",
+    "worst_absolute": "worst",
+    "median_signed": "median, signed",
+    "share_under_by_5_percent": "under by more than 5 %",
+    "slope_error": "slope error",
+    "slope_median_absolute": "slope's median error",
+    "share_within_interval": "within the interval",
+    "interval_median_width": "interval's median width",
+    "seconds_per_prediction": "seconds a prediction",
+}
+
+
+def table(columns: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Figures beside each other, a column for each set of rows or each predictor."""
+    lines = [f"{'':24}" + "".join(f"{name:>13}" for name in columns)]
+    for key, name in NAMES.items():
+        values = [of.get(key) for of in columns.values()]
+        if any(value is not None for value in values):
+            lines.append(f"{name:24}" + "".join(f"{_cell(key, value):>13}" for value in values))
+    return lines
+
+
+def _cell(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if key == "rows":
+        return str(value)
+    if key == "seconds_per_prediction":
+        return f"{value:.2f}"
+    return f"{value / MIB:.0f} MiB" if key == "context_bytes" else f"{value:.2%}"

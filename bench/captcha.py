@@ -18,11 +18,8 @@ other (`ladder`). Then loading by itself.
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import os
-import platform
 import re
 import shlex
 import signal
@@ -33,16 +30,12 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import torch
-
+from bench import harness
 from bench.captcha_images import FLAGS, prepare, reduced
 from bench.captcha_loading import loading
-from bench.probe_cost import cpu_name
 
-RESULTS = Path(__file__).parent / "results"
-ROOT = Path(__file__).parents[1]
 SEEDS = (3, 4, 5)  # none of which chose the settings of tuned
 LIMITS = {"example": 2.0, "large-batch": 1.5, "loading": 20.0}
 PATIENCE = 4.0  # times what tuned took, for large-batch
@@ -53,7 +46,9 @@ TURNS = (
     ("example", "tuned", "large-batch"),
     ("tuned", "large-batch", "example"),
 )
-SEEN = re.compile(r"^epoch (?P<epoch>[\d.]+).* exact (?:(?P<percent>[\d.]+)%|(?P<share>[\d.e-]+))")
+EVALUATION = re.compile(
+    r"^epoch (?P<epoch>[\d.]+).* exact (?:(?P<percent>[\d.]+)%|(?P<share>[\d.e-]+))"
+)
 
 # One setting after the other, from the example script's to tuned's.
 LADDER = (
@@ -64,19 +59,8 @@ LADDER = (
     ("batch 32", ("--batch-size", "32")),
 )
 PLAIN = (
-    "--lr",
-    "1e-3",
-    "--clip-norm",
-    "0",
-    "--schedule",
-    "constant",
-    "--batch-size",
-    "64",
-    "--precision",
-    "fp32",
-    "--host-allocator",
-    "system",
-    "--no-channels-last",
+    *("--lr", "1e-3", "--clip-norm", "0", "--schedule", "constant", "--batch-size", "64"),
+    *("--precision", "fp32", "--host-allocator", "system", "--no-channels-last"),
 )
 
 
@@ -106,63 +90,18 @@ class Setup:
         return max(1, self.samples // 8)
 
     def words(self, side: str, seed: int) -> list[str]:
+        own = ["--out", str(self.folder / f"out-{side}-{seed}"), "--seed", str(seed)]
         if side == "example":
-            flags = [
-                "--batch-size",
-                "64",
-                "--workers",
-                "0",
-                "--epochs",
-                "100",
-                "--samples",
-                str(self.samples),
-                "--device",
-                "cpu",
-            ]
-            return [
-                sys.executable,
-                "-m",
-                "bench.captcha_example",
-                str(self.folder / "png"),
-                *flags,
-                "--out",
-                self._out(side, seed),
-                "--seed",
-                str(seed),
-            ]
+            images = [str(self.folder / "png"), "--samples", str(self.samples)]
+            flags = ["--batch-size", "64", "--workers", "0", "--epochs", "100", "--device", "cpu"]
+            return [sys.executable, "-m", "bench.captcha_example", *images, *flags, *own]
         epochs = ["--epochs", str(TUNED_EPOCHS)] if side == "tuned" else []
-        return [
-            *self.recipe("--preset", side, *epochs),
-            "--out",
-            self._out(side, seed),
-            "--seed",
-            str(seed),
-        ]
+        return [*self.recipe("--preset", side, *epochs), *own]
 
     def recipe(self, *flags: str) -> list[str]:
-        images = [
-            "--samples",
-            str(self.samples),
-            "--eval-samples",
-            str(self.eval_samples),
-            "--cache",
-            str(self.folder / "cache"),
-        ]
-        return [
-            sys.executable,
-            "-m",
-            "recipes.captcha",
-            *FLAGS,
-            *images,
-            "--device",
-            "cpu",
-            "--resume",
-            "no",
-            *flags,
-        ]
-
-    def _out(self, side: str, seed: int) -> str:
-        return str(self.folder / f"out-{side}-{seed}")
+        counts = ["--samples", str(self.samples), "--eval-samples", str(self.eval_samples)]
+        cache = ["--cache", str(self.folder / "cache"), "--device", "cpu", "--resume", "no"]
+        return [sys.executable, "-m", "recipes.captcha", *FLAGS, *counts, *cache, *flags]
 
 
 def race(setup: Setup, side: str, seed: int, longest_s: float) -> Race:
@@ -176,7 +115,7 @@ def race(setup: Setup, side: str, seed: int, longest_s: float) -> Race:
         stderr=subprocess.STDOUT,
         text=True,
         env=_environment(),
-        cwd=ROOT,
+        cwd=harness.ROOT,
     )
     assert process.stdout is not None
     ended = Race(side, seed, longest_s, False, 0.0, 0.0)
@@ -186,11 +125,10 @@ def race(setup: Setup, side: str, seed: int, longest_s: float) -> Race:
     try:
         for line in process.stdout:
             lines.append(line)
-            seen = evaluation_in(line)
-            if seen is not None:
-                ended = replace(
-                    ended, epochs=seen[0], exact=seen[1], reached=seen[1] >= setup.target
-                )
+            evaluation = evaluation_in(line)
+            if evaluation is not None:
+                epochs, exact = evaluation
+                ended = replace(ended, epochs=epochs, exact=exact, reached=exact >= setup.target)
             if ended.reached:
                 break
     finally:
@@ -209,12 +147,11 @@ def evaluation_in(line: str) -> tuple[float, float] | None:
     """(epoch, share of exact matches) of a line of the example script's or the engine's; None of
     any other line.
     """
-    found = SEEN.search(line)
-    if found is None:
+    match = EVALUATION.search(line)
+    if match is None:
         return None
-    return float(found["epoch"]), float(found["percent"]) / 100 if found["percent"] else float(
-        found["share"]
-    )
+    exact = float(match["percent"]) / 100 if match["percent"] else float(match["share"])
+    return float(match["epoch"]), exact
 
 
 def _environment() -> dict[str, str]:
@@ -233,35 +170,29 @@ def races(setup: Setup, seeds: tuple[int, ...]) -> list[Race]:
         for side in TURNS[number % len(TURNS)]:
             longest = PATIENCE * of_seed["tuned"].wall_s if side == "large-batch" else LONGEST_S
             of_seed[side] = race(setup, side, seed, longest)
-            print(f"  {shown(of_seed[side])}", file=sys.stderr, flush=True)
+            harness.say(f"  {shown(of_seed[side])}")
         run += of_seed.values()
     return run
 
 
-def shown(one: Race) -> str:
-    end = "reached" if one.reached else "ended at"
+def shown(result: Race) -> str:
+    end = "reached" if result.reached else "ended at"
     return (
-        f"{one.side}, seed {one.seed}: {end} {one.exact:.1%} after {one.wall_s:.1f} s and "
-        f"{one.epochs:g} epochs"
+        f"{result.side}, seed {result.seed}: {end} {result.exact:.1%} after {result.wall_s:.1f} s "
+        f"and {result.epochs:g} epochs"
     )
 
 
 def ratios(run: list[Race], side: str) -> dict[str, Any]:
     """Wall time of `side` over that of tuned, seed by seed. A side that was ended before the target
-    gives a lower bound.
+    gives a lower bound; the median is None where tuned missed the target itself.
     """
-    tuned = {one.seed: one for one in run if one.side == "tuned"}
-    others = [one for one in run if one.side == side]
-    each = sorted(other.wall_s / tuned[other.seed].wall_s for other in others)
-    whole = all(one.reached for one in tuned.values())
-    return {
-        "median": statistics.median(each)
-        if whole
-        else None,  # None: tuned missed the target itself
-        "low": each[0],
-        "high": each[-1],
-        "lower_bounds": sum(not other.reached for other in others),
-    }
+    tuned = {result.seed: result for result in run if result.side == "tuned"}
+    others = [result for result in run if result.side == side]
+    each = harness.span([other.wall_s / tuned[other.seed].wall_s for other in others])
+    if not all(result.reached for result in tuned.values()):
+        each["median"] = None  # type: ignore[assignment]
+    return {**each, "lower_bounds": sum(not other.reached for other in others)}
 
 
 def ladder(setup: Setup, rounds: int, images: int) -> list[dict[str, Any]]:
@@ -294,7 +225,7 @@ def with_flags(flags: list[str], more: tuple[str, ...]) -> list[str]:
 
 
 def images_per_s(setup: Setup, flags: tuple[str, ...], images: int) -> float:
-    """Of a short training on so many images, by the engine's own count of what training alone took."""
+    """Of a short training on so many images, by the engine's own count of training alone."""
     out = setup.folder / "out-ladder"
     size = int(flags[flags.index("--batch-size") + 1])
     words = [
@@ -306,7 +237,7 @@ def images_per_s(setup: Setup, flags: tuple[str, ...], images: int) -> float:
         "--max-steps",
         str(max(2, images // size)),
     ]
-    subprocess.run(words, check=True, capture_output=True, env=_environment(), cwd=ROOT)
+    subprocess.run(words, check=True, capture_output=True, env=_environment(), cwd=harness.ROOT)
     return json.loads((out / "training_stats.json").read_text())["samples_per_second"]
 
 
@@ -315,14 +246,7 @@ def summary(
 ) -> dict[str, Any]:
     against = {side: ratios(run, side) for side in ("example", "large-batch")}
     return {
-        "what": "wall time to a share of exact matches on held-out captchas of 4 digits at 24 x "
-        "64, "
-        "one command a process",
-        "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "date": datetime.date.today().isoformat(),
+        **harness.heading("wall time to a share of exact matches on held-out captchas of 4 digits"),
         "settings": {
             "samples": setup.samples,
             "eval_samples": setup.eval_samples,
@@ -335,10 +259,12 @@ def summary(
         },
         "wall_ratio": against,
         "images_needed": {side: images_needed(setup, run, side) for side in TURNS[0]},
-        "wall_s": {side: [one.wall_s for one in run if one.side == side] for side in TURNS[0]},
+        "wall_s": {
+            side: [result.wall_s for result in run if result.side == side] for side in TURNS[0]
+        },
         "ladder": rungs,
         "loading": load,
-        "runs": [asdict(one) for one in run],
+        "runs": [asdict(result) for result in run],
     }
 
 
@@ -352,7 +278,8 @@ def images_needed(setup: Setup, run: list[Race], side: str) -> list[float]:
     """Of each seed that reached the target: images trained on until the evaluation that did. The
     example script evaluates at the end of each epoch, as its authors have it; tuned at the end of
     its 1.25."""
-    return [one.epochs * setup.samples for one in run if one.side == side and one.reached]
+    reached = [result for result in run if result.side == side and result.reached]
+    return [result.epochs * setup.samples for result in reached]
 
 
 def passed(result: dict[str, Any]) -> bool:
@@ -394,37 +321,28 @@ def report(result: dict[str, Any]) -> None:
     print(f"loading: {rates}, {share}, at least {LIMITS['loading']:g} asked")
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--samples", type=int, default=8192, help="training images; an eighth as many are held out"
-    )
-    parser.add_argument("--target", type=float, default=0.9)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--rounds", type=int, default=3, help="of the ladder")
-    parser.add_argument("--ladder-images", type=int, default=2048, help="trained on for a rung")
-    parser.add_argument("--loading-images", type=int, default=2048)
-    parser.add_argument(
-        "--folder", type=Path, help="for images and runs; kept. Else a temporary one"
-    )
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args(argv)
+def main(
+    *,
+    samples: Annotated[int, "training images; an eighth as many are held out"] = 8192,
+    target: float = 0.9,
+    seeds: Annotated[list[int] | None, f"default: {SEEDS}"] = None,
+    rounds: Annotated[int, "of the ladder"] = 3,
+    ladder_images: Annotated[int, "trained on for a rung"] = 2048,
+    loading_images: int = 2048,
+    out: harness.Out = harness.RESULTS,
+) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-captcha-") as temporary:
-        folder = (options.folder or Path(temporary)).absolute()
-        setup = Setup(folder, options.samples, options.target)
+        folder = Path(temporary).absolute()
+        setup = Setup(folder, samples, target)
         prepare(reduced(setup.samples, setup.eval_samples, folder), folder / "png")
-        load = loading(folder, images=options.loading_images)
-        run = races(setup, tuple(options.seeds))
-        rungs = ladder(setup, options.rounds, options.ladder_images)
+        load = loading(folder, images=loading_images)
+        run = races(setup, tuple(seeds or SEEDS))
+        rungs = ladder(setup, rounds, ladder_images)
     result = summary(setup, run, rungs, load)
-    name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
-    path = options.out / f"captcha-{name}-{datetime.date.today():%Y-%m}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
     report(result)
-    print(f"kept in {path}")
+    harness.keep("captcha", result, out)
     return 0 if passed(result) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.run(main))

@@ -1,7 +1,9 @@
-"""The captcha example script on the reduced images of bench/captcha.py: `python -m bench.captcha_example DATA [its own flags]`.
+"""The captcha example script on the reduced images of bench/captcha.py:
+`python -m bench.captcha_example DATA [its own flags]`.
 
-examples/captcha/train.py as it stands, but for the four constants of its images, and for where these come from: DATA holds
-train/ and valid/ with PNG files that are drawn already, the same for every seed.
+examples/captcha/train.py as it stands, but for the four constants of its images, and for where
+these come from: DATA holds train/ and valid/ with PNG files that are drawn already, the same for
+every seed.
 """
 
 from __future__ import annotations

@@ -72,9 +72,9 @@ def from_array(captchas: Captchas, passes: int) -> Iterator[Any]:
 
 
 def _rate(batches: Iterator[Any], images: int) -> float:
-    begun, seen = time.perf_counter(), 0
+    begun, count = time.perf_counter(), 0
     for floats, _ in batches:
         assert floats.shape[1:] == (1, 60, 160) and floats.dtype == torch.float32
-        seen += len(floats)
-    assert seen == images
+        count += len(floats)
+    assert count == images
     return images / (time.perf_counter() - begun)

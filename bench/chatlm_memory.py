@@ -8,16 +8,14 @@ at sizes around it, each of which is replayed by itself (bench/chatlm_at.py), an
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench import harness
 from bench.chatlm_data import long_rows, rows_of, tokenizer_in
 from bench.golden import figures
-from bench.run_scripts import environment
 from brimful.errors import DoesNotFit
 
 HERE = Path(__file__).parent
@@ -43,21 +41,11 @@ def files(folder: Path, data: Path) -> list[str]:
     """
     rows = long_rows(rows_of(data), folder / "long.jsonl", ROWS)
     tokenizer = tokenizer_in(folder / "tokenizer", data, VOCABULARY, filled=True)
-    common = [
-        "--data",
-        str(rows),
-        "--tokenizer",
-        str(tokenizer),
-        "--cache",
-        str(folder / "cache"),
-        "--precision",
-        "bf16",
-    ]
-    prepare = [sys.executable, "-m", "recipes.chatlm", "prepare", *common[:-2], "--eval-share", "0"]
-    subprocess.run(
-        prepare, check=True, capture_output=True, env=environment(str(folder)), cwd=folder
-    )
-    return common
+    data_flags = ["--data", str(rows), "--tokenizer", str(tokenizer)]
+    data_flags += ["--cache", str(folder / "cache")]
+    prepare = [sys.executable, "-m", "recipes.chatlm", "prepare", *data_flags, "--eval-share", "0"]
+    harness.output_of(prepare)
+    return [*data_flags, "--precision", "bf16"]
 
 
 def recipe_flags(common: list[str]) -> list[str]:
@@ -99,9 +87,9 @@ def largest(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
     traced: dict[int, bool] = {}
 
     def fits(size: int) -> bool:
-        found = predicted(gpu, [str(HERE / "chatlm_at.py"), str(size), *flags], folder)
-        traced[size] = found["verdict"] == "fits"
-        print(f"  batch size {size}: {found['verdict']}", file=sys.stderr, flush=True)
+        answer = predicted(gpu, [str(HERE / "chatlm_at.py"), str(size), *flags], folder)
+        traced[size] = answer["verdict"] == "fits"
+        harness.say(f"  batch size {size}: {answer['verdict']}")
         return traced[size]
 
     true = largest_that(fits, named["batch_size"], ROWS)
@@ -130,16 +118,10 @@ def tuned(gpu: str, words: list[str], folder: Path) -> dict[str, Any]:
 
 def _answer(flags: list[str], words: list[str], folder: Path) -> dict[str, Any]:
     """What brimful prints as JSON."""
-    line = [sys.executable, "-m", "brimful", *flags, "--json", "--", sys.executable, *words]
-    home = environment(str(folder / "records"))
-    done = subprocess.run(
-        line, cwd=folder, env=home, capture_output=True, text=True, timeout=TIME_LIMIT_S
-    )
-    if done.returncode not in (0, DoesNotFit.exit_code):
-        raise RuntimeError(
-            f"brimful {flags[0]} ended with {done.returncode}:\n{done.stderr[-2000:]}"
-        )
-    return json.loads(done.stdout)
+    report = harness.brimful(flags, [sys.executable, *words], folder, TIME_LIMIT_S)
+    if report["exit_code"] not in (0, DoesNotFit.exit_code):
+        raise RuntimeError(f"brimful {flags[0]} ended with {report}")
+    return report["answer"]
 
 
 def largest_that(fits: Callable[[int], bool], near: int, most: int) -> int:

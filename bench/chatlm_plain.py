@@ -32,7 +32,7 @@ def fixed(
 ) -> tuple[torch.Tensor, ...]:
     """Prompts, their mask, and labels, each (batch, length)."""
     prompts, responses = zip(*samples, strict=True)
-    masks = (torch.ones_like(one) for one in prompts)
+    masks = (torch.ones_like(prompt) for prompt in prompts)
     return (
         _filled(prompts, length, padding),
         _filled(masks, length, 0),
@@ -94,9 +94,9 @@ def plain_loop(
 
 def twin(model: Any) -> T5ForConditionalGeneration:
     """Transformers' own network with the recipe's weights."""
-    own = T5ForConditionalGeneration(model.config)
-    own.load_state_dict(model.state_dict())
-    return own
+    network = T5ForConditionalGeneration(model.config)
+    network.load_state_dict(model.state_dict())
+    return network
 
 
 def main() -> None:

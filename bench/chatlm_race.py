@@ -1,17 +1,15 @@
 """One training of the tiny chat model, by the recipe or in another way: seconds of each epoch, and
 the losses.
 
-`python -m bench.chatlm_race --side plain --seed 3 ...` prints them as JSON; bench/chatlm.py starts
-one for each side and seed. All sides begin with the same weights and go through the same rows with
-the same number of updates and the same learning rates, so that after each epoch all have had the
-same tokens: seconds of an epoch are tokens per second, and losses can be compared. The model is
-measured on the training rows and on held-out ones (no dropout) while no clock runs.
+bench/chatlm.py calls `race` in a process of its own for each side and seed. All sides begin with
+the same weights and go through the same rows with the same number of updates and the same learning
+rates, so that after each epoch all have had the same tokens: seconds of an epoch are tokens per
+second, and losses can be compared. The model is measured on the training rows and on held-out ones
+(no dropout) while no clock runs.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import tempfile
 import time
@@ -61,9 +59,8 @@ class Watch:
             self._begin()
 
     def _after_update(self, *_: Any) -> None:
-        if (
-            self._model is None
-        ):  # before the first forward pass an engine allocates the optimizer's state with a step
+        # Before the first forward pass an engine allocates the optimizer's state with a step.
+        if self._model is None:
             return
         self.updates += 1
         if self.updates % self._steps == 0:
@@ -210,17 +207,7 @@ def race(side: str, seed: int, words: list[str]) -> dict[str, Any]:
         ),
         "seconds": watch.seconds,
         "cpu_seconds": watch.cpu_seconds,
-        "loss": {rows: [one[rows] for one in watch.measured] for rows in ("train", "held_out")},
+        "loss": {
+            rows: [losses[rows] for losses in watch.measured] for rows in ("train", "held_out")
+        },
     }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--side", choices=SIDES, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    options, words = parser.parse_known_args()
-    print(json.dumps(race(options.side, options.seed, words)))
-
-
-if __name__ == "__main__":
-    main()

@@ -2,36 +2,28 @@
 
 The same state (a model's weights and AdamW's two moments, float32) is saved and loaded by
 brimful_train.checkpoints and by torch.save and torch.load, by turns in one process. Both are on the
-disk when they come back: torch's file is synced as well.
-Ours does more: it makes two files, computes checksums, syncs the folders, renames, and reads every
-byte for its checksum before it loads. It prints seconds, MB/s and the ratio of the two, the median
-of the pairs with the lowest and highest.
+disk when they come back: torch's file is synced as well. Ours does more: it makes two files,
+computes checksums, syncs the folders, renames, and reads every byte for its checksum before it
+loads. It prints seconds, MB/s and the ratio of the two, the median of the pairs with the lowest and
+highest.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import gc
-import json
 import os
-import platform
-import re
-import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
-from bench.probe_cost import cpu_name
+from bench import harness
 from brimful_train.checkpoints.folder import Checkpoints
 from brimful_train.config import CheckpointConfig
 
-RESULTS = Path(__file__).parent / "results"
 SIZES = {"76 MB": 76_000_000, "1 GiB": 1 << 30}
 TENSORS = 60  # in a third of the state; assumed: a model of some 20 layers
 
@@ -49,11 +41,8 @@ def state_of(size_bytes: int) -> dict[str, Any]:
         number: {"step": torch.tensor(5.0), "exp_avg": weights(), "exp_avg_sq": weights()}
         for number in range(TENSORS)
     }
-    return {
-        "model": model,
-        "optimizer": {"state": moments, "param_groups": [{"lr": 1e-3}]},
-        "step": 5,
-    }
+    optimizer = {"state": moments, "param_groups": [{"lr": 1e-3}]}
+    return {"model": model, "optimizer": optimizer, "step": 5}
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -73,10 +62,8 @@ def save_by_torch(state: dict[str, Any], path: Path) -> None:
 
 
 def one_round(state: dict[str, Any], folder: Path, ours_first: bool) -> dict[str, float]:
-    checkpoints = Checkpoints(
-        folder / "ours", CheckpointConfig(keep_last=1, keep_best=False), print
-    )
-    file = folder / "torch.pt"
+    config = CheckpointConfig(keep_last=1, keep_best=False)
+    checkpoints, file = Checkpoints(folder / "ours", config, print), folder / "torch.pt"
     file.unlink(missing_ok=True)
     works = {
         "save_s": lambda: checkpoints.save(state, step=1, score=None),
@@ -89,65 +76,46 @@ def one_round(state: dict[str, Any], folder: Path, ours_first: bool) -> dict[str
 
 
 def measured(size_bytes: int, rounds: int, folder: Path) -> dict[str, Any]:
-    state = state_of(size_bytes)
-    rows = []
+    state, rows = state_of(size_bytes), []
     one_round(state, folder, True)  # the first pages and imports
     for number in range(rounds):
         rows.append(one_round(state, folder, number % 2 == 0))
-        print(
-            "  " + "  ".join(f"{name} {value:.3f}" for name, value in sorted(rows[-1].items())),
-            file=sys.stderr,
-        )
+        harness.say(*(f"  {name} {value:.3f}" for name, value in sorted(rows[-1].items())))
     figures: dict[str, Any] = {"bytes": size_bytes, "rows": rows}
     for what in ("save", "load"):
-        figures[f"{what}_s"] = _spread([row[f"{what}_s"] for row in rows])
-        figures[f"torch_{what}_s"] = _spread([row[f"torch_{what}_s"] for row in rows])
+        ours, theirs = ([row[f"{side}{what}_s"] for row in rows] for side in ("", "torch_"))
+        figures[f"{what}_s"], figures[f"torch_{what}_s"] = harness.span(ours), harness.span(theirs)
         figures[f"{what}_mb_per_s"] = size_bytes / 1e6 / figures[f"{what}_s"]["median"]
-        figures[f"{what}_ratio_to_torch"] = _spread(
-            [row[f"{what}_s"] / row[f"torch_{what}_s"] for row in rows]
+        figures[f"{what}_ratio_to_torch"] = harness.span(
+            [our_s / their_s for our_s, their_s in zip(ours, theirs, strict=True)]
         )
     return figures
 
 
-def _spread(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--sizes", nargs="*", choices=list(SIZES), default=list(SIZES))
-    parser.add_argument(
-        "--folder", help="on the disk to be measured (default: the temporary folder)"
-    )
-    parser.add_argument("--no-result", action="store_true", help="print only")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        sizes = {name: measured(SIZES[name], args.rounds, Path(folder)) for name in args.sizes}
-    result = {
-        "what": "seconds to save and load a state, on the disk when done, against torch.save with "
-        "fsync and torch.load",
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "date": datetime.date.today().isoformat(),
-        "settings": {"rounds": args.rounds, "tensors": 3 * TENSORS, "dtype": "float32"},
-        "sizes": sizes,
-    }
-    for name, figures in sizes.items():
+def main(
+    *,
+    rounds: int = 7,
+    sizes: Annotated[list[str] | None, "names of sizes"] = None,
+    folder: Annotated[str | None, "on the disk to be measured (else the temporary one)"] = None,
+    out: harness.Out = harness.RESULTS,
+) -> None:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        figures_of = {
+            name: measured(size, rounds, Path(scratch))
+            for name, size in harness.choose(SIZES, sizes).items()
+        }
+    for name, figures in figures_of.items():
         for what in ("save", "load"):
             ratio, time_s = figures[f"{what}_ratio_to_torch"], figures[f"{what}_s"]["median"]
             print(
                 f"{name} {what}: {time_s:.3f} s, {figures[f'{what}_mb_per_s']:,.0f} MB/s, "
                 f"{ratio['median']:.2f} times torch's ({ratio['low']:.2f} to {ratio['high']:.2f})"
             )
-    if not args.no_result:
-        name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
-        path = RESULTS / f"checkpoint_cost-{name}-{datetime.date.today():%Y-%m}.json"
-        path.write_text(json.dumps(result, indent=1) + "\n")
-        print(f"kept in {path}")
+    what = "seconds to save and load a state, synced to the disk, against torch.save and torch.load"
+    settings = {"rounds": rounds, "tensors": 3 * TENSORS, "dtype": "float32"}
+    result = {**harness.heading(what), "settings": settings, "sizes": figures_of}
+    harness.keep("checkpoint_cost", result, out)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -12,23 +12,17 @@ NVIDIA's; models that nobody looked at judge. No GPU is needed, but torch, torch
 
 from __future__ import annotations
 
-import argparse
-import csv
-import datetime
 import itertools
-import json
 import math
-import platform
 import random
 import statistics
-import sys
 import traceback
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from bench import accuracy
+from bench import accuracy, harness
 from bench.clock_cards import PUBLISHED
 from bench.clock_traces import model_of
 from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED
@@ -43,9 +37,7 @@ from brimful_inside.simulator.roofline import (
     step_time,
 )
 
-HERE = Path(__file__).parent
-SEEN = HERE / "clock_seen.txt"
-EVIDENCE = HERE.parent / "src" / "brimful" / "decide" / "evidence"
+SEEN = Path(__file__).with_name("clock_seen.txt")
 CSV, CARD = "benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv", "rtx3090"
 # Two constants are fitted on the RTX 3090, one on NVIDIA's figures for other cards, of which the
 # first model alone fits.
@@ -81,29 +73,23 @@ class Row:
 
 
 def read_measured(folder: Path) -> dict[str, dict[str, str]]:
-    path = folder / CSV
-    if not path.is_file():
-        sys.exit(f"There is no {path}: give the folder that holds it.")
-    with open(path, newline="", encoding="utf-8") as file:
-        return {row["model"]: row for row in csv.DictReader(file)}
+    return {row["model"]: row for row in harness.read_table(folder / CSV)}
 
 
 def seen_models() -> frozenset[str]:
     """The models that cannot judge any more."""
-    lines = SEEN.read_text(encoding="utf-8").splitlines()
-    return frozenset(line for line in lines if line and not line.startswith("#"))
+    return harness.read_names(SEEN)
 
 
 def drawn(measured: dict[str, dict[str, str]], others: int, seed: int) -> list[str]:
     """The models looked at, and so many others at random, of those that this timm still has."""
     import timm
 
-    here, seen = set(timm.list_models()), seen_models()
+    here, examined = set(timm.list_models()), seen_models()
     known = [name for name in measured if name in here]
     order = random.Random(seed).sample(known, len(known))
-    return [name for name in order if name in seen] + [name for name in order if name not in seen][
-        :others
-    ]
+    new = [name for name in order if name not in examined]
+    return [name for name in order if name in examined] + new[:others]
 
 
 def rows_of(
@@ -125,7 +111,7 @@ def rows_of(
             continue
         size = int(of["train_batch_size"])
         rows.append(Row(name, size, float(of["train_step_time"]) / 1e3, kernels.at(size), rates))
-        print(f"{number}/{len(names)}: {name}", file=sys.stderr, flush=True)
+        harness.say(f"{number}/{len(names)}: {name}")
     return rows, failed
 
 
@@ -156,22 +142,14 @@ def figures(rows: list[Row]) -> dict[str, Any]:
 def rows_of_other_cards(cache: Path | None) -> list[Row]:
     """NVIDIA's figures, in the order of `PUBLISHED`."""
     rows = []
-    for one in PUBLISHED:
-        gpu = find_gpu(one.card)
-        rates = rates_of(gpu)
+    for published in PUBLISHED:
+        gpu = find_gpu(published.card)
+        rates, size = rates_of(gpu), published.batch_size
         assert rates is not None
-        kernels = model_of(
-            one.model, to_card(gpu), one.options, cache / one.card if cache else None
-        )
-        rows.append(
-            Row(
-                one.model,
-                one.batch_size,
-                one.batch_size / one.images_per_s,
-                kernels.at(one.batch_size),
-                rates,
-            )
-        )
+        place = cache / published.card if cache else None
+        kernels = model_of(published.model, to_card(gpu), published.options, place)
+        measured_s = size / published.images_per_s
+        rows.append(Row(published.model, size, measured_s, kernels.at(size), rates))
     return rows
 
 
@@ -179,11 +157,11 @@ def published_rows(rows: list[Row]) -> list[dict[str, Any]]:
     """Those beside what the clock says."""
     return [
         {
-            **one._asdict(),
+            **published._asdict(),
             "predicted_images_per_s": round(row.batch_size / row.predicted_s(), 1),
             "time_ratio": round(math.exp(row.log_ratio()), 3),
         }
-        for one, row in zip(PUBLISHED, rows, strict=True)
+        for published, row in zip(PUBLISHED, rows, strict=True)
     ]
 
 
@@ -212,88 +190,66 @@ def print_table(result: dict[str, Any]) -> None:
         "seen": result["seen"],
     }.items():
         print(f"{name:34}" + "  ".join(f"{key} {value:.3g}" for key, value in of.items()))
-    for one in result["other_cards"]:
-        what = f"  {one['model']:22}{one['card']:12}{one['precision']:6}{one['batch_size']:>5}"
-        speeds = (
-            f"  measured {one['images_per_s']:>6}  predicted {one['predicted_images_per_s']:>7}"
-        )
-        print(f"{what}{speeds}  time {one['time_ratio']:.2f} x")
+    for row in result["other_cards"]:
+        what = f"  {row['model']:22}{row['card']:12}{row['precision']:6}{row['batch_size']:>5}"
+        measured, predicted = row["images_per_s"], row["predicted_images_per_s"]
+        speeds = f"  measured {measured:>6}  predicted {predicted:>7}"
+        print(f"{what}{speeds}  time {row['time_ratio']:.2f} x")
     print("fitted:", result["fitted"], "  in force:", result["in_force"])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help=f"the folder with {CSV}")
-    parser.add_argument(
-        "--models", type=int, default=100, help="so many that nobody looked at, drawn at random"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--cache", type=Path, help="a folder where traces are kept from one run to the next"
-    )
-    parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument(
-        "--evidence", action="store_true", help=f"also write what intervals rest on, to {EVIDENCE}"
-    )
-    args = parser.parse_args()
-
-    measured = read_measured(args.data)
-    rows, failed = rows_of(measured, drawn(measured, args.models, args.seed), args.cache)
-    seen, today = seen_models(), datetime.date.today()
-    fitted_on, judged = (
-        [row for row in rows if row.model in seen],
-        [row for row in rows if row.model not in seen],
-    )
-    others = rows_of_other_cards(args.cache)
+def main(
+    data: Annotated[Path, f"the folder with {CSV}"],
+    *,
+    models: Annotated[int, "so many that nobody looked at, drawn at random"] = 100,
+    seed: int = 0,
+    cache: Annotated[Path | None, "a folder where traces stay from one run to the next"] = None,
+    evidence: Annotated[bool, "also write what intervals rest on"] = False,
+    out: harness.Out = harness.RESULTS,
+) -> None:
+    measured, examined = read_measured(data), seen_models()
+    rows, failed = rows_of(measured, drawn(measured, models, seed), cache)
+    fitted_on = [row for row in rows if row.model in examined]
+    judged = [row for row in rows if row.model not in examined]
+    others = rows_of_other_cards(cache)
     fits_others = [
-        r
-        for one, r in zip(PUBLISHED, others, strict=True)
-        if one.model == FITS_OTHERS and one.precision != "fp32"
+        row
+        for published, row in zip(PUBLISHED, others, strict=True)
+        if published.model == FITS_OTHERS and published.precision != "fp32"
     ]
-    situations = (STEP_TIME, STEP_TIME_GROUPED)
+    what = "time of a step, predicted from each kernel's arithmetic and bytes, against timm's bench"
     result = {
-        "bench": "clock",
-        "what": "time of a training step, predicted from each kernel's arithmetic and bytes, "
-        "against "
-        "timm's benchmark",
+        **harness.heading(what, "timm"),
         "measured_by": f"R. Wightman, huggingface/pytorch-image-models, results/{CSV}: RTX 3090, "
-        "PyTorch "
-        "1.12, CUDA 11.3, "
-        "July 2022; and NVIDIA/DeepLearningExamples (bench/clock_cards.py)",
+        "PyTorch 1.12, CUDA 11.3, July 2022; and NVIDIA/DeepLearningExamples "
+        "(bench/clock_cards.py)",
         "gpu": CARD,
-        "date": today.isoformat(),
-        "versions": {
-            **{name: version(name) for name in ("torch", "timm")},
-            "python": platform.python_version(),
-        },
         "in_force": {name: getattr(DEFAULT, name) for name in (*GRID, *OTHER_GRID)},
         "fitted": {**fit(fitted_on, GRID), **fit(fits_others, OTHER_GRID)},
         "held_out": figures(judged),
         "held_out_by_situation": {
-            name: figures([row for row in judged if row.situation == name]) for name in situations
+            name: figures([row for row in judged if row.situation == name])
+            for name in (STEP_TIME, STEP_TIME_GROUPED)
         },
         "seen": figures(fitted_on),
         "other_cards": published_rows(others),
         "failed": failed,
-        "rows": [
-            {
-                "model": row.model,
-                "batch_size": row.batch_size,
-                "measured_s": round(row.measured_s, 5),
-                "predicted_s": round(row.predicted_s(), 5),
-                "seen": row.model in seen,
-            }
-            for row in rows
-        ],
     }
     print_table(result)
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"clock-{CARD}-{today:%Y-%m}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {path}")
-    if args.evidence:
-        write_evidence(judged, today.isoformat(), EVIDENCE)
+    kept = [
+        {
+            "model": row.model,
+            "batch_size": row.batch_size,
+            "measured_s": round(row.measured_s, 5),
+            "predicted_s": round(row.predicted_s(), 5),
+            "seen": row.model in examined,
+        }
+        for row in rows
+    ]
+    harness.keep("clock", result, out, of=CARD, rows=kept)
+    if evidence:
+        write_evidence(judged, result["date"], harness.EVIDENCE)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

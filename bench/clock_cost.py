@@ -9,22 +9,17 @@ table and writes a result.
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import gc
 import io
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import version
-from pathlib import Path
 
 import torch
 from torch import nn
 
+from bench import harness
 from brimful.measure.gpus import find_gpu, to_card
 from brimful_inside import imaginary
 from brimful_inside.wire import Card
@@ -46,19 +41,19 @@ def convolutions() -> tuple[nn.Module, torch.Tensor]:
 
 
 def perceptron() -> tuple[nn.Module, torch.Tensor]:
-    return nn.Sequential(
-        *[part for _ in range(40) for part in (nn.Linear(64, 64), nn.ReLU())]
-    ), torch.randn(32, 64)
+    layers = [part for _ in range(40) for part in (nn.Linear(64, 64), nn.ReLU())]
+    return nn.Sequential(*layers), torch.randn(32, 64)
 
 
-JOBS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+Job = Callable[[], tuple[nn.Module, torch.Tensor]]
+JOBS: dict[str, Job] = {
     "12 transformer layers, AdamW": transformer,
     "50 convolutions with batch norm, AdamW": convolutions,
     "40 linear layers, AdamW": perceptron,
 }
 
 
-def seconds(job: Callable[[], tuple[nn.Module, torch.Tensor]], card: Card) -> float:
+def seconds(job: Job, card: Card) -> float:
     """Processor time of the traced steps."""
     model, data = job()
     gpu = imaginary.enter(card, None, io.StringIO())
@@ -78,46 +73,23 @@ def seconds(job: Callable[[], tuple[nn.Module, torch.Tensor]], card: Card) -> fl
         gc.collect()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    args = parser.parse_args()
-    on = to_card(find_gpu("a100-40gb"))
-    off = replace(on, bandwidth_bytes_per_s=None, flops={})
-    rows = []
-    for name, job in JOBS.items():
-        seconds(job, on), seconds(job, off)
-        pairs = [(seconds(job, on), seconds(job, off)) for _ in range(args.repeats)]
-        with_clock, without = (statistics.median(times) for times in zip(*pairs, strict=True))
-        ratios = sorted(a / b for a, b in pairs)
-        rows.append(
-            {
-                "job": name,
-                "with_s": round(with_clock, 4),
-                "without_s": round(without, 4),
-                "ratio": round(with_clock / without, 3),
-                "ratios": [round(r, 3) for r in ratios],
-            }
-        )
-        print(
-            f"{name:42} {without:7.3f} s without, {with_clock:7.3f} s with: "
-            f"{with_clock / without:.2f} x",
-            flush=True,
-        )
-    today = datetime.date.today()
-    result = {
-        "bench": "clock_cost",
-        "what": "processor time of four traced steps, with the card's clock and without",
-        "date": today.isoformat(),
-        "repeats": args.repeats,
-        "versions": {"torch": version("torch"), "python": platform.python_version()},
-        "rows": rows,
-    }
-    path = args.out / f"clock_cost-{today:%Y-%m}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {path}")
+def compare(name: str, repeats: int) -> dict:
+    with_clock = to_card(find_gpu("a100-40gb"))
+    cards = (with_clock, replace(with_clock, bandwidth_bytes_per_s=None, flops={}))
+    pairs = [[seconds(JOBS[name], card) for card in cards] for _ in range(1 + repeats)][1:]
+    with_s, without_s = (statistics.median(times) for times in zip(*pairs, strict=True))
+    ratio = with_s / without_s
+    print(f"{name:42} {without_s:7.3f} s without, {with_s:7.3f} s with: {ratio:.2f} x", flush=True)
+    row = {"with_s": with_s, "without_s": without_s, "ratio": ratio}
+    each = sorted(round(pair[0] / pair[1], 3) for pair in pairs)
+    return {"job": name, **{key: round(value, 4) for key, value in row.items()}, "ratios": each}
+
+
+def main(*, repeats: int = 7, out: harness.Out = harness.RESULTS) -> None:
+    rows = [compare(name, repeats) for name in JOBS]
+    what = "processor time of four traced steps, with the card's clock and without"
+    harness.keep("clock_cost", {**harness.heading(what), "repeats": repeats, "rows": rows}, out)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -14,25 +14,19 @@ show the microseconds best.
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
 import math
-import os
-import platform
-import re
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
-from bench.probe_cost import cpu_name
+from bench import harness
 from bench.turns import Turns, calibrated, paired_ratios, seconds_of, spread
 from brimful_train import (
     Arrays,
@@ -44,13 +38,12 @@ from brimful_train import (
     fit,
 )
 
-ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results"
 LIMIT = 1.02  # of the hand-written loop, on a step of 10 ms
 BLOCK_S = 0.1  # of one side, before the other has its turn
 LR = 1e-3
 STEPS_PER_EPOCH = 100
 BLOCKS = 8
+CLOCKS = ("cpu_s", "wall_s")
 
 
 @dataclass(frozen=True)
@@ -102,6 +95,14 @@ def make_data(case: Case, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
+def checked(loss: torch.Tensor, step: int) -> float:
+    """The loss as a number. Raises ArithmeticError where it is none, as the engine would notice."""
+    value = loss.item()
+    if not math.isfinite(value):
+        raise ArithmeticError(f"the loss of step {step} is {value}")
+    return value
+
+
 def by_hand(
     model: nn.Module,
     x: torch.Tensor,
@@ -118,22 +119,16 @@ def by_hand(
     others = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=LR, fused=True)
-    step, effective, whole = 0, batch * case.accumulation, len(x)
+    step = 0
     while True:
-        order = torch.randperm(whole)
-        total, seen = 0.0, 0
-        for begin in range(0, whole, effective):
-            rows_of_step = order[begin : begin + effective]
+        total = 0.0
+        for rows_of_step in torch.randperm(len(x)).split(batch * case.accumulation):
             for rows in rows_of_step.split(batch):
                 images, labels = x[rows], y[rows]
                 at_loss()
                 loss = nn.functional.cross_entropy(model(images), labels)
                 (loss / case.accumulation if case.accumulation > 1 else loss).backward()
-                value = loss.item()
-                if not math.isfinite(value):
-                    raise ArithmeticError(f"the loss of step {step} is {value}")
-                total += value * len(rows)
-                seen += len(rows)
+                total += checked(loss, step) * len(rows)
             if case.clip_norm is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), case.clip_norm)
             step += 1
@@ -143,13 +138,15 @@ def by_hand(
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             yield
-        print(f"step {step}  loss {total / seen:.4f}  lr {lr:.3g}", file=sys.stderr)
+        harness.say(f"step {step}  loss {total / len(x):.4f}  lr {lr:.3g}")
 
 
-def calibrated_batch(case: Case) -> int:
-    """Samples of a micro-batch, so that a step by hand takes about `case.step_ms` of processor
-    time.
+def calibrated_batch(number: int) -> int:
+    """Samples of a micro-batch, so that a step of that case by hand takes about `step_ms` of
+    processor time.
     """
+    torch.set_num_threads(1)
+    case = CASES[number]
 
     def step_s(batch: int) -> float:
         x, y = make_data(case, batch * case.accumulation * 10)
@@ -159,17 +156,17 @@ def calibrated_batch(case: Case) -> int:
     return calibrated(step_s, case.step_ms / 1e3, 32)
 
 
-def measured(case: Case, batch: int, rounds: int) -> dict:
+def measured(number: int, batch: int, rounds: int) -> dict:
     """One process's blocks: processor and wall seconds of a step, of the first side and of the
     hand-written loop.
     """
     torch.set_num_threads(1)
+    case = CASES[number]
     x, y = make_data(case, batch * case.accumulation * STEPS_PER_EPOCH)
     warm_up = 3
     total_steps = (rounds + warm_up) * case.steps + 1
-    model = make_model(
-        case
-    )  # of both: where its weights lie in memory is worth some percent of a step
+    # Of both: where its weights lie in memory is worth some percent of a step.
+    model = make_model(case)
     second = by_hand(model, x, y, case, batch, total_steps)
     turns = Turns(
         lambda: next(second), steps=case.steps, calls_per_step=case.accumulation, warm_up=warm_up
@@ -179,23 +176,24 @@ def measured(case: Case, batch: int, rounds: int) -> dict:
         for _ in range(total_steps):
             next(first)
     else:
-        train(case, model, batch, total_steps, Arrays(x, y), turns)
-    blocks = {}
-    for clock in ("cpu_s", "wall_s"):
-        blocks[clock] = {
+        fit_by_turns(case, model, batch, total_steps, (x, y), turns)
+    return {
+        clock: {
             "first": [block / case.steps for block in getattr(turns.first_times, clock)],
             "by_hand": [block / case.steps for block in getattr(turns.second_times, clock)],
         }
-    return blocks
+        for clock in CLOCKS
+    }
 
 
-def train(
+def fit_by_turns(
     case: Case,
     model: nn.Module,
     batch: int,
     total_steps: int,
-    data: Arrays,
+    data: tuple[torch.Tensor, torch.Tensor],
     turns: Callable[[], None],
+    **settings: Any,
 ) -> None:
     """The engine's side."""
 
@@ -213,57 +211,38 @@ def train(
             optimizer=OptimizerConfig(lr=LR),
             checkpoints=CheckpointConfig(every_epochs=None),
             clip_norm=case.clip_norm,
+            **settings,
         )
-        fit(Task("bench", model, loss, data), config)
+        fit(Task("bench", model, loss, Arrays(*data)), config)
 
 
 def summary(case: Case, batch: int, processes: list[dict]) -> dict:
     """Ratios over the blocks of all processes, and each process's own median."""
-    figures: dict = {
-        "case": asdict(case),
-        "steps_per_block": case.steps,
-        "micro_batch": batch,
-        "blocks": 0,
-    }
-    for clock in ("cpu_s", "wall_s"):
-        ratios = [paired_ratios(one[clock]["first"], one[clock]["by_hand"]) for one in processes]
-        every = [ratio for one in ratios for ratio in one]
-        by_hand_s = statistics.median(value for one in processes for value in one[clock]["by_hand"])
-        totals = [
-            sum(value for one in processes for value in one[clock][side])
-            for side in ("first", "by_hand")
-        ]
-        counts = [sum(len(one[clock][side]) for one in processes) for side in ("first", "by_hand")]
+    figures: dict = {"case": asdict(case), "steps_per_block": case.steps, "micro_batch": batch}
+    for clock in CLOCKS:
+        blocks = [process[clock] for process in processes]
+        ratios = [paired_ratios(of["first"], of["by_hand"]) for of in blocks]
+        every = [ratio for of_process in ratios for ratio in of_process]
+        first, hand = ([s for of in blocks for s in of[side]] for side in ("first", "by_hand"))
+        by_hand_s = statistics.median(hand)
         figures["blocks"] = len(every)
         figures[clock] = {
             "ratio": spread(every),
-            "ratio_of_each_process": [statistics.median(one) for one in ratios],
-            "ratio_of_means": totals[0] / counts[0] / (totals[1] / counts[1]),
+            "ratio_of_each_process": [statistics.median(of_process) for of_process in ratios],
+            "ratio_of_means": statistics.mean(first) / statistics.mean(hand),
             "step_by_hand": by_hand_s,
             "added_us": (statistics.median(every) - 1) * by_hand_s * 1e6,
         }
     return figures
 
 
-def in_a_process(words: list[str]) -> str:
-    """What a process of its own printed, with one thread."""
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
-    argv = [sys.executable, "-m", "bench.engine_cost", *words]
-    done = subprocess.run(argv, cwd=ROOT, env=variables, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr}")
-    return done.stdout
-
-
-def compare(case: Case, processes: int, rounds: int) -> dict:
-    batch = int(in_a_process(["--calibrate", case.name]))
+def compare(number: int, processes: int, rounds: int) -> dict:
+    batch = harness.apart("bench.engine_cost", "calibrated_batch", number)
     runs = [
-        json.loads(
-            in_a_process(["--measure", case.name, "--batch", str(batch), "--rounds", str(rounds)])
-        )
+        harness.apart("bench.engine_cost", "measured", number, batch, rounds)
         for _ in range(processes)
     ]
-    return summary(case, batch, runs)
+    return summary(CASES[number], batch, runs)
 
 
 def sentence(figures: dict) -> str:
@@ -285,67 +264,31 @@ def holds(cases: list[dict]) -> bool:
     return all(
         figures[clock]["ratio"]["median"] <= LIMIT
         for figures in cases
-        for clock in ("cpu_s", "wall_s")
+        for clock in CLOCKS
         if figures["case"]["step_ms"] == 10
     )
 
 
-def keep(cases: list[dict], options: argparse.Namespace) -> Path:
-    result = {
-        "what": "seconds of a step of brimful_train.fit over those of a hand-written loop doing "
-        "the "
-        "same work, by turns",
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "date": datetime.date.today().isoformat(),
-        "settings": {
-            "processes": options.processes,
-            "rounds": options.rounds,
-            "threads": 1,
-            "block_s": BLOCK_S,
-            "limit": LIMIT,
-            "by_hand_checks_nan": True,
-            "load_average": os.getloadavg(),
-        },
-        "cases": cases,
-    }
-    name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
-    path = RESULTS / f"engine_cost-{name}-{datetime.date.today():%Y-%m}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    return path
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    names = [case.name for case in CASES]
-    parser.add_argument("--processes", type=int, default=5)
-    parser.add_argument(
-        "--rounds", type=int, default=40, help="of a block of each side, in each process"
-    )
-    parser.add_argument("--only", nargs="*", choices=names, default=names)
-    parser.add_argument("--no-result", action="store_true", help="print only")
-    parser.add_argument("--calibrate", choices=names, help=argparse.SUPPRESS)
-    parser.add_argument("--measure", choices=names, help=argparse.SUPPRESS)
-    parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    by_name = dict(zip(names, CASES, strict=True))
-    if options.calibrate:
-        torch.set_num_threads(1)
-        print(calibrated_batch(by_name[options.calibrate]))
-        return 0
-    if options.measure:
-        print(json.dumps(measured(by_name[options.measure], options.batch, options.rounds)))
-        return 0
+def main(
+    *,
+    processes: int = 5,
+    rounds: Annotated[int, "of a block of each side, in each process"] = 40,
+    only: Annotated[list[str] | None, f"cases: {', '.join(case.name for case in CASES)}"] = None,
+    out: harness.Out = harness.RESULTS,
+) -> int:
+    numbers = {case.name: number for number, case in enumerate(CASES)}
     cases = []
-    for name in options.only:
-        cases.append(compare(by_name[name], options.processes, options.rounds))
+    for number in harness.choose(numbers, only).values():
+        cases.append(compare(number, processes, rounds))
         print(sentence(cases[-1]), flush=True)
-    if not options.no_result:
-        print(f"kept in {keep(cases, options)}")
+    what = "seconds of a step of brimful_train.fit over those of a loop by hand, by turns"
+    settings = {"processes": processes, "rounds": rounds, "threads": 1, "block_s": BLOCK_S}
+    settings |= {"limit": LIMIT, "by_hand_checks_nan": True}
+    harness.keep(
+        "engine_cost", {**harness.heading(what), "settings": settings, "cases": cases}, out
+    )
     return 0 if holds(cases) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.run(main))

@@ -66,7 +66,7 @@ CONFIGS = {
 
 
 def build(of, dtype):
-    """The model on the host, with memory that nobody wrote to: 14 GB of weights cost nothing here."""
+    """The model on the host, in memory that nobody wrote to: 14 GB of weights cost nothing."""
     words = dict(CONFIGS[of["model"]])
     config = AutoConfig.for_model(words.pop("model_type"), **words, use_cache=False)
     attention = of.get("attention")

@@ -12,24 +12,25 @@ compares instead of writing, and exits with 1 where a row differs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from bench.run_scripts import environment, lacks, prepare
-from bench.scripts_table import PROGRAMS
+from bench import harness
+from bench.run_scripts import lacks, prepare
+from bench.scripts_table import PROGRAMS, by_key
 
-ROOT = Path(__file__).parents[1]
-RESULT = ROOT / "bench" / "results" / "golden.json"
-MLP = ROOT / "bench" / "results" / "predict-a100-40gb-2026-11.json"
-TIMM = ROOT / "bench" / "results" / "timm-a100-40gb-2026-11.json"
+RESULT = harness.RESULTS / "golden.json"
+MLP = harness.RESULTS / "predict-a100-40gb-2026-11.json"
+TIMM = harness.RESULTS / "timm-a100-40gb-2026-11.json"
+MLP_SCRIPT = harness.ROOT / "bench" / "scripts" / "mlp.py"
+TIMM_PYTHON = harness.ROOT / ".venv-timm" / "bin" / "python"
+DIGITS = 9  # of a time: the last ones differ from machine to machine
 TIMM_MODELS = 30
 TIME_LIMIT_S = 1200
 SHAPE = ("input_size", "output_size", "depth", "architecture")
@@ -46,7 +47,8 @@ _TIMM_ROWS = """
 import json, sys
 from bench.timm_rows import predict, trace, to_card, find_gpu
 card = to_card(find_gpu("a100-40gb"))
-rows = predict(sys.argv[1], {size: 0 for size in json.loads(sys.argv[2])}, lambda name, size: trace(name, size, card))
+sizes = {size: 0 for size in json.loads(sys.argv[2])}
+rows = predict(sys.argv[1], sizes, lambda name, size: trace(name, size, card))
 print(json.dumps({str(row.batch_size): row.reserved_bytes for row in rows}))
 """
 
@@ -63,15 +65,18 @@ def figures(answer: dict[str, Any]) -> dict[str, Any]:
         "limited_by": answer["limited_by"],
         "exact": answer["exact"],
         "approximations": answer["approximations"],
-        "step_s": speed
-        and {"value": speed["step_s"]["value"], "interval": interval_of(speed["step_s"])},
+        "step_s": speed and times_of(speed["step_s"]),
         "knee_batch_size": speed.get("knee_batch_size"),
     }
 
 
-def interval_of(estimate: dict[str, Any]) -> list[float] | None:
-    low, high = estimate["low"], estimate["high"]
-    return None if low is None or high is None else [low, high]
+def times_of(estimate: dict[str, Any]) -> dict[str, Any]:
+    """Seconds, to so many digits as all machines agree on."""
+    value, *ends = (
+        estimate[name] and float(f"{estimate[name]:.{DIGITS}g}")
+        for name in ("value", "low", "high")
+    )
+    return {"value": value, "interval": None if None in ends else ends}
 
 
 def bytes_of(peak: dict[str, Any] | None) -> dict[str, int] | None:
@@ -82,23 +87,12 @@ def bytes_of(peak: dict[str, Any] | None) -> dict[str, int] | None:
 
 def predicted(gpu: str, words: list[str], folder: str) -> dict[str, Any]:
     """What `brimful predict --json` says of a command, or how it failed."""
-    line = [sys.executable, "-m", "brimful", "predict", "--gpu", gpu, "--json", "--", *words]
-    done = subprocess.run(
-        line,
-        cwd=folder,
-        env=environment(folder + "/records"),
-        capture_output=True,
-        text=True,
-        timeout=TIME_LIMIT_S,
-    )
-    try:
-        return figures(json.loads(done.stdout))
-    except (ValueError, KeyError):
-        return {"failed": done.stderr.strip().splitlines()[-3:]}
+    answer = harness.brimful(["predict", "--gpu", gpu], words, folder, TIME_LIMIT_S)["answer"]
+    return {"failed": answer["error"]["problem"]} if "error" in answer else figures(answer)
 
 
 def program_row(key: str) -> dict[str, Any] | None:
-    program = next(program for program in PROGRAMS if program.key == key)
+    program = by_key(key)
     if lacks(program, sys.executable):
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -113,55 +107,35 @@ def command_row(gpu: str, words: tuple[str, ...]) -> dict[str, Any]:
 
 def captcha_row(gpu: str, words: tuple[str, ...]) -> dict[str, Any]:
     """The images are drawn before: they take minutes, and no memory of the card."""
-    drawn = Path(tempfile.gettempdir()) / "brimful-golden-captchas"
-    subprocess.run(
-        [sys.executable, "-m", "recipes.captcha", "draw", *words[2:6], "--cache", str(drawn)],
-        env=environment(str(drawn)),
-        check=True,
-        capture_output=True,
-        timeout=TIME_LIMIT_S,
-    )
-    return command_row(gpu, (*words, "--cache", str(drawn)))
+    cache = ("--cache", str(Path(tempfile.gettempdir()) / "brimful-golden-captchas"))
+    harness.output_of([sys.executable, "-m", "recipes.captcha", "draw", *words[2:6], *cache])
+    return command_row(gpu, (*words, *cache))
 
 
 def mlp_rows() -> dict[str, tuple[str, ...]]:
     """The command of each perceptron by its name."""
-    found = {}
-    for row in json.loads(MLP.read_text())["rows"]:
-        name = " ".join(("mlp", *(str(row[word]) for word in (*SHAPE, "batch_size"))))
-        flags = [part for word in SHAPE for part in (f"--{word.replace('_', '-')}", str(row[word]))]
-        found[name] = (
-            str(ROOT / "bench" / "scripts" / "mlp.py"),
-            *flags,
-            "--batch-size",
-            str(row["batch_size"]),
-        )
-    return found
+    commands = {}
+    for row in harness.read_rows(MLP):
+        values = {word: str(row[word]) for word in (*SHAPE, "batch_size")}
+        flags = [part for word in values for part in (f"--{word.replace('_', '-')}", values[word])]
+        commands[" ".join(("mlp", *values.values()))] = (str(MLP_SCRIPT), *flags)
+    return commands
 
 
 def timm_sizes() -> dict[str, list[int]]:
     sizes: dict[str, list[int]] = {}
-    for row in json.loads(TIMM.read_text())["rows"]:
+    for row in harness.read_rows(TIMM):
         sizes.setdefault(row["model"], []).append(row["batch_size"])
     return {name: sizes[name] for name in random.Random(0).sample(sorted(sizes), TIMM_MODELS)}
 
 
-def timm_row(python: Path, model: str, sizes: list[int]) -> dict[str, int] | None:
+def timm_row(python: Path, model: str, sizes: list[int]) -> dict[str, Any] | None:
     if not python.exists():
         return None
-    done = subprocess.run(
-        [str(python), "-c", _TIMM_ROWS, model, json.dumps(sizes)],
-        cwd=ROOT,
-        env=environment(str(ROOT)),
-        capture_output=True,
-        text=True,
-        timeout=TIME_LIMIT_S,
-    )
-    return (
-        json.loads(done.stdout)
-        if done.returncode == 0
-        else {"failed": done.stderr.strip().splitlines()[-3:]}
-    )  # type: ignore
+    try:
+        return json.loads(harness.output_of([str(python), "-c", _TIMM_ROWS, model, str(sizes)]))
+    except RuntimeError as error:
+        return {"failed": str(error).strip().splitlines()[-3:]}
 
 
 def jobs(timm_python: Path) -> Iterator[tuple[str, Any]]:
@@ -176,36 +150,34 @@ def jobs(timm_python: Path) -> Iterator[tuple[str, Any]]:
         yield f"timm {model}", lambda model=model, sizes=sizes: timm_row(timm_python, model, sizes)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="*", help="rows whose names begin so")
-    parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
-    parser.add_argument("--timm-python", type=Path, default=ROOT / ".venv-timm" / "bin" / "python")
-    parser.add_argument("--workers", type=int, default=2)
-    args = parser.parse_args()
+def main(
+    *,
+    only: Annotated[list[str] | None, "rows whose names begin so"] = None,
+    check: Annotated[bool, "compare with the file, write nothing"] = False,
+    timm_python: Annotated[Path, "of an environment with timm"] = TIMM_PYTHON,
+    workers: int = 2,
+) -> int:
     before = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     chosen = {
-        name: make
-        for name, make in jobs(args.timm_python)
-        if not args.only or name.startswith(tuple(args.only))
+        name: make for name, make in jobs(timm_python) if not only or name.startswith(tuple(only))
     }
     differ: list[str] = []
     now: dict[str, Any] = dict(before)
-    with ThreadPoolExecutor(args.workers) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         for name, row in zip(chosen, pool.map(lambda make: make(), chosen.values()), strict=True):
             if row is None or row == before.get(name):
                 continue
             differ.append(name)
             now[name] = row
-            print(
-                f"{name}:\n  before {json.dumps(before.get(name))}\n  now    {json.dumps(row)}",
-                flush=True,
-            )
-            if not args.check:  # after each row: an hour's work that is cut off is not lost
+            print(f"{name}:\n  before {json.dumps(before.get(name))}", flush=True)
+            print(f"  now    {json.dumps(row)}", flush=True)
+            if not check:  # after each row: an hour's work that is cut off is not lost
                 RESULT.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n")
-    print(f"{len(chosen)} rows, {len(differ)} of them differ from {RESULT.relative_to(ROOT)}")
-    return int(args.check and bool(differ))
+    print(
+        f"{len(chosen)} rows, {len(differ)} of them differ from {RESULT.relative_to(harness.ROOT)}"
+    )
+    return int(check and bool(differ))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.run(main))

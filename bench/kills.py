@@ -11,30 +11,26 @@ way: the comparison must see that.
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import mmap
 import os
-import platform
 import random
-import re
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy
 import torch
 from torch import nn
 
-from bench.probe_cost import cpu_name
+from bench import harness
 from brimful_train import (
     Arrays,
     BatchingConfig,
@@ -47,17 +43,10 @@ from brimful_train import (
 from brimful_train.checkpoints.folder import Checkpoints
 from brimful_train.engine import _Training
 
-ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results"
 EPOCHS, SAMPLES, MICRO_BATCH, ACCUMULATION = 6, 150, 8, 2
 STEPS = EPOCHS * -(-SAMPLES // (MICRO_BATCH * ACCUMULATION))
-COMPARED = (
-    "model",
-    "optimizer",
-    "random",
-    "counts",
-    "position",
-)  # of a checkpoint; the rest is times and settings
+# Of a checkpoint; the rest is times and settings.
+COMPARED = ("model", "optimizer", "random", "counts", "position")
 KINDS = ("step", "time", "writing")
 LIFE_S = 120.0  # assumed: a process that takes longer hangs
 
@@ -76,9 +65,8 @@ class Kill:
 class Run:
     number: int
     kills: list[Kill] = field(default_factory=list)
-    different: list[str] = field(
-        default_factory=list
-    )  # parts of the last checkpoint that are not bitwise the same
+    # parts of the last checkpoint that are not bitwise the same
+    different: list[str] = field(default_factory=list)
 
 
 def training(folder: Path, begun: Callable[[], None] = lambda: None) -> None:
@@ -188,9 +176,8 @@ def wait_for_the_moment(kind: str, life: Life, draw: random.Random, whole_s: flo
         return life.until(lambda: time.monotonic() > ends)
     if kind == "step":
         target = draw.randrange(1, STEPS * ACCUMULATION)
-        pause_s = (
-            draw.random() * 0.003
-        )  # assumed: as long as a step, so that any part of one can be hit
+        # Assumed: as long as a step, so that any part of one can be hit.
+        pause_s = draw.random() * 0.003
         return life.until(lambda: life.micro_batches >= target) and _sleep(pause_s)
     until, pause_s = newest_step(life.folder) + draw.randrange(0, STEPS // 2), draw.random() * 0.006
     reached = life.until(lambda: newest_step(life.folder) >= until and half_written(life.folder))
@@ -211,25 +198,27 @@ def one_run(
     run, attempt = Run(number), 0
     while not run.kills:
         attempt += 1
-        own = folder / f"run-{number}-{attempt}"
+        place = folder / f"run-{number}-{attempt}"
         for _ in range(draw.randrange(1, 4)):
-            kind, life = draw.choice(KINDS), Life(own)
+            kind, life = draw.choice(KINDS), Life(place)
             if not (wait_for_the_moment(kind, life, draw, whole_s) and life.kill()):
                 if life.ended:
-                    raise RuntimeError(f"the training in {own} ended with {life.ended}")
+                    raise RuntimeError(f"the training in {place} ended with {life.ended}")
                 break
-            run.kills.append(Kill(kind, life.micro_batches, newest_step(own), half_written(own)))
-    Life(own).finish()
-    run.different = different(last(own), expected)
+            run.kills.append(
+                Kill(kind, life.micro_batches, newest_step(place), half_written(place))
+            )
+    Life(place).finish()
+    run.different = different(last(place), expected)
     return run
 
 
 def last(folder: Path) -> dict[str, Any]:
     """What the training ended with."""
-    found = Checkpoints(folder / "checkpoints", CheckpointConfig(), lambda sentence: None).newest()
-    if found is None or found.step != STEPS:
+    newest = Checkpoints(folder / "checkpoints", CheckpointConfig(), lambda sentence: None).newest()
+    if newest is None or newest.step != STEPS:
         raise RuntimeError(f"the training in {folder} has no checkpoint of its end")
-    return {name: found.state[name] for name in COMPARED}
+    return {name: newest.state[name] for name in COMPARED}
 
 
 def different(ours: Any, theirs: Any, name: str = "") -> list[str]:
@@ -246,15 +235,15 @@ def different(ours: Any, theirs: Any, name: str = "") -> list[str]:
         if ours.keys() != theirs.keys():
             return [name]
         return [
-            found
+            part
             for key in ours
-            for found in different(ours[key], theirs[key], f"{name}.{key}".lstrip("."))
+            for part in different(ours[key], theirs[key], f"{name}.{key}".lstrip("."))
         ]
     if isinstance(ours, (list, tuple)):
         if len(ours) != len(theirs):
             return [name]
         pairs = enumerate(zip(ours, theirs, strict=True))
-        return [found for number, (a, b) in pairs for found in different(a, b, f"{name}.{number}")]
+        return [part for number, (a, b) in pairs for part in different(a, b, f"{name}.{number}")]
     return [] if ours == theirs else [name]
 
 
@@ -265,7 +254,7 @@ def forgetful(folder: Path, begun: Callable[[], None]) -> None:
 
 
 def control(folder: Path, expected: dict[str, Any]) -> list[str]:
-    """What the comparison finds of a training that was killed and went on without its random state."""
+    """What the comparison says of a training that went on without its random state."""
     life = Life(folder)
     if not (life.until(lambda: newest_step(folder) >= STEPS // 2) and life.kill()):
         raise RuntimeError("the control ended before it was killed")
@@ -273,7 +262,7 @@ def control(folder: Path, expected: dict[str, Any]) -> list[str]:
     return different(last(folder), expected)
 
 
-def work(numbers: list[int], seed: int) -> Iterator[dict[str, Any]]:
+def work(numbers: list[int], seed: int) -> list[dict[str, Any]]:
     """Runs of one worker, and its control."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
@@ -281,30 +270,32 @@ def work(numbers: list[int], seed: int) -> Iterator[dict[str, Any]]:
         begun = time.monotonic()
         Life(folder / "whole").finish()
         whole_s, expected = time.monotonic() - begun, last(folder / "whole")
-        yield {"whole_s": whole_s, "control": control(folder / "control", expected)}
+        rows = [{"whole_s": whole_s, "control": control(folder / "control", expected)}]
         for number in numbers:
-            yield asdict(
-                one_run(number, random.Random(f"{seed}/{number}"), folder, whole_s, expected)
-            )
+            draw = random.Random(f"{seed}/{number}")
+            rows.append(asdict(one_run(number, draw, folder, whole_s, expected)))
+        return rows
 
 
 def in_workers(runs: int, workers: int, seed: int) -> list[dict[str, Any]]:
     """Every worker's rows. A worker is a process that has never trained, so that its forks are
     clean.
     """
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
-    started = []
-    for worker in range(workers):
-        numbers = [str(number) for number in range(worker, runs, workers)]
-        argv = [sys.executable, "-m", "bench.kills", "--seed", str(seed), "--numbers", *numbers]
-        started.append(
-            subprocess.Popen(argv, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True)
+    started = [
+        subprocess.Popen(
+            harness.words_apart("bench.kills", "work", [*range(worker, runs, workers)], seed),
+            cwd=harness.ROOT,
+            env=harness.environment(),
+            stdout=subprocess.PIPE,
+            text=True,
         )
+        for worker in range(workers)
+    ]
     output = [process.communicate()[0] for process in started]
     codes = [process.returncode for process in started]
     if any(codes):
         raise RuntimeError(f"workers ended with {codes}")
-    return [json.loads(line) for words in output for line in words.splitlines()]
+    return [row for words in output for row in json.loads(words)]
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -322,64 +313,34 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "run_left_alone_s": statistics.median(row["whole_s"] for row in controls),
         "controls_seen_to_differ": f"{sum(bool(row['control']) for row in controls)} of "
         f"{len(controls)}",
-        "each": runs,
     }
 
 
-def keep(figures: dict[str, Any], options: argparse.Namespace) -> Path:
-    result = {
-        "what": "trainings killed with SIGKILL at random moments and gone on with, bit for bit "
-        "against the one left alone",
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "date": datetime.date.today().isoformat(),
-        "settings": {
-            "seed": options.seed,
-            "workers": options.workers,
-            "steps": STEPS,
-            "micro_batch": MICRO_BATCH,
-            "accumulation": ACCUMULATION,
-            "samples": SAMPLES,
-            "checkpoint_every_steps": 3,
-            "compared": COMPARED,
-        },
-        **figures,
-    }
-    name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
-    path = RESULTS / f"kills-{name}-{datetime.date.today():%Y-%m}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    return path
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--workers", type=int, default=2, help="at a time")
-    parser.add_argument("--seed", type=int, help="of the moments (default: drawn, and printed)")
-    parser.add_argument("--no-result", action="store_true", help="print only")
-    parser.add_argument("--numbers", type=int, nargs="*", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.numbers is not None:
-        for row in work(options.numbers, options.seed):
-            print(json.dumps(row), flush=True)
-        return 0
-    if options.seed is None:
-        options.seed = random.SystemRandom().randrange(1_000_000)
-    print(f"seed {options.seed}", flush=True)
-    figures = summary(in_workers(options.runs, options.workers, options.seed))
+def main(
+    *,
+    runs: int = 100,
+    workers: Annotated[int, "at a time"] = 2,
+    seed: Annotated[int | None, "of the moments (else drawn, and printed)"] = None,
+    out: harness.Out = harness.RESULTS,
+) -> int:
+    seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
+    print(f"seed {seed}", flush=True)
+    rows = in_workers(runs, workers, seed)
+    figures = summary(rows)
     print(
         f"{figures['bitwise_equal']} of {figures['runs']} runs bitwise equal, "
         f"{figures['kills']} kills {figures['kills_by_kind']}, "
         f"{figures['kills_while_a_checkpoint_was_written']} of them in a half-written checkpoint; "
         f"controls seen to differ: {figures['controls_seen_to_differ']}"
     )
-    if not options.no_result:
-        print(f"kept in {keep(figures, options)}")
-    controls = figures["controls_seen_to_differ"].split(" of ")
-    return 0 if figures["bitwise_equal"] == figures["runs"] and controls[0] == controls[1] else 1
+    what = "trainings killed at random moments and gone on with, bit for bit against one left alone"
+    settings = {"seed": seed, "workers": workers, "steps": STEPS, "micro_batch": MICRO_BATCH}
+    settings |= {"accumulation": ACCUMULATION, "samples": SAMPLES, "checkpoint_every_steps": 3}
+    result = {**harness.heading(what), "settings": {**settings, "compared": COMPARED}, **figures}
+    harness.keep("kills", result, out, rows=rows)
+    differing, controls = figures["controls_seen_to_differ"].split(" of ")
+    return 0 if figures["bitwise_equal"] == figures["runs"] and differing == controls else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.run(main))

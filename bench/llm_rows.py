@@ -12,31 +12,23 @@ out. `--no-deps`, since litgpt wants an older huggingface-hub than Transformers 
 
 from __future__ import annotations
 
-import argparse
-import csv
-import datetime
 import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from bench import accuracy
-from bench.run_scripts import environment
+from bench import accuracy, harness
+from bench.harness import MIB
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "finetune_llm.py"
 CSV = "llm_rows.csv"
-OWN = HERE / "qlora_t4.csv"
+PUBLIC = HERE / "qlora_t4.csv"
 QUANTIZED = "qlora"  # of a row's method
-MIB = 1 << 20
 TIME_LIMIT_S = 1800
 RECIPES = {
     "fms-acceleration": "trainer",
@@ -56,7 +48,7 @@ NEEDS = {"quantized": "bitsandbytes", "chunked": "litgpt"}  # what make setup do
 # another model's.
 LONGEST = {"phi-1.5": "1044", "Llama-2-7b-hf": "1304"}
 LIBRARYS_CHOICE = "as the library chooses"
-VERSIONS = ("brimful", "torch", "transformers", "accelerate", "peft", "bitsandbytes", "litgpt")
+VERSIONS = ("brimful", "transformers", "accelerate", "peft", "bitsandbytes", "litgpt")
 FIGURES = ("allocated", "reserved", "device", "step")
 
 
@@ -64,13 +56,8 @@ def read_rows(folder: Path | None, only: Sequence[str] = ()) -> list[dict[str, s
     """The measured rows, or those whose source, model or method holds one of the words. Exits with
     a sentence where none is.
     """
-    path = folder and folder / CSV
-    if path and not path.is_file():
-        sys.exit(f"There is no {path}: give the folder that holds the measured rows.")
-    rows = []
-    for file in filter(None, (path, OWN)):
-        with open(file, newline="", encoding="utf-8") as text:
-            rows += csv.DictReader(text)
+    files = [folder / CSV, PUBLIC] if folder else [PUBLIC]
+    rows = [row for file in files for row in harness.read_table(file)]
     for row in rows:
         if row["source"] == "litgpt":
             row["sequence"] = LONGEST.get(row["model"], row["sequence"])
@@ -116,8 +103,8 @@ def measured(row: dict[str, str]) -> dict[str, float | None]:
         "device": "device_mib",
         "step": "step_s",
     }
-    found = {name: float(row[column]) if row[column] else None for name, column in columns.items()}
-    return found | {"device": found["device"] and found["device"] * MIB}
+    values = {name: float(row[column]) if row[column] else None for name, column in columns.items()}
+    return values | {"device": values["device"] and values["device"] * MIB}
 
 
 def command_of(row: dict[str, str]) -> list[str]:
@@ -140,34 +127,14 @@ def predicted(row: dict[str, str]) -> dict[str, Any]:
 
     Of several cards one rank is started alone: under FSDP all hold the same.
     """
-    ranks = ["--ranks", row["cards"]] if row["cards"] != "1" else []
+    verb = ["predict", "--no-what-if", "--batch-size-from", "none", "--gpu", row["gpu"]]
+    verb += ["--ranks", row["cards"]] if row["cards"] != "1" else []
     with tempfile.TemporaryDirectory() as folder:
-        line = [
-            sys.executable,
-            "-m",
-            "brimful",
-            "predict",
-            "--json",
-            "--no-what-if",
-            "--batch-size-from",
-            "none",
-            "--gpu",
-            row["gpu"],
-            *ranks,
-        ]
-        done = subprocess.run(
-            [*line, "--", *command_of(row)],
-            cwd=folder,
-            env=environment(folder + "/records"),
-            capture_output=True,
-            text=True,
-            timeout=TIME_LIMIT_S,
-        )
+        answer = harness.brimful(verb, command_of(row), folder, TIME_LIMIT_S)["answer"]
     try:
-        answer = json.loads(done.stdout)
         return figures_of(answer)
-    except (ValueError, KeyError, TypeError):  # no answer, or one without a peak
-        return {"failed": (done.stderr or done.stdout).strip().splitlines()[-5:]}
+    except (KeyError, TypeError):  # an error, or no peak
+        return {"failed": [str(answer.get("error", {}).get("problem", "no peak"))]}
 
 
 def figures_of(answer: dict[str, Any]) -> dict[str, Any]:
@@ -186,7 +153,7 @@ def figures_of(answer: dict[str, Any]) -> dict[str, Any]:
 def errors(lines: Iterable[dict[str, Any]], name: str) -> list[float]:
     """(predicted - measured) / measured of one figure, of the rows that have it."""
     pairs = [(line["predicted"].get(name), line["measured"][name]) for line in lines]
-    return [found / seen - 1 for found, seen in pairs if found and seen]
+    return [predicted / measured - 1 for predicted, measured in pairs if predicted and measured]
 
 
 def held(lines: Iterable[dict[str, Any]], name: str) -> list[bool]:
@@ -194,25 +161,25 @@ def held(lines: Iterable[dict[str, Any]], name: str) -> list[bool]:
     measured.
     """
     ends = [(line["predicted"].get(f"{name}_interval"), line["measured"][name]) for line in lines]
-    return [end[0] <= seen <= end[1] for end, seen in ends if end and seen]
+    return [end[0] <= value <= end[1] for end, value in ends if end and value]
 
 
 def summary(lines: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Of each figure, over all its rows: the median and 95th percentile of the absolute errors, and
     the share held.
     """
-    found = {}
+    by_figure = {}
     for name in FIGURES:
         absolute = [abs(error) for error in errors(lines, name)]
         if absolute:
             inside = held(lines, name)
-            found[name] = {
+            by_figure[name] = {
                 "rows": len(absolute),
                 "median": statistics.median(absolute),
                 "p95": accuracy.quantile(absolute, 0.95),
                 "inside_interval": sum(inside) / len(inside) if inside else None,
             }
-    return found
+    return by_figure
 
 
 def by_kind(lines: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -223,13 +190,13 @@ def by_kind(lines: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]
     }
 
 
-def short_table(found: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
+def short_table(kinds: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
     """One Markdown line a kind: of each figure its rows, the median and the 95th percentile of the
     absolute errors.
     """
     head = f"| rows of | {' | '.join(FIGURES)} |"
     cells = {
-        kind: [_of_kind(figures.get(name)) for name in FIGURES] for kind, figures in found.items()
+        kind: [_of_kind(figures.get(name)) for name in FIGURES] for kind, figures in kinds.items()
     }
     return [
         head,
@@ -258,15 +225,15 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def cell(line: dict[str, Any], name: str) -> str:
-    seen, found = line["measured"][name], line["predicted"].get(name)
-    if seen is None:
+    value, predicted = line["measured"][name], line["predicted"].get(name)
+    if value is None:
         return ""
-    text = f"{seen:.2f}" if name == "step" else f"{seen / (1 << 30):.2f}"
-    return f"{text} {found / seen - 1:+.1%}" if found else text
+    text = f"{value:.2f}" if name == "step" else f"{value / (1 << 30):.2f}"
+    return f"{text} {predicted / value - 1:+.1%}" if predicted else text
 
 
-def print_summary(found: dict[str, dict[str, Any]]) -> None:
-    for name, of in found.items():
+def print_summary(figures: dict[str, dict[str, Any]]) -> None:
+    for name, of in figures.items():
         inside = (
             ""
             if of["inside_interval"] is None
@@ -289,55 +256,24 @@ def line_of(row: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def write(lines: list[dict[str, Any]], out: Path) -> Path:
-    """The result of all rows, as bench/results has it."""
-    today = datetime.date.today()
-    result = {
-        "bench": "llm_rows",
-        "what": "memory and step time of fine-tuning language models, predicted on imaginary "
-        "cards, "
-        "against measured rows",
-        "date": today.isoformat(),
-        "versions": {name: version(name) for name in VERSIONS if find_spec(name)}
-        | {"python": platform.python_version()},
-        "summary": summary(lines),
-        "by_kind": by_kind(lines),
-        "rows": lines,
-    }
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"llm-{today:%Y-%m}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return path
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "data",
-        type=Path,
-        nargs="?",
-        help=f"the folder with {CSV}; without one, the rows of {OWN.name} alone",
-    )
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        default=(),
-        metavar="WORD",
-        help="the rows whose name holds one of the words",
-    )
-    parser.add_argument("--out", type=Path, default=HERE / "results")
-    args = parser.parse_args()
-
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+def main(
+    data: Annotated[Path | None, f"folder with {CSV} (else the rows of {PUBLIC.name})"] = None,
+    *,
+    only: Annotated[list[str] | None, "the rows whose name holds one of the words"] = None,
+    out: harness.Out = harness.RESULTS,
+) -> None:
     lines = []
-    for row in runnable(read_rows(args.data, args.only)):
+    for row in runnable(read_rows(data, only or ())):
         lines.append(line_of(row))
         print(table(lines[-1:])[-1], flush=True)
-    print_summary(summary(lines))
-    print("", *short_table(by_kind(lines)), sep="\n")
-    if args.data and not args.only:
-        print(f"written to {write(lines, args.out)}")
+    figures = {"summary": summary(lines), "by_kind": by_kind(lines)}
+    print_summary(figures["summary"])
+    print("", *short_table(figures["by_kind"]), sep="\n")
+    if data and not only:
+        what = "memory and step time of fine-tuning language models, predicted, against measured"
+        result = {**harness.heading(what, *VERSIONS), **figures}
+        harness.keep("llm", result, out, of="", rows=lines)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -44,20 +44,17 @@ from brimful_inside.simulator.trace import Malloc, decode
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 SECONDS = 480.0
-PREDICTING_S = (
-    8.0  # of one prediction on one core, at most: so much is kept back of the time that is given
-)
-JOB_LIMIT_S, PREDICTION_LIMIT_S = (
-    120.0,
-    600.0,
-)  # a run that takes longer hangs; predictions may meet a busy machine
+# Of one prediction on one core, at most: so much is kept back of the time that is given.
+PREDICTING_S = 8.0
+# A run that takes longer hangs; predictions may meet a busy machine.
+JOB_LIMIT_S, PREDICTION_LIMIT_S = 120.0, 600.0
 
 Row = dict[str, Any]
 Result = dict[str, Any]
 
 
 def child(arguments: list[str], real: bool) -> Any:
-    """What `bench.gpu.child` wrote, or {"error": ...}. A predicted run does not see the real card."""
+    """What `bench.gpu.child` wrote, or {"error": ...}. A predicted run sees no real card."""
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     if not real:
         variables |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -87,35 +84,35 @@ def measure(job: Job, batch_size: int, folder: Path) -> dict[str, Any]:
     """
     others = machine.used_bytes_settled()
     with machine.Watch() as watch:
-        seen_figures = child(
+        reported = child(
             ["real", str(folder / "measured.json"), str(job.script), *job.arguments(batch_size)],
             real=True,
         )
     (folder / "measured.json").unlink(missing_ok=True)
-    return measured_of(seen_figures, others, watch.peak_bytes)
+    return measured_of(reported, others, watch.peak_bytes)
 
 
 def measured_of(
-    seen_figures: dict[str, Any], others: int | None, watched: int | None
+    reported: dict[str, Any], others: int | None, watched: int | None
 ) -> dict[str, Any]:
     """The child's words with the device peak and the step's median and spread.
 
     `others`: bytes in use before it started, None where unknown; then the card is taken to have
     been free.
     """
-    found = {**seen_figures, "others_bytes": others}
+    measured = {**reported, "others_bytes": others}
     others = others or 0
     for name in ("context_bytes", "bare_context_bytes"):
-        if name in seen_figures:
-            found[name] = max(0, seen_figures[name] - others)
-    if "reserved_bytes" in seen_figures:
-        found["device_bytes"] = seen_figures["reserved_bytes"] + found["context_bytes"]
-    found["watched_device_bytes"] = None if watched is None else max(0, watched - others)
-    times = sorted(seen_figures.get("step_s") or [])
-    found["step_times_s"] = seen_figures.get("step_s") or []
-    found["step_s"] = statistics.median(times) if times else None
-    found["step_spread_s"] = [times[0], times[-1]] if times else None
-    return found
+        if name in reported:
+            measured[name] = max(0, reported[name] - others)
+    if "reserved_bytes" in reported:
+        measured["device_bytes"] = reported["reserved_bytes"] + measured["context_bytes"]
+    measured["watched_device_bytes"] = None if watched is None else max(0, watched - others)
+    times = sorted(reported.get("step_s") or [])
+    measured["step_times_s"] = reported.get("step_s") or []
+    measured["step_s"] = statistics.median(times) if times else None
+    measured["step_spread_s"] = [times[0], times[-1]] if times else None
+    return measured
 
 
 def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -130,22 +127,20 @@ def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> di
     described["capacity_bytes"] = described["total_bytes"] - described["context_bytes"]
     base.with_suffix(".card").write_text(json.dumps(described), encoding="utf-8")
     words = [str(base.with_suffix(".card")), str(base), str(job.script), *job.arguments(batch_size)]
-    seen_figures = child(words, real=False)
+    reported = child(words, real=False)
     trace = Path(f"{base}.trace.gz")
-    if "reserved_bytes" in seen_figures and trace.is_file():
+    if "reserved_bytes" in reported and trace.is_file():
         with gzip.open(trace, "rt", encoding="utf-8") as lines:
-            seen = decode(lines)
+            events = decode(lines)
         outside = context_for(
-            gpu, card, any("conv" in row.op for row in seen.rows if isinstance(row, Malloc))
+            gpu, card, any("conv" in row.op for row in events.rows if isinstance(row, Malloc))
         )
-        seen_figures |= {"context_bytes": int(outside.value), "context_source": str(outside.source)}
-        seen_figures["device_bytes"] = (
-            seen_figures["reserved_bytes"] + seen_figures["context_bytes"]
-        )
-        seen_figures["step_s"] = step_seconds(gpu, seen.runs) if gpu else None
+        reported |= {"context_bytes": int(outside.value), "context_source": str(outside.source)}
+        reported["device_bytes"] = reported["reserved_bytes"] + reported["context_bytes"]
+        reported["step_s"] = step_seconds(gpu, events.runs) if gpu else None
     for path in (base, trace, base.with_suffix(".card")):
         path.unlink(missing_ok=True)
-    return seen_figures
+    return reported
 
 
 def step_seconds(gpu: Gpu, kernels: Sequence[Kernel]) -> float | None:
@@ -178,7 +173,7 @@ def context_for(gpu: Gpu | None, card: dict[str, Any], uses_cudnn: bool) -> Esti
 def measure_all(
     result: Result, runs: Iterable[tuple[Job, int]], until: float, keep: Callable[[], None]
 ) -> None:
-    """Append a row a run until the time is up (of time.monotonic), keeping the result after each."""
+    """Append a row a run until the time is up (of time.monotonic), keeping each at once."""
     with tempfile.TemporaryDirectory() as scratch:
         for job, batch_size in runs:
             if time.monotonic() > until:
@@ -192,11 +187,11 @@ def measure_all(
             }
             row["measured"] = measure(job, batch_size, Path(scratch))
             result["rows"].append(row)
-            seen_figures = row["measured"]
+            reported = row["measured"]
             shown = (
-                seen_figures.get("error")
-                or f"{seen_figures['device_bytes'] / figures.MIB:.0f} MiB, "
-                f"{(seen_figures['step_s'] or 0) * 1e3:.2f} ms"
+                reported.get("error")
+                or f"{reported['device_bytes'] / figures.MIB:.0f} MiB, "
+                f"{(reported['step_s'] or 0) * 1e3:.2f} ms"
             )
             print(f"measured {job.name} at {batch_size}: {shown}", file=sys.stderr, flush=True)
             keep()
@@ -228,16 +223,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def new_result(seen_figures: dict[str, Any]) -> Result:
+def new_result(reported: dict[str, Any]) -> Result:
     driver, used = machine.driver_and_used()
     return {
         "bench": "measure_gpu",
-        "what": "memory and step times of training jobs on a real card, and the same predicted on "
-        "an "
-        "imaginary one",
-        "card": seen_figures["card"],
+        "what": "memory and step times of training jobs on a real card, and the same predicted "
+        "on an imaginary one",
+        "card": reported["card"],
         "versions": {
-            **seen_figures["versions"],
+            **reported["versions"],
             "driver": driver,
             "python": platform.python_version(),
         },

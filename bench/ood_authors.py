@@ -38,14 +38,14 @@ def scores(
     model: nn.Module, smiles: list[str], features: dict[str, torch.Tensor], batch: int
 ) -> np.ndarray:
     model.eval()
-    found = []
+    values = []
     with torch.no_grad():
         for start in range(0, len(smiles), batch):
-            rows = torch.stack([features[one] for one in smiles[start : start + batch]]).to(
+            rows = torch.stack([features[text] for text in smiles[start : start + batch]]).to(
                 next(model.parameters()).device
             )
-            found += model(rows).squeeze(-1).cpu().tolist()
-    return np.array(found)
+            values += model(rows).squeeze(-1).cpu().tolist()
+    return np.array(values)
 
 
 def auroc(
@@ -76,7 +76,7 @@ def main() -> None:
     random.seed(args.seed)
     with open(args.data, "rb") as file:
         data = pickle.load(file)
-    features = {one: torch.tensor(row) for one, row in data["features"].items()}
+    features = {smiles: torch.tensor(row) for smiles, row in data["features"].items()}
     split = data["splits"][args.seed]
     pairs = Pairs(split["train_id"], split["train_ood"], features)
     loader = DataLoader(pairs, batch_size=args.batch_size, shuffle=True, num_workers=args.workers)

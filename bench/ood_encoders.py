@@ -11,31 +11,25 @@ a machine that others use too measure its load.
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import psutil
 import torch
 
+from bench import harness
 from bench.ood_minimol import Original, moleculeace
-from bench.probe_cost import cpu_name
 from brimful.measure.host import cores
 from recipes.ood_dpo.encoders import encoder
 from recipes.ood_dpo.features import encode
 from recipes.ood_dpo.settings import EncoderOptions
 
-RESULTS = Path(__file__).parent / "results"
 LIMITS = {"minimol": 2.0, "chemnet": 1.5}
 CLOSE = {"minimol": 1e-5, "chemnet": 1e-5}  # of the features
 Side = Callable[[list[str]], tuple[np.ndarray, float]]  # features, and seconds
@@ -44,8 +38,8 @@ Side = Callable[[list[str]], tuple[np.ndarray, float]]  # features, and seconds
 def processor_s() -> float:
     """Of this process and all that it started, those that have ended too."""
     me = psutil.Process()
-    alive = [one.cpu_times() for one in (me, *me.children(recursive=True))]
-    return sum(one.user + one.system + one.children_user + one.children_system for one in alive)
+    alive = [process.cpu_times() for process in (me, *me.children(recursive=True))]
+    return sum(t.user + t.system + t.children_user + t.children_system for t in alive)
 
 
 def recipe(name: str) -> Side:
@@ -109,66 +103,39 @@ def row(name: str, package: Side, smiles: list[str], rounds: int) -> dict[str, A
     return {"encoder": name, **medians, **figures}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--original",
-        type=Path,
-        help="the Python of an environment that has minimol; without it chemnet alone",
-    )
-    parser.add_argument("--molecules", type=int, default=1_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--out", type=Path, help="a JSON file; without it bench/results/ood_encoders-CPU-MONTH.json"
-    )
-    parser.add_argument("--encoders", nargs="+", choices=LIMITS, default=list(LIMITS))
-    args = parser.parse_args()
-    smiles, rows = moleculeace(args.molecules), []
+def main(
+    *,
+    original: Annotated[Path | None, "a Python that has minimol (else chemnet alone)"] = None,
+    molecules: int = 1_000,
+    rounds: int = 5,
+    encoders: Annotated[list[str] | None, "minimol, chemnet"] = None,
+    out: harness.Out = harness.RESULTS,
+) -> None:
+    smiles, rows = moleculeace(molecules), []
+    chosen = harness.choose(LIMITS, encoders)
     with tempfile.TemporaryDirectory() as folder:
-        if args.original and "minimol" in args.encoders:
-            original = Original(args.original, Path(folder))
-            rows.append(row("minimol", original.encode, smiles, args.rounds))
-            original.close()
-        if "chemnet" in args.encoders:
-            rows.append(row("chemnet", fcd_torch(), smiles, args.rounds))
-    today = datetime.date.today()
-    result = {
-        "what": "molecules per second, from SMILES to features, by the recipe's encoders and by "
-        "their packages, by turns",
-        **{
-            "cpu": cpu_name(),
-            "cores": cores(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
-        **{
-            "threads": torch.get_num_threads(),
-            "date": str(today),
-            "molecules": len(smiles),
-            "rounds": args.rounds,
-        },
-        **{"load_average": os.getloadavg(), "rows": rows},
-    }
-    out = (
-        args.out
-        or RESULTS / f"ood_encoders-{'-'.join(cpu_name().lower().split())}-{today:%Y-%m}.json"
-    )
-    out.write_text(json.dumps(result, indent=1) + "\n")
-    for one in rows:
-        apart, of_cpu = (
-            f"features {one['features_apart']:.1e} apart",
-            f"{one['processor_time_ratio']:.2f} of processor time",
-        )
+        if original and "minimol" in chosen:
+            package = Original(original, Path(folder))
+            rows.append(row("minimol", package.encode, smiles, rounds))
+            package.close()
+        if "chemnet" in chosen:
+            rows.append(row("chemnet", fcd_torch(), smiles, rounds))
+    what = "molecules per second, from SMILES to features, by the recipe and by the packages"
+    settings = {"threads": torch.get_num_threads(), "molecules": len(smiles), "rounds": rounds}
+    harness.keep("ood_encoders", {**harness.heading(what), **settings, "rows": rows}, out)
+    for figures in rows:
         print(
-            f"{one['encoder']}: {one['ratio']:.2f} × the package (limit {one['at_least']}), "
-            f"{of_cpu}, {apart}"
+            f"{figures['encoder']}: {figures['ratio']:.2f} × the package (limit "
+            f"{figures['at_least']}), {figures['processor_time_ratio']:.2f} of processor time, "
+            f"features {figures['features_apart']:.1e} apart"
         )
     if any(
-        one["ratio"] < one["at_least"] or one["features_apart"] > CLOSE[one["encoder"]]
-        for one in rows
+        figures["ratio"] < figures["at_least"]
+        or figures["features_apart"] > CLOSE[figures["encoder"]]
+        for figures in rows
     ):
         sys.exit("A limit is not held.")
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -11,28 +11,22 @@ imaginary card as well: `--update tiled` is the script that is predicted.
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch.nn import functional as F
 
-from bench.probe_cost import cpu_name
+from bench import harness
 from recipes.ood_dpo.head import make_head
 from recipes.ood_dpo.loss import head_loss
 from recipes.ood_dpo.settings import HeadOptions
 
-RESULTS = Path(__file__).parent / "results"
 BATCH, BETA, LAMBDA = 8192, 0.1, 0.01
 GPU = "a100-80gb"
 MOST_BYTES, MOST_TIMES = 64 * 2**20, 1.2
@@ -92,7 +86,7 @@ def updates(loss: Loss, batch: int, device: torch.device) -> Callable[[], None]:
     return work
 
 
-def alone(loss: Loss, batch: int, device: torch.device) -> Callable[[], None]:
+def loss_alone(loss: Loss, batch: int, device: torch.device) -> Callable[[], None]:
     """Energies that are themselves what is learned: the loss without a head."""
     low, high = (torch.zeros(batch, device=device, requires_grad=True) for _ in range(2))
     sgd = torch.optim.SGD([low, high], lr=1e-4)
@@ -114,10 +108,10 @@ def seconds(work: Callable[[], Any]) -> dict[str, float]:
 def by_turns(batch: int, rounds: int) -> dict[str, Any]:
     """Of the loss alone. Each round has both, the one that begins by turns."""
     works = {name: of_energies(loss, batch) for name, loss in SIDES.items()}
-    found = {name: work() for name, work in works.items()}  # which warms them up too
+    values = {name: work() for name, work in works.items()}  # which warms them up too
     apart = [
         float((a - b).abs().max() / b.abs().max())
-        for a, b in zip(found["tiled"], found["plain"], strict=True)
+        for a, b in zip(values["tiled"], values["plain"], strict=True)
     ]
     rows = []
     for number in range(rounds):
@@ -144,93 +138,80 @@ def predicted(what: str, side: str, batch: int) -> int:
     Its flag is none that brimful knows as a batch size: it predicts this one and searches for no
     larger.
     """
-    command = [
-        sys.executable,
-        str(Path(__file__).resolve()),
-        f"--{what}",
-        side,
-        "--pairs",
-        str(batch),
-    ]
+    script = str(Path(__file__).resolve())
+    command = [sys.executable, script, f"--{what}", side, "--pairs", str(batch)]
     with tempfile.TemporaryDirectory() as folder:
-        environment = {
-            **os.environ,
-            "BRIMFUL_HOME": folder,
-            "PYTHONPATH": str(Path(__file__).parents[1]),
-        }
-        done = subprocess.run(
-            [sys.executable, "-m", "brimful", "predict", "--gpu", GPU, "--json", "--", *command],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return json.loads(done.stdout)["phases"]["train"]["allocated_bytes"]
+        answer = harness.brimful(["predict", "--gpu", GPU], command, folder)["answer"]
+    if "error" in answer:
+        raise SystemExit(answer["error"]["problem"])
+    return answer["phases"]["train"]["allocated_bytes"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=BATCH)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--update",
-        choices=SIDES,
-        help="make some updates of the head, on a card if there is one, and end",
-    )
-    parser.add_argument("--alone", choices=SIDES, help="the same of the loss without a head")
-    parser.add_argument("--out", type=Path, help="a file for the figures; without it bench/results")
-    given = parser.parse_args()
-    if given.update or given.alone:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        work = (updates if given.update else alone)(
-            SIDES[given.update or given.alone], given.pairs, device
-        )
-        for _ in range(4):
-            work()
-        return
-    batch, features_bytes = given.pairs, 2 * given.pairs * 512 * 4
-    content: dict[str, Any] = {
-        "what": "the all-pairs loss in tiles against the plain one, forward and backward",
-        "cpu": cpu_name(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "date": datetime.date.today().isoformat(),
+def figures(batch: int, rounds: int) -> dict[str, Any]:
+    features_bytes, cpu = 2 * batch * 512 * 4, torch.device("cpu")
+    return {
         "batch": batch,
-        "rounds": given.rounds,
+        "rounds": rounds,
         "gpu": GPU,
         "loss_bytes": {name: most_bytes(of_energies(loss, batch)) for name, loss in SIDES.items()},
         "update_bytes_beyond_features": {
-            name: most_bytes(updates(loss, batch, torch.device("cpu")))
-            for name, loss in SIDES.items()
+            name: most_bytes(updates(loss, batch, cpu)) for name, loss in SIDES.items()
         },
         "predicted_loss_bytes": {name: predicted("alone", name, batch) for name in SIDES},
         "predicted_update_bytes_beyond_features": {
             name: predicted("update", name, batch) - features_bytes for name in SIDES
         },
-        "time": by_turns(batch, given.rounds),
+        "time": by_turns(batch, rounds),
     }
-    largest = max(content["loss_bytes"]["tiled"], content["predicted_loss_bytes"]["tiled"])
-    reached = largest < MOST_BYTES and content["time"]["tiled_over_plain"]["cpu_s"][1] < MOST_TIMES
-    content["reached"] = reached
-    out = given.out or RESULTS / "ood_loss-amd-epyc-2026-11.json"
-    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def report(result: dict[str, Any]) -> None:
     for name in SIDES:
-        loss, update = content["loss_bytes"][name], content["update_bytes_beyond_features"][name]
-        card, whole = (
-            content["predicted_loss_bytes"][name],
-            content["predicted_update_bytes_beyond_features"][name],
+        loss, update, card_loss, card_update = (
+            result[key][name] / harness.MIB
+            for key in (
+                "loss_bytes",
+                "update_bytes_beyond_features",
+                "predicted_loss_bytes",
+                "predicted_update_bytes_beyond_features",
+            )
         )
         print(
-            f"{name}: the loss {loss / 2**20:,.1f} MiB (predicted on {GPU}: {card / 2**20:,.1f}); "
-            f"an update of the head beyond its features {update / 2**20:,.1f} MiB (predicted: "
-            f"{whole / 2**20:,.1f})"
+            f"{name}: the loss {loss:,.1f} MiB (predicted on {GPU}: {card_loss:,.1f}); an update "
+            f"of the head beyond its features {update:,.1f} MiB (predicted: {card_update:,.1f})"
         )
-    for clock, (low, middle, high) in content["time"]["tiled_over_plain"].items():
+    for clock, (low, middle, high) in result["time"]["tiled_over_plain"].items():
         print(f"time, tiled over plain, {clock}: {middle:.2f} ({low:.2f} to {high:.2f})")
-    print(f"under {MOST_BYTES >> 20} MiB and {MOST_TIMES} × the time: {'yes' if reached else 'NO'}")
+    limits = f"under {MOST_BYTES >> 20} MiB and {MOST_TIMES} × the time"
+    print(f"{limits}: {'yes' if result['reached'] else 'NO'}")
+
+
+def main(
+    *,
+    pairs: int = BATCH,
+    rounds: int = 7,
+    update: Annotated[
+        Literal["plain", "tiled"] | None, "make some updates of the head, on a card if there is one"
+    ] = None,
+    alone: Annotated[Literal["plain", "tiled"] | None, "the same of the loss alone"] = None,
+    out: harness.Out = harness.RESULTS,
+) -> None:
+    if update or alone:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        make, side = (updates, update) if update else (loss_alone, alone)
+        work = make(SIDES[side or ""], pairs, device)
+        for _ in range(4):
+            work()
+        return
+    result = figures(pairs, rounds)
+    largest = max(result["loss_bytes"]["tiled"], result["predicted_loss_bytes"]["tiled"])
+    is_quick = result["time"]["tiled_over_plain"]["cpu_s"][1] < MOST_TIMES
+    result["reached"] = largest < MOST_BYTES and is_quick
+    report(result)
+    what = "the all-pairs loss in tiles against the plain one, forward and backward"
+    threads = {"threads": torch.get_num_threads()}
+    harness.keep("ood_loss", {**harness.heading(what), **threads, **result}, out)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -9,28 +9,27 @@ made ones, every STRIDE-th of each.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from safetensors.numpy import save_file
 from torch import Tensor
 
+from bench import harness
 from recipes.common.cache import cache_folder
 from recipes.common.running import say
 from recipes.ood_dpo.encoders import minimol
 from recipes.ood_dpo.settings import DatasetOptions
 from recipes.ood_dpo.sources import read_rows
 
-ROOT = Path(__file__).parents[1]
-REFERENCE = ROOT / "tests" / "recipes" / "ood_dpo" / "minimol_reference.safetensors"
+REFERENCE = harness.ROOT / "tests" / "recipes" / "ood_dpo" / "minimol_reference.safetensors"
 LIMIT = 1e-5
 STRIDE = 8
 BATCH = 64
@@ -131,7 +130,7 @@ def ours(network: minimol.Network, graphs: list[minimol.Graph]) -> np.ndarray:
     return torch.cat(parts).numpy()
 
 
-def write_reference(features: dict[str, np.ndarray], graphs: list[minimol.Graph]) -> None:
+def write_features(features: dict[str, np.ndarray], graphs: list[minimol.Graph]) -> None:
     """Eigenvectors and return probabilities with them, as the features depend on their last digits
     and signs.
     """
@@ -145,17 +144,15 @@ def write_reference(features: dict[str, np.ndarray], graphs: list[minimol.Graph]
         REFERENCE,
         {"smiles": json.dumps(CHOSEN), "made by": "bench/ood_minimol.py --write-reference"},
     )
-    print(f"{REFERENCE.relative_to(ROOT)}: {REFERENCE.stat().st_size:,} bytes")
+    print(f"{REFERENCE.relative_to(harness.ROOT)}: {REFERENCE.stat().st_size:,} bytes")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--original", type=Path, required=True, help="the Python of an environment that has minimol"
-    )
-    parser.add_argument("--molecules", type=int, default=1_000)
-    parser.add_argument("--write-reference", action="store_true")
-    args = parser.parse_args()
+def main(
+    *,
+    original: Annotated[Path, "the Python of an environment that has minimol"],
+    molecules: int = 1_000,
+    write_reference: Annotated[bool, "what the tests compare with"] = False,
+) -> None:
     checkpoint = minimol.read_checkpoint(
         minimol.WHEEL.fetch(cache_folder("ood_dpo") / "wheels", say)
     )
@@ -163,13 +160,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "made.pt"
         torch.save(made_checkpoint(checkpoint), made)
-        original, theirs = Original(args.original, Path(folder)), {}
+        package, theirs = Original(original, Path(folder)), {}
         for what, smiles in (
             ("chosen", list(CHOSEN)),
-            ("of MoleculeACE", moleculeace(args.molecules)),
+            ("of MoleculeACE", moleculeace(molecules)),
         ):
             graphs = [graph for graph in map(minimol.graph_of, smiles) if graph is not None]
-            theirs[what], _ = original.encode(smiles)
+            theirs[what], _ = package.encode(smiles)
             apart = np.abs(ours(network, graphs) - theirs[what]).max(axis=1)
             worst = max(worst, float(apart.max()))
             print(
@@ -177,14 +174,14 @@ def main() -> None:
                 f"{np.median(apart):.1e}"
             )
         chosen = [graph for graph in map(minimol.graph_of, CHOSEN) if graph is not None]
-        theirs["made"], _ = original.encode(list(CHOSEN), made)
+        theirs["made"], _ = package.encode(list(CHOSEN), made)
         apart = np.abs(
             ours(minimol.network_of(made_checkpoint(checkpoint)), chosen) - theirs["made"]
         ).max()
         print(f"{len(CHOSEN)} molecules chosen, made weights: at most {apart:.1e} apart")
-        original.close()
-    if args.write_reference:
-        write_reference(
+        package.close()
+    if write_reference:
+        write_features(
             {"features": theirs["chosen"], "features of made weights": theirs["made"]}, chosen
         )
     if max(worst, float(apart)) > LIMIT:
@@ -192,4 +189,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

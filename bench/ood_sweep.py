@@ -16,28 +16,20 @@ their mean (0: all of them are run).
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
-import os
 import pickle
-import platform
-import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any
 
-from bench.probe_cost import cpu_name
+from bench import harness
 
-ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results"
 DATASETS = ("moleculeace:CHEMBL204_Ki", "moleculeace:CHEMBL237_Ki", "moleculeace:CHEMBL234_Ki")
-COMMON = (
+COMMON = [
     "--domain",
     "scaffold",
     "--subsample",
@@ -46,7 +38,7 @@ COMMON = (
     "morgan",
     "--shared",
     "leave-out",
-)
+]
 SETTINGS = {"original": (512, 4), "aggressive": (8192, 8)}  # batch size, workers
 LIMITS = {
     "cpu": {"original": 10.0, "aggressive": 5.0},
@@ -57,23 +49,12 @@ PATIENCE, EPOCHS = 10, 50
 
 def started(words: list[str], threads: int) -> tuple[float, str]:
     """Seconds and standard output of a process."""
-    variables = {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
-        "OMP_NUM_THREADS": str(threads),
-    }
     begun = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=variables, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise RuntimeError(
-            f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-3000:]}"
-        )
-    return time.perf_counter() - begun, done.stdout
+    output = harness.output_of([sys.executable, *words], OMP_NUM_THREADS=str(threads))
+    return time.perf_counter() - begun, output
 
 
-def ensemble(options: argparse.Namespace, preset: str, folder: Path) -> dict[str, Any]:
+def ensemble(options: SimpleNamespace, preset: str, folder: Path) -> dict[str, Any]:
     """The sweep's own wall time, and the AUROC of each data set over seeds."""
     out = folder / f"sweep-{preset}"
     words = [
@@ -98,14 +79,14 @@ def ensemble(options: argparse.Namespace, preset: str, folder: Path) -> dict[str
         [*words, "--out", str(out), "--cache", str(folder / "cache")], options.threads
     )
     metrics = json.loads((out / "dataset_metrics.json").read_text())
-    found = {name: next(iter(of.values()))["dpo"][name]["auroc"] for name, of in metrics.items()}
+    areas = {name: next(iter(of.values()))["dpo"][name]["auroc"] for name, of in metrics.items()}
     rows = [json.loads(path.read_text()) for path in (out / "results").glob("*--dpo--*.json")]
     samples = statistics.mean(row["samples"] for row in rows)
     heads = sum(row["seconds"] for row in rows)
-    return {"seconds": seconds, "auroc": found, "mean_samples": samples, "heads_seconds": heads}
+    return {"seconds": seconds, "auroc": areas, "mean_samples": samples, "heads_seconds": heads}
 
 
-def write_pickles(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Path], int]:
+def write_pickles(options: SimpleNamespace, folder: Path) -> tuple[dict[str, Path], int]:
     """What the authors' script reads, of each data set: features by SMILES, and the pairs that the
     recipe draws.
     """
@@ -151,9 +132,7 @@ def write_pickles(options: argparse.Namespace, folder: Path) -> tuple[dict[str, 
     return made, pairs
 
 
-def one_by_one(
-    options: argparse.Namespace, setting: str, pickles: dict[str, Path]
-) -> dict[str, Any]:
+def one_by_one(options: SimpleNamespace, setting: str, pickles: dict[str, Path]) -> dict[str, Any]:
     """One process after the other."""
     batch, workers = SETTINGS[setting]
     seconds, areas, epochs = {}, {}, []
@@ -180,14 +159,10 @@ def one_by_one(
             ]
             took, output = started(words, options.threads)
             runs.append((took, json.loads(output)))
-            print(
-                f"  {setting}, {name}, seed {seed}: {took:.1f} s, {runs[-1][1]}",
-                file=sys.stderr,
-                flush=True,
-            )
+            harness.say(f"  {setting}, {name}, seed {seed}: {took:.1f} s, {runs[-1][1]}")
         seconds[name] = [took for took, _ in runs]
-        areas[name] = [one["auroc"] for _, one in runs]
-        epochs += [one["epochs"] for _, one in runs]
+        areas[name] = [result["auroc"] for _, result in runs]
+        epochs += [result["epochs"] for _, result in runs]
     total = sum(statistics.mean(took) * options.seeds for took in seconds.values())
     return {
         "batch_size": batch,
@@ -215,80 +190,55 @@ def compared(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 def passed(result: dict[str, Any]) -> dict[str, bool]:
     """Of each setting: whether its ratio is reached at an AUROC as good."""
     limits = LIMITS["cuda" if result["device"].startswith("cuda") else "cpu"]
-    found = {name: one["compared"] for name, one in result["settings"].items()}
+    figures = {name: setting["compared"] for name, setting in result["settings"].items()}
     return {
-        name: one["ratio"] >= limits[name]
-        and all(each["is_as_good"] for each in one["auroc"].values())
-        for name, one in found.items()
+        name: of["ratio"] >= limits[name]
+        and all(area["is_as_good"] for area in of["auroc"].values())
+        for name, of in figures.items()
     }
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--datasets", nargs="+", default=list(DATASETS))
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
-    parser.add_argument(
-        "--sample",
-        type=int,
-        default=0,
-        help="processes of the authors' of each data set; 0: one for each seed",
-    )
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args(argv)
-    found: dict[str, Any] = {}
+def main(
+    *,
+    datasets: Annotated[list[str] | None, f"default: {' '.join(DATASETS)}"] = None,
+    seeds: int = 10,
+    settings: Annotated[list[str] | None, "original, aggressive"] = None,
+    sample: Annotated[int, "processes of the authors' of each data set; 0: one a seed"] = 0,
+    threads: int = harness.cores(),
+    device: str = "cpu",
+    out: harness.Out = harness.RESULTS,
+) -> int:
+    common = {"datasets": datasets or list(DATASETS), "seeds": seeds, "threads": threads}
+    options = SimpleNamespace(**common, sample=sample, device=device)
+    chosen = harness.choose(SETTINGS, settings)
+    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="bench-ood-") as temporary:
         folder = Path(temporary)
         pickles, options.pairs = write_pickles(options, folder)
-        ours = {}
-        for preset in ("fast", *options.settings):
-            ours[preset] = ensemble(options, preset, folder)
-            print(
-                f"  ensemble, {preset}: {ours[preset]['seconds']:.1f} s, {ours[preset]['auroc']}",
-                file=sys.stderr,
-                flush=True,
-            )
-        for setting in options.settings:
+        ours = {preset: ensemble(options, preset, folder) for preset in ("fast", *chosen)}
+        for setting in chosen:
             theirs = one_by_one(options, setting, pickles)
-            found[setting] = {
+            figures[setting] = {
                 "authors": theirs,
                 "compared": compared(ours["fast"], theirs),
                 "ensemble_of_same_settings": ours[setting],
                 "compared_of_same_settings": compared(ours[setting], theirs),
             }
+    what = "trainings of the molecule head: an ensemble by preset fast against a process for each"
     result = {
-        "what": "trainings of the molecule head: an ensemble by preset fast against the authors' "
-        "process for each",
-        "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
-        "threads": options.threads,
-        "device": options.device,
-        "load_average": os.getloadavg(),
-        "python": platform.python_version(),
-        "date": datetime.date.today().isoformat(),
-        "versions": {name: version(name) for name in ("brimful", "torch", "scikit-learn", "rdkit")},
-        "datasets": options.datasets,
-        "seeds": options.seeds,
-        "pairs": options.pairs,
+        **harness.heading(what, "brimful", "scikit-learn", "rdkit"),
+        **vars(options),
         "ensemble": ours["fast"],
-        "settings": found,
+        "settings": figures,
     }
-    name = re.sub(r"[^a-z0-9]+", "-", cpu_name().lower()).strip("-")
-    path = options.out / f"ood_sweep-{name}-{datetime.date.today():%Y-%m}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
     for setting, holds in passed(result).items():
-        one, same = found[setting]["compared"], found[setting]["compared_of_same_settings"]
-        print(
-            f"{setting}: {one['ratio']:.1f} x, {'held' if holds else 'MISSED'}; AUROC "
-            f"{one['auroc']}"
-        )
+        fast, same = figures[setting]["compared"], figures[setting]["compared_of_same_settings"]
+        words = f"{fast['ratio']:.1f} x, {'held' if holds else 'MISSED'}; AUROC {fast['auroc']}"
+        print(f"{setting}: {words}")
         print(f"  with the authors' settings: {same['ratio']:.1f} x; AUROC {same['auroc']}")
-    print(f"kept in {path}")
+    harness.keep("ood_sweep", result, out)
     return 0 if all(passed(result).values()) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.run(main))

@@ -18,11 +18,10 @@ import copy
 import itertools
 import random
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,8 +29,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench import accuracy
-
-MIB = 1 << 20
+from bench.harness import MIB, say
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,8 @@ class Job:
     model: nn.Module  # on any device; each peer takes a copy of fake tensors
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
     states: int
-    batch: Callable[
-        [int], tuple[torch.Tensor, torch.Tensor]
-    ]  # inputs and targets for cross-entropy, by batch size
+    # inputs and targets for cross-entropy, by batch size
+    batch: Callable[[int], tuple[torch.Tensor, torch.Tensor]]
 
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
@@ -147,9 +144,7 @@ def _ask(peer: Callable[[Job, int], int], job: Job, batch_size: int) -> Said:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nbytes = peer(job, batch_size)
-    except (
-        Exception
-    ) as error:  # a peer may fail in any way on any model: the row says so, and it is no answer
+    except Exception as error:  # in any way, on any model: the row says so, and it is no answer
         result = f"{type(error).__name__}: {error}"[:200]
     return Said(nbytes, time.perf_counter() - begun, result)
 
@@ -211,47 +206,53 @@ def mlp_answers(rows: Sequence[Mapping[str, Any]], fitted: Collection[int]) -> l
     """What the peers say of measured MLPs; `fitted` are the numbers of the rows that constants are
     fitted on.
     """
-    found = []
-    for number, row in enumerate(rows):
-        said = ask(mlp_job(row), int(row["batch_size"]))
-        found.append(Answer(int(row["device_peak_mib"]) * MIB, said, number in fitted))
-    return found
+    return [
+        Answer(
+            int(row["device_peak_mib"]) * MIB,
+            ask(mlp_job(row), int(row["batch_size"])),
+            number in fitted,
+        )
+        for number, row in enumerate(rows)
+    ]
 
 
 def timm_answers(
     measured: Mapping[str, Mapping[int, int]],
-    seen: Collection[str],
+    examined: Collection[str],
     models: int = 40,
     tracked: int = 8,
     seed: int = 0,
 ) -> list[Answer]:
     """What the peers say of measured image models (MiB by model and batch size), half of them from
-    `seen`, to fit on.
+    `examined`, to fit on.
 
     MemTracker needs half a minute for a row and is asked of `tracked` models alone, at their
     smallest and largest size.
     """
     draw = random.Random(seed)
     sides = [
-        sorted(name for name in measured if (name in seen) is wanted) for wanted in (True, False)
+        sorted(name for name in measured if (name in examined) is wanted)
+        for wanted in (True, False)
     ]
-    found = []
+    answers = []
     for names in sides:
         for number, name in enumerate(draw.sample(names, min(models // 2, len(names)))):
             job, sizes = timm_job(name), measured[name]
             for size, mib in sizes.items():
                 follow = number < tracked // 2 and size in (min(sizes), max(sizes))
                 peers = [peer for peer in PEERS if follow or peer != "mem_tracker"]
-                found.append(Answer(mib * MIB, ask(job, size, peers), name in seen, name, size))
-            print(f"peers: {name}", file=sys.stderr, flush=True)
-    return found
+                answers.append(
+                    Answer(mib * MIB, ask(job, size, peers), name in examined, name, size)
+                )
+            say(f"peers: {name}")
+    return answers
 
 
 def figures(answers: Sequence[Answer]) -> dict[str, Any]:
     """By peer: accuracy on the rows that judge, under a constant of its own from the rows to fit
     on, and the slopes' error.
     """
-    found = {}
+    by_peer = {}
     for peer in PEERS:
         pairs = [
             (accuracy.Pair(a.measured_device_bytes, nbytes), a)
@@ -264,14 +265,14 @@ def figures(answers: Sequence[Answer]) -> dict[str, Any]:
         if to_fit and to_judge:
             constant = accuracy.context_bytes(to_fit)
             slope = slope_error([answer for _, answer in pairs if not answer.fitted], peer)
-            found[peer] = {
+            by_peer[peer] = {
                 "context_bytes": constant,
-                **asdict(accuracy.accuracy(to_judge, constant)),
+                **accuracy.accuracy(to_judge, constant),
                 "slope_median_absolute": slope,
                 "seconds_per_prediction": statistics.median(a.said[peer].seconds for _, a in pairs),
                 "failed": sum(peer in a.said and a.bytes_by(peer) is None for a in answers),
             }
-    return found
+    return by_peer
 
 
 def slope_error(answers: Sequence[Answer], peer: str) -> float | None:
@@ -289,35 +290,3 @@ def slope_error(answers: Sequence[Answer], peer: str) -> float | None:
         if more_measured > measured:
             errors.append(abs((more_said - said) / (more_measured - measured) - 1))
     return statistics.median(errors) if errors else None
-
-
-def table(found: Mapping[str, Any]) -> list[str]:
-    """A column for each predictor (figures as `figures` gives them; ours may stand among them)."""
-    names = {
-        "rows": "rows",
-        "context_bytes": "constant fitted",
-        "median_absolute": "median error",
-        "p90_absolute": "90th percentile",
-        "p95_absolute": "95th percentile",
-        "worst_absolute": "worst",
-        "median_signed": "median, signed",
-        "share_under_by_5_percent": "under by more than 5 %",
-        "slope_median_absolute": "slope's median error",
-        "seconds_per_prediction": "seconds a prediction",
-    }
-    lines = [f"{'':24}" + "".join(f"{name:>13}" for name in found)]
-    for key, name in names.items():
-        lines.append(
-            f"{name:24}" + "".join(f"{_cell(key, of.get(key)):>13}" for of in found.values())
-        )
-    return lines
-
-
-def _cell(key: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    if key == "rows":
-        return str(value)
-    if key == "seconds_per_prediction":
-        return f"{value:.2f}"
-    return f"{value / MIB:.0f} MiB" if key == "context_bytes" else f"{value:.2%}"

@@ -10,39 +10,29 @@ one constant is fitted: on one half of the rows, judged on the other.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import datetime
-import json
-import platform
 import random
 import statistics
-import sys
 import time
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated, Any
 
-from bench import accuracy, peers
+from bench import accuracy, harness, peers
+from bench.harness import MIB
 from bench.traced import traced
 from brimful.decide.memory.intervals import interval_for
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.measure.gpus import find_gpu, loaded_at_once, to_card
 from brimful_inside.wire import Card
 
-HERE = Path(__file__).parent
-SCRIPT = HERE / "scripts" / "mlp.py"
+SCRIPT = harness.ROOT / "bench" / "scripts" / "mlp.py"
 CSV = "mlp_a100_40gb.csv"
-MIB = 1 << 20
 
 
 def read_rows(folder: Path, count: int, seed: int) -> list[dict[str, str]]:
     """A random `count` of the measured rows. Exits with a sentence where there are none."""
-    path = folder / CSV
-    if not path.is_file():
-        sys.exit(f"There is no {path}: give the folder that holds the measured rows.")
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = harness.read_table(folder / CSV)
     return random.Random(seed).sample(rows, min(count, len(rows)))
 
 
@@ -72,31 +62,34 @@ def predict_all(rows: list[dict[str, str]], card: Card) -> list[dict[str, object
             }
         )
         left = int(row["device_peak_mib"]) - peak.reserved / MIB
-        print(
-            f"{number + 1}/{len(rows)}: {' '.join(row.values())} -> context {left:.0f} MiB",
-            file=sys.stderr,
-            flush=True,
-        )
+        words = " ".join(row.values())
+        harness.say(f"{number + 1}/{len(rows)}: {words} -> context {left:.0f} MiB")
     return lines
 
 
-def judge(lines: list[dict], seed: int, catalogue_context: int) -> dict[str, object]:
+def judge(lines: list[dict], seed: int, catalogue_context: int) -> dict[str, Any]:
     """The figures: with one context fitted on a half and judged on the other, fitted on all rows,
     and the catalogue's.
     """
-    pairs = [accuracy.Pair(line["device_peak_mib"] * MIB, line["reserved_bytes"]) for line in lines]
+    pairs = pairs_of(lines)
     fitted, judged = ([pairs[i] for i in half] for half in accuracy.halves(len(pairs), seed))
-    context, whole = accuracy.context_bytes(fitted), accuracy.context_bytes(pairs)
+    sides = {
+        "held_out": (accuracy.context_bytes(fitted), judged),
+        "all": (accuracy.context_bytes(pairs), pairs),
+        "catalogue": (catalogue_context, pairs),
+    }
     return {
-        "held_out": {"context_bytes": context, **asdict(accuracy.accuracy(judged, context))},
-        "all": {"context_bytes": whole, **asdict(accuracy.accuracy(pairs, whole))},
-        "catalogue": {
-            "context_bytes": catalogue_context,
-            **asdict(accuracy.accuracy(pairs, catalogue_context)),
+        **{
+            name: {"context_bytes": context, **accuracy.accuracy(rows, context)}
+            for name, (context, rows) in sides.items()
         },
-        "coverage": held_out_coverage(fitted, judged, context),
+        "coverage": held_out_coverage(fitted, judged, sides["held_out"][0]),
         "seconds_per_prediction": statistics.median(line["seconds"] for line in lines),
     }
+
+
+def pairs_of(lines: list[dict]) -> list[accuracy.Pair]:
+    return [accuracy.Pair(line["device_peak_mib"] * MIB, line["reserved_bytes"]) for line in lines]
 
 
 def held_out_coverage(
@@ -120,97 +113,50 @@ def evidence_of(lines: list[dict], context: int, gpu_name: str, date: str) -> st
     """The evidence file for dense networks: errors of predictions as brimful makes them, with the
     catalogue's context.
     """
-    pairs = [accuracy.Pair(line["device_peak_mib"] * MIB, line["reserved_bytes"]) for line in lines]
     basis = (
         "MLPs with Adam in fp32, measured by GPUMemNet (arXiv 2602.17817); traced with torch "
         f"{version('torch')}"
     )
-    errors = accuracy.relative_to_predicted(pairs, context)
+    errors = accuracy.relative_to_predicted(pairs_of(lines), context)
     return accuracy.evidence_json(accuracy.evidence_from(errors, "dense", date, gpu_name, basis))
 
 
 def print_table(result: dict) -> None:
-    parts = {"held_out": "held out", "all": "all rows", "catalogue": "catalogue"}
-    names = {
-        "rows": "rows",
-        "context_bytes": "context",
-        "median_absolute": "median error",
-        "p90_absolute": "90th percentile",
-        "p95_absolute": "95th percentile",
-        "worst_absolute": "worst",
-        "share_under_by_5_percent": "under by more than 5 %",
-        "slope_error": "slope error",
-    }
-    print(f"{'':28}" + "".join(f"{name:>12}" for name in parts.values()))
-    for key, name in names.items():
-        print(f"{name:28}" + "".join(f"{cell(key, result[part][key]):>12}" for part in parts))
+    columns = ("held_out", "all", "catalogue")
+    print("\n".join(accuracy.table({name.replace("_", " "): result[name] for name in columns})))
     coverage = result["coverage"]
-    print(
-        f"{'coverage of 95 % intervals':28}{'too few rows' if coverage is None else format(coverage, '.2%'):>12}"
-    )
+    shown = "too few rows" if coverage is None else f"{coverage:.2%}"
+    print(f"{'coverage of 95 % intervals':28}{shown:>12}")
     print(f"{'seconds per prediction':28}{result['seconds_per_prediction']:>12.2f}")
 
 
-def cell(key: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    if key == "rows":
-        return str(value)
-    return f"{value / MIB:.0f} MiB" if key == "context_bytes" else f"{value:.2%}"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help=f"the folder with {CSV}")
-    parser.add_argument("--rows", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--gpu", default="a100-40gb")
-    parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument(
-        "--evidence",
-        type=Path,
-        help="also write what brimful's intervals rest on: src/brimful/decide/evidence/...",
-    )
-    args = parser.parse_args()
-
-    gpu = loaded_at_once(
-        find_gpu(args.gpu)
-    )  # as the rows show: their machine had a driver that loads all kernels together
-    lines = predict_all(read_rows(args.data, args.rows, args.seed), to_card(gpu))
-    today = datetime.date.today()
-    result = {
-        "bench": "predict",
-        "what": "device peak of MLPs trained with Adam in fp32, predicted on an imaginary card, "
-        "against nvidia-smi",
-        "measured_by": "GPUMemNet (arXiv 2602.17817), one A100 40 GB; versions of PyTorch and the "
-        "driver "
-        "not known",
-        "gpu": gpu.key,
-        "date": today.isoformat(),
-        "seed": args.seed,
-        "versions": {"torch": version("torch"), "python": platform.python_version()},
-        **judge(lines, args.seed, round(gpu.context_bytes.value)),
-        "rows": lines,
-    }
-    print_table(result)
-    fitted = accuracy.halves(len(lines), args.seed)[0]
-    result["peers"] = peers.figures(peers.mlp_answers(lines, fitted))
-    ours = {**result["held_out"], "seconds_per_prediction": result["seconds_per_prediction"]}
+def main(
+    data: Annotated[Path, f"the folder with {CSV}"],
+    *,
+    rows: int = 60,
+    seed: int = 0,
+    gpu: str = "a100-40gb",
+    evidence: Annotated[Path | None, "also write what intervals rest on, to this file"] = None,
+    out: harness.Out = harness.RESULTS,
+) -> None:
+    # As the rows show: their machine had a driver that loads all kernels together.
+    card = loaded_at_once(find_gpu(gpu))
+    context = round(card.context_bytes.value)
+    lines = predict_all(read_rows(data, rows, seed), to_card(card))
+    judged = judge(lines, seed, context)
+    print_table(judged)
+    others = peers.figures(peers.mlp_answers(lines, accuracy.halves(len(lines), seed)[0]))
+    ours = {**judged["held_out"], "seconds_per_prediction": judged["seconds_per_prediction"]}
     print("\nbeside others, each with a constant of its own, on the rows held out:")
-    print("\n".join(peers.table({"brimful": ours, **result["peers"]})))
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"predict-{gpu.key}-{today:%Y-%m}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {path}")
-    if args.evidence:
-        args.evidence.parent.mkdir(parents=True, exist_ok=True)
-        hardware = f"one {gpu.name}"
-        args.evidence.write_text(
-            evidence_of(lines, round(gpu.context_bytes.value), hardware, today.isoformat()),
-            encoding="utf-8",
-        )
-        print(f"written to {args.evidence}")
+    print("\n".join(accuracy.table({"brimful": ours, **others})))
+    heading = harness.heading("device peak of MLPs (Adam, fp32), predicted, against nvidia-smi")
+    heading["measured_by"] = "GPUMemNet (arXiv 2602.17817), one A100 40 GB; versions not known"
+    result = {**heading, "gpu": card.key, "seed": seed, **judged, "peers": others}
+    harness.keep("predict", result, out, of=card.key, rows=lines)
+    if evidence:
+        text = evidence_of(lines, context, f"one {card.name}", datetime.date.today().isoformat())
+        evidence.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -7,29 +7,27 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from bench.harness import MIB, RESULTS, ROOT
 from bench.scripts_table import PROGRAMS, Program
 
-ROOT = Path(__file__).parents[1]
-PROGRAMS_RESULT, STRANGERS_RESULT = (
-    ROOT / "bench" / "results" / f"{name}.json" for name in ("programs", "strangers")
-)
+PROGRAMS_RESULT, STRANGERS_RESULT = (RESULTS / f"{name}.json" for name in ("programs", "strangers"))
 PAGE = ROOT / "docs" / "programs.md"
 
-_MIB, _GIB = 1 << 20, 1 << 30
+GIB = 1 << 30
 
 _HEAD = """# Programs that run on the imaginary GPU
 
-Written by `make bench-scripts`; every number here is predicted or measured by it, none is typed in. Each program is an ordinary
-training script in [bench/scripts](../bench/scripts), written as its users write theirs: CUDA is assumed and nothing knows of
-brimful. Each was predicted as it stands, by `brimful predict`, on a machine without a GPU, with a CPU build of torch and with a
-CUDA build.
+Written by `make bench-scripts`; every number here is predicted or measured by it, none is typed in.
+Each program is an ordinary training script in [bench/scripts](../bench/scripts), written as its
+users write theirs: CUDA is assumed and nothing knows of brimful. Each was predicted as it stands,
+by `brimful predict`, on a machine without a GPU, with a CPU build of torch and with a CUDA build.
 
-*Peak* is the predicted device memory at the batch size shown, with its interval; *largest* the predicted largest batch size
-that fits the card, and what limits it (both as of the latest date, of the first build where that is the same). *Seconds* are
-measured processor time of the whole prediction, with all its trials and the script's own imports, each process in one thread.
-They are noisy: two cores shared with other work can take twice the seconds that they take alone, and rows of different dates
-saw different loads.
-[imaginary.md](imaginary.md) says what cannot be run.
+*Peak* is the predicted device memory at the batch size shown, with its interval; *largest* the
+predicted largest batch size that fits the card, and what limits it (both as of the latest date, of
+the first build where that is the same). *Seconds* are measured processor time of the whole
+prediction, with all its trials and the script's own imports, each process in one thread. They are
+noisy: two cores shared with other work can take twice the seconds that they take alone, and rows of
+different dates saw different loads. [imaginary.md](imaginary.md) says what cannot be run.
 """
 
 
@@ -48,25 +46,25 @@ def page(result: dict[str, Any]) -> str:
         head += [f"{label}: seconds", f"{label}: date"]
     lines = [_HEAD, *_builds(result), "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for program in PROGRAMS:
-        seen = {label: rows.get((program.key, label)) for label in labels}
-        if any(seen.values()):
-            lines.append("| " + " | ".join(_cells(program, seen)) + " |")
+        by_label = {label: rows.get((program.key, label)) for label in labels}
+        if any(by_label.values()):
+            lines.append("| " + " | ".join(_cells(program, by_label)) + " |")
     return "\n".join([*lines, "", *_footer(result), ""])
 
 
 def _builds(result: dict[str, Any]) -> list[str]:
     lines = []
-    for label, found in result["builds"].items():
+    for label, installed in result["builds"].items():
         dates = sorted({row["date"] for row in result["rows"] if row["build"] == label})
-        packages = ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
+        packages = ", ".join(f"{name} {version}" for name, version in sorted(installed.items()))
         when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
         lines.append(f"- **{label}**, {when}: {packages}")
     return lines
 
 
-def _cells(program: Program, seen: dict[str, Any]) -> list[str]:
+def _cells(program: Program, rows: dict[str, Any]) -> list[str]:
     figures = max(
-        (row for row in seen.values() if row and "peak" in row),
+        (row for row in rows.values() if row and "peak" in row),
         key=lambda row: row["date"],
         default=None,
     )
@@ -77,7 +75,7 @@ def _cells(program: Program, seen: dict[str, Any]) -> list[str]:
         str(program.batch_size),
     ]
     cells += [_peak(figures), _largest(figures)] if figures else ["", ""]
-    for row in seen.values():
+    for row in rows.values():
         cells += [_seconds(row), row["date"] if row else "–"]
     return cells
 
@@ -87,8 +85,8 @@ def _peak(row: dict[str, Any]) -> str:
     if peak is None:
         return "–"
     low, high = peak["device_interval_bytes"]
-    unit, name = (_GIB, "GiB") if peak["device_bytes"] >= 10 * _GIB else (_MIB, "MiB")
-    digits = 1 if unit == _GIB else 0
+    unit, name = (GIB, "GiB") if peak["device_bytes"] >= 10 * GIB else (MIB, "MiB")
+    digits = 1 if unit == GIB else 0
     return (
         f"{peak['device_bytes'] / unit:.{digits}f} {name} ({low / unit:.{digits}f} to "
         f"{high / unit:.{digits}f})"
@@ -136,12 +134,12 @@ def _footer(result: dict[str, Any]) -> list[str]:
 _STRANGERS = """
 ## Programs of others
 
-Written by `make bench-strangers`. Each is a command line of a package on PyPI, or, where a package has none, what its
-documentation shows ([bench/strangers](../bench/strangers)), with small data that the bench makes, in an environment with the
-versions below.
-None is changed for brimful. *Finding* is what `brimful audit` says first; *seconds* are measured processor time of the whole
-`predict` and `audit`, with all their trials and the program's own imports; peaks are predicted. A row is as of its run:
-those of one date may come from several states of the code.
+Written by `make bench-strangers`. Each is a command line of a package on PyPI, or, where a package
+has none, what its documentation shows ([bench/strangers](../bench/strangers)), with small data that
+the bench makes, in an environment with the versions below. None is changed for brimful. *Finding*
+is what `brimful audit` says first; *seconds* are measured processor time of the whole `predict` and
+`audit`, with all their trials and the program's own imports; peaks are predicted. A row is as of
+its run: those of one date may come from several states of the code.
 """
 
 

@@ -29,17 +29,14 @@ class Program:
     light: bool = True  # run by `make test` as well
     phases: tuple[str, ...] = BOTH  # what a prediction must have seen
     gpu: str = "a100-40gb"
-    launcher: tuple[
-        str, ...
-    ] = ()  # what stands before the script: ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    # what stands before the script: ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    launcher: tuple[str, ...] = ()
     batch_flag: str = "--batch-size"
-    approximations: tuple[
-        str, ...
-    ] = ()  # upper bounds and assumptions that a prediction may name, besides `ORDINARY`
+    # upper bounds and assumptions that a prediction may name, besides `ORDINARY`
+    approximations: tuple[str, ...] = ()
     accumulation: int = 1  # batches that go into one step
-    prepare: tuple[
-        str, ...
-    ] = ()  # arguments with which the script is run before, for real, on the CPU, in the same folder
+    # arguments with which the script is run before, for real, on the CPU, in the same folder
+    prepare: tuple[str, ...] = ()
     name: str = ""  # in the table; the script's stem where there is one line of it
 
     @property
@@ -354,24 +351,6 @@ PROGRAMS: tuple[Program, ...] = (
         64,
         light=False,
         phases=("train",),
-    ),
-    Program(
-        "diffusers_unet.py",
-        "Diffusers and Accelerate: UNet2DModel, DDPMScheduler, EMAModel, fp16, a pipeline that "
-        "samples",
-        16,
-        flags=("--use_ema",),
-        needs=("diffusers", "accelerate"),
-        light=False,
-        batch_flag="--train_batch_size",
-    ),
-    Program(
-        "timm_finetune.py",
-        "fine-tuning with timm: Mixup, ModelEmaV3, its optimizer, schedule and scaler, "
-        "channels_last, fp16",
-        64,
-        needs=("timm", "torchvision"),
-        light=False,
     ),
     Program(
         "torchvision_classification.py",

@@ -7,20 +7,20 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bench import accuracy
+from bench import accuracy, harness
+from bench.harness import MIB
 from brimful.decide.memory.intervals import interval_for
 
 SEEN = Path(__file__).parent / "timm_seen.txt"
-MIB = 1 << 20
 # Weights, gradients, momentum and a copy of gradients, of 800 million parameters: no model of the
 # table has so many.
 WITHOUT_SAMPLES_MIB = 12_000
-# of the peak; a network whose weights outweigh its activations shows little growth at first, and
+# Of the peak; a network whose weights outweigh its activations shows little growth at first, and
 # that is sound
 VISIBLE = 0.05
 JUMP = 3.0  # times as much memory a sample as between the two sizes before
@@ -45,17 +45,16 @@ class Row:
 
 def seen_models() -> frozenset[str]:
     """The models that cannot judge any more."""
-    lines = SEEN.read_text(encoding="utf-8").splitlines()
-    return frozenset(line for line in lines if line and not line.startswith("#"))
+    return harness.read_names(SEEN)
 
 
-def split(rows: list[Row], seen: frozenset[str]) -> tuple[list[Row], list[Row]]:
+def split(rows: list[Row], examined: frozenset[str]) -> tuple[list[Row], list[Row]]:
     """The rows to fit on, and those of models never looked at, to judge on. All rows twice where
     one side has none.
     """
     fitted, judged = (
-        [row for row in rows if row.model in seen],
-        [row for row in rows if row.model not in seen],
+        [row for row in rows if row.model in examined],
+        [row for row in rows if row.model not in examined],
     )
     return (fitted, judged) if fitted and judged else (rows, rows)
 
@@ -88,7 +87,7 @@ def figures(rows: list[Row], context: int) -> dict[str, Any]:
     ]
     return {
         "context_bytes": context,
-        **asdict(accuracy.accuracy([row.pair for row in rows], context)),
+        **accuracy.accuracy([row.pair for row in rows], context),
         "slope_median_absolute": statistics.median(slopes) if slopes else None,
         "share_within_interval": accuracy.coverage(
             spans, [row.pair.measured_device_bytes for row in rows]
@@ -132,13 +131,13 @@ def _odd_growth(points: list[tuple[int, int]]) -> str | None:
     return None
 
 
-def judge(rows: list[Row], seen: frozenset[str], card_bytes: int) -> dict[str, Any]:
+def judge(rows: list[Row], examined: frozenset[str], card_bytes: int) -> dict[str, Any]:
     """The figures of the models never looked at, of those that were, and of each kind of network
     among the former.
 
     All rows are in them; `sound` are those never looked at, without the models that look broken.
     """
-    fitted, judged = split(rows, seen)
+    fitted, judged = split(rows, examined)
     context = accuracy.context_bytes([row.pair for row in fitted])
     kinds = sorted({row.kind for row in judged})
     odd = odd_models(rows, card_bytes, context)
@@ -210,23 +209,7 @@ def print_table(result: dict[str, Any]) -> None:
         **result["by_kind"],
     }
     columns = {name: column for name, column in columns.items() if column}
-    names = {
-        "rows": "rows",
-        "context_bytes": "context",
-        "median_absolute": "median error",
-        "p90_absolute": "90th percentile",
-        "p95_absolute": "95th percentile",
-        "worst_absolute": "worst",
-        "share_under_by_5_percent": "under by more than 5 %",
-        "slope_median_absolute": "slope's median error",
-        "share_within_interval": "within the interval",
-        "interval_median_width": "interval's median width",
-    }
-    print(f"{'':24}" + "".join(f"{name:>13}" for name in columns))
-    for key, name in names.items():
-        print(
-            f"{name:24}" + "".join(f"{_cell(key, column[key]):>13}" for column in columns.values())
-        )
+    print("\n".join(accuracy.table(columns)))
     print(f"seconds per prediction  {result['seconds_per_prediction']:>13.2f}")
     for model, reason in result["odd"].items():
         print(f"looks broken: {model}: {reason}")
@@ -234,11 +217,3 @@ def print_table(result: dict[str, Any]) -> None:
         print(
             f"  {line['model']:40}{line['batch_size']:>5}{line['mib']:>8} MiB {line['error']:+.1%}"
         )
-
-
-def _cell(key: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    if key == "rows":
-        return str(value)
-    return f"{value / MIB:.0f} MiB" if key == "context_bytes" else f"{value:.2%}"

@@ -15,24 +15,17 @@ that.
 
 from __future__ import annotations
 
-import argparse
-import csv
-import datetime
-import json
-import platform
 import random
 import statistics
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from bench import accuracy, peers
+from bench import accuracy, harness, peers
 from bench.timm_figures import Row, figures, judge, print_table, seen_models, write_evidence
 from bench.traced import traced
 from brimful.decide.memory.fit import context_of
@@ -42,26 +35,18 @@ from brimful.measure.gpus import find_gpu, loaded_at_once, to_card
 from brimful_inside.simulator.program import Program
 from brimful_inside.wire import Card
 
-HERE = Path(__file__).parent
-SCRIPT = HERE / "scripts" / "timm_train.py"
+SCRIPT = harness.ROOT / "bench" / "scripts" / "timm_train.py"
 CSV = "timm_a100_40gb.csv"
-EVIDENCE = HERE.parent / "src" / "brimful" / "decide" / "evidence"
-MIB = 1 << 20
 SIZES = (4, 11)  # the batch sizes that are traced, as a search for the largest one takes them
 STEPS = 3  # the second has weights and momentum, the third the segments that it left
 
 
 def read_measured(folder: Path, count: int | None, seed: int) -> dict[str, dict[int, int]]:
     """MiB by model and batch size, of `count` models drawn at random (None: all)."""
-    path = folder / CSV
-    if not path.is_file():
-        sys.exit(f"There is no {path}: give the folder that holds the measured rows.")
     measured: dict[str, dict[int, int]] = {}
-    with open(path, newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            measured.setdefault(row["model"], {})[int(row["batch_size"])] = int(
-                row["device_peak_mib"]
-            )
+    for row in harness.read_table(folder / CSV):
+        by_size = measured.setdefault(row["model"], {})
+        by_size[int(row["batch_size"])] = int(row["device_peak_mib"])
     names = random.Random(seed).sample(sorted(measured), min(count or len(measured), len(measured)))
     return {name: measured[name] for name in names}
 
@@ -129,18 +114,18 @@ def predict_all(
         except Exception as error:  # whatever a model does: it is named in the result
             traceback.print_exc()
             failed[model] = f"{type(error).__name__}: {error}"
-        print(f"{number + 1}/{len(measured)}: {model}", file=sys.stderr, flush=True)
+        harness.say(f"{number + 1}/{len(measured)}: {model}")
     return rows, failed
 
 
-def compare(rows: list[Row], seen: frozenset[str], models: int, seed: int) -> dict[str, Any]:
+def compare(rows: list[Row], examined: frozenset[str], models: int, seed: int) -> dict[str, Any]:
     """What the peers say of some models, and brimful's figures on the very rows that judge them;
     printed and returned.
     """
     measured: dict[str, dict[int, int]] = {}
     for row in rows:
         measured.setdefault(row.model, {})[row.batch_size] = row.device_peak_mib
-    answers = peers.timm_answers(measured, seen, models, seed=seed)
+    answers = peers.timm_answers(measured, examined, models, seed=seed)
     judges, fitted = (
         {answer.model for answer in answers if answer.fitted is side} for side in (False, True)
     )
@@ -152,71 +137,46 @@ def compare(rows: list[Row], seen: frozenset[str], models: int, seed: int) -> di
     ours["seconds_per_prediction"] = statistics.median(
         row.seconds for row in rows if row.model in judges
     )
-    found = {"brimful": ours, **peers.figures(answers)}
+    figures_of = {"brimful": ours, **peers.figures(answers)}
     print(
         f"\nbeside others, each with a constant of its own, on {len(judges)} models never looked "
         "at:"
     )
-    print("\n".join(peers.table(found)))
-    return found
+    print("\n".join(accuracy.table(figures_of)))
+    return figures_of
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", type=Path, help=f"the folder with {CSV}")
-    parser.add_argument("--models", type=int, help="so many, drawn at random (default: all)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--peers",
-        type=int,
-        default=40,
-        metavar="MODELS",
-        help="ask others of so many models (10 minutes for 40)",
-    )
-    parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument(
-        "--evidence", action="store_true", help=f"also write what intervals rest on, to {EVIDENCE}"
-    )
-    args = parser.parse_args()
-
-    gpu = loaded_at_once(
-        find_gpu("a100-40gb")
-    )  # as the rows show: their machine had a driver that loads all kernels together
-    rows, failed = predict_all(read_measured(args.data, args.models, args.seed), to_card(gpu))
-    today, seen = datetime.date.today(), seen_models()
+def main(
+    data: Annotated[Path, f"the folder with {CSV}"],
+    *,
+    models: Annotated[int | None, "so many, drawn at random (default: all)"] = None,
+    seed: int = 0,
+    ask_peers: Annotated[int, "ask others of so many models (10 minutes for 40)"] = 40,
+    evidence: Annotated[bool, "also write what intervals rest on"] = False,
+    out: harness.Out = harness.RESULTS,
+) -> None:
+    # As the rows show: their machine had a driver that loads all kernels together.
+    gpu = loaded_at_once(find_gpu("a100-40gb"))
+    rows, failed = predict_all(read_measured(data, models, seed), to_card(gpu))
+    examined = seen_models()
+    judged = judge(rows, examined, int(gpu.total_bytes.value))
+    print_table(judged)
+    what = "device peak of timm's models (SGD, fp32), predicted, against nvidia-smi"
     result = {
-        "bench": "timm_rows",
-        "what": "device peak of timm's models trained with SGD in fp32, predicted on an imaginary "
-        "card, against nvidia-smi",
-        "measured_by": "GPUMemNet (arXiv 2602.17817), one A100 40 GB; versions of PyTorch, cuDNN "
-        "and "
-        "timm "
-        "not known",
+        **harness.heading(what, "timm"),
+        "measured_by": "GPUMemNet (arXiv 2602.17817), one A100 40 GB; versions not known",
         "gpu": gpu.key,
-        "date": today.isoformat(),
-        "seed": args.seed,
-        "versions": {
-            **{name: version(name) for name in ("torch", "timm")},
-            "python": platform.python_version(),
-        },
-        **judge(rows, seen, int(gpu.total_bytes.value)),
+        "seed": seed,
+        **judged,
         "failed": failed,
-        "rows": [asdict(row) for row in rows],
+        "peers": compare(rows, examined, ask_peers, seed),
     }
-    print_table(result)
-    result["peers"] = compare(rows, seen, args.peers, args.seed)
-    args.out.mkdir(parents=True, exist_ok=True)
-    path = args.out / f"timm-{gpu.key}-{today:%Y-%m}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {path}")
-    if args.evidence:
-        in_force = round(
-            context_of(gpu, uses_cudnn=True).value
-        )  # each of these models has a convolution
-        write_evidence(
-            rows, in_force, f"one {gpu.name}", today.isoformat(), EVIDENCE, result["odd"]
-        )
+    harness.keep("timm", result, out, of=gpu.key, rows=[asdict(row) for row in rows])
+    if evidence:  # each of these models has a convolution
+        context, odd = round(context_of(gpu, uses_cudnn=True).value), judged["odd"]
+        hardware = f"one {gpu.name}"
+        write_evidence(rows, context, hardware, result["date"], harness.EVIDENCE, odd)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

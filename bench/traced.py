@@ -1,7 +1,9 @@
-"""A script's allocations on an imaginary card, traced in this process, as GPUMemNet's machine ran it.
+"""A script's allocations on an imaginary card, traced in this process, as GPUMemNet's machine ran
+it.
 
-What its rows were measured with is not known; the project grew from September 2024 to May 2025 (PyTorch 2.5 to 2.7). Until
-2.14 cuBLAS's workspaces were kept, since 2.15 an operation takes them for itself: whichever torch traces, they are kept here.
+What its rows were measured with is not known; the project grew from September 2024 to May 2025
+(PyTorch 2.5 to 2.7). Until 2.14 cuBLAS's workspaces were kept, since 2.15 an operation takes them
+for itself: whichever torch traces, they are kept here.
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ how often it is more than
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
+from bench import harness
 from brimful.decide.memory.bracket import run_search
 from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
 from brimful.decide.tune.search import Search
@@ -30,7 +30,7 @@ STEPS, WARMUP_STEPS = 8, 2
 START_S = 5.0  # of a process, until it trains
 STAYS_S = 30.0  # how long one of the others works
 LOADS = {"quiet": 0.0, "one other": 1.0, "three others": 3.0}  # how many others work, on average
-KNOWN = {one.name for one in fields(TrialResult)}
+KNOWN = {field.name for field in fields(TrialResult)}
 
 
 @dataclass
@@ -55,14 +55,16 @@ class Machine:
         self.trials += 1
         self.sizes.append(size)
         begun_s, shares = self.now_s, [self._pass(START_S)[1]]
-        own = self.random.gauss(1.0, 0.015)  # where its memory lies
+        place = self.random.gauss(1.0, 0.015)  # where its memory lies
         quiet_s = size / self.true_rate(size, allocator)
         taken, shares_of = zip(
-            *(self._pass(quiet_s * own * self._jitter()) for _ in range(WARMUP_STEPS + STEPS)),
+            *(self._pass(quiet_s * place * self._jitter()) for _ in range(WARMUP_STEPS + STEPS)),
             strict=True,
         )
         steps_s = taken[WARMUP_STEPS:]
-        processor_s = quiet_s * CORES * own * STEPS * self._contention(statistics.fmean(shares_of))
+        processor_s = (
+            quiet_s * CORES * place * STEPS * self._contention(statistics.fmean(shares_of))
+        )
         more = {
             "samples_per_cpu_s": size * STEPS / processor_s,
             "others_share": statistics.fmean([*shares, *shares_of])
@@ -140,7 +142,7 @@ def curve(source: random.Random) -> Callable[[int], float]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Choice:
     trials: int
     minutes: float
     regret: float
@@ -148,7 +150,7 @@ class Seen:
     kept: bool
 
 
-def one(seed: int, others: float) -> Seen:
+def choice(seed: int, others: float) -> Choice:
     source = random.Random(seed)
     rate, gain = curve(source), source.choice([0.95, 1.0, 1.0, 1.06, 1.5])
     largest, asked = 2 ** source.randint(6, 10), 2 ** source.randint(3, 7)
@@ -158,42 +160,41 @@ def one(seed: int, others: float) -> Seen:
     )
     search = Search(problem)
     run_search(search.steps(), machine.run)
-    found = search.result()
-    assert found.chosen is not None
-    size, own = int(found.chosen["batch_size"]), min(asked, largest)
-    named, users = machine.true_rate(size, bool(found.environment)), machine.true_rate(own, False)
+    result = search.result()
+    assert result.chosen is not None
+    size, requested = int(result.chosen["batch_size"]), min(asked, largest)
+    named, users = (
+        machine.true_rate(size, bool(result.environment)),
+        machine.true_rate(requested, False),
+    )
     best = max(
         machine.true_rate(2**power, way)
         for power in range(largest.bit_length())
         for way in (False, True)
     )
-    return Seen(
+    return Choice(
         machine.trials,
         machine.now_s / 60,
         max(0.0, 1 - named / best),
         named < 0.97 * users,
-        size == own and not found.environment,
+        size == requested and not result.environment,
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=200)
-    args = parser.parse_args()
-    print(
-        f"{'load':>14}{'trials':>9}{'minutes':>9}{'regret, mean':>14}{'p90':>7}{'harm':>7}{'kept':>7}"
-    )
+def main(*, seeds: int = 200) -> None:
+    heads = f"{'trials':>9}{'minutes':>9}{'regret, mean':>14}{'p90':>7}{'harm':>7}{'kept':>7}"
+    print(f"{'load':>14}{heads}")
     for name, others in LOADS.items():
-        seen = [one(seed, others) for seed in range(args.seeds)]
-        regrets = sorted(run.regret for run in seen)
-        counts = f"{statistics.fmean(run.trials for run in seen):>9.1f}{statistics.median(run.minutes for run in seen):>9.1f}"
-        shown = f"{statistics.fmean(regrets):>14.1%}{regrets[int(0.9 * len(regrets))]:>7.1%}"
-        shares = (
-            statistics.fmean(run.harmed for run in seen),
-            statistics.fmean(run.kept for run in seen),
+        runs = [choice(seed, others) for seed in range(seeds)]
+        trials = statistics.fmean(run.trials for run in runs)
+        minutes = statistics.median(run.minutes for run in runs)
+        regrets = sorted(run.regret for run in runs)
+        regret = f"{statistics.fmean(regrets):>14.1%}{regrets[int(0.9 * len(regrets))]:>7.1%}"
+        harmed, kept = (
+            statistics.fmean(getattr(run, flag) for run in runs) for flag in ("harmed", "kept")
         )
-        print(f"{name:>14}{counts}{shown}{shares[0]:>7.1%}{shares[1]:>7.1%}")
+        print(f"{name:>14}{trials:>9.1f}{minutes:>9.1f}{regret}{harmed:>7.1%}{kept:>7.1%}")
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

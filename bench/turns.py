@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["Times", "Turns", "calibrated", "paired_ratios", "seconds_of", "spread"]
-
 
 @dataclass
 class Times:
@@ -108,25 +106,25 @@ def calibrated(
 
     A step's time is a part of its own and a part for each sample; with two batches both are known.
     """
-    seen: list[tuple[int, float]] = [(first, step_s(first))]
+    tried: list[tuple[int, float]] = [(first, step_s(first))]
     batch = first
     for _ in range(tries):
-        if abs(seen[-1][1] / target_s - 1) < 0.03:
+        at, took_s = tried[-1]
+        if abs(took_s / target_s - 1) < 0.03:
             break
-        before = seen[-2] if len(seen) > 1 else (0, 0.0)
-        slope = (seen[-1][1] - before[1]) / (seen[-1][0] - before[0])
+        before, before_s = tried[-2] if len(tried) > 1 else (0, 0.0)
+        slope = (took_s - before_s) / (at - before)
         if slope <= 0:  # noise has the better of two batches that are nearly the same
             break
-        wanted = seen[-1][0] + (target_s - seen[-1][1]) / slope
-        batch = max(multiple, round(min(wanted, 4 * seen[-1][0]) / multiple) * multiple)
-        if (
-            len(seen) == 1 and batch == first
-        ):  # that line went through zero and is too steep: a neighbour gives the true one
-            batch = max(multiple, first + (multiple if target_s > seen[0][1] else -multiple))
-        if any(batch == tried for tried, _ in seen):
+        wanted = at + (target_s - took_s) / slope
+        batch = max(multiple, round(min(wanted, 4 * at) / multiple) * multiple)
+        # That line went through zero and is too steep: a neighbour gives the true one.
+        if len(tried) == 1 and batch == first:
+            batch = max(multiple, first + (multiple if target_s > took_s else -multiple))
+        if any(batch == size for size, _ in tried):
             break
-        seen.append((batch, step_s(batch)))
-    return min(seen, key=lambda one: abs(one[1] - target_s))[0]
+        tried.append((batch, step_s(batch)))
+    return min(tried, key=lambda pair: abs(pair[1] - target_s))[0]
 
 
 def seconds_of(step: Callable[[], None], blocks: int = 10, steps: int = 5) -> float:

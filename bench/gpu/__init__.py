@@ -1,1 +1,1 @@
-"""Jobs that are trained on a real card and predicted on an imaginary one. `bench/measure_gpu.py` runs them."""
+"""Jobs that bench/measure_gpu.py trains on a real card and predicts on an imaginary one."""

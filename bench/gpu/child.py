@@ -28,20 +28,20 @@ WARMUP_STEPS = 3
 
 
 class Steps:
-    """Calls `seen` with the number of each step of the first optimizer that steps: of several, it
+    """Calls `on_step` with the number of each step of the first optimizer that steps: it
     sets the pace.
     """
 
-    def __init__(self, seen: Callable[[int], None]) -> None:
+    def __init__(self, on_step: Callable[[int], None]) -> None:
         self.count = 0
-        self._seen = seen
+        self._on_step = on_step
         self._pace: int | None = None
 
     def __call__(self, optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
         if self._pace in (None, id(optimizer)):
             self._pace = id(optimizer)
             self.count += 1
-            self._seen(self.count)
+            self._on_step(self.count)
 
 
 class StepTimes:
@@ -93,7 +93,7 @@ def settings() -> dict[str, object]:
 
 
 def on_real(script: str, arguments: list[str]) -> dict[str, object]:
-    """Train on the card that is there. `context_bytes` still holds what other processes have on it."""
+    """Train on the card that is there. `context_bytes` holds what other processes have, too."""
     begun = time.perf_counter()
     torch.cuda.init()
     torch.empty(0, device="cuda")
@@ -129,7 +129,7 @@ def _outside_allocator() -> int:
 def on_imaginary(
     card_file: str, trace_file: str, script: str, arguments: list[str]
 ) -> dict[str, object]:
-    """Train on the card that the file describes (`brimful_inside.wire.Card`, and "capacity_bytes")."""
+    """Train on the card that the file describes (`wire.Card`, and "capacity_bytes")."""
     from brimful_inside import imaginary
     from brimful_inside.wire import Card
 
@@ -142,7 +142,7 @@ def on_imaginary(
         hook = register_optimizer_step_post_hook(steps)
         error = run_script(script, arguments)
         hook.remove()
-        found = {
+        report = {
             "error": error,
             "allocated_bytes": gpu.allocator.peak_allocated,
             "reserved_bytes": gpu.allocator.peak_reserved,
@@ -152,18 +152,18 @@ def on_imaginary(
             "seconds": time.perf_counter() - begun,
         }
         gpu.leave()
-    return found
+    return report
 
 
 def main(argv: list[str]) -> None:
     where, result, script, *arguments = argv
     is_real = where == "real"
-    found = (
+    report = (
         on_real(script, arguments)
         if is_real
         else on_imaginary(where, result + ".trace.gz", script, arguments)
     )
-    Path(result).write_text(json.dumps(found), encoding="utf-8")
+    Path(result).write_text(json.dumps(report), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,13 +4,12 @@ them. Pure.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from bench.accuracy import quantile
+from bench.accuracy import error_figures
+from bench.harness import MIB
 
-MIB = 1 << 20
 MEMORIES = ("allocated_bytes", "reserved_bytes", "device_bytes")
 
 
@@ -37,15 +36,15 @@ def slopes(rows: Sequence[dict[str, Any]], what: str) -> dict[str, tuple[float, 
     for row in rows:
         if error(row, what) is not None:
             by_job.setdefault(row["job"], []).append(row)
-    found = {}
+    by_name = {}
     for job, of in by_job.items():
         first, last = (pick(of, key=lambda row: row["batch_size"]) for pick in (min, max))
         more = last["batch_size"] - first["batch_size"]
         if more:
-            found[job] = tuple(
+            by_name[job] = tuple(
                 (last[side][what] - first[side][what]) / more for side in ("measured", "predicted")
             )
-    return found
+    return by_name
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -62,19 +61,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _of(errors: Sequence[float | None]) -> dict[str, Any] | None:
-    signed = [one for one in errors if one is not None]
-    if not signed:
-        return None
-    absolute = [abs(one) for one in signed]
-    return {
-        "rows": len(signed),
-        "median_absolute": statistics.median(absolute),
-        "p90_absolute": quantile(absolute, 0.90),
-        "p95_absolute": quantile(absolute, 0.95),
-        "worst_absolute": max(absolute),
-        "median_signed": statistics.median(signed),
-        "share_under_by_5_percent": sum(one < -0.05 for one in signed) / len(signed),
-    }
+    signed = [error for error in errors if error is not None]
+    return error_figures(signed) if signed else None
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -98,7 +86,8 @@ def table(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def summary_table(figures: dict[str, Any]) -> list[str]:
     lines = [
-        f"{'error of':24}{'rows':>6}{'median':>9}{'90 %':>9}{'95 %':>9}{'worst':>9}{'signed':>9}{'under by 5 %':>14}"
+        f"{'error of':24}{'rows':>6}{'median':>9}{'90 %':>9}{'95 %':>9}{'worst':>9}{'signed':>9}"
+        f"{'under by 5 %':>14}"
     ]
     for what, of in figures.items():
         if of is not None:

@@ -8,17 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parent / "scripts"
-MLP = Path(__file__).parents[1] / "scripts" / "mlp.py"
-MLP_FLAGS = (
-    "--input-size",
-    "4000",
-    "--output-size",
-    "100",
-    "--depth",
-    "8",
-    "--architecture",
-    "uniform",
-)
+USERS_SCRIPTS = Path(__file__).parents[1] / "scripts"  # as users write theirs
+MLP_FLAGS = "--input-size 4000 --output-size 100 --depth 8 --architecture uniform"
 
 
 @dataclass(frozen=True)
@@ -35,7 +26,9 @@ class Job:
 
 
 def _job(name: str, script: str, flags: str, *batch_sizes: int) -> Job:
-    return Job(name, SCRIPTS / f"{script}.py", tuple(flags.split()), batch_sizes)
+    here = SCRIPTS / f"{script}.py"
+    path = here if here.is_file() else USERS_SCRIPTS / here.name
+    return Job(name, path, tuple(flags.split()), batch_sizes)
 
 
 JOBS: tuple[Job, ...] = (
@@ -58,8 +51,8 @@ JOBS: tuple[Job, ...] = (
         16,
         128,
     ),
-    _job("unet", "unet", "", 8, 48),
-    _job("unet-amp", "unet", "--amp bf16", 8, 48),
+    _job("unet", "unet_segmentation", "", 4, 16),
+    _job("unet-amp", "unet_segmentation", "--amp", 4, 16),
     _job("gan", "gan", "", 64, 512),
     _job("gpt", "gpt", "", 2, 8, 24),
     _job("gpt-amp-bf16", "gpt", "--amp bf16", 2, 8, 32),
@@ -75,13 +68,11 @@ JOBS: tuple[Job, ...] = (
         1,
         8,
     ),
-    _job("encoder", "encoder", "", 8, 64),
-    _job("encoder-amp", "encoder", "--amp fp16", 8, 64),
-    _job("lstm", "lstm", "", 20, 160),
-    _job("lstm-amp", "lstm", "--amp fp16 --optimizer adamw", 20, 160),
+    _job("encoder-amp", "checkpointed_transformer", "--epochs 1", 32, 128),
+    _job("lstm", "lstm_packed", "--epochs 1", 32, 128),
     _job("pairwise", "pairwise", "", 256, 1024, 4096),
     _job("pairwise-amp", "pairwise", "--amp bf16", 256, 4096),
-    Job("mlp", MLP, ("--epochs", "4", *MLP_FLAGS), (64, 512)),
+    _job("mlp", "mlp", f"--epochs 4 {MLP_FLAGS}", 64, 512),
 )
 
 

@@ -22,9 +22,10 @@ if not torch.cuda.is_available():
     raise SystemExit("torch %s sees no CUDA card" % torch.__version__)
 p = torch.cuda.get_device_properties(0)
 print("BRIMFUL" + json.dumps({
-    "card": {"name": p.name, "total_bytes": torch.cuda.mem_get_info()[1], "capability": [p.major, p.minor],
-             "multiprocessors": p.multi_processor_count},
-    "versions": {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}}))
+    "card": {"name": p.name, "total_bytes": torch.cuda.mem_get_info()[1],
+             "capability": [p.major, p.minor], "multiprocessors": p.multi_processor_count},
+    "versions": {"torch": torch.__version__, "cuda": torch.version.cuda,
+                 "cudnn": torch.backends.cudnn.version()}}))
 """
 
 

@@ -38,9 +38,14 @@ def main():
     test_loader = DataLoader(test_set, args.batch_size)
 
     model = nn.Sequential(
-        nn.Linear(features, hidden), nn.Dropout(p=0.2), nn.ReLU(), nn.Linear(hidden, hidden), nn.Dropout(p=0.1), nn.ReLU(),
+        nn.Linear(features, hidden),
+        nn.Dropout(p=0.2),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.Dropout(p=0.1),
+        nn.ReLU(),
         nn.Linear(hidden, classes),
-    ).cuda()  # fmt: skip
+    ).cuda()
     loss_fn = nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
 

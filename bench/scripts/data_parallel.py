@@ -11,9 +11,15 @@ class Classifier(nn.Module):
     def __init__(self, features, hidden, classes):
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(features, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Dropout(0.2),
-            nn.Linear(hidden, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, classes),
-        )  # fmt: skip
+            nn.Linear(features, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(hidden, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, classes),
+        )
 
     def forward(self, inputs):
         return self.layers(inputs)

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 
 class Sequences(Dataset):
-    """Random walks of 20 to 120 steps in 16 dimensions; the label says which of them went furthest."""
+    """Random walks of 20 to 120 steps in 16 dimensions; the label says which went furthest."""
 
     def __init__(self, count, seed):
         source = torch.Generator().manual_seed(seed)

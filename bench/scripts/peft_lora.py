@@ -1,4 +1,4 @@
-"""Fine-tune a GPT-2 with LoRA (PEFT): the base stays frozen in bfloat16, only the adapters learn."""
+"""Fine-tune a GPT-2 with LoRA (PEFT): the base stays frozen in bfloat16, the adapters learn."""
 
 import argparse
 
@@ -27,9 +27,15 @@ def main():
 
     torch.manual_seed(0)
     config = GPT2Config(
-        vocab_size=16384, n_positions=args.length, n_embd=args.width, n_layer=args.layers, n_head=args.width // 64,
-        bos_token_id=0, eos_token_id=0, use_cache=False,
-    )  # fmt: skip
+        vocab_size=16384,
+        n_positions=args.length,
+        n_embd=args.width,
+        n_layer=args.layers,
+        n_head=args.width // 64,
+        bos_token_id=0,
+        eos_token_id=0,
+        use_cache=False,
+    )
     model = GPT2LMHeadModel(config).to(torch.bfloat16)
     if args.gradient_checkpointing:
         model.gradient_checkpointing_enable()

@@ -76,9 +76,17 @@ def main():
     torch.manual_seed(0)
     device = torch.device("cuda")
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=512, pad_token_id=PAD, bos_token_id=USER, eos_token_id=END,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        pad_token_id=PAD,
+        bos_token_id=USER,
+        eos_token_id=END,
+    )
     model = LlamaForCausalLM(config).to(device)
     train_loader = DataLoader(
         Dialogues(2048, 1), args.batch_size, shuffle=True, collate_fn=collate, pin_memory=True

@@ -45,9 +45,17 @@ def main():
 
     torch.manual_seed(0)
     config = T5Config(
-        vocab_size=512, d_model=256, d_kv=32, d_ff=1024, num_layers=3, num_heads=8, feed_forward_proj="gated-gelu",
-        decoder_start_token_id=PAD, pad_token_id=PAD, eos_token_id=END,
-    )  # fmt: skip
+        vocab_size=512,
+        d_model=256,
+        d_kv=32,
+        d_ff=1024,
+        num_layers=3,
+        num_heads=8,
+        feed_forward_proj="gated-gelu",
+        decoder_start_token_id=PAD,
+        pad_token_id=PAD,
+        eos_token_id=END,
+    )
     model = T5ForConditionalGeneration(config).cuda()
     optimizer = Adafactor(
         model.parameters(), lr=1e-3, relative_step=False, scale_parameter=False, warmup_init=False

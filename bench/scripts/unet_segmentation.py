@@ -30,9 +30,13 @@ class Scans(Dataset):
 class DoubleConv(nn.Sequential):
     def __init__(self, channels, out):
         super().__init__(
-            nn.Conv2d(channels, out, 3, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True),
-            nn.Conv2d(out, out, 3, padding=1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True),
-        )  # fmt: skip
+            nn.Conv2d(channels, out, 3, padding=1, bias=False),
+            nn.BatchNorm2d(out),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(out, out, 3, padding=1, bias=False),
+            nn.BatchNorm2d(out),
+            nn.ReLU(inplace=True),
+        )
 
 
 class UNet(nn.Module):

@@ -8,17 +8,16 @@ bench/results/strangers.json, and docs/programs.md is written anew.
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from bench import harness
 from bench.programs_page import PAGE, STRANGERS_RESULT, whole_page
-from bench.run_scripts import environment, processor_seconds, versions
+from bench.run_scripts import versions
 from bench.strangers.table import HERE, STRANGERS, Stranger
 
 RESULT = STRANGERS_RESULT
@@ -32,52 +31,39 @@ class Runner:
         self._python = python
         self._folder = folder
 
-    def row(self, one: Stranger) -> dict[str, Any]:
+    def row(self, program: Stranger) -> dict[str, Any]:
         """What one program showed, or why it could not be run."""
-        row = {
-            "name": one.name,
-            "package": one.package,
-            "gpu": one.gpu,
-            "batch_size": one.batch_size,
+        size = str(program.batch_size)
+        command = program.command(str(Path(self._python).parent), str(self._data(program.data)))
+        given = [word.replace("{batch_size}", size) for word in command]
+        setting = ["--set", f"batch_size={size}"]
+        return {
+            "name": program.name,
+            "package": program.package,
+            "gpu": program.gpu,
+            "batch_size": program.batch_size,
+            "date": datetime.date.today().isoformat(),
+            "predict": _predicted(self._brimful("predict", program.gpu, command, setting)),
+            "audit": _audited(self._brimful("audit", program.gpu, given, [])),
         }
-        row["date"] = datetime.date.today().isoformat()
-        data = self._data(one.data)
-        command = one.command(str(Path(self._python).parent), str(data))
-        given = [word.replace("{batch_size}", str(one.batch_size)) for word in command]
-        row["predict"] = _predicted(
-            self._brimful("predict", one, ["--set", f"batch_size={one.batch_size}", "--", *command])
-        )
-        row["audit"] = _audited(self._brimful("audit", one, ["--", *given]))
-        return row
 
     def _data(self, kind: str) -> Path:
         place = self._folder / "data" / kind
         if not place.exists():
-            words = [self._python, str(HERE / "make_data.py"), kind, str(place)]
-            subprocess.run(
-                words, check=True, capture_output=True, env=environment(str(self._folder))
-            )
+            harness.output_of([self._python, str(HERE / "make_data.py"), kind, str(place)])
             place.mkdir(parents=True, exist_ok=True)
         return place
 
-    def _brimful(self, verb: str, one: Stranger, words: list[str]) -> dict[str, Any]:
+    def _brimful(self, verb: str, gpu: str, command: list[str], more: list[str]) -> dict[str, Any]:
+        words = [verb, "--gpu", gpu, "--time-limit", f"{TIME_LIMIT_S}s", *more]
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            asked = [verb, "--gpu", one.gpu, "--json", "--time-limit", f"{TIME_LIMIT_S}s"]
-            before = processor_seconds()
-            done = subprocess.run(
-                [sys.executable, "-m", "brimful", *asked, *words],
-                cwd=folder, env=environment(folder + "/records"), capture_output=True, text=True,
-            )  # fmt: skip
-            seconds = round(processor_seconds() - before, 1)
-        try:
-            answer = json.loads(done.stdout.replace(folder, ".").replace(str(self._folder), "."))
-        except ValueError:
-            answer = {"error": {"problem": (done.stderr.strip().splitlines() or ["no words"])[-1]}}
-        return {"exit_code": done.returncode, "seconds": seconds, "answer": answer}
+            report = harness.brimful(words, command, folder, limit_s=20 * TIME_LIMIT_S)
+        text = json.dumps(report["answer"]).replace(str(self._folder), ".")
+        return {**report, "seconds": round(report["seconds"], 1), "answer": json.loads(text)}
 
 
-def _predicted(seen: dict[str, Any]) -> dict[str, Any]:
-    answer = seen["answer"]
+def _predicted(report: dict[str, Any]) -> dict[str, Any]:
+    answer = report["answer"]
     names = (
         "peak",
         "largest_batch_size",
@@ -92,18 +78,18 @@ def _predicted(seen: dict[str, Any]) -> dict[str, Any]:
         if "error" not in answer
         else {"error": answer["error"]["problem"]}
     )
-    return {"exit_code": seen["exit_code"], "seconds": seen["seconds"], **kept}
+    return {"exit_code": report["exit_code"], "seconds": report["seconds"], **kept}
 
 
-def _audited(seen: dict[str, Any]) -> dict[str, Any]:
-    answer = seen["answer"]
+def _audited(report: dict[str, Any]) -> dict[str, Any]:
+    answer = report["answer"]
     kept = {"error": answer["error"]["problem"]} if "error" in answer else {}
     if not kept:
         kept = {
-            "findings": [one["problem"] for one in answer["findings"]],
+            "findings": [finding["problem"] for finding in answer["findings"]],
             "effective": answer["effective"],
         }
-    return {"exit_code": seen["exit_code"], "seconds": seen["seconds"], **kept}
+    return {"exit_code": report["exit_code"], "seconds": report["seconds"], **kept}
 
 
 def keep(rows: list[dict[str, Any]], packages: dict[str, str]) -> None:
@@ -111,41 +97,36 @@ def keep(rows: list[dict[str, Any]], packages: dict[str, str]) -> None:
     anew.
     """
     before = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
-    found = {row["name"]: row for row in [*before, *rows]}
-    in_order = [found[one.name] for one in STRANGERS if one.name in found]
+    by_name = {row["name"]: row for row in [*before, *rows]}
+    in_order = [by_name[program.name] for program in STRANGERS if program.name in by_name]
     RESULT.write_text(json.dumps({"packages": packages, "rows": in_order}, indent=1) + "\n")
     PAGE.write_text(whole_page(strangers=RESULT))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--python", required=True, help="of the environment that has the programs")
-    parser.add_argument("--only", nargs="*", help="names of programs, or of their packages")
-    args = parser.parse_args()
+def main(
+    *,
+    python: Annotated[str, "of the environment that has the programs"],
+    only: Annotated[list[str] | None, "names of programs, or of their packages"] = None,
+) -> None:
     chosen = [
-        one
-        for one in STRANGERS
-        if not args.only or one.name in args.only or one.package in args.only
+        program
+        for program in STRANGERS
+        if not only or program.name in only or program.package in only
     ]
     if not chosen:
-        parser.error(
-            f"no program is called so; there are {', '.join(one.name for one in STRANGERS)}"
-        )
-    packages = versions(args.python, sorted({one.package for one in STRANGERS} | {"torch"}))
+        sys.exit(f"No program is called so. There are: {', '.join(s.name for s in STRANGERS)}.")
+    packages = versions(python, sorted({program.package for program in STRANGERS}))
     failed = []
     with tempfile.TemporaryDirectory(prefix="strangers-") as folder:
-        runner = Runner(args.python, Path(folder))
-        for one in chosen:
-            row = runner.row(one)
+        runner = Runner(python, Path(folder))
+        for program in chosen:
+            row = runner.row(program)
             keep([row], packages)
-            print(json.dumps(row), file=sys.stderr)
-            failed += [one.name] if "error" in row["predict"] or "error" in row["audit"] else []
-    print(
-        f"{len(chosen) - len(failed)} of {len(chosen)} "
-        f"run{': not ' if failed else ''}{', '.join(failed)}"
-    )
-    return 0
+            harness.say(json.dumps(row))
+            failed += [program.name] if "error" in row["predict"] or "error" in row["audit"] else []
+    print(f"{len(chosen) - len(failed)} of {len(chosen)} run{': not ' if failed else ''}", end="")
+    print(", ".join(failed))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.run(main)

@@ -28,17 +28,19 @@ def test_a_constant_offset_is_taken_for_the_context_and_leaves_no_error():
     pairs = [Pair(n * GIB + 1449, n * GIB) for n in range(1, 8)]
     context = context_bytes(pairs)
     assert context == 1449
-    seen = accuracy(pairs, context)
-    assert seen.worst_absolute == 0.0 and seen.slope_error == pytest.approx(0.0, abs=1e-12)
+    figures = accuracy(pairs, context)
+    assert figures["worst_absolute"] == 0.0 and figures["slope_error"] == pytest.approx(
+        0.0, abs=1e-12
+    )
 
 
 def test_an_under_estimate_has_a_negative_error_and_is_counted():
     pairs = [Pair(100, 100), Pair(100, 94), Pair(100, 96), Pair(100, 120)]
     assert signed_errors(pairs, 0) == pytest.approx([0.0, -0.06, -0.04, 0.2])
-    seen = accuracy(pairs, 0)
-    assert seen.share_under_by_5_percent == 0.25
-    assert seen.worst_absolute == pytest.approx(0.2)
-    assert seen.median_absolute == pytest.approx(0.05)
+    figures = accuracy(pairs, 0)
+    assert figures["share_under_by_5_percent"] == 0.25
+    assert figures["worst_absolute"] == pytest.approx(0.2)
+    assert figures["median_absolute"] == pytest.approx(0.05)
     assert slope_error([Pair(2 * n, n) for n in (1, 2, 3)]) == pytest.approx(1.0), (
         "growth that a constant would hide"
     )
@@ -55,10 +57,10 @@ def test_coverage_counts_what_lies_within():
 def test_a_quantile_is_one_of_the_values_and_enough_are_at_or_below_it(
     values: list[float], share: float
 ):
-    found = quantile(values, share)
-    assert found in values
-    assert sum(value <= found for value in values) >= share * len(values) - 1e-9
-    assert sum(value < found for value in values) < max(share * len(values), 1e-9) + 1e-9
+    result = quantile(values, share)
+    assert result in values
+    assert sum(value <= result for value in values) >= share * len(values) - 1e-9
+    assert sum(value < result for value in values) < max(share * len(values), 1e-9) + 1e-9
 
 
 @given(st.integers(2, 200), st.integers(0, 5))
@@ -69,12 +71,12 @@ def test_the_halves_share_no_row_and_leave_none_out(count: int, seed: int):
 
 
 def test_evidence_comes_from_signed_errors_and_survives_its_json():
-    found = evidence_from(
+    evidence = evidence_from(
         [i / 1000 for i in range(-40, 41)], "dense", "2026-01-01", "one card", "a bench"
     )
-    assert (found.median_error, found.count) == (0.0, 81)
-    assert found.high_error - found.low_error == pytest.approx(0.077)  # 78 of 81
-    assert read_evidence(evidence_json(found)) == found
+    assert (evidence.median_error, evidence.count) == (0.0, 81)
+    assert evidence.high_error - evidence.low_error == pytest.approx(0.077)  # 78 of 81
+    assert read_evidence(evidence_json(evidence)) == evidence
     with pytest.raises(ValueError, match="too few"):
         evidence_from([0.0] * 19, "dense", "2026-01-01", "one card", "a bench")
     with pytest.raises(ValueError, match="none of"):
@@ -83,9 +85,9 @@ def test_evidence_comes_from_signed_errors_and_survives_its_json():
 
 def test_an_interval_is_the_shortest_that_holds_its_share_of_the_runs_of_its_bench():
     errors = [i / 1000 for i in range(-200, 760)] + [5.0] * 40
-    found = evidence_from(errors, "dense", "2026-01-01", "one card", "a bench")
-    assert sum(found.low_error <= error <= found.high_error for error in errors) == 951
-    assert found.high_error < 1, "the forty far ones are among those left out"
+    evidence = evidence_from(errors, "dense", "2026-01-01", "one card", "a bench")
+    assert sum(evidence.low_error <= error <= evidence.high_error for error in errors) == 951
+    assert evidence.high_error < 1, "the forty far ones are among those left out"
 
 
 def test_networks_weigh_the_same_however_many_runs_each_has_and_a_few_hold_all():

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 
 from bench.clock import GRID, OTHER_GRID, Row, figures, fit, seen_models
+from bench.harness import RESULTS, read_rows
 from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, committed_evidence
 from brimful.decide.speed.kernels import StepKernels
 from brimful.decide.speed.predicted import rates_of
 from brimful.measure.gpus import find_gpu
 from brimful_inside.simulator.roofline import DEFAULT, Efficiency, Kernel
-
-RESULTS = Path(__file__).parents[2] / "bench" / "results"
 
 
 def row(model: str, efficiency: Efficiency, factor: float = 1.0, groups: int = 1) -> Row:
@@ -39,8 +37,8 @@ def row(model: str, efficiency: Efficiency, factor: float = 1.0, groups: int = 1
 
 def test_the_fit_finds_the_constants_that_made_the_times():
     truth = DEFAULT._replace(halved=0.9, direct=0.05)
-    found = fit([row("a", truth), row("b", truth, groups=4)], GRID)
-    assert found == {"halved": 0.9, "direct": 0.05}
+    constants = fit([row("a", truth), row("b", truth, groups=4)], GRID)
+    assert constants == {"halved": 0.9, "direct": 0.05}
 
 
 def test_figures_are_of_predicted_over_measured():
@@ -59,7 +57,7 @@ def test_figures_are_of_predicted_over_measured():
 
 def committed() -> dict:
     (path,) = RESULTS.glob("clock-rtx3090-*.json")
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(path.read_text(encoding="utf-8")) | {"rows": read_rows(path)}
 
 
 def test_the_committed_result_was_made_with_the_constants_in_force_and_they_are_those_that_fit():
@@ -69,18 +67,18 @@ def test_the_committed_result_was_made_with_the_constants_in_force_and_they_are_
 
 
 def test_no_model_that_was_looked_at_judges():
-    result, seen = committed(), seen_models()
+    result, examined = committed(), seen_models()
     judges = [row["model"] for row in result["rows"] if not row["seen"]]
-    assert not seen & set(judges)
+    assert not examined & set(judges)
     assert len(judges) == len(set(judges)) == result["held_out"]["models"] >= 100
-    assert {row["model"] for row in result["rows"] if row["seen"]} <= seen
+    assert {row["model"] for row in result["rows"] if row["seen"]} <= examined
 
 
 def test_the_committed_evidence_is_the_committed_results():
     counts = {
-        one.situation: one.count
-        for one in committed_evidence()
-        if one.situation in (STEP_TIME, STEP_TIME_GROUPED)
+        evidence.situation: evidence.count
+        for evidence in committed_evidence()
+        if evidence.situation in (STEP_TIME, STEP_TIME_GROUPED)
     }
     published_rows = committed()["held_out_by_situation"]
     assert counts == {

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from bench import engine_cost as bench
-from brimful_train import Arrays
 
 PLAIN = bench.Case("small", 10, 8)
 
@@ -44,7 +43,7 @@ def test_both_sides_make_the_same_updates(case, monkeypatch):
     if case.norm:  # cut alike
         monkeypatch.setattr(torch, "randperm", lambda n, **options: torch.arange(n))
     calls = []
-    bench.train(case, ours, micro, 5, Arrays(x, y), lambda: calls.append(1))
+    bench.fit_by_turns(case, ours, micro, 5, (x, y), lambda: calls.append(1))
     by_hand = bench.by_hand(theirs, x, y, case, micro, 5)
     for _ in range(5):
         next(by_hand)

@@ -41,19 +41,6 @@ def test_the_comparison_names_what_is_not_the_same_bit_for_bit(other, names):
     assert bench.different({"w": nan}, {"w": nan.clone()}) == []
 
 
-def broken_work(folder, begun):
-    raise ZeroDivisionError
-
-
-def test_a_process_that_came_to_its_end_was_not_killed(tmp_path):
-    life = bench.Life(tmp_path, lambda folder, begun: begun())
-    life.finish()
-    assert not life.kill() and life.micro_batches == 1
-    broken = bench.Life(tmp_path, broken_work)
-    with pytest.raises(RuntimeError, match="ended with 1"):
-        broken.finish()
-
-
 def test_the_summary_counts_runs_that_differ():
     kill = {"kind": "step", "micro_batches": 4, "checkpoint_step": 3, "half_written": True}
     rows = [

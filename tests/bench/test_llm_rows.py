@@ -23,7 +23,7 @@ ROWS = (
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     (tmp_path / "own.csv").write_text(",".join(COLUMNS) + "\n")
-    monkeypatch.setattr(llm_rows, "OWN", tmp_path / "own.csv")
+    monkeypatch.setattr(llm_rows, "PUBLIC", tmp_path / "own.csv")
     (tmp_path / llm_rows.CSV).write_text("\n".join((",".join(COLUMNS), *ROWS)) + "\n")
     return tmp_path
 
@@ -71,8 +71,8 @@ def test_rows_are_chosen_by_words_of_their_names_and_none_at_all_is_said(folder)
 def test_litgpts_rows_have_the_length_that_its_page_names(folder):
     row = "litgpt,a100-40gb,1,Llama-2-7b-hf,lora,bf16-true,2,1044,flash,no,29070000000,,,,assumed"
     (folder / llm_rows.CSV).write_text("\n".join((",".join(COLUMNS), row)) + "\n")
-    (found,) = llm_rows.read_rows(folder)
-    assert json.loads(llm_rows.command_of(found)[-1])["length"] == 1304
+    (row,) = llm_rows.read_rows(folder)
+    assert json.loads(llm_rows.command_of(row)[-1])["length"] == 1304
 
 
 def test_errors_are_of_the_rows_that_have_both_numbers_and_an_interval_that_misses_is_counted():
@@ -87,10 +87,10 @@ def test_errors_are_of_the_rows_that_have_both_numbers_and_an_interval_that_miss
         line({"allocated": 10.0}, {"failed": ["no such model"]}),
     ]
     assert llm_rows.errors(lines, "device") == pytest.approx([0.1, -0.05])
-    found = llm_rows.summary(lines)
-    assert found["allocated"] == {"rows": 1, "median": 0.0, "p95": 0.0, "inside_interval": None}
-    assert found["device"]["rows"] == 2 and found["device"]["inside_interval"] == 0.5
-    assert "step" not in found
+    figures = llm_rows.summary(lines)
+    assert figures["allocated"] == {"rows": 1, "median": 0.0, "p95": 0.0, "inside_interval": None}
+    assert figures["device"]["rows"] == 2 and figures["device"]["inside_interval"] == 0.5
+    assert "step" not in figures
 
 
 def test_a_row_that_failed_stands_in_the_table_with_its_last_words():
@@ -112,13 +112,7 @@ def test_the_short_table_has_one_line_a_kind_with_its_losses(folder):
     assert second == "| another |  |  |  | 50.0%, 50.0% (1) |"
 
 
-def test_every_source_has_a_recipe_and_a_kind():
-    assert set(llm_rows.KINDS) == {*llm_rows.RECIPES.values(), "quantized"} > set(llm_rows.NEEDS)
-    text = llm_rows.SCRIPT.read_text()
-    assert all(f"def {recipe}(of)" in text for recipe in llm_rows.KINDS)
-
-
-def test_the_rows_of_quantized_models_need_no_folder_and_are_left_out_in_a_sentence_without_bitsandbytes(
+def test_rows_of_quantized_models_need_no_folder_and_are_left_out_without_bitsandbytes(
     monkeypatch, capsys
 ):
     rows = llm_rows.read_rows(None)
@@ -146,8 +140,8 @@ def test_a_row_is_predicted_without_a_weight_being_downloaded(folder):
         "method": "lora",
         "attention": "eager",
     }
-    found = llm_rows.predicted(row | {"batch_per_card": "1", "sequence": "64"})
-    assert found["verdict"] == "fits"
-    assert found["allocated"] > 2 * 134_000_000, "the base model's weights in fp16 at least"
-    assert found["device"] - found["reserved"] == found["context_bytes"]
-    assert found["step_interval"][0] < found["step"] < found["step_interval"][1]
+    answer = llm_rows.predicted(row | {"batch_per_card": "1", "sequence": "64"})
+    assert answer["verdict"] == "fits"
+    assert answer["allocated"] > 2 * 134_000_000, "the base model's weights in fp16 at least"
+    assert answer["device"] - answer["reserved"] == answer["context_bytes"]
+    assert answer["step_interval"][0] < answer["step"] < answer["step_interval"][1]

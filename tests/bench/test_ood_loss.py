@@ -16,11 +16,11 @@ def test_bytes_are_those_held_at_once_and_not_their_sum():
 
 
 def test_plain_holds_the_matrix_of_differences_and_tiles_do_not_hold_half_of_it():
-    found = {name: most_bytes(of_energies(loss, 2048)) for name, loss in SIDES.items()}
-    assert found["plain"] >= 3 * 4 * 2048**2 > 6 * found["tiled"]
+    results = {name: most_bytes(of_energies(loss, 2048)) for name, loss in SIDES.items()}
+    assert results["plain"] >= 3 * 4 * 2048**2 > 6 * results["tiled"]
 
 
 def test_both_sides_take_as_many_turns_and_agree():
-    found = by_turns(64, 3)
-    assert [sorted(row) for row in found["rows"]] == [["plain", "tiled"]] * 3
-    assert max(found["largest_difference"].values()) < 1e-5
+    results = by_turns(64, 3)
+    assert [sorted(row) for row in results["rows"]] == [["plain", "tiled"]] * 3
+    assert max(results["largest_difference"].values()) < 1e-5

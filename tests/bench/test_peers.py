@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from bench import peers  # noqa: E402
+from bench import accuracy, peers  # noqa: E402
 
 MIB = 1 << 20
 ROW = {"input_size": "100", "output_size": "10", "depth": "2", "architecture": "uniform"}
@@ -24,9 +24,9 @@ def test_fake_tensor_arithmetic_adds_weights_four_times_and_every_leafs_output()
 
 
 def test_pytorchs_tracker_sees_two_steps_with_adams_states():
-    seen = peers.mem_tracker(peers.mlp_job(ROW), 64)
-    assert 4 * WEIGHTS <= seen <= 8 * WEIGHTS
-    assert peers.mem_tracker(peers.mlp_job(ROW), 4096) > seen + 3000 * 4 * 100
+    peak = peers.mem_tracker(peers.mlp_job(ROW), 64)
+    assert 4 * WEIGHTS <= peak <= 8 * WEIGHTS
+    assert peers.mem_tracker(peers.mlp_job(ROW), 4096) > peak + 3000 * 4 * 100
 
 
 def test_a_copy_of_fake_tensors_shares_what_the_model_shares_and_holds_no_data():
@@ -66,25 +66,10 @@ def answers() -> list[peers.Answer]:
 
 
 def test_each_peer_gets_a_constant_of_its_own_from_the_rows_to_fit_on_and_is_judged_on_the_others():
-    found = peers.figures(answers())
-    assert found.keys() == {"naive"}, "a peer without an answer has no figures"
-    assert found["naive"]["context_bytes"] == 1120 * MIB and found["naive"]["rows"] == 2
-    assert found["naive"]["slope_median_absolute"] == pytest.approx(0.5)
-    assert found["naive"]["median_signed"] < 0
-    shown = "\n".join(peers.table({"brimful": {"rows": 9}, **found}))
+    figures = peers.figures(answers())
+    assert figures.keys() == {"naive"}, "a peer without an answer has no figures"
+    assert figures["naive"]["context_bytes"] == 1120 * MIB and figures["naive"]["rows"] == 2
+    assert figures["naive"]["slope_median_absolute"] == pytest.approx(0.5)
+    assert figures["naive"]["median_signed"] < 0
+    shown = "\n".join(accuracy.table({"brimful": {"rows": 9}, **figures}))
     assert "1120 MiB" in shown and "brimful" in shown and "50.00%" in shown
-
-
-def test_the_slow_tracker_is_asked_of_few_image_models(monkeypatch):
-    monkeypatch.setattr(peers, "timm_job", lambda name: peers.mlp_job(ROW))
-    track = Mock(return_value=1)
-    monkeypatch.setitem(peers.PEERS, "mem_tracker", track)
-    measured = {name: {8: 100, 16: 200, 32: 300} for name in "abcdef"}
-    found = peers.timm_answers(measured, {"a", "b", "c"}, models=4, tracked=2)
-    assert len(found) == 12 and sorted(call.args[1] for call in track.call_args_list) == [
-        8,
-        8,
-        32,
-        32,
-    ]
-    assert {answer.model in "abc" for answer in found if answer.fitted} == {True}

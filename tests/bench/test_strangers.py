@@ -51,13 +51,13 @@ def test_fifteen_packages_at_least_are_there_each_pinned_with_its_data_and_scrip
     )
     others = (HERE / "constraints.txt").read_text().splitlines()[1:]
     assert len(others) > 100 and all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in others)
-    packages = {one.package.replace("_", "-") for one in STRANGERS}
+    packages = {program.package.replace("_", "-") for program in STRANGERS}
     assert len(packages) >= 15 and packages <= pins
-    assert len({one.name for one in STRANGERS}) == len(STRANGERS)
-    for one in STRANGERS:
-        words = one.command("/bin", "/data")
+    assert len({program.name for program in STRANGERS}) == len(STRANGERS)
+    for program in STRANGERS:
+        words = program.command("/bin", "/data")
         assert (
-            one.data in KINDS
+            program.data in KINDS
             and sum("{batch_size}" in word for word in words) == 1
             and "{" not in words[0]
         )
@@ -90,8 +90,8 @@ def test_the_table_shows_the_peak_the_first_finding_and_why_a_program_does_not_r
 def test_each_row_is_kept_at_once_in_the_order_of_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(bench_strangers, "RESULT", tmp_path / "strangers.json")
     monkeypatch.setattr(bench_strangers, "PAGE", tmp_path / "programs.md")
-    for one in (row("trl sft"), row(batch_size=1), row(batch_size=2), row("gone")):
-        bench_strangers.keep([one], {"torch": "2.15.0"})
+    for result in (row("trl sft"), row(batch_size=1), row(batch_size=2), row("gone")):
+        bench_strangers.keep([result], {"torch": "2.15.0"})
     kept = json.loads((tmp_path / "strangers.json").read_text())["rows"]
     assert [(r["name"], r["batch_size"]) for r in kept] == [
         ("yolo detect train", 2),

@@ -13,7 +13,7 @@ from bench.turns import Turns, calibrated, paired_ratios, spread
 
 
 class Clock:
-    """A machine on which each update takes as long as it should, and processor time is half of it."""
+    """A machine on which an update takes as long as it should; processor time is half of it."""
 
     def __init__(self, monkeypatch):
         self.now = 0.0

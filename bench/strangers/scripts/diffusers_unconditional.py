@@ -20,9 +20,14 @@ args = parser.parse_args()
 
 accelerator = Accelerator(mixed_precision="fp16")
 model = UNet2DModel(
-    sample_size=32, in_channels=3, out_channels=3, layers_per_block=1, block_out_channels=(64, 128),
-    down_block_types=("DownBlock2D", "AttnDownBlock2D"), up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-)  # fmt: skip
+    sample_size=32,
+    in_channels=3,
+    out_channels=3,
+    layers_per_block=1,
+    block_out_channels=(64, 128),
+    down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+    up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+)
 ema = EMAModel(model.parameters(), decay=0.999)
 scheduler = DDPMScheduler(num_train_timesteps=1000)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -1,4 +1,4 @@
-"""LightningCLI: the model and the data module are classes, everything else comes from the command line."""
+"""LightningCLI: model and data module are classes, all else comes from the command line."""
 
 import torch
 import torch.nn.functional as F
@@ -28,9 +28,14 @@ class Classifier(LightningModule):
         super().__init__()
         self.save_hyperparameters()
         self.net = torch.nn.Sequential(
-            torch.nn.Conv2d(1, width, 3), torch.nn.ReLU(), torch.nn.Conv2d(width, width, 3), torch.nn.ReLU(),
-            torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(16 * width, 10),
-        )  # fmt: skip
+            torch.nn.Conv2d(1, width, 3),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(width, width, 3),
+            torch.nn.ReLU(),
+            torch.nn.AdaptiveAvgPool2d(4),
+            torch.nn.Flatten(),
+            torch.nn.Linear(16 * width, 10),
+        )
 
     def training_step(self, batch, index):
         loss = F.cross_entropy(self.net(batch[0]), batch[1])

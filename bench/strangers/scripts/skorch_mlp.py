@@ -15,9 +15,14 @@ class Net(torch.nn.Module):
     def __init__(self, width=512):
         super().__init__()
         self.layers = torch.nn.Sequential(
-            torch.nn.Linear(20, width), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(width, width), torch.nn.ReLU(),
-            torch.nn.Linear(width, 2), torch.nn.Softmax(dim=-1),
-        )  # fmt: skip
+            torch.nn.Linear(20, width),
+            torch.nn.ReLU(),
+            torch.nn.Dropout(0.5),
+            torch.nn.Linear(width, width),
+            torch.nn.ReLU(),
+            torch.nn.Linear(width, 2),
+            torch.nn.Softmax(dim=-1),
+        )
 
     def forward(self, x):
         return self.layers(x)

@@ -14,6 +14,10 @@ x = draw.normal(size=(4000, 40)).astype(np.float32)
 y = (x[:, 0] + x[:, 1] > 0).astype(int)
 model = TabNetClassifier(n_d=32, n_a=32, device_name="cuda")
 model.fit(
-    x[:3200], y[:3200], eval_set=[(x[3200:], y[3200:])],
-    max_epochs=5, batch_size=args.batch_size, virtual_batch_size=min(128, args.batch_size),
-)  # fmt: skip
+    x[:3200],
+    y[:3200],
+    eval_set=[(x[3200:], y[3200:])],
+    max_epochs=5,
+    batch_size=args.batch_size,
+    virtual_batch_size=min(128, args.batch_size),
+)

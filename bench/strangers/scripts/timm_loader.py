@@ -1,4 +1,6 @@
-"""timm's own parts, put together as its train.py does: factory, loader with its prefetcher, Mixup, optimizer, EMA."""
+"""timm's own parts, put together as its train.py does: factory, loader with its prefetcher, Mixup,
+optimizer, EMA.
+"""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Transformers: Trainer and TrainingArguments from the command line, as in its example run_clm.py."""
+"""Transformers: Trainer and TrainingArguments from the command line, as in its run_clm.py."""
 
 import sys
 

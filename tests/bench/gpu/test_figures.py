@@ -26,10 +26,10 @@ def test_an_error_is_relative_to_what_was_measured_and_below_zero_when_too_littl
 
 
 def test_a_run_that_did_not_come_to_its_end_has_no_error_of_prediction():
-    one = row("a", 1, 200, 190)
-    one["measured"]["error"] = "OutOfMemoryError: ..."
-    assert figures.error(one, "device_bytes") is None
-    assert "OutOfMemoryError" in "\n".join(figures.table([one]))
+    broken = row("a", 1, 200, 190)
+    broken["measured"]["error"] = "OutOfMemoryError: ..."
+    assert figures.error(broken, "device_bytes") is None
+    assert "OutOfMemoryError" in "\n".join(figures.table([broken]))
 
 
 def test_a_slope_runs_from_a_jobs_smallest_size_to_its_largest():

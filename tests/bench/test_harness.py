@@ -1,0 +1,54 @@
+"""The command lines of the benches, and that every bench starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+
+from bench import harness
+
+BENCHES = sorted(
+    path.stem
+    for path in (harness.ROOT / "bench").glob("*.py")
+    if "harness.run(main)" in path.read_text()
+)
+
+
+def test_a_signature_is_a_command_line():
+    calls = []
+
+    def main(
+        data: Path,
+        *,
+        names: Annotated[list[str] | None, "some"] = None,
+        kind: Literal["a", "b"] = "a",
+        times: int = 3,
+        is_quick: bool = False,
+    ) -> None:
+        calls.append((data, names, kind, times, is_quick))
+
+    harness.run(main, ["here"])
+    names = ["--names", "x", "y", "--names", "z"]
+    harness.run(main, ["here", *names, "--kind", "b", "--times", "5", "--is-quick"])
+    assert calls == [
+        (Path("here"), None, "a", 3, False),
+        (Path("here"), ["x", "y", "z"], "b", 5, True),
+    ]
+    with pytest.raises(SystemExit):
+        harness.run(main, ["here", "--kind", "c"])
+
+
+def test_raw_rows_lie_compressed_beside_the_figures(tmp_path):
+    path = harness.keep("clock", {"a": 1}, tmp_path, of="a-card", rows=[{"b": 2}])
+    assert path.name.startswith("clock-a-card-") and harness.read_rows(path) == [{"b": 2}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BENCHES)
+def test_every_bench_says_what_it_does(name):
+    pytest.importorskip("transformers")
+    words = harness.output_of([sys.executable, "-m", f"bench.{name}", "--help"])
+    assert f"usage: {name}.py" in words or "usage:" in words
