@@ -13,9 +13,8 @@ from recipes.chatlm.rows import read_rows
 from recipes.chatlm.settings import DataOptions
 
 DEMO = Path(__file__).parents[1] / "examples" / "chatlm" / "demo.py"
-CHARACTERS = (
-    2_000  # of a long text: no tokenizer of so few rows makes fewer than 256 tokens of them
-)
+# of a long text: no tokenizer of so few rows makes fewer than 256 tokens of them
+CHARACTERS = 2_000
 
 
 def dialogues(folder: Path) -> Path:

@@ -19,9 +19,8 @@ def nearest_neighbour_accuracy(model, loader, device):
     for features, labels in loader:
         codes = model(features.to(device))
         labels = labels.to(device)
-        distances = (
-            (codes[:, None, :] - codes[None, :, :]).square().sum(-1)
-        )  # (n, n, width), then (n, n)
+        # (n, n, width), then (n, n)
+        distances = (codes[:, None, :] - codes[None, :, :]).square().sum(-1)
         distances = distances + torch.eye(len(codes), device=device) * 1e9
         right += (labels[distances.argmin(1)] == labels).sum().item()
         total += len(labels)

@@ -70,9 +70,8 @@ def reader_task(model: nn.Module, train: Captchas, valid: Captchas) -> Task:
 
     def prepare(batch: Batch) -> Batch:
         images, labels = batch
-        floats = (
-            images.unsqueeze(1).to(torch.float32).div_(127.5).sub_(1.0)
-        )  # (batch, 1, height, width) in [-1, 1]
+        # (batch, 1, height, width) in [-1, 1]
+        floats = images.unsqueeze(1).to(torch.float32).div_(127.5).sub_(1.0)
         return floats, labels.to(torch.int64)
 
     return Task(

@@ -36,9 +36,8 @@ from recipes.chatlm.settings import DataOptions
 from recipes.common.cache import Say, made_once
 
 PADDING, END = "<|pad|>", "<|end|>"
-SAMPLED_ROWS = (
-    200_000  # that a tokenizer learns from: some 200 MB of text. Assumed: more merges nothing else
-)
+# that a tokenizer learns from: some 200 MB of text. Assumed: more merges nothing else
+SAMPLED_ROWS = 200_000
 ROWS_AT_ONCE = 512  # that are tokenized
 os.environ.setdefault(
     "TOKENIZERS_PARALLELISM", "true"
@@ -203,9 +202,8 @@ def pairs(
 
 def _held_out(hashes: np.ndarray, options: DataOptions) -> np.ndarray:
     """Which rows, by the hash of the prompt and the seed: more rows change no one's side."""
-    factor = (
-        2 * random.Random(options.split_seed).getrandbits(63) + 1
-    )  # multiply-shift hashing (Dietzfelbinger et al. 1997)
+    # multiply-shift hashing (Dietzfelbinger et al. 1997)
+    factor = 2 * random.Random(options.split_seed).getrandbits(63) + 1
     mixed = hashes * np.uint64(factor)
     held = mixed < np.uint64(int(options.eval_share * 2**64))
     held = held if held.any() else mixed == mixed.min()

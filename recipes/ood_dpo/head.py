@@ -13,9 +13,8 @@ from recipes.common.pieces import in_pieces
 from recipes.ood_dpo.settings import HeadOptions
 
 FEATURES = 512
-FORWARD_ROWS = (
-    8192  # assumed: rows that an evaluation sends through a head at once, 16 MiB of features
-)
+# assumed: rows that an evaluation sends through a head at once, 16 MiB of features
+FORWARD_ROWS = 8192
 
 
 class EnergyHead(nn.Module):

@@ -19,9 +19,8 @@ import numpy as np
 from brimful.errors import UsageError
 from recipes.ood_dpo.sources import SPLITS
 
-_AT_LEAST = (
-    1 / 3
-)  # of the molecules of ood_val in each half. Assumed: below that, halves by molecule measure more
+# of the molecules of ood_val in each half. Assumed: below that, halves by molecule measure more
+_AT_LEAST = 1 / 3
 
 
 @dataclass(frozen=True)

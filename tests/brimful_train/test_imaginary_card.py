@@ -109,9 +109,8 @@ def test_what_is_tried_before_the_first_step_belongs_to_the_training_and_to_the_
 ):
     phases = run_trial(tmp_path, SIZED, device="imaginary", card=CARD, cut=False).report["phases"]
     assert list(phases) == ["setup", "train", "eval"]
-    activations = (
-        384 * 4096 * 4
-    )  # of a sample: the first layer's output, 6 MiB; the weights are 8 MiB
+    # of a sample: the first layer's output, 6 MiB; the weights are 8 MiB
+    activations = 384 * 4096 * 4
     assert phases["setup"]["reserved_bytes"] < 64 * MIB
     assert phases["train"]["allocated_bytes"] > 2 * 16 * activations
     assert phases["eval"]["allocated_bytes"] > 48 * activations

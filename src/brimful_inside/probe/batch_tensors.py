@@ -12,9 +12,8 @@ from typing import Any, Iterator, List, Optional
 
 import torch
 
-CHECKED_VALUES = (
-    1024  # of each tensor, strided: some 5 µs, where a checksum of all of it takes milliseconds
-)
+# of each tensor, strided: some 5 µs, where a checksum of all of it takes milliseconds
+CHECKED_VALUES = 1024
 MAX_PARTS = 64  # tensors and strings of a batch that count
 MAX_DEPTH = 6
 

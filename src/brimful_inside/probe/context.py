@@ -45,9 +45,8 @@ class ProcessContext:
         self.role = role
         self.probe: Any = None
         self.overlay: Any = None  # of the sandbox, where there is one
-        self.only_imports = (
-            False  # it is forked for each trial, and runs none itself (process/shared_imports.py)
-        )
+        # it is forked for each trial, and runs none itself (process/shared_imports.py)
+        self.only_imports = False
         self.forked = False  # a forked child that has not shown itself to be a rank
         self.notes: List[str] = []
         self._writer: Optional[Writer] = None

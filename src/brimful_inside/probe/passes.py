@@ -30,15 +30,13 @@ class Loader:
         self.loader = weakref.ref(loader)
         self.role: Optional[str] = None
         self.passes = 0
-        self.epoch = (
-            0  # of a subclass that has a generator as `__iter__`: how often that was asked for
-        )
+        # of a subclass that has a generator as `__iter__`: how often that was asked for
+        self.epoch = 0
         self.batches_seen = 0
         self.samples_seen: Optional[int] = 0
         self.samples_of_latest: Optional[int] = None  # batch
-        self.shown: Optional[int] = (
-            None  # batches of an evaluation, where the trial left out others
-        )
+        # batches of an evaluation, where the trial left out others
+        self.shown: Optional[int] = None
         self.kept: Any = None  # (batch, samples) that later passes give again
         self.wait_s = 0.0
         self.first: List[BatchSeen] = []
@@ -100,9 +98,8 @@ class Pass:
         # batches given when its role was decided: a prefetcher draws some before any is worked on
         self.judged_at = 0
         self.operations = 0  # on an imaginary card, before the first of them
-        self.ahead = (
-            False  # the second batch was asked for when the first had been sent to the card at most
-        )
+        # the second batch was asked for when the first had been sent to the card at most
+        self.ahead = False
         self.ended = False
         self.marks: List[Any] = []
         loader.passes += 1
@@ -139,9 +136,8 @@ def _weakly(thing: Any) -> Callable[[], Any]:
 def _facts(loader: Any) -> Dict[str, Any]:
     """The loader's settings, as in `LoaderSeen`."""
     batches = batch_sampler_of(loader)
-    holder = (
-        getattr(loader, "d", loader) if loader.dataset is loader else loader
-    )  # fastai's, behind what torch's iterators take
+    # fastai's, behind what torch's iterators take
+    holder = getattr(loader, "d", loader) if loader.dataset is loader else loader
     sampler = batches if batches is not None else getattr(loader, "sampler", loader._index_sampler)
     plain = type(sampler).__name__ == "BatchSampler"
     inner = loader.sampler if plain else sampler

@@ -291,9 +291,8 @@ def step_time(making, computing, workers):
 
 @given(st.floats(1.001, 30), st.floats(1e-3, 1), st.integers(0, 8))
 def test_the_workers_named_keep_up_and_one_less_does_not(times, computing, workers):
-    making = (
-        times * computing * max(1, workers)
-    )  # more than the workers can: a loader that keeps up tells nothing of its speed
+    # more than the workers can: a loader that keeps up tells nothing of its speed
+    making = times * computing * max(1, workers)
     step = step_time(making, computing, workers)
     waited = step - computing
     needed = workers_needed(step, waited, workers)

@@ -48,9 +48,8 @@ def check(world: World, record: Record, budget: int, most: int | None) -> None:
     assert plan.trials == len(record.trials) == len(world.launched)
     on_card = record.opened.device.kind == "imaginary"
     taken = min(n for n in (world.own, world.dataset, world.cap) if n is not None)
-    default = (
-        None if on_card or most or world.peak(taken) > budget else world.own
-    )  # the script's own, if it is seen to run
+    # the script's own, if it is seen to run
+    default = None if on_card or most or world.peak(taken) > budget else world.own
     own = record.opened.command.given.get("batch_size", default)
     assert {row.name: row.requested for row in plan.settings}["batch_size"] == own
     assert all(row.why for row in plan.settings)

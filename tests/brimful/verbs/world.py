@@ -46,9 +46,8 @@ class World:
     own_workers: int = 0
     overhead_s: float = 0.01
     sample_s: float = 0.001
-    device_bytes: int = (
-        80 * GIB
-    )  # what the (real) device or host can hold before it is out of memory
+    # what the (real) device or host can hold before it is out of memory
+    device_bytes: int = 80 * GIB
     helps: dict[str, float] = field(
         default_factory=dict
     )  # what-if -> what is left of a batch's memory

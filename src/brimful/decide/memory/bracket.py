@@ -171,9 +171,8 @@ class Bracket:
             return None
         if low is None:
             return error - 1
-        crept = (
-            not self.in_batches and error > low + 1 and low - 1 in self.fitting
-        )  # the size above the answer ran as well
+        # the size above the answer ran as well
+        crept = not self.in_batches and error > low + 1 and low - 1 in self.fitting
         if error - low <= max(1, low // CLOSE) and not crept:
             return low
         middle = isqrt(low * error)

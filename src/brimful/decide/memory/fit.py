@@ -22,9 +22,8 @@ from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.replay import Peaks, Replayed, replay_cards, worst_of
 from brimful_inside.simulator.trace import Trace
 
-WINDOW = (
-    160  # sizes above an edge that are tested one by one, or a tenth of the edge where that is more
-)
+# sizes above an edge that are tested one by one, or a tenth of the edge where that is more
+WINDOW = 160
 REACH = 1.3  # in random programs on small cards, sizes up to 1.28 times a first edge fitted again
 FEWEST_TESTS, MOST_TESTS = 128, 600
 TESTED_ROWS = 400_000  # all tests together: a second or two
@@ -127,12 +126,10 @@ class Card:
     )  # how far below and above it may lie
     interval: RelativeInterval
     settings: AllocatorSettings = DEFAULT_SETTINGS
-    capacity_bytes: int | None = (
-        None  # for segments: the card's memory without the context; None: without limit
-    )
-    calibration: str | None = (
-        None  # a sentence on where the context was measured, if not for the catalogue
-    )
+    # for segments: the card's memory without the context; None: without limit
+    capacity_bytes: int | None = None
+    # a sentence on where the context was measured, if not for the catalogue
+    calibration: str | None = None
 
     def among(self, ranks: int) -> Card:
         """The same card as one of so many that train together, with NCCL's buffers."""

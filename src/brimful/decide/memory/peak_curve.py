@@ -19,9 +19,8 @@ from brimful.decide.memory.intervals import GROWTH_PEAKS, growth
 FLOOR = 0.002
 UNJUDGED = 0.02  # what two points leave open: nothing is left over to judge the fit by
 Z_95 = 1.96
-_DEPENDENT = (
-    1e-12  # a column that is so nearly a sum of those before it: rounding alone tells them apart
-)
+# a column that is so nearly a sum of those before it: rounding alone tells them apart
+_DEPENDENT = 1e-12
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ MAX_TRIALS = 8
 FIRST_SIZE = 4
 STEP = 8  # a size is at most this many times the largest that fitted, whatever the curve promises
 WORTH = 0.01  # a step of less than this share is not worth a trial
-BENT = (
-    0.02  # a curve that misses its points by more than this does not describe them: there is a kink
-)
+# a curve that misses its points by more than this does not describe them: there is a kink
+BENT = 0.02
 FLAT = 0.005  # a relative change below this is none
 FLAT_SPAN = 64  # over sizes this many times apart, no change means that the batch size is ignored
 

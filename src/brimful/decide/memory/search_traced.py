@@ -31,9 +31,8 @@ from brimful.values import Limits, MemoryEstimate, Outcome, Point
 
 MAX_TRACES = 6  # by which a model is confirmed as a rule
 MOST_TRACES = 16  # where none is: trials alone show where the edge is
-GROWTH_STEP = (
-    8  # where peaks alone are known, a size is at most this many times the largest that was traced
-)
+# where peaks alone are known, a size is at most this many times the largest that was traced
+GROWTH_STEP = 8
 FIRST_SIZE = 5  # not 1 or 2, where scripts and kernels take other ways
 FAR = 500  # a setting up to which nothing changed changes nothing
 # what limits a search that names no largest size, since larger ones were the same
@@ -376,9 +375,8 @@ def _candidate_by_peaks(known: TracedSizes, lowest: int, upper: int | None) -> i
     def fits(size: int) -> bool:
         return fit.at(size) * (1 + growth(size, seen_to, widens)) <= known.card.budget_bytes
 
-    most = (
-        GROWTH_STEP * seen_to
-    )  # peaks of small sizes can be flat (they share one segment) and promise anything
+    # peaks of small sizes can be flat (they share one segment) and promise anything
+    most = GROWTH_STEP * seen_to
     return largest_that(fits, lowest, most if upper is None else min(upper, most))
 
 

@@ -103,8 +103,7 @@ def rate_estimate(rates: Sequence[float], spread: float | None) -> Estimate:
     note = "1 run" if repeats == 1 else f"{repeats} runs"
     if spread is None:
         return Estimate(middle, Source.MEASURED, note=note)
-    factor = (
-        1.0 if repeats < 3 else _MEDIAN_TO_MEAN
-    )  # the median of one or two values is their mean
+    # the median of one or two values is their mean
+    factor = 1.0 if repeats < 3 else _MEDIAN_TO_MEAN
     half = _Z95 * spread * factor / math.sqrt(repeats)
     return Estimate(middle, Source.MEASURED, middle * max(0.0, 1 - half), middle * (1 + half), note)

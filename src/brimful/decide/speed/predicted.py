@@ -49,9 +49,8 @@ ASSUMED_ERROR = 0.5  # without evidence
 # (assumed: NCCL's rings reach 70 to 85 % in large messages; cards that exchange through the host's
 # memory, and small messages, half of that and less).
 LINKS_REACHED = (0.9, 0.7, 0.3)
-MACHINE_RANKS = (
-    8  # more of them are on several machines, whose network nobody knows from here (assumed)
-)
+# more of them are on several machines, whose network nobody knows from here (assumed)
+MACHINE_RANKS = 8
 # Host time of one small operation without modules and gradients, where `Efficiency.script_s` is
 # that of a script's (assumed).
 ORDINARY_DISPATCH_S = 5e-6

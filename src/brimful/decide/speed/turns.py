@@ -15,16 +15,14 @@ from dataclasses import dataclass
 from brimful.decide.speed.measured import TOLERANCE, step_spread
 from brimful.values import Setting, TrialResult
 
-BUSY = (
-    0.1  # other processes that take more than this share of the cores are seen in a trial's times
-)
+# other processes that take more than this share of the cores are seen in a trial's times
+BUSY = 0.1
 # Assumed, and checked by `bench/tune_regret.py`: by how much two trials of the same settings differ
 # where nothing else runs (processes start anew, memory lies elsewhere), and what each share of the
 # cores that others take adds to that.
 _QUIET, _OF_LOAD = 0.02, 0.1
-_EXPECTED_WEIGHT = (
-    3  # so many turns' worth: what is expected of the spread, beside what the turns show
-)
+# so many turns' worth: what is expected of the spread, beside what the turns show
+_EXPECTED_WEIGHT = 3
 _Z95 = 1.96
 
 

@@ -50,9 +50,8 @@ class Consumption:
         self._fresh: Deque[Tuple[Pass, Optional[int]]] = deque()
         self._ahead: Dict[int, int] = {}  # pass -> batches given when its first batch was worked on
         self._active: Dict[int, Pass] = {}  # those that the last steps drew from
-        self.latest: Optional[int] = (
-            None  # samples that were drawn for the latest step (or ahead of it)
-        )
+        # samples that were drawn for the latest step (or ahead of it)
+        self.latest: Optional[int] = None
 
     def given(self, pass_: Pass, samples: Optional[int]) -> None:
         self._fresh.append((pass_, samples))

@@ -207,9 +207,8 @@ class Failures:
     def __init__(self, emit: Callable[[Any], None], now: Callable[[], Any]):
         self._emit = emit
         self._now = now
-        self._pending: Optional[Failure] = (
-            None  # out of memory, and not known yet whether the script catches it
-        )
+        # out of memory, and not known yet whether the script catches it
+        self._pending: Optional[Failure] = None
         self._reported: List[int] = []
         self.last: Optional[Failure] = None
 
@@ -265,9 +264,8 @@ class Failures:
     def _failure(self, error: BaseException, caught: bool) -> Failure:
         phase, step, after = self._now()
         kind = kind_of(error)
-        imaginary = (
-            "brimful_inside.imaginary.state.device" in sys.modules
-        )  # where there is an imaginary card, and only there
+        # where there is an imaginary card, and only there
+        imaginary = "brimful_inside.imaginary.state.device" in sys.modules
         needs = needs_real_card(error) if kind == CRASHED and imaginary else None
         name, message, where = _own_words(error)
         return Failure(

@@ -112,9 +112,8 @@ class Losses:
         self._cut = cut
         self._kept: List[Any] = []
         self._of_step: Optional[float] = None
-        self.latest: Optional[float] = (
-            None  # of a whole run: as reported, else of its latest step, where that is on the host
-        )
+        # of a whole run: as reported, else of its latest step, where that is on the host
+        self.latest: Optional[float] = None
         self.reported = False  # the script reports its loss: what goes backward is not shown
 
     def backward(self, tensors: Any) -> None:

@@ -16,9 +16,8 @@ from brimful_inside.probe.context import current_probe, guarded, patch
 from brimful_inside.wire import OptimizerSeen
 
 BY_HAND = "no optimizer"  # the name under which steps without one of torch.optim are reported
-BY_HAND_AFTER = (
-    2  # backward passes while the process has no optimizer: each counts as a step from then on
-)
+# backward passes while the process has no optimizer: each counts as a step from then on
+BY_HAND_AFTER = 2
 # reported one by one; a script with one optimizer a parameter (backward-fused updates) has hundreds
 MAX_OPTIMIZERS = 16
 
@@ -94,9 +93,8 @@ class _Hand:
         self.param_groups: List[Any] = []
 
 
-_optimizers: Any = (
-    weakref.WeakSet()
-)  # all there are: Python's collector lists none that was set aside (gc.freeze)
+# all there are: Python's collector lists none that was set aside (gc.freeze)
+_optimizers: Any = weakref.WeakSet()
 
 
 def patch_optimizers() -> None:
@@ -126,13 +124,11 @@ class Steps:
         self._alive: Dict[
             int, Seen
         ] = {}  # by the optimizer's id, until it dies: the script's memory is not kept alive
-        self._trained: Any = (
-            weakref.WeakKeyDictionary()
-        )  # module -> whether an optimizer holds a parameter of it
+        # module -> whether an optimizer holds a parameter of it
+        self._trained: Any = weakref.WeakKeyDictionary()
         self._calls = threading.local()
-        self.captured: Optional[List[Seen]] = (
-            None  # steps of the CUDA graph whose capture is under way: none is made
-        )
+        # steps of the CUDA graph whose capture is under way: none is made
+        self.captured: Optional[List[Seen]] = None
         self.pace: Optional[Seen] = None
         self.hooks_run = 0
         self._hand: Optional[_Hand] = None
@@ -288,9 +284,8 @@ class CapturedSteps:
         self._steps = steps
         self._on_capture = on_capture
         self._on_replay = on_replay
-        self._taken: Any = (
-            weakref.WeakKeyDictionary()
-        )  # graph -> the optimizers whose steps it holds
+        # graph -> the optimizers whose steps it holds
+        self._taken: Any = weakref.WeakKeyDictionary()
 
     def capture_begin(self, graph: Any) -> None:
         self._steps.captured = []

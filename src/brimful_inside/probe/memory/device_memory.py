@@ -205,9 +205,8 @@ class AcceleratorMeter(DeviceMeter):
 
     def __init__(self, peaks: SharedPeaks):
         self._peaks = peaks
-        self._unknown = (
-            not peaks.known
-        )  # this torch has no statistics of this kind of device (MPS, in some versions)
+        # this torch has no statistics of this kind of device (MPS, in some versions)
+        self._unknown = not peaks.known
         self._observes_memory = False
         self._on_out_of_memory: Any = None
 

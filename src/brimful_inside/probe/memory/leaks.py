@@ -9,9 +9,8 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 
 from brimful_inside.probe.passes import EVAL, Pass
 
-KEPT_READINGS = (
-    64  # of one pass over a loader; an evaluation before the first step does not end early
-)
+# of one pass over a loader; an evaluation before the first step does not end early
+KEPT_READINGS = 64
 LEAST = 2  # differences that must all be growth, and steady: two points are no trend
 STEADY = 4  # the largest difference is at most so many times the smallest
 EXTRA = 2  # batches that an evaluation gets where its first ones left memory behind each

@@ -42,9 +42,8 @@ def leave(probe: Any) -> None:
     os._exit(0)
 
 
-_last_world: Optional[Tuple[int, int]] = (
-    None  # of the process group, which scripts destroy at their end
-)
+# of the process group, which scripts destroy at their end
+_last_world: Optional[Tuple[int, int]] = None
 
 
 def world() -> Tuple[int, int]:

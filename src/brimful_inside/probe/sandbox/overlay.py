@@ -188,9 +188,8 @@ class Overlay:
         """
         upper = self.upper(absolute)
         if _exists(upper):
-            self._is_used = (
-                True  # by another process, perhaps just now: what is read next must show the same
-            )
+            # by another process, perhaps just now: what is read next must show the same
+            self._is_used = True
             return upper
         return upper if self.is_hidden(absolute) else absolute
 

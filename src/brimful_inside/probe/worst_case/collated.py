@@ -43,9 +43,8 @@ def by_collated(
         if _holds_shared(collate):
             return scan
         collate = copy.deepcopy(collate)  # one that counts its batches starts at the first
-        kept = (
-            scan.repeatable and scan.extremes
-        )  # equal sizes do not show in a later trial that the samples are the same
+        # equal sizes do not show in a later trial that the samples are the same
+        kept = scan.repeatable and scan.extremes
         candidates = worst_indices(scan)[: MOST if kept else FEW]
         samples = {index: read(index) for index in candidates[:CHECKED]}
         if not _says_more(list(samples.values()), collate, started + FOR_S):

@@ -39,9 +39,8 @@ class Scan(NamedTuple):
         int, int
     ]  # of each sample measured, in that order; {} where they are not known any more
     first: List[str]  # of the first `FIRST` samples: a digest of dimensions and total
-    trial: Optional[str] = (
-        None  # the earlier trial that scanned, where now only the first samples were measured
-    )
+    # the earlier trial that scanned, where now only the first samples were measured
+    trial: Optional[str] = None
     collated: Dict[str, Tuple[int, int]] = {}  # noqa: RUF012  # by dimension of batches of one: (largest, sample that has it)
     repeatable: bool = True  # the largest have the same sizes when they are read again
 
