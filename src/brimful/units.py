@@ -216,11 +216,11 @@ def noun_of(setting: str) -> str:
     return "batch size" if setting == "batch_size" else setting
 
 
-def counted(count: int, one: str, several: str = "") -> str:
+def counted(count: int, singular: str, several: str = "") -> str:
     """ "1 step", "2 steps", "3,000 batches": a number with its noun, whose plural takes an s unless
     it is given.
     """
-    return f"{count:,} {one if count == 1 else several or one + 's'}"
+    return f"{count:,} {singular if count == 1 else several or singular + 's'}"
 
 
 def _significant(value: float, digits: int) -> str:

@@ -66,7 +66,10 @@ def eval_place_in(result: TrialResult, training: Place) -> Place | None:
     if evaluated is None or train is None:
         return None
     for place in evaluated.places:
-        same = [(one.file, one.line, one.column, one.calls) for one in (*train.places, training)]
+        same = [
+            (known.file, known.line, known.column, known.calls)
+            for known in (*train.places, training)
+        ]
         if (place.file, place.line, place.column, place.calls) not in same:
             return _alone(place, [train])
     return None
@@ -77,31 +80,35 @@ def _alone(place: Place, others: list[LoaderSeen]) -> Place:
     if place.kind != LOADER:
         return place
     calls = [
-        one.calls
+        known.calls
         for other in others
-        for one in other.places
-        if one.kind == LOADER and one.calls != place.calls
+        for known in other.places
+        if known.kind == LOADER and known.calls != place.calls
     ]
     return replace(place, not_calls=calls)
 
 
-def doubt(own: TrialResult, other: TrialResult, place: Place, size: int) -> str | None:
+def doubt(
+    first_result: TrialResult, second_result: TrialResult, place: Place, size: int
+) -> str | None:
     """Why `place` is not that of the batch size alone, by a trial at the script's own number and
     one at `size`; else None.
     """
-    if other.outcome in OUT_OF_MEMORY or not own.reports:
+    if second_result.outcome in OUT_OF_MEMORY or not first_result.reports:
         return None
-    if other.outcome is not Outcome.COMPLETED or not any(report.steps for report in other.reports):
+    if second_result.outcome is not Outcome.COMPLETED or not any(
+        report.steps for report in second_result.reports
+    ):
         return f"the script fails with {size:,} there"
-    before, after = _parameters(own.reports[0]), _parameters(other.reports[0])
-    if before != after and own.outcome is Outcome.COMPLETED:
+    before, after = _parameters(first_result.reports[0]), _parameters(second_result.reports[0])
+    if before != after and first_result.outcome is Outcome.COMPLETED:
         return (
             f"the model follows it as well ({before:,} parameters with {place.number:,}, "
             f"{after:,} with {size:,})"
         )
-    first, second = main_loader(own), main_loader(other)
+    first, second = main_loader(first_result), main_loader(second_result)
     if not place.loader:
-        drawn, scaled = _input_size(own.reports[0]), _input_size(other.reports[0])
+        drawn, scaled = _input_size(first_result.reports[0]), _input_size(second_result.reports[0])
         follows = drawn is not None and scaled is not None and scaled * place.number == drawn * size
         return (
             None

@@ -280,14 +280,14 @@ def _row(
 
 
 def _warnings(
-    host: Host, need: Need, plan: LoaderPlan, found: LoaderPlan, asked: Asked, policy: str
+    host: Host, need: Need, plan: LoaderPlan, proposed: LoaderPlan, asked: Asked, policy: str
 ) -> Iterable[Diagnostic]:
     """What was given, is kept, and is more than there is room for (on the ladder: than its step
     has).
     """
     values = {
-        "workers": (asked.workers, found.workers),
-        "pin_memory": (asked.pin_memory and host.cards > 0, found.pin_memory),
+        "workers": (asked.workers, proposed.workers),
+        "pin_memory": (asked.pin_memory and host.cards > 0, proposed.pin_memory),
     }
     if policy == "ladder":
         over = {
@@ -323,7 +323,7 @@ def _warnings(
         )
     yield Diagnostic(
         "host-memory",
-        f"{what} kept; host memory allows {counted(found.workers, 'worker')}",
+        f"{what} kept; host memory allows {counted(proposed.workers, 'worker')}",
         f"{sums}; {_memory_text(host)}" + (f", for {host.ranks} ranks" if host.ranks > 1 else ""),
         "leave it out for brimful to choose, or give the training more memory",
     )

@@ -46,15 +46,15 @@ def of_trial(folder: Path) -> Reported:
 
 def of_run(folder: Path) -> Reported:
     """Leaves out what it cannot read. A process that was killed reports by its last snapshot."""
-    found, damaged = [], 0
+    events_by_process, damaged = [], 0
     for path in sorted(folder.glob("wire-*.jsonl")):
         events, whole = codec.read_wire_leniently(path)
         if not any(isinstance(event, Report) for event in events):
             snapshot = Path(wire.latest_path(str(path), "report"))
             events += codec.read_wire_leniently(snapshot)[0] if snapshot.exists() else []
-        found.append(events)
+        events_by_process.append(events)
         damaged += not whole
-    return gathered(found, damaged)
+    return gathered(events_by_process, damaged)
 
 
 def gathered(events_by_process: Sequence[Sequence[Any]], damaged_files: int = 0) -> Reported:

@@ -25,7 +25,7 @@ def trial_progress(folder: Path) -> Progress | None:
     latest: Progress | None = None
     for path in folder.glob("wire-*.jsonl"):
         lines = reversed(tail(path, _TAIL_BYTES).splitlines())
-        found = next(
+        progress = next(
             (
                 progress
                 for line in lines
@@ -33,8 +33,8 @@ def trial_progress(folder: Path) -> Progress | None:
             ),
             None,
         )
-        if found is not None and (latest is None or found.unix_s > latest.unix_s):
-            latest = found
+        if progress is not None and (latest is None or progress.unix_s > latest.unix_s):
+            latest = progress
     return latest
 
 

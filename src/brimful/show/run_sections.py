@@ -254,29 +254,29 @@ def _attempts(attempts: tuple[Attempt, ...]) -> Table:
     attempt.
     """
     values = [
-        {row.name: row.effective for row in one.settings if row.effective is not None}
-        for one in attempts
+        {row.name: row.effective for row in attempt.settings if row.effective is not None}
+        for attempt in attempts
     ]
-    names = list(dict.fromkeys(name for one in values for name in one))
+    names = list(dict.fromkeys(name for row in values for name in row))
     changed = [
-        name for name in names if len(values) == 1 or len({one.get(name) for one in values}) > 1
+        name for name in names if len(values) == 1 or len({row.get(name) for row in values}) > 1
     ] or names
-    kinds = [worst[0] for one in attempts if (worst := worst_memory(one))]
+    kinds = [worst[0] for attempt in attempts if (worst := worst_memory(attempt))]
     notes: list[tuple[int, str]] = []
-    for one in attempts:
+    for attempt in attempts:
         resumed = {None: "", True: "resumed from its checkpoint", False: "started over"}[
-            one.resumed
+            attempt.resumed
         ]
-        environment = environment_text(one.environment)
-        why = reason(one)
+        environment = environment_text(attempt.environment)
+        why = reason(attempt)
         texts = (
             resumed,
             why,
             f"with {environment}" if environment else "",
-            *one.notes,
-            one.output_cut or "",
+            *attempt.notes,
+            attempt.output_cut or "",
         )
-        notes += [(one.number, text) for text in texts]
+        notes += [(attempt.number, text) for text in texts]
     names = (
         "#",
         "settings",
@@ -289,7 +289,10 @@ def _attempts(attempts: tuple[Attempt, ...]) -> Table:
     columns = tuple(
         Column(name, whole=name in ("settings", "steps", "samples/s", "took")) for name in names
     )
-    rows = tuple(_attempt_row(one, own, changed) for one, own in zip(attempts, values, strict=True))
+    rows = tuple(
+        _attempt_row(attempt, settings_in_force, changed)
+        for attempt, settings_in_force in zip(attempts, values, strict=True)
+    )
     return Table("Attempts", columns, rows, footnotes("Attempt", notes))
 
 

@@ -240,15 +240,15 @@ def changes_table(record: Record) -> list[Section]:
         else _ratio(before.value, after.value)
     )
     rows.append((Cell("speed"), speed_cell(before), speed_cell(after), change))
-    own = {
+    users_own = {
         s.name: s.requested
         for s in plan.settings
         if s.requested is not None and s.name not in plan.environment
     }
     planned = {s.name: s.effective for s in plan.settings if s.name not in plan.environment}
-    timed = _ran(record, own, {}), _ran(record, planned, plan.environment)
+    timed = _ran(record, users_own, {}), _ran(record, planned, plan.environment)
     memory = (
-        _ran(record, own, {}, TrialKind.MEMORY),
+        _ran(record, users_own, {}, TrialKind.MEMORY),
         _ran(record, planned, plan.environment, TrialKind.MEMORY),
     )
     old, new = (runs[-1] if runs else None for runs in (memory if all(memory) else timed))

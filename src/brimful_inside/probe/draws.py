@@ -142,7 +142,7 @@ def _peek(loader: Any, holders: List[Any]) -> List[str]:
     with _kept(loader), random_state_kept(*holders):
         batches = itertools.islice(clone._get_iterator(), PEEKED)
         sums = [checksum_of(batch) for batch in batches]
-    return [one for one in sums if one is not None]
+    return [checksum for checksum in sums if checksum is not None]
 
 
 def private_copy(loader: Any, **changes: Any) -> Any:

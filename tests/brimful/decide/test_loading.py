@@ -1,6 +1,5 @@
 """The policy for host memory: sums within what is free, no cliffs, nothing that was given lowered
-in silence.
-"""
+in silence."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ NEEDS = st.builds(
 
 def bytes_held(need: Need, workers: int, prefetch: int, pinned: bool) -> float:
     """Written out here once more: a training's own batches and those ahead, their pinned copies,
-    the workers themselves.
-    """
+    the workers themselves."""
     batches = need.kept + workers * prefetch
     return workers * need.worker_bytes + batches * need.batch * need.sample_bytes * (
         3 if pinned else 1
@@ -203,7 +201,7 @@ def test_the_batches_of_a_step_that_are_kept_take_their_room():
     assert plan_loader(host, Need(MIB, 1, kept=6, batches=1000)).workers == 3
 
 
-def test_where_memory_is_short_one_batch_is_made_ahead_and_nothing_is_pinned_before_workers_are_given_up():
+def test_where_memory_is_short_batches_ahead_and_pinning_go_before_workers_do():
     need = Need(100 * MIB, 1, batches=1000, worker_bytes=100 * MIB)
     found = [
         plan_loader(Host(int(gib * GIB), 8, None, cards=1), need)
@@ -284,8 +282,7 @@ def test_what_is_chosen_was_tried_and_is_within_the_gain_of_the_best(
 
 def step_time(making, computing, workers):
     """A training with a loader whose workers make batches side by side: the truth that
-    `workers_needed` has to recover.
-    """
+    `workers_needed` has to recover."""
     return making + computing if workers == 0 else max(computing, making / workers)
 
 

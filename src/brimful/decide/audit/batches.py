@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brimful.decide.audit.seen import Seen, Texts
+from brimful.decide.audit.observed import Observed, Texts
 from brimful.units import format_share
 
 DROPPED_SHARE = 0.01  # of the data set, never trained on in an epoch
@@ -11,16 +11,16 @@ SHORT_BATCH_SHARE = 0.5  # of the batch size: a last batch under this is a short
 SHORT_BATCH_STEPS = 50
 
 
-def hidden_cap(seen: Seen) -> Texts:
+def hidden_cap(observed: Observed) -> Texts:
     """The loader's largest batch is smaller than requested, and neither the data set's end, nor
     ranks, nor accumulation make up for it (a batch size that is meant over all ranks and
     micro-batches is no cap)."""
-    asked, given = seen.asked, seen.given
+    asked, given = observed.asked, observed.given
     if asked is None or given is None or given >= asked:
         return None
     # another finding
-    exceeds = seen.length is not None and seen.length < asked and given >= seen.length
-    if exceeds or given * (seen.batches_per_step or 1) * len(seen.sample.reports) == asked:
+    exceeds = observed.length is not None and observed.length < asked and given >= observed.length
+    if exceeds or given * (observed.batches_per_step or 1) * len(observed.sample.reports) == asked:
         return None
     return (
         f"You asked for a batch size of {asked:,}, and the loader gives batches of {given:,}.",
@@ -31,40 +31,40 @@ def hidden_cap(seen: Seen) -> Texts:
     )
 
 
-def hidden_accumulation(seen: Seen) -> Texts:
+def hidden_accumulation(observed: Observed) -> Texts:
     """The median step takes another number of batches than requested (by default one). Several
     training loaders that a script reads side by side give one batch each to a step: no finding."""
-    got = seen.batches_per_step
-    value = seen.requested.get("accumulation", 1)
+    got = observed.batches_per_step
+    value = observed.requested.get("accumulation", 1)
     asked = int(value) if isinstance(value, int | float) else 1
-    if not got or got in (asked, asked * len(seen.loaders)):
+    if not got or got in (asked, asked * len(observed.loaders)):
         return None
-    optimizers = seen.report.optimizers
+    optimizers = observed.report.optimizers
     # Without a DataLoader batches are counted by backward passes, which several optimizers or a
     # closure need more of.
-    if seen.loader is None and (len(optimizers) != 1 or optimizers[0].uses_closure):
+    if observed.loader is None and (len(optimizers) != 1 or optimizers[0].uses_closure):
         return None
-    effective = seen.sample.samples_per_step
+    effective = observed.sample.samples_per_step
     whole = f" ({effective:,} samples)" if effective else ""
     flag = (
         f"you asked for {asked}"
-        if "accumulation" in seen.requested
+        if "accumulation" in observed.requested
         else "the command asks for no accumulation"
     )
     explanation = (
         "The learning rate acts on the gradients of all of them, so it is tuned for that "
         "effective batch size."
     )
-    if got > asked and seen.asked is not None and effective == seen.asked:
+    if got > asked and observed.asked is not None and effective == observed.asked:
         explanation = (
             f"A step sees the {effective:,} samples asked for, but memory and speed are those of "
-            f"a batch of {seen.given:,}."
+            f"a batch of {observed.given:,}."
         )
     suggestion = "If it is meant, ask for it with a flag"
-    if "accumulation" in seen.requested:
+    if "accumulation" in observed.requested:
         suggestion = "Look where the script counts its batches, and whether that number reaches it"
     return (
-        f"{got} {'batches' if seen.loader else 'backward passes'} go into each optimizer "
+        f"{got} {'batches' if observed.loader else 'backward passes'} go into each optimizer "
         f"step{whole}, and {flag}.",
         explanation,
         f"{suggestion}; when the batch size grows, divide the accumulation by the same factor to "
@@ -72,24 +72,25 @@ def hidden_accumulation(seen: Seen) -> Texts:
     )
 
 
-def batch_exceeds_dataset(seen: Seen) -> Texts:
+def batch_exceeds_dataset(observed: Observed) -> Texts:
     """The batch size in force is larger than the data set (of this rank)."""
-    size = (seen.loader.batch_size if seen.loader else None) or seen.asked
-    if size is None or seen.length is None or size <= seen.length:
+    size = (observed.loader.batch_size if observed.loader else None) or observed.asked
+    if size is None or observed.length is None or size <= observed.length:
         return None
     return (
-        f"The batch size is {size:,}, and the data set has {seen.length:,} samples.",
-        f"Every batch size above {seen.length:,} is the same batch of {seen.length:,}: comparing "
+        f"The batch size is {size:,}, and the data set has {observed.length:,} samples.",
+        f"Every batch size above {observed.length:,} is the same batch of {observed.length:,}: "
+        "comparing "
         "them compares nothing, and an epoch is one step.",
-        f"Use at most {seen.length:,}; smaller batches give more steps an epoch.",
+        f"Use at most {observed.length:,}; smaller batches give more steps an epoch.",
     )
 
 
-def evaluation_batch_exceeds_dataset(seen: Seen) -> Texts:
+def evaluation_batch_exceeds_dataset(observed: Observed) -> Texts:
     """The batch size of an evaluation is larger than its data set."""
     over = [
         loader
-        for loader in seen.evaluations
+        for loader in observed.evaluations
         if loader.batch_size and loader.dataset_length and loader.batch_size > loader.dataset_length
     ]
     if not over:
@@ -108,12 +109,14 @@ def evaluation_batch_exceeds_dataset(seen: Seen) -> Texts:
     )
 
 
-def split_batch(seen: Seen) -> Texts:
+def split_batch(observed: Observed) -> Texts:
     """nn.DataParallel splits the loader's batch over cards, and a card's part is not the batch size
-    that was asked for.
-    """
-    cards, given = max((report.split_over for report in seen.sample.reports), default=1), seen.given
-    if cards < 2 or not given or -(-given // cards) == seen.asked:
+    that was asked for."""
+    cards, given = (
+        max((report.split_over for report in observed.sample.reports), default=1),
+        observed.given,
+    )
+    if cards < 2 or not given or -(-given // cards) == observed.asked:
         return None
     return (
         f"A batch of {given:,} is split over {cards} cards (nn.DataParallel): "
@@ -125,18 +128,18 @@ def split_batch(seen: Seen) -> Texts:
     )
 
 
-def remainder(seen: Seen) -> Texts:
+def remainder(observed: Observed) -> Texts:
     """Samples that drop_last leaves out, if over 1 % of the data set; else a last batch of one
     sample, or of under half the batch size in an epoch of at most 50 steps."""
-    loader = seen.loader
+    loader = observed.loader
     if (
         loader is None
         or not loader.batch_size
-        or not seen.length
-        or seen.length < loader.batch_size
+        or not observed.length
+        or observed.length < loader.batch_size
     ):
         return None
-    size, length = loader.batch_size, seen.length
+    size, length = loader.batch_size, observed.length
     rest = length % size
     if rest == 0:
         return None
@@ -164,8 +167,7 @@ def remainder(seen: Seen) -> Texts:
 
 def _better_size(size: int, length: int) -> str:
     """The batch size nearest to `size` that leaves nothing over, within a quarter of it, else what
-    little it can do.
-    """
+    little it can do."""
     near = [
         other for other in range(max(1, size * 3 // 4), size * 5 // 4 + 1) if length % other == 0
     ]

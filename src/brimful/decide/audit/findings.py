@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from brimful.decide.audit import batches, loading, training
-from brimful.decide.audit.seen import Seen, Texts
+from brimful.decide.audit.observed import Observed, Texts
 from brimful.decide.loaders_seen import main_loader
 from brimful.values import Budget, Diagnostic, Machine, Setting, TrialResult
 
-_FINDERS: tuple[Callable[[Seen], Texts], ...] = (
+_FINDERS: tuple[Callable[[Observed], Texts], ...] = (
     batches.hidden_cap,
     batches.hidden_accumulation,
     batches.batch_exceeds_dataset,
@@ -52,11 +52,11 @@ def findings(
     iterated = [loader for loader in report.loaders if loader.batches_seen > 0]
     loaders = tuple(loader for loader in iterated if loader.role == "train")
     evaluations = tuple(loader for loader in iterated if loader.role == "eval")
-    seen = Seen(
+    observed = Observed(
         sample, report, requested, evaluations, loaders, main_loader(sample), budget, machine
     )
     return tuple(
         Diagnostic(code, *texts)
         for code, find in zip(CODES, _FINDERS, strict=True)
-        if (texts := find(seen))
+        if (texts := find(observed))
     )

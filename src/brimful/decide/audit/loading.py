@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from brimful.decide.audit.seen import Seen, Texts
+from brimful.decide.audit.observed import Observed, Texts
 from brimful.decide.loading import workers_needed
 from brimful.units import counted, format_duration, format_share
 
@@ -14,30 +14,36 @@ LONG_EVALUATION_SHARE = 0.25  # of an epoch
 UNDRAWN_SHARE = 0.01  # of an epoch's draws that are repeats
 
 
-def repeated_batches(seen: Seen) -> Texts:
+def repeated_batches(observed: Observed) -> Texts:
     """Within one epoch, over a tenth of the batches (and two at least) hold the very values of an
     earlier one; those that brimful made of the largest samples do not count."""
-    if seen.loader is None:
+    if observed.loader is None:
         return None
-    of_workers = seen.loader.draws.checksums if seen.loader.draws else []
-    if not of_workers and seen.report.worst_batch is not None and seen.report.worst_batch.indices:
+    of_workers = observed.loader.draws.checksums if observed.loader.draws else []
+    if (
+        not of_workers
+        and observed.report.worst_batch is not None
+        and observed.report.worst_batch.indices
+    ):
         return None
-    if not of_workers and seen.loader.length is None and seen.loader.iterations > 1:
+    if not of_workers and observed.loader.length is None and observed.loader.iterations > 1:
         return None  # nobody knows where the first epoch ends
-    one_epoch = [batch.checksum for batch in seen.loader.batches[: seen.loader.length]]
+    one_epoch = [batch.checksum for batch in observed.loader.batches[: observed.loader.length]]
     sums = of_workers or [checksum for checksum in one_epoch if checksum is not None]
     distinct = len(set(sums))
     if len(sums) - distinct < 2 or len(sums) - distinct <= REPEATED_SHARE * len(sums):
         return None
     workers, states = (
-        seen.loader.workers,
-        seen.loader.draws.random_states if seen.loader.draws else [],
+        observed.loader.workers,
+        observed.loader.draws.random_states if observed.loader.draws else [],
     )
     problem = f"{distinct} of {len(sums)} batches of an epoch are distinct."
     if workers > 1 and states:
         return (
             problem,
-            *_copied(workers, states, bool(seen.loader.draws and seen.loader.draws.seeds_workers)),
+            *_copied(
+                workers, states, bool(observed.loader.draws and observed.loader.draws.seeds_workers)
+            ),
         )
     explanation = "The same samples are made several times in one epoch."
     if workers > 1:
@@ -75,10 +81,12 @@ def _copied(workers: int, states: list[list[str]], seeds_workers: bool) -> tuple
     return explanation, f"Give the DataLoader a worker_init_fn that calls {anew}"
 
 
-def undrawn_samples(seen: Seen) -> Texts:
+def undrawn_samples(observed: Observed) -> Texts:
     """An epoch draws some samples several times and others not at all: its sampler draws with
     replacement, or its data set ignores the index and picks at random."""
-    draws, length = (seen.loader.draws, seen.loader.dataset_length) if seen.loader else (None, None)
+    draws, length = (
+        (observed.loader.draws, observed.loader.dataset_length) if observed.loader else (None, None)
+    )
     if draws is None or not length:
         return None
     if draws.picks_at_random:
@@ -92,7 +100,7 @@ def undrawn_samples(seen: Seen) -> Texts:
             "Pick by the index, and let shuffle=True draw the order: then each sample comes once "
             "an epoch.",
         )
-    if draws.drawn is None or draws.distinct is None or seen.loader is None:
+    if draws.drawn is None or draws.distinct is None or observed.loader is None:
         return None
     most = min(draws.drawn, length)
     if draws.distinct >= (1 - UNDRAWN_SHARE) * most:
@@ -100,21 +108,21 @@ def undrawn_samples(seen: Seen) -> Texts:
     return (
         f"An epoch draws {draws.distinct:,} of {length:,} samples "
         f"({format_share(draws.distinct / length)}).",
-        f"{seen.loader.sampler} draws some several times; the other samples are not trained on "
+        f"{observed.loader.sampler} draws some several times; the other samples are not trained on "
         "in that epoch.",
         "If weights are not what you want, use shuffle=True: then each sample comes once an epoch.",
     )
 
 
-def loader_bound(seen: Seen) -> Texts:
+def loader_bound(observed: Observed) -> Texts:
     """Over a fifth of the measured steps' time was spent waiting for data."""
-    share, steps = seen.sample.loading_share, seen.sample.step_s
-    if share is None or share <= LOADER_BOUND_SHARE or not steps or seen.loader is None:
+    share, steps = observed.sample.loading_share, observed.sample.step_s
+    if share is None or share <= LOADER_BOUND_SHARE or not steps or observed.loader is None:
         return None
     step_s, workers, cores = (
         statistics.fmean(steps),
-        seen.loader.workers,
-        seen.machine.cores if seen.machine else None,
+        observed.loader.workers,
+        observed.machine.cores if observed.machine else None,
     )
     needed = workers_needed(step_s, share * step_s, workers)
     if needed is None:
@@ -139,14 +147,13 @@ def loader_bound(seen: Seen) -> Texts:
     )
 
 
-def too_many_workers(seen: Seen) -> Texts:
+def too_many_workers(observed: Observed) -> Texts:
     """All ranks' training loaders have more worker processes than this machine has cores for
-    brimful.
-    """
-    cores = seen.machine.cores if seen.machine else None
+    brimful."""
+    cores = observed.machine.cores if observed.machine else None
     each = [
         max((loader.workers for loader in report.loaders), default=0)
-        for report in seen.sample.reports
+        for report in observed.sample.reports
     ]
     if not cores or sum(each) <= cores:
         return None
@@ -161,37 +168,37 @@ def too_many_workers(seen: Seen) -> Texts:
     )
 
 
-def idle_workers(seen: Seen) -> Texts:
+def idle_workers(observed: Observed) -> Texts:
     """A loader has more workers than batches in an epoch."""
     idle = [
-        one
-        for one in (*seen.loaders, *seen.evaluations)
-        if one.length is not None and 0 < one.length < one.workers
+        loader
+        for loader in (*observed.loaders, *observed.evaluations)
+        if loader.length is not None and 0 < loader.length < loader.workers
     ]
     if not idle:
         return None
-    one = max(idle, key=lambda loader: loader.workers - (loader.length or 0))
+    loader = max(idle, key=lambda loader: loader.workers - (loader.length or 0))
     role, batches = (
-        "training" if one.role == "train" else "evaluation",
-        counted(one.length or 0, "batch", "batches"),
+        "training" if loader.role == "train" else "evaluation",
+        counted(loader.length or 0, "batch", "batches"),
     )
     return (
-        f"An epoch of the {role} loader has {batches}, and {one.workers} workers.",
-        f"A worker makes whole batches, so {one.workers - (one.length or 0)} of them make none "
+        f"An epoch of the {role} loader has {batches}, and {loader.workers} workers.",
+        f"A worker makes whole batches, so {loader.workers - (loader.length or 0)} of them make "
+        "none "
         "and take memory.",
-        f"Set num_workers={one.length} or less for it, or make its batches smaller.",
+        f"Set num_workers={loader.length} or less for it, or make its batches smaller.",
     )
 
 
-def long_evaluation(seen: Seen) -> Texts:
+def long_evaluation(observed: Observed) -> Texts:
     """Evaluation takes over a quarter of an epoch, if there is one an epoch, by the measured time
-    of its batches.
-    """
-    steps, per_step = seen.sample.step_s, seen.batches_per_step
-    batches = seen.loader.length if seen.loader else None
+    of its batches."""
+    steps, per_step = observed.sample.step_s, observed.batches_per_step
+    batches = observed.loader.length if observed.loader else None
     timed = [
         (loader.length, loader.batch_s)
-        for loader in seen.evaluations
+        for loader in observed.evaluations
         if loader.length and loader.batch_s
     ]
     if not steps or not per_step or not batches or not timed:

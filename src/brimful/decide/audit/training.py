@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brimful.decide.audit.seen import Seen, Texts
+from brimful.decide.audit.observed import Observed, Texts
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.units import counted, format_bytes, format_share
 
@@ -12,22 +12,22 @@ RATE_TOLERANCE = 0.01  # learning rates closer than this are the same
 BF16_FROM, FP16_FROM = [8, 0], [7, 0]
 
 
-def learning_rate(seen: Seen) -> Texts:
+def learning_rate(observed: Observed) -> Texts:
     """The requested learning rate is neither what a group of the optimizer was made with, nor where
     its schedule goes.
 
     A schedule (warm-up, decay, one cycle) is no finding, as the scheduler keeps the constructor's
     rate; nor is a rate that a script moves by hand.
     """
-    value = seen.learning_rate
+    value = observed.learning_rate
     if (
         value is None
-        or not seen.report.optimizers
-        or any(optimizer.relative_steps for optimizer in seen.report.optimizers)
+        or not observed.report.optimizers
+        or any(optimizer.relative_steps for optimizer in observed.report.optimizers)
     ):
         return None
     in_force: list[float] = []
-    for optimizer in seen.report.optimizers:
+    for optimizer in observed.report.optimizers:
         meant = optimizer.initial_learning_rates + optimizer.max_learning_rates
         if not meant and optimizer.first_learning_rates != optimizer.learning_rates:
             return None  # set by hand
@@ -47,17 +47,17 @@ def learning_rate(seen: Seen) -> Texts:
     )
 
 
-def ignored_learning_rate(seen: Seen) -> Texts:
+def ignored_learning_rate(observed: Observed) -> Texts:
     """A learning rate was asked for, and the optimizer takes relative steps (Adafactor's default in
     most packages).
     """
     relative = next(
-        (optimizer for optimizer in seen.report.optimizers if optimizer.relative_steps), None
+        (optimizer for optimizer in observed.report.optimizers if optimizer.relative_steps), None
     )
-    if seen.learning_rate is None or relative is None:
+    if observed.learning_rate is None or relative is None:
         return None
     return (
-        f"You asked for a learning rate of {seen.learning_rate:g}, and {relative.name} ignores "
+        f"You asked for a learning rate of {observed.learning_rate:g}, and {relative.name} ignores "
         "it: it takes relative steps.",
         "Its steps follow from their number (at most 0.01, falling with 1/√step) and the size of "
         "the parameters; every learning rate that you ask for trains alike.",
@@ -66,23 +66,27 @@ def ignored_learning_rate(seen: Seen) -> Texts:
     )
 
 
-def memory_idle(seen: Seen) -> Texts:
+def memory_idle(observed: Observed) -> Texts:
     """On a card, the peak is under half of what may be used, and the data set has room for a larger
     batch.
     """
-    peak = seen.sample.peak.device_bytes if seen.sample.peak else None
+    peak = observed.sample.peak.device_bytes if observed.sample.peak else None
     if (
-        seen.budget is None
-        or seen.budget.memory != "device"
+        observed.budget is None
+        or observed.budget.memory != "device"
         or not peak
-        or peak >= IDLE_SHARE * seen.budget.bytes
+        or peak >= IDLE_SHARE * observed.budget.bytes
     ):
         return None
-    if seen.length is not None and seen.given is not None and seen.given >= seen.length:
+    if (
+        observed.length is not None
+        and observed.given is not None
+        and observed.given >= observed.length
+    ):
         return None
     return (
-        f"The peak is {format_bytes(peak)}, {format_share(peak / seen.budget.bytes)} of the "
-        f"{format_bytes(seen.budget.bytes)} "
+        f"The peak is {format_bytes(peak)}, {format_share(peak / observed.budget.bytes)} of the "
+        f"{format_bytes(observed.budget.bytes)} "
         "that may be used.",
         "There is room for a larger batch. A full card is not a goal in itself: a larger batch "
         "is often no faster.",
@@ -90,14 +94,14 @@ def memory_idle(seen: Seen) -> Texts:
     )
 
 
-def memory_grows(seen: Seen) -> Texts:
+def memory_grows(observed: Observed) -> Texts:
     """On an imaginary card, each step or each batch of the evaluation leaves so much memory behind
     that it matters.
     """
-    peak = seen.sample.peak
+    peak = observed.sample.peak
     if peak is None or not peak.device_bytes:
         return None
-    grows = memory_that_grows(seen.report.growth, peak.device_bytes)
+    grows = memory_that_grows(observed.report.growth, peak.device_bytes)
     problems = [
         (growth.problem, growth.explanation, growth.suggestion)
         for growth in grows
@@ -111,10 +115,10 @@ def memory_grows(seen: Seen) -> Texts:
     return problem, explanation, suggestion
 
 
-def full_precision(seen: Seen) -> Texts:
+def full_precision(observed: Observed) -> Texts:
     """Weights are float32, autocast and TF32 are off, and the card has tensor cores. Convolutions
     use TF32 by default: where most weights are theirs, there is no finding."""
-    precision = seen.report.precision
+    precision = observed.report.precision
     if (
         precision is None
         or precision.capability < FP16_FROM
@@ -126,7 +130,7 @@ def full_precision(seen: Seen) -> Texts:
     bf16 = precision.capability >= BF16_FROM
     if bf16 and precision.convolutions > 0.5:
         return None
-    gpu = seen.sample.trial.device.gpu
+    gpu = observed.sample.trial.device.gpu
     fast = (gpu.bf16_flops if bf16 else gpu.fp16_flops) if gpu is not None else None
     rates = ""
     if gpu is not None and fast is not None:
@@ -148,11 +152,11 @@ def full_precision(seen: Seen) -> Texts:
     )
 
 
-def frequent_reads(seen: Seen) -> Texts:
+def frequent_reads(observed: Observed) -> Texts:
     """The script reads values of the card (`loss.item()`) more than once a step."""
-    steps = seen.report.steps
+    steps = observed.report.steps
     lines = (
-        {where: round(count / steps) for where, count in seen.report.device_reads.items()}
+        {where: round(count / steps) for where, count in observed.report.device_reads.items()}
         if steps
         else {}
     )

@@ -42,11 +42,13 @@ class MemoryPressure:
         share, own_bytes = heartbeat.host_used_share or 0.0, heartbeat.process_tree_host_bytes
         if self._host_armed and share >= HOST_SHARE:
             self._host_armed = False
-            own = f"; this command holds {format_bytes(own_bytes)} of it" if own_bytes else ""
+            this_command = (
+                f"; this command holds {format_bytes(own_bytes)} of it" if own_bytes else ""
+            )
             yield Diagnostic(
                 "host-memory-nearly-full",
                 f"{format_share(share)} of the host memory allowed are in use at step "
-                f"{heartbeat.steps:,}{own}",
+                f"{heartbeat.steps:,}{this_command}",
                 "the kernel ends processes when nothing is left",
                 "fewer loader workers, less kept in memory from step to step, or less beside "
                 "this command",

@@ -95,17 +95,19 @@ def _row(
     return None  # an open placeholder that nobody sets: filling it in says so
 
 
-def environment_of(plan: Plan | None, own: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """(what the plan adds to the environment, sentences about what the user's `own` environment has
+def environment_of(
+    plan: Plan | None, environment: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """(what the plan adds to the environment, sentences about what the user's `environment` has
     already).
     """
     wanted = plan.environment if plan is not None else {}
     kept = [
-        f"{name}={own[name]} is set already; the plan's {value} is left out"
+        f"{name}={environment[name]} is set already; the plan's {value} is left out"
         for name, value in wanted.items()
-        if own.get(name, value) != value
+        if environment.get(name, value) != value
     ]
-    return {name: value for name, value in wanted.items() if name not in own}, kept
+    return {name: value for name, value in wanted.items() if name not in environment}, kept
 
 
 def values_in_force(rows: tuple[EffectiveSetting, ...]) -> dict[str, Setting]:

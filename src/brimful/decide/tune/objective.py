@@ -52,7 +52,7 @@ def choose(
         return None
     sizes = sorted({size for size, _ in runs})
     if objective is Objective.FIT and requested is not None:
-        size = max((one for one in sizes if one <= requested), default=sizes[0])
+        size = max((size for size in sizes if size <= requested), default=sizes[0])
         smaller = f"the largest size up to {requested:,} that was run and fits"
         return Choice(size, "the requested size fits" if size == requested else smaller)
     speed = speed_estimate([run for _, run in runs])

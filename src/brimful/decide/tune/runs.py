@@ -97,6 +97,6 @@ class Runs:
         ways = [way for way in self._fitting if way.context == context]
         return {way.size: statistics.median(rates) for way in ways if (rates := self.rates(way))}
 
-    def gain(self, one: Way, other: Way) -> Gain | None:
-        """By how much `one` is faster, by the runs of these two alone."""
-        return gain(self.at(one), self.at(other))
+    def gain(self, way: Way, other: Way) -> Gain | None:
+        """By how much `way` is faster, by the runs of these two alone."""
+        return gain(self.at(way), self.at(other))

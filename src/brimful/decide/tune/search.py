@@ -87,7 +87,7 @@ class Search:
     def result(self) -> SearchResult:
         way, why = self._named()
         context = way.context if way else self._home
-        own = self._own if self._own is not None and self.runs.rates(self._own) else None
+        users_way = self._own if self._own is not None and self.runs.rates(self._own) else None
         return SearchResult(
             chosen=way.settings if way else None,
             environment=dict(context.environment),
@@ -95,8 +95,8 @@ class Search:
             | ({"batch_size": why} if way else {}),
             speed=speed_estimate(self.runs.fitting(context)),
             chosen_runs=tuple(self.runs.at(way)) if way else (),
-            own_runs=tuple(self.runs.at(own)) if own else (),
-            gain=self.runs.gain(way, own) if way and own and way != own else None,
+            own_runs=tuple(self.runs.at(users_way)) if users_way else (),
+            gain=self.runs.gain(way, users_way) if way and users_way and way != users_way else None,
             failure=self._failure,
         )
 
@@ -141,12 +141,19 @@ class Search:
     def _named(self) -> tuple[Way | None, str]:
         """The choice with its reason; the user's own settings where nothing is clearly faster."""
         way, why = self._choice()
-        own, problem = self._own, self.problem
-        if way is not None and way != own and own is not None and self.runs.rates(own):
-            found = self.runs.gain(way, own) if problem.objective is Objective.FASTEST else None
-            if found is not None and not found.is_clear:
-                self._refuted.setdefault(way, found)
-                way, why = own, self._kept()
+        users_way, problem = self._own, self.problem
+        if (
+            way is not None
+            and way != users_way
+            and users_way is not None
+            and self.runs.rates(users_way)
+        ):
+            gain = (
+                self.runs.gain(way, users_way) if problem.objective is Objective.FASTEST else None
+            )
+            if gain is not None and not gain.is_clear:
+                self._refuted.setdefault(way, gain)
+                way, why = users_way, self._kept()
         largest = max(self.runs.middles(way.context), default=self.runs.ceiling) if way else 0
         top = top_sentence(self._top, largest, problem.limited_by, problem.max_trials)
         return way, f"{why}; {top}" if top else why
@@ -155,7 +162,7 @@ class Search:
         """What ran best so far, of what was not refuted: the smallest size within the tolerance of
         the best, and, where the user's own settings ran, of those that are more than the tolerance
         faster."""
-        problem, own = self.problem, self._own
+        problem, users_way = self.problem, self._own
         context = self._context if self.runs.fitting(self._context) else self._home
         choice = choose(problem.objective, self.runs.fitting(context), problem.requested)
         if choice is None:
@@ -164,7 +171,11 @@ class Search:
             return self._settled, choice.why if self._settled == Way(
                 context, choice.batch_size
             ) else _FASTER
-        if problem.objective is not Objective.FASTEST or own is None or not self.runs.rates(own):
+        if (
+            problem.objective is not Objective.FASTEST
+            or users_way is None
+            or not self.runs.rates(users_way)
+        ):
             return Way(context, choice.batch_size), choice.why
         middles = {
             size: rate
@@ -175,16 +186,16 @@ class Search:
         for size in sorted(
             size for size, rate in middles.items() if rate >= best * (1 - TOLERANCE)
         ):
-            found = self.runs.gain(Way(context, size), own)
-            if found is not None and found.middle > TOLERANCE:
+            gain = self.runs.gain(Way(context, size), users_way)
+            if gain is not None and gain.middle > TOLERANCE:
                 return Way(context, size), choice.why if size == choice.batch_size else _FASTER
-        return own, self._kept()
+        return users_way, self._kept()
 
     def _kept(self) -> str:
         """Why the user's own settings stay."""
-        found = dict(self._refuted)
+        unclear = dict(self._refuted)
         if (
-            not found and self._own is not None
+            not unclear and self._own is not None
         ):  # what was tried once, or not at the size that is named
             others = {
                 way: self.runs.gain(way, self._own) for way in self.runs.ways if way != self._own
@@ -194,10 +205,10 @@ class Search:
                 for way, gain in others.items()
                 if gain is not None and gain.middle > TOLERANCE
             }
-            found = dict(sorted(faster.items(), key=lambda pair: -pair[1].middle)[:1])
-        if not found:
+            unclear = dict(sorted(faster.items(), key=lambda pair: -pair[1].middle)[:1])
+        if not unclear:
             return f"your own: nothing that was run is more than {TOLERANCE:.0%} faster"
-        return "your own: " + "; ".join(unclear_text(way, gain) for way, gain in found.items())
+        return "your own: " + "; ".join(unclear_text(way, gain) for way, gain in unclear.items())
 
     # --- the ways that are compared ---
 
@@ -224,15 +235,15 @@ class Search:
                 self._why.setdefault("num_workers", "loading takes no time worth saving")
                 return
             settings = dict(self._context.settings) | {"num_workers": count}
-            own, other = (
+            present, other = (
                 self._at(start),
                 Way(replace(self._context, settings=tuple(settings.items())), start),
             )
             if not (yield from self._adopt(other.context, start, ["num_workers"])):
-                found = self.runs.gain(other, own)
+                gain = self.runs.gain(other, present)
                 self._why.setdefault(
                     "num_workers",
-                    f"{count} brought {gain_text(found)}" if found else f"{count} did not run",
+                    f"{count} brought {gain_text(gain)}" if gain else f"{count} did not run",
                 )
 
     def _loading_matters(self, size: int) -> bool:
@@ -248,34 +259,35 @@ class Search:
     ) -> Generator[Request, TrialResult, bool]:
         """Goes on in the other context if it is clearly faster; `names` are what it changes."""
 
-        def decided(found: Gain) -> bool:
-            return found.is_clear or found.high <= WORTH
+        def decided(gain: Gain) -> bool:
+            return gain.is_clear or gain.high <= WORTH
 
-        found = yield from self._by_turns(Way(other, size), self._at(size), decided, TURNS)
-        if found is None or not found.is_clear:
+        gain = yield from self._by_turns(Way(other, size), self._at(size), decided, TURNS)
+        if gain is None or not gain.is_clear:
             return False
         self._context = other
         together = "together " if len(names) > 1 else ""
-        self._why |= dict.fromkeys(names, together + gain_text(found))
+        self._why |= dict.fromkeys(names, together + gain_text(gain))
         return True
 
     def _by_turns(
         self,
-        one: Way,
-        other: Way,
+        first: Way,
+        second: Way,
         decided: Callable[[Gain], bool],
         turns: int,
         see_eval: bool = False,
     ) -> Generator[Request, TrialResult, Gain | None]:
-        """The gain of one over the other, which run by turns until it is `decided`, or both ran so
-        often. None where one of them does not run. With `see_eval` they run at least once more."""
+        """The gain of the first over the second, which run by turns until it is `decided`, or both
+        ran so often. None where one of them does not run. With `see_eval` they run at least once
+        more."""
         fresh = see_eval
         while True:
-            found = self.runs.gain(one, other)
-            count = found.turns if found is not None else 0
-            if found is not None and not fresh and (decided(found) or count >= turns):
-                return found
-            for way in (other, one):
+            gain = self.runs.gain(first, second)
+            count = gain.turns if gain is not None else 0
+            if gain is not None and not fresh and (decided(gain) or count >= turns):
+                return gain
+            for way in (second, first):
                 if fresh or len(self.runs.rates(way)) <= count:
                     if self.runs.usable(way):
                         yield from self._ask(way, see_eval)
@@ -322,12 +334,11 @@ class Search:
 
     def _is_flat(self, size: int) -> bool:
         """Whether it, and where others use the machine the one before it too, is no faster than a
-        smaller one.
-        """
+        smaller one."""
         middles = sorted(self.runs.middles(self._context).items())
-        rates = [rate for one, rate in middles if one <= size]
-        found = self.runs.gain(self._at(size), self._at(middles[0][0]))
-        count = 2 if found is not None and found.loaded else 1
+        rates = [rate for smaller, rate in middles if smaller <= size]
+        gain = self.runs.gain(self._at(size), self._at(middles[0][0]))
+        count = 2 if gain is not None and gain.loaded else 1
         return len(rates) > count and max(rates[-count:]) <= max(rates[:-count]) * (1 + TOLERANCE)
 
     def _at_the_ceiling(self) -> Top:
@@ -335,8 +346,7 @@ class Search:
 
     def _between(self) -> _Steps:
         """Sizes between: where the best lies lower than its larger neighbour, and where the knee
-        does.
-        """
+        does."""
         middles = self.runs.middles(self._context)
         best = max(middles, key=lambda size: middles[size], default=None)
         middle = _middle(
@@ -383,35 +393,36 @@ class Search:
                     yield from self._ask(self._at(size))
 
     def _may_be_worth(self, size: int, named: int | None) -> bool:
-        found = self.runs.gain(self._at(size), self._at(named)) if named is not None else None
-        return found is not None and found.high > WORTH
+        gain = self.runs.gain(self._at(size), self._at(named)) if named is not None else None
+        return gain is not None and gain.high > WORTH
 
     def _against_own(self) -> _Steps:
         """The choice, and where it is not clearly faster another one, by turns with the user's own
-        settings.
-        """
+        settings."""
 
-        def decided(found: Gain) -> bool:
-            return (
-                found.is_clear or found.high <= TOLERANCE or (found.turns > 1 and found.middle <= 0)
-            )
+        def decided(gain: Gain) -> bool:
+            return gain.is_clear or gain.high <= TOLERANCE or (gain.turns > 1 and gain.middle <= 0)
 
         self._most_trials = self.problem.max_trials
         for _ in range(CHOICES):
-            way, own = self._choice()[0], self._own
-            if way is None or own is None or way == own or not self.runs.rates(own):
+            way, users_way = self._choice()[0], self._own
+            if (
+                way is None
+                or users_way is None
+                or way == users_way
+                or not self.runs.rates(users_way)
+            ):
                 return
-            found = yield from self._by_turns(way, own, decided, LAST_TURNS, see_eval=True)
-            if found is not None and found.is_clear:
+            gain = yield from self._by_turns(way, users_way, decided, LAST_TURNS, see_eval=True)
+            if gain is not None and gain.is_clear:
                 self._settled = way
                 return
-            if found is not None:
-                self._refuted[way] = found
+            if gain is not None:
+                self._refuted[way] = gain
 
     def _confirm(self) -> _Steps:
         """What is named has run with its evaluation; where that does not fit, something else is
-        named.
-        """
+        named."""
         while True:
             way = self._named()[0]
             if way is None or any(run.trial.see_eval for run in self.runs.at(way)):

@@ -13,7 +13,7 @@ Texts = tuple[str, str, str] | None  # problem, explanation, suggestion
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observed:
     """What all findings read: rank 0, whose loader stands for all."""
 
     sample: TrialResult
