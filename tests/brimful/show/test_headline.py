@@ -66,7 +66,7 @@ SENTENCES = {
         "Cut off after 13 trials, without a result. The largest batch size that ran is 897.",
     ),
     "empty": ("unfinished", "This record holds no trial."),
-    "run-restarted": ("good", "The command ended well after 12 s and 0 steps, in attempt 3."),
+    "run-restarted": ("good", "The command exited with 0 after 12 s and 0 steps, in attempt 3."),
     "run-failed": ("bad", ""),
     "run-cut-off": ("unfinished", "Cut off after 1 attempt: this run has no end."),
 }

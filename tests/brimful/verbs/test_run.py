@@ -286,9 +286,7 @@ def test_memory_that_ran_out_leads_to_a_smaller_size_unless_the_engine_went_down
     (row,), _ = after(ATTEMPT)
     assert row.effective == 32
     message = "A single sample does not fit into memory in training: CUDA out of memory"
-    answer = after(
-        replace(ATTEMPT, failure=replace(FULL, type="brimful.errors.DoesNotFit", message=message))
-    )
+    answer = after(replace(ATTEMPT, failure=replace(FULL, meaning="does-not-fit", message=message)))
     assert (
         isinstance(answer, str)
         and message in answer

@@ -78,7 +78,7 @@ def test_compiled_code_of_an_earlier_run_does_not_keep_the_old_number(run_trial,
 def test_an_error_of_the_script_has_its_own_lines_and_exit_code(run_trial, work):
     done = started(run_trial, work, "script.py", "fail")
     assert done.exit_code == 1
-    assert 'script.py", line 16, in <module>\n    raise SystemExit(1 / 0)' in done.stderr
+    assert 'script.py", line 18, in <module>\n    raise SystemExit(1 / 0)' in done.stderr
     assert done.stderr.rstrip().endswith("ZeroDivisionError: division by zero")
 
 

@@ -103,7 +103,7 @@ EQUAL = "train(DataLoader([(torch.ones(4), i) for i in range(64)], 8))"
 
 @pytest.mark.parametrize(
     ("script", "why"),
-    [(STREAM, "iterable"), (KEYED, "gave an error"), (EQUAL, "64 of 64")],
+    [(STREAM, "iterable"), (KEYED, "gave an error"), (EQUAL, "all 64 samples have the same shape")],
     ids=["stream", "keyed", "equal"],
 )
 def test_a_loader_that_cannot_be_scanned_or_does_not_vary_is_left_alone_and_says_so(
