@@ -114,7 +114,7 @@ def test_what_was_asked_for_is_kept_and_a_warning_says_where_it_has_no_room(monk
     assert tight.workers == 5 and workers_row(tight).requested == 5
     assert (
         "/dev/shm has 4.00 KiB free" in workers_row(tight).why
-        and "room for 1 worker" in tight.warnings[0].problem
+        and "allows 1 worker" in tight.warnings[0].problem
     )
     none = decided(host=Host(8 * GIB, 8, 512))
     assert (

@@ -129,9 +129,9 @@ def test_an_unknown_preset_names_those_that_exist():
     assert "nmed" in caught.value.problem and "Nearest: named" in caught.value.suggestion
 
 
-def app_that(ends_with: BaseException | int, command: str = "") -> App:
+def app_that(ends_with: BaseException | int, command: str = "", name: str = "recipe") -> App:
     """A recipe whose training ends so: the app's default, or the command of that name."""
-    app = App(name="recipe")
+    app = App(name=name)
 
     def train(*, config: Config = SETTINGS) -> int:
         if isinstance(ends_with, BaseException):
@@ -191,8 +191,10 @@ def test_a_wrong_option_is_a_sentence_without_a_traceback(argv, words, capsys):
 
 
 def test_a_package_that_is_missing_is_named_with_its_extra(capsys):
-    app = app_that(ModuleNotFoundError("No module named 'rdkit'", name="rdkit.Chem"))
-    app.name = "python -m recipes.ood_dpo"
+    app = app_that(
+        ModuleNotFoundError("No module named 'rdkit'", name="rdkit.Chem"),
+        name="python -m recipes.ood_dpo",
+    )
     assert running.run(app, []) == 2
     shown = capsys.readouterr().err
     assert "package rdkit is not installed" in shown and "'.[train,ood]'" in shown

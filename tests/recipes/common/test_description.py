@@ -44,7 +44,7 @@ def test_they_are_found_from_the_training_its_checkpoints_and_their_files(tmp_pa
 def test_a_damaged_file_is_named(tmp_path: Path, text: str):
     (tmp_path / NAME).write_text(text)
     with pytest.raises(UsageError, match=NAME):
-        read_description(tmp_path, NAME, Facts)
+        read_description(tmp_path / NAME, Facts)
 
 
 def test_a_training_goes_on_with_its_own_configuration_alone(tmp_path: Path):
