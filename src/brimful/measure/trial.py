@@ -105,8 +105,11 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         trace=imaginary and trial.kind is not TrialKind.SPEED,
         what_if=list(trial.what_ifs),
         measure_host_memory=_slowed(trial),
-        worst_batch=trial.kind in (TrialKind.TRACE, TrialKind.MEMORY)
-        or (trial.kind is TrialKind.AUDIT and imaginary),
+        worst_batch=not trial.as_drawn
+        and (
+            trial.kind in (TrialKind.TRACE, TrialKind.MEMORY)
+            or (trial.kind is TrialKind.AUDIT and imaginary)
+        ),
         scans=[str(path.resolve()) for path in scans],
         audits=trial.kind is TrialKind.AUDIT,
         settings=dict(trial.settings),

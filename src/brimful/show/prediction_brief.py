@@ -10,12 +10,19 @@ from collections.abc import Callable, Sequence
 from brimful.show.prediction_sections import card_groups, speed_sentence
 from brimful.show.run_sections import by_weight
 from brimful.show.section import Facts
-from brimful.show.text import VERDICTS, Cell, bytes_text, epoch_text, loading_text
+from brimful.show.text import (
+    VERDICTS,
+    Cell,
+    bytes_text,
+    epoch_text,
+    loading_text,
+    uneven_text,
+)
 from brimful.values import Diagnostic, Prediction, Remedy, Verdict
 
 LINES = 15
 _MORE, _WARNING, _NOTE = "more", "warning", "note"
-_NUMBERS = ("memory", "speed", "would help", "loading", "epoch")
+_NUMBERS = ("memory", "uneven", "speed", "would help", "loading", "epoch")
 
 
 def brief_facts(prediction: Prediction, warnings: tuple[Diagnostic, ...]) -> Facts:
@@ -30,6 +37,8 @@ def brief_facts(prediction: Prediction, warnings: tuple[Diagnostic, ...]) -> Fac
         return Facts("", tuple(rows))
     if memory := _memory(prediction):
         rows.append(("memory", Cell(memory)))
+    if uneven := uneven_text(prediction):
+        rows.append(("uneven", Cell(uneven)))
     if prediction.speed is not None:
         rows.append(("speed", Cell(speed_sentence(prediction.speed).removesuffix("."))))
     if prediction.what_if is not None and prediction.what_if.remedies:

@@ -31,6 +31,7 @@ from brimful.show.text import (
     share_text,
     speed_cell,
     speed_text,
+    uneven_text,
 )
 from brimful.show.which_sections import which_table
 from brimful.values import (
@@ -167,6 +168,8 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
         rows.append(("interval", Cell(prediction.peak.interval_basis)))
     if prediction.worst_batch is not None:
         rows.append(("worst batch", Cell(prediction.worst_batch.what)))
+    if uneven := uneven_text(prediction):
+        rows.append(("uneven batches", Cell(uneven)))
     rows += [
         ("approximated", Cell(approximation_text(*use)))
         for use in prediction.approximations.items()

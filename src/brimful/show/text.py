@@ -288,6 +288,20 @@ def not_counted_text(speed: PredictedSpeed) -> str:
     )
 
 
+def uneven_text(prediction: Prediction) -> str:
+    """ "batches of the largest samples alone 2.16 GiB; over an epoch, in the script's order
+    2.79 GiB, in others up to 2.90 GiB"; "" where batches are alike.
+    """
+    alone, peak = prediction.largest_batches_peak, prediction.peak
+    if alone is None or peak is None:
+        return ""
+    return (
+        f"batches of the largest samples alone {bytes_text(alone.device_bytes)}; over an epoch, "
+        f"in the script's order {bytes_text(peak.device_bytes)}, in others up to "
+        f"{bytes_text(peak.device_interval_bytes[1])} (predicted)"
+    )
+
+
 def epoch_text(epoch: Epoch) -> str:
     """ "782 steps of 64: 50,030 samples, each once; 3.20 s (predicted), and 0.4 s to evaluate 5,003
     (predicted)".

@@ -124,6 +124,8 @@ class Prediction:
     approximations: dict[str, int]
     worst_batch: WorstBatch | None
     warnings: tuple[Diagnostic, ...] = ()
+    # where batches are uneven: the peak if each were of the largest samples; `peak` is an epoch's
+    largest_batches_peak: PeakEstimate | None = None
     # where there are several cards or ranks: all of them; `peak` is the worst one's
     cards: tuple[CardPeak, ...] = ()
     alone_of: int | None = None  # one rank of so many was started, without the others

@@ -97,6 +97,8 @@ class Trial:
     host_limit_bytes: int | None = None
     # imaginary: capabilities of other cards that it may speak for as well
     others: tuple[tuple[int, int], ...] = ()
+    # imaginary: batches as the script draws them, in place of ones made of the largest samples
+    as_drawn: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,24 +4,26 @@ fits.
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 
 from brimful import command as commands
 from brimful.decide.batch_size_place import AUTO
-from brimful.decide.memory.fit import Replayer, giving_back_s
+from brimful.decide.memory.fit import giving_back_s
 from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import UsageError
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import Diagnostic, Outcome, Verdict
 from brimful.verbs import imaginary
-from brimful.verbs.imaginary import CardView
+from brimful.verbs.imaginary import CardView, Replayers
 from brimful.verbs.start import Start, takes
 from brimful.verbs.trials import Trials
 from brimful.verbs.warnings import Answer
 
 # Samples of a batch by which the loader is timed, where nobody asked for a size (assumed).
 TIMED_BATCH = 256
+# Steps of an epoch of uneven batches that give cached memory back, below which it makes none slower.
+SELDOM = 0.05
 
 
 def timed_batch(began: Start) -> int | None:
@@ -59,7 +61,7 @@ def by_search(view: CardView, has_a_place: bool, asked: int | None) -> Answer:
     place for one its own.
     """
     if not has_a_place:
-        return answer_at(view, None, replayer_of_trial(view, None))
+        return answer_at(view, None, replayers_of_trial(view, None))
     trials, conclusion = view.trials, imaginary.search(view, asked)
     estimate, largest = conclusion.estimate, conclusion.estimate.largest_batch_size
     if estimate.ignores_batch_size and not trials.in_batches:
@@ -77,13 +79,16 @@ def by_search(view: CardView, has_a_place: bool, asked: int | None) -> Answer:
             if trials.in_batches
             else max(size for size in traced if size in trials.completed())
         )
-        replayer = replayer_of_trial(view, size)
-        return answer_at(view, asked or trials.in_force(conclusion, size), replayer, conclusion)
+        replayers = replayers_of_trial(view, size)
+        return answer_at(view, asked or trials.in_force(conclusion, size), replayers, conclusion)
     size = asked or largest
     if size is None:
         raise imaginary.nothing_fits(view, conclusion)
-    replayer = _replayer_at(view, conclusion, trials.effective(size) or size)
-    return answer_at(view, size, replayer, conclusion)
+    effective = trials.effective(size) or size
+    if trials.in_batches and view.is_uneven:
+        view.learn_epochs(effective, conclusion.size_model)
+    replayers = _replayers_at(view, conclusion, effective)
+    return answer_at(view, size, replayers, conclusion)
 
 
 def _changes_nothing(trials: Trials) -> UsageError:
@@ -102,27 +107,34 @@ def _changes_nothing(trials: Trials) -> UsageError:
 def answer_at(
     view: CardView,
     size: int | None,
-    replayer: Replayer | None,
+    replayers: Replayers | None,
     conclusion: MemoryConclusion | None = None,
 ) -> Answer:
-    if replayer is None:
+    if replayers is None:
         return Answer(size, Verdict.DOES_NOT_FIT, None, {}, conclusion=conclusion)
     card = view.card
-    shown, verdict = card.shown(replayer), card.verdict(replayer)
-    fits = verdict == Verdict.FITS
+    shown, verdict = card.shown(replayers.as_drawn), card.verdict(replayers.all_orders)
+    fits, alone, peak = verdict == Verdict.FITS, None, card.estimate(shown.peak)
+    retries = shown.retries / max(1, shown.steps)
+    if view.trials.epochs.get(size or 0):
+        alone = card.estimate(card.shown(replayers.largest_batches).peak, fits)
+        highest = card.device_bytes(card.shown(replayers.all_orders).peak)
+        low, high = peak.device_interval_bytes
+        peak = replace(peak, device_interval_bytes=(low, max(high, highest)))
     return Answer(
         size,
         verdict,
-        card.estimate(shown.peak, fits),
+        card.that_fits(peak) if fits else peak,
         {name: card.estimate(peaks, fits) for name, peaks in shown.phases.items()},
-        shown.retries / max(1, shown.steps),
+        retries if alone is None or retries >= SELDOM else None,
         giving_back_s(shown),
         conclusion,
+        alone,
     )
 
 
-def _replayer_at(view: CardView, conclusion: MemoryConclusion, size: int) -> Replayer | None:
-    """The replay at a batch size: by its own trace, by a verified model, or by one without a limit
+def _replayers_at(view: CardView, conclusion: MemoryConclusion, size: int) -> Replayers | None:
+    """The replays at a batch size: by its own trace, by a verified model, or by one without a limit
     where the card is full.
 
     A model that was fitted near the edge, beyond a kink, says nothing of smaller sizes on its other
@@ -133,14 +145,15 @@ def _replayer_at(view: CardView, conclusion: MemoryConclusion, size: int) -> Rep
     failed = any(result.outcome in SCRIPT_FAILED for result in view.trials.results.values())
     model = conclusion.size_model
     if size in ran or model is None or size < min(model.fitted_at):
-        return replayer_of_trial(view, size)
+        return replayers_of_trial(view, size)
     if failed and size > max(ran, default=0):
-        return replayer_of_trial(view, size)
-    return partial(model.replay_at, size, view.card.settings)
+        return replayers_of_trial(view, size)
+    sizes = tuple(model.sizes_at(size))
+    return view.replayers(size, [model.program.of_sizes(sizes, model.program.args)])
 
 
-def replayer_of_trial(view: CardView, batch_size: int | None) -> Replayer | None:
-    """The replay of a trial at this size, traced whole on a card as large as it needs to be."""
+def replayers_of_trial(view: CardView, batch_size: int | None) -> Replayers | None:
+    """The replays of a trial at this size, traced whole on a card as large as it needs to be."""
     if view.trials.result(batch_size).outcome is Outcome.OUT_OF_DEVICE_MEMORY:
         view.trials.result(batch_size, limitless=True)
-    return view.replayer(batch_size)
+    return view.traced_replayers(batch_size)

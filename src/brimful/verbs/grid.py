@@ -24,7 +24,7 @@ from brimful.values import (
     Setting,
     Verdict,
 )
-from brimful.verbs.answers import answer_at, asked_about, replayer_of_trial
+from brimful.verbs.answers import answer_at, asked_about, replayers_of_trial
 from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.session import Session
 from brimful.verbs.start import Start
@@ -62,7 +62,7 @@ class _Row:
 
     def trace(self, size: int | None) -> None:
         try:
-            replayer_of_trial(self.view, size)
+            replayers_of_trial(self.view, size)
         except (CommandFailed, DoesNotFit) as error:
             if size not in self.view.trials.results:
                 raise  # there is no such command
@@ -93,7 +93,7 @@ def grid_of(
     _, row, value = cells[best]
     size = row.size(value)
     row.trace(size)
-    answer = answer_at(row.view, value, row.view.replayer(size))
+    answer = answer_at(row.view, value, row.view.traced_replayers(size))
     cells[best] = (replace(_cell(row, value, length), best=True), row, value)
     by_settings = {frozenset(cell.settings.items()): cell for cell, _, _ in cells}
     in_order = (frozenset(zip(grid, chosen, strict=True)) for chosen in product(*grid.values()))

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from brimful.command import fill, placeholders
 from brimful.decide.loaders_seen import dataset_length, largest_batch
@@ -17,6 +18,8 @@ from brimful.decide.memory.fit import Card, Replayer, context_of, slack_of
 from brimful.decide.memory.intervals import WITH_CONVOLUTIONS, interval_for, kind_of
 from brimful.decide.memory.known_traces import Traced
 from brimful.decide.memory.search_traced import MemoryConclusion, search_largest
+from brimful.decide.memory.size_model import SizeModel
+from brimful.decide.memory.uneven import are_uneven, largest_over_an_epoch
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import DoesNotFit
 from brimful.units import format_bytes, noun_of
@@ -38,6 +41,14 @@ class Judged:
     gpu: Gpu  # with the context that the program has on it
     card: Card  # with the interval of this kind of network
     kind: str  # of network
+
+
+class Replayers(NamedTuple):
+    """Replays at a size, the worst of all cards; three times the same where batches are alike."""
+
+    largest_batches: Replayer  # every batch is made of the largest samples
+    as_drawn: Replayer  # an epoch of uneven batches as well, in the script's order
+    all_orders: Replayer  # and in others
 
 
 @dataclass
@@ -79,11 +90,40 @@ class CardView:
         return joined(programs) if programs else None
 
     def replayer(self, size: int | None) -> Replayer | None:
-        """The replay of the traces at a size, the worst of them. None without a trace."""
+        """The replay of the traces at a size, the worst of them; over epochs in all orders where
+        batches are uneven. None without a trace."""
+        replayers = self.traced_replayers(size)
+        return replayers.all_orders if replayers else None
+
+    def traced_replayers(self, size: int | None) -> Replayers | None:
+        """Those of the traces at a size; None without a trace."""
         programs = self.programs(size)
-        if not programs:
-            return None
-        return lambda room: worst_of([self.card.replay(program, room) for program in programs])
+        return self.replayers(size, programs) if programs else None
+
+    def replayers(self, size: int | None, programs: Sequence[Program]) -> Replayers:
+        """Those of the programs of all cards at a size."""
+        epochs = [self.here(program) for program in self.trials.epochs.get(size or 0, ())]
+
+        def replayer(programs: Sequence[Program]) -> Replayer:
+            return lambda room: worst_of([self.card.replay(program, room) for program in programs])
+
+        return Replayers(*(replayer([*programs, *epochs[:end]]) for end in (0, 1, len(epochs))))
+
+    @cached_property
+    def is_uneven(self) -> bool:
+        """Whether batches differ in size from step to step."""
+        trials = self.trials
+        worst = [report.worst_batch for report in trials.representative().reports]
+        return any(batch is not None and batch.varies for batch in worst) or any(
+            are_uneven(program) for program in trials.read(next(iter(trials.completed()))).programs
+        )
+
+    def learn_epochs(self, size: int, model: SizeModel | None) -> None:
+        programs = self.programs(size) if size in self.trials.results else ()
+        if not programs and model is not None:
+            sizes = tuple(model.sizes_at(size))
+            programs = model.program.of_sizes(sizes, model.program.args).cards
+        self.trials.learn_epochs(size, programs)
 
     def traced(self, size: int) -> Traced:
         """What a trial shows to a search. Of another unknown memory alone says whether the script
@@ -195,8 +235,30 @@ def search(view: CardView, asked: int | None) -> MemoryConclusion:
     largest = None if trials.in_batches else conclusion.estimate.largest_batch_size
     if largest is not None and largest in trials.completed() and view.judge_by(largest):
         conclusion = searched()  # what was traced is not traced again
+    if trials.in_batches and view.is_uneven:
+        conclusion = _over_an_epoch(view, conclusion)
     trials.session.keep(conclusion.estimate)
     return conclusion
+
+
+def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclusion:
+    """The largest batch size that fits over an epoch of uneven batches as well."""
+    estimate, trials = conclusion.estimate, view.trials
+    most = estimate.largest_batch_size
+    if most is None:
+        return conclusion
+
+    def learned(size: int) -> Sequence[Program]:
+        view.learn_epochs(size, conclusion.size_model)
+        return [view.here(program) for program in trials.epochs[size]]
+
+    small = view.programs(min(trials.completed(), key=lambda size: size or 0))
+    fixed = frozenset(nbytes for program in small for nbytes in program.sizes)
+    search = largest_over_an_epoch(view.card, most, conclusion.multiple_of, fixed)
+    largest = run_search(search, learned)
+    limit = estimate.limited_by if largest == most else "budget"
+    estimate = replace(estimate, exact=False, largest_batch_size=largest, limited_by=limit)
+    return replace(conclusion, estimate=estimate)
 
 
 def search_notes(conclusion: MemoryConclusion) -> list[Diagnostic]:

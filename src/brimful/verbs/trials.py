@@ -5,11 +5,12 @@ traces.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from brimful.decide import loaders_seen
 from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion
+from brimful.decide.memory.uneven import DRAWN_STEPS, epochs_of
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
 from brimful.errors import CommandFailed
@@ -67,6 +68,8 @@ class Trials:
     # The trial that showed the evaluation whole, where others end before it (`long_evaluation`).
     evaluation_of: TrialResult | None = None
     results: dict[int | None, TrialResult] = field(default_factory=dict)
+    # Where batches are uneven: the fullest card's program over an epoch, in several orders.
+    epochs: dict[int, Sequence[Program]] = field(default_factory=dict)
     _read: dict[int | None, TracesRead] = field(default_factory=dict)
     _fitted: dict[tuple, KernelModel | ScaledKernels | None] = field(default_factory=dict)
 
@@ -149,6 +152,27 @@ class Trials:
         """All settings at a size, those that follow it included."""
         settings = dict(self.settings) if size is None else {**self.settings, self.unknown: size}
         return settings | following(self.command, self.settings, settings.get(BATCH_SIZE))
+
+    def learn_epochs(self, size: int, worst: Sequence[Program]) -> None:
+        """A trial with the batches as the script draws them, for the epochs at a size. `worst`: the
+        programs of all cards there with batches of the largest samples."""
+        if size in self.epochs:
+            return
+        trial = replace(
+            self._trial(self.command, size, limitless=True),
+            steps=DRAWN_STEPS - 1,
+            as_drawn=True,
+            time_loader=None,
+        )
+        result = self.session.run(trial, expected_total=len(self.results) + len(self.epochs) + 1)
+        self.epochs[size] = ()
+        if result.outcome is Outcome.COMPLETED:
+            drawn = [program_of(card.trace) for card in read_traces(result, self.session.folder)]
+            held = [program.peak_live_bytes(program.sizes) for program in drawn]
+            fullest = held.index(max(held, default=0)) if held else None
+            if fullest is not None:
+                alike = worst[fullest] if fullest < len(worst) else None
+                self.epochs[size] = epochs_of(drawn[fullest], alike)
 
     # --- reading
 

@@ -39,6 +39,8 @@ class Answer:
     retries_per_step: float | None = None  # how often cached memory is given back to go on
     giving_back_s: Estimate | None = None  # the time of a step that this takes
     conclusion: MemoryConclusion | None = None  # None: nothing was searched
+    # where batches are uneven: with every batch of the largest samples, whose peak is no epoch's
+    alone: PeakEstimate | None = None
 
 
 def warnings_of(view: CardView, answer: Answer) -> list[Diagnostic]:

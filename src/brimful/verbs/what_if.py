@@ -11,6 +11,7 @@ from typing import NamedTuple
 from brimful.decide.memory import remedies
 from brimful.decide.memory.bracket import upper_limit
 from brimful.decide.memory.breakdown import (
+    CACHE,
     GRADIENTS,
     OPTIMIZER_STATE,
     PARAMETERS,
@@ -64,7 +65,7 @@ def explain(view: CardView, answer: Answer) -> Explained | None:
     """The breakdowns whose parts add up to the predicted peak; None where no trace gives it."""
     if answer.peak is None:
         return None
-    card = view.card
+    card, alone = view.card, answer.alone or answer.peak
     origins = list(_origins(view, answer))
     for capacity, origin in product((card.capacity_bytes, None), origins):
         if len(origin.annotated.allocations) != len(origin.sizes):
@@ -77,7 +78,8 @@ def explain(view: CardView, answer: Answer) -> Explained | None:
             card.settings,
             capacity,
         )
-        if breakdowns and sum(breakdowns.whole.parts.values()) == answer.peak.device_bytes:
+        if breakdowns and sum(breakdowns.whole.parts.values()) == alone.device_bytes:
+            breakdowns.whole.parts[CACHE] += answer.peak.device_bytes - alone.device_bytes
             return Explained(breakdowns, *origin)
     return None
 

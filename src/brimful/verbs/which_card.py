@@ -41,7 +41,7 @@ from brimful.values import (
     Source,
     Verdict,
 )
-from brimful.verbs.answers import asked_about, by_search, replayer_of_trial, timed_batch
+from brimful.verbs.answers import asked_about, by_search, replayers_of_trial, timed_batch
 from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.session import Session
 from brimful.verbs.start import Start
@@ -160,7 +160,7 @@ def _trace(group: _Group) -> None:
     if model is not None and not model.exact:
         model = None
     if group.asked is not None and (model is None or group.asked < min(model.fitted_at)):
-        replayer_of_trial(view, group.asked)
+        replayers_of_trial(view, group.asked)
     elif trials.in_batches and model is None:
         # Two small traces say little of sizes that are hundreds of times as large.
         begun = tuple(group.shown)

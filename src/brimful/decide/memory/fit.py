@@ -199,18 +199,24 @@ class Card:
         return self.estimate(self.shown(replayer).peak, self.fits(replayer))
 
     def estimate(self, peaks: Peaks, fits: bool = False) -> PeakEstimate:
-        """What `fits` runs on a card with less memory, and none shows more than it has."""
+        """With the interval of this card's device peak."""
         device, basis = self.device_bytes(peaks), self.interval.basis
-        low, high = self.around(device)
-        if fits and self.capacity_bytes is not None:
-            high = max(device, min(high, self.capacity_bytes + self.context_bytes))
         if any(self.context_slack_bytes):
             basis += "; and the context of this card is assumed"
         if self.calibration:
             basis += f"; {self.calibration}"
-        return PeakEstimate(
-            peaks.allocated, peaks.reserved, device, (low, high), Source.PREDICTED, basis
+        peak = PeakEstimate(
+            peaks.allocated, peaks.reserved, device, self.around(device), Source.PREDICTED, basis
         )
+        return self.that_fits(peak) if fits else peak
+
+    def that_fits(self, peak: PeakEstimate) -> PeakEstimate:
+        """What fits runs on a card with less memory, and none shows more than it has."""
+        if self.capacity_bytes is None:
+            return peak
+        low, high = peak.device_interval_bytes
+        most = max(peak.device_bytes, self.capacity_bytes + self.context_bytes)
+        return replace(peak, device_interval_bytes=(low, min(high, most)))
 
     def point(self, batch_size: int, replayed: Replayed, growth: float = 0.0) -> Point:
         """The device peak at one batch size, for a curve."""

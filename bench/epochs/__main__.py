@@ -1,0 +1,95 @@
+"""Whole epochs of uneven batches on the imaginary card, at the batch size that `predict` names:
+`python -m bench.epochs`.
+
+Each program is predicted as a user would, then run for a whole epoch, several seeds, on a card
+with as much memory as the pessimistic end of its CUDA context leaves: none may run out of memory.
+At 5 % more samples most do, else the named size was too small.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+from bench import harness
+from bench.epochs.programs import PROGRAMS, Job
+from brimful import command
+from brimful.measure.gpus import custom_gpu
+from brimful.measure.trial import run_trial
+from brimful.values import Device, Outcome
+from brimful.values.trial import Trial, TrialKind
+
+SEEDS = 3
+ABOVE = 1.05
+EVERY_STEP = 1_000_000
+
+
+def whole_epoch(job: Job, size: int, seed: int) -> dict[str, Any]:
+    """How one epoch ended, after how many steps, and the most that was reserved."""
+    gpu = custom_gpu(job.memory)
+    context = gpu.context_bytes
+    room = int(gpu.total_bytes.value - (context.high or context.value))
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Trial(
+            command.parse(job.command(seed=str(seed))),
+            {"batch_size": size},
+            Device("imaginary", job.memory, gpu, cards=job.cards),
+            TrialKind.TRACE,
+            steps=EVERY_STEP,
+            time_limit_s=3600,
+            capacity_bytes=room,
+            as_drawn=True,
+        )
+        result = run_trial(trial, Path(folder), Path(folder), lambda progress: None)
+    return {
+        "seed": seed,
+        "outcome": result.outcome.value,
+        "steps": max((report.steps for report in result.reports), default=0),
+        "reserved_bytes": result.peak.reserved_bytes if result.peak else None,
+    }
+
+
+def row_of(name: str, job: Job, seeds: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        asked = ["predict", "--gpu-memory", job.memory]
+        report = harness.brimful(asked, job.command(batch_size=str(job.batch_size)), folder)
+    answer = report["answer"]
+    row = {"program": name, "memory": job.memory, "seconds": round(report["seconds"], 1)}
+    row["trials"] = report["trials"]
+    named = answer.get("largest_batch_size")
+    if named is None:
+        return {**row, "error": answer.get("error")}
+    row["named"], row["limited_by"] = named, answer["limited_by"]
+    above = max(named + 1, round(ABOVE * named))
+    for key, size in ("at_named", named), ("above", above):
+        row[key] = [whole_epoch(job, size, seed) for seed in range(seeds)]
+        harness.say(name, key, size, *(run["outcome"] for run in row[key]))
+    return row
+
+
+def main(
+    *,
+    only: Annotated[list[str] | None, "names of programs"] = None,
+    seeds: Annotated[int, "epochs of each program at each size"] = SEEDS,
+    out: harness.Out = harness.RESULTS,
+) -> None:
+    rows = [row_of(name, job, seeds) for name, job in harness.choose(PROGRAMS, only).items()]
+    failed = {
+        key: sum(
+            run["outcome"] == Outcome.OUT_OF_DEVICE_MEMORY
+            for row in rows
+            for run in row.get(key, ())
+        )
+        for key in ("at_named", "above")
+    }
+    runs = sum(len(row.get("at_named", ())) for row in rows)
+    print(f"out of memory: {failed['at_named']} of {runs} at the named batch sizes, ", end="")
+    print(f"{failed['above']} of {runs} at 5 % more")
+    if not only:
+        what = harness.heading("whole epochs of uneven batches on the imaginary card", "brimful")
+        harness.keep("epochs", {**what, "out_of_memory": failed, "runs": runs, "rows": rows}, out)
+
+
+if __name__ == "__main__":
+    harness.run(main)

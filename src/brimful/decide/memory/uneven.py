@@ -1,0 +1,295 @@
+"""Batches of uneven sizes: the program of a whole epoch, put together from steps that a trial
+showed, so that its replay fragments the card's memory as the training does.
+
+A trial with the batches as the script draws them shows some steps. An epoch repeats them in other
+orders, and among them the step of the largest samples, which another trial showed. What a step
+frees that an earlier one allocated is found again by its place among all that was alive when the
+step began.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
+
+from brimful.decide.memory.fit import Card
+from brimful_inside.simulator.allocator import SMALL_SIZE
+from brimful_inside.simulator.program import Event, Program
+
+DRAWN_STEPS = 24  # that a trial shows with batches as they are drawn
+FIRST = 2  # steps before those that repeat: they make gradients and optimizer states
+ORDERS = 6  # of an epoch that are replayed
+MOST_STEPS = 400  # of an order
+MOST_EVENTS = 100_000  # of an order, a second's replay: a longer epoch is replayed as far as that
+MOST_SIZES = 6  # batch sizes whose epoch is looked at
+CLOSE = 0.03  # of a batch size: nearer to one whose epoch does not fit no other is looked for
+OWN, EARLIER, LASTING = "own", "earlier", "lasting"
+
+
+class Allocation(NamedTuple):
+    event: Event
+    nbytes: int
+    args: tuple[int, ...]
+    passing: bool  # small and freed in the same step: what is large never meets it
+    stays: bool  # alive after the last step
+
+
+class End(NamedTuple):
+    kind: str  # "free", "retire" or "ready"
+    whose: str  # of this stretch (OWN), of those alive before it (EARLIER), or LASTING: by number
+    place: int
+
+
+class Stretch(NamedTuple):
+    """An optimizer step, or the last one with all that follows it."""
+
+    rows: list[Allocation | End | Event]
+    alive_before: int  # allocations, without the lasting ones
+
+
+@dataclass
+class Stretches:
+    """A card's program, taken apart. `repeated` is empty where it has too few steps."""
+
+    begin: Program  # the first steps and all before them
+    lasting: set[int] = field(default_factory=set)  # its allocations that outlive all steps
+    alive: list[int] = field(default_factory=list)  # after it, without the lasting ones
+    repeated: list[Stretch] = field(default_factory=list)
+    last: Stretch | None = None
+
+
+def take_apart(program: Program) -> Stretches:
+    """The program of one card as steps that can follow each other in any order."""
+    ends = [at + 1 for at, event in enumerate(program.events) if event[0] == "step"]
+    if len(ends) < FIRST + 2:
+        return Stretches(program)
+    starts, end = [*ends[FIRST - 1 : -1], len(program.events)], len(program.events)
+    gone = {e[1]: at for at, e in enumerate(program.events) if e[0] in ("free", "ready")}
+    stretches = Stretches(program.first(starts[0]))
+    begun = len(stretches.begin.sizes)
+    lasting = {number for number in range(begun) if gone.get(number, end) >= ends[-1]}
+    alive = [n for n in range(begun) if n not in lasting and gone.get(n, end) >= starts[0]]
+    stretches.lasting, stretches.alive = lasting, alive
+    for start, stop in pairwise(starts):
+        place_of = {number: place for place, number in enumerate(alive)}
+        rows: list[Allocation | End | Event] = []
+        number = begun
+        for event in program.events[start:stop]:
+            if event[0] == "malloc":
+                nbytes, gone_at = program.sizes[number], gone.get(number, end)
+                passing = nbytes <= SMALL_SIZE and gone_at < stop
+                stays = gone_at >= ends[-1]
+                rows.append(Allocation(event, nbytes, program.args[number], passing, stays))
+                number += 1
+            elif event[0] not in ("free", "retire", "ready"):
+                rows.append(event)
+            elif event[1] >= begun:
+                rows.append(End(event[0], OWN, event[1] - begun))
+            elif event[1] in lasting:
+                rows.append(End(event[0], LASTING, event[1]))
+            else:
+                rows.append(End(event[0], EARLIER, place_of[event[1]]))
+        stretches.repeated.append(Stretch(rows, len(alive)))
+        alive = [n for n in (*alive, *range(begun, number)) if gone.get(n, end) >= stop]
+        begun = number
+    stretches.last = stretches.repeated.pop()
+    return stretches
+
+
+class _Writer:
+    """Writes stretches one after another, as a program."""
+
+    def __init__(self, stretches: Stretches, sizes: Sequence[int]) -> None:
+        """`sizes`: of the allocations of its beginning."""
+        self.events = list(stretches.begin.events)
+        self.sizes = list(sizes)
+        self.args = list(stretches.begin.args)
+        self._alive = list(stretches.alive)
+        self._written: set[int] = set()
+
+    def write(self, stretch: Stretch, whole: bool = False) -> None:
+        """`whole`: with what is small and passes."""
+        again, before, gone = id(stretch) in self._written, self._alive, set[int]()
+        self._written.add(id(stretch))
+        own: list[int | None] = []
+        for row in stretch.rows:
+            if isinstance(row, Allocation):
+                # What is made in one step for all that follow is not made again.
+                leaves_out = (row.passing and not whole) or (row.stays and again)
+                own.append(None if leaves_out else len(self.sizes))
+                if not leaves_out:
+                    self.events.append(row.event)
+                    self.sizes.append(row.nbytes)
+                    self.args.append(row.args)
+            elif isinstance(row, End):
+                number: int | None = row.place
+                if row.whose == OWN:
+                    number = own[row.place]
+                elif row.whose == EARLIER:
+                    number = _at(before, row.place, stretch.alive_before)
+                if number is not None and number not in gone:
+                    self.events.append((row.kind, number))
+                    gone |= {number} if row.kind != "retire" else set()
+            else:
+                self.events.append(row)
+        freed = sum(
+            isinstance(row, End) and row.whose == EARLIER and row.kind != "retire"
+            for row in stretch.rows
+        )
+        left = [number for number in before if number not in gone]
+        for number in left[stretch.alive_before - freed :]:
+            self.events.append(("free", number))
+            gone.add(number)
+        self._alive = [
+            number for number in (*left, *own) if number is not None and number not in gone
+        ]
+
+    def program(self) -> Program:
+        return Program(tuple(self.events), tuple(self.sizes), tuple(self.args))
+
+
+def _at(numbers: Sequence[int], place: int, of: int) -> int | None:
+    """The number at a place, or as far along where there are more or fewer than so many."""
+    if not numbers:
+        return None
+    return numbers[
+        place if len(numbers) == of else min(len(numbers) - 1, place * len(numbers) // of)
+    ]
+
+
+def epochs_of(drawn: Program, worst: Program | None) -> list[Program]:
+    """A card's program over an epoch, in several orders, of one with `DRAWN_STEPS` batches as they
+    are drawn; the step of the largest samples comes in the second half. [] where there
+    are too few steps."""
+    stretches = take_apart(drawn)
+    if stretches.last is None or not stretches.repeated:
+        return []
+    largest = take_apart(worst).repeated[-1:] if worst is not None else []
+    rows = sum(
+        not (isinstance(row, Allocation) and row.passing)
+        for stretch in stretches.repeated
+        for row in stretch.rows
+    )
+    count = min(MOST_STEPS, MOST_EVENTS * len(stretches.repeated) // max(1, rows))
+    programs = []
+    for order in range(ORDERS):
+        source = random.Random(order)
+        sizes, steps = stretches.begin.sizes, list(stretches.repeated)
+        if order == 1:
+            steps.sort(key=lambda stretch: sum(_sizes(stretch)))
+        elif order:
+            source.shuffle(steps)
+        if order:
+            sizes = _begun_by(stretches, source, order == 1)
+        writer = _Writer(stretches, sizes)
+        while len(steps) < count:
+            small, large = source.sample(stretches.repeated, 2)
+            steps.append(_between(small, large, source.random()))
+        at = source.randrange(len(steps) // 2, len(steps))
+        steps[at:at] = largest
+        for stretch in steps:
+            writer.write(stretch)
+        writer.write(stretches.last, whole=True)
+        programs.append(writer.program())
+    return programs
+
+
+def _begun_by(stretches: Stretches, source: random.Random, rising: bool) -> list[int]:
+    """The sizes of the beginning, had it begun with other batches: the segments that the first
+    batches take stay, and what comes later has to find room in them. `rising`: from the smallest
+    on, which leaves the least room."""
+    taken = [_sizes(stretch) for stretch in stretches.repeated]
+    same = set.intersection(*map(set, taken))
+    varying = sorted(sum(nbytes for nbytes in sizes if nbytes not in same) for sizes in taken)
+    sizes, number = list(stretches.begin.sizes), 0
+    of_steps: list[list[int]] = [[]]
+    for event in stretches.begin.events:
+        if event[0] == "malloc":
+            if number not in stretches.lasting and sizes[number] not in same:
+                of_steps[-1].append(number)
+            number += 1
+        elif event[0] == "step":
+            of_steps.append([])
+    for step, numbers in enumerate(of_steps):
+        wanted = varying[min(step, len(varying) - 1)] if rising else source.choice(varying)
+        factor = wanted / max(1, sum(sizes[n] for n in numbers))
+        for n in numbers:
+            sizes[n] = int(sizes[n] * factor)
+    return sizes
+
+
+def _sizes(stretch: Stretch) -> list[int]:
+    return [row.nbytes for row in stretch.rows if isinstance(row, Allocation)]
+
+
+def _between(one: Stretch, other: Stretch, share: float) -> Stretch:
+    """A step of a size between those of two that do the same; the first where they do not."""
+    if not _same(one, other):
+        return one
+    rows = [
+        row._replace(nbytes=row.nbytes + int((theirs.nbytes - row.nbytes) * share))
+        if isinstance(row, Allocation) and isinstance(theirs, Allocation)
+        else row
+        for row, theirs in zip(one.rows, other.rows, strict=True)
+    ]
+    return one._replace(rows=rows)
+
+
+def _same(one: Stretch, other: Stretch) -> bool:
+    return (one.alive_before, len(one.rows)) == (other.alive_before, len(other.rows)) and all(
+        row == theirs
+        if not isinstance(row, Allocation)
+        else isinstance(theirs, Allocation) and row.event == theirs.event
+        for row, theirs in zip(one.rows, other.rows, strict=True)
+    )
+
+
+def are_uneven(program: Program) -> bool:
+    """Whether the steps of a card's program take different bytes."""
+    return len({sum(_sizes(stretch)) for stretch in take_apart(program).repeated}) > 1
+
+
+def largest_over_an_epoch(
+    card: Card, largest: int, multiple_of: int, fixed: frozenset[int]
+) -> Generator[int, Sequence[Program], int | None]:
+    """The largest batch size, from the one that fits with the largest samples downwards, that fits
+    over an epoch in every order: yields sizes and is sent the programs of epochs there, () where
+    there are none. None where no size that was looked at fits. `fixed`: bytes of allocations at
+    another batch size, as those of gradients are."""
+    good, bad, size = 0, largest + multiple_of, largest
+    for _ in range(MOST_SIZES):
+        programs = yield size
+        if all(card.fits(partial(card.replay, program)) for program in programs):
+            good = size
+        else:
+            bad, failing = size, programs
+        if bad - good <= max(multiple_of, CLOSE * bad if good else 0):
+            break
+        size = _largest_scaled(card, failing, bad, good, fixed)
+        size = min(max(size - size % multiple_of, good + multiple_of), bad - multiple_of)
+        # Of sizes that were scaled to it the edge is not known well: half way up to it.
+        size = size if not good else (good + bad) // 2 // multiple_of * multiple_of
+    return good or None
+
+
+def _largest_scaled(
+    card: Card, programs: Sequence[Program], size: int, good: int, fixed: frozenset[int]
+) -> int:
+    """The largest batch size between two whose epoch fits, if all but the fixed sizes follow."""
+
+    def is_too_much(smaller: int) -> bool:
+        for program in programs:
+            sizes = tuple(
+                nbytes if nbytes in fixed else nbytes * smaller // size for nbytes in program.sizes
+            )
+            there = program.of_sizes(sizes, program.args)
+            if not card.fits(partial(card.replay, there)):
+                return True
+        return False
+
+    return good + bisect_left(range(good + 1, size), True, key=is_too_much)

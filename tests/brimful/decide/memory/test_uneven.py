@@ -1,0 +1,150 @@
+"""An epoch of uneven batches, put together from the steps of a trial."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brimful.decide.memory import uneven
+from brimful.decide.memory.bracket import run_search
+from brimful.decide.memory.fit import Card
+from brimful.decide.memory.intervals import RelativeInterval
+from brimful.decide.memory.uneven import (
+    MOST_SIZES,
+    are_uneven,
+    epochs_of,
+    largest_over_an_epoch,
+    take_apart,
+)
+from brimful_inside.simulator.program import Program
+from brimful_inside.simulator.replay import replay_cards
+
+MIB = 1 << 20
+WEIGHTS = 40 * MIB
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_epochs():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uneven, "MOST_STEPS", 60)
+        yield
+
+
+def training(lengths, batch_size=1, leaks=0):
+    """Steps that hold three activations of a batch, gradients, and the batch until the next one."""
+    events, sizes = [], []
+
+    def malloc(nbytes):
+        events.append(("malloc", "op", None, 0))
+        sizes.append(nbytes)
+        return len(sizes) - 1
+
+    malloc(WEIGHTS)
+    batch, gradients = None, None
+    for step, length in enumerate(lengths):
+        new = malloc(length * batch_size * 64 * 1024)
+        if batch is not None:
+            events.append(("free", batch))
+        batch = new
+        activations = [malloc(part * length * batch_size * MIB // 4) for part in (1, 2, 3)]
+        if gradients is not None:
+            events.append(("free", gradients))
+        gradients = malloc(WEIGHTS)
+        if step == 0:
+            malloc(2 * WEIGHTS)  # the optimizer's states
+        events.extend(("free", number) for number in reversed(activations))
+        for _ in range(leaks):
+            malloc(2 * MIB)
+        events.append(("step", step + 1))
+    events.append(("free", batch))
+    return Program(tuple(events), tuple(sizes), tuple(() for _ in sizes))
+
+
+def reserved(program):
+    return replay_cards(program, program.sizes)[0].peak.reserved
+
+
+def card(budget_bytes):
+    return Card(budget_bytes, 0, interval=RelativeInterval(0.0, 0.0, "", 0.0))
+
+
+@given(st.lists(st.integers(4, 60), min_size=5, max_size=14), st.integers(0, 1))
+def test_an_epoch_frees_each_allocation_at_most_once_and_after_it_was_made(lengths, leaks):
+    drawn = training(lengths, leaks=leaks)
+    for program in epochs_of(drawn, training([60] * 4)):
+        made, gone = 0, Counter()
+        for event in program.events:
+            if event[0] == "malloc":
+                made += 1
+            elif event[0] == "free":
+                assert event[1] < made
+                gone[event[1]] += 1
+        assert max(gone.values()) == 1
+        assert made == len(program.sizes) == len(program.args)
+
+
+@given(st.lists(st.integers(4, 60), min_size=5, max_size=14))
+def test_what_is_alive_does_not_grow_from_step_to_step(lengths):
+    for program in epochs_of(training(lengths), None):
+        alive = 0
+        for event in program.events:
+            alive += {"malloc": 1, "free": -1}.get(event[0], 0)
+            if event[0] == "step":
+                assert alive == 4  # weights, states, gradients and the batch
+
+
+def test_an_epoch_reserves_more_than_batches_of_its_largest_samples():
+    source = random.Random(3)
+    drawn = training([source.randint(10, 60) for _ in range(24)])
+    worst = training([60] * 4)
+    assert max(map(reserved, epochs_of(drawn, worst))) > 1.1 * reserved(worst)
+
+
+def test_the_step_of_the_largest_samples_is_part_of_an_epoch():
+    drawn, worst = training([10, 12, 11, 13, 10, 12]), training([60] * 4)
+    for program in epochs_of(drawn, worst):
+        assert max(program.sizes) == max(worst.sizes)
+
+
+def test_steps_that_are_alike_are_not_uneven():
+    assert not are_uneven(training([30] * 6))
+    assert are_uneven(training([30, 30, 31, 30, 32, 30]))
+
+
+def test_a_program_of_too_few_steps_has_no_epochs():
+    assert take_apart(training([10, 20, 30])).repeated == []
+    assert epochs_of(training([10, 20, 30]), None) == []
+
+
+@pytest.mark.parametrize("room", [600, 900, 2000])
+def test_the_largest_batch_size_over_an_epoch_fits_in_every_order_and_was_traced(room):
+    source = random.Random(5)
+    lengths = [source.randint(4, 12) for _ in range(24)]
+    traced = {}
+
+    def programs(size):
+        traced[size] = epochs_of(training(lengths, size), training([12] * 4, size))
+        return traced[size]
+
+    largest_alone = max(
+        size for size in range(1, 400) if reserved(training([12] * 4, size)) <= room * MIB
+    )
+    fixed = frozenset({WEIGHTS, 2 * WEIGHTS})
+    size = run_search(largest_over_an_epoch(card(room * MIB), largest_alone, 1, fixed), programs)
+    assert size in traced and len(traced) <= MOST_SIZES
+    for program in traced[size]:
+        assert replay_cards(program, program.sizes, capacity_bytes=room * MIB)[0].full is None
+    assert size == largest_alone or any(
+        replay_cards(program, program.sizes, capacity_bytes=room * MIB)[0].full
+        for program in programs(size + max(2, size // 8))
+    )
+
+
+def test_a_batch_size_whose_epoch_fits_is_looked_at_once():
+    search = largest_over_an_epoch(card(1 << 40), 64, 1, frozenset())
+    assert next(search) == 64
+    with pytest.raises(StopIteration) as end:
+        search.send(epochs_of(training([4, 8, 6, 7, 5]), None))
+    assert end.value.value == 64
