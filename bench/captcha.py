@@ -16,8 +16,6 @@ starting up: images needed, and images per second. The latter is taken apart one
 other (`ladder`). Then loading by itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -2,8 +2,6 @@
 example script reads.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

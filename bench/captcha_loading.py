@@ -6,8 +6,6 @@ the page cache. PNG: the example script's own data set in a DataLoader without w
 engine's own pipeline, and what the recipe prepares on the device.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator

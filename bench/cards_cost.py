@@ -8,8 +8,6 @@ processes. Round by round each question has its turn, and what is told of severa
 median of each round's ratio to one card. The limit is twice.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile

@@ -14,8 +14,6 @@ other, each in a process of its own. `--parts` takes some of these; what an earl
 found of the others stays in the result.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import math

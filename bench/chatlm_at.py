@@ -5,8 +5,6 @@ A prediction of this command is a trace of this very size, replayed: bench/chatl
 the answer of a search to it.
 """
 
-from __future__ import annotations
-
 import sys
 
 from recipes.chatlm.__main__ import app

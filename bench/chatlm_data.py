@@ -1,7 +1,5 @@
 """The rows and tokenizers of bench/chatlm.py."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ The largest batch size that `brimful tune` names is held to the true largest: th
 at sizes around it, each of which is replayed by itself (bench/chatlm_at.py), and bisected.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -10,8 +10,6 @@ last, SGD. Three constants of the clock are fitted, on the models of clock_seen.
 NVIDIA's; models that nobody looked at judge. No GPU is needed, but torch, torchvision and timm are.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

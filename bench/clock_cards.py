@@ -8,8 +8,6 @@ configs.yml. The models are timm's of the same architecture; mixed precision was
 last.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

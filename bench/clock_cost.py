@@ -7,8 +7,6 @@ Processor time of one process, the runs of both kinds alternating; the ratio is 
 table and writes a result.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import statistics

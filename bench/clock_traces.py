@@ -5,8 +5,6 @@ Needs torch, torchvision and timm in one environment, and brimful's src on its p
 needs a GPU.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import json

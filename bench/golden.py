@@ -10,8 +10,6 @@ environment cannot make (timm needs one of its own: `make venv-cuda`) stay as th
 compares instead of writing, and exits with 1 where a row differs.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -9,8 +9,6 @@ after a time, and while a checkpoint is being written. A control forgets the ran
 way: the comparison must see that.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

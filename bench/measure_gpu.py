@@ -11,8 +11,6 @@ short leaves what it has. `--again` predicts the jobs of a result file anew, on 
 needs no card.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import gzip

@@ -9,8 +9,6 @@ energies, and of a whole update of the head, beyond its features. The update is 
 imaginary card as well: `--update tiled` is the script that is predicted.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile

@@ -14,8 +14,6 @@ molecules must not be lower by more than one standard deviation over seeds, for 
 their mean (0: all of them are run).
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import statistics

@@ -15,8 +15,6 @@ them. Two limits are checked: the median ratio over the scripts, and 1 GiB for a
 parameters that is made on the card.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """docs/programs.md, made of what bench/run_scripts.py measured."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from pathlib import Path

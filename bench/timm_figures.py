@@ -2,8 +2,6 @@
 evidence that intervals rest on.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Collection

@@ -13,20 +13,17 @@ rest on are the errors of all. The whole takes an hour on two cores; `--models 6
 that.
 """
 
-from __future__ import annotations
-
 import random
-import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from bench import accuracy, harness, peers
-from bench.timm_figures import Row, figures, judge, print_table, seen_models, write_evidence
+from bench import harness
+from bench.timm_figures import Row, judge, print_table, seen_models, write_evidence
 from bench.traced import traced
 from brimful.decide.memory.fit import context_of
 from brimful.decide.memory.intervals import kind_of
@@ -118,48 +115,18 @@ def predict_all(
     return rows, failed
 
 
-def compare(rows: list[Row], examined: frozenset[str], models: int, seed: int) -> dict[str, Any]:
-    """What the peers say of some models, and brimful's figures on the very rows that judge them;
-    printed and returned.
-    """
-    measured: dict[str, dict[int, int]] = {}
-    for row in rows:
-        measured.setdefault(row.model, {})[row.batch_size] = row.device_peak_mib
-    answers = peers.timm_answers(measured, examined, models, seed=seed)
-    judges, fitted = (
-        {answer.model for answer in answers if answer.fitted is side} for side in (False, True)
-    )
-    if not judges or not fitted:
-        print("too few models to set others beside")
-        return {}
-    context = accuracy.context_bytes([row.pair for row in rows if row.model in fitted])
-    ours = figures([row for row in rows if row.model in judges], context)
-    ours["seconds_per_prediction"] = statistics.median(
-        row.seconds for row in rows if row.model in judges
-    )
-    figures_of = {"brimful": ours, **peers.figures(answers)}
-    print(
-        f"\nbeside others, each with a constant of its own, on {len(judges)} models never looked "
-        "at:"
-    )
-    print("\n".join(accuracy.table(figures_of)))
-    return figures_of
-
-
 def main(
     data: Annotated[Path, f"the folder with {CSV}"],
     *,
     models: Annotated[int | None, "so many, drawn at random (default: all)"] = None,
     seed: int = 0,
-    ask_peers: Annotated[int, "ask others of so many models (10 minutes for 40)"] = 40,
     evidence: Annotated[bool, "also write what intervals rest on"] = False,
     out: harness.Out = harness.RESULTS,
 ) -> None:
     # As the rows show: their machine had a driver that loads all kernels together.
     gpu = loaded_at_once(find_gpu("a100-40gb"))
     rows, failed = predict_all(read_measured(data, models, seed), to_card(gpu))
-    examined = seen_models()
-    judged = judge(rows, examined, int(gpu.total_bytes.value))
+    judged = judge(rows, seen_models(), int(gpu.total_bytes.value))
     print_table(judged)
     what = "device peak of timm's models (SGD, fp32), predicted, against nvidia-smi"
     result = {
@@ -169,7 +136,6 @@ def main(
         "seed": seed,
         **judged,
         "failed": failed,
-        "peers": compare(rows, examined, ask_peers, seed),
     }
     harness.keep("timm", result, out, of=gpu.key, rows=[asdict(row) for row in rows])
     if evidence:  # each of these models has a convolution

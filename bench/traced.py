@@ -6,8 +6,6 @@ What its rows were measured with is not known; the project grew from September 2
 for itself: whichever torch traces, they are kept here.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import runpy

@@ -11,8 +11,6 @@ how often it is more than
 3 % slower than the user's own settings (harm), and how often these were kept.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -9,8 +9,6 @@ enough. The result is JSON: peaks in bytes, seconds of each step after the warm-
 steps, by CUDA events), and the settings in force.
 """
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

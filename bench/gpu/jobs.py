@@ -2,8 +2,6 @@
 while this list stands.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

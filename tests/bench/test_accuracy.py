@@ -1,7 +1,5 @@
 """The arithmetic behind the figures of the benches."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

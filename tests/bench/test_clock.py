@@ -1,7 +1,5 @@
 """The clock's bench: what fits, what judges, and the committed result."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -2,8 +2,6 @@
 runs of the bench itself.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The bench of fine-tuned language models: how rows become commands, and predictions figures."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The bench from end to end, with the imaginary card in the real one's place."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

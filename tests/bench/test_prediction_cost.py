@@ -2,8 +2,6 @@
 measured.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

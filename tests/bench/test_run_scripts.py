@@ -2,8 +2,6 @@
 here.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -2,8 +2,6 @@
 predict` would run it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

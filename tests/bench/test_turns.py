@@ -2,8 +2,6 @@
 step takes so long.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -2,8 +2,6 @@
 that is made.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
