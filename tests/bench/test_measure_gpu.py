@@ -12,9 +12,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bench import measure_gpu  # noqa: E402
+from bench import harness, measure_gpu  # noqa: E402
 from bench.gpu import child as gpu_child  # noqa: E402
-from bench.gpu.jobs import JOBS, SCRIPTS, Job  # noqa: E402
+from bench.gpu.jobs import SCRIPTS, Job  # noqa: E402
 from brimful_inside import imaginary  # noqa: E402
 from brimful_inside.wire import Card  # noqa: E402
 
@@ -50,10 +50,13 @@ def card_here(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setattr(measure_gpu.machine, "describe", lambda: figures)
     monkeypatch.setattr(measure_gpu, "child", stand_in)
-    monkeypatch.setattr(
-        measure_gpu, "cores", lambda: 1
-    )  # one process can imagine one card at a time
-    monkeypatch.setattr(measure_gpu, "chosen", lambda names: (JOB,))
+    # One process can imagine one card at a time.
+    monkeypatch.setattr(measure_gpu.harness, "cores", lambda: 1)
+    monkeypatch.setattr(measure_gpu, "JOBS", (JOB,))
+
+
+def bench(*words: object) -> None:
+    harness.run(measure_gpu.main, [str(word) for word in words])
 
 
 def only_result(folder: Path) -> dict[str, Any]:
@@ -64,7 +67,7 @@ def only_result(folder: Path) -> dict[str, Any]:
 def test_jobs_are_measured_predicted_and_kept_in_one_file_named_by_card_and_month(
     card_here, tmp_path, capsys
 ):
-    measure_gpu.main(["--out", str(tmp_path)])
+    bench("--out", tmp_path)
     result = only_result(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [
         f"measured-h200-{result['date'][:7]}.json"
@@ -82,7 +85,7 @@ def test_jobs_are_measured_predicted_and_kept_in_one_file_named_by_card_and_mont
     assert result["figures"]["device_bytes"]["median_absolute"] > 0.0
     shown = capsys.readouterr().out
     assert "MiB an added sample" in shown and "NVIDIA H200" in shown and "cuda 13.0" in shown
-    measure_gpu.main(["--out", str(tmp_path), "--seconds", "0"])
+    bench("--out", tmp_path, "--seconds", 0)
     assert only_result(tmp_path) == result, "no earlier result is overwritten by an empty one"
     assert "cut short" in capsys.readouterr().out
 
@@ -98,13 +101,13 @@ def test_a_result_is_whole_after_each_run(card_here, tmp_path, monkeypatch):
 
     monkeypatch.setattr(measure_gpu, "child", breaks)
     with pytest.raises(KeyboardInterrupt):
-        measure_gpu.main(["--out", str(tmp_path)])
+        bench("--out", tmp_path)
     (row,) = only_result(tmp_path)["rows"]
     assert row["batch_size"] == 16 and "predicted" not in row
 
 
 def test_a_result_can_be_predicted_again_without_a_card(card_here, tmp_path, monkeypatch, capsys):
-    measure_gpu.main(["--out", str(tmp_path)])
+    bench("--out", tmp_path)
     (path,) = tmp_path.iterdir()
     result = json.loads(path.read_text())
     for row in result["rows"]:
@@ -113,9 +116,7 @@ def test_a_result_can_be_predicted_again_without_a_card(card_here, tmp_path, mon
     monkeypatch.setattr(
         measure_gpu.machine, "describe", lambda: pytest.fail("a card was asked for")
     )
-    original = measure_gpu.predict_all
-    monkeypatch.setattr(measure_gpu, "predict_all", lambda r, keep: original(r, keep, (JOB,)))
-    measure_gpu.main(["--again", str(path)])
+    bench("--again", path)
     assert all(row["predicted"]["error"] is None for row in only_result(tmp_path)["rows"])
 
 
@@ -143,10 +144,9 @@ def test_a_machine_without_a_card_and_an_unknown_job_are_reported(monkeypatch):
         measure_gpu.machine, "describe", Mock(side_effect=LookupError("torch sees no CUDA card"))
     )
     with pytest.raises(SystemExit, match="nothing to measure here: torch sees no CUDA card"):
-        measure_gpu.main([])
-    with pytest.raises(SystemExit, match="no job nothing"):
-        measure_gpu.chosen("resnet,nothing")
-    assert measure_gpu.chosen("resnet") == (JOBS[0],)
+        bench()
+    with pytest.raises(SystemExit, match="no nothing"):
+        bench("--only", "resnet", "nothing")
 
 
 def test_it_needs_no_package_but_torch():
