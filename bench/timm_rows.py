@@ -17,10 +17,11 @@ import random
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+from unittest import mock
 
 from bench import harness
 from bench.timm_figures import Row, judge, print_table, seen_models, write_evidence
@@ -61,14 +62,14 @@ def nothing_drawn() -> Iterator[None]:
         (torch.nn.init, "_no_grad_trunc_normal_"),
         (timm.layers.weight_init, "_trunc_normal_"),
     )
-    kept = [getattr(owner, name) for owner, name in places]
-    for owner, name in places:
-        setattr(owner, name, lambda tensor, *args, **kwargs: tensor)
-    try:
+
+    def nothing(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor
+
+    with ExitStack() as stack:
+        for owner, name in places:
+            stack.enter_context(mock.patch.object(owner, name, nothing))
         yield
-    finally:
-        for (owner, name), function in zip(places, kept, strict=True):
-            setattr(owner, name, function)
 
 
 def trace(model: str, batch_size: int, card: Card) -> Program:
