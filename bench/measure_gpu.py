@@ -51,7 +51,7 @@ def child(arguments: list[str], real: bool) -> Any:
     try:
         run = subprocess.run(
             command,
-            cwd=harness.ROOT,
+            cwd=result.parent,  # some scripts save what they trained
             env=harness.environment(**variables),
             capture_output=True,
             text=True,

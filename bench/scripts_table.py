@@ -282,15 +282,6 @@ PROGRAMS: tuple[Program, ...] = (
         phases=("train",),
     ),
     Program(
-        "graph_network.py",
-        "torch_geometric: GIN convolutions, batches of graphs whose sizes vary, scatter and "
-        "pooling",
-        128,
-        needs=("torch_geometric",),
-        light=False,
-        batch_flag="--batch_size",
-    ),
-    Program(
         "contrastive.py",
         "every sample meets every other one: NT-Xent, pairwise distances, a margin loss",
         1024,
@@ -324,14 +315,6 @@ PROGRAMS: tuple[Program, ...] = (
         8,
         light=False,
         approximations=("boolean mask", "nonzero"),
-    ),
-    Program(
-        "ddpm_unet.py",
-        "diffusion: a U-Net with cross-attention, noise made on the card, fp16, EMA by deepcopy, "
-        "sampling",
-        64,
-        light=False,
-        phases=("train",),
     ),
     Program(
         "torchvision_maskrcnn.py",

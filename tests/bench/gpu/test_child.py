@@ -104,7 +104,6 @@ def test_the_same_run_is_predicted_in_a_process_of_its_own(tmp_path, stand_in):
             "--layers 2 --width 64 --heads 2 --length 16 --vocabulary 100 --amp fp16 "
             "--checkpoint --accumulate 2",
         ),
-        ("gan", "--width 8"),  # of two optimizers the first counts the steps
     ],
 )
 def test_every_script_trains(stand_in, script, flags):
@@ -112,6 +111,20 @@ def test_every_script_trains(stand_in, script, flags):
         str(SCRIPTS / f"{script}.py"), [*flags.split(), "--batch-size", "2", "--steps", "2"]
     )
     assert result["error"] is None and result["steps"] == 2
+
+
+def test_of_two_optimizers_the_first_counts_the_steps(stand_in, tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("""
+import torch
+networks = [torch.nn.Linear(2, 2).cuda() for _ in range(2)]
+optimizers = [torch.optim.SGD(network.parameters()) for network in networks]
+for _ in range(3):
+    for network, optimizer in zip(networks, optimizers):
+        network(torch.ones(2, device="cuda")).sum().backward()
+        optimizer.step()
+""")
+    assert child.on_real(str(path), [])["steps"] == 3
 
 
 def test_the_jobs_are_named_once_and_run_smallest_first_then_largest():
