@@ -43,7 +43,7 @@ from brimful_inside.wire import Card
 SCRIPT = Path(__file__).parent / "scripts" / "timm_benchmark.py"
 SIZES = (4, 11)  # the batch sizes that are traced
 STEPS = 2
-SEEN = Path(__file__).with_name("clock_seen.txt")
+SEEN = Path(__file__).with_name("clock_seen.txt")  # models that cannot judge any more
 CSV, CARD = "benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv", "rtx3090"
 # Two constants are fitted on the RTX 3090, one on NVIDIA's figures for other cards, of which the
 # first model alone fits.
@@ -176,16 +176,11 @@ def read_measured(folder: Path) -> dict[str, dict[str, str]]:
     return {row["model"]: row for row in harness.read_table(folder / CSV)}
 
 
-def seen_models() -> frozenset[str]:
-    """The models that cannot judge any more."""
-    return harness.read_names(SEEN)
-
-
 def drawn(measured: dict[str, dict[str, str]], others: int, seed: int) -> list[str]:
     """The models looked at, and so many others at random, of those that this timm still has."""
     import timm
 
-    here, examined = set(timm.list_models()), seen_models()
+    here, examined = set(timm.list_models()), harness.read_names(SEEN)
     known = [name for name in measured if name in here]
     order = random.Random(seed).sample(known, len(known))
     new = [name for name in order if name not in examined]
@@ -307,7 +302,7 @@ def main(
     evidence: Annotated[bool, "also write what intervals rest on"] = False,
     out: harness.Out = harness.RESULTS,
 ) -> None:
-    measured, examined = read_measured(data), seen_models()
+    measured, examined = read_measured(data), harness.read_names(SEEN)
     rows, failed = rows_of(measured, drawn(measured, models, seed), cache)
     fitted_on = [row for row in rows if row.model in examined]
     judged = [row for row in rows if row.model not in examined]

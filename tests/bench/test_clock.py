@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from bench.clock import GRID, OTHER_GRID, Row, figures, fit, seen_models
-from bench.harness import RESULTS, read_rows
+from bench.clock import GRID, OTHER_GRID, SEEN, Row, figures, fit
+from bench.harness import RESULTS, read_names, read_rows
 from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, committed_evidence
 from brimful.decide.speed.kernels import StepKernels
 from brimful.decide.speed.predicted import rates_of
@@ -65,7 +65,7 @@ def test_the_committed_result_was_made_with_the_constants_in_force_and_they_are_
 
 
 def test_no_model_that_was_looked_at_judges():
-    result, examined = committed(), seen_models()
+    result, examined = committed(), read_names(SEEN)
     judges = [row["model"] for row in result["rows"] if not row["seen"]]
     assert not examined & set(judges)
     assert len(judges) == len(set(judges)) == result["held_out"]["models"] >= 100
