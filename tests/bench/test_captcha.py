@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("captcha")
 
 from bench import captcha as bench
-from bench.captcha_images import prepare, reduced
-from bench.captcha_loading import loading
+from bench.captcha_images import loading, prepare, reduced
 
 TUNED = bench.Race("tuned", 0, 40.0, True, 0.93, 1.5)
 EXAMPLE = bench.Race("example", 0, 120.0, True, 0.91, 4.0)
