@@ -26,8 +26,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 from bench import harness
-from bench.chatlm_data import dialogues, tokenizer_in
-from bench.chatlm_memory import files, largest, memory
+from bench.chatlm_memory import dialogues, files, largest, memory, tokenizer_in
 from bench.turns import spread
 
 SEEDS = (1, 2, 3)
