@@ -102,7 +102,6 @@ bench-gpu: $(STAMP) ## Train a fixed set of jobs on this machine's CUDA card and
 bench-clock: $(TIMM_VENV)/.set-up ## Predict step times that others measured, in bench-timm's environment: make bench-clock DATA=<results/ of pytorch-image-models>
 	@[ -n "$(DATA)" ] || { echo "Say where they are: make bench-clock DATA=<folder with benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv>" >&2; exit 2; }
 	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.clock "$(DATA)" --models 140
-	$(PY) -m bench.clock_cost
 
 golden: $(STAMP) ## Write what brimful says of a fixed set of programs to bench/results/golden.json; git diff shows what changed (ONLY="names" for some, CHECK=--check to compare alone)
 	$(PY) -m bench.golden $(CHECK) $(if $(ONLY),--only $(ONLY)) --timm-python $(abspath $(TIMM_VENV)/bin/python)
