@@ -1,5 +1,3 @@
-"""What a table of all cards costs: the arithmetic."""
-
 import pytest
 
 from bench import cards_cost as bench

@@ -1,5 +1,3 @@
-"""The clock's bench: what fits, what judges, and the committed result."""
-
 import json
 import math
 
@@ -18,9 +16,8 @@ def row(model: str, efficiency: Efficiency, factor: float = 1.0, groups: int = 1
     """A model whose step takes what the clock says with these constants, times a factor."""
     rates = rates_of(find_gpu("rtx3090"))
     assert rates is not None
-    op = "aten.convolution.default"
     kernel = Kernel(
-        op,
+        "aten.convolution.default",
         "fp16",
         2 * 200_000 * 512 * 2304 // groups,
         10**8,

@@ -1,7 +1,3 @@
-"""The engine against a hand-written loop: that both do the same work, and what the figures are made
-of.
-"""
-
 import pytest
 import torch
 

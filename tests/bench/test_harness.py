@@ -1,5 +1,3 @@
-"""The command lines of the benches, and that every bench starts."""
-
 import sys
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,7 +1,3 @@
-"""Trainings killed and gone on with: what the comparison sees, which moments are drawn, and two
-runs of the bench itself.
-"""
-
 import pytest
 import torch
 

@@ -1,5 +1,3 @@
-"""What the bench of the molecule loss counts."""
-
 import torch
 
 from bench.ood_loss import SIDES, by_turns, most_bytes, of_energies

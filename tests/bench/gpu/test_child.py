@@ -24,8 +24,8 @@ CARD = {
     "total_bytes": 140 * GIB,
     "capability": [9, 0],
     "multiprocessors": 132,
+    "context_bytes": GIB // 2,
 }
-CARD["context_bytes"] = GIB // 2
 PAIRWISE = str(SCRIPTS / "pairwise.py")
 
 
@@ -48,16 +48,18 @@ def test_a_run_on_a_card_reports_peaks_context_settings_and_a_time_for_each_step
     assert result["settings"]["cudnn_benchmark"] is False
 
 
-def test_a_script_that_fails_is_reported_with_its_own_message(stand_in, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("raise RuntimeError('no')", "RuntimeError: no"),
+        ("sys.exit('no')", "SystemExit: no"),
+        ("sys.exit(0)", None),
+    ],
+)
+def test_a_script_that_fails_is_reported_with_its_own_message(stand_in, tmp_path, line, error):
     path = tmp_path / "train.py"
-    ends = {
-        "raise RuntimeError('no')": "RuntimeError: no",
-        "sys.exit('no')": "SystemExit: no",
-        "sys.exit(0)": None,
-    }
-    for line, error in ends.items():
-        path.write_text(f"import sys\nassert sys.argv[1:] == ['x']\n{line}")
-        assert child.on_real(str(path), ["x"])["error"] == error
+    path.write_text(f"import sys\nassert sys.argv[1:] == ['x']\n{line}")
+    assert child.on_real(str(path), ["x"])["error"] == error
 
 
 def test_a_full_card_is_an_error_with_the_peak_up_to_it(stand_in, capsys):
