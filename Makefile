@@ -72,7 +72,7 @@ $(TIMM_VENV)/.set-up:
 
 bench-timm: $(TIMM_VENV)/.set-up ## Predict measured image models, in an environment of their own (5 GB): make bench-timm DATA=<folder with timm_a100_40gb.csv> (MODELS=20 for so many)
 	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-timm DATA=<folder with timm_a100_40gb.csv>" >&2; exit 2; }
-	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.timm_rows "$(DATA)" $(if $(MODELS),--models $(MODELS) --ask-peers $(MODELS))
+	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.timm_rows "$(DATA)" $(if $(MODELS),--models $(MODELS))
 
 bench-llm: $(STAMP) ## Predict measured fine-tunings of language models: make bench-llm DATA=<folder with llm_rows.csv> (ONLY="words" for some rows; without DATA a public ladder of QLoRA alone, which needs bitsandbytes)
 	$(PY) -m bench.llm_rows $(if $(DATA),"$(DATA)") $(if $(ONLY),--only $(ONLY))
@@ -102,7 +102,6 @@ bench-gpu: $(STAMP) ## Train a fixed set of jobs on this machine's CUDA card and
 bench-clock: $(TIMM_VENV)/.set-up ## Predict step times that others measured, in bench-timm's environment: make bench-clock DATA=<results/ of pytorch-image-models>
 	@[ -n "$(DATA)" ] || { echo "Say where they are: make bench-clock DATA=<folder with benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv>" >&2; exit 2; }
 	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.clock "$(DATA)" --models 140
-	$(PY) -m bench.clock_cost
 
 golden: $(STAMP) ## Write what brimful says of a fixed set of programs to bench/results/golden.json; git diff shows what changed (ONLY="names" for some, CHECK=--check to compare alone)
 	$(PY) -m bench.golden $(CHECK) $(if $(ONLY),--only $(ONLY)) --timm-python $(abspath $(TIMM_VENV)/bin/python)
@@ -145,9 +144,6 @@ $(MINIMOL_VENV)/.set-up:
 bench-ood-minimol: $(STAMP) $(MINIMOL_VENV)/.set-up ## Compare MiniMol's features with those of its package, in an environment of its own that compiles torch-scatter (WRITE=--write-reference for the tests' reference)
 	$(PY) -m bench.ood_minimol --original $(abspath $(MINIMOL_VENV)/bin/python) $(WRITE)
 
-bench-ood-encoders: $(STAMP) $(MINIMOL_VENV)/.set-up ## Molecules per second of the molecule recipe's encoders against their packages, by turns
-	OMP_NUM_THREADS=1 $(PY) -m bench.ood_encoders --original $(abspath $(MINIMOL_VENV)/bin/python)
-
 RECIPE_OOD ?= examples/ood/out
 recipe-ood: $(STAMP) ## Train heads on molecules out of distribution: 3 seeds × 3 splits, all baselines, cross-dataset, the study, the pages (some minutes)
 	$(PY) -m examples.recipe_ood --out $(RECIPE_OOD)
@@ -173,6 +169,6 @@ clean: ## Remove caches and what the examples wrote (clean-venv removes .venv to
 	rm -rf examples/captcha/captchas examples/*/out
 	find src recipes tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: clean-venv bench-strangers venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood-encoders bench-ood recipe-ood recipe-captcha
+.PHONY: clean-venv bench-strangers venv-cuda bench-captcha bench-chatlm recipe-chatlm bench-ood-loss bench-ood-minimol bench-ood recipe-ood recipe-captcha
 clean-venv: clean
 	rm -rf $(VENV) $(TIMM_VENV) $(MINIMOL_VENV) $(STRANGERS_VENV)

@@ -2,8 +2,6 @@
 itself.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import statistics

@@ -16,8 +16,6 @@ starting up: images needed, and images per second. The latter is taken apart one
 other (`ladder`). Then loading by itself.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -33,8 +31,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bench import harness
-from bench.captcha_images import FLAGS, prepare, reduced
-from bench.captcha_loading import loading
+from bench.captcha_images import FLAGS, loading, prepare, reduced
 
 SEEDS = (3, 4, 5)  # none of which chose the settings of tuned
 LIMITS = {"example": 2.0, "large-batch": 1.5, "loading": 20.0}

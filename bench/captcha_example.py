@@ -6,8 +6,6 @@ these come from: DATA holds train/ and valid/ with PNG files that are drawn alre
 every seed.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -8,14 +8,12 @@ processes. Round by round each question has its turn, and what is told of severa
 median of each round's ratio to one card. The limit is twice.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from bench import harness
 
@@ -78,17 +76,6 @@ def figures(turns: list[Turn]) -> dict[str, dict[str, float]]:
     }
 
 
-def result_of(turns: list[Turn], rounds: int) -> dict[str, Any]:
-    what = "processor and wall time of predictions for one, three and all cards; ratios to one"
-    return {
-        **harness.heading(what, "transformers", "peft"),
-        "rounds": rounds,
-        "limit": LIMIT,
-        "ratios": figures(turns),
-        "turns": [asdict(turn) for turn in turns],
-    }
-
-
 def main(
     *,
     only: Annotated[list[str] | None, "captcha, lora"] = None,
@@ -103,7 +90,14 @@ def main(
                 for question in QUESTIONS:
                     turns.append(turn(program, question, words))
                     harness.say(turns[-1])
-    result = result_of(turns, rounds)
+    what = "processor and wall time of predictions for one, three and all cards; ratios to one"
+    result = {
+        **harness.heading(what, "transformers", "peft"),
+        "rounds": rounds,
+        "limit": LIMIT,
+        "ratios": figures(turns),
+        "turns": [asdict(each) for each in turns],
+    }
     for program, ratios in result["ratios"].items():
         print(
             f"{program}: all cards take {ratios['all_processor']:.2f} times the processor time of "

@@ -14,8 +14,6 @@ other, each in a process of its own. `--parts` takes some of these; what an earl
 found of the others stays in the result.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import math
@@ -28,8 +26,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 from bench import harness
-from bench.chatlm_data import dialogues, tokenizer_in
-from bench.chatlm_memory import files, largest, memory
+from bench.chatlm_memory import dialogues, files, largest, memory, tokenizer_in
 from bench.turns import spread
 
 SEEDS = (1, 2, 3)

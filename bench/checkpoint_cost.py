@@ -8,8 +8,6 @@ loads. It prints seconds, MB/s and the ratio of the two, the median of the pairs
 highest.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import tempfile

@@ -10,40 +10,98 @@ last, SGD. Three constants of the clock are fitted, on the models of clock_seen.
 NVIDIA's; models that nobody looked at judge. No GPU is needed, but torch, torchvision and timm are.
 """
 
-from __future__ import annotations
-
 import itertools
+import json
 import math
 import random
 import statistics
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
+from unittest import mock
 
 from bench import accuracy, harness
-from bench.clock_cards import PUBLISHED
-from bench.clock_traces import model_of
+from bench.timm_rows import nothing_drawn
+from bench.traced import imagined, run_script
 from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED
-from brimful.decide.speed.kernels import StepKernels
+from brimful.decide.speed.kernels import KernelModel, ScaledKernels, StepKernels, fit_kernels
 from brimful.decide.speed.predicted import rates_of, situation_of
 from brimful.measure.gpus import find_gpu, to_card
 from brimful_inside.simulator.roofline import (
     DEFAULT,
     Efficiency,
+    Kernel,
     Rates,
     kernel_time,
     step_time,
 )
+from brimful_inside.wire import Card
 
-SEEN = Path(__file__).with_name("clock_seen.txt")
+SCRIPT = Path(__file__).parent / "scripts" / "timm_benchmark.py"
+SIZES = (4, 11)  # the batch sizes that are traced
+STEPS = 2
+SEEN = Path(__file__).with_name("clock_seen.txt")  # models that cannot judge any more
 CSV, CARD = "benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv", "rtx3090"
 # Two constants are fitted on the RTX 3090, one on NVIDIA's figures for other cards, of which the
 # first model alone fits.
 GRID = {"halved": (0.85, 0.9, 0.95, 1.0, 1.05), "direct": (0.05, 0.06, 0.07, 0.08, 0.1)}
 OTHER_GRID = {"tensor_cores": (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8)}
 FITS_OTHERS = "resnet50"
+
+
+class Published(NamedTuple):
+    """Images per second on one card, from the READMEs of NVIDIA/DeepLearningExamples
+    (PyTorch/Classification/ConvNets: resnet50v1.5, resnext101-32x4d, se-resnext101-32x4d,
+    efficientnet; "Training performance results"; containers 20.12 to 21.03): the clock's level is
+    checked by them. Batch sizes are those of their configs.yml. The models are timm's of the same
+    architecture; mixed precision was run with channels last.
+    """
+
+    model: str  # timm's name
+    card: str
+    precision: str  # of the script
+    batch_size: int
+    images_per_s: float
+
+    @property
+    def options(self) -> list[str]:
+        first = [] if self.precision == "amp" else ["--channels-first"]
+        return ["--precision", self.precision, *first, "--foreach"]
+
+
+PUBLISHED = tuple(
+    Published(model, card, precision, batch_size, speed)
+    for model, rows in {
+        "resnet50": [
+            ("a100-80gb", "amp", 256, 2470),
+            ("a100-80gb", "tf32", 256, 938),
+            ("v100-16gb", "amp", 256, 1200),
+            ("v100-16gb", "fp32", 112, 367),
+        ],
+        "resnext101_32x4d": [
+            ("a100-80gb", "amp", 128, 1211),
+            ("a100-80gb", "tf32", 128, 456),
+            ("v100-16gb", "amp", 128, 587),
+            ("v100-16gb", "fp32", 64, 147),
+        ],
+        "seresnext101_32x4d": [
+            ("a100-80gb", "amp", 128, 855),
+            ("a100-80gb", "tf32", 128, 395),
+            ("v100-16gb", "amp", 112, 443),
+            ("v100-16gb", "fp32", 64, 132),
+        ],
+        "efficientnet_b0": [
+            ("a100-80gb", "amp", 256, 2489),
+            ("a100-80gb", "tf32", 256, 1078),
+            ("v100-16gb", "amp", 128, 1301),
+            ("v100-16gb", "fp32", 64, 655),
+        ],
+    }.items()
+    for card, precision, batch_size, speed in rows
+)
 
 
 @dataclass(frozen=True)
@@ -72,20 +130,57 @@ class Row:
         return math.log(self.predicted_s(efficiency) / self.measured_s)
 
 
+def kernels_of(
+    model: str, batch_size: int, card: Card, options: Sequence[str] = ()
+) -> list[Kernel]:
+    """What runs on the card in the script's second step."""
+    import torch
+
+    steps: list[list[Kernel]] = []
+    values = {"model": model, "batch-size": batch_size, "steps": STEPS}
+    flags = [word for name, value in values.items() for word in (f"--{name}", str(value))]
+    with imagined(card) as gpu:
+
+        def step_ends(*args: Any) -> None:  # the script waits for the card once a step
+            gpu.step(len(steps) + 1)
+            steps.append(gpu.clock.last_step())
+
+        with mock.patch.object(torch.cuda, "synchronize", step_ends), nothing_drawn():
+            run_script(SCRIPT, [*flags, *options])
+    return steps[-1]
+
+
+def model_of(
+    model: str, card: Card, options: Sequence[str], cache: Path | None = None
+) -> KernelModel | ScaledKernels:
+    """The kernels at any batch size. With a folder `cache` a trace is taken once and kept there."""
+    steps: dict[int, list[Kernel]] = {}
+    for size in SIZES:
+        name = "-".join([model, str(size), *(option.strip("-") for option in options)])
+        kept = cache / f"{name}.json" if cache else None
+        if kept is not None and kept.is_file():
+            rows = json.loads(kept.read_text(encoding="utf-8"))
+            steps[size] = [Kernel(*row[:6], shape=tuple(row[6])) for row in rows]
+            continue
+        steps[size] = kernels_of(model, size, card, options)
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(steps[size]), encoding="utf-8")
+    kernels = fit_kernels(steps)
+    if kernels is None:
+        raise ValueError(f"{model} ran nothing on the card")
+    return kernels
+
+
 def read_measured(folder: Path) -> dict[str, dict[str, str]]:
     return {row["model"]: row for row in harness.read_table(folder / CSV)}
-
-
-def seen_models() -> frozenset[str]:
-    """The models that cannot judge any more."""
-    return harness.read_names(SEEN)
 
 
 def drawn(measured: dict[str, dict[str, str]], others: int, seed: int) -> list[str]:
     """The models looked at, and so many others at random, of those that this timm still has."""
     import timm
 
-    here, examined = set(timm.list_models()), seen_models()
+    here, examined = set(timm.list_models()), harness.read_names(SEEN)
     known = [name for name in measured if name in here]
     order = random.Random(seed).sample(known, len(known))
     new = [name for name in order if name not in examined]
@@ -207,7 +302,7 @@ def main(
     evidence: Annotated[bool, "also write what intervals rest on"] = False,
     out: harness.Out = harness.RESULTS,
 ) -> None:
-    measured, examined = read_measured(data), seen_models()
+    measured, examined = read_measured(data), harness.read_names(SEEN)
     rows, failed = rows_of(measured, drawn(measured, models, seed), cache)
     fitted_on = [row for row in rows if row.model in examined]
     judged = [row for row in rows if row.model not in examined]
@@ -222,7 +317,7 @@ def main(
         **harness.heading(what, "timm"),
         "measured_by": f"R. Wightman, huggingface/pytorch-image-models, results/{CSV}: RTX 3090, "
         "PyTorch 1.12, CUDA 11.3, July 2022; and NVIDIA/DeepLearningExamples "
-        "(bench/clock_cards.py)",
+        "(bench/clock.py)",
         "gpu": CARD,
         "in_force": {name: getattr(DEFAULT, name) for name in (*GRID, *OTHER_GRID)},
         "fitted": {**fit(fitted_on, GRID), **fit(fits_others, OTHER_GRID)},

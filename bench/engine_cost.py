@@ -12,8 +12,6 @@ itself: what the method itself would call a cost. Steps of 1 ms, the smallest th
 show the microseconds best.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import sys

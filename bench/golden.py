@@ -10,8 +10,6 @@ environment cannot make (timm needs one of its own: `make venv-cuda`) stay as th
 compares instead of writing, and exits with 1 where a row differs.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys
@@ -21,19 +19,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
-from bench import harness
+from bench import harness, predict
 from bench.run_scripts import lacks, prepare
 from bench.scripts_table import PROGRAMS, by_key
 
 RESULT = harness.RESULTS / "golden.json"
 MLP = harness.RESULTS / "predict-a100-40gb-2026-11.json"
 TIMM = harness.RESULTS / "timm-a100-40gb-2026-11.json"
-MLP_SCRIPT = harness.ROOT / "bench" / "scripts" / "mlp.py"
 TIMM_PYTHON = harness.ROOT / ".venv-timm" / "bin" / "python"
 DIGITS = 9  # of a time: the last ones differ from machine to machine
 TIMM_MODELS = 30
 TIME_LIMIT_S = 1200
-SHAPE = ("input_size", "output_size", "depth", "architecture")
 CAPTCHA = ("-m", "recipes.captcha", "--samples", "512", "--eval-samples", "64")
 CAPTCHAS = {
     "captcha recipe": ("a100-40gb", (*CAPTCHA, "--batch-size", "{batch_size}")),
@@ -114,12 +110,10 @@ def captcha_row(gpu: str, words: tuple[str, ...]) -> dict[str, Any]:
 
 def mlp_rows() -> dict[str, tuple[str, ...]]:
     """The command of each perceptron by its name."""
-    commands = {}
-    for row in harness.read_rows(MLP):
-        values = {word: str(row[word]) for word in (*SHAPE, "batch_size")}
-        flags = [part for word in values for part in (f"--{word.replace('_', '-')}", values[word])]
-        commands[" ".join(("mlp", *values.values()))] = (str(MLP_SCRIPT), *flags)
-    return commands
+    return {
+        " ".join(("mlp", *flags[1::2])): (str(predict.SCRIPT), *flags)
+        for flags in map(predict.flags_of, harness.read_rows(MLP))
+    }
 
 
 def timm_sizes() -> dict[str, list[int]]:

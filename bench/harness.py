@@ -4,8 +4,6 @@ statistics, and the files that keep their results.
 Standard library only, for some benches run where brimful's own needs are not installed.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import datetime

@@ -9,8 +9,6 @@ after a time, and while a checkpoint is being written. A control forgets the ran
 way: the comparison must see that.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os
@@ -22,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,24 +46,6 @@ STEPS = EPOCHS * -(-SAMPLES // (MICRO_BATCH * ACCUMULATION))
 COMPARED = ("model", "optimizer", "random", "counts", "position")
 KINDS = ("step", "time", "writing")
 LIFE_S = 120.0  # assumed: a process that takes longer hangs
-
-
-@dataclass
-class Kill:
-    """One kill: how its moment was chosen, and what it met."""
-
-    kind: str
-    micro_batches: int  # that this process had begun
-    checkpoint_step: int  # of the newest whole checkpoint; 0: none yet
-    half_written: bool  # a checkpoint was being written
-
-
-@dataclass
-class Run:
-    number: int
-    kills: list[Kill] = field(default_factory=list)
-    # parts of the last checkpoint that are not bitwise the same
-    different: list[str] = field(default_factory=list)
 
 
 def training(folder: Path, begun: Callable[[], None] = lambda: None) -> None:
@@ -191,12 +170,14 @@ def _sleep(seconds: float) -> bool:
 
 def one_run(
     number: int, draw: random.Random, folder: Path, whole_s: float, expected: dict[str, Any]
-) -> Run:
+) -> dict[str, Any]:
     """Killed once at the least: a moment that came too late is drawn again, in a training begun
-    anew.
+    anew. Of each kill: how its moment was chosen, how many micro-batches the process had begun, the
+    step of the newest whole checkpoint (0: none yet), and whether one was being written.
     """
-    run, attempt = Run(number), 0
-    while not run.kills:
+    kills: list[dict[str, Any]] = []
+    attempt = 0
+    while not kills:
         attempt += 1
         place = folder / f"run-{number}-{attempt}"
         for _ in range(draw.randrange(1, 4)):
@@ -205,12 +186,10 @@ def one_run(
                 if life.ended:
                     raise RuntimeError(f"the training in {place} ended with {life.ended}")
                 break
-            run.kills.append(
-                Kill(kind, life.micro_batches, newest_step(place), half_written(place))
-            )
+            met = {"checkpoint_step": newest_step(place), "half_written": half_written(place)}
+            kills.append({"kind": kind, "micro_batches": life.micro_batches, **met})
     Life(place).finish()
-    run.different = different(last(place), expected)
-    return run
+    return {"number": number, "kills": kills, "different": different(last(place), expected)}
 
 
 def last(folder: Path) -> dict[str, Any]:
@@ -273,7 +252,7 @@ def work(numbers: list[int], seed: int) -> list[dict[str, Any]]:
         rows = [{"whole_s": whole_s, "control": control(folder / "control", expected)}]
         for number in numbers:
             draw = random.Random(f"{seed}/{number}")
-            rows.append(asdict(one_run(number, draw, folder, whole_s, expected)))
+            rows.append(one_run(number, draw, folder, whole_s, expected))
         return rows
 
 

@@ -10,8 +10,6 @@ without a folder too) need bitsandbytes (125 MB), litgpt's rows litgpt: without 
 out. `--no-deps`, since litgpt wants an older huggingface-hub than Transformers does.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

@@ -1,7 +1,7 @@
 """Trains a fixed set of jobs on this machine's CUDA card, predicts the same jobs on the imaginary
 one, and says how far off.
 
-    python -m bench.measure_gpu [--seconds 480] [--only resnet,gpt] [--out bench/results]
+    python -m bench.measure_gpu [--seconds 480] [--only resnet gpt] [--out bench/results]
     python -m bench.measure_gpu --again bench/results/measured-<card>-<month>.json
 
 Needs a CUDA card, torch for it, and src on the path; where brimful's own needs are installed, NVML
@@ -11,26 +11,20 @@ short leaves what it has. `--again` predicts the jobs of a result file anew, on 
 needs no card.
 """
 
-from __future__ import annotations
-
-import argparse
-import datetime
 import gzip
 import json
-import os
-import platform
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from bench import harness
 from bench.gpu import figures, machine
 from bench.gpu.jobs import JOBS, Job, in_order
 from brimful.decide.memory.fit import context_of
@@ -41,34 +35,27 @@ from brimful.values import Estimate, Gpu
 from brimful_inside.simulator.roofline import Kernel, kernel_time, step_time
 from brimful_inside.simulator.trace import Malloc, decode
 
-ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results"
-SECONDS = 480.0
 # Of one prediction on one core, at most: so much is kept back of the time that is given.
 PREDICTING_S = 8.0
 # A run that takes longer hangs; predictions may meet a busy machine.
 JOB_LIMIT_S, PREDICTION_LIMIT_S = 120.0, 600.0
 
-Row = dict[str, Any]
 Result = dict[str, Any]
 
 
 def child(arguments: list[str], real: bool) -> Any:
     """What `bench.gpu.child` wrote, or {"error": ...}. A predicted run sees no real card."""
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    if not real:
-        variables |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    variables = {"OMP_NUM_THREADS": str(harness.cores())} if real else {"CUDA_VISIBLE_DEVICES": ""}
     result, limit = Path(arguments[1]), JOB_LIMIT_S if real else PREDICTION_LIMIT_S
     command = [sys.executable, "-m", "bench.gpu.child", *arguments]
     try:
         run = subprocess.run(
             command,
-            cwd=ROOT,
-            env=variables,
+            cwd=result.parent,  # some scripts save what they trained
+            env=harness.environment(**variables),
             capture_output=True,
             text=True,
             timeout=limit,
-            check=False,
         )
     except subprocess.TimeoutExpired:
         return {"error": f"took longer than {limit:.0f} s"}
@@ -78,17 +65,14 @@ def child(arguments: list[str], real: bool) -> Any:
     return json.loads(result.read_text(encoding="utf-8"))
 
 
-def measure(job: Job, batch_size: int, folder: Path) -> dict[str, Any]:
+def measure(job: Job, batch_size: int) -> dict[str, Any]:
     """One run on the real card. Device bytes are those of this process: what others hold is taken
     off.
     """
     others = machine.used_bytes_settled()
-    with machine.Watch() as watch:
-        reported = child(
-            ["real", str(folder / "measured.json"), str(job.script), *job.arguments(batch_size)],
-            real=True,
-        )
-    (folder / "measured.json").unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder, machine.Watch() as watch:
+        words = [f"{folder}/measured.json", str(job.script), *job.arguments(batch_size)]
+        reported = child(["real", *words], real=True)
     return measured_of(reported, others, watch.peak_bytes)
 
 
@@ -115,9 +99,8 @@ def measured_of(
     return measured
 
 
-def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> dict[str, Any]:
+def predict(job: Job, batch_size: int, card: dict[str, Any]) -> dict[str, Any]:
     """One run on the imaginary card, in a process of its own."""
-    base = folder / f"{job.name}-{batch_size}"
     gpu = catalogued(card)
     described = {
         **(asdict(to_card(gpu)) if gpu else {}),
@@ -125,22 +108,25 @@ def predict(job: Job, batch_size: int, card: dict[str, Any], folder: Path) -> di
         "context_bytes": int(context_for(gpu, card, False).value),
     }
     described["capacity_bytes"] = described["total_bytes"] - described["context_bytes"]
-    base.with_suffix(".card").write_text(json.dumps(described), encoding="utf-8")
-    words = [str(base.with_suffix(".card")), str(base), str(job.script), *job.arguments(batch_size)]
-    reported = child(words, real=False)
-    trace = Path(f"{base}.trace.gz")
-    if "reserved_bytes" in reported and trace.is_file():
+    with tempfile.TemporaryDirectory() as folder:
+        of_card, result = Path(folder, "card"), Path(folder, "result")
+        of_card.write_text(json.dumps(described), encoding="utf-8")
+        words = [str(of_card), str(result), str(job.script), *job.arguments(batch_size)]
+        reported = child(words, real=False)
+        trace = result.with_suffix(".trace.gz")
+        if "reserved_bytes" not in reported or not trace.is_file():
+            return reported
         with gzip.open(trace, "rt", encoding="utf-8") as lines:
             events = decode(lines)
-        outside = context_for(
-            gpu, card, any("conv" in row.op for row in events.rows if isinstance(row, Malloc))
-        )
-        reported |= {"context_bytes": int(outside.value), "context_source": str(outside.source)}
-        reported["device_bytes"] = reported["reserved_bytes"] + reported["context_bytes"]
-        reported["step_s"] = step_seconds(gpu, events.runs) if gpu else None
-    for path in (base, trace, base.with_suffix(".card")):
-        path.unlink(missing_ok=True)
-    return reported
+    uses_cudnn = any("conv" in row.op for row in events.rows if isinstance(row, Malloc))
+    outside = context_for(gpu, card, uses_cudnn)
+    return {
+        **reported,
+        "context_bytes": int(outside.value),
+        "context_source": str(outside.source),
+        "device_bytes": reported["reserved_bytes"] + int(outside.value),
+        "step_s": step_seconds(gpu, events.runs) if gpu else None,
+    }
 
 
 def step_seconds(gpu: Gpu, kernels: Sequence[Kernel]) -> float | None:
@@ -170,74 +156,51 @@ def context_for(gpu: Gpu | None, card: dict[str, Any], uses_cudnn: bool) -> Esti
     return context_of(gpu, uses_cudnn)
 
 
-def measure_all(
-    result: Result, runs: Iterable[tuple[Job, int]], until: float, keep: Callable[[], None]
-) -> None:
+def measure_all(result: Result, runs: Iterable[tuple[Job, int]], until: float, path: Path) -> None:
     """Append a row a run until the time is up (of time.monotonic), keeping each at once."""
-    with tempfile.TemporaryDirectory() as scratch:
-        for job, batch_size in runs:
-            if time.monotonic() > until:
-                result["cut_short"] = True
-                break
-            row = {
-                "job": job.name,
-                "script": job.script.name,
-                "flags": list(job.flags),
-                "batch_size": batch_size,
-            }
-            row["measured"] = measure(job, batch_size, Path(scratch))
-            result["rows"].append(row)
-            reported = row["measured"]
-            shown = (
-                reported.get("error")
-                or f"{reported['device_bytes'] / figures.MIB:.0f} MiB, "
-                f"{(reported['step_s'] or 0) * 1e3:.2f} ms"
-            )
-            print(f"measured {job.name} at {batch_size}: {shown}", file=sys.stderr, flush=True)
-            keep()
+    for job, batch_size in runs:
+        if time.monotonic() > until:
+            result["cut_short"] = True
+            break
+        measured = measure(job, batch_size)
+        row = {"job": job.name, "script": job.script.name, "flags": list(job.flags)}
+        result["rows"].append({**row, "batch_size": batch_size, "measured": measured})
+        shown = measured.get("error") or (
+            f"{measured['device_bytes'] / harness.MIB:.0f} MiB, "
+            f"{(measured['step_s'] or 0) * 1e3:.2f} ms"
+        )
+        harness.say(f"measured {job.name} at {batch_size}: {shown}")
+        keep(result, path)
 
 
-def predict_all(result: Result, keep: Callable[[], None], jobs: tuple[Job, ...] = JOBS) -> None:
+def predict_all(result: Result, path: Path) -> None:
     """Fill in the predictions of all rows, as many at a time as there are cores, keeping the result
     after each.
     """
-    by_name = {job.name: job for job in jobs}
+    by_name = {job.name: job for job in JOBS}
     rows = [row for row in result["rows"] if row["job"] in by_name]
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(harness.cores()) as pool:
         each = pool.map(
-            lambda r: predict(by_name[r["job"]], r["batch_size"], result["card"], Path(scratch)),
-            rows,
+            lambda row: predict(by_name[row["job"]], row["batch_size"], result["card"]), rows
         )
         for row, predicted in zip(rows, each, strict=True):
             row["predicted"] = predicted
             if predicted.get("error"):
-                print(
-                    f"predicted {row['job']} at {row['batch_size']}: {predicted['error']}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            keep()
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+                harness.say(f"predicted {row['job']} at {row['batch_size']}: {predicted['error']}")
+            keep(result, path)
 
 
 def new_result(reported: dict[str, Any]) -> Result:
     driver, used = machine.driver_and_used()
+    heading = harness.heading(
+        "memory and step times of jobs on a real card, and the same predicted"
+    )
     return {
         "bench": "measure_gpu",
-        "what": "memory and step times of training jobs on a real card, and the same predicted "
-        "on an imaginary one",
+        **heading,
         "card": reported["card"],
-        "versions": {
-            **reported["versions"],
-            "driver": driver,
-            "python": platform.python_version(),
-        },
+        "versions": {**heading["versions"], **reported["versions"], "driver": driver},
         "used_before_bytes": used,
-        "system": platform.platform(),
-        "date": datetime.date.today().isoformat(),
         "cut_short": False,
         "figures": figures.summary([]),
         "rows": [],
@@ -247,20 +210,16 @@ def new_result(reported: dict[str, Any]) -> Result:
 def path_of(result: Result, folder: Path) -> Path:
     """measured-<card>-<year-month>.json"""
     gpu = catalogued(result["card"])
-    name = gpu.key if gpu else re.sub(r"[^a-z0-9]+", "-", result["card"]["name"].lower()).strip("-")
+    name = gpu.key if gpu else harness.slug(result["card"]["name"])
     return folder / f"measured-{name}-{result['date'][:7]}.json"
 
 
-def keeper(result: Result, path: Path) -> Callable[[], None]:
-    """Writes the result as it is now. The file is whole at every moment."""
-
-    def keep() -> None:
-        result["figures"] = figures.summary(result["rows"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.with_suffix(".new").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        path.with_suffix(".new").replace(path)
-
-    return keep
+def keep(result: Result, path: Path) -> None:
+    """Write the result as it is now. The file is whole at every moment."""
+    result["figures"] = figures.summary(result["rows"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".new").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".new").replace(path)
 
 
 def show(result: Result, path: Path) -> None:
@@ -275,50 +234,29 @@ def show(result: Result, path: Path) -> None:
         print(f"written to {path}")
 
 
-def chosen(names: str | None) -> tuple[Job, ...]:
-    """The jobs named, all without names. Exits where a name is none."""
-    if not names:
-        return JOBS
-    by_name = {job.name: job for job in JOBS}
-    wanted = names.split(",")
-    unknown = [name for name in wanted if name not in by_name]
-    if unknown:
-        sys.exit(f"There is no job {', '.join(unknown)}. There are {', '.join(by_name)}.")
-    return tuple(by_name[name] for name in wanted)
-
-
-def main(argv: list[str] | None = None) -> None:
+def main(
+    *,
+    seconds: Annotated[float, "of time, all in all"] = 480.0,
+    only: Annotated[list[str] | None, "jobs by name (default: all)"] = None,
+    again: Annotated[Path | None, "a result file to predict anew; needs no card"] = None,
+    out: harness.Out = harness.RESULTS,
+) -> None:
     begun = time.monotonic()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--seconds", type=float, default=SECONDS, help="of time, all in all (default: %(default)s)"
-    )
-    parser.add_argument("--only", help="jobs by name, with commas (default: all)")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument(
-        "--again",
-        type=Path,
-        metavar="RESULT",
-        help="predict the jobs of this result file anew; needs no card",
-    )
-    args = parser.parse_args(argv)
-    if args.again:
-        result, path = json.loads(args.again.read_text(encoding="utf-8")), args.again
-        predict_all(result, keeper(result, path))
+    if again:
+        result, path = json.loads(again.read_text(encoding="utf-8")), again
+        predict_all(result, path)
         return show(result, path)
+    runs = in_order(tuple(harness.choose({job.name: job for job in JOBS}, only).values()))
     try:
         result = new_result(machine.describe())
     except LookupError as error:
         sys.exit(f"There is nothing to measure here: {error}.")
-    runs = in_order(chosen(args.only))
-    path = path_of(result, args.out)
-    keep = keeper(result, path)
-    kept_back = PREDICTING_S * -(-len(runs) // cores())
-    measure_all(result, runs, begun + args.seconds - kept_back, keep)
-    predict_all(result, keep)
-    show(result, path)
-    return None
+    path = path_of(result, out)
+    kept_back = PREDICTING_S * -(-len(runs) // harness.cores())
+    measure_all(result, runs, begun + seconds - kept_back, path)
+    predict_all(result, path)
+    return show(result, path)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -6,8 +6,6 @@ Read as facts from github.com/langzhouhe/OOD-DPO, in words of our own: bench/ood
 Same data, network, loss, optimizer, schedule, clipping and stop as the recipe's preset "original".
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import pickle

@@ -9,8 +9,6 @@ energies, and of a whole update of the head, beyond its features. The update is 
 imaginary card as well: `--update tiled` is the script that is predicted.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile
@@ -77,24 +75,22 @@ def updates(loss: Loss, batch: int, device: torch.device) -> Callable[[], None]:
     head = make_head(HeadOptions(), 0).to(device)
     adam = torch.optim.AdamW(head.parameters(), lr=1e-4, weight_decay=1e-5)
     low, high = torch.randn(batch, 512, device=device), torch.randn(batch, 512, device=device)
-
-    def work() -> None:
-        loss(head(low), head(high)).backward()
-        adam.step()
-        adam.zero_grad()
-
-    return work
+    return _steps(lambda: loss(head(low), head(high)), adam)
 
 
 def loss_alone(loss: Loss, batch: int, device: torch.device) -> Callable[[], None]:
     """Energies that are themselves what is learned: the loss without a head."""
     low, high = (torch.zeros(batch, device=device, requires_grad=True) for _ in range(2))
-    sgd = torch.optim.SGD([low, high], lr=1e-4)
+    return _steps(lambda: loss(low, high), torch.optim.SGD([low, high], lr=1e-4))
 
+
+def _steps(
+    value: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer
+) -> Callable[[], None]:
     def work() -> None:
-        loss(low, high).backward()
-        sgd.step()
-        sgd.zero_grad()
+        value().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
     return work
 

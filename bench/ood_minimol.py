@@ -7,8 +7,6 @@ package is not installed: the package's features of a few molecules, with its ow
 made ones, every STRIDE-th of each.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -78,18 +76,17 @@ class Original:
         )
         self._out = folder / "original.pt"
 
-    def encode(self, smiles: list[str], weights: Path | None = None) -> tuple[np.ndarray, float]:
-        """Features, and the seconds that they took."""
+    def encode(self, smiles: list[str], weights: Path | None = None) -> np.ndarray:
+        """Their features."""
         assert self._process.stdin is not None and self._process.stdout is not None
         asked = {"smiles": smiles, "out": str(self._out), "weights": weights and str(weights)}
         print(json.dumps(asked), file=self._process.stdin, flush=True)
-        answer = self._process.stdout.readline()
-        if not answer:
+        if not self._process.stdout.readline():
             sys.exit(
                 "The package's process ended; run bench/ood_minimol_original.py in its "
                 "environment to see why."
             )
-        return torch.load(self._out).numpy(), json.loads(answer)["seconds"]
+        return torch.load(self._out).numpy()
 
     def close(self) -> None:
         self._process.communicate()
@@ -166,7 +163,7 @@ def main(
             ("of MoleculeACE", moleculeace(molecules)),
         ):
             graphs = [graph for graph in map(minimol.graph_of, smiles) if graph is not None]
-            theirs[what], _ = package.encode(smiles)
+            theirs[what] = package.encode(smiles)
             apart = np.abs(ours(network, graphs) - theirs[what]).max(axis=1)
             worst = max(worst, float(apart.max()))
             print(
@@ -174,7 +171,7 @@ def main(
                 f"{np.median(apart):.1e}"
             )
         chosen = [graph for graph in map(minimol.graph_of, CHOSEN) if graph is not None]
-        theirs["made"], _ = package.encode(list(CHOSEN), made)
+        theirs["made"] = package.encode(list(CHOSEN), made)
         apart = np.abs(
             ours(minimol.network_of(made_checkpoint(checkpoint)), chosen) - theirs["made"]
         ).max()

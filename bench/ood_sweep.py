@@ -14,8 +14,6 @@ molecules must not be lower by more than one standard deviation over seeds, for 
 their mean (0: all of them are run).
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import statistics
@@ -54,30 +52,23 @@ def started(words: list[str], threads: int) -> tuple[float, str]:
     return time.perf_counter() - begun, output
 
 
+def _words(flags: dict[str, Any]) -> list[str]:
+    return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+
+
 def ensemble(options: SimpleNamespace, preset: str, folder: Path) -> dict[str, Any]:
     """The sweep's own wall time, and the AUROC of each data set over seeds."""
     out = folder / f"sweep-{preset}"
-    words = [
-        "-m",
-        "recipes.ood_dpo",
-        "sweep",
-        "--datasets",
-        *options.datasets,
-        *COMMON,
-        "--seeds",
-        str(options.seeds),
-    ]
-    words += [
-        "--preset",
-        preset,
-        "--patience-samples",
-        str(PATIENCE * options.pairs),
-        "--device",
-        options.device,
-    ]
-    seconds, _ = started(
-        [*words, "--out", str(out), "--cache", str(folder / "cache")], options.threads
-    )
+    words = ["-m", "recipes.ood_dpo", "sweep", "--datasets", *options.datasets, *COMMON]
+    flags = {
+        "seeds": options.seeds,
+        "preset": preset,
+        "patience-samples": PATIENCE * options.pairs,
+        "device": options.device,
+        "out": out,
+        "cache": folder / "cache",
+    }
+    seconds, _ = started([*words, *_words(flags)], options.threads)
     metrics = json.loads((out / "dataset_metrics.json").read_text())
     areas = {name: next(iter(of.values()))["dpo"][name]["auroc"] for name, of in metrics.items()}
     rows = [json.loads(path.read_text()) for path in (out / "results").glob("*--dpo--*.json")]
@@ -139,24 +130,15 @@ def one_by_one(options: SimpleNamespace, setting: str, pickles: dict[str, Path])
     for name, path in pickles.items():
         runs = []
         for seed in range(options.sample or options.seeds):
-            words = [
-                "bench/ood_authors.py",
-                str(path),
-                "--seed",
-                str(seed),
-                "--batch-size",
-                str(batch),
-                "--workers",
-                str(workers),
-            ]
-            words += [
-                "--epochs",
-                str(EPOCHS),
-                "--patience",
-                str(PATIENCE),
-                "--device",
-                options.device,
-            ]
+            flags = {
+                "seed": seed,
+                "batch-size": batch,
+                "workers": workers,
+                "epochs": EPOCHS,
+                "patience": PATIENCE,
+                "device": options.device,
+            }
+            words = ["bench/ood_authors.py", str(path), *_words(flags)]
             took, output = started(words, options.threads)
             runs.append((took, json.loads(output)))
             harness.say(f"  {setting}, {name}, seed {seed}: {took:.1f} s, {runs[-1][1]}")

@@ -12,8 +12,6 @@ runs beside the backward kernels and hides up to the smaller of the two times; o
 cores that the backward pass would use, so that little can be hidden.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -8,8 +8,6 @@ this process (bench/traced.py). The measurements hold a CUDA context that depend
 one constant is fitted: on one half of the rows, judged on the other.
 """
 
-from __future__ import annotations
-
 import datetime
 import random
 import statistics
@@ -18,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-from bench import accuracy, harness, peers
+from bench import accuracy, harness
 from bench.harness import MIB
 from bench.traced import traced
 from brimful.decide.memory.intervals import interval_for
@@ -145,13 +143,9 @@ def main(
     lines = predict_all(read_rows(data, rows, seed), to_card(card))
     judged = judge(lines, seed, context)
     print_table(judged)
-    others = peers.figures(peers.mlp_answers(lines, accuracy.halves(len(lines), seed)[0]))
-    ours = {**judged["held_out"], "seconds_per_prediction": judged["seconds_per_prediction"]}
-    print("\nbeside others, each with a constant of its own, on the rows held out:")
-    print("\n".join(accuracy.table({"brimful": ours, **others})))
     heading = harness.heading("device peak of MLPs (Adam, fp32), predicted, against nvidia-smi")
     heading["measured_by"] = "GPUMemNet (arXiv 2602.17817), one A100 40 GB; versions not known"
-    result = {**heading, "gpu": card.key, "seed": seed, **judged, "peers": others}
+    result = {**heading, "gpu": card.key, "seed": seed, **judged}
     harness.keep("predict", result, out, of=card.key, rows=lines)
     if evidence:
         text = evidence_of(lines, context, f"one {card.name}", datetime.date.today().isoformat())

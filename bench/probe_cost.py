@@ -8,8 +8,6 @@ for nothing, and so the machine need not be quiet. Reported: extra microseconds 
 pairs, and their share of a step of 10 ms.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """docs/programs.md, made of what bench/run_scripts.py measured."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from pathlib import Path
@@ -44,12 +42,17 @@ def page(result: dict[str, Any]) -> str:
     head = ["program", "exercises", "card", "batch", "peak (predicted)", "largest (predicted)"]
     for label in labels:
         head += [f"{label}: seconds", f"{label}: date"]
-    lines = [_HEAD, *_builds(result), "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for program in PROGRAMS:
-        by_label = {label: rows.get((program.key, label)) for label in labels}
-        if any(by_label.values()):
-            lines.append("| " + " | ".join(_cells(program, by_label)) + " |")
-    return "\n".join([*lines, "", *_footer(result), ""])
+    by_program = [
+        (program, {label: rows.get((program.key, label)) for label in labels})
+        for program in PROGRAMS
+    ]
+    table = _table(head, [_cells(*each) for each in by_program if any(each[1].values())])
+    return "\n".join([_HEAD, *_builds(result), "", *table, "", *_footer(result), ""])
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return [lines[0], "|" + "---|" * len(head), *lines[1:]]
 
 
 def _builds(result: dict[str, Any]) -> list[str]:
@@ -118,16 +121,11 @@ def _seconds(row: dict[str, Any] | None) -> str:
 def _footer(result: dict[str, Any]) -> list[str]:
     lines = []
     for label in result["builds"]:
-        seconds = [
-            row["seconds"] for row in result["rows"] if row["build"] == label and "seconds" in row
-        ]
-        if seconds:
-            median = statistics.median(seconds)
-            lines += [
-                f"{label}: {len(seconds)} programs; median of a whole prediction {median:.0f} s "
-                "(measured).",
-                "",
-            ]
+        rows = [row for row in result["rows"] if row["build"] == label and "seconds" in row]
+        if rows:
+            median = statistics.median(row["seconds"] for row in rows)
+            took = f"median of a whole prediction {median:.0f} s (measured)."
+            lines += [f"{label}: {len(rows)} programs; {took}", ""]
     return lines
 
 
@@ -158,18 +156,8 @@ def strangers_section(result: dict[str, Any]) -> str:
         "seconds",
         "date",
     ]
-    rows = ["| " + " | ".join(_cells_of_stranger(row)) + " |" for row in result["rows"]]
-    return "\n".join(
-        [
-            _STRANGERS,
-            packages,
-            "",
-            "| " + " | ".join(head) + " |",
-            "|" + "---|" * len(head),
-            *rows,
-            "",
-        ]
-    )
+    table = _table(head, [_cells_of_stranger(row) for row in result["rows"]])
+    return "\n".join([_STRANGERS, packages, "", *table, ""])
 
 
 def _cells_of_stranger(row: dict[str, Any]) -> list[str]:

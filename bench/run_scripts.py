@@ -6,8 +6,6 @@ What came out is kept in bench/results/programs.json (a later run replaces the r
 and docs/programs.md is written from that.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import subprocess

@@ -5,8 +5,6 @@ tests/bench/test_scripts_run.py runs the light ones. To add a program, write it 
 theirs (no word of brimful in it) and add a line here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,23 +142,6 @@ PROGRAMS: tuple[Program, ...] = (
         batch_flag="--per_device_train_batch_size",
         accumulation=4,
         name="trainer_gpt2, fp16, accumulation",
-    ),
-    Program(
-        "trainer_bert.py",
-        "Trainer: BERT classification, DataCollatorWithPadding, compute_metrics, best model "
-        "loaded at the end",
-        32,
-        flags=("--fp16",),
-        needs=("transformers", "accelerate", "tokenizers"),
-        light=False,
-    ),
-    Program(
-        "token_classification.py",
-        "Accelerate and DistilBERT, fp16, DataCollatorForTokenClassification, labels aligned by "
-        "a fast tokenizer",
-        16,
-        needs=("transformers", "accelerate", "tokenizers"),
-        light=False,
     ),
     Program(
         "accelerate_images.py",
@@ -301,15 +282,6 @@ PROGRAMS: tuple[Program, ...] = (
         phases=("train",),
     ),
     Program(
-        "graph_network.py",
-        "torch_geometric: GIN convolutions, batches of graphs whose sizes vary, scatter and "
-        "pooling",
-        128,
-        needs=("torch_geometric",),
-        light=False,
-        batch_flag="--batch_size",
-    ),
-    Program(
         "contrastive.py",
         "every sample meets every other one: NT-Xent, pairwise distances, a margin loss",
         1024,
@@ -343,23 +315,6 @@ PROGRAMS: tuple[Program, ...] = (
         8,
         light=False,
         approximations=("boolean mask", "nonzero"),
-    ),
-    Program(
-        "ddpm_unet.py",
-        "diffusion: a U-Net with cross-attention, noise made on the card, fp16, EMA by deepcopy, "
-        "sampling",
-        64,
-        light=False,
-        phases=("train",),
-    ),
-    Program(
-        "torchvision_classification.py",
-        "torchvision's reference style: ResNet-50, meters, warm-up, EMA, fp16, channels_last, "
-        "evaluation with both weights",
-        32,
-        flags=("--amp", "--channels-last"),
-        needs=("torchvision",),
-        light=False,
     ),
     Program(
         "torchvision_maskrcnn.py",

@@ -11,13 +11,11 @@ how often it is more than
 3 % slower than the user's own settings (harm), and how often these were kept.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 
 from bench import harness
 from brimful.decide.memory.bracket import run_search
@@ -30,7 +28,6 @@ STEPS, WARMUP_STEPS = 8, 2
 START_S = 5.0  # of a process, until it trains
 STAYS_S = 30.0  # how long one of the others works
 LOADS = {"quiet": 0.0, "one other": 1.0, "three others": 3.0}  # how many others work, on average
-KNOWN = {field.name for field in fields(TrialResult)}
 
 
 @dataclass
@@ -45,7 +42,6 @@ class Machine:
     _working: int = 0
     _until_s: float = 0.0
     trials: int = 0
-    sizes: list[int] = field(default_factory=list)
 
     def true_rate(self, size: int, allocator: bool) -> float:
         return self.rate(size) * (self.allocator_gain if allocator else 1.0)
@@ -53,7 +49,6 @@ class Machine:
     def run(self, request: Request) -> TrialResult:
         size, allocator = int(request.settings["batch_size"]), bool(request.environment)
         self.trials += 1
-        self.sizes.append(size)
         begun_s, shares = self.now_s, [self._pass(START_S)[1]]
         place = self.random.gauss(1.0, 0.015)  # where its memory lies
         quiet_s = size / self.true_rate(size, allocator)
@@ -65,12 +60,6 @@ class Machine:
         processor_s = (
             quiet_s * CORES * place * STEPS * self._contention(statistics.fmean(shares_of))
         )
-        more = {
-            "samples_per_cpu_s": size * STEPS / processor_s,
-            "others_share": statistics.fmean([*shares, *shares_of])
-            if self.now_s > begun_s
-            else None,
-        }
         trial = Trial(
             Command(("train",)),
             dict(request.settings),
@@ -86,7 +75,8 @@ class Machine:
             samples_per_s=size * STEPS / sum(steps_s),
             duration_s=self.now_s - begun_s,
             folder="",
-            **{name: value for name, value in more.items() if name in KNOWN},
+            samples_per_cpu_s=size * STEPS / processor_s,
+            others_share=statistics.fmean([*shares, *shares_of]),
         )
 
     def _contention(self, share: float) -> float:

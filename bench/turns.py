@@ -8,8 +8,6 @@ of the other, all some tenth of a second long, and what the machine does beside 
 alike.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Sequence

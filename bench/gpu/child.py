@@ -9,8 +9,6 @@ enough. The result is JSON: peaks in bytes, seconds of each step after the warm-
 steps, by CUDA events), and the settings in force.
 """
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json
@@ -44,23 +42,18 @@ class Steps:
             self._on_step(self.count)
 
 
-class StepTimes:
-    """An event of the card at the end of each step."""
+def recorded() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
-    def __init__(self) -> None:
-        self._events: list[torch.cuda.Event] = []
 
-    def mark(self, number: int) -> None:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        self._events.append(event)
-
-    def read(self) -> list[float]:
-        """Seconds of each step after the warm-up. Waits for the card."""
-        if self._events:
-            self._events[-1].synchronize()
-        kept = self._events[WARMUP_STEPS - 1 :]
-        return [begin.elapsed_time(end) / 1000 for begin, end in itertools.pairwise(kept)]
+def seconds_between(events: list[torch.cuda.Event]) -> list[float]:
+    """Of each step after the warm-up, by an event at each end of one. Waits for the card."""
+    if events:
+        events[-1].synchronize()
+    kept = events[WARMUP_STEPS - 1 :]
+    return [begin.elapsed_time(end) / 1000 for begin, end in itertools.pairwise(kept)]
 
 
 def run_script(path: str, arguments: list[str]) -> str | None:
@@ -98,12 +91,11 @@ def on_real(script: str, arguments: list[str]) -> dict[str, object]:
     torch.cuda.init()
     torch.empty(0, device="cuda")
     bare = _outside_allocator()
-    times = StepTimes()
-    steps = Steps(times.mark)
+    events: list[torch.cuda.Event] = []
+    steps = Steps(lambda number: events.append(recorded()))
     hook = register_optimizer_step_post_hook(steps)
     error = run_script(script, arguments)
     hook.remove()
-    seconds = times.read() if error is None else []
     return {
         "error": error,
         "allocated_bytes": torch.cuda.max_memory_allocated(),
@@ -111,7 +103,7 @@ def on_real(script: str, arguments: list[str]) -> dict[str, object]:
         "bare_context_bytes": bare,
         "context_bytes": _outside_allocator(),
         "steps": steps.count,
-        "step_s": seconds,
+        "step_s": seconds_between(events) if error is None else [],
         "settings": settings(),
         "retries": torch.cuda.memory_stats().get("num_alloc_retries", 0),
         "seconds": time.perf_counter() - begun,

@@ -2,8 +2,6 @@
 while this list stands.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +51,7 @@ JOBS: tuple[Job, ...] = (
     ),
     _job("unet", "unet_segmentation", "", 4, 16),
     _job("unet-amp", "unet_segmentation", "--amp", 4, 16),
-    _job("gan", "gan", "", 64, 512),
+    _job("gan", "dcgan", "--samples 7168", 128, 512),
     _job("gpt", "gpt", "", 2, 8, 24),
     _job("gpt-amp-bf16", "gpt", "--amp bf16", 2, 8, 32),
     _job("gpt-amp-fp16-dropout", "gpt", "--amp fp16 --dropout 0.1", 2, 24),

@@ -2,14 +2,12 @@
 moment.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, Self
 
 from brimful.measure import accelerators
 
@@ -87,7 +85,7 @@ class Watch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

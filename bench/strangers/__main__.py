@@ -6,8 +6,6 @@ program runs in a folder of its own, one at a time. What came out is kept in
 bench/results/strangers.json, and docs/programs.md is written anew.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import sys
@@ -24,42 +22,37 @@ RESULT = STRANGERS_RESULT
 TIME_LIMIT_S = 900  # of a trial, which other work on the machine slows down
 
 
-class Runner:
-    """Runs programs of one environment, with their data below `folder`."""
+def row_of(program: Stranger, python: str, folder: Path) -> dict[str, Any]:
+    """What one program showed, or why it could not be run. Its data are below `folder`."""
+    size = str(program.batch_size)
+    command = program.command(str(Path(python).parent), str(_data(program.data, python, folder)))
+    given = [word.replace("{batch_size}", size) for word in command]
+    setting = ["--set", f"batch_size={size}"]
+    return {
+        "name": program.name,
+        "package": program.package,
+        "gpu": program.gpu,
+        "batch_size": program.batch_size,
+        "date": datetime.date.today().isoformat(),
+        "predict": _predicted(_asked(["predict", *setting], program.gpu, command, folder)),
+        "audit": _audited(_asked(["audit"], program.gpu, given, folder)),
+    }
 
-    def __init__(self, python: str, folder: Path):
-        self._python = python
-        self._folder = folder
 
-    def row(self, program: Stranger) -> dict[str, Any]:
-        """What one program showed, or why it could not be run."""
-        size = str(program.batch_size)
-        command = program.command(str(Path(self._python).parent), str(self._data(program.data)))
-        given = [word.replace("{batch_size}", size) for word in command]
-        setting = ["--set", f"batch_size={size}"]
-        return {
-            "name": program.name,
-            "package": program.package,
-            "gpu": program.gpu,
-            "batch_size": program.batch_size,
-            "date": datetime.date.today().isoformat(),
-            "predict": _predicted(self._brimful("predict", program.gpu, command, setting)),
-            "audit": _audited(self._brimful("audit", program.gpu, given, [])),
-        }
+def _data(kind: str, python: str, folder: Path) -> Path:
+    place = folder / "data" / kind
+    if not place.exists():
+        harness.output_of([python, str(HERE / "make_data.py"), kind, str(place)])
+        place.mkdir(parents=True, exist_ok=True)
+    return place
 
-    def _data(self, kind: str) -> Path:
-        place = self._folder / "data" / kind
-        if not place.exists():
-            harness.output_of([self._python, str(HERE / "make_data.py"), kind, str(place)])
-            place.mkdir(parents=True, exist_ok=True)
-        return place
 
-    def _brimful(self, verb: str, gpu: str, command: list[str], more: list[str]) -> dict[str, Any]:
-        words = [verb, "--gpu", gpu, "--time-limit", f"{TIME_LIMIT_S}s", *more]
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            report = harness.brimful(words, command, folder, limit_s=20 * TIME_LIMIT_S)
-        text = json.dumps(report["answer"]).replace(str(self._folder), ".")
-        return {**report, "seconds": round(report["seconds"], 1), "answer": json.loads(text)}
+def _asked(verb: list[str], gpu: str, command: list[str], folder: Path) -> dict[str, Any]:
+    words = [*verb, "--gpu", gpu, "--time-limit", f"{TIME_LIMIT_S}s"]
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        report = harness.brimful(words, command, work, limit_s=20 * TIME_LIMIT_S)
+    text = json.dumps(report["answer"]).replace(str(folder), ".")
+    return {**report, "seconds": round(report["seconds"], 1), "answer": json.loads(text)}
 
 
 def _predicted(report: dict[str, Any]) -> dict[str, Any]:
@@ -83,12 +76,14 @@ def _predicted(report: dict[str, Any]) -> dict[str, Any]:
 
 def _audited(report: dict[str, Any]) -> dict[str, Any]:
     answer = report["answer"]
-    kept = {"error": answer["error"]["problem"]} if "error" in answer else {}
-    if not kept:
-        kept = {
+    kept = (
+        {"error": answer["error"]["problem"]}
+        if "error" in answer
+        else {
             "findings": [finding["problem"] for finding in answer["findings"]],
             "effective": answer["effective"],
         }
+    )
     return {"exit_code": report["exit_code"], "seconds": report["seconds"], **kept}
 
 
@@ -118,9 +113,8 @@ def main(
     packages = versions(python, sorted({program.package for program in STRANGERS}))
     failed = []
     with tempfile.TemporaryDirectory(prefix="strangers-") as folder:
-        runner = Runner(python, Path(folder))
         for program in chosen:
-            row = runner.row(program)
+            row = row_of(program, python, Path(folder))
             keep([row], packages)
             harness.say(json.dumps(row))
             failed += [program.name] if "error" in row["predict"] or "error" in row["audit"] else []

@@ -2,8 +2,6 @@
 or what their documentation shows (scripts/, where a package has no command). `make_data.py` makes
 their data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

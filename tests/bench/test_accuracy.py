@@ -1,7 +1,3 @@
-"""The arithmetic behind the figures of the benches."""
-
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,10 +73,22 @@ def test_evidence_comes_from_signed_errors_and_survives_its_json():
     assert (evidence.median_error, evidence.count) == (0.0, 81)
     assert evidence.high_error - evidence.low_error == pytest.approx(0.077)  # 78 of 81
     assert read_evidence(evidence_json(evidence)) == evidence
-    with pytest.raises(ValueError, match="too few"):
-        evidence_from([0.0] * 19, "dense", "2026-01-01", "one card", "a bench")
-    with pytest.raises(ValueError, match="none of"):
-        evidence_from([0.0] * 20, "mlp", "2026-01-01", "one card", "a bench")
+
+
+@pytest.mark.parametrize(
+    ("runs", "situation", "networks", "says"),
+    [
+        (19, "dense", None, "too few"),
+        (20, "mlp", None, "none of"),
+        (38, "dense", [str(run // 2) for run in range(38)], "19 networks are too few"),
+    ],
+    ids=["runs", "situation", "networks"],
+)
+def test_evidence_of_too_few_networks_or_of_nothing_known_is_refused(
+    runs, situation, networks, says
+):
+    with pytest.raises(ValueError, match=says):
+        evidence_from([0.0] * runs, situation, "2026-01-01", "one card", "a bench", networks)
 
 
 def test_an_interval_is_the_shortest_that_holds_its_share_of_the_runs_of_its_bench():
@@ -100,12 +108,3 @@ def test_networks_weigh_the_same_however_many_runs_each_has_and_a_few_hold_all()
         "by runs, the many would decide"
     )
     assert shortest_stretch([-0.1, 0.0, 0.3], list("abc"), 0.95) == (-0.1, 0.3)
-    with pytest.raises(ValueError, match="19 networks are too few"):
-        evidence_from(
-            [0.0] * 38,
-            "dense",
-            "2026-01-01",
-            "one card",
-            "a bench",
-            [str(run // 2) for run in range(38)],
-        )

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +7,7 @@ import pytest
 pytest.importorskip("captcha")
 
 from bench import captcha as bench
-from bench.captcha_images import prepare, reduced
-from bench.captcha_loading import loading
+from bench.captcha_images import loading, prepare, reduced
 
 TUNED = bench.Race("tuned", 0, 40.0, True, 0.93, 1.5)
 EXAMPLE = bench.Race("example", 0, 120.0, True, 0.91, 4.0)
@@ -25,20 +22,26 @@ RUN = [
 ]
 
 
-def test_evaluations_are_read_off_the_lines_of_both_sides():
-    theirs = "epoch 3: loss 0.2, exact 91.50%, characters 97.00%, 300.0 images/s\n"
-    ours = (
-        "epoch 1.5  step 384  loss 0.057  eval loss 0.055  eval exact 0.9453  eval characters "
-        "0.98  lr 0\n"
-    )
-    assert bench.evaluation_in(theirs) == (3.0, pytest.approx(0.915))
-    assert bench.evaluation_in(ours) == (1.5, 0.9453)
-    assert bench.evaluation_in("epoch 2  step 9  eval exact 9.766e-04  x\n") == (
-        2.0,
-        pytest.approx(9.766e-4),
-    )
-    assert bench.evaluation_in("epoch 0.3359  step 43  loss 2.141  lr 0.001\n") is None
-    assert bench.evaluation_in("epochs  2  2  given; exact 0.5\n") is None
+@pytest.mark.parametrize(
+    ("line", "evaluation"),
+    [
+        (
+            "epoch 3: loss 0.2, exact 91.50%, characters 97.00%, 300.0 images/s\n",
+            (3.0, pytest.approx(0.915)),
+        ),
+        (
+            "epoch 1.5  step 384  loss 0.057  eval loss 0.055  eval exact 0.9453  eval characters "
+            "0.98  lr 0\n",
+            (1.5, 0.9453),
+        ),
+        ("epoch 2  step 9  eval exact 9.766e-04  x\n", (2.0, pytest.approx(9.766e-4))),
+        ("epoch 0.3359  step 43  loss 2.141  lr 0.001\n", None),
+        ("epochs  2  2  given; exact 0.5\n", None),
+    ],
+    ids=["example", "recipe", "few", "no evaluation", "no epoch"],
+)
+def test_evaluations_are_read_off_the_lines_of_both_sides(line, evaluation):
+    assert bench.evaluation_in(line) == evaluation
 
 
 def test_ratios_are_taken_seed_by_seed_and_bounds_are_counted():
@@ -89,8 +92,8 @@ def test_a_race_ends_at_the_target_or_when_its_time_is_over(tmp_path: Path):
     example, tuned = bench.race(setup, "example", 0, 200.0), bench.race(setup, "tuned", 0, 200.0)
     assert example.reached and example.epochs == 1 and example.wall_s > 0
     assert tuned.reached and tuned.epochs == 1
-    late = bench.race(bench.Setup(tmp_path, 64, 2.0), "example", 0, 0.5)
-    assert not late.reached and late.wall_s < 60
+    unfinished = bench.race(bench.Setup(tmp_path, 64, 2.0), "example", 0, 0.5)
+    assert not unfinished.reached and unfinished.wall_s < 60
 
 
 @pytest.mark.heavy

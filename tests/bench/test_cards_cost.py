@@ -1,7 +1,3 @@
-"""What a table of all cards costs: the arithmetic."""
-
-from __future__ import annotations
-
 import pytest
 
 from bench import cards_cost as bench

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -14,8 +12,7 @@ pytest.importorskip("sacrebleu")
 from transformers import T5Config, T5ForConditionalGeneration
 
 from bench import chatlm as bench
-from bench.chatlm_data import long_rows, tokenizer_in
-from bench.chatlm_memory import HEADLINE, against, largest_that
+from bench.chatlm_memory import HEADLINE, against, largest_that, long_rows, tokenizer_in
 from bench.chatlm_plain import fixed
 from bench.chatlm_race import SIDES, Watch, race
 

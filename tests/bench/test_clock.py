@@ -1,14 +1,10 @@
-"""The clock's bench: what fits, what judges, and the committed result."""
-
-from __future__ import annotations
-
 import json
 import math
 
 import pytest
 
-from bench.clock import GRID, OTHER_GRID, Row, figures, fit, seen_models
-from bench.harness import RESULTS, read_rows
+from bench.clock import GRID, OTHER_GRID, SEEN, Row, figures, fit
+from bench.harness import RESULTS, read_names, read_rows
 from brimful.decide.memory.intervals import STEP_TIME, STEP_TIME_GROUPED, committed_evidence
 from brimful.decide.speed.kernels import StepKernels
 from brimful.decide.speed.predicted import rates_of
@@ -20,9 +16,8 @@ def row(model: str, efficiency: Efficiency, factor: float = 1.0, groups: int = 1
     """A model whose step takes what the clock says with these constants, times a factor."""
     rates = rates_of(find_gpu("rtx3090"))
     assert rates is not None
-    op = "aten.convolution.default"
     kernel = Kernel(
-        op,
+        "aten.convolution.default",
         "fp16",
         2 * 200_000 * 512 * 2304 // groups,
         10**8,
@@ -67,7 +62,7 @@ def test_the_committed_result_was_made_with_the_constants_in_force_and_they_are_
 
 
 def test_no_model_that_was_looked_at_judges():
-    result, examined = committed(), seen_models()
+    result, examined = committed(), read_names(SEEN)
     judges = [row["model"] for row in result["rows"] if not row["seen"]]
     assert not examined & set(judges)
     assert len(judges) == len(set(judges)) == result["held_out"]["models"] >= 100

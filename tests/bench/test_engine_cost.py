@@ -1,9 +1,3 @@
-"""The engine against a hand-written loop: that both do the same work, and what the figures are made
-of.
-"""
-
-from __future__ import annotations
-
 import pytest
 import torch
 

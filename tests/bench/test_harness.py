@@ -1,7 +1,3 @@
-"""The command lines of the benches, and that every bench starts."""
-
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,9 +1,3 @@
-"""Trainings killed and gone on with: what the comparison sees, which moments are drawn, and two
-runs of the bench itself.
-"""
-
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,3 @@
-"""The bench of fine-tuned language models: how rows become commands, and predictions figures."""
-
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -29,11 +25,10 @@ def folder(tmp_path, monkeypatch):
 
 
 def line(measured: dict, predicted: dict) -> dict:
-    whole = dict.fromkeys(llm_rows.FIGURES) | measured
     return {
         "name": "a row",
         "kind": "a kind",
-        "measured": whole,
+        "measured": dict.fromkeys(llm_rows.FIGURES) | measured,
         "predicted": predicted,
         "note": "",
     }

@@ -1,9 +1,6 @@
 """The bench from end to end, with the imaginary card in the real one's place."""
 
-from __future__ import annotations
-
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,15 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bench import measure_gpu  # noqa: E402
+from bench import harness, measure_gpu  # noqa: E402
 from bench.gpu import child as gpu_child  # noqa: E402
-from bench.gpu.jobs import JOBS, SCRIPTS, Job  # noqa: E402
+from bench.gpu.jobs import SCRIPTS, Job  # noqa: E402
 from brimful_inside import imaginary  # noqa: E402
 from brimful_inside.wire import Card  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
-MIB = 1 << 20
 CARD = {
     "name": "NVIDIA H200",
     "total_bytes": 140 * GIB,
@@ -35,7 +30,7 @@ JOB = Job("pairwise", SCRIPTS / "pairwise.py", ("--steps", "6"), (16, 64))
 def stand_in(arguments: list[str], real: bool) -> Any:
     """`bench.gpu.child` in this process; the card that is real has a context of 600 MiB."""
     if real:
-        gpu = imaginary.enter(Card(**CARD, context_bytes=600 * MIB), None)
+        gpu = imaginary.enter(Card(**CARD, context_bytes=600 * harness.MIB), None)
         try:
             return gpu_child.on_real(*arguments[2:3], arguments[3:])
         finally:
@@ -46,16 +41,19 @@ def stand_in(arguments: list[str], real: bool) -> Any:
 
 @pytest.fixture
 def card_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = {
+    described = {
         "card": dict(CARD),
         "versions": {"torch": torch.__version__, "cuda": "13.0", "cudnn": 91300},
     }
-    monkeypatch.setattr(measure_gpu.machine, "describe", lambda: figures)
+    monkeypatch.setattr(measure_gpu.machine, "describe", lambda: described)
     monkeypatch.setattr(measure_gpu, "child", stand_in)
-    monkeypatch.setattr(
-        measure_gpu, "cores", lambda: 1
-    )  # one process can imagine one card at a time
-    monkeypatch.setattr(measure_gpu, "chosen", lambda names: (JOB,))
+    # One process can imagine one card at a time.
+    monkeypatch.setattr(measure_gpu.harness, "cores", lambda: 1)
+    monkeypatch.setattr(measure_gpu, "JOBS", (JOB,))
+
+
+def bench(*words: object) -> None:
+    harness.run(measure_gpu.main, [str(word) for word in words])
 
 
 def only_result(folder: Path) -> dict[str, Any]:
@@ -66,7 +64,7 @@ def only_result(folder: Path) -> dict[str, Any]:
 def test_jobs_are_measured_predicted_and_kept_in_one_file_named_by_card_and_month(
     card_here, tmp_path, capsys
 ):
-    measure_gpu.main(["--out", str(tmp_path)])
+    bench("--out", tmp_path)
     result = only_result(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [
         f"measured-h200-{result['date'][:7]}.json"
@@ -76,7 +74,7 @@ def test_jobs_are_measured_predicted_and_kept_in_one_file_named_by_card_and_mont
         measured, predicted = row["measured"], row["predicted"]
         assert measured["allocated_bytes"] == predicted["allocated_bytes"]
         assert measured["reserved_bytes"] == predicted["reserved_bytes"]
-        assert measured["device_bytes"] == measured["reserved_bytes"] + 600 * MIB
+        assert measured["device_bytes"] == measured["reserved_bytes"] + 600 * harness.MIB
         assert predicted["device_bytes"] == predicted["reserved_bytes"] + predicted["context_bytes"]
         assert predicted["context_source"] == "assumed" and predicted["step_s"] > 0
         assert len(measured["step_times_s"]) == 3 and measured["step_spread_s"] == [0.0, 0.0]
@@ -84,7 +82,7 @@ def test_jobs_are_measured_predicted_and_kept_in_one_file_named_by_card_and_mont
     assert result["figures"]["device_bytes"]["median_absolute"] > 0.0
     shown = capsys.readouterr().out
     assert "MiB an added sample" in shown and "NVIDIA H200" in shown and "cuda 13.0" in shown
-    measure_gpu.main(["--out", str(tmp_path), "--seconds", "0"])
+    bench("--out", tmp_path, "--seconds", 0)
     assert only_result(tmp_path) == result, "no earlier result is overwritten by an empty one"
     assert "cut short" in capsys.readouterr().out
 
@@ -100,13 +98,13 @@ def test_a_result_is_whole_after_each_run(card_here, tmp_path, monkeypatch):
 
     monkeypatch.setattr(measure_gpu, "child", breaks)
     with pytest.raises(KeyboardInterrupt):
-        measure_gpu.main(["--out", str(tmp_path)])
+        bench("--out", tmp_path)
     (row,) = only_result(tmp_path)["rows"]
     assert row["batch_size"] == 16 and "predicted" not in row
 
 
 def test_a_result_can_be_predicted_again_without_a_card(card_here, tmp_path, monkeypatch, capsys):
-    measure_gpu.main(["--out", str(tmp_path)])
+    bench("--out", tmp_path)
     (path,) = tmp_path.iterdir()
     result = json.loads(path.read_text())
     for row in result["rows"]:
@@ -115,25 +113,26 @@ def test_a_result_can_be_predicted_again_without_a_card(card_here, tmp_path, mon
     monkeypatch.setattr(
         measure_gpu.machine, "describe", lambda: pytest.fail("a card was asked for")
     )
-    original = measure_gpu.predict_all
-    monkeypatch.setattr(measure_gpu, "predict_all", lambda r, keep: original(r, keep, (JOB,)))
-    measure_gpu.main(["--again", str(path)])
+    bench("--again", path)
     assert all(row["predicted"]["error"] is None for row in only_result(tmp_path)["rows"])
 
 
 def test_what_others_hold_is_taken_off_and_an_unknown_is_none():
     figures = {
         "error": None,
-        "reserved_bytes": 100 * MIB,
-        "context_bytes": 700 * MIB,
+        "reserved_bytes": 100 * harness.MIB,
+        "context_bytes": 700 * harness.MIB,
         "step_s": [0.3, 0.1, 0.2],
     }
-    found = measure_gpu.measured_of(figures, 200 * MIB, 820 * MIB)
-    assert found["device_bytes"] == 600 * MIB and found["watched_device_bytes"] == 620 * MIB
-    assert found["step_s"] == 0.2 and found["step_spread_s"] == [0.1, 0.3]
+    result = measure_gpu.measured_of(figures, 200 * harness.MIB, 820 * harness.MIB)
+    assert (
+        result["device_bytes"] == 600 * harness.MIB
+        and result["watched_device_bytes"] == 620 * harness.MIB
+    )
+    assert result["step_s"] == 0.2 and result["step_spread_s"] == [0.1, 0.3]
     alone = measure_gpu.measured_of(figures, None, None)
     assert (
-        alone["device_bytes"] == 800 * MIB
+        alone["device_bytes"] == 800 * harness.MIB
         and alone["others_bytes"] is None
         and alone["watched_device_bytes"] is None
     )
@@ -145,21 +144,19 @@ def test_a_machine_without_a_card_and_an_unknown_job_are_reported(monkeypatch):
         measure_gpu.machine, "describe", Mock(side_effect=LookupError("torch sees no CUDA card"))
     )
     with pytest.raises(SystemExit, match="nothing to measure here: torch sees no CUDA card"):
-        measure_gpu.main([])
-    with pytest.raises(SystemExit, match="no job nothing"):
-        measure_gpu.chosen("resnet,nothing")
-    assert measure_gpu.chosen("resnet") == (JOBS[0],)
+        bench()
+    with pytest.raises(SystemExit, match="no nothing"):
+        bench("--only", "resnet", "nothing")
 
 
 def test_it_needs_no_package_but_torch():
     """Without site-packages only what stands in the repository and the standard library can be
     imported.
     """
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import bench.measure_gpu"],
         cwd="/",
-        env=variables,
+        env=harness.environment(),
         capture_output=True,
         text=True,
     )

@@ -1,7 +1,3 @@
-"""What the bench of the molecule loss counts."""
-
-from __future__ import annotations
-
 import torch
 
 from bench.ood_loss import SIDES, by_turns, most_bytes, of_energies

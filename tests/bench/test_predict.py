@@ -1,7 +1,5 @@
 """The bench's figures, from made rows; the trials themselves are tested with the imaginary GPU."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 measured.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 
@@ -49,13 +47,25 @@ def test_a_prediction_is_told_as_a_multiple_of_the_script_in_the_same_round():
     assert COST.over_bytes == 150 << 20, "the most of the predictions, the least of the script"
 
 
-def test_the_limits_are_of_the_median_and_of_the_billion_parameters():
-    large = replace(COST, name="billion", peak_bytes=[2 << 30] * 3)
-    assert bench.holds(bench.summary([COST, COST, large])) is False, "more than a gigabyte"
-    assert bench.holds(bench.summary([COST, COST, replace(large, peak_bytes=[1 << 30] * 3)]))
-    assert not bench.holds(bench.summary([replace(COST, processor_s=[40.0] * 3)]))
+LARGE = replace(COST, name="billion")
+
+
+@pytest.mark.parametrize(
+    ("costs", "holds"),
+    [
+        ([COST, COST, replace(LARGE, peak_bytes=[2 << 30] * 3)], False),
+        ([COST, COST, replace(LARGE, peak_bytes=[1 << 30] * 3)], True),
+        ([replace(COST, processor_s=[40.0] * 3)], False),
+        ([], True),
+    ],
+    ids=["more than a gigabyte", "a gigabyte", "40 times", "nothing"],
+)
+def test_the_limits_are_of_the_median_and_of_the_billion_parameters(costs, holds):
+    assert bench.holds(bench.summary(costs)) is holds
+
+
+def test_a_script_that_was_not_predicted_counts_nowhere_and_its_line_says_why():
     assert bench.summary([replace(COST, error="no"), COST])["scripts"] == 1
-    assert bench.holds(bench.summary([]))
     assert "no such thing" in bench.table([replace(COST, error="no such thing")])[1]
 
 

@@ -2,26 +2,26 @@
 here.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
 from bench import run_scripts
 from bench.programs_page import page, whole_page
-from bench.run_scripts import merged, troubles
+from bench.run_scripts import troubles
 from bench.scripts_table import PROGRAMS, by_key
 
 MIB = 1 << 20
 
 
 def row(build: str = "CPU", **more) -> dict:
-    peak = {"device_bytes": 2048 * MIB, "device_interval_bytes": [1900 * MIB, 2300 * MIB]}
-    made = {"program": "mlp", "build": build, "date": "2026-11-20", "exit_code": 0, "seconds": 4.6}
     return {
-        **made,
+        "program": "mlp",
+        "build": build,
+        "date": "2026-11-20",
+        "exit_code": 0,
+        "seconds": 4.6,
         "traces": 3,
-        "peak": peak,
+        "peak": {"device_bytes": 2048 * MIB, "device_interval_bytes": [1900 * MIB, 2300 * MIB]},
         "largest_batch_size": 4096,
         "limited_by": "dataset",
         **more,
@@ -37,19 +37,6 @@ def test_a_phase_that_was_not_seen_and_an_unexpected_approximation_are_troubles(
         program, {"phases": {"train": 1, "eval": 1}, "approximations": {"unique": 1}}
     ) == ["approximated: unique"]
     assert troubles(program, {"phases": {"train": 1, "eval": 1}, "approximations": {}}) == []
-
-
-def test_new_rows_take_the_place_of_old_ones_and_others_stay():
-    before = {
-        "builds": {"CPU": {"torch": "1"}, "CUDA": {"torch": "2"}},
-        "rows": [row(), row("CUDA"), row(program="gone")],
-    }
-    after = merged(before, [row(seconds=9.0)], {"CPU": {"torch": "3"}})
-    assert [(r["program"], r["build"], r["seconds"]) for r in after["rows"]] == [
-        ("mlp", "CPU", 9.0),
-        ("mlp", "CUDA", 4.6),
-    ]
-    assert after["builds"] == {"CPU": {"torch": "3"}, "CUDA": {"torch": "2"}}
 
 
 def test_the_page_shows_peaks_seconds_versions_and_what_was_missing_or_stopped():
@@ -71,14 +58,20 @@ def test_the_page_shows_peaks_seconds_versions_and_what_was_missing_or_stopped()
     assert "without timm" in text and "torch 2.13.0" in text and "2026-11-20 to 2026-11-21" in text
 
 
-def test_each_row_is_kept_at_once_beside_those_of_before(tmp_path, monkeypatch):
+def test_each_row_is_kept_at_once_in_the_place_of_an_old_one_and_others_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(run_scripts, "RESULT", tmp_path / "programs.json")
     monkeypatch.setattr(run_scripts, "PAGE", tmp_path / "programs.md")
-    run_scripts.keep([row()], {"CPU": {"torch": "2.13.0"}})
+    before = {"builds": {"CPU": {"torch": "2.13.0"}}, "rows": [row(), row(program="gone")]}
+    run_scripts.RESULT.write_text(json.dumps(before))
     run_scripts.keep([row("CUDA", seconds=7.7)], {"CUDA": {"torch": "2.15.0"}})
-    kept = json.loads((tmp_path / "programs.json").read_text())
-    assert [(r["build"], r["seconds"]) for r in kept["rows"]] == [("CPU", 4.6), ("CUDA", 7.7)]
-    assert "torch 2.15.0" in (tmp_path / "programs.md").read_text()
+    run_scripts.keep([row(seconds=9.0)], {"CPU": {"torch": "2.14.0"}})
+    kept = json.loads(run_scripts.RESULT.read_text())
+    assert [(r["program"], r["build"], r["seconds"]) for r in kept["rows"]] == [
+        ("mlp", "CPU", 9.0),
+        ("mlp", "CUDA", 7.7),
+    ]
+    assert kept["builds"] == {"CPU": {"torch": "2.14.0"}, "CUDA": {"torch": "2.15.0"}}
+    assert "torch 2.15.0" in run_scripts.PAGE.read_text()
 
 
 def test_the_page_in_the_docs_is_the_one_of_the_results():

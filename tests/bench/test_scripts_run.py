@@ -2,8 +2,6 @@
 predict` would run it.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys
@@ -16,17 +14,9 @@ from bench.scripts_table import PROGRAMS, SCRIPTS, Program
 from brimful.command import parse
 from brimful.measure.gpus import find_gpu
 from brimful.measure.trial import failure_text, run_trial
-from brimful.values import Device, Outcome, Trial, TrialKind, TrialResult
+from brimful.values import Device, Outcome, Trial, TrialKind
 
 LIGHT = [program for program in PROGRAMS if program.light]
-
-
-def one_trial(program: Program, folder: Path) -> TrialResult:
-    """A trace of the program at the table's batch size, on its card."""
-    device = Device("imaginary", program.gpu, find_gpu(program.gpu))
-    command = parse(tuple(program.command(sys.executable)))
-    trial = Trial(command, {"batch_size": program.batch_size}, device, TrialKind.TRACE)
-    return run_trial(trial, folder / "trial", folder)
 
 
 @pytest.mark.parametrize("program", LIGHT, ids=lambda program: program.key)
@@ -43,7 +33,10 @@ def test_a_light_program_runs_unmodified_on_the_imaginary_gpu(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     prepare(program, sys.executable, str(work))
     there = sorted(work.rglob("*"))
-    sample = one_trial(program, tmp_path)
+    device = Device("imaginary", program.gpu, find_gpu(program.gpu))
+    command = parse(tuple(program.command(sys.executable)))
+    trial = Trial(command, {"batch_size": program.batch_size}, device, TrialKind.TRACE)
+    sample = run_trial(trial, tmp_path / "trial", tmp_path)
     assert sample.outcome is Outcome.COMPLETED, failure_text(sample, tmp_path)
     assert set(program.phases) <= set(sample.phases)
     assert {

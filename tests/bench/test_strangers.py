@@ -16,27 +16,28 @@ PEAK = {"device_bytes": 2 << 30, "device_interval_bytes": [1900 << 20, 2300 << 2
 
 
 def row(name="yolo detect train", **more):
-    predicted = {
-        "exit_code": 0,
-        "seconds": 40.2,
-        "peak": PEAK,
-        "largest_batch_size": 64,
-        "limited_by": "dataset",
-    }
-    audited = {
-        "exit_code": 0,
-        "seconds": 9.6,
-        "findings": ["too many workers", "another"],
-        "effective": {},
-    }
-    base = {
+    return {
         "name": name,
         "package": "ultralytics",
         "gpu": "a100-40gb",
         "batch_size": 16,
         "date": "2026-11-23",
+        "predict": {
+            "exit_code": 0,
+            "seconds": 40.2,
+            "peak": PEAK,
+            "largest_batch_size": 64,
+            "limited_by": "dataset",
+            "ignores_batch_size": False,
+        },
+        "audit": {
+            "exit_code": 0,
+            "seconds": 9.6,
+            "findings": ["too many workers", "another"],
+            "effective": {},
+        },
+        **more,
     }
-    return {**base, "predict": {**predicted, "ignores_batch_size": False}, "audit": audited, **more}
 
 
 def test_fifteen_packages_at_least_are_there_each_pinned_with_its_data_and_script():

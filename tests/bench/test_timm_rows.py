@@ -2,14 +2,12 @@
 timm.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
-from bench import timm_figures, timm_rows
-from bench.timm_figures import Row
+from bench import harness, timm_rows
+from bench.timm_rows import Row
 from brimful.decide.memory.intervals import interval_for, read_evidence
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.trace import Free, Malloc, Trace
@@ -40,22 +38,20 @@ def program(batch_size: int, op: str = "aten.convolution.default") -> Program:
 
 
 def test_a_perfect_prediction_leaves_a_context_and_no_error():
-    result = timm_figures.judge(made_rows(20), SEEN, CARD)
+    result = timm_rows.judge(made_rows(20), SEEN, CARD)
     assert result["held_out"]["context_bytes"] == 1800 * MIB
     assert result["held_out"]["worst_absolute"] == 0.0
     assert result["held_out"]["slope_median_absolute"] == pytest.approx(0.0)
     assert result["held_out"]["rows"] == 40 and result["seen"]["rows"] == 40
-    assert timm_figures.slope_errors(made_rows(3, factor=2.0)) == pytest.approx(
-        [-0.5] * 3, abs=0.01
-    )
+    assert timm_rows.slope_errors(made_rows(3, factor=2.0)) == pytest.approx([-0.5] * 3, abs=0.01)
 
 
 def test_figures_report_the_intervals_too():
-    result = timm_figures.figures(made_rows(20), 1800 * MIB)
+    result = timm_rows.figures(made_rows(20), 1800 * MIB)
     assert result["share_within_interval"] == 1.0
     interval = interval_for("workspaces")
     assert result["interval_median_width"] == pytest.approx(interval.high - interval.low, abs=1e-3)
-    assert timm_figures.figures(made_rows(20), 3600 * MIB)["share_within_interval"] < 1.0
+    assert timm_rows.figures(made_rows(20), 3600 * MIB)["share_within_interval"] < 1.0
 
 
 def rows_of(points: list[tuple[int, int]], reserved_mib: int = 1000) -> list[Row]:
@@ -77,23 +73,23 @@ def rows_of(points: list[tuple[int, int]], reserved_mib: int = 1000) -> list[Row
     ],
 )
 def test_models_whose_rows_look_broken_are_named_with_the_reason(points, reserved_mib, reason):
-    (found,) = timm_figures.odd_models(rows_of(points, reserved_mib), CARD, 1800 * MIB).values()
-    assert reason in found
+    rows = rows_of(points, reserved_mib)
+    assert reason in timm_rows.odd_models(rows, CARD, 1800 * MIB)["net"]
 
 
 def test_rows_that_look_broken_stay_in_the_figures_and_are_left_out_of_the_sound_ones_alone():
     rows = made_rows(20)
     rows[-1] = replace(rows[-1], device_peak_mib=60_000)
-    result = timm_figures.judge(rows, SEEN, CARD)
+    result = timm_rows.judge(rows, SEEN, CARD)
     assert set(result["odd"]) == {"net19"}
     assert result["held_out"]["rows"] == 40 and result["sound"]["rows"] == 36
 
 
 def test_no_model_is_both_fitted_on_and_judged_and_those_examined_are_listed():
-    fitted, judged = timm_figures.split(made_rows(21), SEEN)
+    fitted, judged = timm_rows.split(made_rows(21), SEEN)
     assert {row.model for row in fitted} == SEEN
     assert {row.model for row in judged} == {f"net{number}" for number in range(10, 21)}
-    seen = timm_figures.seen_models()
+    seen = harness.read_names(timm_rows.SEEN)
     assert "resnet18" in seen and "resnet34d" not in seen
     assert not any(" " in name or "#" in name for name in seen)
 
@@ -119,11 +115,11 @@ def test_two_traces_predict_every_row_of_a_model_unless_the_order_changes_with_t
 
 
 def test_evidence_is_written_for_kinds_with_rows_enough(tmp_path, monkeypatch):
-    monkeypatch.setattr(timm_figures, "version", lambda name: "0")
+    monkeypatch.setattr(timm_rows, "version", lambda name: "0")
     rows = made_rows(20) + [
         replace(row, model="other") for row in made_rows(2, kind="no workspaces")
     ]
-    timm_figures.write_evidence(rows, 1800 * MIB, "one card", "2026-01-31", tmp_path)
+    timm_rows.write_evidence(rows, 1800 * MIB, "one card", "2026-01-31", tmp_path)
     (path,) = tmp_path.iterdir()
     evidence = read_evidence(path.read_text())
     assert evidence.situation == "workspaces" and evidence.count >= 20

@@ -1,9 +1,3 @@
-"""Trainings by turns: who has a turn when, what is paired with what, and how a batch is found whose
-step takes so long.
-"""
-
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

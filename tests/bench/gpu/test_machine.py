@@ -1,13 +1,9 @@
-from __future__ import annotations
-
 import subprocess
 
 import pytest
 
 from bench.gpu import machine
 from brimful.measure.accelerators import Accelerator
-
-MIB = 1 << 20
 
 
 def seen(monkeypatch: pytest.MonkeyPatch, *used_mib: int) -> None:
@@ -17,7 +13,9 @@ def seen(monkeypatch: pytest.MonkeyPatch, *used_mib: int) -> None:
     def visible():
         used = left.pop(0) if len(left) > 1 else left[0]
         return (
-            Accelerator(0, "cuda", "a card", 1 << 40, 0, driver="580.1", others_bytes=used * MIB),
+            Accelerator(
+                0, "cuda", "a card", 1 << 40, 0, driver="580.1", others_bytes=used * machine.MIB
+            ),
         )
 
     monkeypatch.setattr(machine.accelerators, "visible", visible)
@@ -25,22 +23,22 @@ def seen(monkeypatch: pytest.MonkeyPatch, *used_mib: int) -> None:
 
 def test_what_is_in_use_is_read_until_it_falls_no_more(monkeypatch):
     seen(monkeypatch, 900, 400, 30, 30)
-    assert machine.used_bytes_settled() == 30 * MIB
+    assert machine.used_bytes_settled() == 30 * machine.MIB
 
 
 def test_the_watch_keeps_the_highest_value(monkeypatch):
     seen(monkeypatch, 10, 700, 20)
     with machine.Watch() as watch:
-        while watch.peak_bytes is None or watch.peak_bytes < 700 * MIB:
+        while watch.peak_bytes is None or watch.peak_bytes < 700 * machine.MIB:
             pass
-    assert watch.peak_bytes == 700 * MIB
+    assert watch.peak_bytes == 700 * machine.MIB
 
 
 def test_without_nvml_nvidia_smi_is_asked_and_without_both_nothing_is_known(monkeypatch):
     monkeypatch.setattr(machine.accelerators, "visible", tuple)
     result = subprocess.CompletedProcess([], 0, stdout="580.65.06, 512\n")
     monkeypatch.setattr(machine.subprocess, "run", lambda *args, **kwargs: result)
-    assert machine.driver_and_used() == ("580.65.06", 512 * MIB)
+    assert machine.driver_and_used() == ("580.65.06", 512 * machine.MIB)
     monkeypatch.setattr(
         machine.subprocess,
         "run",
