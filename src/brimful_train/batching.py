@@ -2,10 +2,9 @@
 needed here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Self
 
 from brimful.decide.loading import EVAL_TIMES
 from brimful.errors import UsageError
@@ -219,7 +218,7 @@ class Split:
     def _count(self, samples: int, decomposes: bool) -> int:
         return -(-samples // self.piece(samples)) if decomposes else self.updates(samples)
 
-    def smaller(self, samples: int, failed: int) -> Split | None:
+    def smaller(self, samples: int, failed: int) -> Self | None:
         """What to try after a piece of `failed` out of `samples` did not fit; None when it was a
         single sample.
         """
@@ -230,6 +229,6 @@ class Split:
             split = replace(split, limit=split.limit // 2)
         return split
 
-    def agreed(self, limit: int) -> Split:
+    def agreed(self, limit: int) -> Self:
         """With another rank's smaller limit."""
         return replace(self, limit=limit) if 0 < limit < self.limit else self

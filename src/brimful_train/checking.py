@@ -1,7 +1,5 @@
 """How the settings of a training are checked when they are made."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import numbers

@@ -5,8 +5,6 @@ A recipe's command line is made of them: a field is a flag, its docstring the he
 so that --help is quick.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

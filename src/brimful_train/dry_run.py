@@ -5,8 +5,6 @@ Forward and backward, as in a step; then gradients are dropped, random states an
 and nothing was trained.
 """
 
-from __future__ import annotations
-
 from brimful.values import EffectiveSetting
 from brimful_inside import script
 from brimful_train.distributed.ranks import Ranks, Vote

@@ -2,8 +2,6 @@
 checkpoint, statistics.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

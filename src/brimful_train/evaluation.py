@@ -4,8 +4,6 @@ An out-of-memory error here makes the evaluation batch smaller and nothing else,
 failed is done again.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -7,8 +7,6 @@ replayed: the rank notes the smaller size in torchrun's store and ends, and `tor
 --max-restarts` ends the others and starts all of them anew from the last checkpoint.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

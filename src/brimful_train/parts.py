@@ -2,8 +2,6 @@
 step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sized
 from dataclasses import dataclass, replace
 from typing import Any, cast

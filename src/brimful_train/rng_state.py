@@ -2,13 +2,11 @@
 back to replay it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -46,7 +44,7 @@ class RandomState:
         }
 
     @classmethod
-    def from_tree(cls, tree: dict[str, Any]) -> RandomState:
+    def from_tree(cls, tree: dict[str, Any]) -> Self:
         python, numpy_ = tree["python"], tree["numpy"]
         return cls(
             host=tree["host"].cpu(),

@@ -1,7 +1,5 @@
 """Cgroups for tests: a stand-in for their files, and a real one where that can be made."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -2,8 +2,6 @@
 that runs out on demand.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -2,8 +2,6 @@
 so after a resume.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

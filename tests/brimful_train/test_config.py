@@ -2,8 +2,6 @@
 all there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -2,8 +2,6 @@
 trace in the weights.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from pathlib import Path

@@ -2,8 +2,6 @@
 never ended.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import itertools

@@ -2,8 +2,6 @@
 way round.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from pathlib import Path

@@ -2,8 +2,6 @@
 checkpoint together.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -2,8 +2,6 @@
 learning rates.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

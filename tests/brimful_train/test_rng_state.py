@@ -1,7 +1,5 @@
 """Random states come back as they were, also through a checkpoint; buffers likewise."""
 
-from __future__ import annotations
-
 import random
 
 import numpy

@@ -1,7 +1,5 @@
 """Optimizers, clipping and scaled losses on FSDP2's shards: two processes against one."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a Task refuses before anything is built."""
 
-from __future__ import annotations
-
 import pytest
 from torch import nn
 from torch.utils.data import IterableDataset

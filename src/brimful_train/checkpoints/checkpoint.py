@@ -7,8 +7,6 @@ before it. That field's place and kind stay the same in every version of the for
 damaged version number is not taken for a newer version.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -57,6 +55,47 @@ class Index:
     files: dict[str, tuple[int, str]]  # name -> bytes, CRC-32
     tree: Any
     training: int = 1  # the number of the first save of the training that this is of
+
+
+class Disk:
+    """Writes and moves. What was written survives a power cut once `sync` of the file and of its
+    folder came back.
+    """
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir()
+
+    def write_tensors(
+        self, path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
+    ) -> None:
+        try:
+            save_file(dict(tensors), path, dict(metadata))
+        except SafetensorError as error:
+            raise _os_error(error, path) from error
+
+    def write_bytes(self, path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+
+    def sync(self, path: Path) -> None:
+        """Waits until a file's bytes, or the names in a folder, are on the disk."""
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        except OSError as error:
+            # Some network file systems cannot sync a folder (EINVAL); there the rename itself has
+            # to do.
+            if not (error.errno == errno.EINVAL and path.is_dir()):
+                raise
+        finally:
+            os.close(opened)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def remove(self, folder: Path) -> None:
+        """A folder with all that is in it; no error where it is gone already."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
 
 
 def write(
@@ -212,47 +251,6 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "unknown")
         raise _damaged(path, f"it cannot be read ({name}: {error.strerror})") from error
-
-
-class Disk:
-    """Writes and moves. What was written survives a power cut once `sync` of the file and of its
-    folder came back.
-    """
-
-    def make_folder(self, path: Path) -> None:
-        path.mkdir()
-
-    def write_tensors(
-        self, path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str]
-    ) -> None:
-        try:
-            save_file(dict(tensors), path, dict(metadata))
-        except SafetensorError as error:
-            raise _os_error(error, path) from error
-
-    def write_bytes(self, path: Path, content: bytes) -> None:
-        path.write_bytes(content)
-
-    def sync(self, path: Path) -> None:
-        """Waits until a file's bytes, or the names in a folder, are on the disk."""
-        opened = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        except OSError as error:
-            # Some network file systems cannot sync a folder (EINVAL); there the rename itself has
-            # to do.
-            if not (error.errno == errno.EINVAL and path.is_dir()):
-                raise
-        finally:
-            os.close(opened)
-
-    def rename(self, old: Path, new: Path) -> None:
-        os.rename(old, new)
-
-    def remove(self, folder: Path) -> None:
-        """A folder with all that is in it; no error where it is gone already."""
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(folder)
 
 
 def _os_error(error: SafetensorError, path: Path) -> Exception:

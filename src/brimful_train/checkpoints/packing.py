@@ -13,8 +13,6 @@ back contiguous, without a gradient. Subclasses of dict, list, tuple, int, float
 (OrderedDict, named tuples, enums, numpy.float64) come back as these.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import struct

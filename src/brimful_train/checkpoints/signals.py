@@ -1,11 +1,9 @@
 """A training that a signal ends finishes its step and writes a checkpoint first."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 _CAUGHT = (signal.SIGTERM, signal.SIGINT)
 
@@ -24,7 +22,7 @@ class Stop:
         self._interrupts = 0
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Stop:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in _CAUGHT:
                 self._before[number] = signal.signal(number, self._note)

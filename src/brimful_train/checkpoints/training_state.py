@@ -1,7 +1,5 @@
 """What a checkpoint of a training holds, and what must agree before a training goes on from one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -2,8 +2,6 @@
 in which it lives.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -6,8 +6,6 @@ sizes only say how it is cut, so that a training that goes on with others still 
 once in an epoch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -4,8 +4,6 @@ All batches come through a torch DataLoader, those of arrays as well, so that a 
 training by brimful as it sees any other, and may end a pass early or give other batches.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable, Iterator

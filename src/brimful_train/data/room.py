@@ -2,8 +2,6 @@
 every rank.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections import Counter

@@ -5,12 +5,10 @@ whatever rank, and again after a resume; and making samples in the training's ow
 training's random states as they were.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import random
-from typing import Any
+from typing import Any, Self
 
 import numpy
 import torch
@@ -63,11 +61,11 @@ class SeededSamples(Dataset):
         """What is made from now on is of this epoch."""
         self._epoch.fill_(epoch)
 
-    def __copy__(self) -> SeededSamples:
+    def __copy__(self) -> Self:
         """Of the data set too: a file that a copy opens at its first use is not open in the
         original.
         """
-        copied = SeededSamples(self.data, self._seed)
+        copied = type(self)(self.data, self._seed)
         with contextlib.suppress(Exception):  # a __getattr__ that recurses: it serves as it is
             copied.data = copy.copy(self.data)
         copied._epoch = self._epoch

@@ -6,8 +6,6 @@ but to receive one costs as well: `brimful.decide.loading` weighs the two, and a
 Here is what measures.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import time

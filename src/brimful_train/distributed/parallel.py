@@ -7,8 +7,6 @@ DistributedDataParallel's own reduction. "sharded": FSDP2 keeps a part of each p
 rank; its forward gathers them.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,7 +69,7 @@ def overlapping(module: nn.Module, device: torch.device) -> DistributedDataParal
     return model
 
 
-def _sum(state, bucket):  # DDP compares annotations with types, and here they are strings
+def _sum(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """As the sum after a step is: DDP's own would divide by the number of ranks."""
     work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda future: future.value()[0])

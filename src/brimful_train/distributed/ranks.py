@@ -5,8 +5,6 @@ each is made once for all. A process that fails announces it at their next meeti
 leaving them in a collective that never ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import os

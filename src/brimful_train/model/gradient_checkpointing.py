@@ -7,8 +7,6 @@ apply_activation_checkpointing, which wraps each block, batch normalization move
 twice (seen in torch 2.13).
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import Counter

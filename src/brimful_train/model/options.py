@@ -4,8 +4,6 @@ last.
 All are done in place: names of parameters and keys of state dicts stay as they are.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from typing import Any

@@ -4,8 +4,6 @@ One update, whatever the precision: `autocast()` around each forward, `backward(
 micro-batch, the gradients reduced, then once `unscale(optimizer)`, clipping, and `step(optimizer)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

@@ -2,8 +2,6 @@
 state: allocated before the first step, and loaded into what is allocated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -9,8 +9,6 @@ square-root scaling for Adam's family, Malladi et al. 2022 (arXiv 2205.10287); b
 half-life in samples, Marek et al. 2025 (arXiv 2507.07101). docs/training.md has where each holds.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -5,15 +5,13 @@ memory, by the kernel's high-water mark; where that cannot be reset, a phase's p
 to its end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import torch
@@ -35,7 +33,7 @@ class Peak:
     host_bytes: int | None = None
     cached: bool = False  # the phase's work was cached, so that its peak says nothing
 
-    def larger(self, other: Peak) -> None:
+    def larger(self, other: Self) -> None:
         for name in ("allocated_bytes", "reserved_bytes", "host_bytes"):
             values = [v for v in (getattr(self, name), getattr(other, name)) if v is not None]
             setattr(self, name, max(values, default=None))

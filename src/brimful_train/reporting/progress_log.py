@@ -5,8 +5,6 @@ Only rank 0 writes files. A full disk ends none of it: the log says so once, and
 when there is room again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno

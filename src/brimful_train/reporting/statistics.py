@@ -6,13 +6,11 @@ null. On a CPU the fields of a card are null, and `peak_host_memory_…_gb` hold
 resident memory.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from brimful.units import GIB
 from brimful_train.distributed.ranks import Ranks
@@ -45,7 +43,7 @@ class Statistics:
         self.this_epoch_s = 0.0
 
     @classmethod
-    def from_tree(cls, tree: dict[str, Any]) -> Statistics:
+    def from_tree(cls, tree: dict[str, Any]) -> Self:
         return cls(
             **{name: value for name, value in tree.items() if name in cls.__dataclass_fields__}
         )

@@ -2,8 +2,6 @@
 to replay a step.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -5,8 +5,6 @@ Nothing is allocated here during a step: a rank that ran out of memory in the mi
 leave the others waiting. The sums of the loss ride along in a small bucket of their own.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import zlib

@@ -2,8 +2,6 @@
 holds what it did.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import NamedTuple

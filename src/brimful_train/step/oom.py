@@ -2,8 +2,6 @@
 samples at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

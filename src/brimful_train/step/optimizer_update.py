@@ -6,8 +6,6 @@ counters may have been raised before it, which a tensor's version counter shows.
 copied before it is changed, some 64 MiB at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +31,7 @@ class _Piece:
     def with_gradients(self) -> list[torch.Tensor]:
         return [p for p in self.parameters if p.grad is not None]
 
-    def halves(self) -> list[_Piece]:
+    def halves(self) -> "list[_Piece]":
         """Both, or of a single parameter the piece itself."""
         middle = len(self.parameters) // 2
         halves = (self.parameters[:middle], self.parameters[middle:])

@@ -10,8 +10,6 @@ one that failed.
 bytes: tried again at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator

@@ -2,8 +2,6 @@
 loaders.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -2,8 +2,6 @@
 container's limit holds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

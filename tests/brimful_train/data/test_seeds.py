@@ -1,7 +1,5 @@
 """A random state for each sample, and none of them left behind."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """How many workers: by measuring, within what the machine has."""
 
-from __future__ import annotations
-
 import functools
 import os
 import time

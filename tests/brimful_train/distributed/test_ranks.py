@@ -2,8 +2,6 @@
 updates that are exact.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """Peaks belong to their phase; a budget on the host is one that a training recovers from."""
 
-from __future__ import annotations
-
 import json
 import resource
 from unittest import mock

@@ -1,7 +1,5 @@
 """What a training logs, and that a full disk does not end it."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

@@ -1,7 +1,5 @@
 """training_stats.json: whole or as it was, and no full disk ends a training because of it."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path
