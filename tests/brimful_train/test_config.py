@@ -52,6 +52,13 @@ def kind_of(prefix: str) -> type:
     return Config if prefix == "config" else PARTS[prefix.removeprefix("config.")]
 
 
+def type_of(prefix: str, name: str) -> tuple[str, bool]:
+    """The name of a setting's type, and whether it may be None."""
+    annotation = typing.get_type_hints(kind_of(prefix))[name]
+    kind, _, none = getattr(annotation, "__name__", str(annotation)).partition(" | ")
+    return kind, bool(none)
+
+
 def refused(prefix: str, name: str, value: object) -> None:
     with pytest.raises(UsageError) as caught:
         kind_of(prefix)(**({"out": "out"} if prefix == "config" else {}) | {name: value})
@@ -87,8 +94,7 @@ def test_what_cannot_be_meant_is_refused_by_its_dotted_name(prefix, name, values
 
 @pytest.mark.parametrize(("prefix", "name"), FIELDS)
 def test_a_value_of_another_type_is_refused_by_its_dotted_name(prefix, name):
-    annotation = typing.get_type_hints(kind_of(prefix))[name]
-    kind, _, optional = getattr(annotation, "__name__", str(annotation)).partition(" | ")
+    kind, optional = type_of(prefix, name)
     for value in WRONG.get(kind, [None, 1, "adamw", {}, Path("x")]):  # else another part
         if value is not None or not optional:
             refused(prefix, name, value)
@@ -107,9 +113,7 @@ ANY_TEXT = {("config.checkpoints", "resume")}  # a path
 @settings(max_examples=20)
 @given(data=st.data())
 def test_a_value_that_no_training_can_have_is_refused_by_its_dotted_name(prefix, name, data):
-    kind = str(
-        next(f.type for f in dataclasses.fields(kind_of(prefix)) if f.name == name)
-    ).partition(" | ")[0]
+    kind, _ = type_of(prefix, name)
     if kind in OUTSIDE and (prefix, name) not in ANY_TEXT:
         refused(prefix, name, data.draw(OUTSIDE[kind]))
 

@@ -22,7 +22,7 @@ from tests.brimful_train.ledger import (
     ledger_task,
     network_config,
     network_task,
-    on_ranks,
+    results_of_ranks,
     same,
     statistics,
     weights,
@@ -196,8 +196,7 @@ def of_rows(out: str) -> None:
 
 def test_measures_may_be_derived_from_a_row_of_each_sample_over_all_batches_and_ranks(tmp_path):
     of_rows(str(tmp_path / "one"))
-    for code, _, errors in on_ranks(2, of_rows, tmp_path, tmp_path / "two"):
-        assert code == 0, errors
+    results_of_ranks(of_rows, tmp_path, tmp_path / "two")
 
 
 def test_rows_of_a_batch_that_was_measured_again_count_once(tmp_path):

@@ -147,8 +147,7 @@ class Checkpoints:
 
     def _prune(self, keep_last: int) -> int:
         """How many were removed."""
-        keep_best = self.config.keep_best
-        surplus = to_remove(self._all_kept(), keep_last=keep_last, keep_best=keep_best)
+        surplus = to_remove(self._all_kept(), keep_last=keep_last, keep_best=self.config.keep_best)
         return sum(self._removed(kept.path) for kept in surplus)
 
     def _removed(self, path: Path) -> bool:
@@ -261,12 +260,11 @@ class Checkpoints:
         paths = self._newest_first()
         if paths:
             best = " and the best" if self.config.keep_best else ""
-            stay = f"the last {self.config.keep_last}{best}"
             self._warn(
                 f"{self.folder} holds {counted(len(paths), 'checkpoint')} of another training, "
                 f"the newest of step {_step_of(paths[0]):,}. THEY WILL BE REMOVED as this training "
-                f"writes its own, of which {stay} stay. To keep them, move them "
-                "away now or choose another folder."
+                f"writes its own, of which the last {self.config.keep_last}{best} stay. To keep "
+                "them, move them away now or choose another folder."
             )
 
     def _go_on_from(self, path: Path) -> None:

@@ -30,8 +30,8 @@ from brimful.decide.loading import (
 )
 from brimful_inside.script import is_imaginary
 from brimful_train.config import DataConfig
-from brimful_train.data.seeds import kept_random_states
 from brimful_train.data.trees import bytes_in
+from brimful_train.rng_state import kept_random_states
 
 # For each number of workers. Assumed: long against the 50 ms or so that starting one takes.
 _MEASURED_S = 0.7
@@ -190,12 +190,3 @@ def largest_samples_bytes(data: Any, collate: Callable[[list[Any]], Any]) -> flo
     with kept_random_states():
         batch = collate(samples_of(copy.copy(data), chosen)) if chosen else None
         return bytes_in(batch) / max(1, len(chosen))
-
-
-def shared(decide: Callable[[], Any], rank: int, share: Callable[[Any], Any] | None) -> Any:
-    """Decided on rank 0 and handed on, so that all ranks load alike. Where rank 0 could not decide,
-    `share` raises on the others (`Ranks.from_first`). Without `share` each decides for itself.
-    """
-    if share is None:
-        return decide()
-    return share(decide() if rank == 0 else None)

@@ -47,8 +47,9 @@ class Network:
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def without_gradient(self) -> list[str]:
-        named = self.module.named_parameters()
-        return [name for name, p in named if p.requires_grad and p.grad is None]
+        return [
+            name for name, p in self.module.named_parameters() if p.requires_grad and p.grad is None
+        ]
 
 
 def shards(config: Config, ranks: Ranks) -> bool:
@@ -95,8 +96,7 @@ def incomplete_in_overlap(names: list[str]) -> UsageError:
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more parameters" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}"
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more parameters" if names[3:] else "")
 
 
 def shard(module: nn.Module, ranks: Ranks) -> EffectiveSetting:

@@ -95,9 +95,9 @@ class _CardMeter:
         self._memory.reset_peak_memory_stats(self._device)
 
     def peak(self) -> Peak:
-        allocated = self._memory.max_memory_allocated(self._device)
         return Peak(
-            allocated_bytes=allocated, reserved_bytes=self._memory.max_memory_reserved(self._device)
+            allocated_bytes=self._memory.max_memory_allocated(self._device),
+            reserved_bytes=self._memory.max_memory_reserved(self._device),
         )
 
     def now_bytes(self) -> int:
@@ -130,8 +130,12 @@ def limit_memory(budget: str, device: torch.device) -> EffectiveSetting:
         free, total = torch.cuda.mem_get_info(device)
         wanted = parse_budget(budget, free)
         torch.cuda.set_per_process_memory_fraction(min(1.0, wanted / total), device)
-        why = f"of {format_bytes(total)} on {device}, by PyTorch's allocator"
-        return EffectiveSetting("memory_budget", budget, format_bytes(min(wanted, total)), why)
+        return EffectiveSetting(
+            "memory_budget",
+            budget,
+            format_bytes(min(wanted, total)),
+            f"of {format_bytes(total)} on {device}, by PyTorch's allocator",
+        )
     if device.type != "cpu":
         return EffectiveSetting(
             "memory_budget", budget, None, f"PyTorch has no limit for {device.type}"
@@ -158,5 +162,9 @@ def _limit_host_memory(budget: str) -> EffectiveSetting:
         left = format_bytes(max(0, hard - untouched))
         return EffectiveSetting("memory_budget", budget, left, "the system's own limit is lower")
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    why = "what this process allocates on the host (RLIMIT_DATA), without the libraries it loads"
-    return EffectiveSetting("memory_budget", budget, format_bytes(wanted), why)
+    return EffectiveSetting(
+        "memory_budget",
+        budget,
+        format_bytes(wanted),
+        "what this process allocates on the host (RLIMIT_DATA), without the libraries it loads",
+    )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from torch import nn
 
 from brimful.errors import UsageError
-from brimful_train.checkpoints.packing import pack, unpack
+from brimful_train.checkpoints.checkpoint import pack, unpack
 from tests.brimful_train.checkpoints.states import DTYPES, STATES, bits, same
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset
 
-from brimful_train.data.seeds import SeededSamples, kept_random_states, seed_of, set_random_states
+from brimful_train.rng_state import SeededSamples, kept_random_states, seed_of, set_random_states
 
 
 class Drawn(Dataset):

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from brimful_train.model import gradient_checkpointing
-from brimful_train.model.gradient_checkpointing import checkpoint_blocks
+from brimful_train.model import options
+from brimful_train.model.options import checkpoint_blocks
 from tests.brimful_inside.imaginary.conftest import gpu, trace_file  # noqa: F401
 from tests.brimful_train.ledger import same
 
@@ -125,9 +125,7 @@ def test_without_sparing_the_buffers_statistics_would_move_twice(monkeypatch):
     plain = Stack()
     doubled = copy.deepcopy(plain)
     checkpoint_blocks(doubled)
-    monkeypatch.setattr(
-        gradient_checkpointing, "_Sparing", lambda changed: contextlib.nullcontext()
-    )
+    monkeypatch.setattr(options, "_Sparing", lambda changed: contextlib.nullcontext())
     assert losses(plain, (5, 8)) == losses(doubled, (5, 8))
     assert not torch.equal(plain.blocks[0].norm.running_mean, doubled.blocks[0].norm.running_mean)
 

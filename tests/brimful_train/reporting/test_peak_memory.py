@@ -11,7 +11,7 @@ from torch import nn
 from brimful.errors import DoesNotFit
 from brimful_train import Arrays, BatchingConfig, Config, Peaks, Sum, Task, fit
 from brimful_train.reporting.peak_memory import Peak
-from brimful_train.reporting.statistics import Statistics
+from brimful_train.reporting.progress_log import Statistics
 from tests.brimful_train.ledger import network_config, network_task, start, statistics
 
 MIB = 1 << 20

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from brimful_train import BatchingConfig, fit
-from brimful_train.reporting.progress_log import Log
-from brimful_train.reporting.statistics import write_json
+from brimful_train.reporting.progress_log import Log, write_json
 from tests.brimful_train.ledger import ledger_config, ledger_task
 
 NO_ROOM = Path("/dev/full")  # writing it fails for want of room
