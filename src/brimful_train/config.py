@@ -23,9 +23,7 @@ from brimful.decide.loading import POLICIES
 from brimful.errors import UsageError
 from brimful.units import parse_memory
 
-OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor")
 SCHEDULES = ("cosine", "wsd", "constant", "one_cycle", "step")
-SCALING_RULES = ("none", "linear", "sqrt", "auto")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 _WORDS = {
     bool: "neither True nor False",
@@ -39,7 +37,6 @@ _ACCEPTED: dict[type, Any] = {
     float: numbers.Real,
     Path: (str, os.PathLike),
 }
-RESIDENCES = ("auto", "device", "pinned", "host", "loader")
 
 
 # --- how settings are checked ---
@@ -84,24 +81,13 @@ def one_of(name: str, choices: tuple[str, ...]) -> Rule:
 
 
 def check(settings: Any, prefix: str, *rules: Rule) -> None:
-    """Raises UsageError for a setting of another type than its field's, and for one that breaks a
-    rule. `prefix`: "batch." of config.batch.
-    """
-    check_types(settings, f"config.{prefix}".rstrip("."))
-    for rule in rules:
-        for name in rule.names.split():
-            value = getattr(settings, name)
-            if value is not None:
-                require(rule.holds(value), prefix + name, value, rule.problem, rule.suggestion)
-
-
-def check_types(settings: Any, prefix: str) -> None:
     """Holds each field of a dataclass to its annotation (bool, int, float, str, Path, another
-    dataclass, or None beside one).
+    dataclass, or None beside one), and those that are set to the rules. `prefix`: "batch." of
+    config.batch.
 
     A whole number does where a number is asked for, and text where a path is; numbers of other
     libraries (NumPy's) become Python's own, which are what JSON has. True is no number. Raises
-    UsageError that names ``prefix.field``.
+    UsageError that names ``config.PREFIX.FIELD``.
     """
     for name, hint in typing.get_type_hints(type(settings)).items():
         value, kinds = getattr(settings, name), typing.get_args(hint) or (hint,)
@@ -109,10 +95,15 @@ def check_types(settings: Any, prefix: str) -> None:
         if not is_one or (isinstance(value, bool) and bool not in kinds):
             none = " and not None" if types.NoneType in kinds else ""
             kind_word = _WORDS.get(kinds[0], f"no {kinds[0].__name__}")
-            raise UsageError(f"{prefix}.{name} = {value!r} is {kind_word}{none}.")
+            raise UsageError(f"config.{prefix}{name} = {value!r} is {kind_word}{none}.")
         if isinstance(value, numbers.Number) and type(value) not in (bool, int, float):
             number: Any = value
             object.__setattr__(settings, name, int(number) if int in kinds else float(number))
+    for rule in rules:
+        for name in rule.names.split():
+            value = getattr(settings, name)
+            if value is not None:
+                require(rule.holds(value), prefix + name, value, rule.problem, rule.suggestion)
 
 
 # --- the settings ---
@@ -209,7 +200,7 @@ class OptimizerConfig:
         check(
             self,
             "optimizer.",
-            one_of("name", OPTIMIZERS),
+            one_of("name", ("adamw", "adam", "sgd", "adafactor")),
             Rule("lr", _is_positive, "a learning rate is more than 0"),
             Rule("weight_decay eps", _is_finite, "it is 0 or more"),
             Rule(
@@ -310,7 +301,7 @@ class ScalingConfig:
         check(
             self,
             "scaling.",
-            one_of("rule", SCALING_RULES),
+            one_of("rule", ("none", "linear", "sqrt", "auto")),
             Rule("reference_batch", _counts, "a batch has 1 sample or more", give),
         )
         if self.rule != "none" and self.reference_batch is None:
@@ -403,7 +394,7 @@ class DataConfig:
         check(
             self,
             "data.",
-            one_of("residence", RESIDENCES),
+            one_of("residence", ("auto", "device", "pinned", "host", "loader")),
             one_of("host_policy", POLICIES),
             Rule("workers", _is_finite, "it is 0 or more"),
             Rule("memory_share", _is_share, "a share is above 0 and up to 1"),

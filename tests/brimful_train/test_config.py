@@ -12,6 +12,8 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import IterableDataset
 
 import brimful_train
 from brimful.errors import UsageError
@@ -22,6 +24,7 @@ from brimful_train import (
     OptimizerConfig,
     ScalingConfig,
     ScheduleConfig,
+    Task,
 )
 from brimful_train.config import DataConfig
 
@@ -136,3 +139,20 @@ def test_the_public_names_are_all_there():
     assert dir(brimful_train) == sorted(brimful_train.__all__)
     with pytest.raises(AttributeError, match="no attribute 'fitt'"):
         brimful_train.fitt  # noqa: B018
+
+
+# --- what a Task refuses before anything is built ---
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    "data", [{"train_data": Endless()}, {"train_data": [1], "eval_data": Endless()}]
+)
+def test_a_data_set_that_has_no_indices_is_refused(data):
+    with pytest.raises(UsageError, match="Endless is an IterableDataset") as caught:
+        Task("stream", nn.Linear(1, 1), lambda model, batch: model(batch).mean(), **data)
+    assert "__getitem__" in caught.value.suggestion

@@ -6,6 +6,7 @@ import os
 import socket
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -73,12 +74,9 @@ def plan_batches_on(
         config.gave("batch.eval_batch"),
     )
     if why is not None:
-        rows = {row.name: row for row in planned.rows}
-        rows["micro_batch"] = replace(
-            rows["micro_batch"], requested=config.batch.micro_batch, why=why
-        )
-        rows["effective_batch"] = replace(rows["effective_batch"], requested=config.batch.effective)
-        planned = replace(planned, rows=tuple(rows.values()))
+        requested = config.batch
+        planned = _with_row(planned, "micro_batch", requested=requested.micro_batch, why=why)
+        planned = _with_row(planned, "effective_batch", requested=requested.effective)
     if why_evaluated is not None and evaluated < planned.eval_batch:
         planned = with_eval_batch(planned, evaluated, why_evaluated)
     return planned, (*warnings, *more)
@@ -86,8 +84,10 @@ def plan_batches_on(
 
 def with_eval_batch(batching: Batching, eval_batch: int, why: str) -> Batching:
     """With a smaller evaluation batch, and the reason in its row."""
-    rows = tuple(
-        replace(row, effective=eval_batch, why=why) if row.name == "eval_batch" else row
-        for row in batching.rows
-    )
-    return replace(batching, eval_batch=eval_batch, rows=rows)
+    batching = _with_row(batching, "eval_batch", effective=eval_batch, why=why)
+    return replace(batching, eval_batch=eval_batch)
+
+
+def _with_row(batching: Batching, name: str, **changes: Any) -> Batching:
+    changed = (replace(row, **changes) if row.name == name else row for row in batching.rows)
+    return replace(batching, rows=tuple(changed))

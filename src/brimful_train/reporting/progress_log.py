@@ -146,17 +146,18 @@ class ProgressLog:
         """
         since = (0.0, 0.0) if epoch_ends else (self.last.loss_sum, self.last.loss_count)
         count = now.loss_count - since[1]
-        # On an imaginary card tensors have shapes and no data: a number read from one says nothing.
-        loss = (now.loss_sum - since[0]) / count if count > 0 and not is_imaginary() else None
+        loss = (now.loss_sum - since[0]) / count if count > 0 else None
+        why_none = "no update counted since the last line"
+        if is_imaginary():  # tensors have shapes and no data: a number read from one says nothing
+            loss, measures, why_none = None, {}, "an imaginary card has no data"
         report_loss(loss)
-        measures = {} if is_imaginary() else measures
         passed, trained = max(now.at_s - self._begun.at_s, 1e-9), now.epochs - self._begun.epochs
         rate = (now.samples - self.last.samples) / max(now.at_s - self.last.at_s, 1e-9)
         times = format_duration(passed)
         if trained > 0 and self._epochs is not None:
             left = passed / trained * (self._epochs - now.epochs)
             times += f", {format_duration(left)} left"
-        shown = f"loss {loss:.4g}" if loss is not None else f"loss – ({_why_no_loss()})"
+        shown = f"loss {loss:.4g}" if loss is not None else f"loss – ({why_none})"
         named = "".join(f"  eval {name} {value:.4g}" for name, value in measures.items())
         self._log.line(
             f"epoch {now.epochs:.4g}  step {now.updates:,}  {shown}{named}  lr {lr:.3g}  "
@@ -317,14 +318,6 @@ def _append(path: Path, line: bytes) -> None:
             with contextlib.suppress(OSError):  # of what is no file on a disk
                 file.truncate(before)
             raise
-
-
-def _why_no_loss() -> str:
-    return (
-        "an imaginary card has no data"
-        if is_imaginary()
-        else "no update counted since the last line"
-    )
 
 
 def _written(value: object, absent: str) -> str:
