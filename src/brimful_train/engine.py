@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import torch
@@ -260,7 +259,11 @@ class _Training:
             state.save(score, facts, must=bool(over or done.signal))
         if done.signal:
             state.write_statistics()
-            raise _ended_by(done.signal, self.config.out)
+            kind = Interrupted if done.signal == signals.SIGINT else Terminated
+            raise kind(
+                f"Stopped by {signals.Signals(done.signal).name} after a checkpoint.",
+                suggestion=f"The same command goes on from it: {state.checkpoints.folder}.",
+            )
 
     def _asks(self) -> Vote:
         minutes = self.config.checkpoints.every_minutes
@@ -332,14 +335,17 @@ def _recoveries(parts: Parts, stepper: Stepper) -> int:
     """How often memory was missing before the pieces fit."""
     device, recoveries = parts.precision.device, 0
     buffers = Buffers(parts.network.module)
-    where = " in the worst micro-batch that can come, tried before the training"
     with Randomness(device).kept():
         try:
             while isinstance(missing := attempt(lambda: _try(parts, stepper)), Missing):
                 recoveries += 1
                 stepper.drop_gradients()
                 free_what_is_cached(device)
-                stepper.shrink(missing, where, ".")
+                stepper.shrink(
+                    missing,
+                    " in the worst micro-batch that can come, tried before the training",
+                    ".",
+                )
         finally:
             stepper.drop_gradients()
             buffers.put_back()
@@ -365,11 +371,3 @@ def crossed(every: float | None, before: float, after: float) -> bool:
         return False
     slack = 1e-9  # of a float's rounding: 3 × 0.1 is 0.30000000000000004
     return math.floor(after / every + slack) > math.floor(before / every + slack)
-
-
-def _ended_by(number: int, out: Path) -> Terminated | Interrupted:
-    kind = Interrupted if number == signals.SIGINT else Terminated
-    return kind(
-        f"Stopped by {signals.Signals(number).name} after a checkpoint.",
-        suggestion=f"The same command goes on from it: {out / 'checkpoints'}.",
-    )

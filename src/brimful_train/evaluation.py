@@ -150,13 +150,19 @@ class Evaluation:
         while isinstance(sums := attempt(lambda: self._run(data, part)), Missing):
             free_what_is_cached(self._device)
             self.recoveries += 1
-            then = "; the batch is measured again, and the training batch stays as it is."
-            self.at_once.shrink(sums, " in evaluation", then)
+            self.at_once.shrink(
+                sums,
+                " in evaluation",
+                "; the batch is measured again, and the training batch stays as it is.",
+            )
         return sums
 
     def _pieces(self, data: StepData, parts: Iterable[int]) -> Pieces:
-        split = self.at_once.split
-        return [(part, *piece) for part in parts for piece in split.pieces(data.parts[part])]
+        return [
+            (part, *piece)
+            for part in parts
+            for piece in self.at_once.split.pieces(data.parts[part])
+        ]
 
     @torch.no_grad()
     def _run(self, data: StepData, part: int) -> Sums:

@@ -127,8 +127,10 @@ def build_parts(
     rows += optimizer_rows
 
     sampler = _sampler(task, config, batching, ranks)
-    loading_host = host.for_training() if task.eval_data is not None else host
-    room = Room(loading_host, device_free_bytes(device, ranks))
+    room = Room(
+        host.for_training() if task.eval_data is not None else host,
+        device_free_bytes(device, ranks),
+    )
     pipeline = DataPipeline(task.train_data, sampler, device, config.data, config.seed, ranks, room)
     rows += [pipeline.residence, *pipeline.rows]
     warnings += pipeline.plan.warnings

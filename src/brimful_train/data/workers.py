@@ -154,16 +154,19 @@ def decide_loading(
         )
 
     def planned(worker_bytes: int, workers: int | None = None) -> LoaderPlan:
-        measured = replace(need, worker_bytes=worker_bytes)
-        return plan_loader(host, measured, replace(asked, workers=workers), config.host_policy)
+        return plan_loader(
+            host,
+            replace(need, worker_bytes=worker_bytes),
+            replace(asked, workers=workers),
+            config.host_policy,
+        )
 
     rates, worker_bytes = measure(loader, making_s, lambda each_bytes: planned(each_bytes).workers)
     most = planned(worker_bytes)
     chosen, reason = choose_workers(rates.scaled(len(first) / samples))
     if chosen >= most.workers:
         reason += f" (at most {most.workers}: {most.why})"
-    settled = planned(worker_bytes, min(chosen, most.workers))
-    return _explained(settled, asked, reason)
+    return _explained(planned(worker_bytes, min(chosen, most.workers)), asked, reason)
 
 
 def _explained(plan: LoaderPlan, asked: Asked, why: str) -> LoaderPlan:

@@ -61,11 +61,14 @@ def overlapping(module: nn.Module, device: torch.device) -> DistributedDataParal
     """A model whose gradients can be summed over ranks within a backward pass. Its parameters all
     get a gradient then.
     """
-    ids = [device.index] if device.type != "cpu" else None
     with warnings.catch_warnings():
         # newer PyTorch has another name for it, older has this one alone
         warnings.simplefilter("ignore", FutureWarning)
-        model = DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
+        model = DistributedDataParallel(
+            module,
+            device_ids=[device.index] if device.type != "cpu" else None,
+            broadcast_buffers=False,
+        )
     model.register_comm_hook(None, _sum)
     return model
 

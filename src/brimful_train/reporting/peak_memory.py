@@ -159,8 +159,12 @@ def _limit_host_memory(budget: str) -> EffectiveSetting:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = wanted + untouched
     if hard != resource.RLIM_INFINITY and limit > hard:
-        left = format_bytes(max(0, hard - untouched))
-        return EffectiveSetting("memory_budget", budget, left, "the system's own limit is lower")
+        return EffectiveSetting(
+            "memory_budget",
+            budget,
+            format_bytes(max(0, hard - untouched)),
+            "the system's own limit is lower",
+        )
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     return EffectiveSetting(
         "memory_budget",
