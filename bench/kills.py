@@ -38,7 +38,7 @@ from brimful_train import (
     fit,
 )
 from brimful_train.checkpoints.folder import Checkpoints
-from brimful_train.engine import _Training
+from brimful_train.training_state import TrainingState
 
 EPOCHS, SAMPLES, MICRO_BATCH, ACCUMULATION = 6, 150, 8, 2
 STEPS = EPOCHS * -(-SAMPLES // (MICRO_BATCH * ACCUMULATION))
@@ -228,7 +228,7 @@ def different(ours: Any, theirs: Any, name: str = "") -> list[str]:
 
 def forgetful(folder: Path, begun: Callable[[], None]) -> None:
     """For the control: goes on from a checkpoint without its random state."""
-    _Training._adopt_randomness = lambda self, states: None  # type: ignore[method-assign]
+    TrainingState._adopt_randomness = lambda self, states: None  # type: ignore[method-assign]
     training(folder, begun)
 
 

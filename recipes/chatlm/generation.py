@@ -13,8 +13,8 @@ from transformers import TextStreamer
 
 from brimful.errors import UsageError
 from brimful.units import counted
-from brimful_train.checkpoints.training_state import load_model
 from brimful_train.distributed.ranks import device_for
+from brimful_train.training_state import load_model
 from recipes.chatlm.data import encode, fingerprint, load_tokenizer, pad
 from recipes.chatlm.loss import IGNORED
 from recipes.chatlm.model import chat_model

@@ -23,7 +23,7 @@ import torch
 
 from brimful.errors import UsageError
 from brimful.units import counted
-from brimful_train.checkpoints.training_state import flat
+from brimful_train.training_state import flat
 from recipes.common.cache import lock, write_whole
 from recipes.common.description import read_description, write_description
 from recipes.common.host_allocator import set_host_allocator

@@ -5,8 +5,6 @@ read from top to bottom, is how it trains. Names are loaded when they are first 
 alone need little of it.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any

@@ -2,10 +2,9 @@
 needed here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Self
 
 from brimful.decide.loading import EVAL_TIMES
 from brimful.errors import UsageError
@@ -42,15 +41,12 @@ def plan_batches(
             suggestion="Look at how task.train_data is made.",
         )
     _refuse_more_than_there_is("micro_batch", config.micro_batch, train_samples)
-    if config.effective is not None:
-        _refuse_more_than_there_is("effective", config.effective, train_samples)
+    _refuse_more_than_there_is("effective", config.effective or 0, train_samples)
     micro, accumulation = _cut(config, ranks)
-    if accumulation > 1:
-        _refuse_more_than_there_is(
-            "accumulation", micro * accumulation, train_samples, f"{micro:,} × {accumulation:,} = "
-        )
+    _refuse_more_than_there_is(
+        "accumulation", micro * accumulation, train_samples, f"{micro:,} × {accumulation:,} = "
+    )
     evaluated, why_evaluated = _eval_batch(config, micro, eval_samples)
-    why_last = _why_last(config, micro * accumulation * ranks, train_samples)
     rows = (
         EffectiveSetting(
             "micro_batch", config.micro_batch, micro, _why_micro(config, micro, ranks, accumulation)
@@ -64,7 +60,12 @@ def plan_batches(
         EffectiveSetting("ranks", None, ranks, "processes of this training"),
         _effective_row(config, micro, accumulation, ranks, train_samples),
         EffectiveSetting("eval_batch", config.eval_batch, evaluated, why_evaluated),
-        EffectiveSetting("drop_last", config.drop_last, config.drop_last, why_last),
+        EffectiveSetting(
+            "drop_last",
+            config.drop_last,
+            config.drop_last,
+            _why_last(config, micro * accumulation * ranks, train_samples),
+        ),
     )
     return Batching(micro, accumulation, ranks, evaluated, rows)
 
@@ -219,7 +220,7 @@ class Split:
     def _count(self, samples: int, decomposes: bool) -> int:
         return -(-samples // self.piece(samples)) if decomposes else self.updates(samples)
 
-    def smaller(self, samples: int, failed: int) -> Split | None:
+    def smaller(self, samples: int, failed: int) -> Self | None:
         """What to try after a piece of `failed` out of `samples` did not fit; None when it was a
         single sample.
         """
@@ -230,6 +231,6 @@ class Split:
             split = replace(split, limit=split.limit // 2)
         return split
 
-    def agreed(self, limit: int) -> Split:
+    def agreed(self, limit: int) -> Self:
         """With another rank's smaller limit."""
         return replace(self, limit=limit) if 0 < limit < self.limit else self

@@ -5,27 +5,108 @@ A recipe's command line is made of them: a field is a flag, its docstring the he
 so that --help is quick.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
+import numbers
+import os
 import re
+import types
+import typing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
 from brimful.decide.loading import POLICIES
 from brimful.errors import UsageError
 from brimful.units import parse_memory
-from brimful_train.checking import Rule, check, one_of, refuse_unread, require
 
-OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor")
 SCHEDULES = ("cosine", "wsd", "constant", "one_cycle", "step")
-SCALING_RULES = ("none", "linear", "sqrt", "auto")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-RESIDENCES = ("auto", "device", "pinned", "host", "loader")
+_WORDS = {
+    bool: "neither True nor False",
+    int: "no whole number",
+    float: "no number",
+    str: "no text",
+    Path: "no path",
+}
+_ACCEPTED: dict[type, Any] = {
+    int: numbers.Integral,
+    float: numbers.Real,
+    Path: (str, os.PathLike),
+}
+
+
+# --- how settings are checked ---
+
+
+def require(holds: object, name: str, value: object, problem: str, suggestion: str = "") -> None:
+    """Raises UsageError "config.NAME = VALUE: PROBLEM" unless it `holds`."""
+    if not holds:
+        raise UsageError(f"config.{name} = {value!r}: {problem}", suggestion=suggestion)
+
+
+def refuse_unread(
+    settings: Any, prefix: str, choice: str, read_by: Mapping[str, tuple[str, ...]]
+) -> None:
+    """Refuses a setting that `choice` does not read and that is not at its default: nobody shall
+    believe it is in force.
+    """
+    for setting in dataclasses.fields(settings):
+        readers, value = read_by.get(setting.name), getattr(settings, setting.name)
+        if readers and choice not in readers and value != setting.default:
+            raise UsageError(
+                f"config.{prefix}.{setting.name} = {value!r}: {choice} has no such setting",
+                f"It is one of {' and '.join(readers)}, and would have no effect.",
+                f"Leave it at {setting.default!r}, or choose {readers[0]}.",
+            )
+
+
+class Rule(NamedTuple):
+    """Each of `names` (divided by spaces) that is set holds to it: else "config.NAME = VALUE:
+    PROBLEM".
+    """
+
+    names: str
+    holds: Callable[[Any], Any]
+    problem: str
+    suggestion: str = ""
+
+
+def one_of(name: str, choices: tuple[str, ...]) -> Rule:
+    suggestion = f"Name one of {', '.join(choices)}."
+    return Rule(name, choices.__contains__, "there is no such choice", suggestion)
+
+
+def check(settings: Any, prefix: str, *rules: Rule) -> None:
+    """Holds each field of a dataclass to its annotation (bool, int, float, str, Path, another
+    dataclass, or None beside one), and those that are set to the rules. `prefix`: "batch." of
+    config.batch.
+
+    A whole number does where a number is asked for, and text where a path is; numbers of other
+    libraries (NumPy's) become Python's own, which are what JSON has. True is no number. Raises
+    UsageError that names ``config.PREFIX.FIELD``.
+    """
+    for name, hint in typing.get_type_hints(type(settings)).items():
+        value, kinds = getattr(settings, name), typing.get_args(hint) or (hint,)
+        is_one = isinstance(value, tuple(_ACCEPTED.get(kind, kind) for kind in kinds))
+        if not is_one or (isinstance(value, bool) and bool not in kinds):
+            none = " and not None" if types.NoneType in kinds else ""
+            kind_word = _WORDS.get(kinds[0], f"no {kinds[0].__name__}")
+            raise UsageError(f"config.{prefix}{name} = {value!r} is {kind_word}{none}.")
+        if isinstance(value, numbers.Number) and type(value) not in (bool, int, float):
+            number: Any = value
+            object.__setattr__(settings, name, int(number) if int in kinds else float(number))
+    for rule in rules:
+        for name in rule.names.split():
+            value = getattr(settings, name)
+            if value is not None:
+                require(rule.holds(value), prefix + name, value, rule.problem, rule.suggestion)
+
+
+# --- the settings ---
 
 
 def _counts(number: float) -> bool:
@@ -81,8 +162,15 @@ class BatchingConfig:
     """Leave out the samples at the end of an epoch that fill no whole effective batch."""
 
     def __post_init__(self) -> None:
-        sizes = "micro_batch accumulation effective eval_batch max_tokens"
-        check(self, "batch.", Rule(sizes, _counts, "it is a whole number of 1 or more"))
+        check(
+            self,
+            "batch.",
+            Rule(
+                "micro_batch accumulation effective eval_batch max_tokens",
+                _counts,
+                "it is a whole number of 1 or more",
+            ),
+        )
 
 
 @Parameter(name="*", group=_LEARNING)
@@ -112,7 +200,7 @@ class OptimizerConfig:
         check(
             self,
             "optimizer.",
-            one_of("name", OPTIMIZERS),
+            one_of("name", ("adamw", "adam", "sgd", "adafactor")),
             Rule("lr", _is_positive, "a learning rate is more than 0"),
             Rule("weight_decay eps", _is_finite, "it is 0 or more"),
             Rule(
@@ -121,8 +209,12 @@ class OptimizerConfig:
                 "it is at least 0 and less than 1",
             ),
         )
-        needs = "Nesterov's step needs a momentum of more than 0"
-        require(self.momentum > 0 or not self.nesterov, "optimizer.nesterov", True, needs)
+        require(
+            self.momentum > 0 or not self.nesterov,
+            "optimizer.nesterov",
+            True,
+            "Nesterov's step needs a momentum of more than 0",
+        )
         refuse_unread(self, "optimizer", self.name, _READ_BY_OPTIMIZERS)
 
 
@@ -179,9 +271,8 @@ class ScheduleConfig:
                 suggestion="Give one of the two.",
             )
         refuse_unread(self, "schedule", self.kind, _READ_BY_SCHEDULES)
-        two_lengths = self.rise_share != ScheduleConfig.rise_share and warm != (None, None)
         require(
-            not two_lengths,
+            self.rise_share == ScheduleConfig.rise_share or warm == (None, None),
             "schedule.rise_share",
             self.rise_share,
             "the warm-up beside it is the rise's length already",
@@ -210,7 +301,7 @@ class ScalingConfig:
         check(
             self,
             "scaling.",
-            one_of("rule", SCALING_RULES),
+            one_of("rule", ("none", "linear", "sqrt", "auto")),
             Rule("reference_batch", _counts, "a batch has 1 sample or more", give),
         )
         if self.rule != "none" and self.reference_batch is None:
@@ -303,7 +394,7 @@ class DataConfig:
         check(
             self,
             "data.",
-            one_of("residence", RESIDENCES),
+            one_of("residence", ("auto", "device", "pinned", "host", "loader")),
             one_of("host_policy", POLICIES),
             Rule("workers", _is_finite, "it is 0 or more"),
             Rule("memory_share", _is_share, "a share is above 0 and up to 1"),
@@ -407,8 +498,11 @@ class Config:
             if self.memory_budget is not None:
                 parse_memory(self.memory_budget)
         except UsageError as error:
-            problem = f"config.memory_budget = {self.memory_budget!r}: {error.problem}"
-            raise UsageError(problem, error.explanation, error.suggestion) from None
+            raise UsageError(
+                f"config.memory_budget = {self.memory_budget!r}: {error.problem}",
+                error.explanation,
+                error.suggestion,
+            ) from None
 
     def gave(self, name: str) -> bool:
         """Whether the user gave the setting of this dotted name ("batch.micro_batch"), and no

@@ -2,50 +2,46 @@
 checkpoint, statistics.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os
 import signal as signals
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from types import FrameType
 
 import torch
 
-from brimful.errors import BrimfulError, DiskFull, Interrupted, Terminated
-from brimful.units import counted
+from brimful.errors import BrimfulError, Interrupted, Terminated
 from brimful.values import EffectiveSetting
 from brimful_inside import script
-from brimful_inside.script import ends_with, keeps_writes_out
-from brimful_train.best import Best
-from brimful_train.checkpoints import training_state
-from brimful_train.checkpoints.checkpoint import Loaded
-from brimful_train.checkpoints.folder import Checkpoints
-from brimful_train.checkpoints.signals import Stop
+from brimful_inside.script import ends_with
 from brimful_train.config import Config
 from brimful_train.data.epoch_sampler import Position
 from brimful_train.data.pipeline import StepData
-from brimful_train.distributed.parallel import full, shards
-from brimful_train.distributed.ranks import BROKEN, Ranks, device_for
-from brimful_train.dry_run import dry_run
-from brimful_train.oom_limits import Restart, limits_of
-from brimful_train.optim.optimizers import load_optimizer_state
-from brimful_train.parts import build_parts
+from brimful_train.distributed.parallel import shards
+from brimful_train.distributed.ranks import BROKEN, Ranks, Vote, device_for
+from brimful_train.parts import Parts, build_parts
 from brimful_train.reporting.peak_memory import EVAL, TRAIN, Peaks
-from brimful_train.reporting.progress_log import Log, ProgressLog, Standing
-from brimful_train.reporting.statistics import Statistics, peaks_of_all_ranks, write_json
-from brimful_train.rng_state import Randomness, RandomState
-from brimful_train.step.buffers import running_statistics
-from brimful_train.step.non_finite import LossSums, UpdateFacts, all_finite
-from brimful_train.step.oom import Missing, attempt, no_room_at_the_start
+from brimful_train.reporting.progress_log import Log, ProgressLog, write_json
+from brimful_train.rng_state import Randomness
+from brimful_train.step.buffers import Buffers
+from brimful_train.step.non_finite import UpdateFacts
+from brimful_train.step.oom import (
+    Missing,
+    Restart,
+    SamplesAtOnce,
+    attempt,
+    free_what_is_cached,
+    no_room_at_the_start,
+)
 from brimful_train.step.optimizer_update import Update
-from brimful_train.step.step import Asks, Counts, Done, Stepper
+from brimful_train.step.step import Counts, Done, Stepper
 from brimful_train.task import Result, Task
+from brimful_train.training_state import TrainingState
 
 
 def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
@@ -63,7 +59,8 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
     try:
         config.out.mkdir(parents=True, exist_ok=True)
         log = Log(config.out, writes=ranks.first, tensorboard=config.tensorboard)
-        with Stop() as stop:
+        stop = Stop()
+        with stop.noticing():
             training = attempt(
                 lambda: _Training(task, config, device, ranks, log, stop, peaks or Peaks(device))
             )
@@ -100,8 +97,41 @@ def exit_codes() -> Iterator[None]:
         raise SystemExit(error.exit_code) from None
 
 
+class Stop:
+    """`signal`: the number of the first SIGTERM or SIGINT, once there was one."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._interrupts = 0
+
+    @contextmanager
+    def noticing(self) -> Iterator[None]:
+        """Meanwhile SIGTERM and SIGINT are noted instead of ending the process, so that a training
+        finishes its step and writes a checkpoint first.
+
+        A second SIGINT raises KeyboardInterrupt, for those who do not want to wait; a second
+        SIGTERM changes nothing, since clusters repeat it. Signals reach a process's main thread
+        alone: in any other thread nothing is caught.
+        """
+        in_main = threading.current_thread() is threading.main_thread()
+        caught = (signals.SIGTERM, signals.SIGINT) if in_main else ()
+        before = {number: signals.signal(number, self._note) for number in caught}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                # None is a handler that was not installed from Python, which cannot put it back
+                signals.signal(number, signals.SIG_DFL if handler is None else handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._interrupts += number == signals.SIGINT
+        if self._interrupts > 1:
+            raise KeyboardInterrupt
+        self.signal = self.signal or number
+
+
 class _Training:
-    """One training in this process: its parts, and where it stands."""
+    """One training in this process."""
 
     def __init__(
         self,
@@ -113,148 +143,65 @@ class _Training:
         stop: Stop,
         peaks: Peaks,
     ):
-        self.task, self.config, self.device, self.ranks = task, config, device, ranks
+        self.task, self.config, self.ranks = task, config, ranks
         self.log, self.stop, self.peaks = log, stop, peaks
-        self.randomness = Randomness(device)
-        self.randomness.seed(config.seed, ranks.rank)
+        Randomness(device).seed(config.seed, ranks.rank)
         restarts = shards(config, ranks) or (config.overlap and ranks.size > 1)
-        self.restart = Restart() if restarts else None
-        ranks.meets_in_steps = self.restart is None
-        self.parts = build_parts(task, config, device, ranks, log, self.restart)
-        self.checkpoints = Checkpoints(config.out / "checkpoints", config.checkpoints, log.say)
-        self.position = Position()
-        self.statistics = Statistics()
-        self.measures: dict[str, float] = {}
-        self.best = Best(*task.best)
+        restart = Restart() if restarts else None
+        ranks.meets_in_steps = restart is None
+        self.parts = build_parts(task, config, device, ranks, log, restart)
+        self.state = TrainingState(task, config, self.parts, ranks, log, peaks, restart)
         self.stepper: Stepper
-        self.update_recoveries = 0
-
-    # --- before the first step ---
 
     def resume(self) -> None:
         """Goes on from the checkpoint that the config asks for; then logs what is in force."""
-        parts = self.parts
-        loaded = self._checkpoint() if self.ranks.first else None
-        folder = self.ranks.from_first(None if loaded is None else loaded.folder)
-        counts = Counts()
-        if folder is not None:
-            counts = self._load(loaded or self.checkpoints.load(folder))
-        if self.restart is not None:
-            why = f"restart {self.restart.number} by torchrun: it ran out of memory with more"
-            parts.adopt_limits(self.restart.limit, self.restart.eval_limit, why)
-        update = Update(parts.optimizer, self.device, self._update_recovered)
+        parts, state = self.parts, self.state
+        state.resume()
         self.stepper = Stepper(
             self.task,
             parts.network,
-            update,
+            Update(parts.optimizer, parts.precision.device, state.note_recovery),
             parts.precision,
             self.ranks,
             parts.at_once,
             self.config,
             self.log.say,
         )
-        self.stepper.counts = counts
-        self.sums = LossSums(self.device).both  # of the epoch
-        self.sums += torch.tensor(
-            [self.statistics.epoch_loss, self.statistics.epoch_count], dtype=torch.float64
-        ).to(self.sums)
+        self.stepper.counts = state.counts
         if self.ranks.first:
             write_json(self.config.out / "config.json", self.config.as_json(), self.log)
         self.log.settings(parts.rows)
         self.log.warnings(parts.warnings)
 
-    def _checkpoint(self) -> Loaded | None:
-        """The checkpoint to go on from."""
-        if keeps_writes_out():
-            if self.config.checkpoints.resume != "no" and any(
-                self.checkpoints.folder.glob("step-*")
-            ):
-                folder = self.checkpoints.folder
-                self.log.line(
-                    "A trial by brimful goes on from no checkpoint: it begins anew, and "
-                    f"{folder} stays as it is."
-                )
-            return None
-        checkpoint = self.restart.checkpoint if self.restart is not None else None
-        return (
-            self.checkpoints.load(checkpoint)
-            if checkpoint is not None
-            else self.checkpoints.resume()
-        )
-
-    def _load(self, loaded: Loaded) -> Counts:
-        state, where, parts = loaded.state, str(loaded.folder), self.parts
-        training_state.check_data(state["settings"], parts.sampler.length, where)
-        for sentence in training_state.changed_settings(state["settings"]["config"], self.config):
-            self.log.line(sentence)
-        sharded = parts.network.sharded
-        training_state.load_model(parts.network.module, state["model"], where, sharded=sharded)
-        load_optimizer_state(parts.optimizer, state["optimizer"])
-        changed = parts.precision.load_state_dict(state["precision"])
-        if changed:
-            self.log.line(changed)
-        self.position = parts.sampler.place(Position(**state["position"]))
-        self.statistics = Statistics.from_tree(state["statistics"])
-        if self.position.epoch != state["position"]["epoch"]:
-            self.statistics.epoch_loss = self.statistics.epoch_count = (
-                self.statistics.this_epoch_s
-            ) = 0.0
-            self.log.line(
-                "The rest of its epoch is less than a step now, and is left out (drop_last)."
-            )
-        self.statistics.resumed += 1
-        self.measures = state["measures"]
-        self.best.load_state(state)
-        parts.adopt_checkpoint(state["oom_limits"])
-        self._adopt_randomness(state["random"])
-        more = (
-            f" and {counted(self.position.samples, 'sample')} of the next"
-            if self.position.samples
-            else ""
-        )
-        self.log.line(f"Resumed from {where}: {counted(self.position.epoch, 'epoch')}{more} done.")
-        return Counts(**state["counts"])
-
-    def _adopt_randomness(self, states: list[dict[str, Any]]) -> None:
-        if self.ranks.rank < len(states):
-            self.randomness.put_back(RandomState.from_tree(states[self.ranks.rank]))
-        else:
-            self.log.say(
-                f"Rank {self.ranks.rank} was not there when the checkpoint was made: its random "
-                "state is a new one."
-            )
-
-    # --- the training ---
-
     def run(self) -> Result:
+        state = self.state
         with self.peaks.phase(TRAIN):
-            if not self._is_over():
+            if not state.is_over():
                 dry_run(self.parts, self.stepper, self.ranks, self.log)
             self._probe_evaluation()
-            self.clock = time.perf_counter()
-            self.saved_at = self.clock
+            state.start_the_clock()
             whole = self.config.epochs if self.config.max_steps is None else None
-            self.progress = ProgressLog(self.log, self.peaks, self._standing(), whole)
-            if self._is_over() and not self._lost_patience():
+            self.progress = ProgressLog(self.log, self.peaks, state.standing(), whole)
+            if state.is_over() and not state.lost_patience():
                 self.log.line(
                     "This training is finished: its epochs or steps are done. Raise epochs (or "
                     "max_steps) to go on."
                 )
-            while not self._is_over():
+            while not state.is_over():
                 self._epoch()
-            if self._lost_patience():
-                self.log.line(self.best.ending(self.config.patience_samples or 0))
-            self._write_statistics()
-        counts = self.stepper.counts
+            if state.lost_patience():
+                self.log.line(state.best.ending(self.config.patience_samples or 0))
+            state.write_statistics()
+        counts = state.counts
         if counts.skipped_nan:
             self.log.line(
                 f"{counts.skipped_nan:,} of {counts.updates:,} updates were left out: a loss was "
                 "NaN or infinite."
             )
         self.ranks.confirm()  # what rank 0 wrote is there for all
-        best = self.best.found or {"measures": None, "step": None}
+        best = state.best.found or {"measures": None, "step": None}
         return Result(
-            dict(self.measures),
+            dict(state.measures),
             best["measures"],
             best["step"],
             counts.updates,
@@ -264,84 +211,64 @@ class _Training:
         )
 
     def _epoch(self) -> None:
-        epoch = self.position.epoch
-        for data in self.parts.pipeline.steps(self.position):
-            before, counts = self._epochs(), dataclasses.replace(self.stepper.counts)
+        state = self.state
+        epoch = state.position.epoch
+        for data in self.parts.pipeline.steps(state.position):
+            before, counts = state.epochs, dataclasses.replace(state.counts)
             done = None
             for done in self.stepper.train_on(data, self.parts.schedule.lr, self._asks):
-                self.sums += done.sums
-                self.statistics.timed_samples += done.samples
+                state.sums += done.sums
+                state.statistics.timed_samples += done.samples
             assert done is not None
-            self.position = data.indices.after
+            state.position = data.indices.after
             self._after_step(before, counts, done, data)
-            if self._is_over():
+            if state.is_over():
                 return
-        if (
-            self.position.epoch == epoch
-        ):  # the loader ended early, as in a trial, which comes to evaluation next
-            self.position = Position(epoch + 1, 0)
-            if self.parts.evaluation is not None:
-                self._evaluate()
+        # the loader ended early, as in a trial, which comes to evaluation next
+        if state.position.epoch == epoch:
+            state.position = Position(epoch + 1, 0)
+            self._evaluate()
 
     def _after_step(self, before: float, had: Counts, done: Done, data: StepData) -> None:
         """`before` and `had`: epochs and counts before the step, which is several updates where a
         loss had to be cut.
         """
-        now, config, counts = self._epochs(), self.config.checkpoints, self.stepper.counts
-        over, epoch_ends = self._is_over(), self.position.epoch > data.indices.before.epoch
+        state, config = self.state, self.config.checkpoints
+        now, counts = state.epochs, state.counts
+        over, epoch_ends = state.is_over(), state.position.epoch > data.indices.before.epoch
         evaluates = over or crossed(self.config.eval_every_epochs, before, now)
-        score = self._evaluate() if evaluates and self.parts.evaluation is not None else None
-        over |= self._lost_patience()
-        if (
-            epoch_ends
-            or evaluates
-            or time.perf_counter() - self.progress.last.at_s > self.config.log_every_s
-        ):
-            self._stop_the_clock("train_time_s")
-            self.progress.write(
-                self._standing(), done.lr, self.measures if evaluates else {}, epoch_ends
-            )
+        score = self._evaluate() if evaluates else None
+        over |= state.lost_patience()
+        quiet_s = time.perf_counter() - self.progress.last.at_s
+        if epoch_ends or evaluates or quiet_s > self.config.log_every_s:
+            state.stop_the_clock("train_time_s")
+            measures = state.measures if evaluates else {}
+            self.progress.write(state.standing(), done.lr, measures, epoch_ends)
         if epoch_ends:
-            self.statistics.end_epoch()
-            self.sums.zero_()
-        due = crossed(config.every_steps, had.updates, counts.updates)
-        due |= crossed(config.every_samples, had.samples, counts.samples) or crossed(
-            config.every_epochs, before, now
+            state.statistics.end_epoch()
+            state.sums.zero_()
+        due = (
+            crossed(config.every_steps, had.updates, counts.updates)
+            or crossed(config.every_samples, had.samples, counts.samples)
+            or crossed(config.every_epochs, before, now)
         )
-        is_best = config.keep_best and score is not None and self.best.is_of(counts.updates)
+        is_best = config.keep_best and score is not None and state.best.is_of(counts.updates)
         if over or done.signal or done.save or due or is_best:
+            self.stepper.finite.settle()
             facts = UpdateFacts(counts.updates, counts.samples, done.lr, data.indices.indices)
-            self._save(score, facts, must=bool(over or done.signal))
+            state.save(score, facts, must=bool(over or done.signal))
         if done.signal:
-            self._write_statistics()
-            raise _ended_by(done.signal, self.config.out)
+            state.write_statistics()
+            kind = Interrupted if done.signal == signals.SIGINT else Terminated
+            raise kind(
+                f"Stopped by {signals.Signals(done.signal).name} after a checkpoint.",
+                suggestion=f"The same command goes on from it: {state.checkpoints.folder}.",
+            )
 
-    def _is_over(self) -> bool:
-        steps = self.config.max_steps
-        done = self._epochs() >= self.config.epochs - 1e-9 or (
-            steps is not None and self.stepper.counts.updates >= steps
-        )
-        return done or self._lost_patience()
-
-    def _lost_patience(self) -> bool:
-        return self.best.lost_patience(self.config.patience_samples)
-
-    def _epochs(self) -> float:
-        """2.25 a quarter into the third epoch."""
-        return self.position.epoch + self.position.samples / self.parts.sampler.length
-
-    def _standing(self) -> Standing:
-        counts = self.stepper.counts
-        return Standing(
-            self.clock, self._epochs(), counts.updates, counts.samples, *self.sums.tolist()
-        )
-
-    def _asks(self) -> Asks:
+    def _asks(self) -> Vote:
         minutes = self.config.checkpoints.every_minutes
-        due = minutes is not None and time.perf_counter() - self.saved_at > 60 * minutes
-        return Asks(self.stop.signal or 0, due)
-
-    # --- evaluation ---
+        due = minutes is not None and time.perf_counter() - self.state.saved_at > 60 * minutes
+        return Vote(signal=self.stop.signal or 0, save=due)
 
     def _probe_evaluation(self) -> None:
         evaluation = self.parts.evaluation
@@ -350,143 +277,92 @@ class _Training:
         requested = evaluation.at_once.split.limit
         with self.peaks.phase(EVAL), script.tried(EVAL):
             evaluation.probe()
-        limit = evaluation.at_once.split.limit
-        if limit < requested:
-            why = (
-                "the first evaluation batch, tried before the training, ran out of memory with more"
-            )
-            self.log.settings([EffectiveSetting("eval_batch", requested, limit, why)])
+        why = "the first evaluation batch, tried before the training, ran out of memory with more"
+        _log_smaller(self.log, "eval_batch", requested, evaluation.at_once, why)
 
     def _evaluate(self) -> float | None:
-        """Measures, and returns the score by which checkpoints are compared."""
-        assert self.parts.evaluation is not None
-        self._stop_the_clock("train_time_s")
+        """Measures, and returns the score by which checkpoints are compared; None without
+        evaluation data.
+        """
+        if self.parts.evaluation is None:
+            return None
+        self.state.stop_the_clock("train_time_s")
         self.ranks.broadcast(list(self.parts.network.module.buffers()))
         # the room they take belongs to the evaluation, as it did when its batch was tried
         self.stepper.drop_gradients()
         with self.peaks.phase(EVAL):
-            self.measures = self.ranks.from_first(
-                self.parts.evaluation.measure()
-            )  # one rank alone shall not end
-        self._stop_the_clock("eval_time_s")
-        return self.best.note(
-            self.measures, self.stepper.counts.updates, self.stepper.counts.samples
-        )
-
-    # --- checkpoints and statistics ---
-
-    def _save(self, score: float | None, facts: UpdateFacts, must: bool) -> None:
-        """Writes a checkpoint. Where it cannot be written the training goes on, unless nothing is
-        to follow (`must`).
-        """
-        self._stop_the_clock("train_time_s")
-        self.stepper.finite.settle()
-        if not all(
-            self.ranks.gather(
-                all_finite(
-                    [
-                        *self.parts.network.module.parameters(),
-                        *running_statistics(self.parts.network.module),
-                    ]
-                )
-            )
-        ):
-            raise facts.error("The weights became NaN or infinite")
-        self.ranks.broadcast(list(self.parts.network.module.buffers()))
-        state = self._state()
-        if self.ranks.first:
-            try:
-                path = self.checkpoints.save(
-                    state, step=self.stepper.counts.updates, score=score, best=self.task.best[1]
-                )
-                if self.restart is not None:
-                    self.restart.note_checkpoint(path)
-                self.log.event(
-                    "checkpoint", path=str(path), step=self.stepper.counts.updates, score=score
-                )
-            except DiskFull as error:
-                if must:
-                    raise
-                sentences = [
-                    *error.sentences(),
-                    "The training goes on, and tries again when the next one is due.",
-                ]
-                self.log.say(" ".join(sentence.rstrip(".") + "." for sentence in sentences))
-        self.saved_at = time.perf_counter()
-        self._stop_the_clock("checkpoint_time_s")
-        if not must:
-            self._write_statistics()
-
-    def _state(self) -> dict[str, Any]:
-        parts = self.parts
-        whole = full if parts.network.sharded else dict
-        self.statistics.epoch_loss, self.statistics.epoch_count = self.sums.tolist()
-        return {
-            "model": whole(parts.network.module.state_dict()),
-            "optimizer": whole(parts.optimizer.state_dict()),
-            "precision": parts.precision.state_dict(),
-            "position": dataclasses.asdict(self.position),
-            "counts": dataclasses.asdict(self.stepper.counts),
-            "random": [state.as_tree() for state in self.ranks.gather(self.randomness.take())],
-            "oom_limits": limits_of(parts.at_once.split, parts.eval_split),
-            "statistics": dict(vars(self.statistics)),
-            "measures": self.measures,
-            **self.best.state(),
-            "settings": {
-                "config": self.config.as_json(),
-                "train_samples": parts.sampler.length,
-                "ranks": self.ranks.size,
-            },
-        }
-
-    def _stop_the_clock(self, name: str) -> None:
-        """What passed since the last stop goes to `name`."""
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
-        now = time.perf_counter()
-        self.statistics.add(name, now - self.clock)
-        self.clock = now
-
-    def _write_statistics(self) -> None:
-        self.peaks.read(TRAIN)
-        peaks = peaks_of_all_ranks(self.peaks.of, self.ranks)
-        if not self.ranks.first:
-            return
-        counts, parts = self.stepper.counts, self.parts
-        evaluation = parts.evaluation
-        content = self.statistics.content(
-            peaks,
-            device=str(self.device),
-            ranks=self.ranks.size,
-            effective_batch=parts.batching.effective,
-            micro_batch=parts.at_once.split.limit,
-            micro_batch_requested=self.config.batch.micro_batch,
-            eval_batch=None if parts.eval_split is None else parts.eval_split.limit,
-            updates=counts.updates,
-            samples=counts.samples,
-            epochs=self._epochs(),
-            recoveries=counts.recoveries,
-            eval_recoveries=evaluation.recoveries if evaluation is not None else 0,
-            update_recoveries=self.update_recoveries,
-            skipped_nan=counts.skipped_nan,
-            skipped_by_scaler=parts.precision.skipped,
-            measures=self.measures,
-            best=self.best.found,
-            ended_early=self._lost_patience(),
-            settings=[dataclasses.asdict(row) for row in parts.rows],
-        )
-        write_json(self.config.out / "training_stats.json", content, self.log)
-
-    def _update_recovered(self, missing: Missing) -> None:
-        self.update_recoveries += 1
-        self.log.say(
-            f"Out of memory in the optimizer's update ({missing.pattern}): it is done in smaller "
-            "pieces; nothing is lost."
-        )
+            # one rank alone shall not end
+            measures = self.ranks.from_first(self.parts.evaluation.measure())
+        self.state.stop_the_clock("eval_time_s")
+        return self.state.note_evaluation(measures)
 
     def close(self) -> None:
         self.parts.precision.close()
         self.log.close()
+
+
+def dry_run(parts: Parts, stepper: Stepper, ranks: Ranks, log: Log) -> None:
+    """The worst micro-batches are tried before the first step, so that memory that is missing is
+    missing at the start: forward and backward, as in a step; then gradients are dropped, random
+    states and buffers put back, and nothing was trained.
+
+    Makes `stepper`'s pieces smaller where a micro-batch as bad as any that can come does not
+    fit. Of samples without sizes the first step shows what any other does, and nothing is tried.
+    Raises DoesNotFit on all ranks where one sample is too large for one of them.
+    """
+    if parts.pipeline.worst_step(stepper.at_once.split.at_once) is None:
+        return
+    at_once = stepper.at_once
+    requested = at_once.split.limit
+    with script.tried(TRAIN):
+        recoveries = _recoveries(parts, stepper)
+    votes = ranks.meet(Vote(piece=at_once.split.limit, recoveries=recoveries))
+    at_once.adopt(votes)
+    stepper.counts.recoveries += sum(vote.recoveries for vote in votes)
+    why = (
+        "the worst micro-batches that the sizes allow, tried before the training, ran out of "
+        "memory with more"
+    )
+    _log_smaller(log, "micro_batch", requested, at_once, why)
+
+
+def _log_smaller(log: Log, name: str, requested: int, at_once: SamplesAtOnce, why: str) -> None:
+    if at_once.split.limit < requested:
+        log.settings([EffectiveSetting(name, requested, at_once.split.limit, why)])
+
+
+def _recoveries(parts: Parts, stepper: Stepper) -> int:
+    """How often memory was missing before the pieces fit."""
+    device, recoveries = parts.precision.device, 0
+    buffers = Buffers(parts.network.module)
+    with Randomness(device).kept():
+        try:
+            while isinstance(missing := attempt(lambda: _try(parts, stepper)), Missing):
+                recoveries += 1
+                stepper.drop_gradients()
+                free_what_is_cached(device)
+                stepper.shrink(
+                    missing,
+                    " in the worst micro-batch that can come, tried before the training",
+                    ".",
+                )
+        finally:
+            stepper.drop_gradients()
+            buffers.put_back()
+    return recoveries
+
+
+def _try(parts: Parts, stepper: Stepper) -> None:
+    """What is worst depends on how micro-batches are cut. The first one comes again at the end,
+    when there are gradients already, as there are in a step of several micro-batches."""
+    split, decomposes = stepper.at_once.split, stepper.task.decomposes
+    step = parts.pipeline.worst_step(lambda samples: split.at_once(samples, decomposes))
+    assert step is not None
+    order = (*range(len(step.parts)), 0)
+    stepper.forward_backward(
+        step,
+        [(part, *piece) for part in order for piece in split.pieces(step.parts[part], decomposes)],
+    )
 
 
 def crossed(every: float | None, before: float, after: float) -> bool:
@@ -495,9 +371,3 @@ def crossed(every: float | None, before: float, after: float) -> bool:
         return False
     slack = 1e-9  # of a float's rounding: 3 × 0.1 is 0.30000000000000004
     return math.floor(after / every + slack) > math.floor(before / every + slack)
-
-
-def _ended_by(number: int, out: Path) -> Terminated | Interrupted:
-    kind = Interrupted if number == signals.SIGINT else Terminated
-    go_on = f"The same command goes on from it: {out / 'checkpoints'}."
-    return kind(f"Stopped by {signals.Signals(number).name} after a checkpoint.", suggestion=go_on)

@@ -1,10 +1,9 @@
-"""Evaluation: every sample once over all ranks, with a batch size of its own.
+"""Evaluation: every sample once over all ranks, with a batch size of its own; and the best one so
+far.
 
 An out-of-memory error here makes the evaluation batch smaller and nothing else, and the batch that
 failed is done again.
 """
-
-from __future__ import annotations
 
 import functools
 import itertools
@@ -16,6 +15,7 @@ import torch
 
 from brimful.decide.loading import EVAL_TIMES
 from brimful.errors import UsageError
+from brimful.units import counted
 from brimful_train.batching import Batching
 from brimful_train.config import Config
 from brimful_train.data.epoch_sampler import EpochSampler, Position
@@ -79,7 +79,7 @@ class Evaluation:
             max_tokens=EVAL_TIMES * most if sizes is not None and most else None,
         )
         data, seed = config.data, config.seed
-        return DataPipeline(task.eval_data, sampler, device, data, seed, ranks.from_first, room)
+        return DataPipeline(task.eval_data, sampler, device, data, seed, ranks, room)
 
     def probe(self) -> None:
         """One batch of the evaluation's size before the training: what does not fit shows now, not
@@ -150,13 +150,19 @@ class Evaluation:
         while isinstance(sums := attempt(lambda: self._run(data, part)), Missing):
             free_what_is_cached(self._device)
             self.recoveries += 1
-            then = "; the batch is measured again, and the training batch stays as it is."
-            self.at_once.shrink(sums, " in evaluation", then)
+            self.at_once.shrink(
+                sums,
+                " in evaluation",
+                "; the batch is measured again, and the training batch stays as it is.",
+            )
         return sums
 
     def _pieces(self, data: StepData, parts: Iterable[int]) -> Pieces:
-        split = self.at_once.split
-        return [(part, *piece) for part in parts for piece in split.pieces(data.parts[part])]
+        return [
+            (part, *piece)
+            for part in parts
+            for piece in self.at_once.split.pieces(data.parts[part])
+        ]
 
     @torch.no_grad()
     def _run(self, data: StepData, part: int) -> Sums:
@@ -215,3 +221,65 @@ def _checked(measured: object, derives: bool) -> Mapping[str, Sum | Rows]:
                 'Return a dict of sums: {"accuracy": Sum(right.sum(), len(right))}.',
             )
     return measured  # type: ignore[return-value]
+
+
+class Best:
+    """The best evaluation so far, and how long ago it was: for checkpoints that stay, and for a
+    training that ends early.
+
+    `name` is the measure that evaluations are compared by, and `direction` whether its "min" or
+    its "max" is best.
+
+    `found` holds the measures, the step and the samples of the best one; None before the first that
+    is a number.
+    """
+
+    def __init__(self, name: str, direction: str):
+        self.name, self.direction = name, direction
+        self._sign = 1 if direction == "min" else -1
+        self.found: dict[str, Any] | None = None
+        self.evaluated_samples = 0  # when the latest evaluation was
+
+    def note(self, measures: Mapping[str, float], step: int, samples: int) -> float | None:
+        """The score of an evaluation; None where it is NaN or missing: nothing would ever be better
+        than that.
+        """
+        self.evaluated_samples = samples
+        score = measures.get(self.name)
+        if score is None or math.isnan(score):
+            return None
+        best = None if self.found is None else self.found["measures"][self.name]
+        if best is None or self._sign * score < self._sign * best:
+            self.found = {"measures": dict(measures), "step": step, "samples": samples}
+        return score
+
+    def is_of(self, step: int) -> bool:
+        return self.found is not None and self.found["step"] == step
+
+    def lost_patience(self, patience_samples: int | None) -> bool:
+        """Whether the latest evaluation was so many samples after the best one (or after the start,
+        without any).
+        """
+        since = self.evaluated_samples - (self.found["samples"] if self.found is not None else 0)
+        return patience_samples is not None and since >= patience_samples
+
+    def ending(self, patience_samples: int) -> str:
+        """Why the training ends early, in a sentence."""
+        if self.found is None:
+            return (
+                f"Ended early: no evaluation in {counted(self.evaluated_samples, 'sample')} gave "
+                f"a {self.name}."
+            )
+        score, samples = self.found["measures"][self.name], self.found["samples"]
+        return (
+            f"Ended early: no evaluation was better than the one at {counted(samples, 'sample')} "
+            f"({self.name} {score:.4g}) within {patience_samples:,} more. Raise patience_samples "
+            "to go on."
+        )
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"best": self.found, "evaluated_samples": self.evaluated_samples}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.found, self.evaluated_samples = state["best"], state["evaluated_samples"]

@@ -2,8 +2,6 @@
 step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sized
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -28,18 +26,17 @@ from brimful_train.data.room import (
     shared_host,
     with_eval_batch,
 )
-from brimful_train.data.workers import largest_samples_bytes, shared
+from brimful_train.data.workers import largest_samples_bytes
 from brimful_train.distributed.parallel import OVERLAP_AFTER, Network, overlapping, shard, shards
 from brimful_train.distributed.ranks import Ranks
 from brimful_train.evaluation import Evaluation
 from brimful_train.model.options import apply_model_options
 from brimful_train.model.precision import Precision
-from brimful_train.oom_limits import Restart
 from brimful_train.optim.optimizers import make_optimizer
 from brimful_train.optim.schedules import Schedule
 from brimful_train.reporting.peak_memory import limit_memory
 from brimful_train.reporting.progress_log import Log
-from brimful_train.step.oom import SamplesAtOnce
+from brimful_train.step.oom import Restart, SamplesAtOnce
 from brimful_train.task import Task
 
 
@@ -62,6 +59,16 @@ class Parts:
     @property
     def eval_split(self) -> Split | None:
         return None if self.evaluation is None else self.evaluation.at_once.split
+
+    def oom_limits(self) -> dict[str, Any]:
+        """For a checkpoint. A limit holds as long as the same size is asked for."""
+        evaluation = self.eval_split
+        return {
+            "micro_batch": self.at_once.split.micro_batch,
+            "limit": self.at_once.split.limit,
+            "eval_batch": evaluation.micro_batch if evaluation else None,
+            "eval_limit": evaluation.limit if evaluation else None,
+        }
 
     def adopt_checkpoint(self, limits: dict[str, Any]) -> None:
         """Batches that out-of-memory errors had made smaller before stay so, unless another size is
@@ -120,11 +127,11 @@ def build_parts(
     rows += optimizer_rows
 
     sampler = _sampler(task, config, batching, ranks)
-    loading_host = host.for_training() if task.eval_data is not None else host
-    room = Room(loading_host, device_free_bytes(device, ranks))
-    pipeline = DataPipeline(
-        task.train_data, sampler, device, config.data, config.seed, ranks.from_first, room
+    room = Room(
+        host.for_training() if task.eval_data is not None else host,
+        device_free_bytes(device, ranks),
     )
+    pipeline = DataPipeline(task.train_data, sampler, device, config.data, config.seed, ranks, room)
     rows += [pipeline.residence, *pipeline.rows]
     warnings += pipeline.plan.warnings
     schedule = _schedule(config, sampler, batching, optimizer)
@@ -190,15 +197,16 @@ def _with_room_for_evaluation(
     """An evaluation batch whose samples the host has room for, by the largest of them."""
     if is_imaginary() or config.data.host_policy == "ladder":
         return batching, ()
-
-    def sample_bytes() -> float:
+    sample_bytes = None
+    if ranks.first:
         with batches_are_made():
             collate = getattr(task.eval_data, "collate", None) or default_collate
-            return largest_samples_bytes(task.eval_data, collate)
-
-    needed = shared(sample_bytes, ranks.rank, ranks.from_first)
+            sample_bytes = largest_samples_bytes(task.eval_data, collate)
     size, why, warnings = eval_batch(
-        host, needed, batching.eval_batch, config.gave("batch.eval_batch")
+        host,
+        ranks.from_first(sample_bytes),
+        batching.eval_batch,
+        config.gave("batch.eval_batch"),
     )
     return (with_eval_batch(batching, size, why) if why is not None else batching), warnings
 

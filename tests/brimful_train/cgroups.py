@@ -1,7 +1,5 @@
 """Cgroups for tests: a stand-in for their files, and a real one where that can be made."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time
@@ -13,12 +11,12 @@ from brimful.measure.host import Cgroup
 _MOUNT = Path("/sys/fs/cgroup")
 
 
-def stand_in_cgroup(root: Path, limit: int, used: int = 0) -> Cgroup:
+def stand_in_cgroup(root: Path, limit: int) -> Cgroup:
     """Version 2, one level."""
     texts = {
         "proc/self/cgroup": "0::/",
         "sys/fs/cgroup/memory.max": limit,
-        "sys/fs/cgroup/memory.current": used,
+        "sys/fs/cgroup/memory.current": 0,
     }
     for name, text in {**texts, "sys/fs/cgroup/memory.stat": "inactive_file 0"}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)

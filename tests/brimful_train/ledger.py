@@ -2,8 +2,6 @@
 that runs out on demand.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
@@ -15,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -229,43 +228,49 @@ def farthest(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
 # --- several processes ---
 
 
-def environment(rank: int = 0, size: int = 1, **others: str) -> dict[str, str]:
-    variables = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
-        **others,
-    }
+def environment(rank: int = 0, size: int = 1) -> dict[str, str]:
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     if size > 1:
-        variables |= {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(size),
-            "LOCAL_WORLD_SIZE": str(size),
-        }
-    return variables
+        variables |= dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank))
+        variables |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(size))
+    return {**os.environ, **variables}
 
 
 def start(
-    call: str, *argv: object, rank: int = 0, size: int = 1, store: Path | None = None, **others: str
+    call: str,
+    *argv: object,
+    rank: int = 0,
+    size: int = 1,
+    store: Path | None = None,
+    result: str = os.devnull,
 ) -> subprocess.Popen:
-    """A process that calls "module:function" with `argv` as strings; with several ranks, in a group
-    of them first.
+    """A process that calls "module:function" with `argv` as strings, and writes what it returns to
+    `result`; with several ranks, in a group of them first.
     """
     module, _, function = call.partition(":")
     begin = ""
     if size > 1:
         group = f"'gloo', init_method='file://{store}', rank={rank}, world_size={size}"
         begin = f"import torch.distributed as d; d.init_process_group({group}); "
-    program = f"import sys; {begin}from {module} import {function}; {function}(*sys.argv[1:])"
+    program = f"import json, sys; {begin}from {module} import {function}; "
+    program += f"json.dump({function}(*sys.argv[1:]), open({result!r}, 'w'))"
     return subprocess.Popen(
         [sys.executable, "-c", program, *(str(a) for a in argv)],
         cwd=ROOT,
-        env=environment(rank, size, **others),
+        env=environment(rank, size),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def results_of_ranks(
+    function: Callable, folder: Path, *argv: object, timeout_s: float = 200
+) -> list[Any]:
+    """What `function` returns on each of two ranks, none of which may fail."""
+    ended = on_ranks(2, function, folder, *argv, timeout_s=timeout_s)
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
 
 def on_ranks(
@@ -283,7 +288,17 @@ def on_ranks(
     if not torch.accelerator.is_available():
         return _forked(size, function, folder, store, argv, timeout_s)
     call = f"{function.__module__}:{function.__name__}"
-    processes = [start(call, *argv, rank=rank, size=size, store=store) for rank in range(size)]
+    processes = [
+        start(
+            call,
+            *argv,
+            rank=rank,
+            size=size,
+            store=store,
+            result=str(folder / f"rank-{rank}.json"),
+        )
+        for rank in range(size)
+    ]
     ends = time.monotonic() + timeout_s
     while any(process.poll() is None for process in processes) and time.monotonic() < ends:
         time.sleep(0.05)
@@ -322,7 +337,8 @@ def _as_rank(rank: int, size: int, store: Path, function: Callable, argv: tuple)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size
     )
-    function(*(str(a) for a in argv))
+    result = function(*(str(a) for a in argv))
+    store.with_name(f"rank-{rank}.json").write_text(json.dumps(result))
 
 
 def fork(work: Callable[[], object], words: Path) -> int:

@@ -2,8 +2,6 @@
 all there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -14,6 +12,8 @@ import numpy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import IterableDataset
 
 import brimful_train
 from brimful.errors import UsageError
@@ -24,6 +24,7 @@ from brimful_train import (
     OptimizerConfig,
     ScalingConfig,
     ScheduleConfig,
+    Task,
 )
 from brimful_train.config import DataConfig
 
@@ -52,6 +53,13 @@ WRONG = {
 
 def kind_of(prefix: str) -> type:
     return Config if prefix == "config" else PARTS[prefix.removeprefix("config.")]
+
+
+def type_of(prefix: str, name: str) -> tuple[str, bool]:
+    """The name of a setting's type, and whether it may be None."""
+    annotation = typing.get_type_hints(kind_of(prefix))[name]
+    kind, _, none = getattr(annotation, "__name__", str(annotation)).partition(" | ")
+    return kind, bool(none)
 
 
 def refused(prefix: str, name: str, value: object) -> None:
@@ -89,8 +97,7 @@ def test_what_cannot_be_meant_is_refused_by_its_dotted_name(prefix, name, values
 
 @pytest.mark.parametrize(("prefix", "name"), FIELDS)
 def test_a_value_of_another_type_is_refused_by_its_dotted_name(prefix, name):
-    annotation = typing.get_type_hints(kind_of(prefix))[name]
-    kind, _, optional = getattr(annotation, "__name__", str(annotation)).partition(" | ")
+    kind, optional = type_of(prefix, name)
     for value in WRONG.get(kind, [None, 1, "adamw", {}, Path("x")]):  # else another part
         if value is not None or not optional:
             refused(prefix, name, value)
@@ -109,9 +116,7 @@ ANY_TEXT = {("config.checkpoints", "resume")}  # a path
 @settings(max_examples=20)
 @given(data=st.data())
 def test_a_value_that_no_training_can_have_is_refused_by_its_dotted_name(prefix, name, data):
-    kind = str(
-        next(f.type for f in dataclasses.fields(kind_of(prefix)) if f.name == name)
-    ).partition(" | ")[0]
+    kind, _ = type_of(prefix, name)
     if kind in OUTSIDE and (prefix, name) not in ANY_TEXT:
         refused(prefix, name, data.draw(OUTSIDE[kind]))
 
@@ -134,3 +139,20 @@ def test_the_public_names_are_all_there():
     assert dir(brimful_train) == sorted(brimful_train.__all__)
     with pytest.raises(AttributeError, match="no attribute 'fitt'"):
         brimful_train.fitt  # noqa: B018
+
+
+# --- what a Task refuses before anything is built ---
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    "data", [{"train_data": Endless()}, {"train_data": [1], "eval_data": Endless()}]
+)
+def test_a_data_set_that_has_no_indices_is_refused(data):
+    with pytest.raises(UsageError, match="Endless is an IterableDataset") as caught:
+        Task("stream", nn.Linear(1, 1), lambda model, batch: model(batch).mean(), **data)
+    assert "__getitem__" in caught.value.suggestion

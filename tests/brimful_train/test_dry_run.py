@@ -2,8 +2,6 @@
 trace in the weights.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from pathlib import Path
@@ -25,6 +23,7 @@ from tests.brimful_train.ledger import (
     network,
     network_config,
     on_ranks,
+    results_of_ranks,
     same,
     shares,
     statistics,
@@ -215,5 +214,4 @@ def too_long_for_one_rank(out: str) -> None:
 
 
 def test_all_ranks_end_where_a_sample_is_too_long_for_one(tmp_path):
-    ended = on_ranks(2, too_long_for_one_rank, tmp_path, tmp_path / "out")
-    assert [code for code, _, _ in ended] == [0, 0], ended
+    results_of_ranks(too_long_for_one_rank, tmp_path, tmp_path / "out")

@@ -2,9 +2,9 @@
 way round.
 """
 
-from __future__ import annotations
-
 import dataclasses
+import itertools
+import math
 import tempfile
 from pathlib import Path
 
@@ -18,13 +18,15 @@ from torch import nn
 from brimful.errors import DoesNotFit, UsageError
 from brimful_train import BatchingConfig, Rows, Sum, fit
 from brimful_train.batching import Split
+from brimful_train.evaluation import Best
 from tests.brimful_train.ledger import (
     Faults,
+    Stopped,
     ledger_config,
     ledger_task,
     network_config,
     network_task,
-    on_ranks,
+    results_of_ranks,
     same,
     statistics,
     weights,
@@ -198,8 +200,7 @@ def of_rows(out: str) -> None:
 
 def test_measures_may_be_derived_from_a_row_of_each_sample_over_all_batches_and_ranks(tmp_path):
     of_rows(str(tmp_path / "one"))
-    for code, _, errors in on_ranks(2, of_rows, tmp_path, tmp_path / "two"):
-        assert code == 0, errors
+    results_of_ranks(of_rows, tmp_path, tmp_path / "two")
 
 
 def test_rows_of_a_batch_that_was_measured_again_count_once(tmp_path):
@@ -220,3 +221,77 @@ def test_rows_of_a_batch_that_was_measured_again_count_once(tmp_path):
 def test_rows_without_a_derive_are_refused(tmp_path):
     with pytest.raises(UsageError, match=r"measure\[\"label\"\] gave Rows"):
         fit(dataclasses.replace(rows_task(), derive=None), network_config(tmp_path))
+
+
+# --- the best evaluation, and a training that ends so many samples after it ---
+
+
+SAMPLES = 70  # of an epoch, which ends with an evaluation
+
+
+@given(
+    scores=st.lists(st.sampled_from([0.1, 0.5, 0.9, math.nan]), min_size=1, max_size=12),
+    patience=st.integers(1, 400),
+)
+def test_patience_is_lost_so_many_samples_after_the_best_or_after_the_start(scores, patience):
+    best = Best("auroc", "max")
+    for number, score in enumerate(scores, 1):
+        best.note({"auroc": score}, number, number * SAMPLES)
+        known = [
+            (each, -place) for place, each in enumerate(scores[:number], 1) if not math.isnan(each)
+        ]
+        at = -max(known)[1] if known else 0
+        assert best.lost_patience(patience) == ((number - at) * SAMPLES >= patience)
+        assert not best.lost_patience(None)
+        again = Best("auroc", "max")
+        again.load_state({**best.state(), "counts": {"samples": number * SAMPLES}})
+        assert again.state() == best.state()
+
+
+def scored(scores, **others):
+    """A task whose evaluations give these scores; the first is the one before the training."""
+    given = itertools.chain(scores)
+    task = network_task(eval_samples=4)
+    return dataclasses.replace(
+        task,
+        measure=lambda model, batch: {"loss": Sum(next(given), 1)},
+        best=("loss", "max"),
+        **others,
+    )
+
+
+def config(out: Path, patience: int | None, **others):
+    batch = BatchingConfig(micro_batch=8, accumulation=2, eval_batch=4)
+    return network_config(out, epochs=8, patience_samples=patience, batch=batch, **others)
+
+
+def test_patience_counts_on_after_a_resume_and_a_training_that_lost_it_stays_ended(tmp_path, capfd):
+    scores = [0, 9, 1, 1, 1, 1, 1, 1, 1]
+    task = scored(scores)
+    calls, loss = itertools.count(), task.loss
+
+    def stops(model, batch):
+        if next(calls) == 2 * 9 + 3:  # in the third epoch; an epoch has nine micro-batches
+            raise Stopped
+        return loss(model, batch)
+
+    with pytest.raises(Stopped):
+        fit(dataclasses.replace(task, loss=stops), config(tmp_path, 3 * SAMPLES))
+    result = fit(scored([0, *scores[3:]]), config(tmp_path, 3 * SAMPLES))
+    assert (result.samples, result.best_step) == (4 * SAMPLES, 5)
+    again = fit(scored([0, 99]), config(tmp_path, 3 * SAMPLES))
+    assert again.samples == 4 * SAMPLES and again.best["loss"] == 9
+    assert "epochs or steps are done" not in capfd.readouterr().err
+    assert fit(scored([0, 1, 1, 1, 1, 1]), config(tmp_path, 5 * SAMPLES)).samples == 6 * SAMPLES, (
+        "with more patience it goes on"
+    )
+
+
+def on_a_rank(out: str) -> None:
+    """Each rank measures half of the samples; the scores are those of rank 0 and 1 together."""
+    result = fit(scored([0, 9, 1, 1, 1, 1, 1, 1, 1]), config(Path(out), 2 * SAMPLES))
+    assert result.samples == 3 * SAMPLES
+
+
+def test_all_ranks_end_together(tmp_path):
+    results_of_ranks(on_a_rank, tmp_path, tmp_path / "out", timeout_s=60)

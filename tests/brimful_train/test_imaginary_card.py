@@ -2,8 +2,6 @@
 it would on a real one.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What the engine takes from the rest of brimful, and what it says where its extra is missing."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

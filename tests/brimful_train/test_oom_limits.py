@@ -2,8 +2,6 @@
 checkpoint together.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -17,9 +15,10 @@ import psutil
 import pytest
 import torch
 
-from brimful_train import BatchingConfig, CheckpointConfig, OptimizerConfig, fit, oom_limits
+from brimful_train import BatchingConfig, CheckpointConfig, OptimizerConfig, fit
 from brimful_train.checkpoints.folder import Checkpoints
-from brimful_train.oom_limits import SmallerFits
+from brimful_train.step import oom
+from brimful_train.step.oom import SmallerFits
 from tests.brimful_train.ledger import (
     ROOT,
     Faults,
@@ -156,24 +155,24 @@ def test_an_error_of_one_rank_ends_those_that_wait_for_it_in_a_collective(how, w
 
 def test_one_start_leaves_its_limits_and_its_checkpoint_to_the_next(monkeypatch):
     store = torch.distributed.HashStore()
-    monkeypatch.setattr(oom_limits, "_store_of_torchrun", lambda: store)
-    monkeypatch.setattr(oom_limits, "_trainings", itertools.repeat(0))
-    first = oom_limits.Restart()
+    monkeypatch.setattr(oom, "_store_of_torchrun", lambda: store)
+    monkeypatch.setattr(oom, "_trainings", itertools.repeat(0))
+    first = oom.Restart()
     first.note_checkpoint(Path("step-4"))
     with pytest.raises(SmallerFits, match="cannot be replayed"):
         first.smaller(4, "a test")
-    assert oom_limits.Restart().limit is None  # not a restart
+    assert oom.Restart().limit is None  # not a restart
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    second = oom_limits.Restart()
+    second = oom.Restart()
     assert (second.limit, second.eval_limit, second.checkpoint) == (4, None, Path("step-4"))
-    monkeypatch.setattr(oom_limits, "_trainings", itertools.repeat(1))
-    assert oom_limits.Restart().limit is None  # another training of the same script
+    monkeypatch.setattr(oom, "_trainings", itertools.repeat(1))
+    assert oom.Restart().limit is None  # another training of the same script
 
 
 def test_without_torchrun_the_error_names_what_to_do(monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     with pytest.raises(SmallerFits) as raised:
-        oom_limits.Restart().smaller(4, "a test")
+        oom.Restart().smaller(4, "a test")
     assert (
         "--max-restarts" in raised.value.suggestion
         and "micro-batch to 4" in raised.value.suggestion

@@ -2,10 +2,7 @@
 learning rates.
 """
 
-from __future__ import annotations
-
 import dataclasses
-import json
 from pathlib import Path
 from unittest import mock
 
@@ -24,6 +21,7 @@ from tests.brimful_train.ledger import (
     network_config,
     network_task,
     on_ranks,
+    results_of_ranks,
     shares,
     stopping,
 )
@@ -49,14 +47,12 @@ def begun(out: str, micro: str) -> None:
         )
 
 
-def gone_on(out: str, micro: str, accumulation: str) -> None:
+def gone_on(out: str, micro: str, accumulation: str) -> dict:
     task = ledger_task(SAMPLES)
     result = fit(
         task, config(out, BatchingConfig(micro_batch=int(micro), accumulation=int(accumulation)))
     )
-    Path(out, f"ended-{torch.distributed.is_initialized()}.json").write_text(
-        json.dumps({"ledger": shares(task).tolist(), "samples": result.samples})
-    )
+    return {"ledger": shares(task).tolist(), "samples": result.samples}
 
 
 def expected(effective_after: int) -> list[float]:
@@ -90,20 +86,15 @@ def test_each_sample_is_met_once_an_epoch_at_the_same_learning_rates(
 ):
     out = tmp_path / "out"
     with_ranks(ranks, begun, tmp_path, out, micro)
-    with_ranks(then, gone_on, tmp_path, out, its_micro, its_accumulation)
-    results = json.loads((out / f"ended-{then > 1}.json").read_text())
+    results = with_ranks(then, gone_on, tmp_path, out, its_micro, its_accumulation)[0]
     assert results["samples"] == SAMPLES * EPOCHS
     assert results["ledger"] == pytest.approx(
         expected(its_micro * its_accumulation * then), rel=1e-9
     )
 
 
-def with_ranks(ranks: int, work, folder: Path, *argv: object) -> None:
-    if ranks == 1:
-        work(*map(str, argv))
-    else:
-        ended = on_ranks(ranks, work, folder, *argv)
-        assert [code for code, _, _ in ended] == [0] * ranks, ended
+def with_ranks(ranks: int, work, folder: Path, *argv: object) -> list:
+    return [work(*map(str, argv))] if ranks == 1 else results_of_ranks(work, folder, *argv)
 
 
 # --- micro-batches by size ---
@@ -132,25 +123,15 @@ def sized_task(batches: list[list[int]] | None = None) -> Task:
     )
 
 
-def sized(out: str, stops_after: str) -> None:
+def sized(out: str, stops_after: str) -> dict | None:
     batches: list[list[int]] = []
     task, wanted = sized_task(batches), config(out, BY_SIZE)
     if stops_after != "never":
         with pytest.raises((Stopped, RankFailed)):  # the other rank hears of it
             fit(stopping(task, int(stops_after)), wanted)
-        return
-    result = fit(task, wanted)
-    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-    Path(out, f"sized-{rank}.json").write_text(
-        json.dumps(
-            {
-                "ledger": shares(task).tolist(),
-                "seen": batches,
-                "samples": result.samples,
-                "eval": result.measures["seen"],
-            }
-        )
-    )
+        return None
+    fit(task, wanted)
+    return {"ledger": shares(task).tolist(), "seen": batches}
 
 
 def by_size(ranks: int) -> list[float]:
@@ -170,8 +151,7 @@ def by_size(ranks: int) -> list[float]:
 
 def test_a_cut_off_training_by_size_meets_each_sample_once_within_its_tokens(tmp_path):
     sized(str(tmp_path / "out"), "12")
-    sized(str(tmp_path / "out"), "never")
-    results = json.loads((tmp_path / "out" / "sized-0.json").read_text())
+    results = sized(str(tmp_path / "out"), "never")
     assert results["ledger"] == pytest.approx(by_size(1), rel=1e-9)
     assert all(len(part) * max(SIZES[part]) <= 24 for part in results["seen"])
     assert max(map(len, results["seen"])) > 24 // 12  # more of the small ones
@@ -196,10 +176,7 @@ def test_ranks_with_different_numbers_of_parts_train_each_sample_once(tmp_path):
     ]
     assert parts[0] != parts[1]
     for stops_after in (9, "never"):
-        with_ranks(2, sized, tmp_path, tmp_path / "out", stops_after)
-    results = [
-        json.loads((tmp_path / "out" / f"sized-{rank}.json").read_text()) for rank in range(2)
-    ]
+        results = results_of_ranks(sized, tmp_path, tmp_path / "out", stops_after)
     assert results[0]["ledger"] == results[1]["ledger"] == pytest.approx(by_size(2), rel=1e-9)
 
 
@@ -224,16 +201,13 @@ def test_evaluation_holds_three_times_the_tokens_and_the_log_shows_it(tmp_path, 
 # --- precision and sharding together ---
 
 
-def sharded_fp16(out: str) -> None:
+def sharded_fp16(out: str) -> float:
     task = network_task()
     result = fit(task, network_config(Path(out), parallel="fsdp2", precision="fp16", clip_norm=1.0))
-    Path(out, f"fp16-{torch.distributed.get_rank()}.json").write_text(
-        json.dumps(dict(result.measures))
-    )
+    return result.measures["loss"]
 
 
 def test_a_sharded_model_trains_in_fp16(tmp_path):
-    with_ranks(2, sharded_fp16, tmp_path, tmp_path / "out")
     alone = fit(
         network_task(),
         network_config(
@@ -243,9 +217,8 @@ def test_a_sharded_model_trains_in_fp16(tmp_path):
             batch=BatchingConfig(micro_batch=16, accumulation=2),
         ),
     )
-    for rank in range(2):
-        results = json.loads((tmp_path / "out" / f"fp16-{rank}.json").read_text())
-        assert results["loss"] == pytest.approx(alone.measures["loss"], rel=2e-2)
+    for loss in results_of_ranks(sharded_fp16, tmp_path, tmp_path / "out"):
+        assert loss == pytest.approx(alone.measures["loss"], rel=2e-2)
 
 
 # --- gradients that are summed within the backward pass ---
@@ -270,15 +243,14 @@ def with_an_idle_layer(begins_at: int | None) -> Task:
     return Task("idle", model, loss, base.train_data)
 
 
-def overlapped(out: str, begins_at: str) -> None:
+def overlapped(out: str, begins_at: str) -> int:
     task = with_an_idle_layer(None if begins_at == "never" else int(begins_at))
     batch = BatchingConfig(micro_batch=4, accumulation=2)
     wanted = network_config(
         Path(out), overlap=torch.distributed.is_initialized(), batch=batch, epochs=3
     )
     with mock.patch("brimful_train.step.step.OVERLAP_AFTER", 3):
-        result = fit(task, wanted)
-    Path(out, f"updates-{torch.distributed.get_rank()}.json").write_text(str(result.steps))
+        return fit(task, wanted).steps
 
 
 def test_a_parameter_that_never_gets_a_gradient_leaves_the_overlap_off_and_is_named(tmp_path):
@@ -286,7 +258,7 @@ def test_a_parameter_that_never_gets_a_gradient_leaves_the_overlap_off_and_is_na
     assert [code for code, _, _ in ended] == [0, 0], ended
     stderr = "".join(words for _, _, words in ended)
     assert stderr.count("overlap is left off: idle.weight, idle.bias got no gradient") == 1
-    assert (tmp_path / "out" / "updates-1.json").read_text() == "15"
+    assert (tmp_path / "rank-1.json").read_text() == "15"
 
 
 def test_a_parameter_that_loses_its_gradient_later_ends_the_training_in_a_sentence(tmp_path):

@@ -1,10 +1,6 @@
 """Optimizers, clipping and scaled losses on FSDP2's shards: two processes against one."""
 
-from __future__ import annotations
-
 import copy
-import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +12,7 @@ from brimful_train.config import OptimizerConfig, ScalingConfig
 from brimful_train.model.precision import Precision
 from brimful_train.optim.optimizers import load_optimizer_state, make_optimizer
 from brimful_train.step.gradients import clip
-from tests.brimful_train.ledger import farthest, on_ranks
+from tests.brimful_train.ledger import farthest, results_of_ranks
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.heavy
@@ -58,7 +54,7 @@ def whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def on_one_rank(folder: str) -> None:
+def on_one_rank() -> dict:
     results = {}
     for name in ("adamw", "adam", "sgd"):
         (plain, plain_optimizer, _), (shards, sharded_optimizer, rows) = (
@@ -87,15 +83,12 @@ def on_one_rank(folder: str) -> None:
         make("adafactor", True)
     except UsageError as error:
         results["adafactor"] = error.problem
-    Path(folder, f"{torch.distributed.get_rank()}.json").write_text(json.dumps(results))
+    return results
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    folder: Path = tmp_path_factory.mktemp("sharded")
-    ended = on_ranks(2, on_one_rank, folder, folder)
-    assert [code for code, _, _ in ended] == [0, 0], ended
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    return results_of_ranks(on_one_rank, tmp_path_factory.mktemp("sharded"))
 
 
 @pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])

@@ -2,8 +2,6 @@
 `brimful run` shows.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from brimful_train import fit

@@ -6,8 +6,6 @@ a killed writer left is removed at the next save. Names carry the step and the n
 which orders them: step-0000000500-save-00012.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re
@@ -30,6 +28,31 @@ from brimful_train.config import CheckpointConfig
 
 _NAME = re.compile(r"step-(\d+)-save-(\d+)")
 _WRITING, _REMOVING = ".writing-", ".removing-"
+
+
+def _save_of(path: Path) -> int:
+    return int(path.name.split("-")[3])
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint on the disk. `best`: whether the "min" or the "max" of its training's scores is
+    the best one.
+    """
+
+    path: Path
+    score: float | None
+    best: str = "min"
+    # the number of its training's first save: a training that began anew in the folder has another
+    training: int = 1
+    whole: bool = True
+
+    @property
+    def save(self) -> int:
+        """The larger is the newer. The step does not show that: who goes on from an older one
+        writes smaller steps later.
+        """
+        return _save_of(self.path)
 
 
 class Checkpoints:
@@ -124,8 +147,7 @@ class Checkpoints:
 
     def _prune(self, keep_last: int) -> int:
         """How many were removed."""
-        keep_best = self.config.keep_best
-        surplus = to_remove(self._all_kept(), keep_last=keep_last, keep_best=keep_best)
+        surplus = to_remove(self._all_kept(), keep_last=keep_last, keep_best=self.config.keep_best)
         return sum(self._removed(kept.path) for kept in surplus)
 
     def _removed(self, path: Path) -> bool:
@@ -238,12 +260,11 @@ class Checkpoints:
         paths = self._newest_first()
         if paths:
             best = " and the best" if self.config.keep_best else ""
-            stay = f"the last {self.config.keep_last}{best}"
             self._warn(
                 f"{self.folder} holds {counted(len(paths), 'checkpoint')} of another training, "
                 f"the newest of step {_step_of(paths[0]):,}. THEY WILL BE REMOVED as this training "
-                f"writes its own, of which {stay} stay. To keep them, move them "
-                "away now or choose another folder."
+                f"writes its own, of which the last {self.config.keep_last}{best} stay. To keep "
+                "them, move them away now or choose another folder."
             )
 
     def _go_on_from(self, path: Path) -> None:
@@ -314,31 +335,6 @@ class Checkpoints:
 
 def _step_of(path: Path) -> int:
     return int(path.name.split("-")[1])
-
-
-def _save_of(path: Path) -> int:
-    return int(path.name.split("-")[3])
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A checkpoint on the disk. `best`: whether the "min" or the "max" of its training's scores is
-    the best one.
-    """
-
-    path: Path
-    score: float | None
-    best: str = "min"
-    # the number of its training's first save: a training that began anew in the folder has another
-    training: int = 1
-    whole: bool = True
-
-    @property
-    def save(self) -> int:
-        """The larger is the newer. The step does not show that: who goes on from an older one
-        writes smaller steps later.
-        """
-        return _save_of(self.path)
 
 
 def best_of(checkpoints: Iterable[Kept]) -> Kept | None:

@@ -2,8 +2,6 @@
 in which it lives.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -43,8 +41,8 @@ class Arrays(Dataset):
         given = tuple(named.values()) or arrays
         self.tensors = tuple(_tensor(array, self._name(n)) for n, array in enumerate(given))
         self.sizes = None if sizes is None else numpy.asarray(sizes)
-        lengths = [f"{self._name(n)} has {len(tensor):,}" for n, tensor in enumerate(self.tensors)]
         if len({len(tensor) for tensor in self.tensors}) > 1:
+            lengths = (f"{self._name(n)} has {len(rows):,}" for n, rows in enumerate(self.tensors))
             raise UsageError(
                 f"the arrays differ in their first dimension: {', '.join(lengths)}",
                 "a sample is one row of each",
@@ -165,8 +163,7 @@ def _first_with_room(data: Arrays, config: DataConfig, room: Room) -> tuple[str,
             continue
         named = config.residence == name
         part = f"{'' if named else f'{share:.0%} of '}{format_bytes(free)} {where}"
-        fits = needed <= (free if named else int(share * free))
-        if fits and (
+        if needed <= (free if named else int(share * free)) and (
             named or name != "pinned" or holds_data(room.host, size, data.pinned_bytes, share)
         ):
             return name, f"{words}{part} hold it"

@@ -5,8 +5,6 @@ It ends the training: the loader has used up that batch and gives the next one, 
 micro-batches, so that neither to try again nor to split the micro-batch helps.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ sizes only say how it is cut, so that a training that goes on with others still 
 once in an epoch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -69,12 +67,8 @@ class EpochSampler:
         max_tokens: int | None = None,
     ) -> None:
         self.length, self.seed, self.drop_last, self.shuffle = length, seed, drop_last, shuffle
-        self.micro_batch, self.accumulation, self.ranks, self.rank = (
-            micro_batch,
-            accumulation,
-            ranks,
-            rank,
-        )
+        self.micro_batch, self.accumulation = micro_batch, accumulation
+        self.ranks, self.rank = ranks, rank
         self.sizes = None if sizes is None else numpy.asarray(sizes)
         self.max_tokens = max_tokens
         self.step_samples = micro_batch * accumulation * ranks
@@ -121,8 +115,8 @@ class EpochSampler:
                 "go on with the same data, or start anew",
             )
         left = self.length - position.samples
-        over = left < self.step_samples if self.drop_last else left == 0
-        return Position(position.epoch + 1, 0) if over else position
+        enough = self.step_samples if self.drop_last else 1
+        return position if left >= enough else Position(position.epoch + 1, 0)
 
     def _micro_batches(self, taken: numpy.ndarray) -> tuple[numpy.ndarray, ...]:
         """This rank's piece of a step, cut."""
@@ -135,8 +129,8 @@ class EpochSampler:
 
     def _cuts(self, piece: numpy.ndarray) -> Iterator[tuple[int, int]]:
         if self.sizes is None or self.max_tokens is None:
-            starts = range(0, len(piece), self.micro_batch)
-            yield from ((start, min(start + self.micro_batch, len(piece))) for start in starts)
+            for start in range(0, len(piece), self.micro_batch):
+                yield start, min(start + self.micro_batch, len(piece))
             return
         start, longest = 0, 0
         for at, size in enumerate(self.sizes[piece].tolist()):
@@ -150,11 +144,8 @@ class EpochSampler:
     def _order(self, epoch: int) -> numpy.ndarray:
         if self.shuffle:
             return _shuffled(self.length, self.seed, epoch)
-        return (
-            numpy.arange(self.length)
-            if self.sizes is None
-            else _largest_first(numpy.arange(self.length), self.sizes)
-        )
+        samples = numpy.arange(self.length)
+        return samples if self.sizes is None else _largest_first(samples, self.sizes)
 
     def _check(self) -> None:
         if self.length <= 0:
@@ -231,13 +222,12 @@ def worst_micro_batches(
         most = numpy.minimum(most, max_tokens // longest)
     samples, together = _most_at_once(int(most.max()), at_once)
     last = len(longest) - 1
-    ends = [last]
-    for power in _POWERS:
-        score = together[most] * longest.astype(numpy.float64) ** power
-        ends.append(last - int(score[::-1].argmax()))  # of equal ones the one of the larger samples
+    scores = (together[most] * longest.astype(numpy.float64) ** power for power in _POWERS)
+    # of equal ones the one of the larger samples
+    ends = {last, *(last - int(score[::-1].argmax()) for score in scores)}
     return tuple(
         by_size[end - samples[most[end]] + 1 : end + 1][::-1].copy()
-        for end in sorted(set(ends), reverse=True)
+        for end in sorted(ends, reverse=True)
     )
 
 

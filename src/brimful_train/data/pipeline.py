@@ -4,8 +4,6 @@ All batches come through a torch DataLoader, those of arrays as well, so that a 
 training by brimful as it sees any other, and may end a pass early or give other batches.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable, Iterator
@@ -28,10 +26,11 @@ from brimful_train.data.epoch_sampler import (
     StepIndices,
     worst_micro_batches,
 )
-from brimful_train.data.room import Room, room_now
-from brimful_train.data.seeds import SeededSamples
+from brimful_train.data.room import Room, device_free_bytes, shared_host
 from brimful_train.data.trees import cut, samples_in, to_device
-from brimful_train.data.workers import decide_loading, samples_of, shared
+from brimful_train.data.workers import decide_loading, samples_of
+from brimful_train.distributed.ranks import Ranks
+from brimful_train.rng_state import SeededSamples
 from brimful_train.task import Batch
 
 # (a batch, (start, stop, planned samples)) -> these samples on the device
@@ -50,10 +49,7 @@ class StepData:
 
     def load(self, part: int, start: int, stop: int) -> Batch:
         """Samples ``start..stop`` of a micro-batch, on the device. The same each time."""
-        planned = self.parts[part]
-        if not 0 <= start < stop <= planned:
-            raise IndexError(f"samples {start}..{stop} of a micro-batch of {planned}")
-        return self._load(self._batch(part), (start, stop, planned))
+        return self._load(self._batch(part), (start, stop, self.parts[part]))
 
     def _batch(self, part: int) -> Any:
         raise NotImplementedError
@@ -62,8 +58,7 @@ class StepData:
 class DataPipeline:
     """Gives the steps of an `EpochSampler` over `data` their samples.
 
-    share(value): rank 0's value, on every rank; needed with more than one rank. `room` is the same
-    on every rank; None: of a training in one process.
+    `room` is the same on every rank; None: what there is now.
     A data set may have `collate(samples) -> batch`; PyTorch's default_collate is used otherwise.
     """
 
@@ -74,10 +69,11 @@ class DataPipeline:
         device: torch.device,
         config: DataConfig,
         seed: int,
-        share: Callable[[Any], Any] | None = None,
+        ranks: Ranks | None = None,
         room: Room | None = None,
     ) -> None:
-        room = room or room_now(device)
+        ranks = ranks or Ranks(device)
+        room = room or Room(shared_host(device, ranks), device_free_bytes(device, ranks))
         self.sampler = sampler
         self._device = device
         self.residence: EffectiveSetting = decide_residence(data, device, config, room)
@@ -97,7 +93,7 @@ class DataPipeline:
         self._make = lambda indices: collate(
             samples_of(copy.copy(samples), [int(index) for index in indices])
         )
-        self.plan = self._decide_loading(samples, collate, config, share, room)
+        self.plan = self._decide_loading(samples, collate, config, ranks, room)
         self.rows = self._rows(config)
         # indices as arrays, where torch has lists in mind
         self._batches: Any = _RankBatches(sampler)
@@ -114,28 +110,29 @@ class DataPipeline:
             generator=torch.Generator().manual_seed(seed),
         )
 
-    @property
-    def workers(self) -> EffectiveSetting:
-        return self.rows[0]
-
     def _decide_loading(
         self,
         samples: Any,
         collate: Callable[[Any], Any],
         config: DataConfig,
-        share: Callable[[Any], Any] | None,
+        ranks: Ranks,
         room: Room,
     ) -> LoaderPlan:
         if self._resident is not None:
-            why = "the data is in arrays: no sample has to be made"
-            return LoaderPlan(0, PREFETCH, False, why, self._resident.pinned_bytes)
+            return LoaderPlan(
+                0,
+                PREFETCH,
+                False,
+                "the data is in arrays: no sample has to be made",
+                self._resident.pinned_bytes,
+            )
         lists, kept = _RankBatches(self.sampler).__iter__, self.sampler.accumulation
 
-        def decide() -> LoaderPlan:
+        plan = None
+        if ranks.first:
             with batches_are_made():
-                return decide_loading(samples, lists, collate, config, kept, room.host)
-
-        return shared(decide, self.sampler.rank, share)
+                plan = decide_loading(samples, lists, collate, config, kept, room.host)
+        return ranks.from_first(plan)  # so that all ranks load alike
 
     def _rows(self, config: DataConfig) -> tuple[EffectiveSetting, ...]:
         if self._resident is not None:

@@ -2,12 +2,11 @@
 every rank.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -25,9 +24,9 @@ class Room:
     device_free_bytes: int | None  # of the fullest card; None where there is none
 
 
-def host_now(device: torch.device, ranks: int | None = None) -> Host:
-    """This machine as it is. `ranks` on it; None: by torchrun."""
-    ranks = ranks or max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
+def host_now(device: torch.device) -> Host:
+    """This machine as it is, with as many ranks on it as torchrun says."""
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return Host(
         host.free_bytes(),
         host.cores(),
@@ -47,16 +46,10 @@ def shared_host(device: torch.device, ranks: Ranks) -> Host:
     return replace(least, ranks=together, cards=together if least.cards else 0)
 
 
-def device_free_bytes(device: torch.device, ranks: Ranks | None = None) -> int | None:
+def device_free_bytes(device: torch.device, ranks: Ranks) -> int | None:
     """Of the fullest card of all ranks; None where the training is on none."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-    of_all = ranks.gather(free) if ranks is not None else [free]
-    return min((size for size in of_all if size is not None), default=None)
-
-
-def room_now(device: torch.device) -> Room:
-    """Of a training in one process."""
-    return Room(host_now(device), device_free_bytes(device))
+    return min((size for size in ranks.gather(free) if size is not None), default=None)
 
 
 def plan_batches_on(
@@ -74,17 +67,16 @@ def plan_batches_on(
     if why is not None and batch.accumulation is None and batch.effective is None:
         batch = replace(batch, effective=min(batch.micro_batch * ranks, train_samples))
     planned = plan_batches(replace(batch, micro_batch=micro), ranks, train_samples, eval_samples)
-    wanted = batch.eval_batch or EVAL_TIMES * micro
     evaluated, why_evaluated, more = ladder_batch(
-        host, "eval_batch", wanted, config.gave("batch.eval_batch")
+        host,
+        "eval_batch",
+        batch.eval_batch or EVAL_TIMES * micro,
+        config.gave("batch.eval_batch"),
     )
     if why is not None:
-        rows = {row.name: row for row in planned.rows}
-        rows["micro_batch"] = replace(
-            rows["micro_batch"], requested=config.batch.micro_batch, why=why
-        )
-        rows["effective_batch"] = replace(rows["effective_batch"], requested=config.batch.effective)
-        planned = replace(planned, rows=tuple(rows.values()))
+        requested = config.batch
+        planned = _with_row(planned, "micro_batch", requested=requested.micro_batch, why=why)
+        planned = _with_row(planned, "effective_batch", requested=requested.effective)
     if why_evaluated is not None and evaluated < planned.eval_batch:
         planned = with_eval_batch(planned, evaluated, why_evaluated)
     return planned, (*warnings, *more)
@@ -92,8 +84,10 @@ def plan_batches_on(
 
 def with_eval_batch(batching: Batching, eval_batch: int, why: str) -> Batching:
     """With a smaller evaluation batch, and the reason in its row."""
-    rows = tuple(
-        replace(row, effective=eval_batch, why=why) if row.name == "eval_batch" else row
-        for row in batching.rows
-    )
-    return replace(batching, eval_batch=eval_batch, rows=rows)
+    batching = _with_row(batching, "eval_batch", effective=eval_batch, why=why)
+    return replace(batching, eval_batch=eval_batch)
+
+
+def _with_row(batching: Batching, name: str, **changes: Any) -> Batching:
+    changed = (replace(row, **changes) if row.name == name else row for row in batching.rows)
+    return replace(batching, rows=tuple(changed))

@@ -6,8 +6,6 @@ but to receive one costs as well: `brimful.decide.loading` weighs the two, and a
 Here is what measures.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import time
@@ -32,8 +30,8 @@ from brimful.decide.loading import (
 )
 from brimful_inside.script import is_imaginary
 from brimful_train.config import DataConfig
-from brimful_train.data.seeds import kept_random_states
 from brimful_train.data.trees import bytes_in
+from brimful_train.rng_state import kept_random_states
 
 # For each number of workers. Assumed: long against the 50 ms or so that starting one takes.
 _MEASURED_S = 0.7
@@ -156,16 +154,19 @@ def decide_loading(
         )
 
     def planned(worker_bytes: int, workers: int | None = None) -> LoaderPlan:
-        measured = replace(need, worker_bytes=worker_bytes)
-        return plan_loader(host, measured, replace(asked, workers=workers), config.host_policy)
+        return plan_loader(
+            host,
+            replace(need, worker_bytes=worker_bytes),
+            replace(asked, workers=workers),
+            config.host_policy,
+        )
 
     rates, worker_bytes = measure(loader, making_s, lambda each_bytes: planned(each_bytes).workers)
     most = planned(worker_bytes)
     chosen, reason = choose_workers(rates.scaled(len(first) / samples))
     if chosen >= most.workers:
         reason += f" (at most {most.workers}: {most.why})"
-    settled = planned(worker_bytes, min(chosen, most.workers))
-    return _explained(settled, asked, reason)
+    return _explained(planned(worker_bytes, min(chosen, most.workers)), asked, reason)
 
 
 def _explained(plan: LoaderPlan, asked: Asked, why: str) -> LoaderPlan:
@@ -192,12 +193,3 @@ def largest_samples_bytes(data: Any, collate: Callable[[list[Any]], Any]) -> flo
     with kept_random_states():
         batch = collate(samples_of(copy.copy(data), chosen)) if chosen else None
         return bytes_in(batch) / max(1, len(chosen))
-
-
-def shared(decide: Callable[[], Any], rank: int, share: Callable[[Any], Any] | None) -> Any:
-    """Decided on rank 0 and handed on, so that all ranks load alike. Where rank 0 could not decide,
-    `share` raises on the others (`Ranks.from_first`). Without `share` each decides for itself.
-    """
-    if share is None:
-        return decide()
-    return share(decide() if rank == 0 else None)

@@ -7,8 +7,6 @@ DistributedDataParallel's own reduction. "sharded": FSDP2 keeps a part of each p
 rank; its forward gathers them.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,8 +47,9 @@ class Network:
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def without_gradient(self) -> list[str]:
-        named = self.module.named_parameters()
-        return [name for name, p in named if p.requires_grad and p.grad is None]
+        return [
+            name for name, p in self.module.named_parameters() if p.requires_grad and p.grad is None
+        ]
 
 
 def shards(config: Config, ranks: Ranks) -> bool:
@@ -62,16 +61,19 @@ def overlapping(module: nn.Module, device: torch.device) -> DistributedDataParal
     """A model whose gradients can be summed over ranks within a backward pass. Its parameters all
     get a gradient then.
     """
-    ids = [device.index] if device.type != "cpu" else None
     with warnings.catch_warnings():
         # newer PyTorch has another name for it, older has this one alone
         warnings.simplefilter("ignore", FutureWarning)
-        model = DistributedDataParallel(module, device_ids=ids, broadcast_buffers=False)
+        model = DistributedDataParallel(
+            module,
+            device_ids=[device.index] if device.type != "cpu" else None,
+            broadcast_buffers=False,
+        )
     model.register_comm_hook(None, _sum)
     return model
 
 
-def _sum(state, bucket):  # DDP compares annotations with types, and here they are strings
+def _sum(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """As the sum after a step is: DDP's own would divide by the number of ranks."""
     work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda future: future.value()[0])
@@ -97,8 +99,7 @@ def incomplete_in_overlap(names: list[str]) -> UsageError:
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more parameters" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}"
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more parameters" if names[3:] else "")
 
 
 def shard(module: nn.Module, ranks: Ranks) -> EffectiveSetting:

@@ -5,8 +5,6 @@ each is made once for all. A process that fails announces it at their next meeti
 leaving them in a collective that never ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import os
@@ -205,8 +203,9 @@ def _ended(rank: int, status: int) -> BrimfulError:
     """What the other ranks end with."""
     meaning = "All ranks end with it. The last checkpoint stays as it is."
     if status == GIVES_UP:
-        problem = f"The training does not fit into the memory of rank {rank}."
-        error = DoesNotFit(problem, meaning, SEE_ITS_OUTPUT)
+        error = DoesNotFit(
+            f"The training does not fit into the memory of rank {rank}.", meaning, SEE_ITS_OUTPUT
+        )
         error.brimful_meaning = "does-not-fit-elsewhere"
         return error
     return RankFailed(f"Rank {rank} ended with an error.", meaning, SEE_ITS_OUTPUT)

@@ -4,8 +4,6 @@ One update, whatever the precision: `autocast()` around each forward, `backward(
 micro-batch, the gradients reduced, then once `unscale(optimizer)`, clipping, and `step(optimizer)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -91,8 +89,11 @@ class Precision:
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers alone: the scale, how long it has held, and the updates skipped."""
-        scaler = None if self._scaler is None else self._scaler.state_dict()
-        return {"precision": self.effective, "scaler": scaler, "skipped": self.skipped}
+        return {
+            "precision": self.effective,
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            "skipped": self.skipped,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> str | None:
         """Goes on from `state`. Returns a sentence where it is of another precision, None where
@@ -141,14 +142,12 @@ def _in_force(name: str, device: torch.device) -> tuple[str, str]:
     if name == "tf32" and on_card and torch.version.hip is None:
         major, minor = torch.cuda.get_device_capability(device)
         if major < 8:
-            why = f"TF32 needs compute capability 8.0, and the card has {major}.{minor}"
-            return "fp32", why
+            return "fp32", f"TF32 needs compute capability 8.0, and the card has {major}.{minor}"
+    here = f"and the device is {device.type}"
     if name == "tf32" and not on_card:
-        why = f"TF32 is a format of NVIDIA's tensor cores, and the device is {device.type}"
-        return "fp32", why
+        return "fp32", f"TF32 is a format of NVIDIA's tensor cores, {here}"
     if name == "fp16" and device.type not in ("cuda", "cpu"):
-        why = f"a scaled loss is known to work on cuda and cpu, and the device is {device.type}"
-        return "fp32", why
+        return "fp32", f"a scaled loss is known to work on cuda and cpu, {here}"
     whys = {
         "fp32": "TF32 is off for matrix products and for convolutions (where PyTorch has it on by "
         "default)"

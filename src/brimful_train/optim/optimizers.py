@@ -2,8 +2,6 @@
 state: allocated before the first step, and loaded into what is allocated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +36,7 @@ def make_optimizer(
     where the other would be empty). The scaled peak learning rate is `optimizer.defaults["lr"]`.
     Raises UsageError where there is nothing to train.
     """
-    scaled = scale(config.name, config.lr, config.beta2, scaling, effective_batch)
+    lr, beta2, rows = scale(config.name, config.lr, config.beta2, scaling, effective_batch)
     groups = split_by_decay(model, config.weight_decay)
     parameters = [p for group in groups for p in group["params"]]
     if config.name == "adafactor" and any(isinstance(p, DTensor) for p in parameters):
@@ -49,13 +47,12 @@ def make_optimizer(
             "Choose adamw or sgd, or train with DDP.",
         )
     fused, why = _fused(config.name, parameters, device)
-    optimizer = _build(config, groups, scaled.lr, scaled.beta2, fused)
+    optimizer = _build(config, groups, lr, beta2, fused)
     allocated_bytes = prepare_state(optimizer)
     kept_out = sum(len(group["params"]) for group in groups if group["name"] == "no_decay")
-    on = counted(len(parameters) - kept_out, "parameter")
-    decay_why = f"on {on}; not on {kept_out}: biases, normalization layers, one dimension"
-    rows = [
-        *scaled.rows,
+    decaying = counted(len(parameters) - kept_out, "parameter")
+    decay_why = f"on {decaying}; not on {kept_out}: biases, normalization layers, one dimension"
+    rows += [
         EffectiveSetting("weight decay", config.weight_decay, config.weight_decay, decay_why),
         EffectiveSetting("fused optimizer", None, fused, why),
         EffectiveSetting(
@@ -66,14 +63,14 @@ def make_optimizer(
         ),
     ]
     if config.name == "adafactor":
-        why = (
-            "the step size is the schedule's learning rate, and neither 1/√step nor a parameter's "
-        )
-        why += "size changes it"
-        if config.relative_step:
-            why = "max(0.001, RMS of the parameter) × min(lr, 1/√step): lr is only the upper limit "
-            why += "of the relative step"
         relative = config.relative_step
+        why = (
+            "max(0.001, RMS of the parameter) × min(lr, 1/√step): lr is only the upper limit of "
+            "the relative step"
+            if relative
+            else "the step size is the schedule's learning rate, and neither 1/√step nor a "
+            "parameter's size changes it"
+        )
         rows.append(EffectiveSetting("relative steps", relative, relative, why))
     return optimizer, rows
 
@@ -205,9 +202,12 @@ def prepare_state(optimizer: Optimizer) -> int:
         for parameter in group["params"]:
             if not optimizer.state.get(parameter):
                 _prepare(optimizer, group, parameter)
-    held = [value for state in optimizer.state.values() for value in state.values()]
-    tensors = [value for value in held if isinstance(value, torch.Tensor)]
-    return sum((t.to_local() if isinstance(t, DTensor) else t).nbytes for t in tensors)
+    held = (value for state in optimizer.state.values() for value in state.values())
+    return sum(
+        (value.to_local() if isinstance(value, DTensor) else value).nbytes
+        for value in held
+        if isinstance(value, torch.Tensor)
+    )
 
 
 def _prepare(optimizer: Optimizer, group: dict[str, Any], parameter: torch.Tensor) -> None:
@@ -220,8 +220,7 @@ def _prepare(optimizer: Optimizer, group: dict[str, Any], parameter: torch.Tenso
     # each of them makes its state in _init_group(group, lists that it fills...), whose lists are of
     # no use here
     try:
-        lists: list[list] = [[] for _ in range(6)]
-        optimizer._init_group({**group, "params": [parameter]}, *lists)
+        optimizer._init_group({**group, "params": [parameter]}, *([] for _ in range(6)))
     finally:
         parameter.grad = gradient
 

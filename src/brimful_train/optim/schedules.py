@@ -9,10 +9,7 @@ square-root scaling for Adam's family, Malladi et al. 2022 (arXiv 2205.10287); b
 half-life in samples, Marek et al. 2025 (arXiv 2507.07101). docs/training.md has where each holds.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
 
 from brimful.errors import UsageError
 from brimful.values import EffectiveSetting
@@ -68,10 +65,9 @@ class Schedule:
         """The learning rate of the step at whose end `samples_seen` samples have been trained on,
         over all ranks.
         """
-        rises = samples_seen < self.warmup_samples
-        rate = self._rising(samples_seen) if rises else self._after(samples_seen)
+        shape = self._rising if samples_seen < self.warmup_samples else self._after
         # rounding may step over either by one unit
-        return min(self.peak_lr, max(self.config.floor_lr, rate))
+        return min(self.peak_lr, max(self.config.floor_lr, shape(samples_seen)))
 
     def _rising(self, samples: float) -> float:
         share = samples / self.warmup_samples
@@ -123,26 +119,19 @@ def _cosine(start: float, end: float, share: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """What is in force at the effective batch, and how it came about."""
-
-    lr: float
-    beta2: float
-    rows: tuple[EffectiveSetting, ...]
-
-
 def scale(
     optimizer: str, lr: float, beta2: float, config: ScalingConfig, effective_batch: int
-) -> Scaled:
-    """The learning rate and beta2 of `optimizer` at `effective_batch` samples an update."""
+) -> tuple[float, float, list[EffectiveSetting]]:
+    """The learning rate and beta2 of `optimizer` at `effective_batch` samples an update, and how
+    they came about.
+    """
     scaled_lr, why = _scale_lr(optimizer, lr, config, effective_batch)
     rows = [EffectiveSetting("learning rate", lr, scaled_lr, why)]
     if optimizer in ADAMS:
         before = beta2
         beta2, why = _scale_beta2(before, config, effective_batch)
         rows.append(EffectiveSetting("beta2", before, beta2, why))
-    return Scaled(scaled_lr, beta2, tuple(rows))
+    return scaled_lr, beta2, rows
 
 
 def _scale_lr(optimizer: str, lr: float, config: ScalingConfig, batch: int) -> tuple[float, str]:
@@ -170,5 +159,7 @@ def _scale_beta2(beta2: float, config: ScalingConfig, batch: int) -> tuple[float
         return beta2, "as given: config.scaling.hold_beta2 is off"
     if batch == reference:
         return beta2, f"as given: the effective batch is the reference batch, {batch:,}"
-    why = f"half-life held in samples from batch {reference:,} to {batch:,}: "
-    return beta2 ** (batch / reference), f"{why}beta2 ** (batch / reference) (arXiv 2507.07101)"
+    return beta2 ** (batch / reference), (
+        f"half-life held in samples from batch {reference:,} to {batch:,}: "
+        "beta2 ** (batch / reference) (arXiv 2507.07101)"
+    )

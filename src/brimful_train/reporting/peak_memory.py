@@ -5,15 +5,13 @@ memory, by the kernel's high-water mark; where that cannot be reset, a phase's p
 to its end.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import torch
@@ -35,7 +33,7 @@ class Peak:
     host_bytes: int | None = None
     cached: bool = False  # the phase's work was cached, so that its peak says nothing
 
-    def larger(self, other: Peak) -> None:
+    def larger(self, other: Self) -> None:
         for name in ("allocated_bytes", "reserved_bytes", "host_bytes"):
             values = [v for v in (getattr(self, name), getattr(other, name)) if v is not None]
             setattr(self, name, max(values, default=None))
@@ -97,9 +95,9 @@ class _CardMeter:
         self._memory.reset_peak_memory_stats(self._device)
 
     def peak(self) -> Peak:
-        allocated = self._memory.max_memory_allocated(self._device)
         return Peak(
-            allocated_bytes=allocated, reserved_bytes=self._memory.max_memory_reserved(self._device)
+            allocated_bytes=self._memory.max_memory_allocated(self._device),
+            reserved_bytes=self._memory.max_memory_reserved(self._device),
         )
 
     def now_bytes(self) -> int:
@@ -132,8 +130,12 @@ def limit_memory(budget: str, device: torch.device) -> EffectiveSetting:
         free, total = torch.cuda.mem_get_info(device)
         wanted = parse_budget(budget, free)
         torch.cuda.set_per_process_memory_fraction(min(1.0, wanted / total), device)
-        why = f"of {format_bytes(total)} on {device}, by PyTorch's allocator"
-        return EffectiveSetting("memory_budget", budget, format_bytes(min(wanted, total)), why)
+        return EffectiveSetting(
+            "memory_budget",
+            budget,
+            format_bytes(min(wanted, total)),
+            f"of {format_bytes(total)} on {device}, by PyTorch's allocator",
+        )
     if device.type != "cpu":
         return EffectiveSetting(
             "memory_budget", budget, None, f"PyTorch has no limit for {device.type}"
@@ -157,8 +159,16 @@ def _limit_host_memory(budget: str) -> EffectiveSetting:
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = wanted + untouched
     if hard != resource.RLIM_INFINITY and limit > hard:
-        left = format_bytes(max(0, hard - untouched))
-        return EffectiveSetting("memory_budget", budget, left, "the system's own limit is lower")
+        return EffectiveSetting(
+            "memory_budget",
+            budget,
+            format_bytes(max(0, hard - untouched)),
+            "the system's own limit is lower",
+        )
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    why = "what this process allocates on the host (RLIMIT_DATA), without the libraries it loads"
-    return EffectiveSetting("memory_budget", budget, format_bytes(wanted), why)
+    return EffectiveSetting(
+        "memory_budget",
+        budget,
+        format_bytes(wanted),
+        "what this process allocates on the host (RLIMIT_DATA), without the libraries it loads",
+    )

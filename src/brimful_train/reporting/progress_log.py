@@ -1,11 +1,14 @@
 """What a training logs: lines for people on stderr, a line of JSON per event in log.jsonl,
 TensorBoard by an extra.
 
+And what it cost: `training_stats.json`, written anew at each evaluation, checkpoint and at the end.
+Its fields end in their unit; gb is GiB (1024³ bytes), as in PyTorch's own messages of old. Absent
+is null. On a CPU the fields of a card are null, and `peak_host_memory_…_gb` holds the process's own
+resident memory.
+
 Only rank 0 writes files. A full disk ends none of it: the log says so once, and each file goes on
 when there is room again.
 """
-
-from __future__ import annotations
 
 import contextlib
 import dataclasses
@@ -16,15 +19,18 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from brimful.errors import DiskFull, UsageError
-from brimful.units import counted, format_bytes, format_duration, format_rate
+from brimful.units import GIB, counted, format_bytes, format_duration, format_rate
 from brimful.values import Diagnostic, EffectiveSetting
 from brimful_inside.script import is_imaginary, report_loss
-from brimful_train.reporting.peak_memory import TRAIN, Peaks
+from brimful_train.distributed.ranks import Ranks
+from brimful_train.reporting.peak_memory import TRAIN, Peak, Peaks
+
+PHASES = ("encoding", "train", "eval")  # these have their fields always
 
 
 class Log:
@@ -79,10 +85,10 @@ class Log:
             with self.outliving_a_full_disk(self._path):
                 _append(self._path, (json.dumps(finite_or_none(row), default=str) + "\n").encode())
 
-    def scalars(self, values: Mapping[str, float], step: int) -> None:
+    def scalars(self, values: Mapping[str, float | None], step: int) -> None:
         with _on_full_disk(self._end_board):
             for name, value in values.items():
-                if self._board is not None:
+                if self._board is not None and value is not None:
                     self._board.add_scalar(name, value, step)
 
     def _end_board(self) -> None:
@@ -140,39 +146,33 @@ class ProgressLog:
         """
         since = (0.0, 0.0) if epoch_ends else (self.last.loss_sum, self.last.loss_count)
         count = now.loss_count - since[1]
-        # On an imaginary card tensors have shapes and no data: a number read from one says nothing.
-        loss = (now.loss_sum - since[0]) / count if count > 0 and not is_imaginary() else None
+        loss = (now.loss_sum - since[0]) / count if count > 0 else None
+        why_none = "no update counted since the last line"
+        if is_imaginary():  # tensors have shapes and no data: a number read from one says nothing
+            loss, measures, why_none = None, {}, "an imaginary card has no data"
         report_loss(loss)
-        measures = {} if is_imaginary() else measures
         passed, trained = max(now.at_s - self._begun.at_s, 1e-9), now.epochs - self._begun.epochs
         rate = (now.samples - self.last.samples) / max(now.at_s - self.last.at_s, 1e-9)
         times = format_duration(passed)
         if trained > 0 and self._epochs is not None:
             left = passed / trained * (self._epochs - now.epochs)
             times += f", {format_duration(left)} left"
-        shown = f"loss {loss:.4g}" if loss is not None else f"loss – ({_why_no_loss()})"
+        shown = f"loss {loss:.4g}" if loss is not None else f"loss – ({why_none})"
         named = "".join(f"  eval {name} {value:.4g}" for name, value in measures.items())
         self._log.line(
             f"epoch {now.epochs:.4g}  step {now.updates:,}  {shown}{named}  lr {lr:.3g}  "
             f"{format_rate(rate)}  memory {self._memory()}  {times}"
         )
-        scalars = {
-            "loss": loss,
-            "lr": lr,
-            "samples_per_s": rate,
-            **{f"eval/{k}": v for k, v in measures.items()},
-        }
+        values = {"loss": loss, "lr": lr, "samples_per_s": rate}
         self._log.scalars(
-            {name: value for name, value in scalars.items() if value is not None}, now.updates
+            {**values, **{f"eval/{name}": value for name, value in measures.items()}}, now.updates
         )
         self._log.event(
             "epoch" if epoch_ends else "progress",
             epoch=now.epochs,
             step=now.updates,
             samples=now.samples,
-            loss=loss,
-            lr=lr,
-            samples_per_s=rate,
+            **values,
             measures=measures,
         )
         self.last = dataclasses.replace(now, loss_sum=0.0, loss_count=0.0) if epoch_ends else now
@@ -183,6 +183,93 @@ class ProgressLog:
         peak_bytes = peak.allocated_bytes if peak.allocated_bytes is not None else peak.host_bytes
         highest = f", peak {format_bytes(peak_bytes)}" if peak_bytes is not None else ""
         return f"{format_bytes(self._peaks.now_bytes())}{highest}"
+
+
+@dataclass
+class Statistics:
+    """Times of all runs of this training, those before a resume included."""
+
+    train_time_s: float = 0.0  # without evaluation and checkpoints
+    eval_time_s: float = 0.0
+    checkpoint_time_s: float = 0.0
+    epoch_times_s: list[float] = field(default_factory=list)  # of whole epochs, all of it included
+    this_epoch_s: float = 0.0
+    timed_samples: int = 0  # that the training time went into
+    epoch_loss: float = 0.0  # sums of the epoch under way
+    epoch_count: float = 0.0
+    resumed: int = 0
+
+    def add(self, name: str, seconds: float) -> None:
+        setattr(self, name, getattr(self, name) + seconds)
+        self.this_epoch_s += seconds
+
+    def end_epoch(self) -> None:
+        self.epoch_times_s.append(self.this_epoch_s)
+        self.this_epoch_s = 0.0
+
+    @classmethod
+    def from_tree(cls, tree: dict[str, Any]) -> Self:
+        return cls(
+            **{name: value for name, value in tree.items() if name in cls.__dataclass_fields__}
+        )
+
+    def content(self, peaks: dict[str, Peak], **others: Any) -> dict[str, Any]:
+        """The content of training_stats.json."""
+        times = self.epoch_times_s
+        return finite_or_none(
+            {
+                "train_time_seconds": self.train_time_s,
+                "eval_time_seconds": self.eval_time_s,
+                "checkpoint_time_seconds": self.checkpoint_time_s,
+                "avg_epoch_time_seconds": sum(times) / len(times) if times else None,
+                "samples_per_second": self.timed_samples / self.train_time_s
+                if self.train_time_s
+                else None,
+                **_memory_fields(peaks),
+                **others,
+                "resumed": self.resumed,
+            }
+        )
+
+
+def _memory_fields(peaks: dict[str, Peak]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name in (*PHASES, *(name for name in peaks if name not in PHASES)):
+        peak = peaks.get(name, Peak())
+        known = peak if not peak.cached else Peak()  # the peak of cached work says nothing
+        fields[f"peak_gpu_memory_{name}_gb"] = _gib(known.allocated_bytes)
+        fields[f"peak_gpu_memory_{name}_reserved_gb"] = _gib(known.reserved_bytes)
+        fields[f"peak_host_memory_{name}_gb"] = _gib(known.host_bytes)
+        if peak.cached:
+            fields[f"{name}_cached"] = True
+    return fields
+
+
+def _gib(value: int | None) -> float | None:
+    return None if value is None else value / GIB
+
+
+def peaks_of_all_ranks(here: dict[str, Peak], ranks: Ranks) -> dict[str, Peak]:
+    """The largest of any rank, phase by phase. All ranks take part."""
+    merged: dict[str, Peak] = {}
+    for peaks in ranks.gather({name: vars(peak) for name, peak in here.items()}):
+        for name, values in peaks.items():
+            merged.setdefault(name, Peak(**values)).larger(Peak(**values))
+    return merged
+
+
+def write_json(path: Path, content: Any, log: Log) -> None:
+    """Whole or not at all: written aside and renamed. Where the disk is full `log` says so, and
+    what was there stays.
+    """
+    aside = path.with_name(f".{path.name}.writing")
+    with log.outliving_a_full_disk(path):
+        try:
+            aside.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
+            os.replace(aside, path)
+        except OSError:
+            aside.unlink(missing_ok=True)  # half of it would take the room that is missing
+            raise
 
 
 @contextlib.contextmanager
@@ -202,9 +289,9 @@ def settings_table(rows: Iterable[EffectiveSetting]) -> list[str]:
         (row.name, _written(row.requested, "–"), _written(row.effective, "none"), row.why)
         for row in rows
     ]
-    widths = [max(len(row[n]) for row in cells) for n in range(3)]
+    widths = [*(max(len(row[n]) for row in cells) for n in range(3)), 0]
     return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         for row in cells
     ]
 
@@ -231,14 +318,6 @@ def _append(path: Path, line: bytes) -> None:
             with contextlib.suppress(OSError):  # of what is no file on a disk
                 file.truncate(before)
             raise
-
-
-def _why_no_loss() -> str:
-    return (
-        "an imaginary card has no data"
-        if is_imaginary()
-        else "no update counted since the last line"
-    )
 
 
 def _written(value: object, absent: str) -> str:

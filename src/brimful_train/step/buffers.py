@@ -2,8 +2,6 @@
 to replay a step.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 
@@ -55,8 +53,13 @@ def _kind(tensor: torch.Tensor) -> tuple:
 
 def running_statistics(module: nn.Module) -> list[torch.Tensor]:
     """Of normalization layers: averages that are as worthless as weights once a NaN is in them."""
-    layers = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
-    return [buffer for layer in layers for buffer in layer.buffers() if buffer.is_floating_point()]
+    return [
+        buffer
+        for layer in module.modules()
+        if isinstance(layer, nn.modules.batchnorm._NormBase)
+        for buffer in layer.buffers()
+        if buffer.is_floating_point()
+    ]
 
 
 def layers_that_depend_on_the_cut(module: nn.Module) -> list[str]:

@@ -5,8 +5,6 @@ Nothing is allocated here during a step: a rank that ran out of memory in the mi
 leave the others waiting. The sums of the loss ride along in a small bucket of their own.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import zlib
@@ -44,9 +42,8 @@ class GradientSum:
             self._groups = list(_grouped([p for p in self._parameters if p.nbytes <= BUCKET_BYTES]))
             for kind, groups in itertools.groupby(self._groups, _kind):
                 lengths = [sum(p.numel() for p in group) for group in groups]
-                buckets = min(len(lengths), BUCKETS_AT_ONCE)
-                flat = torch.zeros(buckets, max(lengths), dtype=kind[0], device=kind[1])
-                self._flat[kind] = list(flat)
+                shape = (min(len(lengths), BUCKETS_AT_ONCE), max(lengths))
+                self._flat[kind] = list(torch.zeros(shape, dtype=kind[0], device=kind[1]))
             # one that failed before (loading a checkpoint, allocating this) is not waited for below
             ranks.confirm()
             for flats in self._flat.values():
@@ -78,8 +75,8 @@ class GradientSum:
         """
         if self._ranks.size == 1:
             return
-        work: list[Any] = [dist.all_reduce(sums, async_op=True)]
-        work += [dist.all_reduce(p.grad, async_op=True) for p in self._large if p.grad is not None]
+        alone = [sums, *(p.grad for p in self._large if p.grad is not None)]
+        work: list[Any] = [dist.all_reduce(tensor, async_op=True) for tensor in alone]
         under_way: deque[tuple] = deque()
         buckets = {kind: itertools.cycle(flats) for kind, flats in self._flat.items()}
         for group in self._groups:

@@ -2,8 +2,6 @@
 holds what it did.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -92,8 +90,8 @@ class Finite:
             what = "The gradients" if math.isfinite(float(loss)) else "The loss"
             raise facts.error(f"{what} became NaN or infinite")
         self.settle()
-        values = loss if norm is None else loss + norm
-        self._flag.copy_(~torch.isfinite(values), non_blocking=True)
+        finite = torch.isfinite(loss if norm is None else loss + norm)
+        self._flag.copy_(~finite, non_blocking=True)
         self._arrived.record()
         self._pending = facts
         return True

@@ -1,18 +1,28 @@
 """Out-of-memory errors: caught so that nothing of what failed stays behind, and answered with fewer
 samples at once.
-"""
 
-from __future__ import annotations
+How many that are outlives the process: each checkpoint holds it. Where forward or backward itself
+communicates (FSDP2, overlapped reduction), a rank that ran out of memory leaves the others in a
+collective, and the step cannot be replayed: the rank notes the smaller size in torchrun's store and
+ends, and `torchrun --max-restarts` ends the others and starts all of them anew from the last
+checkpoint.
+"""
 
 import contextlib
 import ctypes
 import gc
+import itertools
+import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from brimful.errors import BrimfulError, DoesNotFit, UsageError
 from brimful_inside.simulator.oom_patterns import match_oom
@@ -20,11 +30,11 @@ from brimful_train.batching import Split
 from brimful_train.data.batch_errors import dead_worker, first_line, type_name
 from brimful_train.data.pipeline import StepData
 from brimful_train.distributed.ranks import GIVES_UP, Ranks, Vote
-from brimful_train.oom_limits import Restart
 from brimful_train.task import Batch, Task
 
 T = TypeVar("T")
 Pieces = list[tuple[int, int, int]]  # micro-batch, its first sample, one past its last
+_trainings = itertools.count()  # of this process; all ranks count alike, also after a restart
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,70 @@ def free_what_is_cached(device: torch.device) -> None:
         # glibc keeps freed blocks; other C libraries have no such call
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
+
+
+class SmallerFits(DoesNotFit):
+    """A smaller micro-batch may fit, with which torchrun can start this training anew."""
+
+    brimful_meaning = "smaller-fits"  # `brimful_inside.wire.Failure.meaning`
+
+
+class Restart:
+    """What one start by torchrun leaves to the next. `limit` and `eval_limit`: the sizes that the
+    one before found to fit.
+    """
+
+    def __init__(self) -> None:
+        self._key = f"brimful/oom_limits/{next(_trainings)}"
+        self._store = _store_of_torchrun()
+        self.number = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        self.limit: int | None = self._read("limit")
+        self.eval_limit: int | None = self._read("eval_limit")
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The newest one that a start before this one wrote."""
+        path = self._read("checkpoint")
+        return None if path is None else Path(path)
+
+    def note_checkpoint(self, path: Path) -> None:
+        self._note("checkpoint", str(path))
+
+    def smaller(self, limit: int, pattern: str, use: str = "training") -> NoReturn:
+        """Ends this rank; the next start has at most `limit` samples at once, in "training" or in
+        "evaluation".
+        """
+        name, setting = {
+            "training": ("limit", "micro-batch"),
+            "evaluation": ("eval_limit", "evaluation batch"),
+        }[use]
+        self._note(name, limit)
+        raise SmallerFits(
+            f"Out of memory where a step cannot be replayed: {pattern}",
+            "Other ranks wait in a collective for this one. The last checkpoint stays as it is.",
+            f"torchrun --max-restarts 10 goes on from it with {limit:,} samples at once; or set "
+            f"the {setting} to {limit:,}.",
+        )
+
+    def _note(self, name: str, value: Any) -> None:
+        if self._store is not None:
+            self._store.set(f"{self._key}/{name}", json.dumps(value))
+
+    def _read(self, name: str) -> Any:
+        key = f"{self._key}/{name}"
+        if self._store is None or self.number == 0 or not self._store.check([key]):
+            return None
+        return json.loads(self._store.get(key))
+
+
+def _store_of_torchrun() -> dist.Store | None:
+    """A connection of our own: that of the process group is held while it waits."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.TCPStore(
+        host, port, is_master=False, wait_for_workers=False, timeout=timedelta(minutes=2)
+    )
 
 
 class SamplesAtOnce:
@@ -136,8 +210,10 @@ class SamplesAtOnce:
             self._restart.smaller(smaller.limit, missing.pattern, self._use)
         self.split = smaller
         rank = f" on rank {self._ranks.rank}" if self._ranks.size > 1 else ""
-        at_once = f"{smaller.piece(of):,} in place of {failed:,} samples at once"
-        self._say(f"Out of memory{rank}{where} ({missing.pattern}): {at_once}{then}")
+        self._say(
+            f"Out of memory{rank}{where} ({missing.pattern}): {smaller.piece(of):,} in place of "
+            f"{failed:,} samples at once{then}"
+        )
 
     def adopt(self, votes: Sequence[Vote]) -> None:
         """The smallest of all ranks' pieces holds for all."""

@@ -6,8 +6,6 @@ counters may have been raised before it, which a tensor's version counter shows.
 copied before it is changed, some 64 MiB at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +31,7 @@ class _Piece:
     def with_gradients(self) -> list[torch.Tensor]:
         return [p for p in self.parameters if p.grad is not None]
 
-    def halves(self) -> list[_Piece]:
+    def halves(self) -> "list[_Piece]":
         """Both, or of a single parameter the piece itself."""
         middle = len(self.parameters) // 2
         halves = (self.parameters[:middle], self.parameters[middle:])
@@ -145,8 +143,8 @@ class _Kept:
 
     def __init__(self, parameters: list[torch.Tensor], state: Any):
         self._states = [(p, dict(state[p]) if p in state else None) for p in parameters]
-        held = [value for _, state_of in self._states for value in (state_of or {}).values()]
-        tensors = [*(p.detach() for p in parameters), *(p.grad for p in parameters), *held]
+        held = (value for _, state_of in self._states for value in (state_of or {}).values())
+        tensors = (*(p.detach() for p in parameters), *(p.grad for p in parameters), *held)
         self._originals = [local(t) for t in tensors if isinstance(t, torch.Tensor)]
         self._copies = [torch.empty_like(tensor) for tensor in self._originals]
         torch._foreach_copy_(self._copies, self._originals)
@@ -172,10 +170,9 @@ def _pieces_of(optimizer: Optimizer) -> Iterator[_Piece]:
 
 
 def _no_room(piece: _Piece, missing: Missing) -> DoesNotFit:
-    shape = tuple(piece.parameters[0].shape)
     return DoesNotFit(
-        f"The optimizer's update of one parameter of shape {shape} does not fit into memory: "
-        f"{missing.message}",
+        f"The optimizer's update of one parameter of shape {tuple(piece.parameters[0].shape)} does "
+        f"not fit into memory: {missing.message}",
         "The batch size does not change what an update needs. The last checkpoint stays as it is.",
         "Choose an optimizer with less state (sgd, adafactor) or a smaller model, or free memory "
         "on the device.",

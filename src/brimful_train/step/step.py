@@ -10,8 +10,6 @@ one that failed.
 bytes: tried again at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -49,7 +47,6 @@ from brimful_train.step.optimizer_update import Update
 from brimful_train.task import Sum, Task
 
 T = TypeVar("T")
-_NOTHING = contextlib.nullcontext()  # may be entered again and again
 
 
 @dataclass
@@ -75,13 +72,6 @@ class Done(NamedTuple):
     lr: float
     signal: int  # that asks for the end; 0: none
     save: bool  # rank 0's clock asks for a checkpoint
-
-
-class Asks(NamedTuple):
-    """What this rank brings to the meeting of a step beside its part of it."""
-
-    signal: int = 0
-    save: bool = False
 
 
 class Stepper:
@@ -115,13 +105,14 @@ class Stepper:
         self._warned_of_layers = False
 
     def train_on(
-        self, data: StepData, lr_at: Callable[[int], float], asks: Callable[[], Asks]
+        self, data: StepData, lr_at: Callable[[int], float], asks: Callable[[], Vote]
     ) -> Iterator[Done]:
         """The updates of one step: a single one, except where a loss that does not decompose had to
         be cut.
 
-        lr_at(samples seen) gives the learning rate of the update that ends there. Raises DoesNotFit
-        on all ranks when one sample does not fit on one of them.
+        lr_at(samples seen) gives the learning rate of the update that ends there; asks(), a vote
+        with what this rank asks for beside its part: a signal, a checkpoint. Raises DoesNotFit on
+        all ranks when one sample does not fit on one of them.
         """
         whole = [(part, 0, samples) for part, samples in enumerate(data.parts)]
         todo = deque([whole] if self.task.decomposes else self._cut_apart(whole, data))
@@ -145,9 +136,9 @@ class Stepper:
 
     # --- this rank's part ---
 
-    def _part(self, data: StepData, pieces: Pieces, state: RandomState, asks: Asks) -> Vote:
+    def _part(self, data: StepData, pieces: Pieces, state: RandomState, vote: Vote) -> Vote:
         """Gradients and sums of this rank's part, and its vote: whatever happens, the other ranks
-        learn of it.
+        learn of it. `vote`: what it asks for beside that.
         """
         status, recoveries = FINE, 0
         try:
@@ -163,13 +154,11 @@ class Stepper:
         except BaseException:
             self._ranks.announce(BROKEN)
             raise
-        return Vote(
-            status,
+        return vote._replace(
+            status=status,
             piece=self.at_once.split.limit,
-            signal=asks.signal,
             samples=sum(stop - start for _, start, stop in pieces),
             gradients=self._gradients.present(),
-            save=asks.save,
             recoveries=recoveries,
             by_count=self._by_count,
         )
@@ -182,11 +171,10 @@ class Stepper:
         self._sums.clear()
         cut = [piece for piece in pieces if piece[2] > piece[1]]
         if self.task.decomposes:
-            split = self.at_once.split
             cut = [
                 (part, begin + start, begin + stop)
                 for part, begin, end in pieces
-                for start, stop in split.pieces(end - begin)
+                for start, stop in self.at_once.split.pieces(end - begin)
             ]
         self.forward_backward(data, cut)
         if self._network.sharded:
@@ -215,7 +203,7 @@ class Stepper:
         overlapped = self._network.overlapped
         self.at_once.communicates = overlapped is None or (last and self._overlaps)
         if overlapped is None or self.at_once.communicates:
-            return _NOTHING
+            return contextlib.nullcontext()
         return overlapped.no_sync()
 
     def _objective(
@@ -291,8 +279,8 @@ class Stepper:
             self._notice_incomplete(votes)
         recoveries = sum(vote.recoveries for vote in votes)
         self.counts.recoveries += recoveries
-        since = 0 if recoveries else self.counts.updates_since_recovery + 1
-        self.counts.updates_since_recovery = since
+        since = self.counts.updates_since_recovery
+        self.counts.updates_since_recovery = 0 if recoveries else since + 1
 
     def _notice_incomplete(self, votes: list[Vote]) -> None:
         """Overlapped reduction waits for the gradient of each parameter: where one had none it is
@@ -329,8 +317,9 @@ class Stepper:
         limit = self._clip_norm
         norm = self._twice(lambda: clip(self._parameters, limit)) if limit is not None else None
         facts = UpdateFacts(self.counts.updates, self.counts.samples, lr, data.indices.indices)
-        checked = None if by_scaler else norm
-        if self._twice(lambda: self.finite.allows(self._loss(), checked, facts)):
+        if self._twice(
+            lambda: self.finite.allows(self._loss(), None if by_scaler else norm, facts)
+        ):
             set_lr(self._update, lr)
             self._precision.step(self._update)
         else:
@@ -342,8 +331,7 @@ class Stepper:
                 f"Update {facts.step:,} is left out: its loss is NaN or infinite "
                 f"({self.counts.skipped_nan:,} so far)."
             )
-        signal = max(vote.signal for vote in votes)
-        return Done(sums, samples, lr, signal, bool(votes[0].save))
+        return Done(sums, samples, lr, max(vote.signal for vote in votes), bool(votes[0].save))
 
     def _loss(self) -> torch.Tensor:
         """NaN as well where a Sum counted nothing at all: its mean, and the gradients divided by

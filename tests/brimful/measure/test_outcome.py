@@ -15,8 +15,7 @@ from brimful.values import Failure, Outcome
 from brimful_inside import wire
 from brimful_inside.probe.hooks.exceptions import Failures
 from brimful_train.distributed.ranks import BROKEN, GIVES_UP, Ranks, Vote
-from brimful_train.oom_limits import SmallerFits
-from brimful_train.step.oom import does_not_fit
+from brimful_train.step.oom import SmallerFits, does_not_fit
 from tests.brimful.measure.helper import REPORT
 
 CLEAN = Ending(exit_code=0, stop=None, oom_kills=0, peak_host_bytes=None, duration_s=1.0)

@@ -1,7 +1,5 @@
 """States to save: strategies, and what it means that two of them are the same to the bit."""
 
-from __future__ import annotations
-
 import random
 import struct
 import zlib

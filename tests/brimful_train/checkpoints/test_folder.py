@@ -1,12 +1,13 @@
-from __future__ import annotations
-
 import errno
 import math
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brimful.errors import (
     BrimfulError,
@@ -17,7 +18,7 @@ from brimful.errors import (
     UsageError,
 )
 from brimful_train.checkpoints.checkpoint import Disk
-from brimful_train.checkpoints.folder import Checkpoints
+from brimful_train.checkpoints.folder import Checkpoints, Kept, best_of, to_remove
 from brimful_train.config import CheckpointConfig
 from tests.brimful_train.checkpoints.states import same, sealed, training_state
 
@@ -363,3 +364,52 @@ def test_an_old_one_that_cannot_be_removed_is_warned_of_and_the_save_stands(tmp_
     save(checkpoints, 2)
     assert of(tmp_path).newest().step == 2
     assert "could not be removed" in warnings[0] and "step-0000000001" in warnings[0]
+
+
+# --- which ones stay, whatever happened ---
+
+
+@st.composite
+def histories(draw):
+    """Checkpoints of one training, oldest first."""
+    best = draw(st.sampled_from(["min", "max"]))
+    rows = draw(
+        st.lists(
+            st.tuples(st.none() | st.floats(width=16), st.booleans(), st.integers(0, 50)),
+            max_size=12,
+        )
+    )
+    return [
+        Kept(Path(f"step-{step}-save-{number}"), score, best, whole=whole)
+        for number, (score, whole, step) in enumerate(rows)
+    ]
+
+
+@given(histories(), st.integers(1, 4), st.booleans())
+def test_the_newest_whole_ones_and_the_best_stay_whatever_happened(
+    checkpoints, keep_last, keep_best
+):
+    gone = to_remove(checkpoints, keep_last=keep_last, keep_best=keep_best)
+    whole = [kept for kept in checkpoints if kept.whole]
+    left = [kept for kept in whole if kept not in gone]
+    assert left[-keep_last:] == whole[-keep_last:]
+    assert len(left) <= keep_last + keep_best
+    if keep_best:
+        assert best_of(checkpoints) not in gone
+    for kept in checkpoints:  # a damaged one stays until there are enough whole ones after it
+        if not kept.whole:
+            assert (kept in gone) == (sum(other.save > kept.save for other in whole) >= keep_last)
+
+
+@given(histories())
+def test_no_score_is_better_than_the_best_and_the_first_of_equals_wins(checkpoints):
+    winner = best_of(checkpoints)
+    rivals = [
+        kept
+        for kept in checkpoints
+        if kept.whole and kept.score is not None and not math.isnan(kept.score)
+    ]
+    assert (winner is None) == (not rivals)
+    for kept in rivals:
+        assert not (kept.score < winner.score if kept.best == "min" else kept.score > winner.score)
+        assert kept.score != winner.score or winner.save <= kept.save

@@ -2,8 +2,6 @@
 older than the last save.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Data sets that several tests load."""
 
-from __future__ import annotations
-
 import numpy
 import torch
 from torch.utils.data import Dataset

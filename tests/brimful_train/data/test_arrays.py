@@ -1,7 +1,5 @@
 """Arrays: samples and batches of them."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy

@@ -2,8 +2,6 @@
 out or trained on twice.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import gc
 import os

@@ -2,8 +2,6 @@
 ranks, before and after.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -2,8 +2,6 @@
 loaders.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -196,12 +194,12 @@ def test_residence_and_workers_are_reported_as_asked_and_in_force():
         arrays(5), sampler(5), CPU, DataConfig(workers=3, residence="device"), 0
     )
     assert (pipeline.residence.requested, pipeline.residence.effective) == ("device", "host")
-    assert (pipeline.workers.requested, pipeline.workers.effective) == (3, 0)
+    assert (pipeline.rows[0].requested, pipeline.rows[0].effective) == (3, 0)
     assert (
-        "the training is on cpu" in pipeline.residence.why and "in arrays" in pipeline.workers.why
+        "the training is on cpu" in pipeline.residence.why and "in arrays" in pipeline.rows[0].why
     )
     asked = DataPipeline(Noisy(5), sampler(5), CPU, DataConfig(workers=2, residence="pinned"), 0)
-    assert (asked.residence.effective, asked.workers.effective) == ("loader", 2)
+    assert (asked.residence.effective, asked.rows[0].effective) == ("loader", 2)
 
 
 def test_the_report_shows_that_samples_of_a_data_set_of_batches_are_made_one_by_one():
@@ -213,5 +211,5 @@ def test_the_report_shows_that_samples_of_a_data_set_of_batches_are_made_one_by_
     plain = DataPipeline(
         Batched(8), sampler(8), CPU, DataConfig(workers=0, random_samples=False), seed=0
     )
-    assert "__getitems__" in seeded.workers.why
-    assert "__getitems__" not in plain.workers.why
+    assert "__getitems__" in seeded.rows[0].why
+    assert "__getitems__" not in plain.rows[0].why

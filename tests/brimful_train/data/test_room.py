@@ -2,8 +2,6 @@
 container's limit holds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -23,10 +21,10 @@ from brimful_train.config import DataConfig
 from brimful_train.data import workers as workers_module
 from brimful_train.data.epoch_sampler import EpochSampler, Position
 from brimful_train.data.pipeline import DataPipeline
-from brimful_train.data.room import Room, plan_batches_on, room_now, shared_host
+from brimful_train.data.room import Room, host_now, plan_batches_on, shared_host
 from brimful_train.distributed.ranks import Ranks
 from tests.brimful_train.cgroups import enter, real_cgroup, stand_in_cgroup
-from tests.brimful_train.ledger import fork, ledger_config, ledger_task, on_ranks
+from tests.brimful_train.ledger import fork, ledger_config, ledger_task, results_of_ranks
 
 MIB, GIB = 1 << 20, 1 << 30
 CPU = torch.device("cpu")
@@ -43,7 +41,7 @@ class Slow(Dataset):
         return torch.zeros(8 * MIB, dtype=torch.uint8)
 
 
-def chosen(folder: str, machines: str) -> None:
+def chosen(folder: str, machines: str) -> list:
     """What this rank plans, on a machine whose cgroup leaves the first rank 2 GiB and the second
     24.
     """
@@ -63,29 +61,20 @@ def chosen(folder: str, machines: str) -> None:
         ranks = Ranks(CPU)
         host = shared_host(CPU, ranks)
         sampler = EpochSampler(64, seed=0, micro_batch=4, accumulation=1, ranks=2, rank=rank)
-        pipeline = DataPipeline(
-            Slow(), sampler, CPU, DataConfig(), 0, ranks.from_first, Room(host, None)
-        )
+        pipeline = DataPipeline(Slow(), sampler, CPU, DataConfig(), 0, ranks, Room(host, None))
         ladder = ledger_config(
             Path(folder), data=DataConfig(host_policy="ladder"), batch=BatchingConfig()
         )
         batching, _ = plan_batches_on(host, ladder, 2, 1000, 1000)
-        settings = [
-            host.free_bytes,
-            host.ranks,
-            vars(pipeline.plan) | {"rows": len(pipeline.rows)},
-            batching.micro_batch,
-        ]
-        Path(folder, f"chosen-{rank}.json").write_text(json.dumps(settings))
+        plan = vars(pipeline.plan) | {"rows": len(pipeline.rows)}
+        return [host.free_bytes, host.ranks, plan, batching.micro_batch]
 
 
 @pytest.mark.parametrize("machines", [1, 2])
 def test_two_ranks_whose_free_memory_differs_choose_the_same_settings(tmp_path, machines):
-    ended = on_ranks(2, chosen, tmp_path, tmp_path, machines)
-    assert [code for code, _, _ in ended] == [0, 0], ended
-    settings = [json.loads((tmp_path / f"chosen-{rank}.json").read_text()) for rank in range(2)]
-    assert settings[0] == settings[1]
-    free_bytes, ranks, plan, micro_batch = settings[0]
+    first, second = results_of_ranks(chosen, tmp_path, tmp_path, machines)
+    assert first == second
+    free_bytes, ranks, plan, micro_batch = first
     assert free_bytes == 2 * GIB and plan["workers"] >= 1
     assert ranks * plan["host_bytes"] <= 0.6 * 2 * GIB
     assert micro_batch == 1, "by the ladder of the first rank's memory"
@@ -98,11 +87,11 @@ def in_cgroup(folder: Path, out: Path) -> None:
         mock.patch.object(machine, "cores", lambda: 64),
         mock.patch.object(workers_module, "_MEASURED_S", 0.1),
     ):
-        pipeline = DataPipeline(Slow(), sampler, CPU, DataConfig(), 0, room=room_now(CPU))
+        pipeline = DataPipeline(Slow(), sampler, CPU, DataConfig(), 0)
         for step in pipeline.steps(Position()):
             step.load(0, 0, 4)
     out.write_text(
-        json.dumps({"free": room_now(CPU).host.free_bytes, "planned": pipeline.plan.host_bytes})
+        json.dumps({"free": host_now(CPU).free_bytes, "planned": pipeline.plan.host_bytes})
     )
 
 

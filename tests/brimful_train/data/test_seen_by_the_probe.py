@@ -2,8 +2,6 @@
 length, the worst batch.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.brimful_inside.helper import CARD, run_trial

@@ -1,7 +1,5 @@
 """Batches as trees: cut by samples, counted, moved."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import UserDict
 from typing import Any, NamedTuple

@@ -2,12 +2,9 @@
 updates that are exact.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools
-import json
 from pathlib import Path
 from unittest import mock
 
@@ -25,7 +22,7 @@ from tests.brimful_train.ledger import (
     ledger_task,
     network_config,
     network_task,
-    on_ranks,
+    results_of_ranks,
     shares,
     statistics,
     weights,
@@ -64,7 +61,7 @@ SCENARIOS = {
 }
 
 
-def scenarios(folder: str) -> None:
+def scenarios(folder: str) -> dict:
     """All scenarios in one group of processes, one after another: starting processes is what takes
     time here.
     """
@@ -81,7 +78,7 @@ def scenarios(folder: str) -> None:
         broken = dataclasses.replace(broken, loss=lambda model, batch: 1 / 0)
     results["error"] = _failing(Path(folder) / "error", broken)
     results["two"] = _two_against_one(Path(folder) / "two", rank)
-    (Path(folder) / f"rank-{rank}.json").write_text(json.dumps(results))
+    return results
 
 
 def _scenario(
@@ -118,20 +115,18 @@ def _failing(out: Path, task: Task) -> dict:
     return {}
 
 
-def resuming(folder: str) -> None:
+def resuming(folder: str) -> dict:
     """Rank 1 cannot load the checkpoint that rank 0 goes on from, as on a machine without the
     folder.
     """
     fit(ledger_task(40), ledger_config(Path(folder) / "out", batch=BatchingConfig(micro_batch=4)))
-    rank = torch.distributed.get_rank()
     error = UsageError("There is no checkpoint here.")
     with (
         mock.patch.object(Checkpoints, "load", side_effect=error)
-        if rank == 1
+        if torch.distributed.get_rank() == 1
         else contextlib.nullcontext()
     ):
-        results = _failing(Path(folder) / "out", ledger_task(40))
-    (Path(folder) / f"rank-{rank}.json").write_text(json.dumps(results))
+        return _failing(Path(folder) / "out", ledger_task(40))
 
 
 def _two_against_one(out: Path, rank: int) -> list:
@@ -141,7 +136,7 @@ def _two_against_one(out: Path, rank: int) -> list:
     return [weight.tolist() for weight in weights(task)]
 
 
-def threads(folder: str) -> None:
+def threads(folder: str) -> list[int]:
     """How many threads this process has after one training and after another."""
     counts = []
     for name in ("first", "second"):
@@ -149,15 +144,13 @@ def threads(folder: str) -> None:
             ledger_task(40), ledger_config(Path(folder) / name, batch=BatchingConfig(micro_batch=4))
         )
         counts.append(len(list(Path("/proc/self/task").iterdir())))
-    Path(folder, f"rank-{torch.distributed.get_rank()}.json").write_text(json.dumps(counts))
+    return counts
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scenarios")
-    ended = on_ranks(2, scenarios, folder, folder)
-    assert [code for code, _, _ in ended] == [0, 0], ended
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    return results_of_ranks(scenarios, folder, folder)
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if "decompose" not in name])
@@ -228,17 +221,12 @@ def test_an_error_on_one_rank_ends_all_of_them_and_none_hangs(results):
 
 
 def test_a_checkpoint_that_one_rank_cannot_load_ends_all_of_them_and_none_hangs(tmp_path):
-    ended = on_ranks(2, resuming, tmp_path, tmp_path, timeout_s=45)
-    assert [code for code, _, _ in ended] == [0, 0], ended
-    results = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
+    results = results_of_ranks(resuming, tmp_path, tmp_path, timeout_s=45)
     assert [rank["kind"] for rank in results] == ["RankFailed", "UsageError"]
 
 
 def test_a_training_leaves_no_thread_of_its_own_group_behind(tmp_path):
-    ended = on_ranks(2, threads, tmp_path, tmp_path)
-    assert [code for code, _, _ in ended] == [0, 0], ended
-    for rank in range(2):
-        first, second = json.loads((tmp_path / f"rank-{rank}.json").read_text())
+    for first, second in results_of_ranks(threads, tmp_path, tmp_path):
         assert first == second
 
 

@@ -1,7 +1,5 @@
 """Peaks belong to their phase; a budget on the host is one that a training recovers from."""
 
-from __future__ import annotations
-
 import json
 import resource
 from unittest import mock
@@ -13,7 +11,7 @@ from torch import nn
 from brimful.errors import DoesNotFit
 from brimful_train import Arrays, BatchingConfig, Config, Peaks, Sum, Task, fit
 from brimful_train.reporting.peak_memory import Peak
-from brimful_train.reporting.statistics import Statistics
+from brimful_train.reporting.progress_log import Statistics
 from tests.brimful_train.ledger import network_config, network_task, start, statistics
 
 MIB = 1 << 20

@@ -1,7 +1,5 @@
 """What a training logs, and that a full disk does not end it."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
@@ -9,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from brimful_train.reporting.progress_log import Log
+from brimful_train import BatchingConfig, fit
+from brimful_train.reporting.progress_log import Log, write_json
+from tests.brimful_train.ledger import ledger_config, ledger_task
 
 NO_ROOM = Path("/dev/full")  # writing it fails for want of room
 pytestmark = pytest.mark.skipif(not NO_ROOM.exists(), reason="/dev/full is Linux's")
@@ -91,3 +91,32 @@ def test_tensorboard_ends_with_a_sentence_and_the_training_goes_on(log):
     log.scalars({"loss": 1.0}, 2)
     log.close()
     assert shown(log) == ["The disk is full: TensorBoard's files end here. The training goes on."]
+
+
+# --- training_stats.json: whole or as it was ---
+
+
+def test_what_was_there_stays_where_there_is_no_room(log, tmp_path):
+    path, aside = tmp_path / "some.json", tmp_path / ".some.json.writing"
+    write_json(path, {"a": 1}, log)
+    aside.symlink_to(NO_ROOM)
+    write_json(path, {"a": 2}, log)
+    assert json.loads(path.read_text()) == {"a": 1} and not aside.is_symlink()
+    assert "".join(shown(log)).count("The disk is full") == 1
+    write_json(path, {"a": 3}, log)
+    assert json.loads(path.read_text()) == {"a": 3}
+
+
+def test_an_error_that_is_no_full_disk_is_raised(log, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_json(tmp_path / "nowhere" / "some.json", {}, log)
+
+
+@pytest.mark.parametrize(
+    "name", ["log.jsonl", ".training_stats.json.writing", ".config.json.writing"]
+)
+def test_a_training_goes_on_to_its_end_without_room_for_what_it_writes(name, tmp_path, capsys):
+    (tmp_path / name).symlink_to(NO_ROOM)
+    result = fit(ledger_task(40), ledger_config(tmp_path, batch=BatchingConfig(micro_batch=4)))
+    assert result.samples == 40 and result.checkpoints.is_dir()
+    assert capsys.readouterr().err.count("The disk is full") == 1

@@ -1,10 +1,10 @@
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from brimful_train.step.buffers import Buffers, layers_that_depend_on_the_cut
+from brimful_train.step.gradients import clip
 
 
 class Counting(nn.Module):
@@ -107,3 +107,16 @@ def test_a_buffer_whose_memory_or_size_is_exchanged_under_it_is_copied_as_it_is_
     layer.running_var.zero_()
     buffers.put_back()
     assert layer.running_mean.tolist() == [7, 7, 7] and layer.running_var.tolist() == [5, 5]
+
+
+# --- gradients ---
+
+
+def test_clipping_does_not_wait_for_the_device():
+    """A fake tensor has no value to wait for: anything that asked for one would raise."""
+    with FakeTensorMode():
+        weight = torch.nn.Parameter(torch.zeros(4))
+        weight.grad = torch.zeros(4)
+        norm = clip([weight], 1.0)
+        with pytest.raises(DataDependentOutputException):
+            norm.item()

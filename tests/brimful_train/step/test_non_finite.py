@@ -2,8 +2,6 @@
 checkpoint.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

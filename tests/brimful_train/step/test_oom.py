@@ -1,7 +1,5 @@
 """What is a shortage that a step is replayed for, and what is none."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

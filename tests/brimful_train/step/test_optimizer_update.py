@@ -1,7 +1,5 @@
 """An update that runs out of memory half-way is undone and done again: weights change once."""
 
-from __future__ import annotations
-
 import itertools
 from unittest import mock
 

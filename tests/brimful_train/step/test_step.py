@@ -2,8 +2,6 @@
 batches stay what they were.
 """
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 from pathlib import Path
