@@ -5,6 +5,7 @@ notes, probe. No torch.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import sys
 import traceback
@@ -122,10 +123,10 @@ def current_probe() -> Any:
 
 
 def call_probe(method: str, *args: Any) -> None:
-    """A method of the probe, where there is one."""
+    """A method of the probe, or of a part of it ("losses.report"), where there is one."""
     probe = current_probe()
     if probe is not None:
-        getattr(probe, method)(*args)
+        operator.attrgetter(method)(probe)(*args)
 
 
 def environment_number(variable: str, default: int = 0) -> int:

@@ -96,7 +96,7 @@ def _begin_forked_trial(context: ProcessContext, request: Dict[str, Any]) -> Non
         from brimful_inside.probe.batch_size import enter_loaders
         from brimful_inside.probe.memory.device_memory import meter_for
 
-        _report_torch(context, sys.modules["torch"])
+        context.emit(TorchImported(str(sys.modules["torch"].__version__)))
         meter: Any = meter_for(context)
         meter.insert(config.card, config.capacity_bytes)
         enter_loaders(config)
@@ -132,7 +132,7 @@ def _install(context: ProcessContext, torch: Any) -> None:
     from brimful_inside.probe.process.exit import patch_spawn
     from brimful_inside.probe.worst_case.worst_batches import patch_samplers
 
-    _report_torch(context, torch)
+    context.emit(TorchImported(str(torch.__version__)))
     meter_for(context)
     _watch_optimizers()
     patch_optimizers()
@@ -160,10 +160,6 @@ def _install(context: ProcessContext, torch: Any) -> None:
             context
         )  # last: an error before this goes to a file, as there is no report to note it in
     atexit.register(_at_exit)
-
-
-def _report_torch(context: ProcessContext, torch: Any) -> None:
-    context.emit(TorchImported(torch_version=str(torch.__version__)))
 
 
 def _new_probe(context: ProcessContext) -> Any:
@@ -210,9 +206,7 @@ def _watch_optimizers() -> None:
 
     @guarded
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        probe = current_probe()
-        if probe is not None:
-            probe.steps.after(optimizer)
+        call_probe("steps.after", optimizer)
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
@@ -220,10 +214,9 @@ def _watch_optimizers() -> None:
 
 def _scaler_step(original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     """GradScaler.step calls the optimizer's step, or skips it."""
+    call_probe("losses.unscale", scaler)
     probe = current_probe()
     before = probe.steps.hooks_run if probe is not None else 0
-    if probe is not None:
-        probe.scaler_steps(scaler)
     result = original(scaler, optimizer, *args, **kwargs)
     if probe is not None and probe.steps.hooks_run == before:
         probe.scaler_skipped(optimizer)
@@ -231,17 +224,17 @@ def _scaler_step(original: Any, scaler: Any, optimizer: Any, *args: Any, **kwarg
 
 
 def _eval(original: Any, module: Any) -> Any:
-    call_probe("eval_called", module)
+    call_probe("activity.eval_called", module)
     return original(module)
 
 
 def _train(original: Any, module: Any, mode: bool = True) -> Any:
     if mode:
-        call_probe("train_called")
+        call_probe("activity.train_called")
     return original(module, mode)
 
 
 def _at_exit() -> None:
     context = current_context()
     if context is not None and context.role == "rank":
-        call_probe("report_end")
+        call_probe("reporting.end")

@@ -340,7 +340,7 @@ def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(clock, tmp_p
     Event.reached = False
     probe.steps.after(optimizer)
     assert not probe.times.reached()
-    probe.report_end("steps_done", waits)
+    probe.reporting.end("steps_done", waits)
     last = [event for event in events if hasattr(event, "losses")][-1]
     assert (Event.waited, len(last.step_s)) == ((1, 1) if waits else (0, 0))
     assert last.losses == last.optimizers[0].learning_rates == rates and last.steps == 1

@@ -23,19 +23,21 @@ MakeTree = Callable[[bytes, str], Optional[ast.Module]]
 
 FIRST = "__brimful_first__"  # in builtins: what the script calls before all else
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
-_LIBRARIES = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-_OWN = os.path.dirname(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-)  # brimful_inside
+_LIBRARIES = tuple(
+    os.path.realpath(sysconfig.get_path(name)) + os.sep
+    for name in ("stdlib", "platstdlib", "scripts")
+)
+OURS = os.path.abspath(__file__).partition("probe" + os.sep + "batch_size")[0]
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is the user's own."""
-    if path.startswith("<") or any(part in path for part in _PACKAGES):
+    """Whether a file is neither an installed package's (nor its entry point), nor Python's, nor
+    ours."""
+    if path.startswith("<"):
         return False
-    whole = os.path.realpath(path)
-    return not any(whole.startswith(folder + os.sep) for folder in (*_LIBRARIES, _OWN)) and not any(
-        p in whole for p in _PACKAGES
+    paths = (path, os.path.realpath(path))
+    return not any(part in p for part in _PACKAGES for p in paths) and not paths[1].startswith(
+        (*_LIBRARIES, os.path.realpath(OURS) + os.sep)
     )
 
 

@@ -8,6 +8,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import itertools
 import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
@@ -15,7 +16,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe import batch_tensors
-from brimful_inside.probe.context import current_probe, guarded, patch
+from brimful_inside.probe.context import call_probe, current_probe, guarded, patch
 from brimful_inside.probe.draws import OWN, draws_of
 from brimful_inside.probe.loading_speed import rates_of
 from brimful_inside.probe.passes import (
@@ -123,7 +124,7 @@ class Loaders:
             int, Any
         ] = {}  # by pass: a loader to be timed that the script may keep nowhere
         self._all: List[Loader] = []
-        self._serial = 0
+        self._serials = itertools.count(1)  # of passes
         self.consumption = Consumption()
         self.latest: Optional[Pass] = None  # the pass that gave the latest batch
         self.recent: List[Pass] = []  # those that gave a batch since the last backward pass or step
@@ -142,7 +143,7 @@ class Loaders:
         return sum(known.batches_seen for known in self._all)
 
     def begin(self, loader: Any) -> Pass:
-        pass_ = self._pass(self._known(loader))
+        pass_ = Pass(self._known(loader), next(self._serials))
         if self._time_of is not None:
             self._held[pass_.serial] = loader
         return pass_
@@ -172,10 +173,7 @@ class Loaders:
         self._time_of = None
         self._held.clear()
 
-    def _pass(self, loader: Loader) -> Pass:
-        self._serial += 1
-        return Pass(loader, self._serial)
-
+    @guarded
     def epoch_begins(self, loader: Any) -> None:
         self._known(loader).epoch += 1
 
@@ -184,7 +182,7 @@ class Loaders:
         if pass_.epoch == pass_.loader.epoch:
             return pass_
         self.end(pass_)
-        return self._pass(pass_.loader)
+        return Pass(pass_.loader, next(self._serials))
 
     def _known(self, loader: Any) -> Loader:
         """A loader not seen before takes the place of one that is gone (scripts make one an epoch),
@@ -417,7 +415,7 @@ def _starting_no_workers(makes: Any) -> Any:
 def _ending(generates: Any) -> Any:
     @functools.wraps(generates)
     def __iter__(loader: Any) -> Any:
-        _epoch_begins(loader)
+        call_probe("loaders.epoch_begins", loader)
         try:
             yield from generates(loader)
         except RuntimeError as error:  # what Python makes of a StopIteration inside of a generator
@@ -425,13 +423,6 @@ def _ending(generates: Any) -> Any:
                 raise
 
     return __iter__
-
-
-@guarded
-def _epoch_begins(loader: Any) -> None:
-    probe = current_probe()
-    if probe is not None:
-        probe.loaders.epoch_begins(loader)
 
 
 def _next(original: Any, iterator: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Callable, List, Optional
 
 import torch
 
-from brimful_inside.probe.context import call_probe, patch
+from brimful_inside.probe.context import call_probe, guarded, patch
 
 KEPT_LOSSES = 512
 SMALL_BYTES = 1024  # a loss in a larger storage is a view, which would keep all of that alive
@@ -86,7 +86,7 @@ def patch_compile() -> None:
     def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
         global _compiled
         _compiled = True
-        call_probe("compilation_begins")
+        call_probe("forward.disarm")
         return original(*args, **kwargs)
 
     patch(torch, "compile", compile)
@@ -148,6 +148,7 @@ class Losses:
         """
         self.reported, self.latest = True, loss
 
+    @guarded
     def unscale(self, scaler: Any) -> None:
         """A GradScaler's step begins: what went backward for it was the loss times its scale, here
         on the host.

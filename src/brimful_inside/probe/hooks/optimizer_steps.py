@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import torch
 
-from brimful_inside.probe.context import current_probe, guarded, patch
+from brimful_inside.probe.context import call_probe, guarded, patch
 from brimful_inside.wire import OptimizerSeen
 
 BY_HAND = "no optimizer"  # the name under which steps without one of torch.optim are reported
@@ -287,18 +287,22 @@ class CapturedSteps:
         # graph -> the optimizers whose steps it holds
         self._taken: Any = weakref.WeakKeyDictionary()
 
+    @guarded
     def capture_begin(self, graph: Any) -> None:
         self._steps.captured = []
 
+    @guarded
     def capture_end(self, graph: Any) -> None:
         taken, self._steps.captured = self._steps.captured, None
         if taken:
             self._taken[graph] = taken
             self._on_capture()
 
+    @guarded
     def capture_failed(self, graph: Any) -> None:
         self._steps.captured = None
 
+    @guarded
     def replay(self, graph: Any) -> None:
         taken: List[Seen] = self._taken.get(graph) or []
         if taken:
@@ -318,14 +322,7 @@ def _graph_method(name: str, original: Any, graph: Any, *args: Any, **kwargs: An
         result = original(graph, *args, **kwargs)
     except BaseException:
         if name == "capture_end":
-            _notify("capture_failed", graph)
+            call_probe("captured.capture_failed", graph)
         raise
-    _notify(name, graph)
+    call_probe("captured." + name, graph)
     return result
-
-
-@guarded
-def _notify(name: str, graph: Any) -> None:
-    probe = current_probe()
-    if probe is not None:
-        getattr(probe.captured, name)(graph)

@@ -32,7 +32,7 @@ def leave(probe: Any) -> None:
         _wait(
             probe.times.reached, REACHED_S
         )  # all ranks take part in the measured steps, so the device completes them
-    probe.report_end("steps_done", waits=alone)
+    probe.reporting.end("steps_done", waits=alone)
     _wait_for_others(probe)
     _end_daemons()
     _remove_temporary_folders()
