@@ -210,8 +210,6 @@ class OptimizerSeen:
     parameters: int  # elements over all groups
     learning_rates: List[float]  # by group, in force at the last step
     first_learning_rates: List[float]  # by group, in force at the first step
-    skipped_steps: int = 0  # skipped by a GradScaler because gradients overflowed
-    wrapped_by: Optional[str] = None
     uses_closure: bool = False
     # Of the groups that a scheduler manages: "initial_lr", and "max_lr" (OneCycleLR, CyclicLR). []
     # without a scheduler.

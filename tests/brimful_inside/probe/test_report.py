@@ -263,7 +263,7 @@ for i, (x, y) in enumerate(loader):
 """
     )
     report = trial.report
-    assert report["steps"] == 4 and report["optimizers"][0]["skipped_steps"] == 2
+    assert report["steps"] == 4
     assert "steps skipped by the GradScaler: 2" in report["notes"]
     assert report["micro_batches_per_step"] == [1, 3, 1, 1]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import os
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from brimful_inside.probe.batch_size import literals, loader_arguments, user_code
 from brimful_inside.probe.batch_size.loader_arguments import (
@@ -17,20 +17,15 @@ from brimful_inside.probe.batch_size.loader_arguments import (
     SCRIPT,
     WORKERS,
 )
-from brimful_inside.probe.batch_size.numbers import Number
 from brimful_inside.wire import Place, TrialConfig
-
-_literals: Optional[literals.Literals] = None
 
 
 def enter_user_code(config: TrialConfig) -> None:
     """Before the script starts: its text is read by us where a place in it is found or set."""
-    global _literals
     if config.find_places == SCRIPT:
-        _literals = literals.Literals()
-        mark = _literals.mark
-        user_code.enter(lambda source, path: mark(source, os.path.realpath(path)))
-        ForkingPickler.register(Number, Number.keep_place)
+        marked = loader_arguments.literals = literals.Literals()
+        user_code.enter(lambda source, path: marked.mark(source, os.path.realpath(path)))
+        ForkingPickler.register(literals.Number, literals.Number.keep_place)
     by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]] = {}
     for name, place in config.places.items():
         if place.kind == SCRIPT and name in config.settings:
@@ -57,15 +52,8 @@ def enter_loaders(config: TrialConfig) -> None:
     places: Dict[str, List[Tuple[Place, int]]] = {}
     for name, place in config.places.items():
         if place.kind == LOADER and name in config.settings:
-            argument = NUM_WORKERS if name == NUM_WORKERS else BATCH_SIZE
-            places.setdefault(argument, []).append((place, int(config.settings[name])))
+            places.setdefault(NUM_WORKERS if name == NUM_WORKERS else BATCH_SIZE, []).append(
+                (place, int(config.settings[name]))
+            )
     if places:
         loader_arguments.set_in_loaders(places)
-
-
-def places_of_loader(number: Any) -> List[Place]:
-    return loader_arguments.places_of_loader(number, _literals)
-
-
-def places_of_input(size: int) -> List[Place]:
-    return loader_arguments.places_of_input(size, _literals)

@@ -9,11 +9,12 @@ import os
 import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from brimful_inside.probe.batch_size.literals import Literals
-from brimful_inside.probe.batch_size.numbers import Literal, Number, places_of
+from brimful_inside.probe.batch_size.literals import Literal, Literals, Number, places_of
 from brimful_inside.probe.batch_size.user_code import is_users
 from brimful_inside.probe.context import guarded, patch
 from brimful_inside.wire import Place
+
+literals: Optional[Literals] = None  # in a finding trial
 
 MAX_CALLS = 30
 SCRIPT, LOADER, WORKERS = "script", "loader", "workers"
@@ -25,6 +26,7 @@ _NO_CALLS = (
     *("<frozen", "runpy.py", "multiprocessing" + os.sep, "brimful_inside" + os.sep),
     os.path.join("torch", "multiprocessing", ""),
 )
+_OF_LOADERS = os.path.join("torch", "utils", "data", "")
 
 
 def calls_of(frame: Any) -> Tuple[str, ...]:
@@ -34,14 +36,10 @@ def calls_of(frame: Any) -> Tuple[str, ...]:
     calls: List[str] = []
     while frame is not None and len(calls) < MAX_CALLS:
         path = frame.f_code.co_filename
-        if not any(part in path for part in _NO_CALLS) and not (not calls and _is_of_loaders(path)):
+        if not any(part in path for part in _NO_CALLS) and not (not calls and _OF_LOADERS in path):
             calls.append("%s:%d" % (path, frame.f_lineno))
         frame = frame.f_back
     return tuple(calls)
-
-
-def _is_of_loaders(path: str) -> bool:
-    return os.path.join("torch", "utils", "data", "") in path
 
 
 def _local(calls: Sequence[str]) -> Tuple[str, ...]:
@@ -114,7 +112,7 @@ def _patch_loaders(changed: Dict[str, Callable[[Any, Any], Any]]) -> None:
     def new(name: str, value: Any, frame: Any) -> Any:
         """None is a value of a batch size, and what the call returns after an error of ours."""
         other = (
-            _guarded(changed[name], value, frame) if value is not None and name in changed else None
+            guarded(changed[name])(value, frame) if value is not None and name in changed else None
         )
         return value if other is None else other
 
@@ -141,12 +139,7 @@ def _patch_loaders(changed: Dict[str, Callable[[Any, Any], Any]]) -> None:
     patch(BatchSampler, "__init__", sampler)
 
 
-@guarded
-def _guarded(function: Callable[[Any, Any], Any], value: Any, frame: Any) -> Any:
-    return function(value, frame)
-
-
-def places_of_loader(number: Any, literals: Optional[Literals]) -> List[Place]:
+def places_of_loader(number: Any) -> List[Place]:
     """Where a loader's number can be set, best first."""
     literal, calls = places_of(number)
     if calls is None:
@@ -160,7 +153,7 @@ def places_of_loader(number: Any, literals: Optional[Literals]) -> List[Place]:
     return places
 
 
-def places_of_input(size: int, literals: Optional[Literals]) -> List[Place]:
+def places_of_input(size: int) -> List[Place]:
     """Where a training without a loader may have the size of its batches, which the model's input
     shows.
     """
@@ -172,5 +165,5 @@ def places_of_input(size: int, literals: Optional[Literals]) -> List[Place]:
 
 
 def _in_text(literal: Literal, literals: Literals, made: str) -> Place:
-    where = (SCRIPT, literal.file, literal.line, literal.column, literal.number, literal.text, made)
-    return Place(*where, others=literals.others(literal))
+    others = literals.others(literal)
+    return Place(SCRIPT, **vars(literal), loader=made, others=others)

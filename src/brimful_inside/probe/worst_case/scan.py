@@ -10,10 +10,9 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from brimful_inside.probe.batch_tensors import fields_of
-from brimful_inside.probe.worst_case.kept_samples import KeptSamples
 
 # samples that are measured however long it takes; where they match an earlier scan, no more are
 FIRST = 32
@@ -22,6 +21,9 @@ ALL_S = 30.0  # when something varies; assumed
 KEPT_LARGEST = 65_536
 ASKED_AGAIN = 8  # of the largest: equal sizes by chance are unlikely in all of them (assumed)
 MAX_DEPTH = 5
+# Of all samples that are kept together: 8 MB of the host's memory in tensors of 64 bits, some 40 MB
+# in lists of int; assumed.
+MOST_KEPT, MOST_ELEMENTS = 4096, 1 << 20
 
 Dims = Dict[str, int]  # "input_ids.0" -> 317
 
@@ -47,6 +49,30 @@ class Scan(NamedTuple):
     @property
     def varies(self) -> bool:
         return bool(self.extremes or self.collated)
+
+
+class KeptSamples:
+    """The largest samples themselves, for a data set that ignores its index or draws sizes at
+    random: those largest in total, within two bounds, and in any case those that have most of some
+    dimension."""
+
+    def __init__(self) -> None:
+        self._heap: List[Tuple[int, int, Any]] = []  # (total, -index, sample): the smallest first
+        self._elements = 0
+        self._extremes: Dict[int, Any] = {}
+
+    def add(self, index: int, sample: Any, total: int, extremes: Collection[int]) -> None:
+        """`extremes`: which samples have most of some dimension, of all so far."""
+        if index in extremes:
+            self._extremes[index] = sample
+            self._extremes = {at: self._extremes[at] for at in extremes}
+        heapq.heappush(self._heap, (total, -index, sample))
+        self._elements += total
+        while len(self._heap) > MOST_KEPT or (self._elements > MOST_ELEMENTS and self._heap):
+            self._elements -= heapq.heappop(self._heap)[0]
+
+    def samples(self) -> Dict[int, Any]:
+        return {**{-negative: sample for _, negative, sample in self._heap}, **self._extremes}
 
 
 def worst_indices(scan: Scan) -> List[int]:
@@ -190,12 +216,10 @@ def measure(sample: Any) -> Tuple[Dims, int]:
 def _measure(part: Any, name: str, dims: Dims, depth: int) -> int:
     shape = _shape_of(part)
     if shape is not None:
-        elements = 1
         for axis, size in enumerate(shape):
-            key = "%s.%d" % (name, axis) if name else str(axis)
+            key = _under(name, axis)
             dims[key] = max(dims.get(key, 0), size)
-            elements *= size
-        return elements
+        return math.prod(shape)
     if depth >= MAX_DEPTH or part is None or isinstance(part, (int, float, complex, bool)):
         return 1
     if isinstance(part, list):
@@ -209,7 +233,7 @@ def _measure_list(part: List[Any], name: str, dims: Dims, depth: int) -> int:
     """A list is as long as it is; what it holds counts by its largest member and, in the total, by
     all of them.
     """
-    key = "%s.0" % name if name else "0"
+    key = _under(name, 0)
     dims[key] = max(dims.get(key, 0), len(part))
     if part and isinstance(part[0], (int, float)):
         return len(part)

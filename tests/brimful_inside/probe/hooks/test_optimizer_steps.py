@@ -49,7 +49,7 @@ def test_a_plain_optimizer_is_counted_with_its_rates(steps):
     (seen,) = steps.read()
     assert (seen.name, seen.steps, seen.parameters) == ("AdamW", 2, 8)
     assert seen.first_learning_rates == [0.1, 0.2] and seen.learning_rates == [0.05, 0.2]
-    assert seen.wrapped_by is None and not seen.uses_closure
+    assert not seen.uses_closure
     assert steps.marks == [1, 2]
 
 
@@ -78,17 +78,16 @@ class Derived(torch.optim.SGD):
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "wrapped_by"),
+    ("make", "name"),
     [
-        (Wrapper, "SGD", "Wrapper"),
-        (TwoSteps, "SGD", "TwoSteps"),
-        (lambda inner: Derived(inner.param_groups), "Derived", None),
+        (Wrapper, "SGD"),
+        (TwoSteps, "SGD"),
+        (lambda inner: Derived(inner.param_groups), "Derived"),
     ],
 )
-def test_a_wrapper_and_what_it_wraps_or_its_base_class_are_one(steps, make, name, wrapped_by):
+def test_a_wrapper_and_what_it_wraps_or_its_base_class_are_one(steps, make, name):
     make(torch.optim.SGD([parameter()], lr=0.1)).step()
-    (seen,) = steps.read()
-    assert (seen.name, seen.wrapped_by, seen.steps) == (name, wrapped_by, 1)
+    assert [(seen.name, seen.steps) for seen in steps.read()] == [(name, 1)]
 
 
 def test_the_first_of_several_optimizers_sets_the_pace(steps):
@@ -175,7 +174,6 @@ def test_skipped_steps_are_attempts(steps):
     assert steps.count == 0 and steps.attempts == 1
     optimizer.step()
     assert steps.count == 1 and steps.attempts == 2
-    assert steps.read()[0].skipped_steps == 1
 
 
 class Graph:
