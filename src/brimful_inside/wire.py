@@ -439,6 +439,4 @@ def read_config(path: str) -> TrialConfig:
         )
     card = raw.pop("card", None)
     places = {name: Place(**place) for name, place in raw.pop("places", {}).items()}
-    known = {f.name for f in dataclasses.fields(TrialConfig)}
-    others = {k: v for k, v in raw.items() if k in known}
-    return TrialConfig(card=Card(**card) if card else None, places=places, **others)
+    return TrialConfig(card=Card(**card) if card else None, places=places, **raw)

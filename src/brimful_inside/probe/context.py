@@ -24,15 +24,8 @@ LAUNCHER_MODULES = (
     *("deepspeed.launcher.runner", "deepspeed.launcher.launch"),
 )
 LAUNCHER_PROGRAMS = (
-    *(
-        "torchrun",
-        "accelerate",
-        "accelerate-launch",
-        "deepspeed",
-        "composer",
-        "horovodrun",
-        "fabric",
-    ),
+    *("torchrun", "accelerate", "accelerate-launch", "deepspeed"),
+    *("composer", "horovodrun", "fabric"),
 )
 
 
@@ -64,10 +57,13 @@ class ProcessContext:
             pass
 
     def report_process(self) -> None:
-        launched_with = added_by_launcher(self.config.parent_pid) if self.role == "rank" else None
         self.emit(
             ProcessStarted(
-                os.getpid(), self.role, environment_number("RANK"), own_argv(), launched_with
+                os.getpid(),
+                self.role,
+                environment_number("RANK"),
+                own_argv(),
+                added_by_launcher(self.config.parent_pid) if self.role == "rank" else None,
             )
         )
 

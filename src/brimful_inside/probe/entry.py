@@ -168,8 +168,12 @@ def _new_probe(context: ProcessContext) -> Any:
     from brimful_inside.probe.probe import Probe
     from brimful_inside.probe.worst_case.worst_batches import WorstBatches
 
-    worst = WorstBatches(context.config) if context.config.worst_batch else None
-    return Probe(context, meter_for(context), HostMeter(context), worst)
+    return Probe(
+        context,
+        meter_for(context),
+        HostMeter(context),
+        WorstBatches(context.config) if context.config.worst_batch else None,
+    )
 
 
 def probe_of_rank() -> Any:

@@ -42,14 +42,12 @@ class Loader:
         self.first: List[BatchSeen] = []
         self.rates: Dict[int, float] = {}  # number of workers -> samples per second
         self.facts = _facts(loader)
-        self.ahead = int(loader.num_workers) * (
-            getattr(loader, "prefetch_factor", None) or 0
-        )  # batches, at most
+        # batches, at most
+        self.ahead = int(loader.num_workers) * (getattr(loader, "prefetch_factor", None) or 0)
         self.workers_place = guarded(_workers_place)(loader)
         self.draws: Optional[Draws] = None
-        self.marks: List[
-            List[Any]
-        ] = []  # in audits: of each pass of evaluation, when each batch was asked for
+        # in audits: of each pass of evaluation, when each batch was asked for
+        self.marks: List[List[Any]] = []
         self.dataset = _weakly(loader.dataset)
         self._kind = type(loader.dataset), torch.is_grad_enabled()
 

@@ -12,7 +12,7 @@ from brimful_inside.probe.context import ProcessContext, guarded
 from brimful_inside.probe.hooks.audited import Audited
 from brimful_inside.probe.hooks.data_loaders import Loaders
 from brimful_inside.probe.hooks.exceptions import Failures
-from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses
+from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, first_of
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
@@ -169,7 +169,9 @@ class Probe:
         self.losses.backward(tensors)
         self.activity.went_backward()
         self.reporting.progress()
-        if self.steps.are_by_hand(self.backwards_in_all, _device_of(tensors)):
+        if self.steps.are_by_hand(
+            self.backwards_in_all, getattr(first_of(tensors), "device", None)
+        ):
             self.forward.arm()
 
     def begin_times(self) -> None:
@@ -253,12 +255,6 @@ class Probe:
     def leave_if_over(self) -> None:
         if self.ending.over:
             exit.leave(self)
-
-
-def _device_of(tensors: Any) -> Any:
-    """Of what backward() was called on: a tensor, or several."""
-    first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors or ()), None)
-    return getattr(first, "device", None)
 
 
 def _samples_in(args: Any, batch_size: Any = None) -> Optional[int]:

@@ -2,8 +2,6 @@
 
 import pytest
 
-from tests.brimful_inside.helper import CARD
-
 HEAD = """
 import sys, torch
 from torch import nn
@@ -385,7 +383,6 @@ for i, x in enumerate(DataLoader(torch.ones(64, 1024), 8)):
 """,
         argv=("caught",) if caught else (),
         device="imaginary",
-        card=CARD,
         capacity_bytes=1 << 30,
     )
     (failure,) = trial.failures
@@ -415,7 +412,6 @@ torch.cuda.reset_peak_memory_stats()
 print(torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated())
 """,
         device="imaginary",
-        card=CARD,
     )
     phases = trial.report["phases"]
     assert trial.stdout == "True\nTrue\n", trial.stderr

@@ -67,8 +67,7 @@ def find_in_loaders(names: Sequence[str]) -> None:
             or (isinstance(value, Number) and value.calls is not None)
         ):
             return value
-        literal, _ = places_of(value)
-        return Number(value, literal, calls_of(frame))
+        return Number(value, places_of(value)[0], calls_of(frame))
 
     _patch_loaders(dict.fromkeys(names, with_calls))
 

@@ -18,13 +18,8 @@ from brimful_inside.probe.memory.phases import TRAIN, Phases
 from brimful_inside.wire import Precision
 
 MAX_LINES = 16
-_READS = (
-    "item",
-    "tolist",
-    "__float__",
-    "__int__",
-    "__bool__",
-)  # of a value on a card: the host waits for all that came before
+# of a value on a card: the host waits for all that came before
+_READS = ("item", "tolist", "__float__", "__int__", "__bool__")
 
 
 class Audited:
@@ -36,10 +31,7 @@ class Audited:
         self._reads: Counter[str] = Counter()
         self._autocast: Optional[str] = None
         self._dtypes: Set[str] = set()
-        self._elements: Dict[bool, int] = {
-            True: 0,
-            False: 0,
-        }  # of weights of convolutions, and of others
+        self._elements = {True: 0, False: 0}  # of weights of convolutions, and of others
 
     @guarded
     def read_on_host(self, tensor: Any, frame: Any) -> None:
@@ -65,13 +57,12 @@ class Audited:
         """None without a card of CUDA, and before the first step."""
         if not self._dtypes or not is_started() or not torch.cuda.is_initialized():
             return None
-        elements = max(1, sum(self._elements.values()))
         return Precision(
             capability=list(torch.cuda.get_device_capability()),
             weights=sorted(self._dtypes),
             autocast=self._autocast,
             tf32=bool(torch.backends.cuda.matmul.allow_tf32),
-            convolutions=self._elements[True] / elements,
+            convolutions=self._elements[True] / max(1, sum(self._elements.values())),
         )
 
 

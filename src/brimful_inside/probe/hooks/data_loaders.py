@@ -45,9 +45,8 @@ class Consumption:
 
     def __init__(self) -> None:
         self._given: Dict[int, List[Optional[int]]] = {}  # pass -> samples of each batch it gave
-        self._marks: List[
-            List[Tuple[int, int, bool]]
-        ] = []  # by step: (pass, batches given so far, whether it had ended)
+        # by step: (pass, batches given so far, whether it had ended)
+        self._marks: List[List[Tuple[int, int, bool]]] = []
         self._fresh: Deque[Tuple[Pass, Optional[int]]] = deque()
         self._ahead: Dict[int, int] = {}  # pass -> batches given when its first batch was worked on
         self._active: Dict[int, Pass] = {}  # those that the last steps drew from
@@ -120,9 +119,8 @@ class Loaders:
         self._audits = audits
         self._imaginary = imaginary
         self._time_of = time_of  # batches of up to so many samples, in the first rank
-        self._held: Dict[
-            int, Any
-        ] = {}  # by pass: a loader to be timed that the script may keep nowhere
+        # by pass: a loader to be timed that the script may keep nowhere
+        self._held: Dict[int, Any] = {}
         self._all: List[Loader] = []
         self._serials = itertools.count(1)  # of passes
         self.consumption = Consumption()
@@ -161,15 +159,11 @@ class Loaders:
         trained = (
             known for known in self._all if known.role == TRAIN and known.loader() is not None
         )
-        most, most_drawn = (
-            self._time_of,
-            max(trained, key=lambda known: known.batches_seen, default=None),
-        )
-        if most_drawn is not None and most and exit.world()[0] == 0:
-            with contextlib.suppress(
-                Exception
-            ):  # a data set on the card, or of keys that are no numbers: it stays untimed
-                most_drawn.rates = rates_of(most_drawn.loader(), most, in_worker)
+        most_drawn = max(trained, key=lambda known: known.batches_seen, default=None)
+        if most_drawn is not None and self._time_of and exit.world()[0] == 0:
+            # a data set on the card, or of keys that are no numbers, stays untimed
+            with contextlib.suppress(Exception):
+                most_drawn.rates = rates_of(most_drawn.loader(), self._time_of, in_worker)
         self._time_of = None
         self._held.clear()
 
@@ -258,8 +252,13 @@ class Loaders:
         if (pass_.role or loader.role) != EVAL:
             self._waited_s += waited_s
         if len(loader.first) < KEPT_BATCHES and not isinstance(iterator, SameBatch):
-            checksum = batch_tensors.checksum_of(batch) if self._audits else None
-            loader.first.append(BatchSeen(samples, batch_tensors.shapes_of(batch), checksum))
+            loader.first.append(
+                BatchSeen(
+                    samples,
+                    batch_tensors.shapes_of(batch),
+                    batch_tensors.checksum_of(batch) if self._audits else None,
+                )
+            )
         self.consumption.given(pass_, samples)
         self.latest = pass_
         if pass_ not in self.recent:
@@ -294,13 +293,15 @@ class Loaders:
 
     def left_out(self) -> List[LeftOut]:
         """Of evaluations."""
-        left_out = []
-        for number, known in enumerate(self._all):
-            length = known.facts["length"]
-            if known.shown is not None and known.shown != length:
-                rest = None if length is None else length - known.shown
-                left_out.append(LeftOut("batches of loader %d" % number, known.shown, rest))
-        return left_out
+        return [
+            LeftOut(
+                "batches of loader %d" % number,
+                known.shown,
+                None if known.facts["length"] is None else known.facts["length"] - known.shown,
+            )
+            for number, known in enumerate(self._all)
+            if known.shown is not None and known.shown != known.facts["length"]
+        ]
 
     def read(
         self, seconds: Callable[[List[Any]], List[float]] = lambda marks: []
@@ -392,37 +393,28 @@ def _init_subclass(cls: Any, **kwargs: Any) -> None:
     """A generator that a subclass has in place of `__iter__` ends where brimful ended the iterator
     that it draws from. Iterators that it makes by itself (litdata) start workers as torch's do."""
     super(torch_dataloader.DataLoader, cls).__init_subclass__(**kwargs)
-    iterates = cls.__dict__.get("__iter__")
-    if inspect.isgeneratorfunction(iterates):
-        cls.__iter__ = _ending(iterates)
+    if inspect.isgeneratorfunction(cls.__dict__.get("__iter__")):
+        patch(cls, "__iter__", _ending)
     if "_get_iterator" in cls.__dict__:
-        cls._get_iterator = _starting_no_workers(cls.__dict__["_get_iterator"])
+        patch(cls, "_get_iterator", _starting_no_workers)
 
 
-def _starting_no_workers(makes: Any) -> Any:
-    @functools.wraps(makes)
-    def _get_iterator(loader: Any) -> Any:
-        probe = current_probe()
-        same = probe.same_batch(loader) if probe is not None else None
-        if same is None:
-            return makes(loader)
-        _begin_pass(probe, loader, same)
-        return same
-
-    return _get_iterator
+def _starting_no_workers(original: Any, loader: Any) -> Any:
+    probe = current_probe()
+    same = probe.same_batch(loader) if probe is not None else None
+    if same is None:
+        return original(loader)
+    _begin_pass(probe, loader, same)
+    return same
 
 
-def _ending(generates: Any) -> Any:
-    @functools.wraps(generates)
-    def __iter__(loader: Any) -> Any:
-        call_probe("loaders.epoch_begins", loader)
-        try:
-            yield from generates(loader)
-        except RuntimeError as error:  # what Python makes of a StopIteration inside of a generator
-            if not isinstance(error.__cause__, _Ended):
-                raise
-
-    return __iter__
+def _ending(original: Any, loader: Any) -> Any:
+    call_probe("loaders.epoch_begins", loader)
+    try:
+        yield from original(loader)
+    except RuntimeError as error:  # what Python makes of a StopIteration inside of a generator
+        if not isinstance(error.__cause__, _Ended):
+            raise
 
 
 def _next(original: Any, iterator: Any) -> Any:

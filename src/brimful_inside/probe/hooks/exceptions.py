@@ -56,10 +56,9 @@ def kind_of(error: BaseException) -> str:
     """Out of device memory, out of host memory, a call that the imaginary card lacks, or a crash of
     the script's own.
     """
-    kinds = (*type(error).__mro__, *type(error.__cause__).__mro__)
     if any(
         kind.__name__ == "Unsupported" and kind.__module__.startswith("brimful_inside.imaginary")
-        for kind in kinds
+        for kind in (*type(error).__mro__, *type(error.__cause__).__mro__)
     ):
         return UNSUPPORTED
     pattern = match_oom(qualified_name(type(error)), _message(error))
@@ -228,9 +227,16 @@ class Failures:
             return
         phase, step, after = self._now()
         stack = "".join(traceback.format_stack(sys._getframe(1)))
-        name = "torch.OutOfMemoryError"
         self._pending = Failure(
-            "out_of_device_memory", name, message, stack, None, phase, step, True, after
+            kind="out_of_device_memory",
+            type="torch.OutOfMemoryError",
+            message=message,
+            traceback=stack,
+            where=None,
+            phase=phase,
+            step=step,
+            caught=True,
+            after_measured=after,
         )
 
     def script_continues(self) -> None:

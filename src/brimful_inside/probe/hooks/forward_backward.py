@@ -102,6 +102,11 @@ def patch_backward() -> None:
     patch(torch.autograd, "backward", backward)
 
 
+def first_of(tensors: Any) -> Any:
+    """Of what backward() was called on: a tensor, or several."""
+    return tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors or ()), None)
+
+
 class Losses:
     """The numbers that backward() was called on, read at the end; without `cut`, in a whole run,
     those on the host alone.
@@ -120,7 +125,7 @@ class Losses:
         """The first of the tensors that backward() was called on, where it is a single number."""
         if self._imaginary or (len(self._kept) >= KEPT_LOSSES and self._cut):
             return
-        loss = tensors if isinstance(tensors, torch.Tensor) else (tensors[0] if tensors else None)
+        loss = first_of(tensors)
         if (
             not isinstance(loss, torch.Tensor)
             or loss.numel() != 1

@@ -101,9 +101,8 @@ class ImaginaryMeter(DeviceMeter):
         self._gpu = gpu
         self._peaks = peaks
         self._trace_files = trace_files  # by card, as they are opened
-        self._highest: Dict[
-            int, Tuple[int, int]
-        ] = {}  # (allocated, reserved) of each card until the last phase began
+        # (allocated, reserved) of each card until the last phase began
+        self._highest: Dict[int, Tuple[int, int]] = {}
         self.context_bytes: int = context_bytes
         self.on_out_of_memory = gpu.on_out_of_memory
 
@@ -165,12 +164,10 @@ class ImaginaryMeter(DeviceMeter):
         return next(iter(self._trace_files.values()), None)
 
     def read(self) -> Dict[str, Any]:
-        approximations = {str(name): int(count) for name, count in self._gpu.approximations.items()}
-        communicators = sorted(self._gpu.communicators.values())
         return {
             **super().read(),
-            "approximations": approximations,
-            "communicators": communicators,
+            "approximations": {str(name): int(n) for name, n in self._gpu.approximations.items()},
+            "communicators": sorted(self._gpu.communicators.values()),
             "split_over": self._gpu.split_over,
             "alike": sorted(map(list, self._gpu.machine.alike)),
             "cards": self._cards(),
@@ -380,9 +377,8 @@ class SharedPeaks:
     """
 
     def __init__(self, kind: str):
-        self._script: Dict[
-            int, Tree
-        ] = {}  # device -> what the script's peaks were when the probe last reset
+        # device -> what the script's peaks were when the probe last reset
+        self._script: Dict[int, Tree] = {}
         self._probe: Dict[int, Tree] = {}
         self._stats: Any = None
         self._reset: Any = None

@@ -2,8 +2,6 @@
 replaced.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import pickle

@@ -337,7 +337,7 @@ loader = Streaming("""
 def test_once_a_trial_has_its_steps_later_passes_give_a_batch_again_and_start_no_workers(
     run_trial, makes
 ):
-    seen = run_trial(WORKERS.replace("loader = DataLoader(", makes), device="imaginary", card=CARD)
+    seen = run_trial(WORKERS.replace("loader = DataLoader(", makes), device="imaginary")
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     assert seen.stdout.count("a worker begins") == 1, "of twelve passes the first"
     (loader,) = seen.report["loaders"]
@@ -386,7 +386,7 @@ for epoch in range(3):
 def test_of_an_evaluation_that_takes_long_one_batch_is_seen_also_where_one_is_drawn_ahead(
     run_trial, draws, goes_on
 ):
-    seen = run_trial(LONG_EVALUATION.replace("ahead(val)", draws), device="imaginary", card=CARD)
+    seen = run_trial(LONG_EVALUATION.replace("ahead(val)", draws), device="imaginary")
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     assert seen.stdout.split("\n")[:-1] == ["evaluates"] + ["goes on"] * goes_on
     assert (

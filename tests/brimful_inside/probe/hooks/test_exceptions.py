@@ -11,6 +11,7 @@ import torch
 import brimful_inside
 from brimful_inside import Refused
 from brimful_inside.imaginary.state.errors import Unsupported
+from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.hooks import exceptions
 from brimful_inside.probe.hooks.exceptions import (
     Failures,
@@ -21,7 +22,6 @@ from brimful_inside.probe.hooks.exceptions import (
     where_in_users_code,
 )
 from brimful_inside.probe.sandbox.overlay import Overlay
-from tests.brimful_inside.helper import CARD
 
 OURS = os.path.dirname(str(brimful_inside.__file__))
 
@@ -49,9 +49,11 @@ def test_an_exception_has_a_kind(error, kind):
 
 def test_the_users_frame_is_the_innermost_that_is_neither_a_packages_nor_pythons_nor_ours():
     assert is_users("/home/me/train.py") and is_users("<stdin>")
+    assert not user_code.is_users("<string>"), "it has no line to change"
     assert (
         not is_users(torch.__file__)
         and not is_users(json.__file__)
+        and not is_users(os.path.join(sysconfig.get_path("scripts"), "yolo"))
         and not is_users(sys.modules[Failures.__module__].__file__)
     )
     assert not is_users("<frozen importlib._bootstrap>")
@@ -140,7 +142,7 @@ def test_a_call_that_reads_what_is_not_there_is_unsupported_and_its_line_is_name
         CUDA_STEPS
         + f"import torch.utils.dlpack\ndef special(y):\n    return {line}\nstep(special)\n"
     )
-    trial = run_trial(text, device="imaginary", card=CARD)
+    trial = run_trial(text, device="imaginary")
     (failure,) = trial.failures
     assert failure["kind"] == "unsupported" and failure["where"].endswith("in special")
     assert f"`return {line}`: it needs what the card's tensors hold" in failure["message"]
@@ -303,7 +305,3 @@ def test_a_file_that_the_trial_wrote_and_a_library_did_not_find_is_the_sandboxs_
             )
             == who
         )
-
-
-def test_an_entry_point_of_a_package_is_no_users_file():
-    assert not is_users(os.path.join(sysconfig.get_path("scripts"), "yolo"))

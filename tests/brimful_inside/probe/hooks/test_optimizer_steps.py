@@ -16,7 +16,6 @@ from torch.optim.optimizer import (
 
 from brimful_inside.probe import context as context_module
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps, patch_graphs
-from tests.brimful_inside.helper import CARD
 
 
 @pytest.fixture
@@ -259,7 +258,6 @@ def test_weights_that_the_script_changes_itself_are_trained(run_trial, device):
         BY_HAND,
         argv=("nothing", "100"),
         device=device,
-        card=CARD if device == "imaginary" else None,
     ).report
     (by_hand,) = report["optimizers"]
     assert (
@@ -274,8 +272,4 @@ def test_weights_that_the_script_changes_itself_are_trained(run_trial, device):
 def test_passes_of_a_process_with_an_optimizer_and_a_single_pass_are_no_steps(
     run_trial, has, passes, device
 ):
-    card = CARD if device == "imaginary" else None
-    assert (
-        run_trial(BY_HAND, argv=(has, str(passes)), device=device, card=card).report["optimizers"]
-        == []
-    )
+    assert run_trial(BY_HAND, argv=(has, str(passes)), device=device).report["optimizers"] == []

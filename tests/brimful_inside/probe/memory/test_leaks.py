@@ -2,12 +2,9 @@
 the first few alone.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from brimful_inside.probe.memory.leaks import Reading, bytes_kept
-from tests.brimful_inside.helper import CARD
 
 SAME = [[8, 32]]
 
@@ -81,7 +78,7 @@ def test_growth_that_is_not_steady_is_no_trend():
 
 
 def growth_of(run_trial, keeps, script=SCRIPT):
-    return run_trial(script, argv=(keeps,), device="imaginary", card=CARD).report["growth"]
+    return run_trial(script, argv=(keeps,), device="imaginary").report["growth"]
 
 
 @pytest.mark.parametrize(
@@ -150,6 +147,6 @@ for epoch in range(3):
 def test_a_frozen_encoder_within_training_is_no_evaluation(run_trial, ahead):
     batches = "DataLoader(torch.ones(256, 64), 8)"
     script = PREFETCHER + FROZEN.replace(batches, f"Ahead({batches})") if ahead else FROZEN
-    report = run_trial(script, device="imaginary", card=CARD).report
+    report = run_trial(script, device="imaginary").report
     assert "eval" not in report["growth"] and "eval" not in report["phases"]
     assert [one["role"] for one in report["loaders"]] == ["train"] and report["steps"] >= 4

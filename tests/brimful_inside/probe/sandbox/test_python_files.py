@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import torch
 
-from tests.brimful_inside.helper import CARD, contents
+from tests.brimful_inside.helper import contents
 
 SCRIPT = """
 import glob, json, os, pathlib, shutil, subprocess, sys, tempfile
@@ -143,7 +143,6 @@ def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, wo
         """,
         keep_out=True,
         device="imaginary",
-        card=CARD,
     )
     assert trial.report["steps"] == 4, trial.stderr
     assert (work / "best.pt").read_text() == "old" and trial.report["wrote"] == [

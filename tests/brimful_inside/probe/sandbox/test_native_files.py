@@ -1,5 +1,6 @@
 """Files of safetensors whose zeros take no room: what is read from them is what was saved."""
 
+import functools
 import os
 
 import pytest
@@ -9,12 +10,13 @@ safetensors = pytest.importorskip("safetensors")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 
-from brimful_inside.probe.sandbox.sparse_files import CHUNK, with_holes  # noqa: E402
+from brimful_inside.probe.sandbox.native_files import CHUNK, with_holes  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def holes(monkeypatch):
-    monkeypatch.setattr("safetensors.torch.serialize_file", with_holes(safetensors.serialize_file))
+    whole = functools.partial(with_holes, safetensors.serialize_file)
+    monkeypatch.setattr("safetensors.torch.serialize_file", whole)
 
 
 def test_what_was_saved_is_read_again(tmp_path):
