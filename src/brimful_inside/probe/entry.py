@@ -73,7 +73,7 @@ def start() -> None:
     if context.only_imports:
         _begin_forked_trial(context, serve(context))
     if context.config.find_places or context.config.places:
-        from brimful_inside.probe.batch_size import enter_user_code
+        from brimful_inside.probe.batch_size.places import enter_user_code
 
         enter_user_code(context.config)
 
@@ -93,7 +93,7 @@ def _begin_forked_trial(context: ProcessContext, request: Dict[str, Any]) -> Non
     _end_with_parent(os.getppid(), signal.SIGKILL)
     take_streams(config.folder)
     if "torch" in sys.modules:
-        from brimful_inside.probe.batch_size import enter_loaders
+        from brimful_inside.probe.batch_size.places import enter_loaders
         from brimful_inside.probe.memory.device_memory import meter_for
 
         context.emit(TorchImported(str(sys.modules["torch"].__version__)))
@@ -122,7 +122,7 @@ def _install(context: ProcessContext, torch: Any) -> None:
     """The hooks into torch's base classes, and the probe that they call. Runs when `import torch`
     is complete.
     """
-    from brimful_inside.probe.batch_size import enter_loaders
+    from brimful_inside.probe.batch_size.places import enter_loaders
     from brimful_inside.probe.hooks.data_loaders import patch_loaders
     from brimful_inside.probe.hooks.exceptions import watch_exceptions
     from brimful_inside.probe.hooks.forward_backward import patch_backward, patch_compile

@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe import batch_tensors
-from brimful_inside.probe.batch_size.loader_arguments import places_of_loader
+from brimful_inside.probe.batch_size.places import places_of_loader
 from brimful_inside.probe.context import guarded
 from brimful_inside.probe.random_states import random_states
 from brimful_inside.wire import BatchSeen, Draws, LoaderSeen, Place

@@ -16,13 +16,12 @@ from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, fi
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
-from brimful_inside.probe.outside_work import OutsideWork
 from brimful_inside.probe.passes import EVAL, KEPT_STEPS, TRAIN, Pass
 from brimful_inside.probe.process import exit
 from brimful_inside.probe.process.early_stop import EarlyStop
 from brimful_inside.probe.report import Reporting
 from brimful_inside.probe.timing import RunCounter, StepTimes, clock_for
-from brimful_inside.probe.train_or_eval import TrainOrEval
+from brimful_inside.probe.train_or_eval import OutsideWork, TrainOrEval
 
 
 class Probe:

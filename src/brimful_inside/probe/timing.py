@@ -9,8 +9,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.probe.accelerator import accelerator_type, is_started
-from brimful_inside.probe.memory.device_memory import Held
+from brimful_inside.probe.memory.device_memory import Held, accelerator_type, is_started
 from brimful_inside.probe.passes import KEPT_STEPS
 from brimful_inside.wire import RunCounters
 

@@ -10,13 +10,33 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import torch
 
-from brimful_inside.probe.accelerator import accelerator_type, is_started
 from brimful_inside.probe.context import ProcessContext, environment_number, guarded
 from brimful_inside.probe.import_hooks import import_hooks
 from brimful_inside.wire import Card, CardSeen, LeftOut, PhasePeak
 
 Peaks = Tuple[Optional[int], Optional[int], Optional[int]]  # allocated, reserved, device; bytes
 Tree = Dict[str, Any]
+
+
+def accelerator_type() -> Optional[str]:
+    """ "cuda" (ROCm included), "xpu", "mps", ...: what this torch was built for, present or not;
+    None on a CPU build.
+    """
+    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    return current.type if current is not None else None
+
+
+def is_started() -> bool:
+    """Whether the script has used the accelerator: before that there is nothing to measure. Does
+    not start it.
+    """
+    kind = accelerator_type()
+    if kind is None:
+        return False
+    is_initialized: Any = getattr(getattr(torch, kind, None), "is_initialized", None)
+    return (
+        bool(is_initialized()) if is_initialized is not None else torch.accelerator.is_available()
+    )
 
 
 class Held(NamedTuple):

@@ -4,8 +4,7 @@ earlier one found.
 
 import pytest
 
-from brimful_inside.probe.worst_case.collated import CHECKED
-from brimful_inside.probe.worst_case.scan import ASKED_AGAIN
+from brimful_inside.probe.worst_case.scan import ASKED_AGAIN, CHECKED
 
 HEAD = """
 import random, torch

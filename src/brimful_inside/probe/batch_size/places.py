@@ -1,18 +1,27 @@
-"""The numbers with which loaders are made, batch size and workers: their places are found, or they
-are set, in DataLoader and PyTorch's BatchSampler."""
+"""Batch size and workers of a script without flags: a finding trial shows where a number stands,
+later ones set it there, in the script's text or in the arguments of DataLoader and PyTorch's
+BatchSampler."""
 
 from __future__ import annotations
 
+import ast
 import functools
 import linecache
 import os
 import sys
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from brimful_inside.probe.batch_size.literals import Literal, Literals, Number, places_of
-from brimful_inside.probe.batch_size.user_code import is_users
+from brimful_inside.probe.batch_size import user_code
+from brimful_inside.probe.batch_size.literals import (
+    Literal,
+    Literals,
+    Number,
+    places_of,
+    replaced,
+)
 from brimful_inside.probe.context import guarded, patch
-from brimful_inside.wire import Place
+from brimful_inside.wire import Place, TrialConfig
 
 literals: Optional[Literals] = None  # in a finding trial
 
@@ -27,6 +36,46 @@ _NO_CALLS = (
     os.path.join("torch", "multiprocessing", ""),
 )
 _OF_LOADERS = os.path.join("torch", "utils", "data", "")
+
+
+def enter_user_code(config: TrialConfig) -> None:
+    """Before the script starts: its text is read by us where a place in it is found or set."""
+    global literals
+    if config.find_places == SCRIPT:
+        literals = marked = Literals()
+        user_code.enter(lambda source, path: marked.mark(source, os.path.realpath(path)))
+        ForkingPickler.register(Number, Number.keep_place)
+    by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]] = {}
+    for name, place in config.places.items():
+        if place.kind == SCRIPT and name in config.settings:
+            by_file.setdefault(os.path.realpath(place.file), {})[(place.line, place.column)] = (
+                place.number,
+                int(config.settings[name]),
+            )
+    if by_file:
+        user_code.enter(lambda source, path: _replaced(source, os.path.realpath(path), by_file))
+
+
+def _replaced(
+    source: bytes, path: str, by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]]
+) -> Optional[ast.Module]:
+    return replaced(source, path, by_file[path]) if path in by_file else None
+
+
+def enter_loaders(config: TrialConfig) -> None:
+    """Once torch is imported."""
+    if config.find_places is not None:
+        find_in_loaders(
+            [NUM_WORKERS] if config.find_places == WORKERS else [BATCH_SIZE, NUM_WORKERS]
+        )
+    places: Dict[str, List[Tuple[Place, int]]] = {}
+    for name, place in config.places.items():
+        if place.kind == LOADER and name in config.settings:
+            places.setdefault(NUM_WORKERS if name == NUM_WORKERS else BATCH_SIZE, []).append(
+                (place, int(config.settings[name]))
+            )
+    if places:
+        set_in_loaders(places)
 
 
 def calls_of(frame: Any) -> Tuple[str, ...]:
@@ -45,7 +94,7 @@ def calls_of(frame: Any) -> Tuple[str, ...]:
 def _local(calls: Sequence[str]) -> Tuple[str, ...]:
     """The calls up to the first one in the user's own code."""
     for n, call in enumerate(calls):
-        if is_users(call.rpartition(":")[0]):
+        if user_code.is_users(call.rpartition(":")[0]):
             return tuple(calls[: n + 1])
     return tuple(calls)
 
