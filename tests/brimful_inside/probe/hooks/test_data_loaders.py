@@ -92,16 +92,21 @@ def test_two_loaders_side_by_side_count_all_samples_and_the_most_batches():
     assert without_a_batch.by_step() == ([0], [None])
 
 
-def test_samples_are_counted_by_indices_and_else_by_the_first_dimension():
-    packed = {"input_ids": torch.zeros(1, 512)}
-    assert samples_in([3, 4, 5], packed, iterable=False) == 3
-    assert samples_in(7, packed, iterable=False) == 1
-    assert samples_in([None] * 8, torch.zeros(8, 2), iterable=True) == 8
-    assert samples_in([None] * 8, torch.zeros(5, 2), iterable=True) == 5  # the last, short batch
-    assert (
-        samples_in([None] * 8, torch.zeros(512), iterable=True) == 8
-    )  # packed: the batch size is the better guess
-    assert samples_in(None, torch.zeros(6, 2), iterable=True) == 6
+@pytest.mark.parametrize(
+    ("index", "batch", "iterable", "samples"),
+    [
+        ([3, 4, 5], {"input_ids": torch.zeros(1, 512)}, False, 3),
+        (7, {"input_ids": torch.zeros(1, 512)}, False, 1),
+        ([None] * 8, torch.zeros(8, 2), True, 8),
+        ([None] * 8, torch.zeros(5, 2), True, 5),  # the last, short batch
+        ([None] * 8, torch.zeros(512), True, 8),  # packed: the batch size is the better guess
+        (None, torch.zeros(6, 2), True, 6),
+    ],
+)
+def test_samples_are_counted_by_indices_and_else_by_the_first_dimension(
+    index, batch, iterable, samples
+):
+    assert samples_in(index, batch, iterable) == samples
 
 
 class Stream(IterableDataset):

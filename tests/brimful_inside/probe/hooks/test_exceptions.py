@@ -271,37 +271,22 @@ def test_the_frames_of_an_error_show_whose_it_is(file, error, who):
     assert raised_by(raised_in(file, error)) == who
 
 
-def test_a_file_that_is_there_and_was_not_found_is_the_sandboxs_error(tmp_path, monkeypatch):
-    there = tmp_path / "there"
+def test_a_file_that_is_there_or_that_the_trial_wrote_and_was_not_found_is_the_sandboxs_error(
+    tmp_path, monkeypatch
+):
+    there, written, missing = (tmp_path / name for name in ("there", "cache.arrow", "missing"))
     there.touch()
     overlay = Overlay(str(tmp_path / "trial"))
-    monkeypatch.setattr(
-        exceptions, "current_context", lambda: types.SimpleNamespace(overlay=overlay)
-    )
+    Path(overlay.to_write(str(written), keeps_content=False)).touch()
+    context = types.SimpleNamespace(overlay=overlay)
+    monkeypatch.setattr(exceptions, "current_context", lambda: context)
     for path, who in (
         (there, "sandbox"),
-        (tmp_path / "missing", "script"),
+        (written, "sandbox"),
+        (missing, "script"),
         (overlay.root + "/work/out", "sandbox"),
     ):
         assert raised_by(FileNotFoundError(2, "No such file", str(path))) == who
+        of_library = f"[Errno 2] Failed to open local file '{path}'. Detail: [errno 2]"
+        assert raised_by(FileNotFoundError(of_library)) == who
     assert raised_by(PermissionError(13, "Permission denied", str(there))) == "script"
-
-
-def test_a_file_that_the_trial_wrote_and_a_library_did_not_find_is_the_sandboxs_error(
-    tmp_path, monkeypatch
-):
-    overlay = Overlay(str(tmp_path / "trial"))
-    written = tmp_path / "cache.arrow"
-    Path(overlay.to_write(str(written), keeps_content=False)).touch()
-    monkeypatch.setattr(
-        exceptions, "current_context", lambda: types.SimpleNamespace(overlay=overlay)
-    )
-    for path, who in ((written, "sandbox"), (tmp_path / "missing", "script")):
-        assert (
-            raised_by(
-                FileNotFoundError(
-                    f"[Errno 2] Failed to open local file '{path}'. Detail: [errno 2]"
-                )
-            )
-            == who
-        )

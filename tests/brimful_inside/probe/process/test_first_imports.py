@@ -62,17 +62,53 @@ def test_imports_of_libraries_come_up_to_the_first_statement_that_does_something
     assert imports(SCRIPT, beside=beside) == [*first, "import csv", TRIED, "import xml.dom"]
 
 
-def test_what_a_module_of_the_users_own_does_ends_them_too(imports):
-    assert imports("import beside, wave", beside="import csv\nprint()\nimport json") == [
-        "import csv"
-    ]
-    assert imports(
-        "from pack.one import a", pack__one="from .two import b", pack__two="import csv"
-    ) == ["import csv"]
+NAMED = "from os.path import dirname as above\nROOT = above(__file__)\nimport csv"
+PACKAGE = {"pack__TOP": "import csv", "pack__data": "import json", "pack__other": "import wave"}
+OF_THE_USERS = {
+    "what one does ends them too": (
+        "import beside, wave",
+        {"beside": "import csv\nprint()\nimport json"},
+        ["import csv"],
+    ),
+    "one imports another": (
+        "from pack.one import a",
+        {"pack__one": "from .two import b", "pack__two": "import csv"},
+        ["import csv"],
+    ),
+    "one has the name of a library": (
+        "import wave, csv",
+        {"wave": "import json"},
+        ["import json", "import csv"],
+    ),
+    "what only names things ends nothing": (
+        "import beside, json",
+        {"beside": NAMED},
+        [NAMED.partition("\n")[0], "import csv", "import json"],
+    ),
+    "a file alone knows its names": (
+        "from beside import above\nROOT = above(__file__)\nimport json",
+        {"beside": NAMED},
+        [NAMED.partition("\n")[0], "import csv"],
+    ),
+    "a package is read from its top": (
+        "from pack.data import x",
+        PACKAGE,
+        ["import csv", "import json"],
+    ),
+    "a part of a package": ("from pack import other", PACKAGE, ["import csv", "import wave"]),
+    "a package that does something": (
+        "from pack.data import x\nimport string",
+        {**PACKAGE, "pack__TOP": "import csv\nsetup()"},
+        ["import csv"],
+    ),
+}
 
 
-def test_a_users_module_that_has_the_name_of_a_library_is_the_users(imports):
-    assert imports("import wave, csv", wave="import json") == ["import json", "import csv"]
+@pytest.mark.parametrize(("script", "modules", "expected"), OF_THE_USERS.values(), ids=OF_THE_USERS)
+def test_modules_of_the_users_own_are_read_in_the_place_of_their_import(
+    imports, script, modules, expected
+):
+    assert imports(script, **modules) == expected
 
 
 @pytest.mark.parametrize(
@@ -182,18 +218,6 @@ def test_a_try_that_uses_what_it_imports_ends_nothing(imports):
     assert imports(f"{tried}\ny = w.get('a')\nimport json") == [tried]
 
 
-def test_what_only_names_things_ends_nothing_and_its_file_alone_knows_its_names(imports):
-    named = "from os.path import dirname as above\nROOT = above(__file__)\nimport csv"
-    assert imports("import beside, json", beside=named) == [
-        "from os.path import dirname as above",
-        "import csv",
-        "import json",
-    ]
-    assert imports("from beside import above\nROOT = above(__file__)\nimport json", beside=named)[
-        1:
-    ] == ["import csv"]
-
-
 @pytest.mark.parametrize(
     "statement",
     [
@@ -207,14 +231,6 @@ def test_what_only_names_things_ends_nothing_and_its_file_alone_knows_its_names(
 def test_what_calls_nothing_but_what_is_harmless_ends_nothing(imports, statement):
     begin = "import logging, torch\n"
     assert imports(begin + statement + "\nimport json")[-1] == "import json"
-
-
-def test_a_users_package_is_read_from_its_top(imports):
-    files = {"pack__TOP": "import csv", "pack__data": "import json", "pack__other": "import wave"}
-    assert imports("from pack.data import x", **files) == ["import csv", "import json"]
-    assert imports("from pack import other", **files) == ["import csv", "import wave"]
-    files["pack__TOP"] = "import csv\nsetup()"
-    assert imports("from pack.data import x\nimport string", **files) == ["import csv"]
 
 
 def test_a_library_that_imports_a_name_of_the_users_own_shares_nothing(tmp_path, monkeypatch):
