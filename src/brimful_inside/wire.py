@@ -262,7 +262,6 @@ class LoaderSeen:
     pin_memory: bool
     batches_seen: int
     samples_seen: Optional[int]
-    wait_s: Optional[float]  # waited for all its batches; None on an imaginary card
     batches: List[BatchSeen]  # at most the first 64
     iterations: int = 1  # how often it was iterated
     # number of workers -> samples per second (`TrialConfig.time_loader`)
@@ -393,9 +392,7 @@ _NAMES = {event: name for name, event in EVENTS.items()}
 
 
 def encode_event(event: Any) -> bytes:
-    """One line for the wire file, newline included. Raises TypeError for what is no event."""
-    if type(event) not in _NAMES:
-        raise TypeError("not an event of the wire: %r" % (event,))
+    """One line for the wire file, newline included."""
     return (json.dumps({"event": _NAMES[type(event)], **dataclasses.asdict(event)}) + "\n").encode()
 
 

@@ -38,7 +38,6 @@ class Loader:
         # batches of an evaluation, where the trial left out others
         self.shown: Optional[int] = None
         self.kept: Any = None  # (batch, samples) that later passes give again
-        self.wait_s = 0.0
         self.first: List[BatchSeen] = []
         self.rates: Dict[int, float] = {}  # number of workers -> samples per second
         self.facts = _facts(loader)
@@ -61,7 +60,7 @@ class Loader:
             return False
         return gone._kind == self._kind and gone.facts == self.facts
 
-    def read(self, imaginary: bool, seconds: Callable[[List[Any]], List[float]]) -> LoaderSeen:
+    def read(self, seconds: Callable[[List[Any]], List[float]]) -> LoaderSeen:
         """`seconds`: from each mark to the next. Of a pass the first batch waits for the workers to
         start.
         """
@@ -70,7 +69,6 @@ class Loader:
             role=self.role or EVAL,
             batches_seen=self.batches_seen,
             samples_seen=self.samples_seen,
-            wait_s=None if imaginary else self.wait_s,
             batches=list(self.first),
             draws=self.draws,
             batch_s=statistics.median(times) if times else None,

@@ -248,7 +248,6 @@ class Loaders:
             if samples is None or loader.samples_seen is None
             else loader.samples_seen + samples
         )
-        loader.wait_s += waited_s
         if (pass_.role or loader.role) != EVAL:
             self._waited_s += waited_s
         if len(loader.first) < KEPT_BATCHES and not isinstance(iterator, SameBatch):
@@ -306,7 +305,7 @@ class Loaders:
     def read(
         self, seconds: Callable[[List[Any]], List[float]] = lambda marks: []
     ) -> List[LoaderSeen]:
-        return [known.read(self._imaginary, seconds) for known in self._all[:MAX_LOADERS]]
+        return [known.read(seconds) for known in self._all[:MAX_LOADERS]]
 
 
 class SameBatch(torch_dataloader._BaseDataLoaderIter):  # type: ignore[name-defined]

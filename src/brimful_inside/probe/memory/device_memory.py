@@ -204,8 +204,13 @@ class ImaginaryMeter(DeviceMeter):
             self._keep(index)
             allocated, reserved = self._highest[index]
             if reserved:
-                peak = PhasePeak(allocated, reserved, reserved + self.context_bytes, None)
-                cards.append(CardSeen(index, peak, self._trace_files.get(index)))
+                cards.append(
+                    CardSeen(
+                        index,
+                        PhasePeak(allocated, reserved, reserved + self.context_bytes, None),
+                        self._trace_files.get(index),
+                    )
+                )
         return cards
 
     @property
