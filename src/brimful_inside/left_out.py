@@ -51,8 +51,7 @@ class Evaluations:
     def is_over(self, given: int, measured: bool, operations: int) -> bool:
         """Whether the trial ends here, in an evaluation that drew a batch ahead (accelerate) and so
         would work on a second one for as long as on its first."""
-        many = given > 1 and operations >= MANY_OPERATIONS
-        return self._config.cut and measured and many
+        return self._config.cut and measured and given > 1 and operations >= MANY_OPERATIONS
 
 
 def takes_little(eval_bytes: int, train_bytes: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Optional, Type, TypeVar
 
-from brimful_inside.probe.context import current_context, current_probe
+from brimful_inside.probe.context import call_probe, current_context, current_probe
 
 T = TypeVar("T")
 
@@ -44,9 +44,8 @@ class phase:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        probe = current_probe()
-        if self._visit is not None and probe is not None:
-            probe.phases.leave(self._visit, self.cached)
+        if self._visit is not None:
+            call_probe("phases.leave", self._visit, self.cached)
 
 
 class tried(phase):
@@ -59,9 +58,8 @@ class tried(phase):
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        probe = current_probe()
-        if self._visit is not None and probe is not None:
-            probe.tried(self._visit, error is not None)
+        if self._visit is not None:
+            call_probe("activity.tried", self._visit, error is not None)
 
 
 def is_imaginary() -> bool:
@@ -81,18 +79,14 @@ def keeps_writes_out() -> bool:
 def ends_with(error: BaseException) -> None:
     """The script ends because of `error`, which it prints in its own words: reported as if it had
     left the script."""
-    probe = current_probe()
-    if probe is not None:
-        probe.failures.left_the_script(error)
+    call_probe("failures.left_the_script", error)
 
 
 def report_loss(loss: Optional[float]) -> None:
     """The loss as the training means it, a mean over all ranks, on the host: shown from the first
     call on in place of what backward() is called on, which may be scaled or a part of the mean.
     None: not known (yet)."""
-    probe = current_probe()
-    if probe is not None:
-        probe.losses.report(loss)
+    call_probe("losses.report", loss)
 
 
 def setting(name: str, default: T) -> T:

@@ -77,7 +77,7 @@ def run_trial(
     **config,
 ) -> Trial:
     """Runs `script` (source text, or a command's arguments after python) as one trial; `config`:
-    fields of TrialConfig."""
+    fields of TrialConfig. An imaginary device is `CARD` unless they say otherwise."""
     folder = tmp_path / "trial"
     folder.mkdir(exist_ok=True)
     work = cwd or tmp_path / "work"
@@ -86,6 +86,8 @@ def run_trial(
         (work / "script.py").write_text(textwrap.dedent(script))
         script = ["script.py"]
     asked = {"device": "cpu", "worst_batch": False, "keep_out": False, **config}
+    if asked["device"] == "imaginary":
+        asked = {"card": CARD, **asked}
     (folder / "trial_config.json").write_text(
         json.dumps(dataclasses.asdict(wire.TrialConfig(folder=str(folder), **asked)))
     )

@@ -5,6 +5,7 @@ notes, probe. No torch.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import sys
 import traceback
@@ -23,15 +24,8 @@ LAUNCHER_MODULES = (
     *("deepspeed.launcher.runner", "deepspeed.launcher.launch"),
 )
 LAUNCHER_PROGRAMS = (
-    *(
-        "torchrun",
-        "accelerate",
-        "accelerate-launch",
-        "deepspeed",
-        "composer",
-        "horovodrun",
-        "fabric",
-    ),
+    *("torchrun", "accelerate", "accelerate-launch", "deepspeed"),
+    *("composer", "horovodrun", "fabric"),
 )
 
 
@@ -63,10 +57,13 @@ class ProcessContext:
             pass
 
     def report_process(self) -> None:
-        launched_with = added_by_launcher(self.config.parent_pid) if self.role == "rank" else None
         self.emit(
             ProcessStarted(
-                os.getpid(), self.role, environment_number("RANK"), own_argv(), launched_with
+                os.getpid(),
+                self.role,
+                environment_number("RANK"),
+                own_argv(),
+                added_by_launcher(self.config.parent_pid) if self.role == "rank" else None,
             )
         )
 
@@ -122,10 +119,10 @@ def current_probe() -> Any:
 
 
 def call_probe(method: str, *args: Any) -> None:
-    """A method of the probe, where there is one."""
+    """A method of the probe, or of a part of it ("losses.report"), where there is one."""
     probe = current_probe()
     if probe is not None:
-        getattr(probe, method)(*args)
+        operator.attrgetter(method)(probe)(*args)
 
 
 def environment_number(variable: str, default: int = 0) -> int:

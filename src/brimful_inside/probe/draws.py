@@ -24,11 +24,8 @@ OWN = "_brimful_own"  # an attribute of loaders that the probe makes for itself
 MOST_DRAWN, MOST_DRAWN_S = 2_000_000, 2.0  # indices; beyond, the epoch is not counted
 MOST_READ, MOST_READ_S = 512, 2.0  # samples that are read of a data set that ignores its index
 FEWEST_ELEMENTS = 8  # of a tensor that is compared: labels are alike without being the same sample
-PEEKED, PEEKED_SAMPLES, PEEKED_WORKERS = (
-    4,
-    8,
-    2,
-)  # batches of the loader's own, samples of each, and who makes them
+# batches of the loader's own, samples of each, and who makes them
+PEEKED, PEEKED_SAMPLES, PEEKED_WORKERS = 4, 8, 2
 
 
 def _if_it_can(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,9 +103,8 @@ def _picks_at_random(dataset: Any, holders: List[Any]) -> bool:
     """Under the same random state two indices give the same sample, and in many draws samples come
     back, though not always
     the same: they are picked among those that the data set holds, and not made up."""
-    private = copy.copy(
-        dataset
-    )  # a data set that opens its file at first use must open it in its workers, not here
+    # a data set that opens its file at first use must open it in its workers, not here
+    private = copy.copy(dataset)
     length = len(private)
     if length < 3:
         return False
@@ -122,12 +118,8 @@ def _picks_at_random(dataset: Any, holders: List[Any]) -> bool:
     began = time.monotonic()
     with random_state_kept(*holders):
         for n in range(min(MOST_READ, 4 * math.isqrt(length) + 8)):
-            large = [
-                part
-                for part in tensors_of(private[n % length])
-                if math.prod(part.shape) >= FEWEST_ELEMENTS
-            ]
-            parts.append([checksum_of(part) for part in large])
+            tensors = tensors_of(private[n % length])
+            parts.append([checksum_of(t) for t in tensors if math.prod(t.shape) >= FEWEST_ELEMENTS])
             if time.monotonic() - began > MOST_READ_S:
                 break
     return any(1 < len(set(column)) <= len(column) - 2 for column in zip(*parts))
@@ -137,11 +129,14 @@ def _picks_at_random(dataset: Any, holders: List[Any]) -> bool:
 def _peek(loader: Any, holders: List[Any]) -> List[str]:
     """Checksums of a few small batches by the loader's own workers, by two at most."""
     which = "sampler" if loader.batch_sampler is None else "batch_sampler"
-    changes: Any = {which: _Short(_own_sampler(loader))}
-    clone = private_copy(loader, num_workers=min(loader.num_workers, PEEKED_WORKERS), **changes)
+    short = ChangedSampler(
+        _own_sampler(loader),
+        lambda index: index[:PEEKED_SAMPLES] if isinstance(index, list) else index,
+    )
+    workers = min(loader.num_workers, PEEKED_WORKERS)
+    clone = private_copy(loader, num_workers=workers, **{which: short})
     with _kept(loader), random_state_kept(*holders):
-        batches = itertools.islice(clone._get_iterator(), PEEKED)
-        sums = [checksum_of(batch) for batch in batches]
+        sums = list(map(checksum_of, itertools.islice(clone._get_iterator(), PEEKED)))
     return [checksum for checksum in sums if checksum is not None]
 
 
@@ -154,15 +149,18 @@ def private_copy(loader: Any, **changes: Any) -> Any:
     return clone
 
 
-class _Short:
-    """Batches of a sampler, of a few samples each."""
+class ChangedSampler:
+    """A sampler whose draws happen as ever, giving what `change` makes of each."""
 
-    def __init__(self, sampler: Any):
+    def __init__(self, sampler: Any, change: Callable[[Any], Any]):
         self._sampler = sampler
+        self._change = change
 
     def __iter__(self) -> Iterator[Any]:
-        for index in self._sampler:
-            yield index[:PEEKED_SAMPLES] if isinstance(index, list) else index
+        return map(self._change, self._sampler)
 
     def __len__(self) -> int:
         return len(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)

@@ -73,7 +73,7 @@ def start() -> None:
     if context.only_imports:
         _begin_forked_trial(context, serve(context))
     if context.config.find_places or context.config.places:
-        from brimful_inside.probe.batch_size import enter_user_code
+        from brimful_inside.probe.batch_size.places import enter_user_code
 
         enter_user_code(context.config)
 
@@ -93,10 +93,10 @@ def _begin_forked_trial(context: ProcessContext, request: Dict[str, Any]) -> Non
     _end_with_parent(os.getppid(), signal.SIGKILL)
     take_streams(config.folder)
     if "torch" in sys.modules:
-        from brimful_inside.probe.batch_size import enter_loaders
+        from brimful_inside.probe.batch_size.places import enter_loaders
         from brimful_inside.probe.memory.device_memory import meter_for
 
-        _report_torch(context, sys.modules["torch"])
+        context.emit(TorchImported(str(sys.modules["torch"].__version__)))
         meter: Any = meter_for(context)
         meter.insert(config.card, config.capacity_bytes)
         enter_loaders(config)
@@ -122,7 +122,7 @@ def _install(context: ProcessContext, torch: Any) -> None:
     """The hooks into torch's base classes, and the probe that they call. Runs when `import torch`
     is complete.
     """
-    from brimful_inside.probe.batch_size import enter_loaders
+    from brimful_inside.probe.batch_size.places import enter_loaders
     from brimful_inside.probe.hooks.data_loaders import patch_loaders
     from brimful_inside.probe.hooks.exceptions import watch_exceptions
     from brimful_inside.probe.hooks.forward_backward import patch_backward, patch_compile
@@ -132,7 +132,7 @@ def _install(context: ProcessContext, torch: Any) -> None:
     from brimful_inside.probe.process.exit import patch_spawn
     from brimful_inside.probe.worst_case.worst_batches import patch_samplers
 
-    _report_torch(context, torch)
+    context.emit(TorchImported(str(torch.__version__)))
     meter_for(context)
     _watch_optimizers()
     patch_optimizers()
@@ -162,18 +162,18 @@ def _install(context: ProcessContext, torch: Any) -> None:
     atexit.register(_at_exit)
 
 
-def _report_torch(context: ProcessContext, torch: Any) -> None:
-    context.emit(TorchImported(torch_version=str(torch.__version__)))
-
-
 def _new_probe(context: ProcessContext) -> Any:
     from brimful_inside.probe.memory.device_memory import meter_for
     from brimful_inside.probe.memory.host_memory import HostMeter
     from brimful_inside.probe.probe import Probe
     from brimful_inside.probe.worst_case.worst_batches import WorstBatches
 
-    worst = WorstBatches(context.config) if context.config.worst_batch else None
-    return Probe(context, meter_for(context), HostMeter(context), worst)
+    return Probe(
+        context,
+        meter_for(context),
+        HostMeter(context),
+        WorstBatches(context.config) if context.config.worst_batch else None,
+    )
 
 
 def probe_of_rank() -> Any:
@@ -210,9 +210,7 @@ def _watch_optimizers() -> None:
 
     @guarded
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        probe = current_probe()
-        if probe is not None:
-            probe.steps.after(optimizer)
+        call_probe("steps.after", optimizer)
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
@@ -220,10 +218,9 @@ def _watch_optimizers() -> None:
 
 def _scaler_step(original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     """GradScaler.step calls the optimizer's step, or skips it."""
+    call_probe("losses.unscale", scaler)
     probe = current_probe()
     before = probe.steps.hooks_run if probe is not None else 0
-    if probe is not None:
-        probe.scaler_steps(scaler)
     result = original(scaler, optimizer, *args, **kwargs)
     if probe is not None and probe.steps.hooks_run == before:
         probe.scaler_skipped(optimizer)
@@ -231,17 +228,17 @@ def _scaler_step(original: Any, scaler: Any, optimizer: Any, *args: Any, **kwarg
 
 
 def _eval(original: Any, module: Any) -> Any:
-    call_probe("eval_called", module)
+    call_probe("activity.eval_called", module)
     return original(module)
 
 
 def _train(original: Any, module: Any, mode: bool = True) -> Any:
     if mode:
-        call_probe("train_called")
+        call_probe("activity.train_called")
     return original(module, mode)
 
 
 def _at_exit() -> None:
     context = current_context()
     if context is not None and context.role == "rank":
-        call_probe("report_end")
+        call_probe("reporting.end")

@@ -9,6 +9,7 @@ are.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -30,17 +31,13 @@ LARGE_BYTES = 16 << 20  # of a batch: some of them lie in /dev/shm at a time
 class _Batches:
     """Indices of batches without end, evenly over the data set, of a size that may grow."""
 
-    def __init__(self, length: Optional[int]):
+    def __init__(self, length: int):
         self.size = 1
         self.given: List[List[int]] = []  # in the order in which they will come back
         self._length = length
 
-    def _indices(self) -> Iterator[int]:
-        while True:
-            yield from order_of(self._length or 1)
-
     def __iter__(self) -> Iterator[List[int]]:
-        indices = self._indices()
+        indices = itertools.chain.from_iterable(map(order_of, itertools.repeat(self._length)))
         while True:
             batch = [next(indices) for _ in range(self.size)]
             self.given.append(batch)
@@ -67,7 +64,7 @@ def rates_of(loader: Any, most: int, in_worker: Callable[[], None]) -> Dict[int,
 
 def _rate(loader: Any, workers: int, most: int, in_worker: Callable[[], None]) -> Optional[float]:
     iterable = loader._dataset_kind == torch_dataloader._DatasetKind.Iterable
-    batches = _Batches(None if iterable else len(loader.dataset))
+    batches = _Batches(1 if iterable else len(loader.dataset) or 1)
     own_init = loader.worker_init_fn
 
     def init(number: int) -> None:

@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe import batch_tensors
-from brimful_inside.probe.batch_size import places_of_loader
+from brimful_inside.probe.batch_size.places import places_of_loader
 from brimful_inside.probe.context import guarded
 from brimful_inside.probe.random_states import random_states
 from brimful_inside.wire import BatchSeen, Draws, LoaderSeen, Place
@@ -38,18 +38,15 @@ class Loader:
         # batches of an evaluation, where the trial left out others
         self.shown: Optional[int] = None
         self.kept: Any = None  # (batch, samples) that later passes give again
-        self.wait_s = 0.0
         self.first: List[BatchSeen] = []
         self.rates: Dict[int, float] = {}  # number of workers -> samples per second
         self.facts = _facts(loader)
-        self.ahead = int(loader.num_workers) * (
-            getattr(loader, "prefetch_factor", None) or 0
-        )  # batches, at most
+        # batches, at most
+        self.ahead = int(loader.num_workers) * (getattr(loader, "prefetch_factor", None) or 0)
         self.workers_place = guarded(_workers_place)(loader)
         self.draws: Optional[Draws] = None
-        self.marks: List[
-            List[Any]
-        ] = []  # in audits: of each pass of evaluation, when each batch was asked for
+        # in audits: of each pass of evaluation, when each batch was asked for
+        self.marks: List[List[Any]] = []
         self.dataset = _weakly(loader.dataset)
         self._kind = type(loader.dataset), torch.is_grad_enabled()
 
@@ -63,7 +60,7 @@ class Loader:
             return False
         return gone._kind == self._kind and gone.facts == self.facts
 
-    def read(self, imaginary: bool, seconds: Callable[[List[Any]], List[float]]) -> LoaderSeen:
+    def read(self, seconds: Callable[[List[Any]], List[float]]) -> LoaderSeen:
         """`seconds`: from each mark to the next. Of a pass the first batch waits for the workers to
         start.
         """
@@ -72,7 +69,6 @@ class Loader:
             role=self.role or EVAL,
             batches_seen=self.batches_seen,
             samples_seen=self.samples_seen,
-            wait_s=None if imaginary else self.wait_s,
             batches=list(self.first),
             draws=self.draws,
             batch_s=statistics.median(times) if times else None,

@@ -12,17 +12,16 @@ from brimful_inside.probe.context import ProcessContext, guarded
 from brimful_inside.probe.hooks.audited import Audited
 from brimful_inside.probe.hooks.data_loaders import Loaders
 from brimful_inside.probe.hooks.exceptions import Failures
-from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses
+from brimful_inside.probe.hooks.forward_backward import ForwardWatch, Losses, first_of
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps
 from brimful_inside.probe.memory.leaks import Leaks
 from brimful_inside.probe.memory.phases import Phases
-from brimful_inside.probe.outside_work import OutsideWork
 from brimful_inside.probe.passes import EVAL, KEPT_STEPS, TRAIN, Pass
 from brimful_inside.probe.process import exit
 from brimful_inside.probe.process.early_stop import EarlyStop
 from brimful_inside.probe.report import Reporting
 from brimful_inside.probe.timing import RunCounter, StepTimes, clock_for
-from brimful_inside.probe.train_or_eval import TrainOrEval
+from brimful_inside.probe.train_or_eval import OutsideWork, TrainOrEval
 
 
 class Probe:
@@ -53,25 +52,11 @@ class Probe:
         self.outside = OutsideWork(device, self.loaders)
         self.leaks = Leaks(device.alive_bytes, config.steps)
         self.forward = ForwardWatch(self.forward_begins)
-        self.compilation_begins = self.forward.disarm
-        self.activity = TrainOrEval(
-            self.phases,
-            self.loaders,
-            self.steps,
-            self.ending,
-            self.outside,
-            self.forward,
-            self._begin_times,
-            self._leave_if_over,
-        )
-        self.eval_called = self.activity.eval_called
-        self.train_called = self.activity.train_called
-        self.tried = self.activity.tried
+        self.activity = TrainOrEval(self)
         self._trace_left: Any = None  # the traceback of what nobody caught
         self.failures = Failures(context.emit, lambda: self.activity.now(self._trace_left))
-        self.left_a_thread = self.failures.left_a_thread
         device.on_out_of_memory(self.failures.out_of_memory)
-        self.audited = Audited()
+        self.audited = Audited(self.phases)
         self.loading_s: List[float] = []
         self.warmup_steps = config.warmup_steps
         self._clocked = config.cut and not imaginary and not config.worst_batch
@@ -82,7 +67,6 @@ class Probe:
         self.backwards_in_all = 0
         self._first_dimension: Optional[int] = None  # of the model's input, in this step
         self.reporting = Reporting(self)
-        self.report_end = self.reporting.end
 
     @guarded
     def left_the_script(self, error: BaseException) -> None:
@@ -121,7 +105,7 @@ class Probe:
             self.outside.draws_for_training(drawing)
             self.activity.trains()
             ends = self.ending.stops_training(drawing.given)
-            self._leave_if_over()
+            self.leave_if_over()
         ends = not self.leaks.batch(drawing, ends) and ends
         if ends and role == EVAL:
             drawing.loader.shown = drawing.given
@@ -184,10 +168,12 @@ class Probe:
         self.losses.backward(tensors)
         self.activity.went_backward()
         self.reporting.progress()
-        if self.steps.are_by_hand(self.backwards_in_all, _device_of(tensors)):
+        if self.steps.are_by_hand(
+            self.backwards_in_all, getattr(first_of(tensors), "device", None)
+        ):
             self.forward.arm()
 
-    def _begin_times(self) -> None:
+    def begin_times(self) -> None:
         self.times.begin()
         if self.counter is not None:
             self.counter.begin()
@@ -229,10 +215,6 @@ class Probe:
         self._decide_end()
 
     @guarded
-    def scaler_steps(self, scaler: Any) -> None:
-        self.losses.unscale(scaler)
-
-    @guarded
     def scaler_skipped(self, optimizer: Any) -> None:
         self.losses.skip()
         self.steps.skipped(optimizer)
@@ -267,17 +249,11 @@ class Probe:
         )
         if self.ending.measured and not before and self.config.cut and exit.others() > 0:
             exit.follow_others(self)
-        self._leave_if_over()
+        self.leave_if_over()
 
-    def _leave_if_over(self) -> None:
+    def leave_if_over(self) -> None:
         if self.ending.over:
             exit.leave(self)
-
-
-def _device_of(tensors: Any) -> Any:
-    """Of what backward() was called on: a tensor, or several."""
-    first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors or ()), None)
-    return getattr(first, "device", None)
 
 
 def _samples_in(args: Any, batch_size: Any = None) -> Optional[int]:

@@ -8,10 +8,11 @@ from typing import Any, List, Optional
 
 import torch
 
-from brimful_inside.probe.accelerator import accelerator_type, is_started
-from brimful_inside.probe.batch_size import places_of_input, user_code
+from brimful_inside.probe.batch_size import user_code
+from brimful_inside.probe.batch_size.places import places_of_input
 from brimful_inside.probe.context import guarded, note_own_error
 from brimful_inside.probe.hooks.optimizer_steps import BY_HAND
+from brimful_inside.probe.memory.device_memory import accelerator_type, is_started
 from brimful_inside.probe.process.exit import world
 from brimful_inside.wire import Place, Progress, Report, RunCounters
 
@@ -201,52 +202,35 @@ def _places(probe: Any) -> List[Place]:
 
 def _notes(probe: Any) -> List[str]:
     """Sentences about what was not as usual."""
-    steps, config, overlay, notes = probe.steps, probe.config, probe.context.overlay, []
-    skipped = sum(optimizer.skipped for optimizer in steps.seen)
-    if config.device == "accelerator" and not is_started():
-        notes.append("the script used no accelerator")
-    if steps.count == 0:
-        notes.append("no optimizer stepped")
-    if not probe.loaders.any:
-        notes.append("no DataLoader was used")
-        if probe.inputs:
-            notes.append(
-                "samples are counted by the model's input, assumed: its first dimension, or the "
-                "second where that is "
-                "the batch size of this trial"
-            )
-    if any(optimizer.kind == BY_HAND for optimizer in steps.seen):
-        notes.append(
-            "the script has no optimizer of torch.optim: each backward pass counts as a step"
-        )
-    if skipped:
-        notes.append("steps skipped by the GradScaler: %d" % skipped)
-    if len(steps.seen) > 1:
-        kinds = ", ".join(
-            "%s: %d" % (optimizer.name, optimizer.steps) for optimizer in steps.read()
-        )
-        notes.append(
-            "%d optimizers stepped (%s); the first one sets the pace" % (len(steps.seen), kinds)
-        )
-    if any(optimizer.uses_closure for optimizer in steps.read()):
-        notes.append(
-            "the optimizer is given a closure: forward and backward passes run inside its step"
-        )
-    for path in overlay.resumed_from() if overlay is not None else []:
-        notes.append(
-            "the script resumed from its own checkpoint %s: the trial shows the rest of that "
-            "training" % path
-        )
+    steps, config, overlay = probe.steps, probe.config, probe.context.overlay
+    optimizers = steps.read()
+    skipped = sum(record.skipped for record in steps.records)
+    kinds = ", ".join("%s: %d" % (optimizer.name, optimizer.steps) for optimizer in optimizers)
     target = probe.warmup_steps + config.steps
-    if 0 < steps.count < target and config.cut:
-        notes.append(
-            "the script ended after %d of the %d steps of the trial" % (steps.count, target)
-        )
-    if (
-        config.cut
-        and config.see_eval
-        and probe.ending.measured
-        and "eval" not in probe.phases.read()
-    ):
-        notes.append("the trial reached no evaluation")
-    return notes
+    unevaluated = probe.ending.measured and "eval" not in probe.phases.read()
+    notes = {
+        "the script used no accelerator": config.device == "accelerator" and not is_started(),
+        "no optimizer stepped": steps.count == 0,
+        "no DataLoader was used": not probe.loaders.any,
+        "samples are counted by the model's input, assumed: its first dimension, or the second "
+        "where that is the batch size of this trial": probe.inputs and not probe.loaders.any,
+        "the script has no optimizer of torch.optim: each backward pass counts as a step": any(
+            record.kind == BY_HAND for record in steps.records
+        ),
+        "steps skipped by the GradScaler: %d" % skipped: skipped,
+        "%d optimizers stepped (%s); the first one sets the pace"
+        % (len(steps.records), kinds): len(steps.records) > 1,
+        "the optimizer is given a closure: forward and backward passes run inside its step": any(
+            optimizer.uses_closure for optimizer in optimizers
+        ),
+        **{
+            "the script resumed from its own checkpoint %s: the trial shows the rest of that "
+            "training" % path: True
+            for path in (overlay.resumed_from() if overlay is not None else [])
+        },
+        "the script ended after %d of the %d steps of the trial" % (steps.count, target): (
+            config.cut and 0 < steps.count < target
+        ),
+        "the trial reached no evaluation": config.cut and config.see_eval and unevaluated,
+    }
+    return [sentence for sentence, holds in notes.items() if holds]

@@ -9,8 +9,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.probe.accelerator import accelerator_type, is_started
-from brimful_inside.probe.memory.device_memory import Held
+from brimful_inside.probe.memory.device_memory import Held, accelerator_type, is_started
 from brimful_inside.probe.passes import KEPT_STEPS
 from brimful_inside.wire import RunCounters
 
@@ -225,8 +224,7 @@ class RunCounter:
 
     def read(self, loss: Optional[float], of_all_ranks: bool = False) -> RunCounters:
         """`loss`: as it is shown, or None; `of_all_ranks`: not of this one alone."""
-        held = self._held()
-        allocated, reserved, retries = (None, None, None) if held is None else held
+        allocated, reserved, retries = self._held() or (None, None, None)
         return RunCounters(
             self._samples,
             self._train_s,

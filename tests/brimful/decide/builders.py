@@ -50,7 +50,6 @@ def loader(batch_size=64, length=2048, **changes):
         False,
         seen,
         seen * given,
-        0.01,
         batches,
     )
     return replace(one, **changes)

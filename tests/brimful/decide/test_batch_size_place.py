@@ -41,7 +41,6 @@ def loader(
         False,
         batches,
         batches * size,
-        None,
         [one],
         places=list(places),
     )

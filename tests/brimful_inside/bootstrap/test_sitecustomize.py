@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import brimful_inside
-from tests.brimful_inside.helper import BOOTSTRAP, CARD
+from tests.brimful_inside.helper import BOOTSTRAP
 
 STEPS = """
 import torch
@@ -22,7 +22,7 @@ for _ in range(2):
 
 # On an imaginary card the first optimizer imports no torch._dynamo, a third of a child's time; it
 # loads before either.
-IMAGINARY = {"device": "imaginary", "card": CARD}
+IMAGINARY = {"device": "imaginary"}
 
 
 def roles(trial):

@@ -1,7 +1,5 @@
 """What an audit learns of how samples are drawn, and that the script draws as ever."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

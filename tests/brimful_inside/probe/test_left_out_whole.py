@@ -1,7 +1,5 @@
 """What a trial leaves out changes no peak and no time: random programs, as trials and run whole."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections import Counter

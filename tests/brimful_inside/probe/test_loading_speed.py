@@ -3,7 +3,6 @@
 import pytest
 
 from tests.brimful_inside import helper
-from tests.brimful_inside.helper import CARD
 
 TRAIN = """
 import random, torch
@@ -61,9 +60,7 @@ def test_a_loader_is_timed_on_an_imaginary_card_without_touching_its_trace(run_t
     script = TRAIN + "train(Rows(), 'cuda', shuffle=True, num_workers=2, pin_memory=True)\n"
     traces = []
     for more in ({}, {"time_loader": 8}):
-        trial = run_trial(
-            script, device="imaginary", card=CARD, trace=True, worst_batch=True, **more
-        )
+        trial = run_trial(script, device="imaginary", trace=True, worst_batch=True, **more)
         assert trial.report["steps"] == 4 and trial.failures == []
         assert rates(trial).keys() == ({"1", "2"} if more else set())
         traces.append((trial.folder / "trace-0.jsonl").read_text())
@@ -75,5 +72,5 @@ def test_a_stream_is_timed_to_its_end_and_a_data_set_on_the_card_is_not(run_tria
     on_card = (
         TRAIN + "x = torch.ones(40, 8, device='cuda')\ntrain([(row, 1) for row in x], 'cuda')\n"
     )
-    trial = run_trial(on_card, device="imaginary", card=CARD, time_loader=4)
+    trial = run_trial(on_card, device="imaginary", time_loader=4)
     assert rates(trial) == {} and trial.report["steps"] == 4 and trial.failures == []

@@ -4,8 +4,6 @@ step belong to.
 
 import pytest
 
-from tests.brimful_inside.helper import CARD
-
 WITHOUT_BRIMFUL = {"BRIMFUL_TRIAL_CONFIG": ""}
 RANDOM = """
 import random, sys
@@ -126,34 +124,17 @@ AFTER_AN_EVALUATION = {
 }
 
 
-@pytest.mark.parametrize("script", AFTER_AN_EVALUATION.values(), ids=AFTER_AN_EVALUATION.keys())
-def test_a_training_forward_after_an_evaluation_fails_as_training(run_trial, script):
-    trial = run_trial(FAILS_WHEN_FULL + script, steps=20)
-    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [
-        ("out_of_device_memory", "train")
-    ]
-    assert "eval" in trial.report["phases"]
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "step()\nmodel.eval()\nmodel(x)\nmodel.full = True\nmodel(x)",
-        "step()\nevaluate()\nevaluate()\nmodel.full = True\nevaluate()",
-        "step()\nmodel.full = False\nwith torch.no_grad():\n    model(x)\n    model.full = "
-        "True\n    model(x)",
-        "evaluate(given=DataLoader(batches, 4))\nmodel.full = "
-        "True\nevaluate(given=DataLoader(batches, 2))",
-        "step()\nmodel.eval()\nmodel.inner.train()\nmodel(x)\nmodel.full = True\nmodel(x)",
-    ],
+OF_AN_EVALUATION = (
+    "step()\nmodel.eval()\nmodel(x)\nmodel.full = True\nmodel(x)",
+    "step()\nevaluate()\nevaluate()\nmodel.full = True\nevaluate()",
+    "step()\nmodel.full = False\nwith torch.no_grad():\n    model(x)\n    model.full = "
+    "True\n    model(x)",
+    "evaluate(given=DataLoader(batches, 4))\nmodel.full = "
+    "True\nevaluate(given=DataLoader(batches, 2))",
+    "step()\nmodel.eval()\nmodel.inner.train()\nmodel(x)\nmodel.full = True\nmodel(x)",
 )
-def test_an_evaluation_that_fails_does_so_as_one(run_trial, script):
-    trial = run_trial(FAILS_WHEN_FULL + script, steps=20)
-    assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [
-        ("out_of_device_memory", "eval")
-    ]
-
-
+# No hook sees the forward pass of a compiled model begin, and none is called where the host's
+# memory runs out.
 COMPILED = """
 def backend(graph, examples):
     def call(*inputs):
@@ -170,20 +151,27 @@ Net.out = True
 """
 
 
-@pytest.mark.parametrize(
-    ("ends", "phase"),
-    [("step()", "train"), ("net.eval()\nwith torch.enable_grad():\n    model(x)", "eval")],
-)
-def test_host_memory_that_runs_out_in_a_compiled_model_right_after_an_evaluation_is_of_its_mode(
-    run_trial, ends, phase
+FAILURES = {
+    **{name: (script, "device", "train") for name, script in AFTER_AN_EVALUATION.items()},
+    **{f"evaluation {n}": (text, "device", "eval") for n, text in enumerate(OF_AN_EVALUATION)},
+    "compiled, a step": (COMPILED + "step()", "host", "train"),
+    "compiled, in eval mode": (
+        COMPILED + "net.eval()\nwith torch.enable_grad():\n    model(x)",
+        "host",
+        "eval",
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "memory", "phase"), FAILURES.values(), ids=FAILURES)
+def test_memory_that_runs_out_after_or_in_an_evaluation_is_of_the_phase_that_asked_for_it(
+    run_trial, script, memory, phase
 ):
-    """No hook sees the forward pass of a compiled model begin, and none is called where the host's
-    memory runs out.
-    """
-    trial = run_trial(FAILS_WHEN_FULL + COMPILED + ends, steps=20)
+    trial = run_trial(FAILS_WHEN_FULL + script, steps=20)
     assert [(failure["kind"], failure["phase"]) for failure in trial.failures] == [
-        ("out_of_host_memory", phase)
+        (f"out_of_{memory}_memory", phase)
     ]
+    assert "eval" in trial.report["phases"]
 
 
 STEPS_AND_EVALUATION = """
@@ -221,7 +209,7 @@ def peaks(run_trial, folder, evaluated: int, trained: int, gives: bool = True) -
     script = STEPS_AND_EVALUATION.format(evaluated=evaluated, trained=trained, gives=gives)
     place = folder / f"{evaluated}-{trained}"
     place.mkdir()
-    trial = run_trial.func(place, script, device="imaginary", card=CARD, steps=20)
+    trial = run_trial.func(place, script, device="imaginary", steps=20)
     assert trial.exit_code == 0, trial.stderr
     phases = trial.report["phases"]
     return phases["train"]["allocated_bytes"], phases["eval"]["allocated_bytes"]
@@ -298,7 +286,7 @@ with torch.no_grad():
 def test_what_follows_a_sampling_loop_is_seen_and_the_report_says_which_passes_were_left_out(
     run_trial, how, looked_up
 ):
-    report = run_trial(SAMPLES, argv=(how,), device="imaginary", card=CARD, trace=True).report
+    report = run_trial(SAMPLES, argv=(how,), device="imaginary", trace=True).report
     assert report["phases"]["eval"]["allocated_bytes"] > 64 << 20
     left_out = {work["what"]: work["left_out"] for work in report["left_out"]}
     assert left_out.get("forward passes of Linear") == looked_up
@@ -307,8 +295,7 @@ def test_what_follows_a_sampling_loop_is_seen_and_the_report_says_which_passes_w
 @pytest.mark.parametrize("device", ["imaginary", "cpu"])
 def test_garbage_is_collected_as_ever_but_before_an_imaginary_card_is_used(run_trial, device):
     script = "import gc, torch; print(gc.get_threshold()[0], gc.isenabled())"
-    card = CARD if device == "imaginary" else None
-    assert run_trial(script, device=device, card=card).stdout.split() == [
-        "100000" if card else "700",
+    assert run_trial(script, device=device).stdout.split() == [
+        "100000" if device == "imaginary" else "700",
         "True",
     ]

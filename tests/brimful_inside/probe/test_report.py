@@ -2,8 +2,6 @@
 
 import pytest
 
-from tests.brimful_inside.helper import CARD
-
 HEAD = """
 import sys, torch
 from torch import nn
@@ -263,7 +261,7 @@ for i, (x, y) in enumerate(loader):
 """
     )
     report = trial.report
-    assert report["steps"] == 4 and report["optimizers"][0]["skipped_steps"] == 2
+    assert report["steps"] == 4
     assert "steps skipped by the GradScaler: 2" in report["notes"]
     assert report["micro_batches_per_step"] == [1, 3, 1, 1]
 
@@ -385,7 +383,6 @@ for i, x in enumerate(DataLoader(torch.ones(64, 1024), 8)):
 """,
         argv=("caught",) if caught else (),
         device="imaginary",
-        card=CARD,
         capacity_bytes=1 << 30,
     )
     (failure,) = trial.failures
@@ -415,7 +412,6 @@ torch.cuda.reset_peak_memory_stats()
 print(torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated())
 """,
         device="imaginary",
-        card=CARD,
     )
     phases = trial.report["phases"]
     assert trial.stdout == "True\nTrue\n", trial.stderr

@@ -16,7 +16,6 @@ from brimful_inside.probe.memory.device_memory import DeviceMeter
 from brimful_inside.probe.probe import Probe
 from brimful_inside.probe.timing import POLL_S, EventClock, Held, HostClock, RunCounter, StepTimes
 from brimful_inside.wire import TrialConfig
-from tests.brimful_inside.helper import CARD
 
 TRAINING = """
 import os, signal, sys, torch
@@ -167,7 +166,7 @@ def test_the_allocator_of_a_card_reports_what_it_holds_and_its_retries(run_trial
         weight.sum().backward(); optimizer.step()
         del big
     """
-    trial = run_trial(script, device="imaginary", card=CARD, capacity_bytes=60 << 20, **RUN)
+    trial = run_trial(script, device="imaginary", capacity_bytes=60 << 20, **RUN)
     counter = trial.report["counters"]
     assert counter["alloc_retries"] == 3
     assert 1 << 20 <= counter["allocated_bytes"] <= counter["reserved_bytes"] <= 60 << 20
@@ -340,7 +339,7 @@ def test_a_device_that_waits_for_a_rank_that_left_is_not_waited_for(clock, tmp_p
     Event.reached = False
     probe.steps.after(optimizer)
     assert not probe.times.reached()
-    probe.report_end("steps_done", waits)
+    probe.reporting.end("steps_done", waits)
     last = [event for event in events if hasattr(event, "losses")][-1]
     assert (Event.waited, len(last.step_s)) == ((1, 1) if waits else (0, 0))
     assert last.losses == last.optimizers[0].learning_rates == rates and last.steps == 1
@@ -372,9 +371,7 @@ def test_a_speed_is_measured_behind_the_batches_that_workers_made_while_the_firs
 @pytest.mark.heavy
 def test_a_script_that_ends_among_the_batches_made_ahead_has_a_speed_all_the_same(run_trial):
     script = AHEAD.replace("400", "28") % (2, 1)
-    report = run_trial(
-        script, device="cpu", warmup_steps=2, steps=3, see_eval=False, worst_batch=False
-    ).report
+    report = run_trial(script, warmup_steps=2, steps=3, see_eval=False, worst_batch=False).report
     assert report["steps"] == 7 and report["warmup_steps"] == 4, "of nine steps"
     assert [len(report[name]) for name in ("step_s", "cpu_s", "loading_s")] == [3, 3, 3]
     assert not any("the script ended" in note for note in report["notes"])

@@ -1,5 +1,5 @@
-"""The integers in a script's text: in a finding trial each becomes a `Number` that knows its place;
-later one is replaced.
+"""The integers in a script's text: in a finding trial each becomes a `Number` that knows where it
+comes from; later one is replaced.
 
 Only those that are a value as they stand: assigned, returned, passed, a default, in a tuple or a
 dictionary, or multiplied. The positions of all others, and every line number, stay as they are.
@@ -10,13 +10,84 @@ from __future__ import annotations
 import ast
 import builtins
 import os
+from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Optional, Tuple
-
-from brimful_inside.probe.batch_size.numbers import Literal, Number
 
 LARGEST = 1 << 24  # no batch is larger
 NAMED = 8  # other places of a number
 TABLE = "__brimful_numbers__"  # in builtins: what stands in place of the literals
+
+
+@dataclass(frozen=True)
+class Literal:
+    """An integer in the script's text."""
+
+    file: str
+    line: int
+    column: int  # in bytes, as in `ast`
+    number: int
+    text: str  # its line
+
+
+class Number(int):
+    """An int in all that it does. Multiplied, or divided without a remainder's part, by another it
+    still knows its literal (a batch per process, or of all cards); any other arithmetic gives a
+    plain int."""
+
+    literal: Optional[Literal]
+    calls: Optional[Tuple[str, ...]]
+
+    def __new__(
+        cls, value: int, literal: Optional[Literal] = None, calls: Optional[Tuple[str, ...]] = None
+    ) -> Number:
+        self = super().__new__(cls, value)
+        self.literal, self.calls = literal, calls
+        return self
+
+    def _derived(self, value: Any, other: Any) -> Any:
+        if not isinstance(value, int):
+            return value
+        literal = other.literal if _is_better(other, self) else self.literal
+        return Number(value, literal) if literal is not None else value
+
+    def __mul__(self, other: Any) -> Any:
+        return self._derived(int.__mul__(self, other), other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._derived(int.__rmul__(self, other), other)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return self._derived(int.__floordiv__(self, other), None)
+
+    def __copy__(self) -> Number:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Number:
+        return self
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)  # in a file it is an int
+
+    def keep_place(self) -> Any:
+        """As `__reduce__`, for a process that this one starts."""
+        return Number, (int(self), self.literal, self.calls)
+
+
+def _is_better(other: Any, number: Number) -> bool:
+    """Of two literals that are multiplied, the one in whose line a batch is named is meant."""
+    theirs: Any = other.literal if isinstance(other, Number) else None
+    if theirs is None or number.literal is None:
+        return theirs is not None
+    return "batch" in theirs.text.lower() and "batch" not in number.literal.text.lower()
+
+
+def places_of(number: Any) -> Tuple[Optional[Literal], Optional[List[str]]]:
+    """(the literal that `number` comes from, the calls that made its loader), each None where it is
+    not known.
+    """
+    if not isinstance(number, Number):
+        return None, None
+    return number.literal, list(number.calls) if number.calls is not None else None
 
 
 class Literals:
@@ -31,14 +102,17 @@ class Literals:
         """The tree of `source`, whose integers know their places. SyntaxError, ValueError."""
         tree = ast.parse(source, path)
         lines = source.decode("utf-8", "replace").splitlines()
-        numbers: Any = [node for node in ast.walk(tree) if _is_number(node)]
-        self._all += [(path, n.lineno, n.col_offset, n.value) for n in numbers]
+        nodes: Any = ast.walk(tree)
+        self._all += [(path, n.lineno, n.col_offset, n.value) for n in nodes if _is_number(n)]
         for holder, name, index, node in _values(tree):
             text = lines[node.lineno - 1].strip() if node.lineno <= len(lines) else ""
             number: Any = node.value
-            place = Literal(path, node.lineno, node.col_offset, number, text[:100])
-            self.table.append(Number(number, place))
-            _put(holder, name, index, _lookup(len(self.table) - 1, node))
+            literal = Literal(path, node.lineno, node.col_offset, number, text[:100])
+            place = ast.Constant(len(self.table))
+            self.table.append(Number(number, literal))
+            lookup = ast.Subscript(ast.Name(TABLE, ast.Load()), place, ast.Load())
+            ast.fix_missing_locations(ast.copy_location(lookup, node))
+            _put(holder, name, index, lookup)
         setattr(builtins, TABLE, self.table)
         return tree
 
@@ -83,12 +157,6 @@ def replaced(
         line, column = next(iter(left))
         raise LookupError("%s:%d has no %d any more" % (path, line, left[(line, column)][0]))
     return tree
-
-
-def _lookup(index: int, node: ast.Constant) -> ast.expr:
-    table = ast.copy_location(ast.Name(TABLE, ast.Load()), node)
-    place = ast.copy_location(ast.Constant(index), node)
-    return ast.copy_location(ast.Subscript(table, place, ast.Load()), node)
 
 
 def _is_number(node: Optional[ast.AST]) -> bool:
@@ -145,16 +213,9 @@ def _nodes(tree: ast.AST) -> Iterable[ast.AST]:
         node = todo.pop()
         yield node
         for name, value in ast.iter_fields(node):
-            skipped = name in ("annotation", "returns", "slice", "pattern")
-            todo += (
-                []
-                if skipped
-                else [
-                    part
-                    for part in (value if isinstance(value, list) else [value])
-                    if isinstance(part, ast.AST)
-                ]
-            )
+            if name not in ("annotation", "returns", "slice", "pattern"):
+                parts = value if isinstance(value, list) else [value]
+                todo += [part for part in parts if isinstance(part, ast.AST)]
 
 
 def _put(holder: Any, name: str, index: Optional[int], node: ast.expr) -> None:

@@ -23,19 +23,21 @@ MakeTree = Callable[[bytes, str], Optional[ast.Module]]
 
 FIRST = "__brimful_first__"  # in builtins: what the script calls before all else
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
-_LIBRARIES = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-_OWN = os.path.dirname(
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-)  # brimful_inside
+_LIBRARIES = tuple(
+    os.path.realpath(sysconfig.get_path(name)) + os.sep
+    for name in ("stdlib", "platstdlib", "scripts")
+)
+OURS = os.path.abspath(__file__).partition("probe" + os.sep + "batch_size")[0]
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is the user's own."""
-    if path.startswith("<") or any(part in path for part in _PACKAGES):
+    """Whether a file is neither an installed package's (nor its entry point), nor Python's, nor
+    ours."""
+    if path.startswith("<"):
         return False
-    whole = os.path.realpath(path)
-    return not any(whole.startswith(folder + os.sep) for folder in (*_LIBRARIES, _OWN)) and not any(
-        p in whole for p in _PACKAGES
+    paths = (path, os.path.realpath(path))
+    return not any(part in p for part in _PACKAGES for p in paths) and not paths[1].startswith(
+        (*_LIBRARIES, os.path.realpath(OURS) + os.sep)
     )
 
 
@@ -81,15 +83,9 @@ def enter(make_tree: MakeTree) -> None:
 
     patch(importlib.machinery.SourceFileLoader, "get_code", get_code)
     _in_run_path(code_of)
-    script = _script()
-    if script is not None:
-        sys.path_hooks.insert(0, _Hook(os.path.abspath(script), code_of))
-
-
-def _script() -> Optional[str]:
-    """The file that this process was started with."""
-    name = script_of(own_argv())
-    return name if name and os.path.isfile(name) else None
+    script = script_of(own_argv())  # the file that this process was started with
+    if os.path.isfile(script):
+        sys.path_hooks.insert(0, _Script(script, code_of))
 
 
 def _in_run_path(code_of: Callable[[str], Any]) -> None:
@@ -105,31 +101,25 @@ def _in_run_path(code_of: Callable[[str], Any]) -> None:
     runpy.compile = compiled  # type: ignore[attr-defined]
 
 
-class _Hook:
+class _Script:
     """In `sys.path_hooks`, which Python asks whether its script is an archive that has a
-    ``__main__``: for once it is.
+    ``__main__``: for once it is, and this is what finds it there.
     """
 
     def __init__(self, path: str, code_of: Callable[..., Any]):
-        self._path = path
+        self._absolute = os.path.abspath(path)
         self._code_of = code_of
-        self._asked = False
+        self._path: Any = None  # as Python asked for it
+        self._code: Any = None
 
     def __call__(self, path: str) -> Any:
-        if self._asked or os.path.abspath(path) != self._path:
+        if self._path is not None or os.path.abspath(path) != self._absolute:
             raise ImportError
-        self._asked = True
-        finder = _MainFinder(path)
-        finder.code = self._code_of(path, finder.as_script)
-        if finder.code is None:
-            raise ImportError
-        return finder
-
-
-class _MainFinder:
-    def __init__(self, path: str):
         self._path = path
-        self.code: Any = None
+        self._code = self._code_of(path, self._as_script)
+        if self._code is None:
+            raise ImportError
+        return self
 
     def find_spec(self, name: str, target: Any = None) -> Any:
         if name != "__main__":
@@ -147,12 +137,12 @@ class _MainFinder:
                 if getattr(sys.flags, "safe_path", False)
                 else [os.path.dirname(os.path.realpath(self._path))]
             )
-        return self.code
+        return self._code
 
     def is_package(self, name: str) -> bool:
         return False
 
-    def as_script(self, names: Any) -> None:
+    def _as_script(self, names: Any) -> None:
         """The globals of a script, which is no archive."""
         names["__spec__"] = names["__package__"] = names["__cached__"] = None
         names["__loader__"] = importlib.machinery.SourceFileLoader("__main__", self._path)

@@ -11,41 +11,38 @@ from typing import Any, Dict, Optional, Set
 
 import torch
 
-from brimful_inside.probe.accelerator import is_started
 from brimful_inside.probe.batch_size.user_code import is_users
-from brimful_inside.probe.context import current_probe, guarded, patch
-from brimful_inside.probe.passes import TRAIN
+from brimful_inside.probe.context import call_probe, current_probe, guarded, patch
+from brimful_inside.probe.memory.device_memory import is_started
+from brimful_inside.probe.memory.phases import TRAIN, Phases
 from brimful_inside.wire import Precision
 
 MAX_LINES = 16
-_READS = (
-    "item",
-    "tolist",
-    "__float__",
-    "__int__",
-    "__bool__",
-)  # of a value on a card: the host waits for all that came before
+# of a value on a card: the host waits for all that came before
+_READS = ("item", "tolist", "__float__", "__int__", "__bool__")
 
 
 class Audited:
     """What was seen. Empty where the trial is no audit."""
 
-    def __init__(self) -> None:
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
         self.split_over = 1
         self._reads: Counter[str] = Counter()
         self._autocast: Optional[str] = None
         self._dtypes: Set[str] = set()
-        self._elements: Dict[bool, int] = {
-            True: 0,
-            False: 0,
-        }  # of weights of convolutions, and of others
+        self._elements = {True: 0, False: 0}  # of weights of convolutions, and of others
 
+    @guarded
     def read_on_host(self, tensor: Any, frame: Any) -> None:
-        if tensor.device.type != "cpu" and is_users(frame.f_code.co_filename):
-            self._reads["%s:%d" % (os.path.basename(frame.f_code.co_filename), frame.f_lineno)] += 1
+        file = frame.f_code.co_filename
+        if self._phases.current == TRAIN and tensor.device.type != "cpu" and is_users(file):
+            self._reads["%s:%d" % (os.path.basename(file), frame.f_lineno)] += 1
 
-    def computes_in(self, dtype: Any) -> None:
-        self._autocast = _name(dtype)
+    @guarded
+    def autocasts(self, context: Any) -> None:
+        if context._enabled and context.device != "cpu":
+            self._autocast = _name(context.fast_dtype)
 
     def steps(self, groups: Any) -> None:
         """The optimizer's groups, at the first step."""
@@ -60,13 +57,12 @@ class Audited:
         """None without a card of CUDA, and before the first step."""
         if not self._dtypes or not is_started() or not torch.cuda.is_initialized():
             return None
-        elements = max(1, sum(self._elements.values()))
         return Precision(
             capability=list(torch.cuda.get_device_capability()),
             weights=sorted(self._dtypes),
             autocast=self._autocast,
             tf32=bool(torch.backends.cuda.matmul.allow_tf32),
-            convolutions=self._elements[True] / elements,
+            convolutions=self._elements[True] / max(1, sum(self._elements.values())),
         )
 
 
@@ -82,27 +78,13 @@ def patch_for_audits() -> None:
 
 
 def _read(original: Any, tensor: Any, *args: Any) -> Any:
-    _note_read(tensor, sys._getframe(2))
+    call_probe("audited.read_on_host", tensor, sys._getframe(2))
     return original(tensor, *args)
 
 
-@guarded
-def _note_read(tensor: Any, frame: Any) -> None:
-    probe = current_probe()
-    if probe is not None and probe.phases.current == TRAIN:
-        probe.audited.read_on_host(tensor, frame)
-
-
 def _autocast(original: Any, context: Any) -> Any:
-    _note_autocast(context)
+    call_probe("audited.autocasts", context)
     return original(context)
-
-
-@guarded
-def _note_autocast(context: Any) -> None:
-    probe = current_probe()
-    if probe is not None and context._enabled and context.device != "cpu":
-        probe.audited.computes_in(context.fast_dtype)
 
 
 def _scatter(original: Any, module: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:

@@ -8,6 +8,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import itertools
 import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
@@ -15,7 +16,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe import batch_tensors
-from brimful_inside.probe.context import current_probe, guarded, patch
+from brimful_inside.probe.context import call_probe, current_probe, guarded, patch
 from brimful_inside.probe.draws import OWN, draws_of
 from brimful_inside.probe.loading_speed import rates_of
 from brimful_inside.probe.passes import (
@@ -44,9 +45,8 @@ class Consumption:
 
     def __init__(self) -> None:
         self._given: Dict[int, List[Optional[int]]] = {}  # pass -> samples of each batch it gave
-        self._marks: List[
-            List[Tuple[int, int, bool]]
-        ] = []  # by step: (pass, batches given so far, whether it had ended)
+        # by step: (pass, batches given so far, whether it had ended)
+        self._marks: List[List[Tuple[int, int, bool]]] = []
         self._fresh: Deque[Tuple[Pass, Optional[int]]] = deque()
         self._ahead: Dict[int, int] = {}  # pass -> batches given when its first batch was worked on
         self._active: Dict[int, Pass] = {}  # those that the last steps drew from
@@ -119,11 +119,10 @@ class Loaders:
         self._audits = audits
         self._imaginary = imaginary
         self._time_of = time_of  # batches of up to so many samples, in the first rank
-        self._held: Dict[
-            int, Any
-        ] = {}  # by pass: a loader to be timed that the script may keep nowhere
+        # by pass: a loader to be timed that the script may keep nowhere
+        self._held: Dict[int, Any] = {}
         self._all: List[Loader] = []
-        self._serial = 0
+        self._serials = itertools.count(1)  # of passes
         self.consumption = Consumption()
         self.latest: Optional[Pass] = None  # the pass that gave the latest batch
         self.recent: List[Pass] = []  # those that gave a batch since the last backward pass or step
@@ -142,7 +141,7 @@ class Loaders:
         return sum(known.batches_seen for known in self._all)
 
     def begin(self, loader: Any) -> Pass:
-        pass_ = self._pass(self._known(loader))
+        pass_ = Pass(self._known(loader), next(self._serials))
         if self._time_of is not None:
             self._held[pass_.serial] = loader
         return pass_
@@ -160,22 +159,15 @@ class Loaders:
         trained = (
             known for known in self._all if known.role == TRAIN and known.loader() is not None
         )
-        most, most_drawn = (
-            self._time_of,
-            max(trained, key=lambda known: known.batches_seen, default=None),
-        )
-        if most_drawn is not None and most and exit.world()[0] == 0:
-            with contextlib.suppress(
-                Exception
-            ):  # a data set on the card, or of keys that are no numbers: it stays untimed
-                most_drawn.rates = rates_of(most_drawn.loader(), most, in_worker)
+        most_drawn = max(trained, key=lambda known: known.batches_seen, default=None)
+        if most_drawn is not None and self._time_of and exit.world()[0] == 0:
+            # a data set on the card, or of keys that are no numbers, stays untimed
+            with contextlib.suppress(Exception):
+                most_drawn.rates = rates_of(most_drawn.loader(), self._time_of, in_worker)
         self._time_of = None
         self._held.clear()
 
-    def _pass(self, loader: Loader) -> Pass:
-        self._serial += 1
-        return Pass(loader, self._serial)
-
+    @guarded
     def epoch_begins(self, loader: Any) -> None:
         self._known(loader).epoch += 1
 
@@ -184,7 +176,7 @@ class Loaders:
         if pass_.epoch == pass_.loader.epoch:
             return pass_
         self.end(pass_)
-        return self._pass(pass_.loader)
+        return Pass(pass_.loader, next(self._serials))
 
     def _known(self, loader: Any) -> Loader:
         """A loader not seen before takes the place of one that is gone (scripts make one an epoch),
@@ -256,12 +248,16 @@ class Loaders:
             if samples is None or loader.samples_seen is None
             else loader.samples_seen + samples
         )
-        loader.wait_s += waited_s
         if (pass_.role or loader.role) != EVAL:
             self._waited_s += waited_s
         if len(loader.first) < KEPT_BATCHES and not isinstance(iterator, SameBatch):
-            checksum = batch_tensors.checksum_of(batch) if self._audits else None
-            loader.first.append(BatchSeen(samples, batch_tensors.shapes_of(batch), checksum))
+            loader.first.append(
+                BatchSeen(
+                    samples,
+                    batch_tensors.shapes_of(batch),
+                    batch_tensors.checksum_of(batch) if self._audits else None,
+                )
+            )
         self.consumption.given(pass_, samples)
         self.latest = pass_
         if pass_ not in self.recent:
@@ -296,18 +292,20 @@ class Loaders:
 
     def left_out(self) -> List[LeftOut]:
         """Of evaluations."""
-        left_out = []
-        for number, known in enumerate(self._all):
-            length = known.facts["length"]
-            if known.shown is not None and known.shown != length:
-                rest = None if length is None else length - known.shown
-                left_out.append(LeftOut("batches of loader %d" % number, known.shown, rest))
-        return left_out
+        return [
+            LeftOut(
+                "batches of loader %d" % number,
+                known.shown,
+                None if known.facts["length"] is None else known.facts["length"] - known.shown,
+            )
+            for number, known in enumerate(self._all)
+            if known.shown is not None and known.shown != known.facts["length"]
+        ]
 
     def read(
         self, seconds: Callable[[List[Any]], List[float]] = lambda marks: []
     ) -> List[LoaderSeen]:
-        return [known.read(self._imaginary, seconds) for known in self._all[:MAX_LOADERS]]
+        return [known.read(seconds) for known in self._all[:MAX_LOADERS]]
 
 
 class SameBatch(torch_dataloader._BaseDataLoaderIter):  # type: ignore[name-defined]
@@ -394,44 +392,28 @@ def _init_subclass(cls: Any, **kwargs: Any) -> None:
     """A generator that a subclass has in place of `__iter__` ends where brimful ended the iterator
     that it draws from. Iterators that it makes by itself (litdata) start workers as torch's do."""
     super(torch_dataloader.DataLoader, cls).__init_subclass__(**kwargs)
-    iterates = cls.__dict__.get("__iter__")
-    if inspect.isgeneratorfunction(iterates):
-        cls.__iter__ = _ending(iterates)
+    if inspect.isgeneratorfunction(cls.__dict__.get("__iter__")):
+        patch(cls, "__iter__", _ending)
     if "_get_iterator" in cls.__dict__:
-        cls._get_iterator = _starting_no_workers(cls.__dict__["_get_iterator"])
+        patch(cls, "_get_iterator", _starting_no_workers)
 
 
-def _starting_no_workers(makes: Any) -> Any:
-    @functools.wraps(makes)
-    def _get_iterator(loader: Any) -> Any:
-        probe = current_probe()
-        same = probe.same_batch(loader) if probe is not None else None
-        if same is None:
-            return makes(loader)
-        _begin_pass(probe, loader, same)
-        return same
-
-    return _get_iterator
-
-
-def _ending(generates: Any) -> Any:
-    @functools.wraps(generates)
-    def __iter__(loader: Any) -> Any:
-        _epoch_begins(loader)
-        try:
-            yield from generates(loader)
-        except RuntimeError as error:  # what Python makes of a StopIteration inside of a generator
-            if not isinstance(error.__cause__, _Ended):
-                raise
-
-    return __iter__
-
-
-@guarded
-def _epoch_begins(loader: Any) -> None:
+def _starting_no_workers(original: Any, loader: Any) -> Any:
     probe = current_probe()
-    if probe is not None:
-        probe.loaders.epoch_begins(loader)
+    same = probe.same_batch(loader) if probe is not None else None
+    if same is None:
+        return original(loader)
+    _begin_pass(probe, loader, same)
+    return same
+
+
+def _ending(original: Any, loader: Any) -> Any:
+    call_probe("loaders.epoch_begins", loader)
+    try:
+        yield from original(loader)
+    except RuntimeError as error:  # what Python makes of a StopIteration inside of a generator
+        if not isinstance(error.__cause__, _Ended):
+            raise
 
 
 def _next(original: Any, iterator: Any) -> Any:

@@ -9,13 +9,12 @@ import linecache
 import os
 import re
 import sys
-import sysconfig
 import threading
 import traceback
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 
-import brimful_inside
 from brimful_inside import Refused
+from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.context import call_probe, current_context, guarded
 from brimful_inside.simulator.oom_patterns import match_oom
 from brimful_inside.wire import Failure
@@ -50,24 +49,16 @@ _INSTEAD_OF_DEEPSPEED = (
     "does; with reshard_after_forward=False it stands for ZeRO-2, and ZeroRedundancyOptimizer "
     "for ZeRO-1"
 )
-
-_LIBRARIES = tuple(
-    os.path.normcase(path) + os.sep
-    for path in map(sysconfig.get_path, ("stdlib", "platstdlib", "scripts"))
-    if path
-)
 _QUOTED_PATH = re.compile(r"'(/[^']+)'")
-_OURS = os.path.normcase(os.path.dirname(os.path.abspath(str(brimful_inside.__file__)))) + os.sep
 
 
 def kind_of(error: BaseException) -> str:
     """Out of device memory, out of host memory, a call that the imaginary card lacks, or a crash of
     the script's own.
     """
-    kinds = (*type(error).__mro__, *type(error.__cause__).__mro__)
     if any(
         kind.__name__ == "Unsupported" and kind.__module__.startswith("brimful_inside.imaginary")
-        for kind in kinds
+        for kind in (*type(error).__mro__, *type(error.__cause__).__mro__)
     ):
         return UNSUPPORTED
     pattern = match_oom(qualified_name(type(error)), _message(error))
@@ -90,17 +81,8 @@ def _message(error: BaseException) -> str:
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is neither an installed package's (nor its entry point), nor Python's, nor
-    ours.
-    """
-    if path.startswith("<"):
-        return path.startswith(("<stdin>", "<string>"))
-    normal = os.path.normcase(os.path.abspath(path))
-    return not (
-        "site-packages" in normal
-        or "dist-packages" in normal
-        or normal.startswith((_OURS, *_LIBRARIES))
-    )
+    """Whether code is of the user's own files, or of a text that Python was given to run."""
+    return path.startswith(("<stdin>", "<string>")) or user_code.is_users(path)
 
 
 def where_in_users_code(trace: Any) -> Optional[str]:
@@ -158,12 +140,13 @@ def raised_by(error: BaseException) -> str:
         return "refused"
     if _OF_WORKER.match(_message(error)):
         return "worker"
-    files = [
-        os.path.normcase(frame.f_code.co_filename)
-        for frame, _ in traceback.walk_tb(error.__traceback__)
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = [
+        file[len(user_code.OURS) :].split(os.sep, 1)[0]
+        for file in files
+        if file.startswith(user_code.OURS)
     ]
-    ours = [file[len(_OURS) :].split(os.sep, 1)[0] for file in files if file.startswith(_OURS)]
-    if ours and files[-1].startswith(_OURS) and isinstance(error, _DEFECTS):
+    if ours and files[-1].startswith(user_code.OURS) and isinstance(error, _DEFECTS):
         return "brimful"
     if isinstance(error, OSError):
         overlay = getattr(current_context(), "overlay", None)
@@ -244,9 +227,16 @@ class Failures:
             return
         phase, step, after = self._now()
         stack = "".join(traceback.format_stack(sys._getframe(1)))
-        name = "torch.OutOfMemoryError"
         self._pending = Failure(
-            "out_of_device_memory", name, message, stack, None, phase, step, True, after
+            kind="out_of_device_memory",
+            type="torch.OutOfMemoryError",
+            message=message,
+            traceback=stack,
+            where=None,
+            phase=phase,
+            step=step,
+            caught=True,
+            after_measured=after,
         )
 
     def script_continues(self) -> None:
@@ -292,7 +282,7 @@ def watch_exceptions() -> None:
         before(kind, error, trace)
 
     def thread_excepthook(args: Any) -> None:
-        call_probe("left_a_thread", args.exc_value)
+        call_probe("failures.left_a_thread", args.exc_value)
         before_in_threads(args)
 
     sys.excepthook = excepthook

@@ -10,7 +10,7 @@ from typing import Any, Callable, List, Optional
 
 import torch
 
-from brimful_inside.probe.context import call_probe, patch
+from brimful_inside.probe.context import call_probe, guarded, patch
 
 KEPT_LOSSES = 512
 SMALL_BYTES = 1024  # a loss in a larger storage is a view, which would keep all of that alive
@@ -86,7 +86,7 @@ def patch_compile() -> None:
     def compile(original: Any, *args: Any, **kwargs: Any) -> Any:
         global _compiled
         _compiled = True
-        call_probe("compilation_begins")
+        call_probe("forward.disarm")
         return original(*args, **kwargs)
 
     patch(torch, "compile", compile)
@@ -100,6 +100,11 @@ def patch_backward() -> None:
         return original(tensors, *args, **kwargs)
 
     patch(torch.autograd, "backward", backward)
+
+
+def first_of(tensors: Any) -> Any:
+    """Of what backward() was called on: a tensor, or several."""
+    return tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors or ()), None)
 
 
 class Losses:
@@ -120,7 +125,7 @@ class Losses:
         """The first of the tensors that backward() was called on, where it is a single number."""
         if self._imaginary or (len(self._kept) >= KEPT_LOSSES and self._cut):
             return
-        loss = tensors if isinstance(tensors, torch.Tensor) else (tensors[0] if tensors else None)
+        loss = first_of(tensors)
         if (
             not isinstance(loss, torch.Tensor)
             or loss.numel() != 1
@@ -148,6 +153,7 @@ class Losses:
         """
         self.reported, self.latest = True, loss
 
+    @guarded
     def unscale(self, scaler: Any) -> None:
         """A GradScaler's step begins: what went backward for it was the loss times its scale, here
         on the host.

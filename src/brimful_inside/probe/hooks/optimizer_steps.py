@@ -8,11 +8,11 @@ import functools
 import sys
 import threading
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from brimful_inside.probe.context import current_probe, guarded, patch
+from brimful_inside.probe.context import call_probe, guarded, patch
 from brimful_inside.wire import OptimizerSeen
 
 BY_HAND = "no optimizer"  # the name under which steps without one of torch.optim are reported
@@ -27,10 +27,10 @@ class _Call(NamedTuple):
 
     optimizer: Any
     frame: Any
-    seen: Optional[Seen]  # None inside another optimizer's step
+    record: Optional[Stepped]  # None inside another optimizer's step
 
 
-class Seen:
+class Stepped:
     """One optimizer that stepped, not inside another's step."""
 
     def __init__(self, optimizer: Any, on_death: Callable[[Any], Any]):
@@ -55,8 +55,7 @@ class Seen:
     def begin_step(self, optimizer: Any, uses_closure: bool) -> None:
         self.uses_closure = self.uses_closure or uses_closure
         groups = optimizer.param_groups
-        rates = [_kept(group.get("lr")) for group in groups]
-        self.rates = [rate for rate in rates if rate is not None]
+        self.rates = [_kept(group["lr"]) for group in groups if group.get("lr") is not None]
         if self.first_rates is None:
             self.first_rates = self.rates
             self.relative_steps = any(group.get("relative_step") is True for group in groups)
@@ -66,15 +65,12 @@ class Seen:
 
     def read(self, waits: bool) -> OptimizerSeen:
         """With `waits`, rates that lie on a device are read too, which waits for it."""
-        wrapped = len(set(self.inner)) == 1
         return OptimizerSeen(
-            name=self.inner[0] if wrapped else self.kind,
+            name=self.inner[0] if len(set(self.inner)) == 1 else self.kind,
             steps=self.steps,
             parameters=self.parameters,
             learning_rates=_numbers(self.rates, waits),
             first_learning_rates=_numbers(self.first_rates or [], waits),
-            skipped_steps=self.skipped,
-            wrapped_by=self.kind if wrapped else None,
             uses_closure=self.uses_closure,
             initial_learning_rates=_numbers(
                 [g["initial_lr"] for g in self.scheduled if "initial_lr" in g], waits
@@ -89,8 +85,7 @@ class Seen:
 class _Hand:
     """Stands for the script's own lines that change weights."""
 
-    def __init__(self) -> None:
-        self.param_groups: List[Any] = []
+    param_groups: Tuple[Any, ...] = ()
 
 
 # all there are: Python's collector lists none that was set aside (gc.freeze)
@@ -120,16 +115,16 @@ class Steps:
         self._on_begin = on_begin
         self._on_step = on_step
         self._on_skip = on_skip
-        self.seen: List[Seen] = []
+        self.records: List[Stepped] = []
         self._alive: Dict[
-            int, Seen
+            int, Stepped
         ] = {}  # by the optimizer's id, until it dies: the script's memory is not kept alive
         # module -> whether an optimizer holds a parameter of it
         self._trained: Any = weakref.WeakKeyDictionary()
         self._calls = threading.local()
         # steps of the CUDA graph whose capture is under way: none is made
-        self.captured: Optional[List[Seen]] = None
-        self.pace: Optional[Seen] = None
+        self.captured: Optional[List[Stepped]] = None
+        self.pace: Optional[Stepped] = None
         self.hooks_run = 0
         self._hand: Optional[_Hand] = None
         self._is_by_hand = False  # the step that is under way
@@ -141,8 +136,9 @@ class Steps:
     @property
     def attempts(self) -> int:
         """Steps that the script called for: those made, and those that a GradScaler skipped."""
-        made = self.pace.steps + self.pace.skipped if self.pace is not None else 0
-        return made or max((seen.skipped for seen in self.seen), default=0)
+        if self.pace is not None:
+            return self.pace.steps + self.pace.skipped
+        return max((record.skipped for record in self.records), default=0)
 
     @property
     def stepping(self) -> bool:
@@ -157,7 +153,7 @@ class Steps:
         if stack and not _is_running(stack[-1].frame):
             del stack[:]  # an exception left that step, and its post-hook never came
         if stack:
-            outer, name = stack[0].seen, type(optimizer).__name__
+            outer, name = stack[0].record, type(optimizer).__name__
             if (
                 outer is not None
                 and optimizer is not stack[0].optimizer
@@ -166,9 +162,9 @@ class Steps:
                 outer.inner.append(name)
             stack.append(_Call(optimizer, frame, None))
             return
-        seen = self._of(optimizer)
-        stack.append(_Call(optimizer, frame, seen))
-        seen.begin_step(optimizer, callable(args[1] if len(args) > 1 else kwargs.get("closure")))
+        record = self._of(optimizer)
+        stack.append(_Call(optimizer, frame, record))
+        record.begin_step(optimizer, callable(args[1] if len(args) > 1 else kwargs.get("closure")))
         self._on_begin()
 
     def after(self, optimizer: Any) -> None:
@@ -180,30 +176,30 @@ class Steps:
                 break
         else:
             return
-        if stack or call.seen is None:
+        if stack or call.record is None:
             return
         if self.captured is not None:
-            self.captured.append(call.seen)
+            self.captured.append(call.record)
         else:
-            self.made(call.seen)
+            self.made(call.record)
 
-    def made(self, seen: Seen, again: bool = False) -> None:
+    def made(self, record: Stepped, again: bool = False) -> None:
         """A step is complete; `again`: a replay of a CUDA graph made one that was captured."""
         if again:
             self._on_begin()
-        seen.steps += 1
-        self.pace = self.pace or seen
-        if seen is self.pace:
-            self._on_step(seen.steps)
+        record.steps += 1
+        self.pace = self.pace or record
+        if record is self.pace:
+            self._on_step(record.steps)
 
     def are_by_hand(self, backward_passes: int, device: Any) -> bool:
         """After a backward pass: whether the script changes its weights without an optimizer of
         torch.optim. PyTorch's word_language_model does.
         """
-        if backward_passes == BY_HAND_AFTER and not self.seen and not _optimizers:
+        if backward_passes == BY_HAND_AFTER and not self.records and not _optimizers:
             self._hand = _Hand()
-            seen = self._of(self._hand)
-            seen.kind, seen.device = BY_HAND, device
+            record = self._of(self._hand)
+            record.kind, record.device = BY_HAND, device
         self._is_by_hand = self._hand is not None
         return self._is_by_hand
 
@@ -219,7 +215,7 @@ class Steps:
         self._on_skip()
 
     def read(self, waits: bool = False) -> List[OptimizerSeen]:
-        return [seen.read(waits) for seen in self.seen[:MAX_OPTIMIZERS]]
+        return [record.read(waits) for record in self.records[:MAX_OPTIMIZERS]]
 
     def trains(self, module: Any) -> bool:
         """Whether an optimizer that stepped holds a parameter of `module`. True while none has
@@ -230,26 +226,22 @@ class Steps:
         known = self._trained.get(module)
         if known is None:
             parameters = {id(p) for p in module.parameters()}
-            optimizers = [
-                o for o in (seen.optimizer() for seen in self._alive.values()) if o is not None
-            ]
-            known = any(
+            known = self._trained[module] = any(
                 id(p) in parameters
-                for o in optimizers
-                for group in o.param_groups
+                for record in self._alive.values()
+                for group in record.groups
                 for p in group["params"]
             )
-            self._trained[module] = known
         return known
 
-    def _of(self, optimizer: Any) -> Seen:
+    def _of(self, optimizer: Any) -> Stepped:
         key = id(optimizer)
-        seen = self._alive.get(key)
-        if seen is None:
-            seen = self._alive[key] = Seen(optimizer, lambda _: self._alive.pop(key, None))
-            self.seen.append(seen)
+        record = self._alive.get(key)
+        if record is None:
+            record = self._alive[key] = Stepped(optimizer, lambda _: self._alive.pop(key, None))
+            self.records.append(record)
             self._trained.clear()
-        return seen
+        return record
 
     def _stack(self) -> List[_Call]:
         return self._calls.__dict__.setdefault("stack", [])
@@ -287,24 +279,28 @@ class CapturedSteps:
         # graph -> the optimizers whose steps it holds
         self._taken: Any = weakref.WeakKeyDictionary()
 
+    @guarded
     def capture_begin(self, graph: Any) -> None:
         self._steps.captured = []
 
+    @guarded
     def capture_end(self, graph: Any) -> None:
         taken, self._steps.captured = self._steps.captured, None
         if taken:
             self._taken[graph] = taken
             self._on_capture()
 
+    @guarded
     def capture_failed(self, graph: Any) -> None:
         self._steps.captured = None
 
+    @guarded
     def replay(self, graph: Any) -> None:
-        taken: List[Seen] = self._taken.get(graph) or []
+        taken: List[Stepped] = self._taken.get(graph) or []
         if taken:
             self._on_replay()
-            for seen in taken:
-                self._steps.made(seen, again=True)
+            for record in taken:
+                self._steps.made(record, again=True)
 
 
 def patch_graphs() -> None:
@@ -318,14 +314,7 @@ def _graph_method(name: str, original: Any, graph: Any, *args: Any, **kwargs: An
         result = original(graph, *args, **kwargs)
     except BaseException:
         if name == "capture_end":
-            _notify("capture_failed", graph)
+            call_probe("captured.capture_failed", graph)
         raise
-    _notify(name, graph)
+    call_probe("captured." + name, graph)
     return result
-
-
-@guarded
-def _notify(name: str, graph: Any) -> None:
-    probe = current_probe()
-    if probe is not None:
-        getattr(probe.captured, name)(graph)

@@ -10,13 +10,33 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import torch
 
-from brimful_inside.probe.accelerator import accelerator_type, is_started
 from brimful_inside.probe.context import ProcessContext, environment_number, guarded
 from brimful_inside.probe.import_hooks import import_hooks
 from brimful_inside.wire import Card, CardSeen, LeftOut, PhasePeak
 
 Peaks = Tuple[Optional[int], Optional[int], Optional[int]]  # allocated, reserved, device; bytes
 Tree = Dict[str, Any]
+
+
+def accelerator_type() -> Optional[str]:
+    """ "cuda" (ROCm included), "xpu", "mps", ...: what this torch was built for, present or not;
+    None on a CPU build.
+    """
+    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    return current.type if current is not None else None
+
+
+def is_started() -> bool:
+    """Whether the script has used the accelerator: before that there is nothing to measure. Does
+    not start it.
+    """
+    kind = accelerator_type()
+    if kind is None:
+        return False
+    is_initialized: Any = getattr(getattr(torch, kind, None), "is_initialized", None)
+    return (
+        bool(is_initialized()) if is_initialized is not None else torch.accelerator.is_available()
+    )
 
 
 class Held(NamedTuple):
@@ -101,9 +121,8 @@ class ImaginaryMeter(DeviceMeter):
         self._gpu = gpu
         self._peaks = peaks
         self._trace_files = trace_files  # by card, as they are opened
-        self._highest: Dict[
-            int, Tuple[int, int]
-        ] = {}  # (allocated, reserved) of each card until the last phase began
+        # (allocated, reserved) of each card until the last phase began
+        self._highest: Dict[int, Tuple[int, int]] = {}
         self.context_bytes: int = context_bytes
         self.on_out_of_memory = gpu.on_out_of_memory
 
@@ -165,12 +184,10 @@ class ImaginaryMeter(DeviceMeter):
         return next(iter(self._trace_files.values()), None)
 
     def read(self) -> Dict[str, Any]:
-        approximations = {str(name): int(count) for name, count in self._gpu.approximations.items()}
-        communicators = sorted(self._gpu.communicators.values())
         return {
             **super().read(),
-            "approximations": approximations,
-            "communicators": communicators,
+            "approximations": {str(name): int(n) for name, n in self._gpu.approximations.items()},
+            "communicators": sorted(self._gpu.communicators.values()),
             "split_over": self._gpu.split_over,
             "alike": sorted(map(list, self._gpu.machine.alike)),
             "cards": self._cards(),
@@ -187,8 +204,13 @@ class ImaginaryMeter(DeviceMeter):
             self._keep(index)
             allocated, reserved = self._highest[index]
             if reserved:
-                peak = PhasePeak(allocated, reserved, reserved + self.context_bytes, None)
-                cards.append(CardSeen(index, peak, self._trace_files.get(index)))
+                cards.append(
+                    CardSeen(
+                        index,
+                        PhasePeak(allocated, reserved, reserved + self.context_bytes, None),
+                        self._trace_files.get(index),
+                    )
+                )
         return cards
 
     @property
@@ -380,9 +402,8 @@ class SharedPeaks:
     """
 
     def __init__(self, kind: str):
-        self._script: Dict[
-            int, Tree
-        ] = {}  # device -> what the script's peaks were when the probe last reset
+        # device -> what the script's peaks were when the probe last reset
+        self._script: Dict[int, Tree] = {}
         self._probe: Dict[int, Tree] = {}
         self._stats: Any = None
         self._reset: Any = None

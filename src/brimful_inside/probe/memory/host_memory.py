@@ -36,38 +36,8 @@ def give_freed_memory_back(context: Any) -> None:
         )
 
 
-def reset_high_water_mark() -> bool:
-    """proc(5): writing 5 to clear_refs resets VmHWM to what is resident now. Whether that was
-    possible.
-    """
-    try:
-        with open("/proc/self/clear_refs", "wb", buffering=0) as file:
-            file.write(b"5")
-        return True
-    except OSError:
-        return False
-
-
-def high_water_mark_bytes() -> int:
-    """VmHWM of /proc/self/status; on a kernel without it (some sandboxes) what getrusage(2) knows
-    of the whole process.
-    """
-    with open("/proc/self/status", "rb", buffering=0) as file:
-        text = file.read(8192) or b""
-    at = text.find(b"\nVmHWM:")
-    kib = (
-        int(text[at:].split(None, 2)[1])
-        if at >= 0
-        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    )
-    return kib * 1024
-
-
 class HostMeter:
     """Peak of resident memory since the last `reset`, by the kernel's high-water mark."""
-
-    reset = staticmethod(reset_high_water_mark)
-    peak_bytes = staticmethod(high_water_mark_bytes)
 
     def __init__(self, context: Any):
         resets = self.reset()
@@ -77,3 +47,27 @@ class HostMeter:
                 "the kernel's high-water mark cannot be reset here: a phase's host memory is the "
                 "peak up to its end"
             )
+
+    @staticmethod
+    def reset() -> bool:
+        """proc(5): writing 5 to clear_refs resets VmHWM to what is resident now. Whether that was
+        possible.
+        """
+        try:
+            with open("/proc/self/clear_refs", "wb", buffering=0) as file:
+                file.write(b"5")
+            return True
+        except OSError:
+            return False
+
+    @staticmethod
+    def peak_bytes() -> int:
+        """VmHWM of /proc/self/status; on a kernel without it (some sandboxes) what getrusage(2)
+        knows of the whole process.
+        """
+        with open("/proc/self/status", "rb", buffering=0) as file:
+            text = file.read(8192) or b""
+        at = text.find(b"\nVmHWM:")
+        if at >= 0:
+            return int(text[at:].split(None, 2)[1]) * 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

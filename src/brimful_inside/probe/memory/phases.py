@@ -67,9 +67,13 @@ class Phases:
 
     def _reading(self, cached: bool = False) -> PhasePeak:
         allocated, reserved, on_device = self._device.peaks()
-        host = self._host.peak_bytes()
         return PhasePeak(
-            allocated, reserved, on_device, host, cached=cached, host_is_true=self._host.is_true
+            allocated,
+            reserved,
+            on_device,
+            self._host.peak_bytes(),
+            cached=cached,
+            host_is_true=self._host.is_true,
         )
 
     def _close(self, name: str, cached: bool = False) -> None:

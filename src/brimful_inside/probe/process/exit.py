@@ -29,10 +29,9 @@ def leave(probe: Any) -> None:
     may hold a collective that another rank never joins (NCCL's kernels poll for it)."""
     alone = others() == 0
     if not alone:
-        _wait(
-            probe.times.reached, REACHED_S
-        )  # all ranks take part in the measured steps, so the device completes them
-    probe.report_end("steps_done", waits=alone)
+        # all ranks take part in the measured steps, so the device completes them
+        _wait(probe.times.reached, REACHED_S)
+    probe.reporting.end("steps_done", waits=alone)
     _wait_for_others(probe)
     _end_daemons()
     _remove_temporary_folders()
@@ -99,9 +98,8 @@ def _remove_temporary_folders() -> None:
     """
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None:
-        folder = multiprocessing.current_process()._config.get(
-            "tempdir"
-        )  # of children it is their parent's
+        # of children it is their parent's
+        folder = multiprocessing.current_process()._config.get("tempdir")
         if folder and multiprocessing.parent_process() is None:
             shutil.rmtree(folder, ignore_errors=True)
     temporary = getattr(sys.modules.get("tempfile"), "TemporaryDirectory", None)
@@ -119,8 +117,8 @@ def follow_others(probe: Any) -> None:
         idle = _Idle(probe)
         while not probe.reporting.ended:
             time.sleep(WATCH_S)
-            left = probe.ending.measured and probe.phases.current != "eval" and _left(probe)
-            if left and idle.long_enough():
+            may_wait = probe.ending.measured and probe.phases.current != "eval"
+            if may_wait and _left(probe) and idle.long_enough():
                 leave(probe)
 
     threading.Thread(target=watch, name="brimful-ranks", daemon=True).start()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import copy
 import importlib.machinery
 import importlib.util
@@ -17,9 +18,11 @@ import os
 import sys
 import sysconfig
 from itertools import chain
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Set
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
 from brimful_inside.probe.context import module_and_program
+
+Import = Union[ast.Import, ast.ImportFrom]
 
 _REPEATABLE = (
     "os.environ.setdefault",
@@ -56,14 +59,13 @@ class _Names:
         self._libraries: Dict[str, str] = {}  # what libraries call what this file calls so
         self._bound: Set[str] = set()  # all that this file gives a meaning
 
-    def of_library(self, name: str, alias: Optional[str], parts: Iterable[ast.alias] = ()) -> None:
-        """After `import name as alias`, or `from name import parts`."""
-        top = name.partition(".")[0]
-        named = {part.asname or part.name: name + "." + part.name for part in parts}
-        self._libraries.update(named or ({alias: name} if alias else {top: top}))
-        self._bound.update(named or {alias or top})
-        if "*" in named:
-            self._bind("*")
+    def of_library(self, statement: Import) -> None:
+        """After an import of a library."""
+        module = "%s." % statement.module if isinstance(statement, ast.ImportFrom) else ""
+        for part in statement.names:
+            name = part.asname or (part.name if module else part.name.partition(".")[0])
+            self._bind(name)
+            self._libraries[name] = module + part.name if module or part.asname else name
 
     def of_unknown(self, statement: ast.AST) -> None:
         """After a statement that gives its names things of which nothing is known."""
@@ -142,47 +144,53 @@ class _Names:
         return ".".join([self._libraries[function.id], *reversed(words)])
 
 
+class _Over(Exception):
+    """The imports with which the script begins end here."""
+
+
 def import_libraries(argv: List[str]) -> bool:
     """Runs these imports. The first that raises an error ends them: the script will raise it again.
     False where a library imported a name that the script would find in its own folder."""
     before = set(sys.modules)
     names: Dict[str, Any] = {"__name__": "brimful_imports"}
-    imports = _Imports(argv)
-    try:
-        for statement in imports.of_script():
-            exec(compile(ast.Module([statement], []), "<imports>", "exec"), names)
-    except (Exception, SystemExit):
-        pass
+
+    def run(statement: ast.stmt) -> None:
+        exec(compile(ast.Module([statement], []), "<imports>", "exec"), names)
+
+    imports = _Imports(argv, run)
+    with contextlib.suppress(Exception, SystemExit):
+        imports.of_script()
     return not any(imports.is_users(name) for name in set(sys.modules) - before if "." not in name)
 
 
 class _Imports:
-    def __init__(self, argv: List[str]):
+    """Calls `run` with each statement to run, those of the user's own modules in the place of their
+    import, and raises `_Over` where they end before the script does."""
+
+    def __init__(self, argv: List[str], run: Callable[[ast.stmt], None]):
         self._module, self._script = module_and_program(argv[1:])
         self._folder = (
             os.getcwd() if self._module else os.path.dirname(os.path.realpath(self._script))
         )
         self._main = self._script  # the file that runs as __main__
+        self._run = run
         self._read: Set[str] = set()
-        self._over = False
 
-    def of_script(self) -> Iterator[ast.stmt]:
-        if self._script:
-            yield from self._of_file(self._script, "")
-        elif self._module and self.is_users(self._module):
-            place = os.path.join(self._folder, *self._module.split("."))
+    def of_script(self) -> None:
+        package = ""
+        if self._module and self.is_users(self._module):
+            package = self._module
+            place = os.path.join(self._folder, *package.split("."))
             is_module = os.path.isfile(place + ".py") and not os.path.isfile(
                 os.path.join(place, "__init__.py")
             )
             self._main = place + ".py" if is_module else os.path.join(place, "__main__.py")
-            yield from self._of_users(self._module)
-            if os.path.isfile(self._main) and not self._over:
-                yield from self._of_file(self._main, self._module)
+            self._of_users(package)
         elif self._module:
             self._main = _file_of_library(self._module) or ""
             is_package = os.path.basename(self._main) == "__main__.py"
             package = self._module if is_package else self._module.rpartition(".")[0]
-            yield from self._of_file(self._main, package) if self._main else ()
+        self._of_file(self._main, package)
 
     def is_users(self, name: str) -> bool:
         """Whether Python would find it beside the script. An installed package comes before a
@@ -192,68 +200,45 @@ class _Imports:
         is_module = os.path.isfile(top + ".py") or os.path.isfile(os.path.join(top, "__init__.py"))
         return is_module or (os.path.isdir(top) and not _is_library(name))
 
-    def _of_file(self, file: str, package: str) -> Iterator[ast.stmt]:
-        """Statements to run, those of the user's own modules in the place of their import."""
-        if file in self._read:
+    def _of_file(self, file: str, package: str) -> None:
+        if file in self._read or not os.path.isfile(file):
             return
         self._read.add(file)
         with open(file, "rb") as opened:
             body = ast.parse(opened.read()).body
         names = _Names()
-        for statement in body:
-            if isinstance(statement, ast.Import):
-                for alias in statement.names:
-                    yield from self._of_import(
-                        alias.name, [], ast.copy_location(ast.Import([alias]), statement)
-                    )
-                    if self.is_users(alias.name):
-                        names.of_unknown(alias)
-                    else:
-                        names.of_library(alias.name, alias.asname)
-            elif isinstance(statement, ast.ImportFrom):
-                name = ".".join(
-                    filter(None, [_above(package, statement.level), statement.module or ""])
-                )
-                whole = ast.copy_location(ast.ImportFrom(name, statement.names, 0), statement)
-                yield from self._of_import(name, [alias.name for alias in statement.names], whole)
-                if self.is_users(name):
+        for module, statement in _one_by_one(body, package):
+            if module is not None:
+                self._of_import(module, statement)
+                if self.is_users(module):
                     names.of_unknown(statement)
                 else:
-                    names.of_library(name, None, statement.names)
+                    names.of_library(statement)
             elif self._tries_libraries(statement, names) or _is_repeatable(statement, names):
-                yield statement
+                self._run(statement)
                 names.of_unknown(statement)
             elif not names.only_names(statement) and (
                 file == self._main or not _is_for_main(statement)
             ):
-                self._over = True
-            if self._over:
-                return
+                raise _Over
 
-    def _of_import(self, name: str, parts: List[str], statement: ast.stmt) -> Iterator[ast.stmt]:
-        if self._over:  # in the module that was imported before
-            return
-        if self.is_users(name):
-            yield from self._of_users(name)
-            for part in parts:
-                yield from self._of_users(name + "." + part)
-        elif _is_library(name):
-            yield statement
-        else:
-            self._over = name != "__future__"
+    def _of_import(self, module: str, statement: Import) -> None:
+        if self.is_users(module):
+            self._of_users(module)
+            for part in statement.names if isinstance(statement, ast.ImportFrom) else ():
+                self._of_users(module + "." + part.name)
+        elif _is_library(module):
+            self._run(statement)
+        elif module != "__future__":
+            raise _Over
 
-    def _of_users(self, name: str) -> Iterator[ast.stmt]:
+    def _of_users(self, name: str) -> None:
         """Of a module of the user's own, and of the packages above it."""
         words = name.split(".")
         for count in range(1, len(words) + 1):
             place = os.path.join(self._folder, *words[:count])
-            package = ".".join(words[:count])
-            for file, within in (
-                (os.path.join(place, "__init__.py"), package),
-                (place + ".py", package.rpartition(".")[0]),
-            ):
-                if os.path.isfile(file) and not self._over:
-                    yield from self._of_file(file, within)
+            self._of_file(os.path.join(place, "__init__.py"), ".".join(words[:count]))
+            self._of_file(place + ".py", ".".join(words[: count - 1]))
 
     def _tries_libraries(self, statement: ast.stmt, before: _Names) -> bool:
         """Whether it tries imports that are not the user's, and no more. What takes other errors
@@ -261,23 +246,13 @@ class _Imports:
         if not isinstance(statement, ast.Try) or not all(map(_is_of_import, statement.handlers)):
             return False
         within = copy.deepcopy(before)
-        for part in [
-            *statement.body,
-            *statement.orelse,
-            *statement.finalbody,
-            *chain(*(h.body for h in statement.handlers)),
-        ]:
-            if isinstance(part, ast.Import) and not any(
-                self.is_users(alias.name) for alias in part.names
-            ):
-                for alias in part.names:
-                    within.of_library(alias.name, alias.asname)
-            elif (
-                isinstance(part, ast.ImportFrom)
-                and part.level == 0
-                and not self.is_users(part.module or "")
-            ):
-                within.of_library(part.module or "", None, part.names)
+        parts = [*statement.body, *statement.orelse, *statement.finalbody]
+        parts += chain(*(handler.body for handler in statement.handlers))
+        if any(getattr(part, "level", 0) for part in parts):  # a relative import
+            return False
+        for module, part in _one_by_one(parts, ""):
+            if module is not None and not self.is_users(module):
+                within.of_library(part)
             elif not within.are_imported(part) or not within.only_names(part):
                 return False
         return all(
@@ -285,9 +260,22 @@ class _Imports:
         )
 
 
-def _above(package: str, level: int) -> str:
-    """The package that a relative import of so many dots begins from; "" for an absolute one."""
-    return "" if level == 0 else ".".join(package.split(".")[: len(package.split(".")) - level + 1])
+def _one_by_one(
+    statements: Iterable[ast.stmt], package: str
+) -> Iterator[Tuple[Optional[str], Any]]:
+    """These of a module of `package`, each import of one module, which comes first, and by its
+    whole name."""
+    for statement in statements:
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                yield alias.name, ast.copy_location(ast.Import([alias]), statement)
+        elif isinstance(statement, ast.ImportFrom):
+            # the package that its dots begin from
+            above = package.split(".")[: package.count(".") + 2 - statement.level]
+            name = ".".join(filter(None, [*(above if statement.level else ()), statement.module]))
+            yield name, ast.copy_location(ast.ImportFrom(name, statement.names, 0), statement)
+        else:
+            yield None, statement
 
 
 def _is_for_main(statement: ast.stmt) -> bool:
@@ -308,10 +296,6 @@ def _is_of_import(handler: ast.ExceptHandler) -> bool:
     )
 
 
-def _is_plain(value: ast.expr) -> bool:
-    return isinstance(value, (ast.Constant, ast.Name, ast.Attribute))
-
-
 def _is_repeatable(statement: ast.stmt, names: _Names) -> bool:
     """Whether it puts constants into the environment, or filters warnings."""
     if isinstance(statement, ast.Assign):
@@ -326,13 +310,15 @@ def _is_repeatable(statement: ast.stmt, names: _Names) -> bool:
             and isinstance(statement.value, ast.Constant)
         )
     call = statement.value if isinstance(statement, ast.Expr) else None
-    if (
-        not isinstance(call, ast.Call)
-        or names.name_of(call.func) not in _REPEATABLE
-        or not names.are_imported(call)
-    ):
-        return False
-    return all(map(_is_plain, [*call.args, *(keyword.value for keyword in call.keywords)]))
+    return (
+        isinstance(call, ast.Call)
+        and names.name_of(call.func) in _REPEATABLE
+        and names.are_imported(call)
+        and all(
+            isinstance(value, (ast.Constant, ast.Name, ast.Attribute))
+            for value in [*call.args, *(keyword.value for keyword in call.keywords)]
+        )
+    )
 
 
 def _is_library(name: str) -> bool:

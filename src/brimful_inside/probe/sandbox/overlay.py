@@ -300,8 +300,10 @@ class Overlay:
         """Whether a call failed because of the layer: `path` is a place in it, or is not found and
         there all the same, as the user's file or as one that the trial wrote."""
         absolute = os.path.abspath(path)
-        there = _exists(absolute) or _exists(self.upper(absolute))
-        return self.lies_in_layer(absolute) or (isinstance(error, FileNotFoundError) and there)
+        return self.lies_in_layer(absolute) or (
+            isinstance(error, FileNotFoundError)
+            and (_exists(absolute) or _exists(self.upper(absolute)))
+        )
 
 
 def _below(folder: str) -> str:

@@ -57,11 +57,11 @@ class Replacement:
 def patch_python_files(overlay: Overlay) -> None:
     """From here on, this process and those forked from it see and write files through `overlay`."""
     original = builtins.open
-    replacement = Replacement(_open(overlay, original), original, "io")
+    replacement = Replacement(functools.partial(_open, overlay, original), original, "io")
     builtins.open = io.open = replacement  # type: ignore[assignment]
     replaced: Dict[int, Any] = {id(original): replacement}
-    for name, make in _OF_THEIR_OWN.items():
-        _replace(os, name, functools.partial(make, overlay), replaced)
+    for name, function in _OF_THEIR_OWN.items():
+        _replace(os, name, functools.partial(function, overlay), replaced)
     for functions, reads in ((_READING, True), (_WRITING, False)):
         for name, function in functions.items():
             _replace(os, name, functools.partial(_of_one_path, overlay, function, reads), replaced)
@@ -70,11 +70,15 @@ def patch_python_files(overlay: Overlay) -> None:
     _replace_in_holders(replaced)
 
 
-def _replace(module: Any, name: str, make: Callable[[Any], Any], replaced: Dict[int, Any]) -> None:
+def _replace(
+    module: Any, name: str, function: Callable[..., Any], replaced: Dict[int, Any]
+) -> None:
+    """By `function(original, ...)`, where there is such a function."""
     original = getattr(module, name, None)
     if original is None:
         return
-    replaced[id(original)] = replacement = Replacement(make(original), original, module.__name__)
+    replacement = Replacement(functools.partial(function, original), original, module.__name__)
+    replaced[id(original)] = replacement
     for known in _SETS:
         members = getattr(os, known, set())
         if original in members:
@@ -132,59 +136,67 @@ def _from_tempfile() -> bool:
     return sys._getframe(3).f_globals.get("__name__") == "tempfile"
 
 
-def _open(overlay: Overlay, original: Any) -> Any:
-    def open(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(mode, str):
-            file = path_for(
-                overlay,
-                file,
-                any(letter in mode for letter in "wax+"),
-                "w" not in mode,
-                "x" in mode,
-            )
-        return original(file, mode, *args, **kwargs)
-
-    return open
-
-
-def _os_open(overlay: Overlay, original: Any) -> Any:
-    def open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Optional[int] = None) -> int:
-        writes, creates = bool(flags & WRITING), bool(flags & os.O_CREAT)
-        if writes and _from_tempfile():
-            overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
-        exclusive = bool(flags & os.O_EXCL) and creates
-        other = path_for(overlay, path, writes, not flags & os.O_TRUNC, exclusive, dir_fd, creates)
-        return (
-            original(path, flags, mode, dir_fd=dir_fd)
-            if other is path
-            else original(other, flags, mode)
+def _open(
+    overlay: Overlay, original: Any, file: Any, mode: Any = "r", *args: Any, **kwargs: Any
+) -> Any:
+    if isinstance(mode, str):
+        file = path_for(
+            overlay,
+            file,
+            any(letter in mode for letter in "wax+"),
+            "w" not in mode,
+            "x" in mode,
         )
+    return original(file, mode, *args, **kwargs)
 
-    return open
+
+def _os_open(
+    overlay: Overlay,
+    original: Any,
+    path: Any,
+    flags: int,
+    mode: int = 0o777,
+    *,
+    dir_fd: Optional[int] = None,
+) -> Any:
+    writes, creates = bool(flags & WRITING), bool(flags & os.O_CREAT)
+    if writes and _from_tempfile():
+        overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
+    exclusive = bool(flags & os.O_EXCL) and creates
+    other = path_for(overlay, path, writes, not flags & os.O_TRUNC, exclusive, dir_fd, creates)
+    return (
+        original(path, flags, mode, dir_fd=dir_fd)
+        if other is path
+        else original(other, flags, mode)
+    )
 
 
-def _of_one_path(overlay: Overlay, function: Callable[..., Any], reads: bool, original: Any) -> Any:
+def _of_one_path(
+    overlay: Overlay,
+    function: Callable[..., Any],
+    reads: bool,
+    original: Any,
+    path: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """Calls `function(overlay, original, absolute, path, ...)` for a path that the overlay covers,
     else `original`.
     """
-
-    def call(path: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if not reads and _from_tempfile():
-            overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
-        absolute = None
-        if overlay.is_used or not reads:
-            path = (
-                path
-                if kwargs.get("dir_fd") is not None
-                else overlay.from_here("." if path is None else path)
-            )
-            absolute = overlay.covered(path, kwargs.get("dir_fd"))
-        if absolute is None:
-            return original(path, *args, **kwargs)
-        path = path if kwargs.pop("dir_fd", None) is None else absolute
-        return function(overlay, original, absolute, path, *args, **kwargs)
-
-    return call
+    if not reads and _from_tempfile():
+        overlay.made_by_tempfile(os.path.abspath(os.fsdecode(path)))
+    absolute = None
+    if overlay.is_used or not reads:
+        path = (
+            path
+            if kwargs.get("dir_fd") is not None
+            else overlay.from_here("." if path is None else path)
+        )
+        absolute = overlay.covered(path, kwargs.get("dir_fd"))
+    if absolute is None:
+        return original(path, *args, **kwargs)
+    path = path if kwargs.pop("dir_fd", None) is None else absolute
+    return function(overlay, original, absolute, path, *args, **kwargs)
 
 
 def _read(
@@ -198,10 +210,9 @@ def _change(
     overlay: Overlay, original: Any, absolute: str, path: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Changes what is there: the user's file is copied into the layer first."""
-    visible = overlay.is_visible(absolute)
-    return original(
-        overlay.to_write(absolute, True) if visible else overlay.upper(absolute), *args, **kwargs
-    )
+    if overlay.is_visible(absolute):
+        overlay.to_write(absolute, True)
+    return original(overlay.upper(absolute), *args, **kwargs)
 
 
 def _new(overlay: Overlay, absolute: str, path: Any) -> str:
@@ -261,11 +272,8 @@ def _chdir(overlay: Overlay, original: Any, absolute: str, path: Any) -> None:
 
 
 def _getcwd(overlay: Overlay, original: Any) -> Any:
-    def getcwd() -> Any:
-        folder = overlay.working_folder()
-        return os.fsencode(folder) if original.__name__ == "getcwdb" else folder
-
-    return getcwd
+    folder = overlay.working_folder()
+    return os.fsencode(folder) if original.__name__ == "getcwdb" else folder
 
 
 def _listdir(overlay: Overlay, original: Any, absolute: str, path: Any) -> Any:
@@ -335,40 +343,40 @@ def _scandir(overlay: Overlay, original: Any, absolute: str, path: Any) -> Any:
     return _Scan(entries)
 
 
-def _rename(overlay: Overlay, original: Any) -> Any:
+def _rename(
+    overlay: Overlay,
+    original: Any,
+    src: Any,
+    dst: Any,
+    *,
+    src_dir_fd: Optional[int] = None,
+    dst_dir_fd: Optional[int] = None,
+) -> None:
     """Within the layer this is a copy and a removal: the user's own file stays where it is."""
-
-    def rename(
-        src: Any, dst: Any, *, src_dir_fd: Optional[int] = None, dst_dir_fd: Optional[int] = None
-    ) -> None:
-        src = src if src_dir_fd is not None else overlay.from_here(src)
-        dst = dst if dst_dir_fd is not None else overlay.from_here(dst)
-        source, target = overlay.covered(src, src_dir_fd), overlay.covered(dst, dst_dir_fd)
-        if source is None and target is None:
-            return original(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
-        if source is not None:
-            if not overlay.is_visible(source):
-                raise _error(FileNotFoundError, errno.ENOENT, src)
-            overlay.to_write(source, keeps_content=True)
-            if os.path.isdir(overlay.where(source)) and overlay.lies_below(source):
-                overlay.copy_up(source)
-        from_path = os.fspath(src) if source is None else overlay.upper(source)
-        to_path = (
-            os.fspath(dst)
-            if target is None
-            else _free_place(overlay, target, os.path.isdir(from_path))
-        )
-        try:
-            original(from_path, to_path)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            shutil.move(from_path, to_path)  # the trial's folder is on another file system
-        if source is not None and overlay.lies_below(source):
-            overlay.hide(source)
-        return None
-
-    return rename
+    src = src if src_dir_fd is not None else overlay.from_here(src)
+    dst = dst if dst_dir_fd is not None else overlay.from_here(dst)
+    source, target = overlay.covered(src, src_dir_fd), overlay.covered(dst, dst_dir_fd)
+    if source is None and target is None:
+        return original(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+    if source is not None:
+        if not overlay.is_visible(source):
+            raise _error(FileNotFoundError, errno.ENOENT, src)
+        overlay.to_write(source, keeps_content=True)
+        if os.path.isdir(overlay.where(source)) and overlay.lies_below(source):
+            overlay.copy_up(source)
+    from_path = os.fspath(src) if source is None else overlay.upper(source)
+    to_path = (
+        os.fspath(dst) if target is None else _free_place(overlay, target, os.path.isdir(from_path))
+    )
+    try:
+        original(from_path, to_path)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.move(from_path, to_path)  # the trial's folder is on another file system
+    if source is not None and overlay.lies_below(source):
+        overlay.hide(source)
+    return None
 
 
 def _free_place(overlay: Overlay, target: str, is_folder: bool) -> str:
@@ -383,39 +391,39 @@ def _free_place(overlay: Overlay, target: str, is_folder: bool) -> str:
     return place
 
 
-def _symlink(overlay: Overlay, original: Any) -> Any:
-    def symlink(
-        src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: Optional[int] = None
-    ) -> None:
-        absolute = overlay.covered(dst, dir_fd)
-        if absolute is None:
-            return original(src, dst, target_is_directory, dir_fd=dir_fd)
-        meant = os.path.join(os.path.dirname(absolute), os.fsdecode(src))
-        covered = overlay.covered(meant)
-        return original(
-            meant if covered is None else overlay.where(covered),
-            _new(overlay, absolute, dst),
-            target_is_directory,
-        )
+def _symlink(
+    overlay: Overlay,
+    original: Any,
+    src: Any,
+    dst: Any,
+    target_is_directory: bool = False,
+    *,
+    dir_fd: Optional[int] = None,
+) -> None:
+    absolute = overlay.covered(dst, dir_fd)
+    if absolute is None:
+        return original(src, dst, target_is_directory, dir_fd=dir_fd)
+    meant = os.path.join(os.path.dirname(absolute), os.fsdecode(src))
+    covered = overlay.covered(meant)
+    return original(
+        meant if covered is None else overlay.where(covered),
+        _new(overlay, absolute, dst),
+        target_is_directory,
+    )
 
-    return symlink
 
-
-def _link(overlay: Overlay, original: Any) -> Any:
-    def link(src: Any, dst: Any, **kwargs: Any) -> None:
-        source, target = (
-            overlay.covered(src, kwargs.get("src_dir_fd")),
-            overlay.covered(dst, kwargs.get("dst_dir_fd")),
-        )
-        if source is None and target is None:
-            return original(src, dst, **kwargs)
-        place = os.fspath(dst) if target is None else _new(overlay, target, dst)
-        shutil.copy2(
-            os.fspath(src) if source is None else overlay.where(source), place
-        )  # a link would let writes through
-        return None
-
-    return link
+def _link(overlay: Overlay, original: Any, src: Any, dst: Any, **kwargs: Any) -> None:
+    source, target = (
+        overlay.covered(src, kwargs.get("src_dir_fd")),
+        overlay.covered(dst, kwargs.get("dst_dir_fd")),
+    )
+    if source is None and target is None:
+        return original(src, dst, **kwargs)
+    place = os.fspath(dst) if target is None else _new(overlay, target, dst)
+    shutil.copy2(
+        os.fspath(src) if source is None else overlay.where(source), place
+    )  # a link would let writes through
+    return None
 
 
 _READING: Dict[str, Callable[..., Any]] = {
@@ -430,7 +438,7 @@ _WRITING: Dict[str, Callable[..., Any]] = {
     "mkdir": _mkdir,
     "rmdir": _rmdir,
 }
-_OF_THEIR_OWN: Dict[str, Callable[[Overlay, Any], Any]] = {
+_OF_THEIR_OWN: Dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("rename", "replace"), _rename),
     **dict.fromkeys(("getcwd", "getcwdb"), _getcwd),
     "open": _os_open,

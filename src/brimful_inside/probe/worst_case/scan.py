@@ -1,19 +1,36 @@
 """Measures the samples of a data set: which of their dimensions vary, and which samples are the
-largest.
+largest, also by what the loader's collate_fn makes of each.
 """
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
 import heapq
 import json
 import math
 import time
+import types
 from collections.abc import Mapping
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
-from brimful_inside.probe.batch_tensors import fields_of
-from brimful_inside.probe.worst_case.kept_samples import KeptSamples
+import torch
+from torch.utils.data import Dataset
+
+from brimful_inside.probe.batch_tensors import fields_of, tensors_of
 
 # samples that are measured however long it takes; where they match an earlier scan, no more are
 FIRST = 32
@@ -22,6 +39,19 @@ ALL_S = 30.0  # when something varies; assumed
 KEPT_LARGEST = 65_536
 ASKED_AGAIN = 8  # of the largest: equal sizes by chance are unlikely in all of them (assumed)
 MAX_DEPTH = 5
+# By what a collate_fn makes of each sample: texts are measured in characters, and padded in tokens.
+CHECKED = 8  # samples by which it is decided whether this says more than the samples' own sizes
+MOST_COLLATED = 4096  # where later trials use the scan of the first
+# where every trial scans: a number, for an order that does not depend on the speed of the host
+# (assumed)
+FEW = 256
+COLLATE_S = 10.0  # a limit for a slow collate_fn, whichever the number; assumed
+# large, or the script's own: a copy of a method copies its object
+SHARED = (torch.nn.Module, Dataset, types.MethodType)
+MAX_PARTS = 1000  # of a collate_fn that are looked through for them
+# Of all samples that are kept together: 8 MB of the host's memory in tensors of 64 bits, some 40 MB
+# in lists of int; assumed.
+MOST_KEPT, MOST_ELEMENTS = 4096, 1 << 20
 
 Dims = Dict[str, int]  # "input_ids.0" -> 317
 
@@ -47,6 +77,30 @@ class Scan(NamedTuple):
     @property
     def varies(self) -> bool:
         return bool(self.extremes or self.collated)
+
+
+class KeptSamples:
+    """The largest samples themselves, for a data set that ignores its index or draws sizes at
+    random: those largest in total, within two bounds, and in any case those that have most of some
+    dimension."""
+
+    def __init__(self) -> None:
+        self._heap: List[Tuple[int, int, Any]] = []  # (total, -index, sample): the smallest first
+        self._elements = 0
+        self._extremes: Dict[int, Any] = {}
+
+    def add(self, index: int, sample: Any, total: int, extremes: Collection[int]) -> None:
+        """`extremes`: which samples have most of some dimension, of all so far."""
+        if index in extremes:
+            self._extremes[index] = sample
+            self._extremes = {at: self._extremes[at] for at in extremes}
+        heapq.heappush(self._heap, (total, -index, sample))
+        self._elements += total
+        while len(self._heap) > MOST_KEPT or (self._elements > MOST_ELEMENTS and self._heap):
+            self._elements -= heapq.heappop(self._heap)[0]
+
+    def samples(self) -> Dict[int, Any]:
+        return {**{-negative: sample for _, negative, sample in self._heap}, **self._extremes}
 
 
 def worst_indices(scan: Scan) -> List[int]:
@@ -190,12 +244,10 @@ def measure(sample: Any) -> Tuple[Dims, int]:
 def _measure(part: Any, name: str, dims: Dims, depth: int) -> int:
     shape = _shape_of(part)
     if shape is not None:
-        elements = 1
         for axis, size in enumerate(shape):
-            key = "%s.%d" % (name, axis) if name else str(axis)
+            key = _under(name, axis)
             dims[key] = max(dims.get(key, 0), size)
-            elements *= size
-        return elements
+        return math.prod(shape)
     if depth >= MAX_DEPTH or part is None or isinstance(part, (int, float, complex, bool)):
         return 1
     if isinstance(part, list):
@@ -209,7 +261,7 @@ def _measure_list(part: List[Any], name: str, dims: Dims, depth: int) -> int:
     """A list is as long as it is; what it holds counts by its largest member and, in the total, by
     all of them.
     """
-    key = "%s.0" % name if name else "0"
+    key = _under(name, 0)
     dims[key] = max(dims.get(key, 0), len(part))
     if part and isinstance(part[0], (int, float)):
         return len(part)
@@ -233,3 +285,76 @@ def _shape_of(part: Any) -> Optional[Tuple[int, ...]]:
     if isinstance(size, tuple) and all(isinstance(side, int) for side in size):
         return size
     return None
+
+
+def by_collated(
+    scan: Scan, read: Callable[[int], Any], collate: Callable[[List[Any]], Any]
+) -> Scan:
+    """Orders the candidates of a scan, the largest of them as far as time allows, by the batch of
+    each alone. The scan as it is where that fails, differs from call to call, is on a device or has
+    the sizes that the samples have, and where only the script's own objects could make it."""
+    started = time.monotonic()
+    varies = scan.varies
+    sizes: Dict[int, Tuple[Dims, int]] = {}
+    try:
+        if _holds_shared(collate):
+            return scan
+        collate = copy.deepcopy(collate)  # one that counts its batches starts at the first
+        # equal sizes do not show in a later trial that the samples are the same
+        kept = scan.repeatable and scan.extremes
+        candidates = worst_indices(scan)[: MOST_COLLATED if kept else FEW]
+        samples = {index: read(index) for index in candidates[:CHECKED]}
+        if not _says_more(list(samples.values()), collate, started + COLLATE_S):
+            return scan
+        for index in candidates:
+            sample = samples[index] if index in samples else read(index)
+            sizes[index] = measure(collate([copy.deepcopy(sample)]))
+            varies = varies or sizes[index] != sizes[candidates[0]]
+            if time.monotonic() - started > (COLLATE_S if varies else FIRST_S):
+                break
+    except Exception:
+        return scan
+    if not varies:
+        return scan
+    ordered = sorted(sizes, key=lambda index: -sizes[index][1])
+    most: Dict[str, Tuple[int, int]] = {}
+    for index in ordered:
+        for name, size in sizes[index][0].items():
+            if size > most.get(name, (0, 0))[0]:
+                most[name] = size, index
+    return scan._replace(
+        collated=most, largest=ordered + [index for index in scan.largest if index not in sizes]
+    )
+
+
+def _says_more(samples: List[Any], collate: Callable[[List[Any]], Any], until_s: float) -> bool:
+    differs = False
+    for sample in samples:
+        batch = collate([copy.deepcopy(sample)])
+        if any(str(getattr(part, "device", "cpu")) != "cpu" for part in tensors_of(batch)):
+            return False  # it would take memory in the trial that the training does not take
+        dims, total = measure(batch)
+        if (dims, total) != measure(collate([copy.deepcopy(sample)])) or time.monotonic() > until_s:
+            return False
+        differs = differs or _sizes(dims) != _sizes(measure(sample)[0])
+    return differs
+
+
+def _holds_shared(collate: Any) -> bool:
+    parts = [collate]
+    for part in parts:  # which grows
+        if isinstance(part, SHARED):
+            return True
+        if len(parts) >= MAX_PARTS:
+            continue
+        if isinstance(part, functools.partial):
+            parts += [part.func, *part.args, *part.keywords.values()]
+        elif isinstance(part, (list, tuple)):
+            parts += part
+        else:
+            parts += (part if isinstance(part, dict) else getattr(part, "__dict__", {})).values()
+    return False
+
+
+def _sizes(dims: Dims) -> Set[int]:
+    return set(dims.values()) - {1}  # 1: the batch's own dimension

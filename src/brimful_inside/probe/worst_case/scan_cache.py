@@ -10,9 +10,14 @@ import os
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from brimful_inside.probe.process.exit import world
-from brimful_inside.probe.worst_case.collated import by_collated
-from brimful_inside.probe.worst_case.kept_samples import KeptSamples
-from brimful_inside.probe.worst_case.scan import Scan, order_of, repeats, scan
+from brimful_inside.probe.worst_case.scan import (
+    KeptSamples,
+    Scan,
+    by_collated,
+    order_of,
+    repeats,
+    scan,
+)
 from brimful_inside.wire import SCANS_FILE
 
 # assumed: some 1 MB of text; beyond, only loaders with a plain batch sampler can use a scan

@@ -15,9 +15,9 @@ from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe.batch_tensors import tensors_of
 from brimful_inside.probe.context import current_context, current_probe, guarded
+from brimful_inside.probe.draws import ChangedSampler
 from brimful_inside.probe.passes import ATTRIBUTE, INDICES, TRAIN, batch_sampler_of
 from brimful_inside.probe.random_states import random_state_kept
-from brimful_inside.probe.worst_case.kept_samples import own_copy
 from brimful_inside.probe.worst_case.scan import Scan, worst_indices
 from brimful_inside.probe.worst_case.scan_cache import ScanCache
 from brimful_inside.wire import TrialConfig, WorstBatch
@@ -84,7 +84,7 @@ class WorstBatches:
         plan = self._plans.get(loader)
         if plan is None or not plan.indices or not plan.reported.varies:
             return sampler
-        return _Sampler(sampler, plan)
+        return ChangedSampler(sampler, plan.batch_like)
 
     def report(self, trained: Callable[[Any], bool]) -> Optional[WorstBatch]:
         """Of a training loader (`trained` knows them) before others, and of one that varies before
@@ -128,24 +128,23 @@ class WorstBatches:
     def _plan_of(
         self, scan: Scan, custom_batches: List[List[int]], samples: Dict[int, Any]
     ) -> Plan:
-        indices, mean = (
-            _largest(custom_batches, scan) if custom_batches else worst_indices(scan),
-            None,
+        varies = scan.varies or bool(custom_batches)
+        indices = _largest(custom_batches, scan) if custom_batches else worst_indices(scan)
+        reported = WorstBatch(
+            scan.scanned,
+            scan.length,
+            varies,
+            _sentence(scan, kept=bool(samples)),
+            [int(i) for i in indices[:REPORTED_INDICES]] if varies else [],
+            scan.trial,
         )
         if custom_batches:
             mean = sum(map(len, custom_batches)) / len(custom_batches)
-            what = "the batch sampler's batches differ: every batch is the largest of those it gave"
-            what += " (%d samples; %.1f in the mean)" % (len(indices), mean)
-        elif scan.varies:
-            what = _sentence(scan, kept=bool(samples))
-        else:
-            what = same_shape(scan.scanned, scan.length)
-        varies = scan.varies or bool(custom_batches)
-        reported = WorstBatch(scan.scanned, scan.length, varies, what, scanned_in=scan.trial)
-        if custom_batches:
-            reported = replace(reported, samples=len(indices), mean_samples=mean)
-        if varies:
-            reported = replace(reported, indices=[int(i) for i in indices[:REPORTED_INDICES]])
+            what = (
+                "the batch sampler's batches differ: every batch is the largest of those it gave "
+                "(%d samples; %.1f in the mean)" % (len(indices), mean)
+            )
+            reported = replace(reported, what=what, samples=len(indices), mean_samples=mean)
         return Plan(
             reported, indices if varies or self._imaginary else [], bool(custom_batches), samples
         )
@@ -156,6 +155,9 @@ def _short(error: Exception) -> str:
 
 
 def _sentence(scan: Scan, kept: bool) -> str:
+    if not scan.varies:
+        looked_at = "" if scan.scanned == scan.length else f" looked at (of {scan.length:,})"
+        return f"all {scan.scanned:,} samples{looked_at} have the same shape"
     parts = [
         "%s from %d to %d" % (name, low, high)
         for name, (low, high, _) in sorted(scan.extremes.items())
@@ -207,36 +209,12 @@ def _batches_of_custom_sampler(loader: Any) -> List[List[int]]:
     return drawn if len({len(index) for index in drawn[:-1]}) > 1 else []
 
 
-def same_shape(scanned: int, length: Optional[int]) -> str:
-    if length is None or scanned == length:
-        return f"all {scanned:,} samples have the same shape"
-    return f"all {scanned:,} samples looked at (of {length:,}) have the same shape"
-
-
 def _largest(batches: List[List[int]], scan: Scan) -> List[int]:
     known = max(scan.totals.values(), default=1)
     return max(
         batches,
         key=lambda index: (len(index) * max(scan.totals.get(i, known) for i in index), len(index)),
     )
-
-
-class _Sampler:
-    """The script's sampler, whose draws happen as ever, giving other indices."""
-
-    def __init__(self, sampler: Any, plan: Plan):
-        self._sampler = sampler
-        self._plan = plan
-
-    def __iter__(self) -> Any:
-        for index in self._sampler:
-            yield self._plan.batch_like(index)
-
-    def __len__(self) -> int:
-        return len(self._sampler)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sampler, name)
 
 
 def patch_samplers() -> None:
@@ -256,8 +234,7 @@ def patch_samplers() -> None:
 
 @guarded
 def _sampler_of_probe(loader: Any, sampler: Any) -> Any:
-    probe = current_probe()
-    worst = probe.worst if probe is not None else None
+    worst = getattr(current_probe(), "worst", None)
     return worst.sampler_for(loader, sampler) if worst is not None else None
 
 
@@ -317,7 +294,9 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
     def _sample(self, index: int) -> Any:
         if index not in self._samples:
             self._samples[index] = self._dataset[index]
-        return own_copy(self._samples[index])
+        sample = self._samples[index]
+        # some collate_fns take entries out of theirs
+        return copy.copy(sample) if isinstance(sample, (dict, list)) else sample
 
     def _batch(self, indices: List[int]) -> Any:
         size = len(indices)

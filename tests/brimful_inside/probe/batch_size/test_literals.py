@@ -2,8 +2,6 @@
 replaced.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import pickle
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 
 from brimful_inside.probe.batch_size import literals
-from brimful_inside.probe.batch_size.numbers import places_of
+from brimful_inside.probe.batch_size.literals import places_of
 
 # : What a script gives its loader, in the forms that scripts have, and the line that brimful is to
 # change.

@@ -2,9 +2,6 @@
 needed to see it.
 """
 
-from __future__ import annotations
-
-import sys
 from pathlib import Path
 
 import pytest
@@ -131,16 +128,3 @@ def test_other_pythons_have_the_number_too(run_trial, work, version):
         "rank 64 64 __mp_main__\n"
     ), done.stderr
     assert "True" in done.stdout and not done.stderr
-
-
-def test_files_of_packages_are_no_ones_own(tmp_path):
-    import json
-
-    import numpy
-
-    from brimful_inside.probe.batch_size.user_code import is_users
-
-    (tmp_path / "train.py").touch()
-    assert is_users(str(tmp_path / "train.py"))
-    assert not is_users(numpy.__file__) and not is_users(json.__file__) and not is_users("<string>")
-    assert not is_users(sys.modules["brimful_inside.wire"].__file__)

@@ -2,11 +2,7 @@
 evaluation's batches.
 """
 
-from __future__ import annotations
-
 import pytest
-
-from tests.brimful_inside.helper import CARD
 
 SCRIPT = """
 import contextlib, sys, torch
@@ -39,10 +35,7 @@ with torch.no_grad():
 
 
 def audited(run_trial, *how, device="imaginary", **config):
-    card = CARD if device == "imaginary" else None
-    return run_trial(
-        SCRIPT, argv=how, device=device, card=card, audits=True, eval_batches=5, **config
-    ).report
+    return run_trial(SCRIPT, argv=how, device=device, audits=True, eval_batches=5, **config).report
 
 
 def test_lines_that_read_from_the_card_are_counted_in_training_alone(run_trial):

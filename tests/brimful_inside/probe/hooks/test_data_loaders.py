@@ -92,16 +92,21 @@ def test_two_loaders_side_by_side_count_all_samples_and_the_most_batches():
     assert without_a_batch.by_step() == ([0], [None])
 
 
-def test_samples_are_counted_by_indices_and_else_by_the_first_dimension():
-    packed = {"input_ids": torch.zeros(1, 512)}
-    assert samples_in([3, 4, 5], packed, iterable=False) == 3
-    assert samples_in(7, packed, iterable=False) == 1
-    assert samples_in([None] * 8, torch.zeros(8, 2), iterable=True) == 8
-    assert samples_in([None] * 8, torch.zeros(5, 2), iterable=True) == 5  # the last, short batch
-    assert (
-        samples_in([None] * 8, torch.zeros(512), iterable=True) == 8
-    )  # packed: the batch size is the better guess
-    assert samples_in(None, torch.zeros(6, 2), iterable=True) == 6
+@pytest.mark.parametrize(
+    ("index", "batch", "iterable", "samples"),
+    [
+        ([3, 4, 5], {"input_ids": torch.zeros(1, 512)}, False, 3),
+        (7, {"input_ids": torch.zeros(1, 512)}, False, 1),
+        ([None] * 8, torch.zeros(8, 2), True, 8),
+        ([None] * 8, torch.zeros(5, 2), True, 5),  # the last, short batch
+        ([None] * 8, torch.zeros(512), True, 8),  # packed: the batch size is the better guess
+        (None, torch.zeros(6, 2), True, 6),
+    ],
+)
+def test_samples_are_counted_by_indices_and_else_by_the_first_dimension(
+    index, batch, iterable, samples
+):
+    assert samples_in(index, batch, iterable) == samples
 
 
 class Stream(IterableDataset):
@@ -337,7 +342,7 @@ loader = Streaming("""
 def test_once_a_trial_has_its_steps_later_passes_give_a_batch_again_and_start_no_workers(
     run_trial, makes
 ):
-    seen = run_trial(WORKERS.replace("loader = DataLoader(", makes), device="imaginary", card=CARD)
+    seen = run_trial(WORKERS.replace("loader = DataLoader(", makes), device="imaginary")
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     assert seen.stdout.count("a worker begins") == 1, "of twelve passes the first"
     (loader,) = seen.report["loaders"]
@@ -386,7 +391,7 @@ for epoch in range(3):
 def test_of_an_evaluation_that_takes_long_one_batch_is_seen_also_where_one_is_drawn_ahead(
     run_trial, draws, goes_on
 ):
-    seen = run_trial(LONG_EVALUATION.replace("ahead(val)", draws), device="imaginary", card=CARD)
+    seen = run_trial(LONG_EVALUATION.replace("ahead(val)", draws), device="imaginary")
     assert seen.exit_code == 0 and not seen.failures, seen.stderr
     assert seen.stdout.split("\n")[:-1] == ["evaluates"] + ["goes on"] * goes_on
     assert (

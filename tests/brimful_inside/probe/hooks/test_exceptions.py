@@ -11,6 +11,7 @@ import torch
 import brimful_inside
 from brimful_inside import Refused
 from brimful_inside.imaginary.state.errors import Unsupported
+from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.hooks import exceptions
 from brimful_inside.probe.hooks.exceptions import (
     Failures,
@@ -21,7 +22,6 @@ from brimful_inside.probe.hooks.exceptions import (
     where_in_users_code,
 )
 from brimful_inside.probe.sandbox.overlay import Overlay
-from tests.brimful_inside.helper import CARD
 
 OURS = os.path.dirname(str(brimful_inside.__file__))
 
@@ -49,9 +49,11 @@ def test_an_exception_has_a_kind(error, kind):
 
 def test_the_users_frame_is_the_innermost_that_is_neither_a_packages_nor_pythons_nor_ours():
     assert is_users("/home/me/train.py") and is_users("<stdin>")
+    assert not user_code.is_users("<string>"), "it has no line to change"
     assert (
         not is_users(torch.__file__)
         and not is_users(json.__file__)
+        and not is_users(os.path.join(sysconfig.get_path("scripts"), "yolo"))
         and not is_users(sys.modules[Failures.__module__].__file__)
     )
     assert not is_users("<frozen importlib._bootstrap>")
@@ -140,7 +142,7 @@ def test_a_call_that_reads_what_is_not_there_is_unsupported_and_its_line_is_name
         CUDA_STEPS
         + f"import torch.utils.dlpack\ndef special(y):\n    return {line}\nstep(special)\n"
     )
-    trial = run_trial(text, device="imaginary", card=CARD)
+    trial = run_trial(text, device="imaginary")
     (failure,) = trial.failures
     assert failure["kind"] == "unsupported" and failure["where"].endswith("in special")
     assert f"`return {line}`: it needs what the card's tensors hold" in failure["message"]
@@ -269,41 +271,22 @@ def test_the_frames_of_an_error_show_whose_it_is(file, error, who):
     assert raised_by(raised_in(file, error)) == who
 
 
-def test_a_file_that_is_there_and_was_not_found_is_the_sandboxs_error(tmp_path, monkeypatch):
-    there = tmp_path / "there"
+def test_a_file_that_is_there_or_that_the_trial_wrote_and_was_not_found_is_the_sandboxs_error(
+    tmp_path, monkeypatch
+):
+    there, written, missing = (tmp_path / name for name in ("there", "cache.arrow", "missing"))
     there.touch()
     overlay = Overlay(str(tmp_path / "trial"))
-    monkeypatch.setattr(
-        exceptions, "current_context", lambda: types.SimpleNamespace(overlay=overlay)
-    )
+    Path(overlay.to_write(str(written), keeps_content=False)).touch()
+    context = types.SimpleNamespace(overlay=overlay)
+    monkeypatch.setattr(exceptions, "current_context", lambda: context)
     for path, who in (
         (there, "sandbox"),
-        (tmp_path / "missing", "script"),
+        (written, "sandbox"),
+        (missing, "script"),
         (overlay.root + "/work/out", "sandbox"),
     ):
         assert raised_by(FileNotFoundError(2, "No such file", str(path))) == who
+        of_library = f"[Errno 2] Failed to open local file '{path}'. Detail: [errno 2]"
+        assert raised_by(FileNotFoundError(of_library)) == who
     assert raised_by(PermissionError(13, "Permission denied", str(there))) == "script"
-
-
-def test_a_file_that_the_trial_wrote_and_a_library_did_not_find_is_the_sandboxs_error(
-    tmp_path, monkeypatch
-):
-    overlay = Overlay(str(tmp_path / "trial"))
-    written = tmp_path / "cache.arrow"
-    Path(overlay.to_write(str(written), keeps_content=False)).touch()
-    monkeypatch.setattr(
-        exceptions, "current_context", lambda: types.SimpleNamespace(overlay=overlay)
-    )
-    for path, who in ((written, "sandbox"), (tmp_path / "missing", "script")):
-        assert (
-            raised_by(
-                FileNotFoundError(
-                    f"[Errno 2] Failed to open local file '{path}'. Detail: [errno 2]"
-                )
-            )
-            == who
-        )
-
-
-def test_an_entry_point_of_a_package_is_no_users_file():
-    assert not is_users(os.path.join(sysconfig.get_path("scripts"), "yolo"))

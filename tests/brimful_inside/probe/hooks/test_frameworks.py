@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from brimful_inside.probe.hooks import frameworks
-from tests.brimful_inside.helper import CARD
 
 pytestmark = pytest.mark.heavy
 
@@ -75,7 +74,7 @@ def test_a_trainer_that_changes_the_loss_of_a_looked_up_micro_batch_in_place_tra
     script = TRAINER.replace("accumulation_steps=2", "accumulation_steps=8").replace(
         "5 + i % 20", "16"
     )
-    report = run_trial(script, device="imaginary", card=CARD, trace=True, keep_out=True).report
+    report = run_trial(script, device="imaginary", trace=True, keep_out=True).report
     assert report["ended"] == "steps_done" and report["micro_batches_per_step"] == [8] * 4
 
 

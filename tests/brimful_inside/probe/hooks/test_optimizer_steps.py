@@ -16,7 +16,6 @@ from torch.optim.optimizer import (
 
 from brimful_inside.probe import context as context_module
 from brimful_inside.probe.hooks.optimizer_steps import CapturedSteps, Steps, patch_graphs
-from tests.brimful_inside.helper import CARD
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def test_a_plain_optimizer_is_counted_with_its_rates(steps):
     (seen,) = steps.read()
     assert (seen.name, seen.steps, seen.parameters) == ("AdamW", 2, 8)
     assert seen.first_learning_rates == [0.1, 0.2] and seen.learning_rates == [0.05, 0.2]
-    assert seen.wrapped_by is None and not seen.uses_closure
+    assert not seen.uses_closure
     assert steps.marks == [1, 2]
 
 
@@ -78,17 +77,16 @@ class Derived(torch.optim.SGD):
 
 
 @pytest.mark.parametrize(
-    ("make", "name", "wrapped_by"),
+    ("make", "name"),
     [
-        (Wrapper, "SGD", "Wrapper"),
-        (TwoSteps, "SGD", "TwoSteps"),
-        (lambda inner: Derived(inner.param_groups), "Derived", None),
+        (Wrapper, "SGD"),
+        (TwoSteps, "SGD"),
+        (lambda inner: Derived(inner.param_groups), "Derived"),
     ],
 )
-def test_a_wrapper_and_what_it_wraps_or_its_base_class_are_one(steps, make, name, wrapped_by):
+def test_a_wrapper_and_what_it_wraps_or_its_base_class_are_one(steps, make, name):
     make(torch.optim.SGD([parameter()], lr=0.1)).step()
-    (seen,) = steps.read()
-    assert (seen.name, seen.wrapped_by, seen.steps) == (name, wrapped_by, 1)
+    assert [(seen.name, seen.steps) for seen in steps.read()] == [(name, 1)]
 
 
 def test_the_first_of_several_optimizers_sets_the_pace(steps):
@@ -175,7 +173,6 @@ def test_skipped_steps_are_attempts(steps):
     assert steps.count == 0 and steps.attempts == 1
     optimizer.step()
     assert steps.count == 1 and steps.attempts == 2
-    assert steps.read()[0].skipped_steps == 1
 
 
 class Graph:
@@ -261,7 +258,6 @@ def test_weights_that_the_script_changes_itself_are_trained(run_trial, device):
         BY_HAND,
         argv=("nothing", "100"),
         device=device,
-        card=CARD if device == "imaginary" else None,
     ).report
     (by_hand,) = report["optimizers"]
     assert (
@@ -276,8 +272,4 @@ def test_weights_that_the_script_changes_itself_are_trained(run_trial, device):
 def test_passes_of_a_process_with_an_optimizer_and_a_single_pass_are_no_steps(
     run_trial, has, passes, device
 ):
-    card = CARD if device == "imaginary" else None
-    assert (
-        run_trial(BY_HAND, argv=(has, str(passes)), device=device, card=card).report["optimizers"]
-        == []
-    )
+    assert run_trial(BY_HAND, argv=(has, str(passes)), device=device).report["optimizers"] == []

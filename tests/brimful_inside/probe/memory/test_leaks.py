@@ -2,14 +2,11 @@
 the first few alone.
 """
 
-from __future__ import annotations
-
 import pytest
 
-from brimful_inside.probe.memory.leaks import Reading, bytes_kept
-from tests.brimful_inside.helper import CARD
+from brimful_inside.probe.memory.leaks import LEAST, Reading, bytes_kept
 
-SAME = [[8, 32]]
+SAME = [[[8, 32]]] * 4
 
 SCRIPT = """
 import sys, torch
@@ -39,49 +36,36 @@ with torch.no_grad():
 OUTPUT = 8 * 65536 * 4
 
 
-def readings(*alive, shapes=None):
-    return [
-        Reading(now, one) for now, one in zip(alive, shapes or [SAME] * len(alive), strict=True)
-    ]
+GROWING = [[[8, length]] for length in (10, 20, 30, 40)]
 
 
 @pytest.mark.parametrize(
-    ("alive", "found"),
+    ("alive", "shapes", "least", "kept"),
     [
-        ((10, 13, 16, 20), 3),
-        ((10, 10, 10), 0),
-        ((10, 13, 12, 15), 0),
-        ((10, 13), 0),
-        ((10,), 0),
-        ((), 0),
+        pytest.param((10, 13, 16, 20), SAME, 2, 3, id="the smallest difference"),
+        pytest.param((10, 10, 10), SAME, 2, 0, id="none"),
+        pytest.param((10, 13, 12, 15), SAME, 2, 0, id="not all are growth"),
+        pytest.param((10, 13), SAME, 2, 0, id="one alone"),
+        pytest.param((10,), SAME, 2, 0, id="no difference"),
+        pytest.param((), SAME, 2, 0, id="nothing read"),
+        pytest.param((10, 20, 30, 40), GROWING, 2, 0, id="larger batches"),
+        pytest.param((40, 45, 47, 49), GROWING[::-1], 2, 2, id="smaller batches, and more alive"),
+        pytest.param((10, 14, 18), [None] * 3, 2, 4, id="equal, without shapes"),
+        pytest.param((10, 14, 19), [None] * 3, 2, 0, id="not equal, without shapes"),
+        # a prefetcher holds one batch more, and the optimizer makes its state: once
+        pytest.param((10, 13), SAME, LEAST, 0, id="once"),
+        pytest.param((10, 100, 101, 102), SAME, LEAST, 0, id="not steady"),
+        pytest.param((10, 13, 16, 21), SAME, LEAST, 3, id="steady"),
     ],
 )
-def test_growth_is_the_smallest_of_differences_that_are_all_growth(alive, found):
-    assert bytes_kept(readings(*alive), 2) == found
-
-
-def test_a_later_batch_that_is_larger_shows_no_growth():
-    lengths = [[[8, 10]], [[8, 20]], [[8, 30]], [[8, 40]]]
-    assert bytes_kept(readings(10, 20, 30, 40, shapes=lengths), 2) == 0
-    assert bytes_kept(readings(40, 45, 47, 49, shapes=lengths[::-1]), 2) == 2, (
-        "smaller batches, and more is alive: it is kept"
-    )
-
-
-def test_without_shapes_only_equal_differences_are_growth():
-    assert bytes_kept(readings(10, 14, 18, shapes=[None] * 3), 2) == 4
-    assert bytes_kept(readings(10, 14, 19, shapes=[None] * 3), 2) == 0
-
-
-def test_growth_that_is_not_steady_is_no_trend():
-    """A prefetcher holds one batch more, and the optimizer makes its state: once."""
-    assert bytes_kept(readings(10, 13)) == 0
-    assert bytes_kept(readings(10, 100, 101, 102)) == 0
-    assert bytes_kept(readings(10, 13, 16, 21)) == 3
+def test_growth_is_the_smallest_of_steady_differences_that_are_all_growth(
+    alive, shapes, least, kept
+):
+    assert bytes_kept(list(map(Reading, alive, shapes)), least) == kept
 
 
 def growth_of(run_trial, keeps, script=SCRIPT):
-    return run_trial(script, argv=(keeps,), device="imaginary", card=CARD).report["growth"]
+    return run_trial(script, argv=(keeps,), device="imaginary").report["growth"]
 
 
 @pytest.mark.parametrize(
@@ -150,6 +134,6 @@ for epoch in range(3):
 def test_a_frozen_encoder_within_training_is_no_evaluation(run_trial, ahead):
     batches = "DataLoader(torch.ones(256, 64), 8)"
     script = PREFETCHER + FROZEN.replace(batches, f"Ahead({batches})") if ahead else FROZEN
-    report = run_trial(script, device="imaginary", card=CARD).report
+    report = run_trial(script, device="imaginary").report
     assert "eval" not in report["growth"] and "eval" not in report["phases"]
     assert [one["role"] for one in report["loaders"]] == ["train"] and report["steps"] >= 4

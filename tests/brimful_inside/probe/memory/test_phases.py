@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful_inside.probe.memory import host_memory
+from brimful_inside.probe.memory.host_memory import HostMeter
 from brimful_inside.probe.memory.phases import Phases
 
 
@@ -134,4 +134,4 @@ def test_where_the_kernel_names_no_high_water_mark_the_peak_of_the_whole_process
     monkeypatch.setattr(
         "builtins.open", lambda *_, real=open, **more: real(tmp_path / "status", "rb", **more)
     )
-    assert host_memory.high_water_mark_bytes() > 10 << 20
+    assert HostMeter.peak_bytes() > 10 << 20

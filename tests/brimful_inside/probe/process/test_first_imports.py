@@ -1,13 +1,14 @@
 """Which of a script's imports may be run before it."""
 
 import ast
+import contextlib
 import os
 import sys
 import textwrap
 
 import pytest
 
-from brimful_inside.probe.process.first_imports import _Imports, import_libraries
+from brimful_inside.probe.process.first_imports import _Imports, _Over, import_libraries
 
 SCRIPT = '''
 """What it does."""
@@ -39,10 +40,16 @@ def imports(tmp_path):
             place = tmp_path / (name.replace("__", "/").replace("TOP", "__init__") + ".py")
             place.parent.mkdir(exist_ok=True)
             place.write_text(textwrap.dedent(text))
-        found = _Imports(argv or ["python", str(tmp_path / "script.py")])
-        return [ast.unparse(statement) for statement in found.of_script()]
+        return imports_of(argv or ["python", str(tmp_path / "script.py")])
 
     return written
+
+
+def imports_of(argv):
+    statements = []
+    with contextlib.suppress(_Over):
+        _Imports(argv, statements.append).of_script()
+    return list(map(ast.unparse, statements))
 
 
 def test_imports_of_libraries_come_up_to_the_first_statement_that_does_something(imports):
@@ -55,17 +62,53 @@ def test_imports_of_libraries_come_up_to_the_first_statement_that_does_something
     assert imports(SCRIPT, beside=beside) == [*first, "import csv", TRIED, "import xml.dom"]
 
 
-def test_what_a_module_of_the_users_own_does_ends_them_too(imports):
-    assert imports("import beside, wave", beside="import csv\nprint()\nimport json") == [
-        "import csv"
-    ]
-    assert imports(
-        "from pack.one import a", pack__one="from .two import b", pack__two="import csv"
-    ) == ["import csv"]
+NAMED = "from os.path import dirname as above\nROOT = above(__file__)\nimport csv"
+PACKAGE = {"pack__TOP": "import csv", "pack__data": "import json", "pack__other": "import wave"}
+OF_THE_USERS = {
+    "what one does ends them too": (
+        "import beside, wave",
+        {"beside": "import csv\nprint()\nimport json"},
+        ["import csv"],
+    ),
+    "one imports another": (
+        "from pack.one import a",
+        {"pack__one": "from .two import b", "pack__two": "import csv"},
+        ["import csv"],
+    ),
+    "one has the name of a library": (
+        "import wave, csv",
+        {"wave": "import json"},
+        ["import json", "import csv"],
+    ),
+    "what only names things ends nothing": (
+        "import beside, json",
+        {"beside": NAMED},
+        [NAMED.partition("\n")[0], "import csv", "import json"],
+    ),
+    "a file alone knows its names": (
+        "from beside import above\nROOT = above(__file__)\nimport json",
+        {"beside": NAMED},
+        [NAMED.partition("\n")[0], "import csv"],
+    ),
+    "a package is read from its top": (
+        "from pack.data import x",
+        PACKAGE,
+        ["import csv", "import json"],
+    ),
+    "a part of a package": ("from pack import other", PACKAGE, ["import csv", "import wave"]),
+    "a package that does something": (
+        "from pack.data import x\nimport string",
+        {**PACKAGE, "pack__TOP": "import csv\nsetup()"},
+        ["import csv"],
+    ),
+}
 
 
-def test_a_users_module_that_has_the_name_of_a_library_is_the_users(imports):
-    assert imports("import wave, csv", wave="import json") == ["import json", "import csv"]
+@pytest.mark.parametrize(("script", "modules", "expected"), OF_THE_USERS.values(), ids=OF_THE_USERS)
+def test_modules_of_the_users_own_are_read_in_the_place_of_their_import(
+    imports, script, modules, expected
+):
+    assert imports(script, **modules) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,6 +119,14 @@ def test_a_users_module_that_has_the_name_of_a_library_is_the_users(imports):
         "class A(b()): ...",
         "def a(b=c()): ...",
         "try: import beside\nexcept ImportError: ...",
+        "if a: ...",
+        "a.b = 1",
+        "a[0] = 1",
+        "a()",
+        "@a\ndef b(): ...",
+        "x = a()",
+        "raise a",
+        "try: a()\nexcept: pass",
     ],
 )
 def test_what_may_do_more_than_it_says_ends_them(imports, statement):
@@ -120,9 +171,7 @@ def test_the_file_of_a_library_that_runs_does_what_the_main_one_does(tmp_path, m
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "a_program.py").write_text(MAIN)
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
-    assert [
-        ast.unparse(statement) for statement in _Imports(["python", "-m", "a_program"]).of_script()
-    ] == ["import csv"]
+    assert imports_of(["python", "-m", "a_program"]) == ["import csv"]
 
 
 @pytest.mark.parametrize(
@@ -136,10 +185,21 @@ def test_the_file_of_a_library_that_runs_does_what_the_main_one_does(tmp_path, m
         "try:\n    import csv\n    ROOT = 'a'\nexcept ImportError: "
         "...\nos.environ.setdefault('HF_HOME', ROOT)",
         "ImportError = ValueError\ntry: import csv\nexcept ImportError: import wave",
+        "x = torch.device(a())",
+        "x = (y := 1)",
+        "@own\ndef a(): ...",
+        "@torch.no_grad(b())\ndef a(): ...",
+        "class A:\n    b = c()",
+        "torch = own\nx = torch.device('cpu')",
+        "class A:\n    torch = own\nx = torch.device('cpu')",
+        "from beside import *\nx = torch.device('cpu')",
+        "from logging import *\nx = torch.device('cpu')",
     ],
 )
-def test_what_refers_to_a_name_that_was_passed_over_ends_them(imports, statement):
-    assert "import json" not in imports(f"import os\n{statement}\nimport json", beside="")
+def test_what_refers_to_a_name_that_was_passed_over_or_may_call_something_ends_them(
+    imports, statement
+):
+    assert "import json" not in imports(f"import os, torch\n{statement}\nimport json", beside="")
 
 
 @pytest.mark.parametrize("kind", ["", "Exception", "(ImportError, NameError)"])
@@ -158,18 +218,6 @@ def test_a_try_that_uses_what_it_imports_ends_nothing(imports):
     assert imports(f"{tried}\ny = w.get('a')\nimport json") == [tried]
 
 
-def test_what_only_names_things_ends_nothing_and_its_file_alone_knows_its_names(imports):
-    named = "from os.path import dirname as above\nROOT = above(__file__)\nimport csv"
-    assert imports("import beside, json", beside=named) == [
-        "from os.path import dirname as above",
-        "import csv",
-        "import json",
-    ]
-    assert imports("from beside import above\nROOT = above(__file__)\nimport json", beside=named)[
-        1:
-    ] == ["import csv"]
-
-
 @pytest.mark.parametrize(
     "statement",
     [
@@ -185,36 +233,6 @@ def test_what_calls_nothing_but_what_is_harmless_ends_nothing(imports, statement
     assert imports(begin + statement + "\nimport json")[-1] == "import json"
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "x = a()",
-        "x = torch.device(a())",
-        "a.b = 1",
-        "x = (y := 1)",
-        "@own\ndef a(): ...",
-        "@torch.no_grad(b())\ndef a(): ...",
-        "def a(b=c()): ...",
-        "class A(b()): ...",
-        "class A:\n    b = c()",
-        "torch = own\nx = torch.device('cpu')",
-        "class A:\n    torch = own\nx = torch.device('cpu')",
-        "from beside import *\nx = torch.device('cpu')",
-        "from logging import *\nx = torch.device('cpu')",
-    ],
-)
-def test_what_may_call_something_else_ends_them(imports, statement):
-    assert "import json" not in imports(f"import torch\n{statement}\nimport json", beside="")
-
-
-def test_a_users_package_is_read_from_its_top(imports):
-    files = {"pack__TOP": "import csv", "pack__data": "import json", "pack__other": "import wave"}
-    assert imports("from pack.data import x", **files) == ["import csv", "import json"]
-    assert imports("from pack import other", **files) == ["import csv", "import wave"]
-    files["pack__TOP"] = "import csv\nsetup()"
-    assert imports("from pack.data import x\nimport string", **files) == ["import csv"]
-
-
 def test_a_library_that_imports_a_name_of_the_users_own_shares_nothing(tmp_path, monkeypatch):
     installed = tmp_path / "site-packages"
     installed.mkdir()
@@ -228,23 +246,6 @@ def test_a_library_that_imports_a_name_of_the_users_own_shares_nothing(tmp_path,
             sys.modules.pop(name, None)
         (tmp_path / users).write_text("")
         assert import_libraries(["python", str(tmp_path / "script.py")]) == shares
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "if a: ...",
-        "a.b = 1",
-        "a[0] = 1",
-        "a()",
-        "@a\ndef b(): ...",
-        "x = a()",
-        "raise a",
-        "try: a()\nexcept: pass",
-    ],
-)
-def test_any_statement_that_may_change_something_ends_them(imports, statement):
-    assert imports(f"import csv\n{statement}\nimport json") == ["import csv"]
 
 
 AGAIN = """

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import torch
 
-from tests.brimful_inside.helper import CARD, contents
+from tests.brimful_inside.helper import contents
 
 SCRIPT = """
 import glob, json, os, pathlib, shutil, subprocess, sys, tempfile
@@ -110,13 +110,18 @@ def work(tmp_path):
     return tmp_path / "work"
 
 
+def run_without_a_trace(run_trial, work, says):
+    before = contents(work)
+    trial = run_trial(["script.py"], keep_out=True, cut=False)
+    assert trial.stdout == says + "\n", trial.stderr
+    assert contents(work) == before
+    return trial
+
+
 def test_everything_a_script_writes_lies_in_the_trials_folder_and_is_read_from_there(
     run_trial, work
 ):
-    before = contents(work)
-    trial = run_trial(["script.py"], keep_out=True, cut=False)
-    assert trial.stdout == "all as it should be disabled True True\n", trial.stderr
-    assert contents(work) == before
+    trial = run_without_a_trace(run_trial, work, "all as it should be disabled True True")
     wrote = {os.path.relpath(path, work) for path in trial.report["wrote"]}
     assert {"best.pt", "ck/last.pt", "log.csv", "weights.safetensors", "a.npy"} <= wrote
     assert (trial.folder / "kept_out" / str(work).lstrip("/") / "ck" / "last.pt").exists()
@@ -143,7 +148,6 @@ def test_an_imaginary_trial_writes_no_empty_tensors_over_the_users(run_trial, wo
         """,
         keep_out=True,
         device="imaginary",
-        card=CARD,
     )
     assert trial.report["steps"] == 4, trial.stderr
     assert (work / "best.pt").read_text() == "old" and trial.report["wrote"] == [
@@ -198,10 +202,7 @@ print("done")
 
 def test_a_folder_that_the_trial_made_is_a_working_folder_like_any_other(run_trial, work):
     (work / "script.py").write_text(IN_A_FOLDER_OF_ITS_OWN)
-    before = contents(work)
-    trial = run_trial(["script.py"], keep_out=True, cut=False)
-    assert trial.stdout == "done\n", trial.stderr
-    assert contents(work) == before
+    run_without_a_trace(run_trial, work, "done")
 
 
 TOKENIZERS = """
@@ -259,10 +260,7 @@ def test_tokenizers_that_rust_writes_lie_in_the_trials_folder(run_trial, tmp_pat
     out.mkdir(parents=True)
     for name in ("tokenizer.json", "vocab.json", "merges.txt", "../best.pt", "../script.py"):
         (out / name).write_text(TOKENIZERS if name.endswith(".py") else "the user's")
-    before = contents(tmp_path / "work")
-    trial = run_trial(["script.py"], keep_out=True, cut=False)
-    assert trial.stdout == "done\n", trial.stderr
-    assert contents(tmp_path / "work") == before
+    run_without_a_trace(run_trial, tmp_path / "work", "done")
 
 
 def test_tensorboard_writes_through_python_where_tensorflow_is_there_too(run_trial, tmp_path):

@@ -7,9 +7,8 @@ import functools
 import pytest
 import torch
 
-from brimful_inside.probe.worst_case import collated as collated_module
-from brimful_inside.probe.worst_case.collated import CHECKED, FEW, by_collated
-from brimful_inside.probe.worst_case.scan import scan, worst_indices
+from brimful_inside.probe.worst_case import scan as scan_module
+from brimful_inside.probe.worst_case.scan import CHECKED, FEW, by_collated, scan, worst_indices
 
 TEXTS = ["a" * 60, "a " * 10, "b " * 25, *("c" * n for n in range(30, 50))]
 
@@ -61,7 +60,7 @@ def test_what_does_not_vary_is_left():
 
 
 def test_without_time_the_order_is_that_of_the_samples(monkeypatch):
-    monkeypatch.setattr(collated_module, "FOR_S", -1.0)
+    monkeypatch.setattr(scan_module, "COLLATE_S", -1.0)
     before, after = ordered(words)
     assert after is before
 

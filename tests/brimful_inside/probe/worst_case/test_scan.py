@@ -1,8 +1,10 @@
-"""Which samples are the largest."""
+"""Which samples are the largest; those that are kept stay within bounds."""
 
 import itertools
 import random
+import sys
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful_inside.probe.random_states import random_state_kept
+from brimful_inside.probe.worst_case import scan as scan_module
 from brimful_inside.probe.worst_case.scan import (
+    KeptSamples,
     measure,
     order_of,
     scan,
@@ -100,3 +104,35 @@ def test_reading_data_leaves_every_random_state_as_it_was():
         first = draw()
         draw()
     assert draw() == first
+
+
+@given(st.lists(st.integers(0, 50), min_size=1), st.integers(1, 20), st.integers(0, 300))
+def test_number_and_elements_stay_within_their_bounds_and_the_largest_that_can_be_kept_is(
+    totals, most, elements
+):
+    kept = KeptSamples()
+    with (
+        mock.patch.object(scan_module, "MOST_KEPT", most),
+        mock.patch.object(scan_module, "MOST_ELEMENTS", elements),
+    ):
+        for index, total in enumerate(totals):
+            kept.add(index, f"sample {index}", total, ())
+    samples = kept.samples()
+    assert all(sample == f"sample {index}" for index, sample in samples.items())
+    assert len(samples) <= most and sum(totals[index] for index in samples) <= elements
+    assert max(totals) > elements or max(totals) == max(totals[index] for index in samples)
+
+
+def test_the_sample_that_has_most_of_a_dimension_is_kept_whatever_its_size(monkeypatch):
+    monkeypatch.setattr(scan_module, "MOST_KEPT", 1)
+    kept = KeptSamples()
+    scan([torch.ones(1, 9), torch.ones(20, 20), torch.ones(1, 40), torch.ones(1, 30)], 4, kept=kept)
+    assert sorted(kept.samples()) == [1, 2]
+
+
+def test_lists_of_integers_take_no_more_memory_than_is_said():
+    kept, length = KeptSamples(), 1 << 17
+    for index in range(12):
+        kept.add(index, list(range(1000, 1000 + length)), length, ())
+    lists = kept.samples().values()
+    assert 30e6 < sum(sys.getsizeof(n) + sum(map(sys.getsizeof, n)) for n in lists) < 40e6

@@ -4,9 +4,7 @@ earlier one found.
 
 import pytest
 
-from brimful_inside.probe.worst_case.collated import CHECKED
-from brimful_inside.probe.worst_case.scan import ASKED_AGAIN
-from tests.brimful_inside.helper import CARD
+from brimful_inside.probe.worst_case.scan import ASKED_AGAIN, CHECKED
 
 HEAD = """
 import random, torch
@@ -124,7 +122,6 @@ def test_on_an_imaginary_card_batches_are_made_without_workers_at_any_size(run_t
         + "train(DataLoader(Sentences(), 250, num_workers=2, collate_fn=pad))\n",
         worst_batch=True,
         device="imaginary",
-        card=CARD,
         trace=True,
     )
     assert [line.split(")")[0] for line in trial.stdout.splitlines()] == ["(250, 500"] * 4
@@ -195,7 +192,7 @@ data[0]
 ON_CARD = HEAD.replace(
     "torch.nn.Parameter(torch.ones(()))", 'torch.nn.Parameter(torch.ones((), device="cuda"))'
 ).replace("(x * weight)", '(x.to("cuda") * weight)')
-IMAGINARY = {"worst_batch": True, "device": "imaginary", "card": CARD, "trace": True}
+IMAGINARY = {"worst_batch": True, "device": "imaginary", "trace": True}
 
 
 def test_of_a_data_set_that_ignores_its_index_batches_are_made_of_the_samples_that_were_measured(

@@ -1,19 +1,29 @@
-"""The numbers with which loaders are made, batch size and workers: their places are found, or they
-are set, in DataLoader and PyTorch's BatchSampler."""
+"""Batch size and workers of a script without flags: a finding trial shows where a number stands,
+later ones set it there, in the script's text or in the arguments of DataLoader and PyTorch's
+BatchSampler."""
 
 from __future__ import annotations
 
+import ast
 import functools
 import linecache
 import os
 import sys
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from brimful_inside.probe.batch_size.literals import Literals
-from brimful_inside.probe.batch_size.numbers import Literal, Number, places_of
-from brimful_inside.probe.batch_size.user_code import is_users
+from brimful_inside.probe.batch_size import user_code
+from brimful_inside.probe.batch_size.literals import (
+    Literal,
+    Literals,
+    Number,
+    places_of,
+    replaced,
+)
 from brimful_inside.probe.context import guarded, patch
-from brimful_inside.wire import Place
+from brimful_inside.wire import Place, TrialConfig
+
+literals: Optional[Literals] = None  # in a finding trial
 
 MAX_CALLS = 30
 SCRIPT, LOADER, WORKERS = "script", "loader", "workers"
@@ -25,6 +35,47 @@ _NO_CALLS = (
     *("<frozen", "runpy.py", "multiprocessing" + os.sep, "brimful_inside" + os.sep),
     os.path.join("torch", "multiprocessing", ""),
 )
+_OF_LOADERS = os.path.join("torch", "utils", "data", "")
+
+
+def enter_user_code(config: TrialConfig) -> None:
+    """Before the script starts: its text is read by us where a place in it is found or set."""
+    global literals
+    if config.find_places == SCRIPT:
+        literals = marked = Literals()
+        user_code.enter(lambda source, path: marked.mark(source, os.path.realpath(path)))
+        ForkingPickler.register(Number, Number.keep_place)
+    by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]] = {}
+    for name, place in config.places.items():
+        if place.kind == SCRIPT and name in config.settings:
+            by_file.setdefault(os.path.realpath(place.file), {})[(place.line, place.column)] = (
+                place.number,
+                int(config.settings[name]),
+            )
+    if by_file:
+        user_code.enter(lambda source, path: _replaced(source, os.path.realpath(path), by_file))
+
+
+def _replaced(
+    source: bytes, path: str, by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]]
+) -> Optional[ast.Module]:
+    return replaced(source, path, by_file[path]) if path in by_file else None
+
+
+def enter_loaders(config: TrialConfig) -> None:
+    """Once torch is imported."""
+    if config.find_places is not None:
+        find_in_loaders(
+            [NUM_WORKERS] if config.find_places == WORKERS else [BATCH_SIZE, NUM_WORKERS]
+        )
+    places: Dict[str, List[Tuple[Place, int]]] = {}
+    for name, place in config.places.items():
+        if place.kind == LOADER and name in config.settings:
+            places.setdefault(NUM_WORKERS if name == NUM_WORKERS else BATCH_SIZE, []).append(
+                (place, int(config.settings[name]))
+            )
+    if places:
+        set_in_loaders(places)
 
 
 def calls_of(frame: Any) -> Tuple[str, ...]:
@@ -34,20 +85,16 @@ def calls_of(frame: Any) -> Tuple[str, ...]:
     calls: List[str] = []
     while frame is not None and len(calls) < MAX_CALLS:
         path = frame.f_code.co_filename
-        if not any(part in path for part in _NO_CALLS) and not (not calls and _is_of_loaders(path)):
+        if not any(part in path for part in _NO_CALLS) and not (not calls and _OF_LOADERS in path):
             calls.append("%s:%d" % (path, frame.f_lineno))
         frame = frame.f_back
     return tuple(calls)
 
 
-def _is_of_loaders(path: str) -> bool:
-    return os.path.join("torch", "utils", "data", "") in path
-
-
 def _local(calls: Sequence[str]) -> Tuple[str, ...]:
     """The calls up to the first one in the user's own code."""
     for n, call in enumerate(calls):
-        if is_users(call.rpartition(":")[0]):
+        if user_code.is_users(call.rpartition(":")[0]):
             return tuple(calls[: n + 1])
     return tuple(calls)
 
@@ -69,8 +116,7 @@ def find_in_loaders(names: Sequence[str]) -> None:
             or (isinstance(value, Number) and value.calls is not None)
         ):
             return value
-        literal, _ = places_of(value)
-        return Number(value, literal, calls_of(frame))
+        return Number(value, places_of(value)[0], calls_of(frame))
 
     _patch_loaders(dict.fromkeys(names, with_calls))
 
@@ -114,7 +160,7 @@ def _patch_loaders(changed: Dict[str, Callable[[Any, Any], Any]]) -> None:
     def new(name: str, value: Any, frame: Any) -> Any:
         """None is a value of a batch size, and what the call returns after an error of ours."""
         other = (
-            _guarded(changed[name], value, frame) if value is not None and name in changed else None
+            guarded(changed[name])(value, frame) if value is not None and name in changed else None
         )
         return value if other is None else other
 
@@ -141,12 +187,7 @@ def _patch_loaders(changed: Dict[str, Callable[[Any, Any], Any]]) -> None:
     patch(BatchSampler, "__init__", sampler)
 
 
-@guarded
-def _guarded(function: Callable[[Any, Any], Any], value: Any, frame: Any) -> Any:
-    return function(value, frame)
-
-
-def places_of_loader(number: Any, literals: Optional[Literals]) -> List[Place]:
+def places_of_loader(number: Any) -> List[Place]:
     """Where a loader's number can be set, best first."""
     literal, calls = places_of(number)
     if calls is None:
@@ -160,7 +201,7 @@ def places_of_loader(number: Any, literals: Optional[Literals]) -> List[Place]:
     return places
 
 
-def places_of_input(size: int, literals: Optional[Literals]) -> List[Place]:
+def places_of_input(size: int) -> List[Place]:
     """Where a training without a loader may have the size of its batches, which the model's input
     shows.
     """
@@ -172,5 +213,5 @@ def places_of_input(size: int, literals: Optional[Literals]) -> List[Place]:
 
 
 def _in_text(literal: Literal, literals: Literals, made: str) -> Place:
-    where = (SCRIPT, literal.file, literal.line, literal.column, literal.number, literal.text, made)
-    return Place(*where, others=literals.others(literal))
+    others = literals.others(literal)
+    return Place(SCRIPT, **vars(literal), loader=made, others=others)

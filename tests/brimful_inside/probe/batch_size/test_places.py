@@ -2,8 +2,6 @@
 sets it there.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import textwrap
 from pathlib import Path
