@@ -1,7 +1,5 @@
 """An imaginary A100 for each test, gone at its end."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator
 from typing import Any

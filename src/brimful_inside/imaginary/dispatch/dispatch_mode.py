@@ -10,24 +10,34 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful_inside.imaginary.operators.cublas import USES_CUBLAS
-from brimful_inside.imaginary.operators.data_dependent import HANDLERS_BY_NAME
+from brimful_inside.imaginary.operators import (
+    attention,
+    convolutions,
+    cublas,
+    data_dependent,
+    fused_kernels,
+    meta_kernels,
+    recurrent,
+    temporaries,
+)
 from brimful_inside.imaginary.operators.flops import cost_of, is_free, kernels_of
 from brimful_inside.imaginary.operators.library_kernels import own_kernel
-from brimful_inside.imaginary.operators.meta_kernels import handlers as shape_handlers
-from brimful_inside.imaginary.operators.meta_kernels import itself
-from brimful_inside.imaginary.operators.remembered import is_remembered
-from brimful_inside.imaginary.operators.tables import TEMPORARIES
-from brimful_inside.imaginary.operators.temporaries import Held, Transient
+from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Transient
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported, different_devices
-from brimful_inside.imaginary.state.known_values import follows
+from brimful_inside.imaginary.state.known_values import RULES, follows
 from brimful_inside.imaginary.state.ledger import Ledger
-from brimful_inside.imaginary.state.mask_bounds import RULES
 from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, empty, is_meta, tensors_in
 from brimful_inside.simulator.workspaces import bytes_of
 
-SHAPES = shape_handlers()  # that tell the shapes of results and nothing else
+SHAPES = meta_kernels.handlers()  # that tell the shapes of results and nothing else
+TEMPORARIES: Dict[str, Kernel] = {
+    **temporaries.TEMPORARIES,
+    **attention.TEMPORARIES,
+    **convolutions.TEMPORARIES,
+    **cublas.TEMPORARIES,
+    **fused_kernels.TEMPORARIES,
+}
 
 # Operations that take tensors of the CPU and of the card together on a real card as well.
 MIXING = frozenset(
@@ -99,7 +109,7 @@ class _Facts:
         overload = schema + "." + func._overloadname
         self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
         self.bounds = func in RULES
-        self.handler = handlers.get(func) or HANDLERS_BY_NAME.get(schema)
+        self.handler = handlers.get(func) or data_dependent.HANDLERS_BY_NAME.get(schema)
         # a library's kernel, whose own operations count
         self.own = None if self.handler is not None else own_kernel(func)
         self.handler = self.handler or self.own
@@ -111,14 +121,16 @@ class _Facts:
             "lift",
         )
         self.temporaries = TEMPORARIES.get(self.short)
-        self.blas = self.short in USES_CUBLAS
+        self.blas = self.short in cublas.USES_CUBLAS
         # starts no kernel; how its cost is found
         self.free, self.cost = (
             is_free(func, self.short),
             cost_of(self.short),
         )
         self.remembered = (
-            not self.free and self.handler in (None, SHAPES.get(func)) and is_remembered(func)
+            not self.free
+            and self.handler in (None, SHAPES.get(func))
+            and meta_kernels.is_remembered(func)
         )
         # Some have a kernel of their own on CUDA and are composed of others elsewhere
         # (silu_backward): a handler is theirs.
@@ -189,7 +201,11 @@ class Operations(TorchDispatchMode):
                 )
         with torch._C.DisableTorchFunction():
             if _fake_mode(_FAKE) is not None:  # FakeTensorMode works out shapes
-                return args[0] if self.handlers.get(func) is itself else func(*args, **kwargs)
+                return (
+                    args[0]
+                    if self.handlers.get(func) is meta_kernels.itself
+                    else func(*args, **kwargs)
+                )
             facts = self.facts.get(func)
             if facts is None:
                 facts = self.facts[func] = _Facts(func, self.handlers)
@@ -446,9 +462,14 @@ def _foreach_copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
 
 
 def handlers() -> Dict[Any, Callable]:
-    """Operations that need more than their meta kernel, because they read data or the host takes
-    part."""
+    """By ATen's operation: what stands in for its meta kernel, of two for one operation the later;
+    and those below, which read data or in which the host takes part."""
     return {
+        **SHAPES,
+        **convolutions.handlers(),
+        **data_dependent.operation_handlers(),
+        **fused_kernels.operation_handlers(),
+        **recurrent.operation_handlers(),
         aten._to_copy.default: _to_copy,
         aten.copy_.default: _copy_,
         aten._local_scalar_dense.default: _scalar,

@@ -17,10 +17,10 @@ def patch_distributed(gpu: ImaginaryGpu, patches: Patches) -> None:
     was built without it."""
     if not torch.distributed.is_available():
         return
-    from brimful_inside.imaginary.distributed import collectives, nccl, objects, single_rank
+    from brimful_inside.imaginary.distributed import collectives, objects, single_rank
 
     gpu.operation_handlers.update(collectives.handlers())
-    nccl.patch_nccl(patches)
+    collectives.patch_nccl(patches)
     objects.patch_objects(patches)
     objects.patch_reducer(gpu, patches)
     if single_rank.is_alone():

@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import Reducer
 
-from brimful_inside.imaginary.distributed.nccl import replace_everywhere
+from brimful_inside.imaginary.distributed.collectives import replace_everywhere
 from brimful_inside.imaginary.distributed.single_rank import is_alone
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches

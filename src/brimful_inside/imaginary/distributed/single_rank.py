@@ -14,8 +14,12 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from brimful_inside import Refused
-from brimful_inside.imaginary.distributed.collectives import done
-from brimful_inside.imaginary.distributed.nccl import replace_everywhere, replace_plugins, stand_in
+from brimful_inside.imaginary.distributed.collectives import (
+    done,
+    replace_everywhere,
+    replace_plugins,
+    stand_in,
+)
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.wire import ALONE_VARIABLE

@@ -18,7 +18,6 @@ from brimful_inside.imaginary.operators.temporaries import (
     Kernel,
     Machine,
     Transient,
-    bytes_of_tensor,
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import Tensor
@@ -76,7 +75,7 @@ def _operand(matrix: Tensor) -> List[Held]:
     row, column = matrix.stride()[-2:]
     if (column == 1 and row >= max(1, columns)) or (row == 1 and column >= max(1, rows)):
         return []
-    return [bytes_of_tensor(matrix)]
+    return [matrix.nbytes]
 
 
 def _operands(first: int) -> Kernel:
@@ -91,14 +90,14 @@ def _euclidean_dist(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any
         (each.numel() + 2 * (each.numel() // max(1, each.shape[-1]))) * each.element_size()
         for each in args[:2]
     ]
-    return [*beside, Transient([bytes_of_tensor(args[0])])]
+    return [*beside, Transient([args[0].nbytes])]
 
 
 def _inverse(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """linalg/BatchLinearAlgebra.cpp: the factors and the pivots. What cuSOLVER takes beside them is
     not published."""
     matrix = args[0]
-    return [bytes_of_tensor(matrix), matrix.numel() // max(1, matrix.shape[-1]) * 4]
+    return [matrix.nbytes, matrix.numel() // max(1, matrix.shape[-1]) * 4]
 
 
 TEMPORARIES: Dict[str, Kernel] = {

@@ -16,7 +16,6 @@ from brimful_inside.imaginary.operators.temporaries import (
     Kernel,
     Machine,
     Transient,
-    bytes_of_tensor,
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
@@ -287,7 +286,7 @@ def _encoder_layer_holds(
     held = _in_projection(tensor, width, heads, mask is not None)
     return [
         *held,
-        bytes_of_tensor(tensor),
+        tensor.nbytes,
         tensor.shape[:-1].numel() * wide.shape[0] * tensor.element_size(),
     ]
 

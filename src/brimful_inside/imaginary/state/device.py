@@ -17,7 +17,6 @@ from typing import (
     Dict,
     Iterable,
     Iterator,
-    List,
     Optional,
     TextIO,
     Tuple,
@@ -29,9 +28,8 @@ import torch
 from brimful_inside.imaginary.state.clock import Clock
 from brimful_inside.imaginary.state.errors import invalid_ordinal
 from brimful_inside.imaginary.state.garbage import Garbage
-from brimful_inside.imaginary.state.known_values import Known
+from brimful_inside.imaginary.state.known_values import Bounds, Known
 from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
-from brimful_inside.imaginary.state.mask_bounds import Bounds
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
 from brimful_inside.imaginary.state.tensors import (
@@ -40,8 +38,10 @@ from brimful_inside.imaginary.state.tensors import (
     META,
     Pinned,
     Tensor,
+    entry_of,
     is_meta,
     plain_parts,
+    tensors_in,
     zeros_on_host,
 )
 from brimful_inside.simulator.allocator import CachingAllocator
@@ -377,15 +377,7 @@ class ImaginaryGpu:
         return any(part.untyped_storage()._cdata in self.storages for part in plain_parts(tensor))
 
     def any_imaginary(self, args: Tuple, kwargs: Dict[str, Any]) -> bool:
-        stack: List[Any] = [*args, *kwargs.values()]
-        while stack:
-            item = stack.pop()
-            if isinstance(item, Tensor):
-                if self.is_imaginary(item):
-                    return True
-            elif isinstance(item, (list, tuple)):
-                stack.extend(item)
-        return False
+        return any(self.is_imaginary(tensor) for tensor in tensors_in(args, kwargs))
 
     def see(self, made: Any, func: Any) -> Any:
         """`made` with its storage in the ledger, where no mode noticed that storage."""
@@ -443,11 +435,11 @@ class ImaginaryGpu:
 
     def mark_true(self, tensor: Tensor) -> Tensor:
         """`tensor` is known to hold nothing but True (of isfinite, say)."""
-        entry = self.storages.get(tensor.untyped_storage()._cdata) if is_meta(tensor) else None
+        entry = entry_of(self.storages, tensor) if is_meta(tensor) else None
         if entry is not None:
             entry.known_true = True
         return tensor
 
     def is_true(self, tensor: Tensor) -> bool:
-        entry = self.storages.get(tensor.untyped_storage()._cdata) if is_meta(tensor) else None
+        entry = entry_of(self.storages, tensor) if is_meta(tensor) else None
         return entry is not None and entry.known_true

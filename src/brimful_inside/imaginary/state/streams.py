@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, Optional, Tuple
 
 from brimful_inside.imaginary.state.errors import not_during_capture
 from brimful_inside.imaginary.state.ledger import Ledger, PoolId
@@ -53,24 +54,14 @@ class CurrentStreams(threading.local):
     def new(self) -> int:
         return 1 + next(self._turn) % _POOL_SIZE
 
-    def on(self, index: int) -> _OnCard:
+    @contextmanager
+    def on(self, index: int) -> Iterator[None]:
         """A context in which card `index` is named."""
-        return _OnCard(self, index)
-
-
-class _OnCard:
-    __slots__ = ("_before", "_index", "_streams")
-
-    def __init__(self, streams: CurrentStreams, index: int):
-        self._streams = streams
-        self._index = index
-
-    def __enter__(self) -> None:
-        self._before = self._streams.named
-        self._streams.named = self._index
-
-    def __exit__(self, *error: Any) -> None:
-        self._streams.named = self._before
+        before, self.named = self.named, index
+        try:
+            yield
+        finally:
+            self.named = before
 
 
 class Captured:

@@ -1,7 +1,5 @@
 """Calls that repeat cost a look-up and show what they would have shown; others run."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

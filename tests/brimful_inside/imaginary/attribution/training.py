@@ -1,7 +1,5 @@
 """A small training, and its trace."""
 
-from __future__ import annotations
-
 import io
 
 import torch

@@ -1,8 +1,6 @@
 """flash-attn and xformers, which are not installed here: what their stand-ins hold, by the formulas
 of their sources."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util

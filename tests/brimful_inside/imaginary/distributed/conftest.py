@@ -1,7 +1,5 @@
 """One rank of eight, started alone, on one imaginary card or on three; gone at the test's end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,8 +1,6 @@
 """Operations of libraries whose CUDA kernel is Python: what that takes is what counts. The compiled
 part does nothing."""
 
-from __future__ import annotations
-
 import ctypes
 import types
 from typing import Any

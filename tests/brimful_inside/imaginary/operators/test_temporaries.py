@@ -4,8 +4,6 @@ Each row names the file (under aten/src/ATen/native) that its bytes come from. T
 their order; a negative number lives no longer than the operation that takes it, and cuBLAS's
 workspaces are left out."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The card's clock: what ran in a step, what it costs, and events that read the time."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

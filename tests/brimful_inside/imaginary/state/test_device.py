@@ -1,7 +1,5 @@
 """The card as a whole: its memory, its trace, and that nothing of it stays."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import io

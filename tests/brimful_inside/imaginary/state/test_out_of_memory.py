@@ -1,7 +1,5 @@
 """A full card says so in PyTorch's own words, and a script may catch it and go on."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
