@@ -92,10 +92,7 @@ def _keep_numbers(gpu: ImaginaryGpu, made: Tensor, data: Any = None) -> None:
 
 def _without_generator(kwargs: Dict[str, Any]) -> Dict[str, Any]:
     """A generator fills nothing on the card, and one of the host would be refused."""
-    if kwargs.get("generator") is not None:
-        kwargs = {**kwargs}
-        del kwargs["generator"]
-    return kwargs
+    return {name: value for name, value in kwargs.items() if name != "generator"}
 
 
 def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:

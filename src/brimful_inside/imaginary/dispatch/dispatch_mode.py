@@ -26,7 +26,7 @@ from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Transie
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported, different_devices
 from brimful_inside.imaginary.state.known_values import RULES, follows
-from brimful_inside.imaginary.state.ledger import Ledger
+from brimful_inside.imaginary.state.ledger import Block, Ledger
 from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, empty, is_meta, tensors_in
 from brimful_inside.simulator.workspaces import bytes_of
 
@@ -270,11 +270,10 @@ class Operations(TorchDispatchMode):
         ledger.launches += 1
         if gpu.watch is not None:
             gpu.watch(args, kwargs)
-        taken = (
-            self._take(facts, args, kwargs) if facts.blas or facts.temporaries is not None else ()
-        )
+        taken: List[Block] = []
         passed_over = gpu.passed_over
         try:
+            self._take(facts, args, kwargs, taken)
             if facts.remembered:
                 out = gpu.remembered.run(gpu, func, args, kwargs, facts.handler)
             else:
@@ -283,7 +282,8 @@ class Operations(TorchDispatchMode):
                     if facts.handler is None
                     else facts.handler(gpu, func, args, kwargs)
                 )
-            self._track(out, facts.name, ledger)
+            for tensor in tensors_in(out):
+                _see(tensor, facts.name, ledger)
             gpu.known.follow(func, facts.follows, args, kwargs, out)
             if facts.bounds or (gpu.bounds.any and facts.in_place):
                 gpu.bounds.ran(func, facts.in_place, args, out)
@@ -301,34 +301,27 @@ class Operations(TorchDispatchMode):
             raise Unsupported(facts.name, str(error).splitlines()[0].split(". ")[0]) from error
         finally:
             gpu.passed_over = passed_over
-            if taken:
-                ledger.release_all(taken)
+            ledger.release_all(taken)
         if facts.handler is _to_copy and not is_meta(args[0]):
             gpu.note_input(out)
         return out
 
-    def _take(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> List[Tuple[int, int]]:
-        """The memory that the operation holds while it runs."""
-        taken: List[Tuple[int, int]] = []
-        try:
-            if facts.blas:
-                taken += self.gpu.workspaces.for_product(facts.short, args)
-            if facts.temporaries is not None:
-                name = facts.short + " (temporary)"
-                for held in facts.temporaries(self.gpu.machine, args, kwargs):
-                    self._hold(held, name, taken)
-        except torch.OutOfMemoryError:
-            self.gpu.ledger.release_all(taken)
-            raise
-        return taken
+    def _take(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any], taken: List[Block]) -> None:
+        """The memory that the operation holds while it runs is added to `taken`."""
+        if facts.blas:
+            self.gpu.workspaces.for_product(facts.short, args, taken)
+        if facts.temporaries is not None:
+            name = facts.short + " (temporary)"
+            for held in facts.temporaries(self.gpu.machine, args, kwargs):
+                self._hold(held, name, taken)
 
-    def _hold(self, held: Held, name: str, taken: List[Tuple[int, int]]) -> None:
+    def _hold(self, held: Held, name: str, taken: List[Block]) -> None:
         ledger = self.gpu.ledger
         if isinstance(held, int):
             if held:
                 taken.append(ledger.reserve(held, name))
         elif isinstance(held, Transient):
-            passing: List[Tuple[int, int]] = []
+            passing: List[Block] = []
             try:
                 for item in held.items:
                     self._hold(item, name, passing)
@@ -341,17 +334,12 @@ class Operations(TorchDispatchMode):
         """Whether the operation is the card's. Raises RuntimeError where tensors of both sides
         meet."""
         host = card = False
-        for arg in args:
-            for item in arg if isinstance(arg, (list, tuple)) else (arg,):
-                if isinstance(item, Tensor):
-                    if is_meta(item):
-                        card = True
-                    elif item.dim():
-                        host = True
-        for arg in kwargs.values():
-            if isinstance(arg, Tensor) and is_meta(arg):
+        for tensor in tensors_in(args):
+            if is_meta(tensor):
                 card = True
-        if card:
+            elif tensor.dim():
+                host = True
+        if card or any(is_meta(tensor) for tensor in tensors_in(kwargs)):
             if self.gpu.has_user_meta and not self.gpu.any_imaginary(args, kwargs):
                 return facts.fresh and not self.gpu.wants_user_meta()
             if host and not facts.mixes:
@@ -364,13 +352,6 @@ class Operations(TorchDispatchMode):
         if device is not None and device.type == "meta":
             return not self.gpu.wants_user_meta()
         return False
-
-    def _track(self, out: Any, op: str, ledger: Ledger) -> None:
-        if isinstance(out, Tensor):
-            _see(out, op, ledger)
-        elif isinstance(out, (list, tuple)):
-            for item in out:
-                self._track(item, op, ledger)
 
 
 def _see(tensor: Tensor, op: str, ledger: Ledger) -> None:

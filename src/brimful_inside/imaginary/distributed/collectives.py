@@ -198,7 +198,6 @@ def _making(make: Callable[..., Tensor], argument: Optional[int] = None) -> Call
     says how large."""
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-        _note_named_group(gpu, args)
         sizes = () if argument is None else (args[argument],)
         made = (
             make(args[0], *sizes)
@@ -212,28 +211,17 @@ def _making(make: Callable[..., Tensor], argument: Optional[int] = None) -> Call
 
 
 def _itself(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    _note_named_group(gpu, args)
     _note_functional(gpu, func, args, kwargs.get("out"))
     return kwargs.get("out", args[0])
 
 
 def _note_functional(gpu: ImaginaryGpu, func: Any, args: Tuple, made: Any) -> None:
-    if len(args) < 2 or not isinstance(args[-1], str):
-        return  # waits for another
-    name = func._schema.name.split("::")[-1]
-    _note_bytes(
-        gpu,
-        name,
-        made if "gather" in name else args[0],
-        _resolve_process_group(cast(Any, args[-1])).size(),
-        PEER,
-    )
-
-
-def _note_named_group(gpu: ImaginaryGpu, args: Tuple) -> None:
-    """The group is the last argument, by its name."""
-    if len(args) > 1 and isinstance(args[-1], str) and args[-1] not in gpu.communicators:
-        _note_group(gpu, _resolve_process_group(cast(Any, args[-1])))
+    """The group is the last argument, by its name; without one the operation waits for another."""
+    if len(args) > 1 and isinstance(args[-1], str):
+        group = _resolve_process_group(cast(Any, args[-1]))
+        _note_group(gpu, group)
+        name = func._schema.name.split("::")[-1]
+        _note_bytes(gpu, name, made if "gather" in name else args[0], group.size(), PEER)
 
 
 def _shard_dim_alltoall(

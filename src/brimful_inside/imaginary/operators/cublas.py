@@ -124,10 +124,9 @@ class Workspaces:
         self._handles = Handles()
         self._held: Dict[Tuple[int, int, int], Any] = {}
 
-    def for_product(self, short: str, args: Tuple) -> List[Any]:
-        """What a matrix product takes for itself, to be released after it; what stays is kept
-        here."""
-        taken: List[Any] = []
+    def for_product(self, short: str, args: Tuple, taken: List[Any]) -> None:
+        """What a matrix product takes for itself, to be released after it, is added to `taken`;
+        what stays is kept here."""
         if self.release >= sizes.PER_OPERATION_SINCE:
             taken += self._reserve("cublas", self._cublas)
         else:
@@ -137,12 +136,7 @@ class Workspaces:
             if key not in self._held:
                 self._held[key] = self._reserve("cublas", self._cublas)
         if self._cublaslt and _uses_cublaslt(short, args):
-            try:
-                taken += self._reserve("cublaslt", self._cublaslt)
-            except torch.OutOfMemoryError:
-                self.gpu.ledger.release_all(taken)
-                raise
-        return taken
+            taken += self._reserve("cublaslt", self._cublaslt)
 
     def clear(self) -> None:
         """torch._C._cuda_clearCublasWorkspaces."""

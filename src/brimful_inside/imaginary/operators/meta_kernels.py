@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
-from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.device import Handler, ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import (
     META,
     C,
@@ -29,7 +29,6 @@ from brimful_inside.imaginary.state.tensors import (
 )
 from brimful_inside.simulator.workspaces import torch_release
 
-Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 FLASH_KEEPS_TWO_SINCE = 209  # releases that keep seed and offset as one tensor of two numbers
 
 

@@ -51,6 +51,8 @@ from brimful_inside.simulator.trace import TRACE_VERSION, PhaseWas, Step, encode
 from brimful_inside.wire import Card
 
 OpenTrace = Union[None, TextIO, Callable[[int], TextIO]]
+#: (gpu, function or operation, args, kwargs) -> what the card answers
+Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 
 
 def call_plainly(gpu: Any, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
