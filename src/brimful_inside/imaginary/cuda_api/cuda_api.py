@@ -8,7 +8,7 @@ messages, summaries) runs as it is."""
 from __future__ import annotations
 
 import types
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple
 
 import torch
 import torch.cuda
@@ -19,6 +19,7 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import spelled
+from brimful_inside.simulator.pools import Segment
 
 
 class _DeviceProperties(types.SimpleNamespace):
@@ -318,43 +319,40 @@ def _nested(flat: Dict[str, int]) -> Dict[str, Any]:
 
 def _snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
     """torch.cuda.memory._snapshot(): the segments and their blocks, without stack traces."""
-    segments: List[Dict[str, Any]] = []
-    for index, segment in (
-        (ledger.index, segment) for ledger in gpu.ledgers for segment in ledger.allocator.segments()
-    ):
-        blocks: List[Dict[str, Any]] = []
-        for address, size, used in segment.pieces:
-            state = "active_allocated" if used else "inactive"
-            blocks.append(
-                {
-                    "address": address,
-                    "size": size,
-                    "requested_size": size,
-                    "state": state,
-                    "frames": [],
-                }
-            )
-        active = sum(size for _, size, used in segment.pieces if used)
-        segments.append(
-            {
-                "device": index,
-                "address": segment.address,
-                "total_size": segment.size,
-                **dict.fromkeys(("allocated_size", "active_size", "requested_size"), active),
-                "stream": segment.stream,
-                "segment_type": "small" if segment.small else "large",
-                "segment_pool_id": (0, segment.pool),
-                "is_expandable": segment.expandable,
-                "frames": [],
-                "blocks": blocks,
-            }
-        )
-    traces: List[List[Any]] = [[] for _ in gpu.ledgers]
     return {
-        "segments": segments,
-        "device_traces": traces,
+        "segments": [
+            _segment(ledger.index, segment)
+            for ledger in gpu.ledgers
+            for segment in ledger.allocator.segments()
+        ],
+        "device_traces": [[] for _ in gpu.ledgers],
         "allocator_settings": {},
         "external_annotations": [],
+    }
+
+
+def _segment(index: int, segment: Segment) -> Dict[str, Any]:
+    active = sum(size for _, size, used in segment.pieces if used)
+    return {
+        "device": index,
+        "address": segment.address,
+        "total_size": segment.size,
+        **dict.fromkeys(("allocated_size", "active_size", "requested_size"), active),
+        "stream": segment.stream,
+        "segment_type": "small" if segment.small else "large",
+        "segment_pool_id": (0, segment.pool),
+        "is_expandable": segment.expandable,
+        "frames": [],
+        "blocks": [
+            {
+                "address": address,
+                "size": size,
+                "requested_size": size,
+                "state": "active_allocated" if used else "inactive",
+                "frames": [],
+            }
+            for address, size, used in segment.pieces
+        ],
     }
 
 

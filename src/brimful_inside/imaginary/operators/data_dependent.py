@@ -18,7 +18,7 @@ from torch import _weights_only_unpickler
 from torch._utils import _rebuild_parameter
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.errors import Unsupported, no_numpy, row_out_of_range
+from brimful_inside.imaginary.state.errors import Unsupported, cuda_error
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import META, Tensor, aten, broadcast, is_meta
 
@@ -151,8 +151,12 @@ def _index_put_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
 def _embedding(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """A table of positions has no row for a longer text: the card's kernel asserts that, and the
     process ends."""
-    if gpu.known.exceeds(args[1], args[0].shape[0]):
-        raise row_out_of_range(args[0].shape[0])
+    count = args[0].shape[0]
+    if gpu.known.exceeds(args[1], count):
+        raise cuda_error(
+            "device-side assert triggered: an embedding of %d rows was asked for a row beyond them"
+            % count
+        )
     return gpu.remembered.run(gpu, func, args, kwargs, None)
 
 
@@ -222,7 +226,10 @@ def refuse_nested_tensors(gpu: ImaginaryGpu, patches: Patches) -> None:
 
 def _numpy(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     if gpu.is_imaginary(args[0]):
-        raise no_numpy(gpu.device_of(args[0]))
+        raise TypeError(
+            "can't convert %s device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
+            "host memory first." % gpu.device_of(args[0])
+        )
     return func(*args, **kwargs)
 
 

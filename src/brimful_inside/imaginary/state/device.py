@@ -26,7 +26,7 @@ from typing import (
 import torch
 
 from brimful_inside.imaginary.state.clock import Clock
-from brimful_inside.imaginary.state.errors import invalid_ordinal
+from brimful_inside.imaginary.state.errors import cuda_error
 from brimful_inside.imaginary.state.garbage import Garbage
 from brimful_inside.imaginary.state.known_values import Bounds, Known
 from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
@@ -90,7 +90,9 @@ class DeviceNames:
         if parsed.type != "cuda":
             return device
         if (parsed.index or 0) >= self._count:
-            raise invalid_ordinal()
+            raise cuda_error(
+                "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?"
+            )
         return META
 
     def is_card(self, device: Any) -> bool:

@@ -121,7 +121,6 @@ class Known:
     def exceeds(self, tensor: Tensor, count: int) -> bool:
         """Whether one of its numbers is known not to be among 0 to `count` - 1. Nothing that
         follows depends on them."""
-        self._since = math.inf
         values = self._values(tensor) if is_meta(tensor) else None
         if values is None or not values.numel():
             return False

@@ -8,7 +8,7 @@ import threading
 from contextlib import contextmanager
 from typing import Dict, Iterator, List, Optional, Tuple
 
-from brimful_inside.imaginary.state.errors import not_during_capture
+from brimful_inside.imaginary.state.errors import cuda_error
 from brimful_inside.imaginary.state.ledger import Ledger, PoolId
 
 Stream = Tuple[int, int]  # the card's number, and the stream's on it
@@ -126,7 +126,8 @@ class Captures:
         """The host is about to wait for `stream` (None: for the card). Raises the card's error
         during a capture."""
         if self.by_stream and (stream is None or stream in self.by_stream):
-            raise not_during_capture()
+            # cudaErrorStreamCaptureUnsupported
+            raise cuda_error("operation not permitted when stream is capturing")
 
     def register_generator(self, captured: Captured) -> None:
         """Seed and offset of the generator lie on the card while a graph lives

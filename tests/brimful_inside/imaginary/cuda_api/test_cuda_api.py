@@ -10,12 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from brimful_inside import imaginary
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import settings_from
 from brimful_inside.simulator.program import program_of
-from brimful_inside.simulator.trace import Settings, decode
-from tests.brimful_inside.imaginary.conftest import card, played, rows
+from brimful_inside.simulator.trace import Settings
+from tests.brimful_inside.imaginary.conftest import card, entered, played, rows
 
 MIB = 1 << 20
 
@@ -173,9 +172,8 @@ OTHERS = [[7, 5], [8, 6], [8, 9], [9, 0], [12, 0]]
 
 @pytest.fixture
 def speaking():
-    gpu = imaginary.enter(replace(card(), others=OTHERS), None, io.StringIO())
-    yield gpu
-    gpu.leave()
+    with entered(replace(card(), others=OTHERS), None, io.StringIO()) as gpu:
+        yield gpu
 
 
 def alike(gpu):
@@ -185,7 +183,6 @@ def alike(gpu):
 @pytest.mark.parametrize(
     ("ask", "left"),
     [
-        (lambda: torch.cuda.get_device_capability() >= (8, 0), OTHERS[1:]),
         (lambda: torch.cuda.get_device_capability() >= (8, 0), OTHERS[1:]),
         (lambda: torch.cuda.get_device_capability()[0] >= 9, OTHERS[:3]),
         (
@@ -237,10 +234,8 @@ def training(capability, multiprocessors, others=()):
     """The program of some steps whose workspaces depend on the card: products, a wide bias, a layer
     norm of many rows."""
     file = io.StringIO()
-    gpu = imaginary.enter(
-        replace(card(capability), multiprocessors=multiprocessors, others=list(others)), None, file
-    )
-    try:
+    there = replace(card(capability), multiprocessors=multiprocessors, others=list(others))
+    with entered(there, None, file) as gpu:
         model = torch.nn.Sequential(
             torch.nn.Linear(256, 1024),
             torch.nn.LayerNorm(1024),
@@ -254,9 +249,7 @@ def training(capability, multiprocessors, others=()):
         with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
             F.scaled_dot_product_attention(query, query, query).sum().backward()
         speaks_for = alike(gpu)
-    finally:
-        gpu.leave()
-    return program_of(decode(file.getvalue().splitlines())), speaks_for
+    return program_of(rows(file)), speaks_for
 
 
 def test_the_program_of_one_card_with_the_sizes_of_another_is_what_a_trace_there_gives():

@@ -323,7 +323,7 @@ def test_a_memory_pool_of_the_script_is_kept_apart_and_emptied_at_its_end(gpu, t
     del outside
     with pytest.raises(
         Unsupported,
-        match=r"cannot run torch\.cuda\.MemPool at test_graphs\.py:\d+ in test_a_memory",
+        match=r"cannot run torch\.cuda\.MemPool at test_streams\.py:\d+ in test_a_memory",
     ):
         torch.cuda.MemPool(use_on_oom=True)
 

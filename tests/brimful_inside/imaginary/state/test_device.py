@@ -11,7 +11,7 @@ from torch import nn
 
 from brimful_inside import imaginary
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Step
-from tests.brimful_inside.imaginary.conftest import card, rows
+from tests.brimful_inside.imaginary.conftest import card, entered, rows
 
 
 def rounded(nbytes):
@@ -49,8 +49,7 @@ def test_the_trace_has_the_rows_of_the_allocator(gpu, trace_file):
 def test_the_same_training_gives_the_same_trace():
     def train():
         file = io.StringIO()
-        gpu = imaginary.enter(card(), None, file)
-        try:
+        with entered(card(), None, file) as gpu:
             model = nn.Sequential(
                 nn.Conv2d(3, 8, 3),
                 nn.BatchNorm2d(8),
@@ -66,8 +65,6 @@ def test_the_same_training_gives_the_same_trace():
                 optimizer.step()
                 optimizer.zero_grad()
                 gpu.step(step + 1)
-        finally:
-            gpu.leave()
         return file.getvalue()
 
     assert train() == train()
