@@ -133,8 +133,11 @@ class CallSites:
 
     def patch(self, patches: Patches) -> None:
         self.calls.patch(patches)
-        patches.undo_by(register_optimizer_step_pre_hook(self._step_begins).remove)
-        patches.undo_by(register_optimizer_step_post_hook(self._step_ends).remove)
+        begins = register_optimizer_step_pre_hook(lambda *_: self._steps_inside(self._in_step + 1))
+        # none: an exception may have left a step without this hook
+        ends = register_optimizer_step_post_hook(lambda *_: self._steps_inside(0))
+        patches.undo_by(begins.remove)
+        patches.undo_by(ends.remove)
 
     def current(self) -> int:
         """The number of the site that the current thread is at."""
@@ -194,12 +197,6 @@ class CallSites:
             lines[level] = line
             level += 1
         return line
-
-    def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._steps_inside(self._in_step + 1)
-
-    def _step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._steps_inside(0)  # an exception may have left a step without this hook
 
     def _steps_inside(self, count: int) -> None:
         self._in_step = count

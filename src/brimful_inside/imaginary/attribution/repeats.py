@@ -242,7 +242,7 @@ class Repeats:
                 ):
                     return None
                 storages.add(entry.key)
-                layout = tuple(leaf.shape), leaf.stride(), leaf.storage_offset()
+                layout = tuple(leaf.shape), leaf.stride(), int(leaf.storage_offset())
                 outputs.append(Made(*layout, leaf.dtype, entry.nbytes, leaf.requires_grad))
         return outputs, structure
 

@@ -308,7 +308,8 @@ def _generator_free(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
 
 
 def handlers() -> Dict[Any, Callable]:
-    table: Dict[Any, Callable] = {
+    constructors = torch.utils._device._device_constructors()
+    return {
         TensorBase.device.__get__: _device,
         TensorBase.is_cuda.__get__: lambda gpu, func, args, kwargs: gpu.is_imaginary(args[0]),
         TensorBase.is_meta.__get__: lambda gpu, func, args, kwargs: (
@@ -330,32 +331,13 @@ def handlers() -> Dict[Any, Callable]:
         Tensor.pin_memory: _pin_memory,
         Tensor.is_pinned: lambda gpu, func, args, kwargs: gpu.pinned.is_pinned(args[0]),
         Tensor.record_stream: _record_stream,
+        **dict.fromkeys((torch.bernoulli, Tensor.bernoulli, torch.poisson), _generator_free),
+        **dict.fromkeys((torch.multinomial, Tensor.multinomial, torch.normal), _generator_free),
+        **dict.fromkeys((Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_), _generator_free),
+        **dict.fromkeys((Tensor.random_, Tensor.exponential_, Tensor.cauchy_), _generator_free),
+        **dict.fromkeys((Tensor.log_normal_, Tensor.geometric_), _generator_free),
+        **dict.fromkeys((*constructors, torch.as_tensor), _construct),
     }
-    filling = (
-        "normal_",
-        "uniform_",
-        "bernoulli_",
-        "random_",
-        "exponential_",
-        "log_normal_",
-        "cauchy_",
-        "geometric_",
-    )
-    drawing = (
-        torch.bernoulli,
-        Tensor.bernoulli,
-        torch.multinomial,
-        Tensor.multinomial,
-        torch.normal,
-        torch.poisson,
-    )
-    table.update(
-        dict.fromkeys((*drawing, *(getattr(Tensor, name) for name in filling)), _generator_free)
-    )
-    table.update(
-        dict.fromkeys((*torch.utils._device._device_constructors(), torch.as_tensor), _construct)
-    )
-    return table
 
 
 def group_by_card(gpu: ImaginaryGpu, patches: Patches) -> None:

@@ -293,24 +293,18 @@ def _backward_reduce(
 
 
 def handlers() -> Dict[Any, Callable]:
-    operations, functional = torch.ops.c10d, torch.ops._c10d_functional
-    table: Dict[Any, Callable] = {
-        getattr(operations, name).default: _collective
-        for name in _NAMES
-        if hasattr(operations, name)
-    }
-    for handler, names in _FUNCTIONAL.items():
-        table.update(
-            {
-                getattr(functional, name).default: handler
-                for name in names
-                if hasattr(functional, name)
-            }
-        )
-    if hasattr(torch.ops._dtensor, "shard_dim_alltoall"):
-        table[torch.ops._dtensor.shard_dim_alltoall.default] = _shard_dim_alltoall
+    of_libraries = (
+        (torch.ops.c10d, _NAMES, _collective),
+        (torch.ops._dtensor, ("shard_dim_alltoall",), _shard_dim_alltoall),
+        *((torch.ops._c10d_functional, names, made) for made, names in _FUNCTIONAL.items()),
+    )
     return {
-        **table,
+        **{
+            getattr(library, name).default: handler
+            for library, names, handler in of_libraries
+            for name in names
+            if hasattr(library, name)
+        },
         aten.batch_norm_stats.default: _statistics,
         aten.batch_norm_gather_stats.default: _statistics,
         aten.batch_norm_gather_stats_with_counts.default: _statistics,

@@ -20,7 +20,14 @@ from torch._utils import _rebuild_parameter
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported, cuda_error
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import META, Tensor, aten, broadcast, is_meta
+from brimful_inside.imaginary.state.tensors import (
+    META,
+    Tensor,
+    aten,
+    broadcast,
+    is_meta,
+    tensors_in,
+)
 
 _BITS = 64  # of a word of the suppression kernel's mask
 _LOOP = "_batched_nms_vanilla"
@@ -203,13 +210,8 @@ def refuse_nested_tensors(gpu: ImaginaryGpu, patches: Patches) -> None:
     def refuse(
         name: str, original: Callable[..., Any], parts: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        tensors = (
-            [parts]
-            if isinstance(parts, Tensor)
-            else [part for part in parts if isinstance(part, Tensor)]
-        )
         if gpu.devices.is_card(kwargs.get("device")) or any(
-            gpu.holds(tensor) for tensor in tensors
+            gpu.holds(tensor) for tensor in tensors_in(parts)
         ):
             raise Unsupported(
                 "torch.nested.%s" % name,
@@ -265,7 +267,7 @@ def _still_true(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
 
 
 def function_handlers() -> Dict[Any, Callable]:
-    table: Dict[Any, Callable] = {
+    return {
         Tensor.numpy: _numpy,
         Tensor.tolist: lambda gpu, func, args, kwargs: (
             gpu.read(args[0]).tolist() if gpu.is_imaginary(args[0]) else func(*args)
@@ -276,12 +278,13 @@ def function_handlers() -> Dict[Any, Callable]:
             (torch.isfinite, Tensor.isfinite),
             lambda gpu, func, args, kwargs: gpu.mark_true(func(*args, **kwargs)),
         ),
+        **{
+            getattr(owner, name): _still_true
+            for owner in (Tensor, torch)
+            for name in ("all", "any", "squeeze", "reshape", "view")
+            if hasattr(owner, name)
+        },
     }
-    for name in ("all", "any", "squeeze", "reshape", "view"):
-        table[getattr(Tensor, name)] = _still_true
-        if hasattr(torch, name):
-            table[getattr(torch, name)] = _still_true
-    return table
 
 
 def _rebuild(shape: Any, stride: Any, dtype: torch.dtype, needs_grad: bool) -> Tensor:

@@ -116,6 +116,10 @@ def _each(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> 
     return [like(tensor) for tensor in args[0]]
 
 
+def _in_place(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
+    """The same, written over the tensors."""
+
+
 def _unchanged(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """Activations and limits in place."""
     return args[0] if _are_floating(args[0]) and not kwargs else func(*args, **kwargs)
@@ -191,31 +195,33 @@ _OF_DEFAULT: Dict[str, Handler] = {
 
 
 def handlers() -> Dict[Any, Callable]:
-    table: Dict[Any, Callable] = {
-        getattr(aten, name).default: handler for name, handler in _OF_DEFAULT.items()
-    }
-    for packet, overloads, handler in (
+    of_overloads = (
         (aten.sum, ("default", "dim_IntList"), _reduction),
         (aten.mean, ("default", "dim"), _reduction),
         (aten.random_, ("default", "from", "to"), itself),
         (aten.bernoulli_, ("float", "Tensor"), itself),
         *((getattr(aten, name), ("Tensor", "Scalar"), _binary) for name in _BINARY),
-    ):
-        table.update(
-            {getattr(packet, name): handler for name in overloads if hasattr(packet, name)}
-        )
-    for name in dir(C._VariableFunctions):
-        if name.startswith("_foreach_") and name not in _LISTS_OF_THEIR_OWN:
-            packet = getattr(aten, name)
-            handler = (lambda gpu, func, args, kwargs: None) if name.endswith("_") else _each
-            table.update(
-                {
-                    getattr(packet, overload): handler
-                    for overload in packet.overloads()
-                    if overload != "out"
-                }
-            )
-    return table
+    )
+    of_lists = [
+        name
+        for name in dir(C._VariableFunctions)
+        if name.startswith("_foreach_") and name not in _LISTS_OF_THEIR_OWN
+    ]
+    return {
+        **{getattr(aten, name).default: handler for name, handler in _OF_DEFAULT.items()},
+        **{
+            getattr(packet, name): handler
+            for packet, overloads, handler in of_overloads
+            for name in overloads
+            if hasattr(packet, name)
+        },
+        **{
+            getattr(getattr(aten, name), overload): _in_place if name.endswith("_") else _each
+            for name in of_lists
+            for overload in getattr(aten, name).overloads()
+            if overload != "out"
+        },
+    }
 
 
 # --- what is remembered ---

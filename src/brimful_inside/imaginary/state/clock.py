@@ -46,7 +46,8 @@ def rates_of(card: Card) -> Optional[Rates]:
         return None
     return Rates(
         bandwidth_bytes_per_s=card.bandwidth_bytes_per_s,
-        **{kind: card.flops.get(kind) for kind in ("fp32", "tf32", "fp16", "bf16")},
+        fp32=card.flops["fp32"],
+        **{kind: card.flops.get(kind) for kind in ("tf32", "fp16", "bf16")},
         multiprocessors=card.multiprocessors,
         capability=(card.capability[0], card.capability[1]),
     )

@@ -156,9 +156,12 @@ class Known:
         """`tensor` of the card has these numbers, where they are few and it has its storage for
         itself. Of rows that are shown to be alike by a stride of 0, one is kept."""
         entry = entry_of(self._storages, tensor)
-        if entry is None or tensor.shape != numbers.shape or tensor.dtype != numbers.dtype:
-            return
-        if entry.nbytes != tensor.numel() * tensor.element_size():
+        if (
+            entry is None
+            or tensor.shape != numbers.shape
+            or tensor.dtype != numbers.dtype
+            or entry.nbytes != tensor.nbytes
+        ):
             return
         row = numbers
         while tensor.is_contiguous() and row.numel() and row.dim() and row.stride(0) == 0:
@@ -357,9 +360,10 @@ def _by_rows(func: Any, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor])
         or max(lengths) <= 3
         or any(tensor.stride(0) for tensor in batched)
         or not (batched or shapes)
+        or any(
+            made.dim() and made.numel() > len(made) * MANY_IN_A_ROW for made in (*outs, *batched)
+        )
     ):
-        return _UNKNOWN
-    if any(made.dim() and made.numel() > len(made) * MANY_IN_A_ROW for made in (*outs, *batched)):
         return _UNKNOWN
 
     def of_rows(arg: Any, count: int) -> Any:
