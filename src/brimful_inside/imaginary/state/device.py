@@ -125,7 +125,7 @@ class ImaginaryGpu:
     workspaces: Any  # operators.cublas.Workspaces
     plans: Any  # operators.convolutions.Plans
     casts: Any  # cuda_api.autocast.Casts
-    remembered: Any  # operators.remembered.Remembered
+    remembered: Any  # operators.meta_kernels.Remembered
     # gets the arguments of every operation on the card
     watch: Optional[Callable[[Tuple, Dict[str, Any]], None]] = None
     # a step or a phase is over (attribution.repeats.Repeats)
