@@ -19,13 +19,12 @@ TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
 class Unsupported(NotImplementedError):
     """The script calls something that the imaginary GPU does not have. The message names `call` and
-    `where` in one sentence."""
+    its place in the script in one sentence."""
 
     def __init__(self, call: str, why: str):
-        self.call = call
-        self.where = where_in_user_code()
-        place = " at %s" % self.where if self.where else ""
-        super().__init__("%s %s%s: %s" % (CANNOT_RUN, call, place, why))
+        place = where_in_user_code()
+        where = " at %s" % place if place else ""
+        super().__init__("%s %s%s: %s" % (CANNOT_RUN, call, where, why))
 
 
 def where_in_user_code() -> Optional[str]:

@@ -20,6 +20,13 @@ def used_by_main(nbytes: int = 30 * MIB) -> torch.Tensor:
     return made
 
 
+def active() -> int:
+    """Bytes of blocks that somebody uses, after those that can return to their pools have: they do
+    at an allocation."""
+    torch.empty(1, device="cuda")
+    return torch.cuda.memory_stats()["active_bytes.all.current"]
+
+
 def test_streams_are_numbered_by_their_first_allocation(gpu, trace_file):
     for _ in range(3):
         idle = torch.cuda.Stream()
@@ -74,16 +81,11 @@ def test_a_storage_that_is_emptied_gives_its_block_back_when_the_other_stream_is
         tensor.untyped_storage().resize_(30 * MIB)
     tensor.record_stream(torch.cuda.default_stream())
     tensor.untyped_storage().resize_(0)
-    torch.empty(1, device="cuda")
-    stats = torch.cuda.memory_stats()
-    assert (
-        stats["active_bytes.all.current"] == 30 * MIB and stats["allocated_bytes.all.current"] == 0
-    )
+    assert active() == 30 * MIB and torch.cuda.memory_allocated() == 0
     tensor.untyped_storage().resize_(20 * MIB)  # a new block, which no other stream has used
     tensor.untyped_storage().resize_(0)
     torch.cuda.synchronize()
-    torch.empty(1, device="cuda")
-    assert torch.cuda.memory_stats()["active_bytes.all.current"] == 0
+    assert active() == 0
 
 
 @pytest.mark.parametrize(
@@ -104,12 +106,9 @@ def test_what_makes_the_host_wait_lets_the_block_return_and_a_copy_that_does_not
     used_by_main()
     event = torch.cuda.Event()
     event.record()
-    torch.empty(1, device="cuda")
-    assert torch.cuda.memory_stats()["active_bytes.all.current"] == 30 * MIB
+    assert active() == 30 * MIB
     wait(event)
-    torch.empty(1, device="cuda")
-    kept = 30 * MIB if "without waiting" in request.node.name else 0
-    assert torch.cuda.memory_stats()["active_bytes.all.current"] == kept
+    assert active() == (30 * MIB if "without waiting" in request.node.name else 0)
 
 
 def test_an_event_recorded_before_the_end_of_the_tensor_does_not_let_its_block_return(gpu):
@@ -119,20 +118,18 @@ def test_an_event_recorded_before_the_end_of_the_tensor_does_not_let_its_block_r
     torch.empty(1, device="cuda")
     del tensor
     event.synchronize()
-    torch.empty(1, device="cuda")
-    assert torch.cuda.memory_stats()["active_bytes.all.current"] == 30 * MIB
+    assert active() == 30 * MIB
 
 
 def test_the_host_runs_ahead_no_farther_than_the_launch_queue(gpu, monkeypatch):
     monkeypatch.setattr(ledger, "RUN_AHEAD", 20)
     tensor, counter = used_by_main(), torch.zeros(1, device="cuda")
     del tensor
-    active = []
+    kept = []
     for _ in range(30):
-        torch.empty(1, device="cuda")
-        active.append(torch.cuda.memory_stats()["active_bytes.all.current"] >= 30 * MIB)
+        kept.append(active() >= 30 * MIB)
         counter += 1
-    assert 5 < sum(active) < 25 and active == sorted(active, reverse=True)
+    assert 5 < sum(kept) < 25 and kept == sorted(kept, reverse=True)
 
 
 # --- CUDA graphs and memory pools ---
@@ -144,6 +141,11 @@ def mebibytes(number: int, **options) -> torch.Tensor:
 
 def reserved() -> float:
     return torch.cuda.memory_reserved() / MIB
+
+
+def kept_after_emptying() -> float:
+    torch.cuda.empty_cache()
+    return reserved()
 
 
 def train(model: nn.Module, inputs: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
@@ -180,8 +182,7 @@ def test_a_whole_training_step_is_captured_as_the_documentation_has_it(gpu, trac
         inputs.copy_(torch.randn(2048, 512))
         graph.replay()
     assert (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), reserved()) == held
-    torch.cuda.empty_cache()
-    assert reserved() == kept, "what the graph needs at each replay stays, used or not"
+    assert kept_after_emptying() == kept, "what the graph needs at each replay stays, used or not"
     assert kept > 3 * 2048 * 4096 * 4 / MIB, "activations and gradients of the hidden layer"
     assert played(trace_file).peak.reserved == torch.cuda.max_memory_reserved()
     del graph
@@ -195,8 +196,7 @@ def test_the_memory_of_a_capture_serves_nobody_else_and_goes_after_its_graph(gpu
     assert reserved() == 200 + small
     del graph, other
     assert reserved() == 200 + small and torch.cuda.memory_allocated() == 0
-    torch.cuda.empty_cache()
-    assert reserved() == 0
+    assert kept_after_emptying() == 0
     marks = [row for row in rows(trace_file).rows if isinstance(row, (Pool, ReleasePool))]
     assert marks == [Pool(1), Pool(0), ReleasePool(1)]
 
@@ -205,12 +205,10 @@ def test_what_is_left_of_a_capture_outlives_its_graph(gpu):
     kept = []
     graph = captured(lambda: kept.append(mebibytes(100)))
     graph.reset()
-    torch.cuda.empty_cache()
-    assert reserved() == 100
+    assert kept_after_emptying() == 100
     kept.clear()
     assert reserved() == 100
-    torch.cuda.empty_cache()
-    assert reserved() == 0
+    assert kept_after_emptying() == 0
 
 
 def test_graphs_that_share_a_pool_share_its_memory(gpu):
@@ -218,11 +216,9 @@ def test_graphs_that_share_a_pool_share_its_memory(gpu):
     second = captured(lambda: mebibytes(90), pool=first.pool())
     assert reserved() == 102
     del first
-    torch.cuda.empty_cache()
-    assert reserved() == 102, "the second graph still needs the pool"
+    assert kept_after_emptying() == 102, "the second graph still needs the pool"
     del second
-    torch.cuda.empty_cache()
-    assert reserved() == 0
+    assert kept_after_emptying() == 0
     handle = torch.cuda.graph_pool_handle()
     both = [captured(lambda: mebibytes(100), pool=handle) for _ in range(2)]
     apart = [captured(lambda: mebibytes(100)) for _ in range(2)]
@@ -247,8 +243,7 @@ def test_streams_that_wait_for_a_capture_take_part_in_it(gpu, trace_file):
 
     graph = captured(work)
     assert not branch.is_capturing()
-    torch.cuda.empty_cache()
-    assert reserved() == 12
+    assert kept_after_emptying() == 12
     assert [row.number for row in rows(trace_file).rows if isinstance(row, Pool)] == [1, 0]
     del graph
 
@@ -312,8 +307,7 @@ def test_a_memory_pool_of_the_script_is_kept_apart_and_emptied_at_its_end(gpu, t
     ]
     outside = mebibytes(50)
     del inside
-    torch.cuda.empty_cache()
-    assert reserved() == 150
+    assert kept_after_emptying() == 150
     del pool
     assert reserved() == 50
     assert [
