@@ -1,4 +1,5 @@
-"""Streams and events. Each stream has a pool of its own in the allocator.
+"""Streams, events, CUDA graphs and memory pools. Each stream has a pool of its own in the
+allocator.
 
 All work is done at once, so nothing waits; but where the host would wait for a stream, the ledger
 notes it, since blocks that another stream used return to their pools by then
