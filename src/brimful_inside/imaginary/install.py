@@ -27,14 +27,17 @@ from brimful_inside.imaginary.dispatch.function_mode import (
     let_bodies_run,
 )
 from brimful_inside.imaginary.distributed import patch_distributed
-from brimful_inside.imaginary.operators import host_reads, recurrent, tables
+from brimful_inside.imaginary.operators import (
+    attention,
+    data_dependent,
+    fused_kernels,
+    recurrent,
+)
 from brimful_inside.imaginary.operators.avoid_sympy import avoid_sympy_import
 from brimful_inside.imaginary.operators.convolutions import Plans
 from brimful_inside.imaginary.operators.cublas import Workspaces
-from brimful_inside.imaginary.operators.data_dependent import refuse_nested_tensors
 from brimful_inside.imaginary.operators.flops import Classes
-from brimful_inside.imaginary.operators.fused_kernels import register_meta_kernels
-from brimful_inside.imaginary.operators.remembered import Remembered
+from brimful_inside.imaginary.operators.meta_kernels import Remembered
 from brimful_inside.imaginary.operators.temporaries import Machine
 from brimful_inside.imaginary.state.device import ImaginaryGpu, OpenTrace
 from brimful_inside.simulator.allocator_settings import AllocatorSettings
@@ -86,10 +89,15 @@ def _equip(gpu: ImaginaryGpu) -> None:
     """The state gets its handlers, and what those keep in it."""
     _choose_for_card(gpu)
     gpu.plans, gpu.casts, gpu.remembered = Plans(gpu), Casts(), Remembered()
-    operations = {**tables.operation_handlers(), **dispatch_mode.handlers()}
-    gpu.operation_handlers = autograd_in_place.accumulating_in_place(operations)
+    gpu.operation_handlers = autograd_in_place.accumulating_in_place(dispatch_mode.handlers())
     gpu.function_handlers = handlers_under_autocast(
-        {**devices.handlers(), **tables.function_handlers()}
+        {
+            **devices.handlers(),
+            **data_dependent.function_handlers(),
+            **fused_kernels.function_handlers(),
+            **attention.handlers(),
+            **recurrent.function_handlers(),
+        }
     )
 
     def operate(func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -105,14 +113,14 @@ def _patch(gpu: ImaginaryGpu) -> None:
     `gpu.leave()`."""
     patches = gpu.patches
     autograd_in_place.measure_owners()
-    register_meta_kernels(patches)
+    fused_kernels.register_meta_kernels(patches)
     patch_cuda(gpu, patches)
     patch_transfers(gpu, patches)
     if gpu.annotations is not None:
         gpu.annotations.patch(patches)
     devices.patch_devices(gpu, patches)
     patch_storages(gpu, patches)
-    host_reads.patch_values(gpu, patches)
+    data_dependent.patch_values(gpu, patches)
     patch_cache(gpu.casts, patches)
     recurrent.flatten_weights_as_on_cuda(patches)
     devices.group_by_card(gpu, patches)
@@ -120,7 +128,7 @@ def _patch(gpu: ImaginaryGpu) -> None:
     leave_uncompiled(gpu, patches)
     avoid_sympy_import(patches)
     stand_in(gpu, patches)
-    refuse_nested_tensors(gpu, patches)
+    data_dependent.refuse_nested_tensors(gpu, patches)
     modes = Modes(lambda: (gpu.functions(), dispatch_mode.Operations(gpu)))
     follow_threads(modes, patches)
     patch_distributed(gpu, patches)

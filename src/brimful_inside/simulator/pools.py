@@ -205,9 +205,8 @@ def release_oversize(memory: DeviceMemory, pool: Pool, size: int, stream: int, l
     blocks = [
         (block & ADDRESS, block >> SIZE_AT)
         for block in pool.free.get(stream, [])
-        if block >> SIZE_AT >= limit
+        if block >> SIZE_AT >= limit and pool.is_segment(block & ADDRESS, block >> SIZE_AT)
     ]
-    blocks = [block for block in blocks if pool.is_segment(*block)]
     single = next((block for block in blocks if block[1] >= needed), None)
     if single is not None:
         _release_segment(memory, pool, single[0])

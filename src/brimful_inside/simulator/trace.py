@@ -109,7 +109,7 @@ Step = NamedTuple("Step", [("number", int)])
 EmptyCache = NamedTuple("EmptyCache", [])
 Settings = NamedTuple("Settings", [("text", str)])
 At = NamedTuple("At", [("number", int)])
-Backward = NamedTuple("Backward", [("begins", bool)])
+Backward = NamedTuple("Backward", [("begins", bool)])  # 1 or 0 in the trace
 Uses = NamedTuple("Uses", [("name", str)])
 
 Row = Union[
@@ -232,8 +232,6 @@ def decode(lines: Iterable[str]) -> Trace:
                     % (TRACE_VERSION, str(value)[:80])
                 )
             header = value
-        elif kind == "backward":
-            notes.append((len(rows), Backward(bool(value[1]))))
         elif kind in _NOTES:
             notes.append((len(rows), _NOTES[kind](*value[1:])))
         elif kind == "run":

@@ -1,9 +1,8 @@
 """An imaginary A100 for each test, gone at its end."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -30,27 +29,29 @@ def trace_file() -> io.StringIO:
     return io.StringIO()
 
 
+@contextmanager
+def entered(*args: Any, **options: Any) -> Iterator[imaginary.ImaginaryGpu]:
+    """The card of imaginary.enter(...) within, and gone afterwards."""
+    gpu = imaginary.enter(*args, **options)
+    try:
+        yield gpu
+    finally:
+        gpu.leave()
+
+
 @pytest.fixture
 def gpu(trace_file: io.StringIO) -> Iterator[imaginary.ImaginaryGpu]:
-    entered = imaginary.enter(card(), None, trace_file)
-    yield entered
-    entered.leave()
+    with entered(card(), None, trace_file) as gpu:
+        yield gpu
 
 
 @pytest.fixture
 def enter() -> Iterator[Callable[..., imaginary.ImaginaryGpu]]:
     """Enter a card with other properties: enter(capability=(9, 0), capacity_bytes=...)."""
-    entered: list[imaginary.ImaginaryGpu] = []
-
-    def make(
-        capability: tuple = (8, 0), capacity_bytes: int | None = None, **more: Any
-    ) -> imaginary.ImaginaryGpu:
-        entered.append(imaginary.enter(card(capability), capacity_bytes, **more))
-        return entered[-1]
-
-    yield make
-    for card_entered in reversed(entered):
-        card_entered.leave()
+    with ExitStack() as stack:
+        yield lambda capability=(8, 0), capacity_bytes=None, **more: stack.enter_context(
+            entered(card(capability), capacity_bytes, **more)
+        )
 
 
 @pytest.fixture
@@ -65,9 +66,8 @@ def three(traces: dict[int, io.StringIO]) -> Iterator[imaginary.ImaginaryGpu]:
         traces[index] = io.StringIO()
         return traces[index]
 
-    entered = imaginary.enter(card(), None, open_trace, count=3)
-    yield entered
-    entered.leave()
+    with entered(card(), None, open_trace, count=3) as gpu:
+        yield gpu
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ was there and after.
 Prints one JSON object: `changed`, the names that differ, and `answers`, the smoke suite's results
 before and after."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import io

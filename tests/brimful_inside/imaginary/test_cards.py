@@ -1,13 +1,10 @@
-from __future__ import annotations
-
 import copy
 import gc
 
 import pytest
 import torch
 
-from brimful_inside import imaginary
-from tests.brimful_inside.imaginary.conftest import GIB, card, played
+from tests.brimful_inside.imaginary.conftest import GIB, card, entered, played
 
 MIB = 1 << 20
 CARD = card()
@@ -78,13 +75,10 @@ def test_optimizers_keep_states_beside_parameters(three, allocated):
 
 
 def test_a_full_card_says_which_one_it_is():
-    gpu = imaginary.enter(CARD, GIB, count=2)
-    try:
+    with entered(CARD, GIB, count=2):
         with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 2.00 GiB. GPU 1 has"):
             torch.zeros(2 * GIB, dtype=torch.uint8, device="cuda:1")
         torch.zeros(GIB // 2, dtype=torch.uint8, device="cuda:0")
-    finally:
-        gpu.leave()
     assert not torch.cuda.is_available()
 
 

@@ -1,8 +1,6 @@
 """Nothing of the imaginary card stays when it is gone: not after a training, nor after an error,
 nor out of memory."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Ordinary training code, from end to end."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys

@@ -3,8 +3,6 @@ they can be written.
 
 The tests hold the quick one against it."""
 
-from __future__ import annotations
-
 import random
 
 from brimful_inside.simulator.program import Event, Program, program_of

@@ -1,7 +1,5 @@
 """One test a row of the table, and what must not be taken for out-of-memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from brimful_inside.simulator.oom_patterns import DEVICE, HOST, OOM_PATTERNS, match_oom

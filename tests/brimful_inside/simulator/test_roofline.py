@@ -1,7 +1,5 @@
 """The roofline: what binds a kernel, waves of tiles, and a host that dispatches."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

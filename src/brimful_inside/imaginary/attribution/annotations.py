@@ -1,16 +1,21 @@
 """What a trace says of each allocation beside its bytes (simulator/trace.py): the module, the line
 and the pass that allocates, and what it becomes.
 
-A line is that of the first frame outwards that is neither torch's, nor another library's, nor
-ours."""
+A line is that of the first frame outwards that is neither torch's, nor another library's, nor ours.
+What an allocation is (a parameter or buffer of a module, a gradient, a state of an optimizer, a
+copy from the host) is written once for its whole life, as soon as it is known: parameters and
+buffers at the first outermost call of their module, gradients after each backward pass, states
+after the first steps of an optimizer."""
 
 from __future__ import annotations
 
+import json
 import linecache
 import os
 import sys
 import sysconfig
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+import weakref
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch.optim.optimizer import (
@@ -18,21 +23,46 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from brimful_inside.imaginary.attribution.categories import Categories
 from brimful_inside.imaginary.attribution.modules import NOWHERE, ModuleCalls, Place
 from brimful_inside.imaginary.attribution.repeats import Repeats
 from brimful_inside.imaginary.attribution.what_if import WHAT_IFS, lower_precision, patch_what_if
 from brimful_inside.imaginary.state.clock import Clock
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import OURS, TORCH
+from brimful_inside.imaginary.state.ledger import Ledger
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.simulator.trace import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTATION, Site, Uses
+from brimful_inside.imaginary.state.tensors import (
+    C,
+    TensorBase,
+    entry_of,
+    is_meta,
+    plain_parts,
+    tensors_in,
+)
+from brimful_inside.simulator.trace import (
+    BACKWARD,
+    BUFFER,
+    FORWARD,
+    GRADIENT,
+    INPUT,
+    OPTIMIZER,
+    OPTIMIZER_STATE,
+    PARAMETER,
+    RECOMPUTATION,
+    Backward,
+    Site,
+    Uses,
+)
 
 LONGEST_LINE = 100
+# of an optimizer, after which its states are recorded; later ones are the same allocations
+FIRST_STEPS = 2
 
 _STANDARD = sysconfig.get_paths()["stdlib"]
 _PROGRAMS = os.path.join(sysconfig.get_paths()["scripts"], "")  # entry points of packages
 _HIDDEN, _LIBRARY, _USER = 0, 1, 2
+_grad_of = TensorBase.grad.__get__
+Owned = Tuple[Any, str, Place]  # a tensor or None, its category, and whose it is
 
 
 class Annotations:
@@ -103,8 +133,11 @@ class CallSites:
 
     def patch(self, patches: Patches) -> None:
         self.calls.patch(patches)
-        patches.undo_by(register_optimizer_step_pre_hook(self._step_begins).remove)
-        patches.undo_by(register_optimizer_step_post_hook(self._step_ends).remove)
+        begins = register_optimizer_step_pre_hook(lambda *_: self._steps_inside(self._in_step + 1))
+        # none: an exception may have left a step without this hook
+        ends = register_optimizer_step_post_hook(lambda *_: self._steps_inside(0))
+        patches.undo_by(begins.remove)
+        patches.undo_by(ends.remove)
 
     def current(self) -> int:
         """The number of the site that the current thread is at."""
@@ -165,12 +198,6 @@ class CallSites:
             level += 1
         return line
 
-    def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._steps_inside(self._in_step + 1)
-
-    def _step_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._steps_inside(0)  # an exception may have left a step without this hook
-
     def _steps_inside(self, count: int) -> None:
         self._in_step = count
         for clock in self._clocks:
@@ -195,3 +222,134 @@ def _text_of(code: Optional[Any], line: int) -> str:
     if len(text) > LONGEST_LINE:
         text = text[: LONGEST_LINE - 3] + "..."
     return "%s: %s" % (place, text) if text else place
+
+
+class Categories:
+    """Writes categories into the traces. The owner of a tensor is found among the modules that were
+    called."""
+
+    def __init__(self, ledgers: List[Ledger], calls: ModuleCalls) -> None:
+        self._ledgers = ledgers
+        self._calls = calls
+        self._written: Dict[Tuple[int, int], str] = {}  # by card and allocation
+        self._roots_written = 0
+        self._rows: Dict[Place, str] = {}  # its part of a row
+        self._modules: List[Tuple[Any, Place]] = []
+        # whether an optimizer has parameters that no module has
+        self._strange: Any = weakref.WeakKeyDictionary()
+        self._steps: Any = weakref.WeakKeyDictionary()  # of each optimizer
+        calls.on_backward.append(self._backward)
+        calls.on_outermost.append(self._outermost)
+
+    def patch(self, patches: Patches) -> None:
+        patches.undo_by(register_optimizer_step_pre_hook(self._before).remove)
+        patches.undo_by(register_optimizer_step_post_hook(self._after).remove)
+
+    def copied(self, tensor: torch.Tensor) -> None:
+        """`tensor` was filled from the host."""
+        self._write([(tensor, INPUT, NOWHERE)])
+
+    def buckets(self, entries: Iterable[Any]) -> None:
+        """The ledger's `entries` are buckets in which DistributedDataParallel gathers gradients, of
+        4 bytes an element."""
+        for entry in entries:
+            if entry.id:
+                self._write_entry(entry, GRADIENT, NOWHERE, 4)
+
+    def _outermost(self, module: torch.nn.Module, begins: bool) -> None:
+        if self._calls.roots_seen != self._roots_written:
+            self._roots_written = self._calls.roots_seen
+            self._modules = []
+            self._write(self._owned())
+
+    def _backward(self, begins: bool) -> None:
+        for ledger in self._ledgers:
+            ledger.note(Backward(begins))
+        if not begins:
+            self._write(
+                (_grad_of(t), GRADIENT, place)
+                for t, category, place in self._owned()
+                if category == PARAMETER
+            )
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Parameters of functional models, which no module owns."""
+        if self._steps.get(optimizer, 0) < FIRST_STEPS or self._strange.get(optimizer, False):
+            places = self._places()
+            strange = [
+                parameter
+                for group in optimizer.param_groups
+                for parameter in group["params"]
+                if id(parameter) not in places
+            ]
+            self._strange[optimizer] = bool(strange)
+            self._write((parameter, PARAMETER, NOWHERE) for parameter in strange)
+            self._write((_grad_of(parameter), GRADIENT, NOWHERE) for parameter in strange)
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        steps = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
+        if steps > FIRST_STEPS:
+            return
+        self._modules = []  # some may have come since
+        self._write(self._owned())
+        places = self._places()
+        for parameter, state in list(getattr(optimizer, "state", {}).items()):
+            place = places.get(id(parameter), NOWHERE)
+            self._write((tensor, OPTIMIZER_STATE, place) for tensor in tensors_in(state))
+
+    def _places(self) -> Dict[int, Place]:
+        """The place of each parameter: of the first module that has it, where several share it."""
+        places: Dict[int, Place] = {}
+        for tensor, _, place in self._owned():
+            places.setdefault(id(tensor), place)
+        return places
+
+    def _owned(self) -> Iterator[Owned]:
+        for reference, place in self._owners():
+            module = reference()
+            if module is not None:
+                parts = (PARAMETER, module._parameters), (BUFFER, module._buffers)
+                for category, tensors in parts:
+                    for tensor in tensors.values():
+                        if tensor is not None:
+                            yield tensor, category, place
+
+    def _owners(self) -> List[Tuple[Any, Place]]:
+        """The modules that have parameters or buffers of their own."""
+        if not self._modules:
+            self._modules = [
+                (weakref.ref(module), Place(name, path))
+                for root, name in self._calls.living_roots()
+                for path, module in root.named_modules()
+                if module._parameters or module._buffers
+            ]
+        return self._modules
+
+    def _write(self, owned: Iterable[Owned]) -> None:
+        with torch._C.DisableTorchFunction():
+            for tensor, category, place in owned:
+                if isinstance(tensor, torch.Tensor):
+                    self._write_tensor(tensor, category, place)
+
+    def _write_tensor(self, tensor: torch.Tensor, category: str, place: Place) -> None:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            tensor = next(plain_parts(tensor), tensor)  # a DTensor's share, which lies on this card
+        if not is_meta(tensor) or C._functorch.is_functorch_wrapped_tensor(tensor):
+            return
+        entry = entry_of(self._ledgers[0].storages, tensor)
+        if entry is not None and entry.id:
+            self._write_entry(entry, category, place, tensor.element_size())
+
+    def _write_entry(self, entry: Any, category: str, place: Place, element_bytes: int) -> None:
+        """The row that gives the category of what `entry` stands for, where none is written yet."""
+        key = (entry.ledger.index, entry.id)
+        before = self._written.get(key)
+        if before is not None and (before != INPUT or category == INPUT):
+            return
+        self._written[key] = category
+        of_place = self._rows.get(place)
+        if of_place is None:
+            of_place = self._rows[place] = json.dumps([place.path, place.model])[1:-1]
+        entry.ledger.note_lines(
+            '["tag",%d,"%s",%s,%d]\n' % (entry.id, category, of_place, element_bytes)
+        )

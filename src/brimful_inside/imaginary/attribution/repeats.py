@@ -25,7 +25,14 @@ from brimful_inside.imaginary.attribution.modules import ModuleCalls
 from brimful_inside.imaginary.state.clock import Row
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
-from brimful_inside.imaginary.state.tensors import META, C, TensorBase, is_meta, tensors_in
+from brimful_inside.imaginary.state.tensors import (
+    META,
+    C,
+    TensorBase,
+    entry_of,
+    is_meta,
+    tensors_in,
+)
 from brimful_inside.left_out import alike_enough
 from brimful_inside.wire import LeftOut
 
@@ -183,26 +190,21 @@ class Repeats:
 
     def _is_plain(self, module: Any) -> bool:
         """Whether a call does nothing that others wait for or count."""
-        if (
-            self._gpu.count > 1
-            or self._gpu.captures.by_stream
-            or C._functorch.peek_interpreter_stack() is not None
-        ):
-            return False
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            return False
-        if (
-            module._forward_hooks
-            or module._forward_pre_hooks
-            or module._backward_hooks
-            or module._backward_pre_hooks
-        ):
-            return False
         hooks = (
             *_modules._global_forward_pre_hooks.values(),
             *_modules._global_forward_hooks.values(),
         )
-        return all(hook.__module__.startswith("brimful_inside.") for hook in hooks)
+        return not (
+            self._gpu.count > 1
+            or self._gpu.captures.by_stream
+            or C._functorch.peek_interpreter_stack() is not None
+            or (torch.distributed.is_available() and torch.distributed.is_initialized())
+            or module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+            or not all(hook.__module__.startswith("brimful_inside.") for hook in hooks)
+        )
 
     def _parameters(self, module: torch.nn.Module) -> Sequence[Parameter]:
         """Those of the module that get gradients."""
@@ -228,20 +230,21 @@ class Repeats:
                 if isinstance(leaf, _PLAIN):
                     outputs.append(leaf)
                     continue
-                entry = self._entry(leaf)
-                if entry is None or entry.id <= watched.first or entry.key in storages:
-                    return None
-                if entry.values is not None or entry.most is not None or entry.known_true:
+                plain = type(leaf) is Tensor and is_meta(leaf)
+                entry = entry_of(self._gpu.storages, leaf) if plain else None
+                if (
+                    entry is None
+                    or entry.id <= watched.first
+                    or entry.key in storages
+                    or entry.values is not None
+                    or entry.most is not None
+                    or entry.known_true
+                ):
                     return None
                 storages.add(entry.key)
-                layout = tuple(leaf.shape), leaf.stride(), leaf.storage_offset()
+                layout = tuple(leaf.shape), leaf.stride(), int(leaf.storage_offset())
                 outputs.append(Made(*layout, leaf.dtype, entry.nbytes, leaf.requires_grad))
         return outputs, structure
-
-    def _entry(self, leaf: Any) -> Any:
-        if type(leaf) is not Tensor or not is_meta(leaf) or leaf.layout != torch.strided:
-            return None
-        return self._gpu.storages.get(leaf.untyped_storage()._cdata)
 
     def _again(self, past: Call, name: str) -> Any:
         """A call like `past` of a module of that class, which runs nothing."""
@@ -331,11 +334,7 @@ class _MicroBatch:
         """
         first, last = self._inside
         for tensor in tensors_in(args, kwargs):
-            entry = (
-                self._gpu.storages.get(tensor.untyped_storage()._cdata)
-                if tensor.layout == torch.strided
-                else None
-            )
+            entry = entry_of(self._gpu.storages, tensor)
             if entry is not None and first < entry.id <= last and entry.key not in self._outputs:
                 self.spoil()
                 return

@@ -10,11 +10,9 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 import torch
 from torch._library.custom_ops import OPDEFS
 
-from brimful_inside.imaginary.state.device import ImaginaryGpu, call_plainly
+from brimful_inside.imaginary.state.device import Handler, ImaginaryGpu, call_plainly
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import C, Tensor, autocast_on, is_meta, tensors_in
-
-Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 
 LOWER_PRECISION = [
     "conv1d",

@@ -8,19 +8,18 @@ messages, summaries) runs as it is."""
 from __future__ import annotations
 
 import types
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, Sequence, Tuple
 
 import torch
 import torch.cuda
 
-from brimful_inside.imaginary.cuda_api.asked_capability import AskedCapability, AskedNumber
-from brimful_inside.imaginary.cuda_api.graphs import patch_graphs
-from brimful_inside.imaginary.cuda_api.streams import patch_streams
+from brimful_inside.imaginary.cuda_api.streams import patch_graphs, patch_streams
 from brimful_inside.imaginary.cuda_api.types import patch_types
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import spelled
+from brimful_inside.simulator.pools import Segment
 
 
 class _DeviceProperties(types.SimpleNamespace):
@@ -320,43 +319,40 @@ def _nested(flat: Dict[str, int]) -> Dict[str, Any]:
 
 def _snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
     """torch.cuda.memory._snapshot(): the segments and their blocks, without stack traces."""
-    segments: List[Dict[str, Any]] = []
-    for index, segment in (
-        (ledger.index, segment) for ledger in gpu.ledgers for segment in ledger.allocator.segments()
-    ):
-        blocks: List[Dict[str, Any]] = []
-        for address, size, used in segment.pieces:
-            state = "active_allocated" if used else "inactive"
-            blocks.append(
-                {
-                    "address": address,
-                    "size": size,
-                    "requested_size": size,
-                    "state": state,
-                    "frames": [],
-                }
-            )
-        active = sum(size for _, size, used in segment.pieces if used)
-        segments.append(
-            {
-                "device": index,
-                "address": segment.address,
-                "total_size": segment.size,
-                **dict.fromkeys(("allocated_size", "active_size", "requested_size"), active),
-                "stream": segment.stream,
-                "segment_type": "small" if segment.small else "large",
-                "segment_pool_id": (0, segment.pool),
-                "is_expandable": segment.expandable,
-                "frames": [],
-                "blocks": blocks,
-            }
-        )
-    traces: List[List[Any]] = [[] for _ in gpu.ledgers]
     return {
-        "segments": segments,
-        "device_traces": traces,
+        "segments": [
+            _segment(ledger.index, segment)
+            for ledger in gpu.ledgers
+            for segment in ledger.allocator.segments()
+        ],
+        "device_traces": [[] for _ in gpu.ledgers],
         "allocator_settings": {},
         "external_annotations": [],
+    }
+
+
+def _segment(index: int, segment: Segment) -> Dict[str, Any]:
+    active = sum(size for _, size, used in segment.pieces if used)
+    return {
+        "device": index,
+        "address": segment.address,
+        "total_size": segment.size,
+        **dict.fromkeys(("allocated_size", "active_size", "requested_size"), active),
+        "stream": segment.stream,
+        "segment_type": "small" if segment.small else "large",
+        "segment_pool_id": (0, segment.pool),
+        "is_expandable": segment.expandable,
+        "frames": [],
+        "blocks": [
+            {
+                "address": address,
+                "size": size,
+                "requested_size": size,
+                "state": "active_allocated" if used else "inactive",
+                "frames": [],
+            }
+            for address, size, used in segment.pieces
+        ],
     }
 
 
@@ -371,3 +367,59 @@ def _patch_builds(patches: Patches) -> None:
     )
     if torch.version.cuda is None:
         patches.set(torch.version, "cuda", "12.8")
+
+
+# --- the compute capability that a script gets, where a trial speaks for other cards as well ---
+# (`Card.others`): what the script decides by it is a choice, which may be another one there. To
+# write it down is none.
+
+
+class AskedNumber(int):
+    """The major or the minor number."""
+
+    def __new__(cls, machine: Any, place: int) -> Any:
+        number: Any = int.__new__(cls, machine.capability[place])
+        number._machine, number._plain = machine, lambda capability: capability[place]
+        return number
+
+    def __reduce__(self) -> Tuple:
+        return int, (int.__add__(self, 0),)
+
+    def __hash__(self) -> int:
+        return hash(_decided(self, lambda plain: plain))
+
+
+class AskedCapability(tuple):
+    """(major, minor)."""
+
+    def __new__(cls, machine: Any) -> Any:
+        both: Any = tuple.__new__(cls, (AskedNumber(machine, 0), AskedNumber(machine, 1)))
+        both._machine, both._plain = machine, lambda capability: capability
+        return both
+
+    def __reduce__(self) -> Tuple:
+        return tuple, ([int.__add__(number, 0) for number in self],)
+
+    def __hash__(self) -> int:
+        return hash(_decided(self, lambda plain: plain))
+
+
+def _decided(asked: Any, rule: Callable[[Any], Any]) -> Any:
+    return asked._machine.choose(lambda capability: rule(asked._plain(capability)))
+
+
+def _deciding(name: str) -> Callable:
+    def decide(asked: Any, *others: Any) -> Any:
+        plain = [
+            int.__add__(other, 0) if isinstance(other, AskedNumber) else other for other in others
+        ]
+        return _decided(asked, lambda capability: getattr(capability, name)(*plain))
+
+    return decide
+
+
+_COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
+for _name in _COMPARED:
+    setattr(AskedCapability, "__%s__" % _name, _deciding("__%s__" % _name))
+for _name in (*_COMPARED, "add", "radd", "sub", "rsub", "mul", "rmul", "floordiv", "mod", "bool"):
+    setattr(AskedNumber, "__%s__" % _name, _deciding("__%s__" % _name))

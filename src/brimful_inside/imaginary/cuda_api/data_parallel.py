@@ -67,9 +67,7 @@ def _reduced(
 ) -> None:
     """NCCL works in rings, into tensors that are there already."""
     cards = [gpu.index_of_tensor(tensor) for tensor in inputs]
-    whole = (
-        inputs[0].numel() * inputs[0].element_size() * (len(cards) if name == "all_gather" else 1)
-    )
+    whole = inputs[0].nbytes * (len(cards) if name == "all_gather" else 1)
     sent = over_links(name, whole, len(cards))
     gpu.exchanged("nccl::" + name, sent, [card for card in cards if card is not None])
 
@@ -86,7 +84,7 @@ def _by_nccl(gpu: ImaginaryGpu, nbytes: int, devices: Sequence[int]) -> Iterator
 
 
 def _broadcast(gpu: ImaginaryGpu, tensor: Tensor, devices: Sequence[int]) -> List[Tensor]:
-    with _by_nccl(gpu, tensor.numel() * tensor.element_size(), devices):
+    with _by_nccl(gpu, tensor.nbytes, devices):
         return [tensor.to(torch.device("cuda", index)) for index in devices]
 
 
@@ -99,7 +97,7 @@ def _broadcast_coalesced(
     for places in _chunks(tensors, buffer_size):
         chunk = [tensors[place] for place in places]
         flat = _flatten_dense_tensors(chunk)
-        with _by_nccl(gpu, flat.numel() * flat.element_size(), devices):
+        with _by_nccl(gpu, flat.nbytes, devices):
             for copied, index in zip(copies[1:], devices[1:]):
                 views = _unflatten_dense_tensors(flat.to(torch.device("cuda", index)), chunk)
                 copied.update(zip(places, views))
@@ -115,7 +113,7 @@ def _chunks(tensors: Sequence[Tensor], limit_bytes: int) -> List[List[int]]:
     done: List[List[int]] = []
     for place, tensor in enumerate(tensors):
         open_chunks.setdefault(tensor.dtype, []).append(place)
-        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.numel() * tensor.element_size()
+        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.nbytes
         if sizes[tensor.dtype] >= limit_bytes:
             done.append(open_chunks.pop(tensor.dtype))
             sizes[tensor.dtype] = 0
@@ -139,7 +137,7 @@ def _gather(
     for tensor in tensors:
         card = gpu.index_of_tensor(tensor)
         if card is not None and out_device != -1 and card != (out_device or 0):
-            gpu.exchanged("gather", tensor.numel() * tensor.element_size(), (card, out_device or 0))
+            gpu.exchanged("gather", tensor.nbytes, (card, out_device or 0))
     where = (
         "cuda"
         if out_device is None

@@ -92,10 +92,7 @@ def _keep_numbers(gpu: ImaginaryGpu, made: Tensor, data: Any = None) -> None:
 
 def _without_generator(kwargs: Dict[str, Any]) -> Dict[str, Any]:
     """A generator fills nothing on the card, and one of the host would be refused."""
-    if kwargs.get("generator") is not None:
-        kwargs = {**kwargs}
-        del kwargs["generator"]
-    return kwargs
+    return {name: value for name, value in kwargs.items() if name != "generator"}
 
 
 def _construct(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
@@ -311,7 +308,8 @@ def _generator_free(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str,
 
 
 def handlers() -> Dict[Any, Callable]:
-    table: Dict[Any, Callable] = {
+    constructors = torch.utils._device._device_constructors()
+    return {
         TensorBase.device.__get__: _device,
         TensorBase.is_cuda.__get__: lambda gpu, func, args, kwargs: gpu.is_imaginary(args[0]),
         TensorBase.is_meta.__get__: lambda gpu, func, args, kwargs: (
@@ -333,32 +331,13 @@ def handlers() -> Dict[Any, Callable]:
         Tensor.pin_memory: _pin_memory,
         Tensor.is_pinned: lambda gpu, func, args, kwargs: gpu.pinned.is_pinned(args[0]),
         Tensor.record_stream: _record_stream,
+        **dict.fromkeys((torch.bernoulli, Tensor.bernoulli, torch.poisson), _generator_free),
+        **dict.fromkeys((torch.multinomial, Tensor.multinomial, torch.normal), _generator_free),
+        **dict.fromkeys((Tensor.normal_, Tensor.uniform_, Tensor.bernoulli_), _generator_free),
+        **dict.fromkeys((Tensor.random_, Tensor.exponential_, Tensor.cauchy_), _generator_free),
+        **dict.fromkeys((Tensor.log_normal_, Tensor.geometric_), _generator_free),
+        **dict.fromkeys((*constructors, torch.as_tensor), _construct),
     }
-    filling = (
-        "normal_",
-        "uniform_",
-        "bernoulli_",
-        "random_",
-        "exponential_",
-        "log_normal_",
-        "cauchy_",
-        "geometric_",
-    )
-    drawing = (
-        torch.bernoulli,
-        Tensor.bernoulli,
-        torch.multinomial,
-        Tensor.multinomial,
-        torch.normal,
-        torch.poisson,
-    )
-    table.update(
-        dict.fromkeys((*drawing, *(getattr(Tensor, name) for name in filling)), _generator_free)
-    )
-    table.update(
-        dict.fromkeys((*torch.utils._device._device_constructors(), torch.as_tensor), _construct)
-    )
-    return table
 
 
 def group_by_card(gpu: ImaginaryGpu, patches: Patches) -> None:

@@ -13,7 +13,7 @@ import re
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -285,16 +285,9 @@ def stand_in(gpu: ImaginaryGpu, patches: Patches) -> None:
 
     def take_back() -> None:
         sys.meta_path.remove(finder)
-        loaded: List[str] = [
-            name
-            for name in finder.modules
-            if isinstance(getattr(_spec_of(name), "loader", None), _Contents)
-        ]
-        for name in loaded:
-            del sys.modules[name]
+        for name in finder.modules:
+            spec = getattr(sys.modules.get(name), "__spec__", None)
+            if isinstance(getattr(spec, "loader", None), _Contents):
+                del sys.modules[name]
 
     patches.undo_by(take_back)
-
-
-def _spec_of(name: str) -> Any:
-    return getattr(sys.modules.get(name), "__spec__", None)

@@ -100,16 +100,16 @@ class _GeneratorFactory(type):
 
 
 def patch_types(gpu: ImaginaryGpu, patches: Patches) -> None:
-    for name, dtype in _DTYPES.items():
-        patches.set(
-            torch.cuda,
-            name,
-            _TensorType(name, (), {"dtype": dtype, "__module__": "torch.cuda", "is_cuda": True}),
-        )
-    patches.set(torch, "Generator", _GeneratorFactory("Generator", (), {"__module__": "torch"}))
-    patches.set(
-        torch.cuda, "default_generators", tuple(_Generator(index) for index in range(gpu.count))
+    of_type = {"__module__": "torch.cuda", "is_cuda": True}
+    patches.set_all(
+        torch.cuda,
+        default_generators=tuple(_Generator(index) for index in range(gpu.count)),
+        **{
+            name: _TensorType(name, (), {"dtype": dtype, **of_type})
+            for name, dtype in _DTYPES.items()
+        },
     )
+    patches.set(torch, "Generator", _GeneratorFactory("Generator", (), {"__module__": "torch"}))
     original: Any = torch.set_default_tensor_type
 
     def set_default_tensor_type(t: Any) -> None:

@@ -10,24 +10,34 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from brimful_inside.imaginary.operators.cublas import USES_CUBLAS
-from brimful_inside.imaginary.operators.data_dependent import HANDLERS_BY_NAME
+from brimful_inside.imaginary.operators import (
+    attention,
+    convolutions,
+    cublas,
+    data_dependent,
+    fused_kernels,
+    meta_kernels,
+    recurrent,
+    temporaries,
+)
 from brimful_inside.imaginary.operators.flops import cost_of, is_free, kernels_of
 from brimful_inside.imaginary.operators.library_kernels import own_kernel
-from brimful_inside.imaginary.operators.meta_kernels import handlers as shape_handlers
-from brimful_inside.imaginary.operators.meta_kernels import itself
-from brimful_inside.imaginary.operators.remembered import is_remembered
-from brimful_inside.imaginary.operators.tables import TEMPORARIES
-from brimful_inside.imaginary.operators.temporaries import Held, Transient
+from brimful_inside.imaginary.operators.temporaries import Held, Kernel, Transient
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported, different_devices
-from brimful_inside.imaginary.state.known_values import follows
-from brimful_inside.imaginary.state.ledger import Ledger
-from brimful_inside.imaginary.state.mask_bounds import RULES
+from brimful_inside.imaginary.state.known_values import RULES, follows
+from brimful_inside.imaginary.state.ledger import Block, Ledger
 from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, empty, is_meta, tensors_in
 from brimful_inside.simulator.workspaces import bytes_of
 
-SHAPES = shape_handlers()  # that tell the shapes of results and nothing else
+SHAPES = meta_kernels.handlers()  # that tell the shapes of results and nothing else
+TEMPORARIES: Dict[str, Kernel] = {
+    **temporaries.TEMPORARIES,
+    **attention.TEMPORARIES,
+    **convolutions.TEMPORARIES,
+    **cublas.TEMPORARIES,
+    **fused_kernels.TEMPORARIES,
+}
 
 # Operations that take tensors of the CPU and of the card together on a real card as well.
 MIXING = frozenset(
@@ -99,7 +109,7 @@ class _Facts:
         overload = schema + "." + func._overloadname
         self.mixes = schema in MIXING or overload in MIXING or not schema.startswith("aten::")
         self.bounds = func in RULES
-        self.handler = handlers.get(func) or HANDLERS_BY_NAME.get(schema)
+        self.handler = handlers.get(func) or data_dependent.HANDLERS_BY_NAME.get(schema)
         # a library's kernel, whose own operations count
         self.own = None if self.handler is not None else own_kernel(func)
         self.handler = self.handler or self.own
@@ -111,14 +121,16 @@ class _Facts:
             "lift",
         )
         self.temporaries = TEMPORARIES.get(self.short)
-        self.blas = self.short in USES_CUBLAS
+        self.blas = self.short in cublas.USES_CUBLAS
         # starts no kernel; how its cost is found
         self.free, self.cost = (
             is_free(func, self.short),
             cost_of(self.short),
         )
         self.remembered = (
-            not self.free and self.handler in (None, SHAPES.get(func)) and is_remembered(func)
+            not self.free
+            and self.handler in (None, SHAPES.get(func))
+            and meta_kernels.is_remembered(func)
         )
         # Some have a kernel of their own on CUDA and are composed of others elsewhere
         # (silu_backward): a handler is theirs.
@@ -189,7 +201,11 @@ class Operations(TorchDispatchMode):
                 )
         with torch._C.DisableTorchFunction():
             if _fake_mode(_FAKE) is not None:  # FakeTensorMode works out shapes
-                return args[0] if self.handlers.get(func) is itself else func(*args, **kwargs)
+                return (
+                    args[0]
+                    if self.handlers.get(func) is meta_kernels.itself
+                    else func(*args, **kwargs)
+                )
             facts = self.facts.get(func)
             if facts is None:
                 facts = self.facts[func] = _Facts(func, self.handlers)
@@ -254,11 +270,10 @@ class Operations(TorchDispatchMode):
         ledger.launches += 1
         if gpu.watch is not None:
             gpu.watch(args, kwargs)
-        taken = (
-            self._take(facts, args, kwargs) if facts.blas or facts.temporaries is not None else ()
-        )
+        taken: List[Block] = []
         passed_over = gpu.passed_over
         try:
+            self._take(facts, args, kwargs, taken)
             if facts.remembered:
                 out = gpu.remembered.run(gpu, func, args, kwargs, facts.handler)
             else:
@@ -267,7 +282,8 @@ class Operations(TorchDispatchMode):
                     if facts.handler is None
                     else facts.handler(gpu, func, args, kwargs)
                 )
-            self._track(out, facts.name, ledger)
+            for tensor in tensors_in(out):
+                _see(tensor, facts.name, ledger)
             gpu.known.follow(func, facts.follows, args, kwargs, out)
             if facts.bounds or (gpu.bounds.any and facts.in_place):
                 gpu.bounds.ran(func, facts.in_place, args, out)
@@ -285,34 +301,27 @@ class Operations(TorchDispatchMode):
             raise Unsupported(facts.name, str(error).splitlines()[0].split(". ")[0]) from error
         finally:
             gpu.passed_over = passed_over
-            if taken:
-                ledger.release_all(taken)
+            ledger.release_all(taken)
         if facts.handler is _to_copy and not is_meta(args[0]):
             gpu.note_input(out)
         return out
 
-    def _take(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> List[Tuple[int, int]]:
-        """The memory that the operation holds while it runs."""
-        taken: List[Tuple[int, int]] = []
-        try:
-            if facts.blas:
-                taken += self.gpu.workspaces.for_product(facts.short, args)
-            if facts.temporaries is not None:
-                name = facts.short + " (temporary)"
-                for held in facts.temporaries(self.gpu.machine, args, kwargs):
-                    self._hold(held, name, taken)
-        except torch.OutOfMemoryError:
-            self.gpu.ledger.release_all(taken)
-            raise
-        return taken
+    def _take(self, facts: _Facts, args: Tuple, kwargs: Dict[str, Any], taken: List[Block]) -> None:
+        """The memory that the operation holds while it runs is added to `taken`."""
+        if facts.blas:
+            self.gpu.workspaces.for_product(facts.short, args, taken)
+        if facts.temporaries is not None:
+            name = facts.short + " (temporary)"
+            for held in facts.temporaries(self.gpu.machine, args, kwargs):
+                self._hold(held, name, taken)
 
-    def _hold(self, held: Held, name: str, taken: List[Tuple[int, int]]) -> None:
+    def _hold(self, held: Held, name: str, taken: List[Block]) -> None:
         ledger = self.gpu.ledger
         if isinstance(held, int):
             if held:
                 taken.append(ledger.reserve(held, name))
         elif isinstance(held, Transient):
-            passing: List[Tuple[int, int]] = []
+            passing: List[Block] = []
             try:
                 for item in held.items:
                     self._hold(item, name, passing)
@@ -325,17 +334,12 @@ class Operations(TorchDispatchMode):
         """Whether the operation is the card's. Raises RuntimeError where tensors of both sides
         meet."""
         host = card = False
-        for arg in args:
-            for item in arg if isinstance(arg, (list, tuple)) else (arg,):
-                if isinstance(item, Tensor):
-                    if is_meta(item):
-                        card = True
-                    elif item.dim():
-                        host = True
-        for arg in kwargs.values():
-            if isinstance(arg, Tensor) and is_meta(arg):
+        for tensor in tensors_in(args):
+            if is_meta(tensor):
                 card = True
-        if card:
+            elif tensor.dim():
+                host = True
+        if card or any(is_meta(tensor) for tensor in tensors_in(kwargs)):
             if self.gpu.has_user_meta and not self.gpu.any_imaginary(args, kwargs):
                 return facts.fresh and not self.gpu.wants_user_meta()
             if host and not facts.mixes:
@@ -348,13 +352,6 @@ class Operations(TorchDispatchMode):
         if device is not None and device.type == "meta":
             return not self.gpu.wants_user_meta()
         return False
-
-    def _track(self, out: Any, op: str, ledger: Ledger) -> None:
-        if isinstance(out, Tensor):
-            _see(out, op, ledger)
-        elif isinstance(out, (list, tuple)):
-            for item in out:
-                self._track(item, op, ledger)
 
 
 def _see(tensor: Tensor, op: str, ledger: Ledger) -> None:
@@ -446,9 +443,14 @@ def _foreach_copy_(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, 
 
 
 def handlers() -> Dict[Any, Callable]:
-    """Operations that need more than their meta kernel, because they read data or the host takes
-    part."""
+    """By ATen's operation: what stands in for its meta kernel, of two for one operation the later;
+    and those below, which read data or in which the host takes part."""
     return {
+        **SHAPES,
+        **convolutions.handlers(),
+        **data_dependent.operation_handlers(),
+        **fused_kernels.operation_handlers(),
+        **recurrent.operation_handlers(),
         aten._to_copy.default: _to_copy,
         aten.copy_.default: _copy_,
         aten._local_scalar_dense.default: _scalar,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from contextlib import ExitStack
+from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -122,17 +123,13 @@ class Modes:
     def enter(self) -> None:
         if self._first is None:
             self._first, self._flags = threading.get_ident(), _flags()
-        entered: List[Any] = []
+        self._thread.entered = ExitStack()
         for mode in self._make():
-            mode.__enter__()
-            entered.append(mode)
-        self._thread.entered = entered
+            self._thread.entered.enter_context(mode)
 
     def leave(self) -> None:
         """Only in a thread that entered; does nothing elsewhere."""
-        for mode in reversed(getattr(self._thread, "entered", [])):
-            mode.__exit__(None, None, None)
-        self._thread.entered = []
+        getattr(self._thread, "entered", ExitStack()).close()
         self._over = self._over or threading.get_ident() == self._first
         if self._over:
             for name, value in self._flags.items():

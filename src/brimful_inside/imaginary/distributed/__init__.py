@@ -2,7 +2,7 @@
 shapes.
 
 Tensors of the host, objects and barriers go between the ranks of the trial through gloo. A rank
-that was started alone (`single_rank`) answers for all others."""
+that was started alone answers for all others."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def patch_distributed(gpu: ImaginaryGpu, patches: Patches) -> None:
     was built without it."""
     if not torch.distributed.is_available():
         return
-    from brimful_inside.imaginary.distributed import collectives, nccl, objects, single_rank
+    from brimful_inside.imaginary.distributed import collectives, objects
 
     gpu.operation_handlers.update(collectives.handlers())
-    nccl.patch_nccl(patches)
+    collectives.patch_nccl(patches)
     objects.patch_objects(patches)
     objects.patch_reducer(gpu, patches)
-    if single_rank.is_alone():
-        single_rank.patch_alone(gpu, patches)
+    if objects.is_alone():
+        objects.patch_alone(gpu, patches)

@@ -1,4 +1,5 @@
-"""What torch.distributed runs on the card, by shapes: collectives (c10d::*), functional ones
+"""The backend "nccl", whatever PyTorch was built with, which connects nothing; and what
+torch.distributed runs on the card, by shapes: collectives (c10d::*), functional ones
 (_c10d_functional::*, of DTensor) and nn.SyncBatchNorm's operations.
 
 A c10d operation allocates what ProcessGroupNCCL.cpp does: a list of outputs (all_gather) or of
@@ -7,15 +8,17 @@ inputs (reduce_scatter) is flattened into one buffer for NCCL. A functional one 
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import deque
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import (
     Any,
     Callable,
     Deque,
     Dict,
     Iterable,
-    Iterator,
     List,
     Optional,
     Sequence,
@@ -24,10 +27,18 @@ from typing import (
 )
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, Work, _resolve_process_group
+import torch.distributed.distributed_c10d as c10d
+from torch._C import _distributed_c10d  # pyright: ignore[reportAttributeAccessIssue]
+from torch._C._distributed_c10d import (
+    FakeProcessGroup,
+    ProcessGroup,
+    Work,
+    _resolve_process_group,
+)
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.tensors import Tensor, aten, empty, like
+from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.tensors import Tensor, aten, empty, like, tensors_in
 from brimful_inside.simulator.roofline import COLLECTIVE, PEER, over_links
 
 _NAMES = (
@@ -103,15 +114,6 @@ def done(tensors: Iterable[Tensor] = ()) -> Any:
 # --- c10d ---
 
 
-def _tensors_of(value: Any) -> Iterator[Tensor]:
-    """The tensors in lists of lists."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors_of(item)
-
-
 def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
     """The outputs as they are, and work that is done."""
     name = func._schema.name.split("::")[-1]
@@ -123,12 +125,10 @@ def _collective(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any
                 gpu, name, args[1 if "reduce_scatter" in name else 0], group.size(), COLLECTIVE
             )
     if name in _FLATTENED:
-        flat = sum(
-            tensor.numel() * tensor.element_size() for tensor in _tensors_of(args[_FLATTENED[name]])
-        )
+        flat = sum(tensor.nbytes for tensor in tensors_in(args[_FLATTENED[name]]))
         gpu.ledger.pass_by((flat,), "c10d::%s (flattened)" % name)
     _keep_what_is_known(gpu, name, args)
-    work = done(_tensors_of(args[0]))
+    work = done(tensors_in(args[0]))
     returns = func._schema.returns
     if not returns:
         return None
@@ -139,7 +139,7 @@ def _note_bytes(gpu: ImaginaryGpu, name: str, tensors: Any, ranks: int, kind: st
     """What a collective sends over the card's link. The reducer of DistributedDataParallel and
     FSDP's prefetching let c10d's run beside the kernels; a functional one's result is waited for at
     once."""
-    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in _tensors_of(tensors))
+    nbytes = sum(tensor.nbytes for tensor in tensors_in(tensors))
     gpu.exchanged("c10d::" + name, over_links(name, nbytes, ranks), (gpu.streams.target,), kind)
 
 
@@ -198,7 +198,6 @@ def _making(make: Callable[..., Tensor], argument: Optional[int] = None) -> Call
     says how large."""
 
     def handler(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-        _note_named_group(gpu, args)
         sizes = () if argument is None else (args[argument],)
         made = (
             make(args[0], *sizes)
@@ -212,28 +211,17 @@ def _making(make: Callable[..., Tensor], argument: Optional[int] = None) -> Call
 
 
 def _itself(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
-    _note_named_group(gpu, args)
     _note_functional(gpu, func, args, kwargs.get("out"))
     return kwargs.get("out", args[0])
 
 
 def _note_functional(gpu: ImaginaryGpu, func: Any, args: Tuple, made: Any) -> None:
-    if len(args) < 2 or not isinstance(args[-1], str):
-        return  # waits for another
-    name = func._schema.name.split("::")[-1]
-    _note_bytes(
-        gpu,
-        name,
-        made if "gather" in name else args[0],
-        _resolve_process_group(cast(Any, args[-1])).size(),
-        PEER,
-    )
-
-
-def _note_named_group(gpu: ImaginaryGpu, args: Tuple) -> None:
-    """The group is the last argument, by its name."""
-    if len(args) > 1 and isinstance(args[-1], str) and args[-1] not in gpu.communicators:
-        _note_group(gpu, _resolve_process_group(cast(Any, args[-1])))
+    """The group is the last argument, by its name; without one the operation waits for another."""
+    if len(args) > 1 and isinstance(args[-1], str):
+        group = _resolve_process_group(cast(Any, args[-1]))
+        _note_group(gpu, group)
+        name = func._schema.name.split("::")[-1]
+        _note_bytes(gpu, name, made if "gather" in name else args[0], group.size(), PEER)
 
 
 def _shard_dim_alltoall(
@@ -246,8 +234,7 @@ def _shard_dim_alltoall(
     shape = list(tensor.shape)
     shape[gather_dim] *= ranks
     shape[shard_dim] //= ranks
-    nbytes = tensor.numel() * tensor.element_size()
-    gpu.ledger.pass_by((nbytes, nbytes), "_dtensor::shard_dim_alltoall")
+    gpu.ledger.pass_by((tensor.nbytes, tensor.nbytes), "_dtensor::shard_dim_alltoall")
     _note_bytes(gpu, "alltoall", tensor, ranks, PEER)
     return empty(shape, tensor.dtype)
 
@@ -306,22 +293,18 @@ def _backward_reduce(
 
 
 def handlers() -> Dict[Any, Callable]:
-    c10d, functional = torch.ops.c10d, torch.ops._c10d_functional
-    table: Dict[Any, Callable] = {
-        getattr(c10d, name).default: _collective for name in _NAMES if hasattr(c10d, name)
-    }
-    for handler, names in _FUNCTIONAL.items():
-        table.update(
-            {
-                getattr(functional, name).default: handler
-                for name in names
-                if hasattr(functional, name)
-            }
-        )
-    if hasattr(torch.ops._dtensor, "shard_dim_alltoall"):
-        table[torch.ops._dtensor.shard_dim_alltoall.default] = _shard_dim_alltoall
+    of_libraries = (
+        (torch.ops.c10d, _NAMES, _collective),
+        (torch.ops._dtensor, ("shard_dim_alltoall",), _shard_dim_alltoall),
+        *((torch.ops._c10d_functional, names, made) for made, names in _FUNCTIONAL.items()),
+    )
     return {
-        **table,
+        **{
+            getattr(library, name).default: handler
+            for library, names, handler in of_libraries
+            for name in names
+            if hasattr(library, name)
+        },
         aten.batch_norm_stats.default: _statistics,
         aten.batch_norm_gather_stats.default: _statistics,
         aten.batch_norm_gather_stats_with_counts.default: _statistics,
@@ -329,3 +312,134 @@ def handlers() -> Dict[Any, Callable]:
         aten.batch_norm_backward_reduce.default: _backward_reduce,
         aten.batch_norm_backward_elemt.default: lambda gpu, func, args, kwargs: like(args[1]),
     }
+
+
+# --- the backend ---
+
+_TEN_MINUTES = timedelta(minutes=10)  # ProcessGroupNCCL.hpp, kProcessGroupNCCLDefaultTimeout
+_VERSION = (2 << 32) | (27 << 16) | 7  # 2.27.7, as torch._C packs it
+
+
+def replace_everywhere(patches: Patches, name: str, value: Any) -> None:
+    """Replaces distributed_c10d's `name` by `value`, also in the modules of torch that have
+    imported it by name."""
+    original = getattr(c10d, name, None)
+    patches.set(c10d, name, value)
+    modules = [
+        module
+        for key, module in sys.modules.items()
+        if module is not None and key.startswith("torch.distributed")
+    ]
+    for module in modules:
+        if original is not None and vars(module).get(name) is original:
+            patches.set(module, name, value)
+
+
+class _Options:
+    """ProcessGroupNCCL.Options: kept, and without effect on memory that is known."""
+
+    def __init__(self, is_high_priority_stream: bool = False):
+        self.is_high_priority_stream = is_high_priority_stream
+        self._timeout = _TEN_MINUTES
+        self.config = SimpleNamespace()  # ncclConfig_t, of which any field may be set
+        self.split_from: Any = None
+        self.split_color = 0
+        self.global_ranks_in_group: Any = []
+        self.group_name = self.group_desc = ""
+
+
+def _new_backend(rank: int, size: int) -> Any:
+    """A backend that connects nothing: PyTorch's own for tests."""
+    make = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)
+    return make(rank, size)
+
+
+class _StandIn(type):
+    """The type of a class that is called as ProcessGroupNCCL or ProcessGroupGloo and connects
+    nothing."""
+
+    def __call__(cls, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> Any:
+        return _new_backend(rank, size)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, FakeProcessGroup)
+
+
+def stand_in(name: str) -> Any:
+    """A class for a backend that is not there."""
+    return _StandIn(
+        name, (), {"Options": _Options, "__module__": "torch.distributed.distributed_c10d"}
+    )
+
+
+def patch_nccl(patches: Patches) -> None:
+    # torch 2.15 has three
+    for name in (
+        "ProcessGroupNCCL",
+        "ProcessGroupNCCL2",
+        "ProcessGroupNCCLLazy",
+    ):
+        if name == "ProcessGroupNCCL" or hasattr(c10d, name):
+            backend = stand_in(name)
+            replace_everywhere(patches, name, backend)
+            patches.set(_distributed_c10d, name, backend)
+    patches.set(torch.distributed, "ProcessGroupNCCL", c10d.ProcessGroupNCCL)
+    patches.set(FakeProcessGroup, "_set_sequence_number_for_group", lambda self: None)
+    # the end of a group; 2.6 has it in NCCL's class alone
+    for name in (
+        "_shutdown",
+        "_abort",
+        "shutdown",
+        "abort",
+    ):
+        if not hasattr(FakeProcessGroup, name):
+            patches.set(FakeProcessGroup, name, lambda self: None)
+    _patch_coalescing(patches)
+    replace_plugins(patches, "nccl")
+    replace_everywhere(patches, "is_nccl_available", lambda: True)
+    replace_everywhere(patches, "_NCCL_AVAILABLE", True)
+    if not hasattr(torch._C, "_nccl_version"):
+        patches.set(torch._C, "_nccl_version", lambda: _VERSION)
+        patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
+    replace_everywhere(patches, "default_pg_nccl_timeout", _TEN_MINUTES)
+    patches.set(_distributed_c10d, "_DEFAULT_PG_NCCL_TIMEOUT", _TEN_MINUTES)
+
+
+def _patch_coalescing(patches: Patches) -> None:
+    """A batch of collectives on the card: each is answered alone, and the backend of 2.6 refuses to
+    be asked."""
+    group: Any = c10d.ProcessGroup
+    real_start, real_end = group._start_coalescing, group._end_coalescing
+
+    def start(self: Any, device: torch.device) -> None:
+        if device.type == "cpu":
+            real_start(self, device)
+
+    def end(self: Any, device: torch.device) -> Any:
+        return real_end(self, device) if device.type == "cpu" else c10d.Work.unbox(done())
+
+    patches.set(group, "_start_coalescing", start)
+    patches.set(group, "_end_coalescing", end)
+
+
+def replace_plugins(patches: Patches, kind: str) -> None:
+    """From torch 2.15 on backends are entered, at their first use, in a table of functions that
+    make them."""
+    makers = [
+        name
+        for name in vars(c10d)
+        if name.startswith("_create_%s" % kind) and name.endswith("_process_group")
+    ]
+    for name in makers:
+        replace_everywhere(patches, name, _by_options)
+    plugins = {
+        name: c10d.Backend._BackendPlugin(_by_options, True)
+        if makers and name.lower().startswith(kind)
+        else plugin
+        for name, plugin in c10d.Backend._plugins.items()
+    }
+    patches.set(c10d.Backend, "_plugins", plugins)
+
+
+def _by_options(options: Any, backend_options: Any) -> Any:
+    return _new_backend(options.group_rank, options.group_size)

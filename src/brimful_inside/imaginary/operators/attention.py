@@ -19,7 +19,6 @@ from brimful_inside.imaginary.operators.temporaries import (
     Kernel,
     Machine,
     Transient,
-    bytes_of_tensor,
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, is_meta
@@ -312,9 +311,7 @@ def handlers() -> Dict[Any, Callable]:
 def _copied_by_row(*tensors: Tensor) -> List[Held]:
     """Gradient and output are wanted as (batch, length, heads, size); transposed as the layers give
     them they are."""
-    return [
-        bytes_of_tensor(tensor) for tensor in tensors if not tensor.transpose(1, 2).is_contiguous()
-    ]
+    return [tensor.nbytes for tensor in tensors if not tensor.transpose(1, 2).is_contiguous()]
 
 
 def _flash_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
@@ -396,7 +393,7 @@ def _safe_softmax(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any])
     """attention.cpp, _safe_softmax: the plain softmax, where its input is -inf, and whole rows of
     that."""
     tensor = args[0]
-    return [bytes_of_tensor(tensor), tensor.numel(), tensor.numel() // max(1, tensor.shape[-1])]
+    return [tensor.nbytes, tensor.numel(), tensor.numel() // max(1, tensor.shape[-1])]
 
 
 TEMPORARIES: Dict[str, Kernel] = {

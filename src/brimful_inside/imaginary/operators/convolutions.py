@@ -1,5 +1,5 @@
 """Convolutions and their gradients: shapes, copies of operands, and when cuDNN takes a workspace
-(how large: simulator/cudnn_workspaces.py). Layouts: aten/src/ATen/native/ConvUtils.h
+(how large: simulator/workspaces.py). Layouts: aten/src/ATen/native/ConvUtils.h
 (cudnn_conv_suggest_memory_format), Convolution.cpp.
 
 All measured runs had ``torch.backends.cudnn.benchmark`` on. Without it cuDNN's heuristics choose
@@ -20,13 +20,11 @@ from brimful_inside.imaginary.operators.temporaries import (
     Kernel,
     Machine,
     accumulator,
-    bytes_of_tensor,
     reduction,
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import META, Tensor, aten
-from brimful_inside.simulator.cudnn_workspaces import partial_sums_bytes
-from brimful_inside.simulator.workspaces import bytes_of
+from brimful_inside.simulator.workspaces import bytes_of, partial_sums_bytes
 
 FORWARD, BACKWARD_DATA, BACKWARD_FILTER = (
     "cudnn_forward",
@@ -68,9 +66,7 @@ def _copies(count: int) -> Kernel:
             return []
         layout = layout_of(*tensors[-2:])
         return [
-            bytes_of_tensor(tensor)
-            for tensor in tensors
-            if not tensor.is_contiguous(memory_format=layout)
+            tensor.nbytes for tensor in tensors if not tensor.is_contiguous(memory_format=layout)
         ]
 
     return kernel

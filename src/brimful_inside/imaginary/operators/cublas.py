@@ -18,7 +18,6 @@ from brimful_inside.imaginary.operators.temporaries import (
     Kernel,
     Machine,
     Transient,
-    bytes_of_tensor,
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import Tensor
@@ -76,7 +75,7 @@ def _operand(matrix: Tensor) -> List[Held]:
     row, column = matrix.stride()[-2:]
     if (column == 1 and row >= max(1, columns)) or (row == 1 and column >= max(1, rows)):
         return []
-    return [bytes_of_tensor(matrix)]
+    return [matrix.nbytes]
 
 
 def _operands(first: int) -> Kernel:
@@ -91,14 +90,14 @@ def _euclidean_dist(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any
         (each.numel() + 2 * (each.numel() // max(1, each.shape[-1]))) * each.element_size()
         for each in args[:2]
     ]
-    return [*beside, Transient([bytes_of_tensor(args[0])])]
+    return [*beside, Transient([args[0].nbytes])]
 
 
 def _inverse(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """linalg/BatchLinearAlgebra.cpp: the factors and the pivots. What cuSOLVER takes beside them is
     not published."""
     matrix = args[0]
-    return [bytes_of_tensor(matrix), matrix.numel() // max(1, matrix.shape[-1]) * 4]
+    return [matrix.nbytes, matrix.numel() // max(1, matrix.shape[-1]) * 4]
 
 
 TEMPORARIES: Dict[str, Kernel] = {
@@ -125,10 +124,9 @@ class Workspaces:
         self._handles = Handles()
         self._held: Dict[Tuple[int, int, int], Any] = {}
 
-    def for_product(self, short: str, args: Tuple) -> List[Any]:
-        """What a matrix product takes for itself, to be released after it; what stays is kept
-        here."""
-        taken: List[Any] = []
+    def for_product(self, short: str, args: Tuple, taken: List[Any]) -> None:
+        """What a matrix product takes for itself, to be released after it, is added to `taken`;
+        what stays is kept here."""
         if self.release >= sizes.PER_OPERATION_SINCE:
             taken += self._reserve("cublas", self._cublas)
         else:
@@ -138,12 +136,7 @@ class Workspaces:
             if key not in self._held:
                 self._held[key] = self._reserve("cublas", self._cublas)
         if self._cublaslt and _uses_cublaslt(short, args):
-            try:
-                taken += self._reserve("cublaslt", self._cublaslt)
-            except torch.OutOfMemoryError:
-                self.gpu.ledger.release_all(taken)
-                raise
-        return taken
+            taken += self._reserve("cublaslt", self._cublaslt)
 
     def clear(self) -> None:
         """torch._C._cuda_clearCublasWorkspaces."""

@@ -14,10 +14,10 @@ import torch
 
 from brimful_inside.imaginary.operators.convolutions import layout_of
 from brimful_inside.imaginary.operators.temporaries import Machine
+from brimful_inside.imaginary.state.clock import Part
 from brimful_inside.imaginary.state.tensors import Tensor, is_meta
 from brimful_inside.simulator.roofline import MEMORY, TENSOR_CORES
 
-Part = Tuple[str, int, int, int, Tuple[int, ...]]  # kind, flops, bytes, launches, shape
 Cost = Callable[[Sequence[Any], Dict[str, Any], Any, "Classes"], List[Part]]
 FREE = frozenset(
     [

@@ -16,7 +16,6 @@ from brimful_inside.imaginary.operators.temporaries import (
     Kernel,
     Machine,
     Transient,
-    bytes_of_tensor,
 )
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
@@ -146,17 +145,15 @@ def _ctc_loss(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any])
 
 
 def function_handlers() -> Dict[Any, Callable]:
-    table: Dict[Any, Callable] = {
+    return {
         torch.dropout: _dropout,
         C._nn.linear: _linear,
         torch.ctc_loss: _ctc_loss,
         torch._nested_tensor_from_mask_left_aligned: _never_left_aligned,
         C._nn.cross_entropy_loss: _cross_entropy,
+        **dict.fromkeys((torch.softmax, Tensor.softmax), _softmax(torch._softmax)),
+        **dict.fromkeys((torch.log_softmax, Tensor.log_softmax), _softmax(torch._log_softmax)),
     }
-    for owner in (torch, Tensor):
-        table[owner.softmax] = _softmax(torch._softmax)
-        table[owner.log_softmax] = _softmax(torch._log_softmax)
-    return table
 
 
 # --- operations ---
@@ -287,7 +284,7 @@ def _encoder_layer_holds(
     held = _in_projection(tensor, width, heads, mask is not None)
     return [
         *held,
-        bytes_of_tensor(tensor),
+        tensor.nbytes,
         tensor.shape[:-1].numel() * wide.shape[0] * tensor.element_size(),
     ]
 
@@ -299,29 +296,29 @@ TEMPORARIES: Dict[str, Kernel] = {
 
 
 def operation_handlers() -> Dict[Any, Callable]:
-    table: Dict[Any, Callable] = {
+    return {
         aten.log_sigmoid_forward.default: _log_sigmoid_forward,
         aten.binary_cross_entropy.default: _binary_cross_entropy,
         aten.multi_margin_loss_backward.default: _like_argument(1),
         aten.multilabel_margin_loss_backward.default: _like_argument(1),
+        aten._standard_gamma_grad.default: _like_argument(0),
+        aten._dirichlet_grad.default: _like_argument(0),
+        aten._masked_softmax.default: _like_argument(0),
+        aten._masked_softmax_backward.default: _like_argument(0),
+        # write into their arguments alone
+        aten._cummax_helper.default: lambda gpu, func, args, kwargs: None,
+        aten._cummin_helper.default: lambda gpu, func, args, kwargs: None,
+        **{
+            getattr(aten, name).default: handler
+            for name, handler in _FAST_PATH.items()
+            if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::" + name, "Meta")
+        },
+        **{
+            getattr(aten, name).default: _calling(kernel)
+            for name, kernel in _TAKEN_APART.items()
+            if hasattr(aten, name)
+        },
     }
-    for name in (
-        "_standard_gamma_grad",
-        "_dirichlet_grad",
-        "_masked_softmax",
-        "_masked_softmax_backward",
-    ):
-        table[getattr(aten, name).default] = _like_argument(0)
-    for name in ("_cummax_helper", "_cummin_helper"):
-        # writes into its arguments alone
-        table[getattr(aten, name).default] = lambda gpu, func, args, kwargs: None
-    for name, handler in _FAST_PATH.items():
-        if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::" + name, "Meta"):
-            table[getattr(aten, name).default] = handler
-    for name, kernel in _TAKEN_APART.items():
-        if hasattr(aten, name):
-            table[getattr(aten, name).default] = _calling(kernel)
-    return table
 
 
 def _calling(kernel: Callable[..., Any]) -> Callable:

@@ -1,19 +1,21 @@
 """Shapes of operations that CUDA answers otherwise than PyTorch's meta kernels; and of those whose
-meta kernel is slow Python (a tenth of a millisecond to several) and whose results cannot be
-remembered by their arguments (`remembered.py`): in place, on lists of tensors, and what generation
-calls with sizes that grow with each token.
+meta kernel is slow Python (a tenth of a millisecond to several). Results that are new tensors are
+remembered by the shapes, strides and dtypes of the arguments (`Remembered`); for the rest there are
+handlers: in place, on lists of tensors, and what generation calls with sizes that grow with each
+token.
 
 Those that are there for speed alone are answered in their plain case: contiguous, nothing
 unusual."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
-from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.device import Handler, ImaginaryGpu
 from brimful_inside.imaginary.state.tensors import (
+    META,
     C,
     Tensor,
     aten,
@@ -23,10 +25,10 @@ from brimful_inside.imaginary.state.tensors import (
     is_meta,
     keeps_order,
     like,
+    tensors_in,
 )
 from brimful_inside.simulator.workspaces import torch_release
 
-Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 FLASH_KEEPS_TWO_SINCE = 209  # releases that keep seed and offset as one tensor of two numbers
 
 
@@ -114,6 +116,10 @@ def _each(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> 
     return [like(tensor) for tensor in args[0]]
 
 
+def _in_place(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> None:
+    """The same, written over the tensors."""
+
+
 def _unchanged(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     """Activations and limits in place."""
     return args[0] if _are_floating(args[0]) and not kwargs else func(*args, **kwargs)
@@ -189,28 +195,163 @@ _OF_DEFAULT: Dict[str, Handler] = {
 
 
 def handlers() -> Dict[Any, Callable]:
-    table: Dict[Any, Callable] = {
-        getattr(aten, name).default: handler for name, handler in _OF_DEFAULT.items()
-    }
-    for packet, overloads, handler in (
+    of_overloads = (
         (aten.sum, ("default", "dim_IntList"), _reduction),
         (aten.mean, ("default", "dim"), _reduction),
         (aten.random_, ("default", "from", "to"), itself),
         (aten.bernoulli_, ("float", "Tensor"), itself),
         *((getattr(aten, name), ("Tensor", "Scalar"), _binary) for name in _BINARY),
-    ):
-        table.update(
-            {getattr(packet, name): handler for name in overloads if hasattr(packet, name)}
-        )
-    for name in dir(C._VariableFunctions):
-        if name.startswith("_foreach_") and name not in _LISTS_OF_THEIR_OWN:
-            packet = getattr(aten, name)
-            handler = (lambda gpu, func, args, kwargs: None) if name.endswith("_") else _each
-            table.update(
-                {
-                    getattr(packet, overload): handler
-                    for overload in packet.overloads()
-                    if overload != "out"
-                }
+    )
+    of_lists = [
+        name
+        for name in dir(C._VariableFunctions)
+        if name.startswith("_foreach_") and name not in _LISTS_OF_THEIR_OWN
+    ]
+    return {
+        **{getattr(aten, name).default: handler for name, handler in _OF_DEFAULT.items()},
+        **{
+            getattr(packet, name): handler
+            for packet, overloads, handler in of_overloads
+            for name in overloads
+            if hasattr(packet, name)
+        },
+        **{
+            getattr(getattr(aten, name), overload): _in_place if name.endswith("_") else _each
+            for name in of_lists
+            for overload in getattr(aten, name).overloads()
+            if overload != "out"
+        },
+    }
+
+
+# --- what is remembered ---
+
+MOST = 20_000  # calls; then the table is emptied
+_SEVERAL = (list, tuple)
+_VALUES = (
+    int,
+    float,
+    bool,
+    str,
+    type(None),
+    torch.dtype,
+    torch.layout,
+    torch.device,
+    torch.memory_format,
+)
+
+
+class _New(NamedTuple):
+    """A tensor that has its storage for itself."""
+
+    shape: torch.Size
+    stride: Tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Remembered:
+    """One for all threads: entries are only added, and all at once forgotten."""
+
+    def __init__(self) -> None:
+        # of each call what holds the results, and those
+        self._known: Dict[Any, Tuple[Any, List[Any]]] = {}
+
+    def run(
+        self, gpu: Any, func: Any, args: Tuple, kwargs: Dict[str, Any], handler: Optional[Callable]
+    ) -> Any:
+        """What `func` gives, which `is_remembered`, by its `handler` if it has one."""
+        try:
+            key = (
+                func,
+                torch.get_default_dtype(),
+                _plain(args),
+                _plain(kwargs.items()) if kwargs else None,
             )
-    return table
+            known = self._known.get(key)
+        except _NotPlain:
+            return func(*args, **kwargs) if handler is None else handler(gpu, func, args, kwargs)
+        if known is not None:
+            kind, made = known
+            results = [
+                torch.empty_strided(*each[:2], dtype=each[2], device=META)
+                if type(each) is _New
+                else each
+                for each in made
+            ]
+            return results[0] if kind is Tensor else kind(results)
+        out = func(*args, **kwargs) if handler is None else handler(gpu, func, args, kwargs)
+        results = _results(
+            out, {tensor.untyped_storage()._cdata for tensor in tensors_in(args, kwargs)}
+        )
+        if results is not None:
+            if len(self._known) >= MOST:
+                self._known.clear()
+            self._known[key] = Tensor if isinstance(out, Tensor) else type(out), results
+        return out
+
+
+def is_remembered(func: Any) -> bool:
+    """Whether results of an operation are new tensors whose shapes follow from the arguments'
+    alone."""
+    schema = func._schema
+    depends = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+    if (
+        not schema.name.startswith("aten::")
+        or not schema.returns
+        or any(tag in func.tags for tag in depends)
+    ):
+        return False
+    return all(each.alias_info is None for each in (*schema.arguments, *schema.returns))
+
+
+class _NotPlain(Exception):
+    """An argument that says more than its shape."""
+
+
+def _plain(values: Any) -> Tuple[Any, ...]:
+    parts: List[Any] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            if not is_meta(value) or value.layout is not torch.strided:
+                raise _NotPlain  # its number may decide
+            parts += (value.shape, value.stride(), value.dtype)
+        elif type(value) in _SEVERAL:
+            parts += (len(value), _plain(value))
+        elif type(value) in _VALUES:
+            parts += (type(value), value)
+        else:
+            raise _NotPlain
+    return tuple(parts)
+
+
+def _results(out: Any, given: Set[int]) -> Optional[List[Any]]:
+    """What has to be made again; None where that is more than new plain tensors. `given`: the
+    arguments' storages."""
+    results: List[Any] = []
+    if not isinstance(out, Tensor) and type(out) not in _SEVERAL:
+        return None
+    for each in (out,) if isinstance(out, Tensor) else out:
+        if (
+            type(each) is Tensor
+            and is_meta(each)
+            and each.layout is torch.strided
+            and not each.is_complex()
+        ):
+            new, storage = _New(each.shape, each.stride(), each.dtype), each.untyped_storage()
+            if each.storage_offset() or storage.nbytes() != _nbytes(new) or storage._cdata in given:
+                return None
+            results.append(new)
+        elif type(each) in _VALUES:
+            results.append(each)
+        else:
+            return None
+    return results
+
+
+def _nbytes(new: _New) -> int:
+    """What torch.empty_strided takes."""
+    if 0 in new.shape:
+        return 0
+    return new.dtype.itemsize * (
+        1 + sum((size - 1) * step for size, step in zip(new.shape, new.stride))
+    )

@@ -288,9 +288,8 @@ def operation_handlers() -> Dict[Any, Callable]:
 
 
 def function_handlers() -> Dict[Any, Callable]:
-    table: Dict[Any, Callable] = {getattr(torch, kind): _handler(kind) for kind in GATES}
     return {
-        **table,
+        **{getattr(torch, kind): _handler(kind) for kind in GATES},
         torch._cudnn_rnn_flatten_weight: _flatten_weight,
         torch.lstm_cell: _cell(
             lambda x, h, state, *bias: aten._thnn_fused_lstm_cell(x, h, state[1], *bias)[:2]

@@ -2,8 +2,8 @@
 kernels have none of it.
 
 `TEMPORARIES` maps the name of an operation to a function of the card and the call that gives what
-is held from the operation's start to its end; tables.py joins those of all files. The files named
-are PyTorch's, under aten/src/ATen/native."""
+is held from the operation's start to its end; dispatch/dispatch_mode.py joins those of all files.
+The files named are PyTorch's, under aten/src/ATen/native."""
 
 from __future__ import annotations
 
@@ -64,17 +64,11 @@ Held = Union[int, Formula, Transient]
 Kernel = Callable[[Machine, Sequence[Any], Dict[str, Any]], Sequence[Held]]
 
 
-def bytes_of_tensor(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def copies(*tensors: Any) -> List[Held]:
     """``tensor.contiguous()``: once more, those that are laid out in another way. What is no tensor
     is passed over."""
     return [
-        bytes_of_tensor(each)
-        for each in tensors
-        if isinstance(each, Tensor) and not each.is_contiguous()
+        each.nbytes for each in tensors if isinstance(each, Tensor) and not each.is_contiguous()
     ]
 
 
@@ -86,7 +80,7 @@ def _contiguous(*places: int) -> Kernel:
 def _dense(*places: int) -> Kernel:
     """The same, channels last being as good as channels first (suggest_memory_format)."""
     return lambda machine, args, kwargs: [
-        bytes_of_tensor(args[at]) for at in places if not _is_dense(args[at])
+        args[at].nbytes for at in places if not _is_dense(args[at])
     ]
 
 
@@ -103,7 +97,7 @@ def _softmax_backward(machine: Machine, args: Sequence[Any], kwargs: Dict[str, A
     grad, output = args[:2]
     product = broadcast(grad.shape, output.shape).numel() * grad.element_size()
     held: List[Held] = [product] if grad.is_contiguous() else [product, product]
-    return held if output.is_contiguous() else [*held, bytes_of_tensor(output)]
+    return held if output.is_contiguous() else [*held, output.nbytes]
 
 
 def _foreach_norm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
@@ -138,7 +132,7 @@ def _bce_with_logits(machine: Machine, args: Sequence[Any], kwargs: Dict[str, An
     size = _broadcast_bytes(args[0], args[1])
     pos_weight = args[3] if len(args) > 3 else kwargs.get("pos_weight")
     reduction = args[4] if len(args) > 4 else kwargs.get("reduction", 1)
-    held: List[Held] = [bytes_of_tensor(args[0])]
+    held: List[Held] = [args[0].nbytes]
     return held + [size] * ((pos_weight is not None) + bool(reduction))
 
 
@@ -218,7 +212,7 @@ def _batch_norm_backward(
     )
     if layout is torch.channels_last and not tensor.is_contiguous(memory_format=layout):
         return []
-    return [] if grad.is_contiguous(memory_format=layout) else [bytes_of_tensor(grad)]
+    return [] if grad.is_contiguous(memory_format=layout) else [grad.nbytes]
 
 
 # --- lookups, sorts and what is found by sorting ---
@@ -270,7 +264,7 @@ def _summed_by_index(
 
 def _embedding_renorm(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Held]:
     """The indices sorted, and each of them once (cuda/Embedding.cu, embedding_renorm_cuda_)."""
-    size = bytes_of_tensor(args[1])
+    size = args[1].nbytes
     return [size, size, Transient([size, 2 * size])]
 
 
@@ -332,7 +326,7 @@ def _unique(machine: Machine, args: Sequence[Any], kwargs: Dict[str, Any]) -> Li
     """The elements sorted, with their places where the script asks for them (cuda/Unique.cu,
     UniqueCub.cu)."""
     tensor = args[0]
-    size, places = bytes_of_tensor(tensor), tensor.numel() * 8
+    size, places = tensor.nbytes, tensor.numel() * 8
     return [size, places, Transient([size + places])]
 
 
@@ -460,7 +454,7 @@ TEMPORARIES: Dict[str, Kernel] = {
     "topk": _topk,
     # Without replacement an exponential variate for each weight (Distributions.cpp); with it sums
     # along the row.
-    "multinomial": lambda machine, args, kwargs: [bytes_of_tensor(args[0])],
+    "multinomial": lambda machine, args, kwargs: [args[0].nbytes],
     **dict.fromkeys(("_unique", "_unique2"), _unique),
     **dict.fromkeys(("sum", "mean", "nansum", "prod"), _sum),
     **dict.fromkeys(("linalg_vector_norm", "norm"), _norm),

@@ -44,16 +44,12 @@ def rates_of(card: Card) -> Optional[Rates]:
     """The card's peak rates; None where they are not known."""
     if card.bandwidth_bytes_per_s is None or not card.flops.get("fp32"):
         return None
-    tf32, fp16, bf16 = (card.flops.get(kind) for kind in ("tf32", "fp16", "bf16"))
-    capability = (card.capability[0], card.capability[1])
     return Rates(
-        card.bandwidth_bytes_per_s,
-        card.flops["fp32"],
-        tf32,
-        fp16,
-        bf16,
-        card.multiprocessors,
-        capability,
+        bandwidth_bytes_per_s=card.bandwidth_bytes_per_s,
+        fp32=card.flops["fp32"],
+        **{kind: card.flops.get(kind) for kind in ("tf32", "fp16", "bf16")},
+        multiprocessors=card.multiprocessors,
+        capability=(card.capability[0], card.capability[1]),
     )
 
 
@@ -93,11 +89,12 @@ class Clock:
             if self.updates and not torch.is_grad_enabled()
             else 0
         )
-        before = len(self._rows)
-        for kind, flops, nbytes, launches, shape in kernels:
-            self._rows.append((op, kind, flops, nbytes, launches, engine, shape))
-        if self._outside is not None:
-            self._count(self._rows[before:])
+        self._add(
+            [
+                (op, kind, flops, nbytes, launches, engine, shape)
+                for kind, flops, nbytes, launches, shape in kernels
+            ]
+        )
 
     def add(
         self,
@@ -115,8 +112,7 @@ class Clock:
     def synchronized(self) -> None:
         """The host has waited for the card."""
         if self.on:
-            self._rows.append(("synchronize", SYNC, 0, 0, 0, 0, ()))
-            self._count(self._rows[-1:])
+            self._add([("synchronize", SYNC, 0, 0, 0, 0, ())])
 
     def mark(self) -> int:
         """A moment, for `captured`."""
@@ -130,10 +126,10 @@ class Clock:
         """The same kernels ran once more."""
         if len(self._rows) + len(rows) > self._most:
             self._drop()
-        self._rows.extend(rows)
-        self._count(rows)
+        self._add(rows)
 
-    def _count(self, rows: Sequence[Row]) -> None:
+    def _add(self, rows: Sequence[Row]) -> None:
+        self._rows.extend(rows)
         if self._outside is not None:
             self._outside.update(rows)
 
@@ -166,9 +162,7 @@ class Clock:
 
     def replayed(self, rows: List[Row]) -> None:
         if self.on:
-            launched = [("a CUDA graph's launch", MEMORY, 0, 0, 0, 0, ()), *rows]
-            self._rows.extend(launched)
-            self._count(launched)
+            self._add([("a CUDA graph's launch", MEMORY, 0, 0, 0, 0, ()), *rows])
 
     def step(self, counts: bool = True) -> None:
         """An optimizer step is complete. One that does not count stands in only where there is no

@@ -17,7 +17,6 @@ from typing import (
     Dict,
     Iterable,
     Iterator,
-    List,
     Optional,
     TextIO,
     Tuple,
@@ -27,11 +26,10 @@ from typing import (
 import torch
 
 from brimful_inside.imaginary.state.clock import Clock
-from brimful_inside.imaginary.state.errors import invalid_ordinal
+from brimful_inside.imaginary.state.errors import cuda_error
 from brimful_inside.imaginary.state.garbage import Garbage
-from brimful_inside.imaginary.state.known_values import Known
+from brimful_inside.imaginary.state.known_values import Bounds, Known
 from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
-from brimful_inside.imaginary.state.mask_bounds import Bounds
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
 from brimful_inside.imaginary.state.tensors import (
@@ -40,8 +38,10 @@ from brimful_inside.imaginary.state.tensors import (
     META,
     Pinned,
     Tensor,
+    entry_of,
     is_meta,
     plain_parts,
+    tensors_in,
     zeros_on_host,
 )
 from brimful_inside.simulator.allocator import CachingAllocator
@@ -51,6 +51,8 @@ from brimful_inside.simulator.trace import TRACE_VERSION, PhaseWas, Step, encode
 from brimful_inside.wire import Card
 
 OpenTrace = Union[None, TextIO, Callable[[int], TextIO]]
+#: (gpu, function or operation, args, kwargs) -> what the card answers
+Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
 
 
 def call_plainly(gpu: Any, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Any:
@@ -88,7 +90,9 @@ class DeviceNames:
         if parsed.type != "cuda":
             return device
         if (parsed.index or 0) >= self._count:
-            raise invalid_ordinal()
+            raise cuda_error(
+                "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?"
+            )
         return META
 
     def is_card(self, device: Any) -> bool:
@@ -121,7 +125,7 @@ class ImaginaryGpu:
     workspaces: Any  # operators.cublas.Workspaces
     plans: Any  # operators.convolutions.Plans
     casts: Any  # cuda_api.autocast.Casts
-    remembered: Any  # operators.remembered.Remembered
+    remembered: Any  # operators.meta_kernels.Remembered
     # gets the arguments of every operation on the card
     watch: Optional[Callable[[Tuple, Dict[str, Any]], None]] = None
     # a step or a phase is over (attribution.repeats.Repeats)
@@ -377,15 +381,7 @@ class ImaginaryGpu:
         return any(part.untyped_storage()._cdata in self.storages for part in plain_parts(tensor))
 
     def any_imaginary(self, args: Tuple, kwargs: Dict[str, Any]) -> bool:
-        stack: List[Any] = [*args, *kwargs.values()]
-        while stack:
-            item = stack.pop()
-            if isinstance(item, Tensor):
-                if self.is_imaginary(item):
-                    return True
-            elif isinstance(item, (list, tuple)):
-                stack.extend(item)
-        return False
+        return any(self.is_imaginary(tensor) for tensor in tensors_in(args, kwargs))
 
     def see(self, made: Any, func: Any) -> Any:
         """`made` with its storage in the ledger, where no mode noticed that storage."""
@@ -443,11 +439,11 @@ class ImaginaryGpu:
 
     def mark_true(self, tensor: Tensor) -> Tensor:
         """`tensor` is known to hold nothing but True (of isfinite, say)."""
-        entry = self.storages.get(tensor.untyped_storage()._cdata) if is_meta(tensor) else None
+        entry = entry_of(self.storages, tensor) if is_meta(tensor) else None
         if entry is not None:
             entry.known_true = True
         return tensor
 
     def is_true(self, tensor: Tensor) -> bool:
-        entry = self.storages.get(tensor.untyped_storage()._cdata) if is_meta(tensor) else None
+        entry = entry_of(self.storages, tensor) if is_meta(tensor) else None
         return entry is not None and entry.known_true

@@ -19,13 +19,12 @@ TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
 class Unsupported(NotImplementedError):
     """The script calls something that the imaginary GPU does not have. The message names `call` and
-    `where` in one sentence."""
+    its place in the script in one sentence."""
 
     def __init__(self, call: str, why: str):
-        self.call = call
-        self.where = where_in_user_code()
-        place = " at %s" % self.where if self.where else ""
-        super().__init__("%s %s%s: %s" % (CANNOT_RUN, call, place, why))
+        place = where_in_user_code()
+        where = " at %s" % place if place else ""
+        super().__init__("%s %s%s: %s" % (CANNOT_RUN, call, where, why))
 
 
 def where_in_user_code() -> Optional[str]:
@@ -53,29 +52,8 @@ def different_devices(name: str, first: str = "cuda:0", second: str = "cpu") -> 
     )
 
 
-def invalid_ordinal() -> RuntimeError:
-    """PyTorch's error for a device that is not there."""
-    return _cuda_error(
-        "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?"
-    )
-
-
-def not_during_capture() -> RuntimeError:
-    """PyTorch's error where the host would wait for the card during a capture
-    (cudaErrorStreamCaptureUnsupported)."""
-    return _cuda_error("operation not permitted when stream is capturing")
-
-
-def row_out_of_range(count: int) -> RuntimeError:
-    """PyTorch's error where a kernel finds that an index is too large (cudaErrorAssert), and
-    why."""
-    return _cuda_error(
-        "device-side assert triggered: an embedding of %d rows was asked for a row beyond them"
-        % count
-    )
-
-
-def _cuda_error(words: str) -> RuntimeError:
+def cuda_error(words: str) -> RuntimeError:
+    """PyTorch's error where the driver answers with one that it describes by `words`."""
     kind = getattr(torch, "AcceleratorError", RuntimeError)
     return kind(
         "CUDA error: %s\n"
@@ -83,14 +61,6 @@ def _cuda_error(words: str) -> RuntimeError:
         "stacktrace below might be "
         "incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
         "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n" % words
-    )
-
-
-def no_numpy(device: torch.device) -> TypeError:
-    """PyTorch's error for Tensor.numpy() on the card."""
-    return TypeError(
-        "can't convert %s device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
-        "host memory first." % device
     )
 
 

@@ -8,16 +8,19 @@ same for each batch, and kept in any shape: Transformers leaves the causal mask 
 positions show that nothing is packed. Where all rows of a batch are alike, one of them stands for
 all, so that what is known does not depend on how many there are. Whole numbers that are picked by
 unknown places (``batch[perm]``: the graph of each node that is left) are taken to be spread evenly
-over those there are."""
+over those there are.
+
+Of a mask it may be known how many elements are not zero, at most (`Bounds`): a detector that
+samples 512 of 2000 proposals writes ones at 512 places of a mask of zeros."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
-from brimful_inside.imaginary.state.tensors import Tensor, is_meta
+from brimful_inside.imaginary.state.tensors import Tensor, aten, entry_of, is_meta, tensors_in
 
 FEW = 16  # elements: of any shape and type
 MANY = 1 << 20  # elements: of one dimension and whole numbers; some milliseconds at most
@@ -118,7 +121,6 @@ class Known:
     def exceeds(self, tensor: Tensor, count: int) -> bool:
         """Whether one of its numbers is known not to be among 0 to `count` - 1. Nothing that
         follows depends on them."""
-        self._since = math.inf
         values = self._values(tensor) if is_meta(tensor) else None
         if values is None or not values.numel():
             return False
@@ -126,7 +128,7 @@ class Known:
         return bool(least < 0 or most >= count)
 
     def _values(self, tensor: Tensor) -> Optional[Tensor]:
-        entry = self._entry(tensor)
+        entry = entry_of(self._storages, tensor)
         if entry is None or entry.values is None:
             return None
         offset, stride = tensor.storage_offset(), tensor.stride()
@@ -153,10 +155,13 @@ class Known:
     def keep(self, tensor: Tensor, numbers: Tensor, since: float = SENT) -> None:
         """`tensor` of the card has these numbers, where they are few and it has its storage for
         itself. Of rows that are shown to be alike by a stride of 0, one is kept."""
-        entry = self._entry(tensor)
-        if entry is None or tensor.shape != numbers.shape or tensor.dtype != numbers.dtype:
-            return
-        if entry.nbytes != tensor.numel() * tensor.element_size():
+        entry = entry_of(self._storages, tensor)
+        if (
+            entry is None
+            or tensor.shape != numbers.shape
+            or tensor.dtype != numbers.dtype
+            or entry.nbytes != tensor.nbytes
+        ):
             return
         row = numbers
         while tensor.is_contiguous() and row.numel() and row.dim() and row.stride(0) == 0:
@@ -173,14 +178,14 @@ class Known:
         entry.values_period = kept.numel() * kept.element_size() if alike else 0
 
     def forget(self, tensor: Tensor) -> None:
-        entry = self._entry(tensor)
+        entry = entry_of(self._storages, tensor)
         if entry is not None:
             entry.values, entry.values_since = None, SENT
 
     def _begin(self, tensor: Tensor) -> None:
         """A part of something is written. Where nobody wrote to it since it was made, its other
         numbers may be any: zeros."""
-        entry = self._entry(tensor)
+        entry = entry_of(self._storages, tensor)
         if (
             entry is None
             or entry.values is not None
@@ -194,13 +199,6 @@ class Known:
                 entry.nbytes, dtype=torch.uint8, device="cpu"
             ).untyped_storage()
 
-    def _entry(self, tensor: Tensor) -> Any:
-        return (
-            self._storages.get(tensor.untyped_storage()._cdata)
-            if tensor.layout == torch.strided
-            else None
-        )
-
     def follow(
         self, func: Any, how: follows, args: Tuple, kwargs: Dict[str, Any], out: Any
     ) -> None:
@@ -209,12 +207,12 @@ class Known:
         written = [
             tensor
             for number in how.written
-            for tensor in _tensors(args[number : number + 1])
+            for tensor in tensors_in(args[number : number + 1])
             if is_meta(tensor)
         ]
         for tensor in written:
             self._spread(tensor)
-        outs = list(_tensors((out,)))
+        outs = list(tensors_in(out))
         if how.makes and all(is_small(made, math.inf, 0) for made in outs):
             self._since = math.inf
             numbers = self._done_on_host(func, how, args, kwargs, outs)
@@ -223,20 +221,22 @@ class Known:
             if numbers is not _UNKNOWN:
                 since = self._since
                 if not written or how.decided_by is not None:
-                    for made, number in zip(outs, _tensors((numbers,))):
+                    for made, number in zip(outs, tensors_in(numbers)):
                         if is_meta(made):
                             self.keep(made, number, since)
                 written = [tensor for tensor in written if not self._grows_old(tensor, since)]
         for tensor in written:
             self.forget(tensor)
         if how.unset and not how.written:
-            for entry in filter(None, map(self._entry, _tensors((out,)))):
-                entry.values_since = UNWRITTEN
+            for made in outs:
+                entry = entry_of(self._storages, made)
+                if entry is not None:
+                    entry.values_since = UNWRITTEN
 
     def _spread(self, tensor: Tensor) -> None:
         """Where one row stands for all, each has its own now; or none is known, where they are too
         many."""
-        entry = self._entry(tensor)
+        entry = entry_of(self._storages, tensor)
         if entry is None or entry.values is None or not entry.values_period:
             return
         row = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(entry.values)
@@ -248,7 +248,7 @@ class Known:
 
     def _grows_old(self, tensor: Tensor, since: float) -> bool:
         """Numbers of that age were written to `tensor`. Returns whether it is known as before."""
-        entry = self._entry(tensor)
+        entry = entry_of(self._storages, tensor)
         if entry is not None and entry.values is not None:
             entry.values_since = min(entry.values_since, since)
         return is_small(tensor, since)
@@ -277,7 +277,7 @@ class Known:
                 if name != "pin_memory"
             }
             numbers = _UNKNOWN if how.written else _by_rows(func, plain, named, outs)
-            needed = outs if how.of_a_shape else [*outs, *_tensors(plain)]
+            needed = outs if how.of_a_shape else [*outs, *tensors_in(plain)]
             few = all(is_small(tensor, math.inf) for tensor in needed)
             return _alone(func, *plain, **named) if numbers is _UNKNOWN and few else numbers
         except _NotKnown:
@@ -350,7 +350,7 @@ def _alone(func: Callable, *args: Any, **kwargs: Any) -> Any:
 def _by_rows(func: Any, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor]) -> Any:
     """What `func` gives on operands whose rows are alike, found out on two rows and on three: if
     the rows of the results are alike then, those of any batch are. _UNKNOWN where they are not."""
-    operands = list(_tensors(args))
+    operands = list(tensors_in(args))
     most = max((tensor.dim() for tensor in (*operands, *outs)), default=0)
     batched = [tensor for tensor in operands if tensor.dim() == most > 0 and len(tensor) > 1]
     lengths = {len(tensor) for tensor in batched or outs if tensor.dim() == most > 0}
@@ -360,9 +360,10 @@ def _by_rows(func: Any, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor])
         or max(lengths) <= 3
         or any(tensor.stride(0) for tensor in batched)
         or not (batched or shapes)
+        or any(
+            made.dim() and made.numel() > len(made) * MANY_IN_A_ROW for made in (*outs, *batched)
+        )
     ):
-        return _UNKNOWN
-    if any(made.dim() and made.numel() > len(made) * MANY_IN_A_ROW for made in (*outs, *batched)):
         return _UNKNOWN
 
     def of_rows(arg: Any, count: int) -> Any:
@@ -374,7 +375,7 @@ def _by_rows(func: Any, args: Tuple, kwargs: Dict[str, Any], outs: List[Tensor])
 
     try:
         two, three = (
-            list(_tensors((func(*(of_rows(arg, count) for arg in args), **kwargs),)))
+            list(tensors_in(func(*(of_rows(arg, count) for arg in args), **kwargs)))
             for count in (2, 3)
         )
     except Exception:  # the row of another number, say
@@ -404,11 +405,125 @@ class _NotKnown(Exception):
 _UNKNOWN = object()
 
 
-def _tensors(items: Any) -> Iterator[Tensor]:
-    stack: List[Any] = [*items][::-1]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Tensor):
-            yield item
-        elif isinstance(item, (list, tuple)):
-            stack.extend(item[::-1])
+# --- how many elements of a mask are not zero, at most ---
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+class Bounds:
+    """The bounds of an imaginary GPU. One belongs to a storage, and so holds for every view;
+    whatever changes the storage in another way ends it. `any` is True once a mask of zeros was
+    made: until then there are none."""
+
+    def __init__(self, storages: Dict[int, Any]):
+        self._storages = storages  # the ledgers' entries
+        self.any = False
+
+    def of(self, tensor: Any) -> Optional[int]:
+        """The most elements of `tensor` that are other than zero; None where nothing is known."""
+        if not self.any or not isinstance(tensor, Tensor):
+            return None
+        entry = self._entry(tensor)
+        if (
+            entry is None
+            or entry.most is None
+            or tensor.numel() * tensor.element_size() > entry.nbytes
+        ):
+            return None  # an expanded view shows elements more than once
+        return min(entry.most, tensor.numel())
+
+    def set(self, tensor: Tensor, most: Optional[int]) -> None:
+        entry = self._entry(tensor)
+        if entry is not None:
+            entry.most = most
+            self.any = True
+
+    def ran(self, func: Any, in_place: bool, args: Tuple, out: Any) -> None:
+        """An operation ran: what it made has a bound, or what it changed has none any more."""
+        rule = RULES.get(func)
+        if rule is not None:
+            rule(self, args, out)
+        elif self.any and in_place and isinstance(args[0], Tensor):
+            self.set(args[0], None)
+
+    def _entry(self, tensor: Tensor) -> Any:
+        return entry_of(self._storages, tensor) if is_meta(tensor) else None
+
+
+def _zeros(bounds: Bounds, args: Tuple, out: Any) -> None:
+    if out.dtype in _MASKS:
+        bounds.set(out, 0)
+
+
+def _written(bounds: Bounds, args: Tuple, out: Any) -> None:
+    """index_put_: at most as many places as the index names."""
+    mask, indices = args[0], args[1]
+    before = bounds.of(mask)
+    if before is None:
+        return
+    index = indices[0] if len(indices) == 1 else None
+    if index is None or mask.dim() != 1:
+        bounds.set(mask, None)
+        return
+    places = bounds.of(index) if index.dtype in _MASKS else None
+    bounds.set(mask, before + (index.numel() if places is None else places))
+
+
+def _filled(bounds: Bounds, args: Tuple, out: Any) -> None:
+    """index_fill_, which is what writing one number at places is since 2.15: rows as the index
+    names them."""
+    mask, dim, index = args[:3]
+    before = bounds.of(mask)
+    if before is not None and mask.dim():
+        bounds.set(mask, before + index.numel() * (mask.numel() // max(1, mask.shape[dim])))
+
+
+def _sum(bounds: Bounds, args: Tuple, out: Any) -> None:
+    """Ones of either, or of all that are put behind one another."""
+    parts = args[0] if isinstance(args[0], (list, tuple)) else args[:2]
+    known = [bounds.of(part) for part in parts]
+    if None not in known:
+        bounds.set(out, sum(most for most in known if most is not None))
+
+
+def _least(bounds: Bounds, args: Tuple, out: Any) -> None:
+    known = [most for most in (bounds.of(part) for part in args[:2]) if most is not None]
+    if known:
+        bounds.set(out, min(known))
+
+
+def _same(bounds: Bounds, args: Tuple, out: Any) -> None:
+    most = bounds.of(args[0])
+    if most is not None and isinstance(out, Tensor):
+        bounds.set(out, most)
+
+
+def _compared(zero_is_false: Callable[[Any], bool]) -> Callable[[Bounds, Tuple, Any], None]:
+    def rule(bounds: Bounds, args: Tuple, out: Any) -> None:
+        if zero_is_false(args[1]):
+            _same(bounds, args, out)
+
+    return rule
+
+
+def _unchanged(bounds: Bounds, args: Tuple, out: Any) -> None:
+    """Shapes and the like may change in place without ending a bound."""
+
+
+RULES: Dict[Any, Callable[[Bounds, Tuple, Any], None]] = {
+    **dict.fromkeys(
+        (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.zero_.default),
+        _zeros,
+    ),
+    **dict.fromkeys((aten.index_put_.default, aten._index_put_impl_.default), _written),
+    **dict.fromkeys((aten.index_fill_.int_Scalar, aten.index_fill_.int_Tensor), _filled),
+    **dict.fromkeys((aten.bitwise_or.Tensor, aten.logical_or.default, aten.cat.default), _sum),
+    **dict.fromkeys((aten.bitwise_and.Tensor, aten.logical_and.default, aten.mul.Tensor), _least),
+    **dict.fromkeys((aten._to_copy.default, aten.clone.default), _same),
+    aten.gt.Scalar: _compared(lambda value: value >= 0),
+    aten.ne.Scalar: _compared(lambda value: value == 0),
+    aten.eq.Scalar: _compared(lambda value: value != 0),
+    **dict.fromkeys(
+        (aten.unsqueeze_.default, aten.squeeze_.default, aten.detach_.default), _unchanged
+    ),
+}

@@ -222,11 +222,6 @@ class Ledger:
             self._pools[pool] = self._next_pool
         return self._pools[pool]
 
-    def _pool_of(self, stream: int) -> int:
-        return next(
-            (self.pool_number(pool) for pool, serves in self._diverted if serves(stream)), 0
-        )
-
     def note(self, row: Any) -> None:
         """A row of the trace that is no allocation."""
         self.note_lines(rows.encode_row(row) + "\n")
@@ -262,7 +257,9 @@ class Ledger:
             if self._waiting and not self._diverted:
                 self._process_events()
             stream = self._stream()
-            pool = self._pool_of(stream) if self._diverted else 0
+            pool = next(
+                (self.pool_number(pool) for pool, serves in self._diverted if serves(stream)), 0
+            )
             stream = self._streams.setdefault(stream, len(self._streams))
             try:
                 address = self.allocator.malloc(nbytes, stream, pool)
@@ -311,14 +308,11 @@ class Ledger:
         """The block of `entry` is not needed any more: free, once other streams that used it are
         done."""
         if entry.id and entry.used_by:
-            self._retire(entry)
+            self.allocator.retire(entry.address)
+            self._write(rows.encode_row(rows.Retire(entry.id)) + "\n")
+            self._waiting.append((entry.id, entry.address, set(entry.used_by), self.launches))
         elif entry.id:
             self._free(entry.id, entry.address)
-
-    def _retire(self, entry: _Storage) -> None:
-        self.allocator.retire(entry.address)
-        self._write(rows.encode_row(rows.Retire(entry.id)) + "\n")
-        self._waiting.append((entry.id, entry.address, set(entry.used_by), self.launches))
 
     def _process_events(self) -> None:
         """Blocks whose streams are done return to their pools; PyTorch polls at each malloc

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import itertools
 import threading
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, Optional, Tuple
 
-from brimful_inside.imaginary.state.errors import not_during_capture
+from brimful_inside.imaginary.state.errors import cuda_error
 from brimful_inside.imaginary.state.ledger import Ledger, PoolId
 
 Stream = Tuple[int, int]  # the card's number, and the stream's on it
@@ -53,24 +54,14 @@ class CurrentStreams(threading.local):
     def new(self) -> int:
         return 1 + next(self._turn) % _POOL_SIZE
 
-    def on(self, index: int) -> _OnCard:
+    @contextmanager
+    def on(self, index: int) -> Iterator[None]:
         """A context in which card `index` is named."""
-        return _OnCard(self, index)
-
-
-class _OnCard:
-    __slots__ = ("_before", "_index", "_streams")
-
-    def __init__(self, streams: CurrentStreams, index: int):
-        self._streams = streams
-        self._index = index
-
-    def __enter__(self) -> None:
-        self._before = self._streams.named
-        self._streams.named = self._index
-
-    def __exit__(self, *error: Any) -> None:
-        self._streams.named = self._before
+        before, self.named = self.named, index
+        try:
+            yield
+        finally:
+            self.named = before
 
 
 class Captured:
@@ -135,7 +126,8 @@ class Captures:
         """The host is about to wait for `stream` (None: for the card). Raises the card's error
         during a capture."""
         if self.by_stream and (stream is None or stream in self.by_stream):
-            raise not_during_capture()
+            # cudaErrorStreamCaptureUnsupported
+            raise cuda_error("operation not permitted when stream is capturing")
 
     def register_generator(self, captured: Captured) -> None:
         """Seed and offset of the generator lie on the card while a graph lives

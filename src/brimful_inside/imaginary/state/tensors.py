@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 import torch
 
@@ -90,15 +90,24 @@ def plain_parts(tensor: Tensor) -> Iterator[Tensor]:
         yield tensor
 
 
-def tensors_in(args: Tuple, kwargs: Dict[str, Any]) -> Iterator[Tensor]:
-    """The tensors among an operation's arguments, those in lists too."""
-    for arg in (*args, *kwargs.values()):
-        if isinstance(arg, Tensor):
-            yield arg
-        elif isinstance(arg, (list, tuple)):
-            for item in arg:
-                if isinstance(item, Tensor):
-                    yield item
+def tensors_in(*values: Any) -> Iterator[Tensor]:
+    """The tensors among `values` in their order, also those in lists and in arguments by name."""
+    stack = [*values[::-1]]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, (list, tuple)):
+            stack.extend(item[::-1])
+        elif isinstance(item, dict):
+            stack.extend([*item.values()][::-1])
+
+
+def entry_of(storages: Dict[int, Any], tensor: Tensor) -> Any:
+    """What `storages`, the ledgers' table, has of the storage of `tensor`; None where it is in no
+    ledger, or has none."""
+    strided = tensor.layout == torch.strided
+    return storages.get(tensor.untyped_storage()._cdata) if strided else None
 
 
 def zeros_on_host(like: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:

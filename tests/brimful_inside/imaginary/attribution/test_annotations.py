@@ -1,8 +1,6 @@
 """What a trace says of each allocation: module, line, forward or backward, and what it is. Peaks do
 not change by it."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Calls that repeat cost a look-up and show what they would have shown; others run."""
 
-from __future__ import annotations
-
 import io
 
 import pytest
@@ -9,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from brimful_inside.imaginary import enter
-from tests.brimful_inside.imaginary.conftest import card, played
+from tests.brimful_inside.imaginary.conftest import card, entered, played
 
 MANY = 12
 RUN = 3  # calls alike, after which others cost a look-up; the card's first one takes a workspace
@@ -36,14 +33,11 @@ class Model(nn.Module):
 def on_card(work, repeats=True):
     """(`work`'s answer, the peak of its trace, the kernels that ran)."""
     file = io.StringIO()
-    gpu = enter(card(), None, file)
-    if not repeats:
-        gpu.annotations.calls.repeats = None
-    try:
+    with entered(card(), None, file) as gpu:
+        if not repeats:
+            gpu.annotations.calls.repeats = None
         answer = work()
         kernels = gpu.clock.since(0)
-    finally:
-        gpu.leave()
     return answer, played(file).peak, (kernels, dict(gpu.approximations))
 
 
@@ -123,20 +117,15 @@ def test_what_a_look_up_returns_can_be_changed_in_place(changed, grad):
     assert peak == whole and kernels == all_kernels
 
 
-def test_a_step_and_a_phase_begin_the_count_anew():
-    file = io.StringIO()
-    gpu = enter(card(), None, file)
-    try:
-        model = Model().cuda().eval()
-        evaluated(model, batches(1))
-        evaluated(model, batches())
-        gpu.step(1)
-        evaluated(model, batches())
-        gpu.phase("eval")
-        evaluated(model, batches())
-        assert model.ran == 1 + 3 * RUN
-    finally:
-        gpu.leave()
+def test_a_step_and_a_phase_begin_the_count_anew(gpu):
+    model = Model().cuda().eval()
+    evaluated(model, batches(1))
+    evaluated(model, batches())
+    gpu.step(1)
+    evaluated(model, batches())
+    gpu.phase("eval")
+    evaluated(model, batches())
+    assert model.ran == 1 + 3 * RUN
 
 
 def _reads(self, hidden):
@@ -147,6 +136,17 @@ def _keeps(self, hidden):
     self.inside = [*(self.inside or ()), hidden]
 
 
+def of_an_evaluation(also=lambda self, data: None):
+    """How many forward passes of an evaluation of a `Model` run."""
+
+    def work():
+        model = Model(also).cuda().eval()
+        evaluated(model, batches())
+        return model.ran
+
+    return on_card(work)[0]
+
+
 def _reads_its_own(self, hidden):
     """What the call itself made of shapes is the same in the next."""
     assert torch.arange(len(hidden), device="cuda").expand(4, -1).cumsum(0)[
@@ -155,12 +155,7 @@ def _reads_its_own(self, hidden):
 
 
 def test_a_call_that_reads_what_it_made_of_shapes_alone_costs_a_lookup_too():
-    def work():
-        model = Model(_reads_its_own).cuda().eval()
-        evaluated(model, batches())
-        return model.ran
-
-    assert on_card(work)[0] == 1 + RUN
+    assert of_an_evaluation(_reads_its_own) == 1 + RUN
 
 
 def _reads_older(self, hidden):
@@ -172,12 +167,7 @@ def _reads_older(self, hidden):
 
 @pytest.mark.parametrize("also", [_reads, _reads_older, _keeps])
 def test_a_call_that_reads_a_known_value_or_keeps_what_it_makes_runs_each_time(also):
-    def work():
-        model = Model(also).cuda().eval()
-        evaluated(model, batches())
-        return model.ran
-
-    assert on_card(work)[0] == MANY
+    assert of_an_evaluation(also) == MANY
 
 
 def test_other_shapes_other_values_of_the_host_and_kept_outputs_run():
@@ -205,7 +195,7 @@ def test_ten_calls_that_differ_in_numbers_alone_show_that_those_decide_nothing(s
     assert on_card(work)[0] == 1 + 10
 
 
-def test_numbers_that_decide_shapes_are_seen_to(monkeypatch):
+def test_numbers_that_decide_shapes_are_seen_to():
     def work():
         model, batch = nn.Linear(32, 8).cuda(), torch.zeros(64, 32, device="cuda")
         longer = Longer(model).cuda()
@@ -269,13 +259,7 @@ def test_a_backward_pass_that_does_more_than_add_to_gradients_runs_each_time(tra
 
 def test_nothing_is_left_out_where_ranks_may_wait(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-
-    def work():
-        model = Model().cuda().eval()
-        evaluated(model, batches())
-        return model.ran
-
-    assert on_card(work)[0] == MANY
+    assert of_an_evaluation() == MANY
 
 
 def test_no_module_is_kept_alive():

@@ -1,7 +1,5 @@
 """One thing is done otherwise than the script does it: what changes, and what does not."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

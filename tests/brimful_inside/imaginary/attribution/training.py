@@ -1,7 +1,5 @@
 """A small training, and its trace."""
 
-from __future__ import annotations
-
 import io
 
 import torch
@@ -9,9 +7,8 @@ import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
 
-from brimful_inside.imaginary import enter
 from brimful_inside.simulator.trace import Trace, decode
-from tests.brimful_inside.imaginary.conftest import card
+from tests.brimful_inside.imaginary.conftest import card, entered
 
 
 class Block(nn.Module):
@@ -57,10 +54,7 @@ def train(net, steps=2, autocast=False, batch=32):
 def traced(work, what_if=(), annotations=True) -> tuple[Trace, int]:
     """The trace of `work()` and the highest allocated bytes."""
     file = io.StringIO()
-    gpu = enter(card(), None, file, what_if, annotations=annotations)
-    try:
+    with entered(card(), None, file, what_if, annotations=annotations) as gpu:
         work()
         peak = gpu.allocator.peak_allocated
-    finally:
-        gpu.leave()
     return decode(file.getvalue().splitlines()), peak

@@ -1,7 +1,5 @@
 """Autocast by CUDA's lists, and how long the casts of weights live."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,8 +1,6 @@
 """torch._dynamo's stand-in: settings without the package, and one package however it is imported;
 kernels of compilers."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import torch
 
 from brimful_inside.imaginary.cuda_api.data_parallel import _chunks

@@ -1,7 +1,5 @@
 """Every way to name the card, and what tensors say of their device."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,8 +1,6 @@
 """flash-attn and xformers, which are not installed here: what their stand-ins hold, by the formulas
 of their sources."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util
@@ -17,9 +15,10 @@ import torch
 BATCH, LENGTH, SIZE, HALF = 2, 256, 64, 2
 
 
-def named(module: str, name: str) -> Any:
-    """``from module import name``, of modules that no installed package has."""
-    return getattr(importlib.import_module(module), name)
+@pytest.fixture
+def flash(gpu) -> Any:
+    """``import flash_attn``, which is not installed."""
+    return importlib.import_module("flash_attn")
 
 
 def parts(heads=4, key_heads=4, dtype=torch.half, shape=(BATCH, LENGTH)):
@@ -38,11 +37,10 @@ def taken(out, leaves) -> int:
     return torch.cuda.max_memory_allocated() - before - sum(leaf.nbytes for leaf in leaves)
 
 
-def test_flash_attention_keeps_a_sum_for_each_row_and_sums_the_querys_gradient_in_float32(gpu):
-    flash_attn_func = named("flash_attn", "flash_attn_func")
+def test_flash_attention_keeps_a_sum_for_each_row_and_sums_the_querys_gradient_in_float32(flash):
     leaves = parts()
     before = torch.cuda.memory_allocated()
-    out = flash_attn_func(*leaves, causal=True)
+    out = flash.flash_attn_func(*leaves, causal=True)
     rows = BATCH * 4 * LENGTH * 4
     assert out.shape == leaves[0].shape
     assert (
@@ -51,51 +49,46 @@ def test_flash_attention_keeps_a_sum_for_each_row_and_sums_the_querys_gradient_i
     assert taken(out, leaves) == rows + BATCH * LENGTH * 4 * SIZE * 4
 
 
-def test_groups_of_heads_take_the_gradients_of_every_head(gpu):
-    flash_attn_func = named("flash_attn", "flash_attn_func")
+def test_groups_of_heads_take_the_gradients_of_every_head(flash):
     leaves = parts(heads=8, key_heads=2)
     expanded = 2 * BATCH * LENGTH * 8 * SIZE * HALF
-    assert taken(flash_attn_func(*leaves), leaves) == BATCH * 8 * LENGTH * 4 * (1 + SIZE) + expanded
+    assert (
+        taken(flash.flash_attn_func(*leaves), leaves)
+        == BATCH * 8 * LENGTH * 4 * (1 + SIZE) + expanded
+    )
 
 
-def test_variable_lengths_take_128_rows_more_each(gpu):
-    flash_attn_varlen_func = named("flash_attn", "flash_attn_varlen_func")
+def test_variable_lengths_take_128_rows_more_each(flash):
     leaves = parts(shape=(LENGTH,))
     starts = torch.tensor([0, 100, LENGTH], dtype=torch.int32, device="cuda")
-    out = flash_attn_varlen_func(*leaves, starts, starts, 156, 156)
+    out = flash.flash_attn_varlen_func(*leaves, starts, starts, 156, 156)
     assert taken(out, leaves) == (LENGTH + 2 * 128) * 4 * 4 * (1 + SIZE)
 
 
-def test_flash_attention_counts_half_the_pairs_where_it_is_causal(gpu):
-    flash_attn_func = named("flash_attn", "flash_attn_func")
-
+def test_flash_attention_counts_half_the_pairs_where_it_is_causal(gpu, flash):
     def flops(**options) -> list[int]:
         mark = gpu.clock.mark()
-        flash_attn_func(*parts(), **options).sum().backward()
+        flash.flash_attn_func(*parts(), **options).sum().backward()
         return [row[2] for row in gpu.clock.since(mark) if "flash" in row[0]]
 
     pairs = BATCH * 4 * LENGTH * LENGTH * SIZE
     assert flops() == [4 * pairs, 10 * pairs] and flops(causal=True) == [2 * pairs, 5 * pairs]
 
 
-def test_packed_heads_and_odd_head_sizes_run(gpu):
-    flash_attn_qkvpacked_func = named("flash_attn", "flash_attn_qkvpacked_func")
+def test_packed_heads_and_odd_head_sizes_run(gpu, flash):
     packed = torch.randn(
         BATCH, LENGTH, 3, 4, 60, device="cuda", dtype=torch.bfloat16, requires_grad=True
     )
-    out = flash_attn_qkvpacked_func(packed, 0.0, causal=True)
+    out = flash.flash_attn_qkvpacked_func(packed, 0.0, causal=True)
     out.sum().backward()
     assert out.shape == (BATCH, LENGTH, 4, 60) and packed.grad.shape == packed.shape
     assert gpu.approximations == {"flash_attn": 1}
 
 
 def test_padding_is_kept_since_only_data_tells_it(gpu):
-    pad_input, unpad_input = (
-        named("flash_attn.bert_padding", "pad_input"),
-        named("flash_attn.bert_padding", "unpad_input"),
-    )
+    padding: Any = importlib.import_module("flash_attn.bert_padding")
     hidden = torch.randn(BATCH, LENGTH, 8, device="cuda", requires_grad=True)
-    tokens, indices, starts, longest, used = unpad_input(
+    tokens, indices, starts, longest, used = padding.unpad_input(
         hidden, torch.ones(BATCH, LENGTH, dtype=torch.bool, device="cuda")
     )
     assert (
@@ -104,7 +97,8 @@ def test_padding_is_kept_since_only_data_tells_it(gpu):
         and longest == LENGTH
     )
     assert (
-        used.shape == (BATCH,) and pad_input(tokens, indices, BATCH, LENGTH).shape == hidden.shape
+        used.shape == (BATCH,)
+        and padding.pad_input(tokens, indices, BATCH, LENGTH).shape == hidden.shape
     )
     assert gpu.approximations["flash_attn.bert_padding"] == 1
 

@@ -1,10 +1,11 @@
-from __future__ import annotations
-
 import pytest
 import torch
+from torch import nn
 
+from brimful_inside.imaginary import Unsupported
 from brimful_inside.imaginary.state import ledger
-from brimful_inside.simulator.trace import Ready, Retire, Stream
+from brimful_inside.simulator.roofline import BY_GRAPH
+from brimful_inside.simulator.trace import EmptyPool, Pool, Ready, ReleasePool, Retire, Stream
 from tests.brimful_inside.imaginary.conftest import played, rows
 
 MIB = 1 << 20
@@ -17,6 +18,13 @@ def used_by_main(nbytes: int = 30 * MIB) -> torch.Tensor:
         made = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
     made.record_stream(torch.cuda.current_stream())
     return made
+
+
+def active() -> int:
+    """Bytes of blocks that somebody uses, after those that can return to their pools have: they do
+    at an allocation."""
+    torch.empty(1, device="cuda")
+    return torch.cuda.memory_stats()["active_bytes.all.current"]
 
 
 def test_streams_are_numbered_by_their_first_allocation(gpu, trace_file):
@@ -73,16 +81,11 @@ def test_a_storage_that_is_emptied_gives_its_block_back_when_the_other_stream_is
         tensor.untyped_storage().resize_(30 * MIB)
     tensor.record_stream(torch.cuda.default_stream())
     tensor.untyped_storage().resize_(0)
-    torch.empty(1, device="cuda")
-    stats = torch.cuda.memory_stats()
-    assert (
-        stats["active_bytes.all.current"] == 30 * MIB and stats["allocated_bytes.all.current"] == 0
-    )
+    assert active() == 30 * MIB and torch.cuda.memory_allocated() == 0
     tensor.untyped_storage().resize_(20 * MIB)  # a new block, which no other stream has used
     tensor.untyped_storage().resize_(0)
     torch.cuda.synchronize()
-    torch.empty(1, device="cuda")
-    assert torch.cuda.memory_stats()["active_bytes.all.current"] == 0
+    assert active() == 0
 
 
 @pytest.mark.parametrize(
@@ -103,12 +106,9 @@ def test_what_makes_the_host_wait_lets_the_block_return_and_a_copy_that_does_not
     used_by_main()
     event = torch.cuda.Event()
     event.record()
-    torch.empty(1, device="cuda")
-    assert torch.cuda.memory_stats()["active_bytes.all.current"] == 30 * MIB
+    assert active() == 30 * MIB
     wait(event)
-    torch.empty(1, device="cuda")
-    kept = 30 * MIB if "without waiting" in request.node.name else 0
-    assert torch.cuda.memory_stats()["active_bytes.all.current"] == kept
+    assert active() == (30 * MIB if "without waiting" in request.node.name else 0)
 
 
 def test_an_event_recorded_before_the_end_of_the_tensor_does_not_let_its_block_return(gpu):
@@ -118,17 +118,220 @@ def test_an_event_recorded_before_the_end_of_the_tensor_does_not_let_its_block_r
     torch.empty(1, device="cuda")
     del tensor
     event.synchronize()
-    torch.empty(1, device="cuda")
-    assert torch.cuda.memory_stats()["active_bytes.all.current"] == 30 * MIB
+    assert active() == 30 * MIB
 
 
 def test_the_host_runs_ahead_no_farther_than_the_launch_queue(gpu, monkeypatch):
     monkeypatch.setattr(ledger, "RUN_AHEAD", 20)
     tensor, counter = used_by_main(), torch.zeros(1, device="cuda")
     del tensor
-    active = []
+    kept = []
     for _ in range(30):
-        torch.empty(1, device="cuda")
-        active.append(torch.cuda.memory_stats()["active_bytes.all.current"] >= 30 * MIB)
+        kept.append(active() >= 30 * MIB)
         counter += 1
-    assert 5 < sum(active) < 25 and active == sorted(active, reverse=True)
+    assert 5 < sum(kept) < 25 and kept == sorted(kept, reverse=True)
+
+
+# --- CUDA graphs and memory pools ---
+
+
+def mebibytes(number: int, **options) -> torch.Tensor:
+    return torch.empty(number * MIB, dtype=torch.uint8, device="cuda", **options)
+
+
+def reserved() -> float:
+    return torch.cuda.memory_reserved() / MIB
+
+
+def kept_after_emptying() -> float:
+    torch.cuda.empty_cache()
+    return reserved()
+
+
+def train(model: nn.Module, inputs: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    optimizer.zero_grad(set_to_none=True)
+    loss = model(inputs).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def captured(work, **options) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, **options):
+        work()
+    return graph
+
+
+def test_a_whole_training_step_is_captured_as_the_documentation_has_it(gpu, trace_file):
+    model = nn.Sequential(nn.Linear(512, 4096), nn.ReLU(), nn.Linear(4096, 512)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    inputs = torch.randn(2048, 512, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            train(model, inputs, optimizer)
+    torch.cuda.current_stream().wait_stream(side)
+    losses = []
+    graph = captured(lambda: losses.append(train(model, inputs, optimizer)))
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), reserved()
+    kept = reserved()
+    for _ in range(3):
+        inputs.copy_(torch.randn(2048, 512))
+        graph.replay()
+    assert (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), reserved()) == held
+    assert kept_after_emptying() == kept, "what the graph needs at each replay stays, used or not"
+    assert kept > 3 * 2048 * 4096 * 4 / MIB, "activations and gradients of the hidden layer"
+    assert played(trace_file).peak.reserved == torch.cuda.max_memory_reserved()
+    del graph
+
+
+def test_the_memory_of_a_capture_serves_nobody_else_and_goes_after_its_graph(gpu, trace_file):
+    graph = captured(lambda: mebibytes(100))
+    small = 2  # MiB: seed and offset of the generator, in the pool of the capture's stream
+    assert reserved() == 100 + small and torch.cuda.memory_allocated() == 1024
+    other = mebibytes(100)
+    assert reserved() == 200 + small
+    del graph, other
+    assert reserved() == 200 + small and torch.cuda.memory_allocated() == 0
+    assert kept_after_emptying() == 0
+    marks = [row for row in rows(trace_file).rows if isinstance(row, (Pool, ReleasePool))]
+    assert marks == [Pool(1), Pool(0), ReleasePool(1)]
+
+
+def test_what_is_left_of_a_capture_outlives_its_graph(gpu):
+    kept = []
+    graph = captured(lambda: kept.append(mebibytes(100)))
+    graph.reset()
+    assert kept_after_emptying() == 100
+    kept.clear()
+    assert reserved() == 100
+    assert kept_after_emptying() == 0
+
+
+def test_graphs_that_share_a_pool_share_its_memory(gpu):
+    first = captured(lambda: mebibytes(100))
+    second = captured(lambda: mebibytes(90), pool=first.pool())
+    assert reserved() == 102
+    del first
+    assert kept_after_emptying() == 102, "the second graph still needs the pool"
+    del second
+    assert kept_after_emptying() == 0
+    handle = torch.cuda.graph_pool_handle()
+    both = [captured(lambda: mebibytes(100), pool=handle) for _ in range(2)]
+    apart = [captured(lambda: mebibytes(100)) for _ in range(2)]
+    assert reserved() == 302
+    del both, apart
+
+
+def test_streams_that_wait_for_a_capture_take_part_in_it(gpu, trace_file):
+    branch, bystander = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def work() -> None:
+        start = torch.cuda.Event()
+        start.record()
+        branch.wait_event(start)
+        with torch.cuda.stream(branch):
+            assert torch.cuda.is_current_stream_capturing() and branch.is_capturing()
+            mebibytes(10)
+        torch.cuda.current_stream().wait_stream(branch)
+        with torch.cuda.stream(bystander):
+            assert not torch.cuda.is_current_stream_capturing()
+            mebibytes(30)
+
+    graph = captured(work)
+    assert not branch.is_capturing()
+    assert kept_after_emptying() == 12
+    assert [row.number for row in rows(trace_file).rows if isinstance(row, Pool)] == [1, 0]
+    del graph
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        lambda: torch.zeros(1, device="cuda").item(),
+        lambda: torch.cuda.synchronize(),
+        lambda: torch.cuda.current_stream().synchronize(),
+        lambda: torch.zeros(1, device="cuda").cpu(),
+    ],
+)
+def test_waiting_for_the_card_during_a_capture_fails_as_it_does_on_one(gpu, waits):
+    with pytest.raises(RuntimeError, match="operation not permitted when stream is capturing"):
+        captured(waits)
+    assert not torch.cuda.is_current_stream_capturing()
+    waits()
+
+
+def test_mistakes_raise_pytorchs_errors(gpu):
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="replay without a preceding successful capture"):
+        graph.replay()
+    with pytest.raises(RuntimeError, match="non-default stream"):
+        graph.capture_begin()
+    done = captured(lambda: mebibytes(1))
+    with (
+        torch.cuda.stream(torch.cuda.Stream()),
+        pytest.raises(RuntimeError, match="already owns a captured graph"),
+    ):
+        done.capture_begin()
+    with pytest.raises(RuntimeError, match="same stream"):
+        graph.capture_end()
+
+
+def test_graphed_callables_train_in_static_memory(gpu):
+    first = torch.cuda.make_graphed_callables(
+        nn.Sequential(nn.Linear(512, 1024), nn.Dropout(0.1)).cuda(),
+        (torch.randn(256, 512, device="cuda"),),
+    )
+    second = nn.Linear(1024, 512).cuda()
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], 0.1)
+    for step in range(3):
+        optimizer.zero_grad(set_to_none=True)
+        second(first(torch.randn(256, 512, device="cuda"))).square().mean().backward()
+        optimizer.step()
+        if step == 0:
+            kept = reserved()
+    assert reserved() == kept
+    assert all(parameter.grad is not None for parameter in first.parameters())
+
+
+def test_a_memory_pool_of_the_script_is_kept_apart_and_emptied_at_its_end(gpu, trace_file):
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        inside = mebibytes(100)
+        assert pool.use_count() == 2
+    assert pool.use_count() == 1 and [segment["total_size"] for segment in pool.snapshot()] == [
+        100 * MIB
+    ]
+    outside = mebibytes(50)
+    del inside
+    assert kept_after_emptying() == 150
+    del pool
+    assert reserved() == 50
+    assert [
+        type(row) for row in rows(trace_file).rows if isinstance(row, (ReleasePool, EmptyPool))
+    ] == [ReleasePool, EmptyPool]
+    assert played(trace_file).peak.reserved == 150 * MIB
+    del outside
+    with pytest.raises(
+        Unsupported,
+        match=r"cannot run torch\.cuda\.MemPool at test_streams\.py:\d+ in test_a_memory",
+    ):
+        torch.cuda.MemPool(use_on_oom=True)
+
+
+def test_what_was_captured_runs_at_each_replay_and_not_before(gpu):
+    clock = gpu.clock
+    inputs = torch.randn(64, 64, device="cuda")
+    graph = captured(lambda: inputs @ inputs)
+    clock.step()
+    assert not any("mm" in kernel.op for kernel in clock.last_step())
+    for _ in range(2):
+        graph.replay()
+    clock.step()
+    launch, *kernels = [
+        kernel for kernel in clock.last_step() if kernel.launches == 0 or "mm" in kernel.op
+    ]
+    assert [kernel.engine for kernel in (launch, *kernels)] == [0, BY_GRAPH, 0, BY_GRAPH]

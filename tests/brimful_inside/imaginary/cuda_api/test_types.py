@@ -1,7 +1,5 @@
 """Storages: views, resizing, swapping of data; and the ledger keeps up."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -1,7 +1,5 @@
 """The autograd engine's sums, and the zeros that formulas fill: in their place, as on a card."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.utils.checkpoint

@@ -1,7 +1,5 @@
 """The script's own threads, its loaders and its forked children."""
 
-from __future__ import annotations
-
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor

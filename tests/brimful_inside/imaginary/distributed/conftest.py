@@ -1,7 +1,5 @@
 """One rank of eight, started alone, on one imaginary card or on three; gone at the test's end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,7 +10,7 @@ import torch.distributed as dist  # noqa: E402
 
 from brimful_inside import imaginary  # noqa: E402
 from brimful_inside.wire import ALONE_VARIABLE  # noqa: E402
-from tests.brimful_inside.imaginary.conftest import card  # noqa: E402
+from tests.brimful_inside.imaginary.conftest import card, entered  # noqa: E402
 
 RANKS, RANK = 8, 3
 
@@ -36,14 +34,11 @@ def alone(monkeypatch, trace_file) -> Iterator[imaginary.ImaginaryGpu]:
     }
     for name, value in {**variables, "MASTER_ADDR": "127.0.0.1", ALONE_VARIABLE: 1}.items():
         monkeypatch.setenv(name, str(value))
-    gpu = imaginary.enter(card(), None, trace_file)
-    try:
+    with entered(card(), None, trace_file) as gpu:
         dist.init_process_group("nccl")
         yield gpu
-    finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-        gpu.leave()
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+
+from brimful_inside import Refused
 
 from .conftest import RANK, RANKS
 
@@ -159,3 +159,11 @@ def test_the_store_of_a_rank_started_alone_sets_compares_and_deletes(alone):
     assert (
         store.num_keys() == before + 1 and store.delete_key("key") and not store.delete_key("key")
     )
+
+
+def test_a_group_of_another_size_is_refused_and_what_to_name_is_said(alone):
+    dist.destroy_process_group()
+    with pytest.raises(Refused, match=r"one rank of 8 .* a process group of 1: .*--gpu NAME:8"):
+        dist.init_process_group("nccl", rank=0, world_size=1)
+    dist.init_process_group("nccl", rank=3, world_size=8)
+    assert dist.get_world_size() == 8

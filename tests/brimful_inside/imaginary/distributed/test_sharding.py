@@ -1,8 +1,6 @@
 """DDP, ZeRO and FSDP run as PyTorch has them; what they hold is checked against sums done by
 hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.distributed as dist

@@ -1,7 +1,5 @@
 """Attention by the back-end a real card would pick, and what each keeps for the backward pass."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

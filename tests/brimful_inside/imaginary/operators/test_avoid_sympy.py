@@ -1,7 +1,5 @@
 """What PyTorch's shape functions ask of sizes is answered as PyTorch answers it, without sympy."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

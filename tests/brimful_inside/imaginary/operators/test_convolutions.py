@@ -1,15 +1,13 @@
 """Convolutions: cuDNN's workspaces, and what its search for a plan does to cached memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import nn
 
-from brimful_inside.simulator.cudnn_workspaces import FEW_CHANNELS, PARTIAL_SUMS
 from brimful_inside.simulator.trace import EmptyCache, Free, Malloc
+from brimful_inside.simulator.workspaces import FEW_CHANNELS, PARTIAL_SUMS
 from tests.brimful_inside.imaginary.conftest import peak_of, rows
 
 

@@ -1,8 +1,6 @@
 """What is one kernel on CUDA is one while the imaginary GPU is there, and PyTorch is as before
 afterwards."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

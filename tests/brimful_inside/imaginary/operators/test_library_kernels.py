@@ -1,8 +1,6 @@
 """Operations of libraries whose CUDA kernel is Python: what that takes is what counts. The compiled
 part does nothing."""
 
-from __future__ import annotations
-
 import ctypes
 import types
 from typing import Any
@@ -121,6 +119,8 @@ def test_compiled_functions_do_nothing_and_take_what_ctypes_functions_take(gpu):
     )
     gpu.leave()
     assert module.lib is real
+    without_compiled_part(gpu, module)
+    assert module.lib is real, "after the card has gone"
 
 
 def test_paged_states_are_memory_of_the_host_that_can_be_written(gpu):
@@ -139,10 +139,3 @@ def test_products_in_8_bits_are_refused_on_cards_that_have_none(enter):
         match=r"7\.5 and newer, and the an imaginary card has 7\.0: load the model in 4 bits",
     ):
         CompiledPart(enter(capability=(7, 0))).cigemmlt_32(0)
-
-
-def test_after_the_card_has_gone_a_library_keeps_its_compiled_part(gpu):
-    module = types.ModuleType("bitsandbytes.cextension")
-    gpu.leave()
-    without_compiled_part(gpu, module)
-    assert not hasattr(module, "lib")

@@ -1,7 +1,5 @@
 """Recurrent networks run as cuDNN runs them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

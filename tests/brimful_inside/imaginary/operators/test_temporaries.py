@@ -4,8 +4,6 @@ Each row names the file (under aten/src/ATen/native) that its bytes come from. T
 their order; a negative number lives no longer than the operation that takes it, and cuBLAS's
 workspaces are left out."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import NamedTuple
@@ -16,9 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from brimful.decide.memory.size_model import fit_size_model
-from brimful_inside import imaginary
 from brimful_inside.simulator.program import program_of
-from tests.brimful_inside.imaginary.conftest import card, peak_of, rows
+from tests.brimful_inside.imaginary.conftest import card, entered, peak_of, rows
 
 N = 64 * 1024 * 4  # bytes of a float32 tensor of 64 x 1024
 HALF = N // 2
@@ -257,12 +254,8 @@ class Net(nn.Module):
 def traced_program(work, *arguments):
     """The program of `work` on a card with much memory."""
     file = io.StringIO()
-    gpu = imaginary.enter(card(total_bytes=80 << 30), None, file)
-    try:
+    with entered(card(total_bytes=80 << 30), None, file):
         work(*arguments)
-        gpu.flush()
-    finally:
-        gpu.leave()
     return program_of(rows(file))
 
 

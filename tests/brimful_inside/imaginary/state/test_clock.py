@@ -1,7 +1,5 @@
 """The card's clock: what ran in a step, what it costs, and events that read the time."""
 
-from __future__ import annotations
-
 import io
 
 import pytest
@@ -9,13 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from brimful_inside import imaginary
 from brimful_inside.imaginary.operators import flops
-from brimful_inside.imaginary.state import clock
+from brimful_inside.imaginary.state import clock as module
 from brimful_inside.simulator.roofline import BY_AUTOGRAD, BY_OPTIMIZER, Kernel
 from brimful_inside.simulator.trace import decode
 from brimful_inside.wire import Card
-from tests.brimful_inside.imaginary.conftest import GIB, card
+from tests.brimful_inside.imaginary.conftest import GIB, card, entered
 
 NO_RATES = Card("no rates", 40 * GIB, GIB // 2, [8, 0], 108)
 
@@ -263,8 +260,7 @@ def train(gpu, steps: int) -> None:
         gpu.step(step + 1)
 
 
-def test_the_trace_ends_with_what_ran_in_its_last_step_and_with_that_alone(trace_file):
-    gpu = imaginary.enter(card(), None, trace_file)
+def test_the_trace_ends_with_what_ran_in_its_last_step_and_with_that_alone(gpu, trace_file):
     train(gpu, 3)
     gpu.phase("eval")
     torch.randn(9, 9, device="cuda") @ torch.randn(9, 9, device="cuda")
@@ -275,26 +271,26 @@ def test_the_trace_ends_with_what_ran_in_its_last_step_and_with_that_alone(trace
     assert sum("addmm" in kernel.op for kernel in trace.runs) == 1
 
 
-def test_the_trace_ends_with_what_ran_outside_of_the_training(trace_file):
-    gpu = imaginary.enter(card(), None, trace_file)
+def test_the_trace_ends_with_what_ran_outside_of_the_training(gpu, trace_file):
     a = torch.randn(9, 9, device="cuda")
     between, evaluation, broken_off = ("between", None), ("eval", 1), ("eval", 2)
+    clock = gpu.clock
     for kept in (0, 1, 1):  # the first turns out to be none
-        gpu.clocks[0].outside(between)
+        clock.outside(between)
         a @ a
-        gpu.clocks[0].outside(evaluation)
+        clock.outside(evaluation)
         (a + 1).relu()
-        gpu.clocks[0].keep_outside(evaluation, 8)
-        gpu.clocks[0].outside(broken_off)
+        clock.keep_outside(evaluation, 8)
+        clock.outside(broken_off)
         a / 2
-        gpu.clocks[0].outside_was(broken_off, between)
-        gpu.clocks[0].keep_outside(broken_off, 8)
-        gpu.clocks[0].outside(between)
+        clock.outside_was(broken_off, between)
+        clock.keep_outside(broken_off, 8)
+        clock.outside(between)
         a * 2
-        gpu.clocks[0].keep_outside(between, kept)
-        gpu.clocks[0].outside(None)
+        clock.keep_outside(between, kept)
+        clock.outside(None)
         a - 1
-    gpu.clocks[0].outside(evaluation)
+    clock.outside(evaluation)
     a - 1
     gpu.leave()
     works = {
@@ -320,10 +316,10 @@ def test_a_step_that_does_not_count_is_timed_only_where_there_is_no_other(gpu):
     gpu.step(2)
     (a * 2).cpu()
     gpu.step(3, counts=False)
-    assert short(gpu.clocks[0].last_step()) == ["mm"]
+    assert short(gpu.clock.last_step()) == ["mm"]
     a + 1
     gpu.step(4, counts=False)
-    assert short(gpu.clocks[0].last_step()) == ["add"]
+    assert short(gpu.clock.last_step()) == ["add"]
 
 
 def test_what_runs_in_another_phase_is_no_part_of_the_step_that_it_interrupts(gpu):
@@ -362,7 +358,7 @@ def test_rows_of_another_phase_are_dropped_by_the_way_and_events_read_the_same_t
 
     encode()  # the clock starts with the first event
     kept = encode()
-    monkeypatch.setattr(clock, "MOST_ROWS_AWAY", 10)
+    monkeypatch.setattr(module, "MOST_ROWS_AWAY", 10)
     assert short(ran(gpu, step)) == ["sigmoid", "tanh"]
     gpu.phase("encoding")
     assert encode() == pytest.approx(kept)
@@ -372,9 +368,9 @@ def test_rows_of_another_phase_are_dropped_by_the_way_and_events_read_the_same_t
 def test_a_step_of_too_many_kernels_is_not_timed_and_the_next_one_is(gpu, monkeypatch):
     x = torch.randn(8, device="cuda")
     gpu.phase("eval")
-    monkeypatch.setattr(clock, "MOST_ROWS", 10)
+    monkeypatch.setattr(module, "MOST_ROWS", 10)
     gpu.phase("train")
-    monkeypatch.setattr(clock, "MOST_ROWS_AWAY", 10)
+    monkeypatch.setattr(module, "MOST_ROWS_AWAY", 10)
     assert ran(gpu, lambda: [x.relu() for _ in range(30)]) == []
 
     def interrupted() -> None:
@@ -389,9 +385,8 @@ def test_a_step_of_too_many_kernels_is_not_timed_and_the_next_one_is(gpu, monkey
 def test_rows_of_the_clock_change_nothing_of_the_memory(trace_file):
     without = io.StringIO()
     for rates, file in ((card(), trace_file), (NO_RATES, without)):
-        gpu = imaginary.enter(rates, None, file)
-        train(gpu, 3)
-        gpu.leave()
+        with entered(rates, None, file) as gpu:
+            train(gpu, 3)
     timed, untimed = (decode(file.getvalue().splitlines()) for file in (trace_file, without))
     assert timed.rows == untimed.rows and timed.notes == untimed.notes
     assert timed.runs and not untimed.runs, "a card whose rates are not known has no clock"
@@ -429,8 +424,5 @@ def test_an_operation_that_the_clock_cannot_judge_costs_its_launch_and_disturbs_
 
 
 def test_an_event_of_a_card_without_rates_reads_zero():
-    gpu = imaginary.enter(NO_RATES)
-    try:
+    with entered(NO_RATES):
         assert timed(64) == timed(4096) == 0.0
-    finally:
-        gpu.leave()

@@ -3,8 +3,6 @@ and reads as zero.
 
 A mask that a script wrote at places it named has no more ones than these."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

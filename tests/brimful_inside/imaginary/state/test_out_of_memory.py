@@ -1,7 +1,5 @@
 """A full card says so in PyTorch's own words, and a script may catch it and go on."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -99,10 +97,11 @@ def test_a_workspace_of_cublas_is_given_back_where_that_of_cublaslt_has_no_room(
     monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "65536")
     gpu = enter(capacity_bytes=60 << 20)
     gpu.workspaces = Workspaces(gpu, release=215)
-    bias, first, second = torch.zeros(4), torch.zeros(4, 4), torch.zeros(4, 4)
+    bias, matrix = torch.zeros(4, device="cuda"), torch.zeros(4, 4, device="cuda")
     with pytest.raises(torch.OutOfMemoryError):
-        gpu.workspaces.for_product("addmm", (bias, first, second))
-    assert gpu.allocator.allocated == 0 and gpu.allocator.peak_allocated == 32 << 20
+        torch.addmm(bias, matrix, matrix)
+    assert gpu.allocator.allocated == 2 * 512
+    assert gpu.allocator.peak_allocated == (32 << 20) + 2 * 512
 
 
 def test_free_memory_of_private_pools_is_reported_apart(enter):
