@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from examples import recipe_chatlm
 from recipes.chatlm.data import train_tokenizer
 from recipes.chatlm.rows import read_rows
 from recipes.chatlm.settings import DataOptions
 
-DEMO = Path(__file__).parents[1] / "examples" / "chatlm" / "demo.py"
 # of a long text: no tokenizer of so few rows makes fewer than 256 tokens of them
 CHARACTERS = 2_000
 
@@ -21,12 +19,9 @@ def dialogues(folder: Path) -> Path:
     """The Chinese dialogues of the pinned wheel of chatterbot-corpus, as `make recipe-chatlm` reads
     them.
     """
-    spec = importlib.util.spec_from_file_location("chatlm_demo", DEMO)
-    assert spec is not None and spec.loader is not None
-    demo: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(demo)
     folder.mkdir(parents=True, exist_ok=True)
-    demo.write_rows(demo.DIALOGUES.fetch(folder / "wheel", print), folder / "dialogues.jsonl")
+    wheel = recipe_chatlm.DIALOGUES.fetch(folder / "wheel", print)
+    recipe_chatlm.write_rows(wheel, folder / "dialogues.jsonl")
     return folder / "dialogues.jsonl"
 
 

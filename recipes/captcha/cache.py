@@ -8,8 +8,6 @@ The name's last part is a digest of all that decides the pixels. Labels are not 
 from the seed (`images.texts`).
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math

@@ -7,8 +7,6 @@
 A digest is of all that decides the content: the data files' own, the tokenizer, the limits.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import os

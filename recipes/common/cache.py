@@ -2,8 +2,6 @@
 files that are whole.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator

@@ -2,8 +2,6 @@
 needs and going on compares. A description is a dataclass of JSON values.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -2,8 +2,6 @@
 never installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

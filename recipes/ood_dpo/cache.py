@@ -9,8 +9,6 @@ read. A data set finds what any other one had encoded. A process that is killed 
 hand.
 """
 
-from __future__ import annotations
-
 import errno
 import sqlite3
 import zlib

@@ -9,8 +9,6 @@ Members of one ensemble have as many training pairs as each other, so that their
 rates go together.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ An experiment is one method on one data set, with one encoder and one seed. Its 
 whole or not at all, so a sweep that is killed goes on with those that have none.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

@@ -6,8 +6,6 @@ squared, tokens), not by a count; the largest molecules go first, so that what d
 once.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import time

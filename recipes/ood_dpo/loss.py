@@ -14,8 +14,6 @@ them. Here they are computed
 in tiles, and the gradients with them: memory is linear in the batch, and nothing is computed twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

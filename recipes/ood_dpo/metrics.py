@@ -8,8 +8,6 @@ fpr95  the share of molecules in distribution that are called out, at the
 highest threshold that finds 95 % of those out
 """
 
-from __future__ import annotations
-
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 

@@ -2,8 +2,6 @@
 look of brimful's reports.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

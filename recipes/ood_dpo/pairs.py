@@ -9,8 +9,6 @@ No domain of the validation half is trained on, where there are domains enough; 
 ever is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ Features go to the tasks through Ray's object store, and results come back as va
 share no folder. A node that dies takes its tasks with it, and Ray starts them elsewhere.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -15,8 +15,6 @@ training with its files:
 Each file is whole or not there. Names are those that users of the authors' code know.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

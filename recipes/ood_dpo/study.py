@@ -16,8 +16,6 @@ It is exact for a loss that is a mean over samples; the loss over all pairs of a
 terms of 1/batch.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

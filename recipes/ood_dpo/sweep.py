@@ -9,8 +9,6 @@ Whatever happens to the sweep, an experiment that has its file of results is don
 goes on with the others.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

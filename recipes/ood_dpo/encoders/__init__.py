@@ -5,8 +5,6 @@ RDKit's part (`prepare`) runs in worker processes; the network's (`encode`) on t
 batches that `features.py` makes by `cost`.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol

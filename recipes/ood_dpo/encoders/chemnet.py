@@ -5,8 +5,6 @@ As in the package, a molecule is padded to 350 symbols, only its first 349 are r
 the part before the first dot.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ whatever LAPACK's solver of
 the original package where RDKit and LAPACK are the same, and `key` names their versions.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import zipfile
@@ -241,7 +239,7 @@ class Batch(NamedTuple):
     sizes: Tensor  # float32 (molecules, 1): how many atoms each has
 
     @classmethod
-    def of(cls, graphs: Sequence[Graph], device: torch.device) -> Batch:
+    def of(cls, graphs: Sequence[Graph], device: torch.device) -> "Batch":
         sizes = np.array([len(graph.atoms) for graph in graphs])
         starts = np.cumsum(sizes) - sizes
         moved = [

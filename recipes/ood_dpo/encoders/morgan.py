@@ -2,8 +2,6 @@
 network: a baseline of encoders.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ The weights are no part of the package: --weights names the checkpoint of all at
 molecule, so a molecule costs its atoms squared.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import logging

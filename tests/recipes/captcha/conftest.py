@@ -1,7 +1,5 @@
 """A small task that a test trains in seconds, and its images, drawn once a session."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -7,8 +7,6 @@ nothing but rounding (a bias before a batch normalization), and so makes roundin
 learning rate.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

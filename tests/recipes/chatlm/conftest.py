@@ -1,7 +1,5 @@
 """A small task that a test trains in seconds: rows that a model can learn by heart."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

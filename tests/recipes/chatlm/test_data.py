@@ -1,7 +1,5 @@
 """The tokenizer; and rows as tokens: what is cut, held out, kept, and what it takes of memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

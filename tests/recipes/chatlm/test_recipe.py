@@ -2,8 +2,6 @@
 what does not belong to it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The command line of a recipe: the engine's Config, presets under it, and how it ends."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Small made data sets: molecules whose size, rings and scaffold are known."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

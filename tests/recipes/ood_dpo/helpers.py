@@ -1,7 +1,5 @@
 """Made features for tests of heads."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -2,8 +2,6 @@
 where it was killed.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

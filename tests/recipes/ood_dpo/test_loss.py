@@ -2,8 +2,6 @@
 its memory is linear.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

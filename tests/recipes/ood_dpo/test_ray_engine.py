@@ -1,7 +1,5 @@
 """A sweep on a cluster of two nodes, one of which dies in the middle of it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

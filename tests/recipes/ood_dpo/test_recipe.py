@@ -1,7 +1,5 @@
 """One training of the head by the engine, on made features."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

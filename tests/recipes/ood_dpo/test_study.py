@@ -2,8 +2,6 @@
 page shows it.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sweeps as commands: killed, failing, by each engine, across data sets."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -2,8 +2,6 @@
 its weights are large.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType
