@@ -51,7 +51,7 @@ def cache_file(folder: Path) -> Path:
 
 def right(features: Features, dataset: Dataset) -> bool:
     wanted = {
-        name: np.stack([Morgan("").prepare(one) for one in split.smiles])
+        name: np.stack([Morgan.prepare(one) for one in split.smiles])
         for name, split in dataset.splits.items()
     }
     return all(np.array_equal(features.arrays[name], wanted[name]) for name in SPLITS)

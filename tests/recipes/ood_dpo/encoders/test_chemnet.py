@@ -13,7 +13,7 @@ from fcd_torch.utils import SmilesDataset
 
 from brimful.errors import UsageError
 from recipes.ood_dpo.encoders import encoder
-from recipes.ood_dpo.encoders.chemnet import chemnet
+from recipes.ood_dpo.encoders.chemnet import ChemNet
 from recipes.ood_dpo.encoders.chemnet_symbols import LONGEST, SYMBOLS, symbols
 from recipes.ood_dpo.features import encode
 from recipes.ood_dpo.settings import EncoderOptions
@@ -87,14 +87,14 @@ def test_what_rdkit_cannot_read_fails_and_is_no_row():
 
 
 def test_its_key_is_of_the_weights(tmp_path: Path):
-    known = chemnet(EncoderOptions(), "cpu")
+    known = ChemNet(EncoderOptions(), "cpu")
     copy = tmp_path / "weights.pt"
-    copy.write_bytes(known._path.read_bytes())
-    assert chemnet(EncoderOptions(weights=copy), "cpu").key == known.key
-    copy.write_bytes(known._path.read_bytes() + b" ")
-    assert chemnet(EncoderOptions(weights=copy), "cpu").key != known.key
+    copy.write_bytes(known.weights.read_bytes())
+    assert ChemNet(EncoderOptions(weights=copy), "cpu").key == known.key
+    copy.write_bytes(known.weights.read_bytes() + b" ")
+    assert ChemNet(EncoderOptions(weights=copy), "cpu").key != known.key
 
 
 def test_missing_weights_are_said(tmp_path: Path):
     with pytest.raises(UsageError, match=r"chemnet has no weights: .*none\.pt is not there"):
-        chemnet(EncoderOptions(weights=tmp_path / "none.pt"), "cpu")
+        ChemNet(EncoderOptions(weights=tmp_path / "none.pt"), "cpu")
