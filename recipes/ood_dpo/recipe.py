@@ -44,7 +44,6 @@ from recipes.common.description import check_resumable, trained_weights, write_d
 from recipes.common.running import is_first, say
 from recipes.ood_dpo import baselines
 from recipes.ood_dpo.datasets import Dataset, classes, load_dataset
-from recipes.ood_dpo.ensemble import Member, member
 from recipes.ood_dpo.experiments import MEASURES, Frame
 from recipes.ood_dpo.features import EncodingStats, Features, features_of
 from recipes.ood_dpo.head import EnergyHead, energies, make_head
@@ -83,15 +82,10 @@ class Loaded:
         molecules = self.dataset.splits[split].smiles
         return [molecules[index] for index in self.features.kept[split]]
 
-    def _domains(self) -> list[str]:
-        domains = self.dataset.splits["ood_val"].domains
-        return [domains[index] for index in self.features.kept["ood_val"]]
-
     def pairs(self, seed: int) -> PairData:
-        return pair_data(self.features.arrays, seed, self._domains())
-
-    def member(self, seed: int) -> Member:
-        return member(self.features.arrays, seed, self._domains())
+        domains = self.dataset.splits["ood_val"].domains
+        of_rows = [domains[index] for index in self.features.kept["ood_val"]]
+        return pair_data(self.features.arrays, seed, of_rows)
 
     def known(self, seed: int) -> baselines.Known:
         """For a baseline: the same molecules out of distribution as the head of this seed trains
@@ -121,7 +115,7 @@ class Loaded:
     def _trained_on(self, seed: int) -> list[str]:
         """The molecules out of distribution that the head of this seed trains on."""
         of_ood = self.smiles("ood_val")
-        return [of_ood[index] for index in np.unique(self.member(seed).rows.train_ood)]
+        return [of_ood[index] for index in np.unique(self.pairs(seed).rows["train_ood"])]
 
 
 @dataclass(frozen=True)
@@ -285,7 +279,7 @@ def train_head(
     and no other file.
     """
     config = held_to(config, pairs.pairs)
-    model = make_head(head, config.seed, pairs.train_id.shape[1])
+    model = make_head(head, config.seed)
     result = fit(head_task(model, pairs, head), config, peaks)
     if not keeps_writes_out():
         model.load_state_dict(trained_weights(config.out))
@@ -296,7 +290,7 @@ def train_head(
     return Trained(
         model,
         result,
-        {name: energies(model, getattr(pairs, name), device, at_once) for name in parts},
+        {name: energies(model, pairs.features(name), device, at_once) for name in parts},
     )
 
 
@@ -346,15 +340,14 @@ def head_task(model: EnergyHead, pairs: PairData, options: HeadOptions) -> Task:
         areas = metrics(low, high) if known else dict.fromkeys(MEASURES, math.nan)
         return areas | ranking.summary()
 
-    validation = np.concatenate([pairs.validation_id, pairs.validation_ood])
-    sizes = [len(pairs.validation_id), len(pairs.validation_ood)]
-    is_ood = np.repeat(np.array([0, 1], dtype=np.float32), sizes)
+    low, high = pairs.features("validation_id"), pairs.features("validation_ood")
+    is_ood = np.repeat(np.array([0, 1], dtype=np.float32), [len(low), len(high)])
     return Task(
         name=f"ood_dpo ({options.loss})",
         model=model,
         loss=loss,
-        train_data=Arrays(pairs.train_id, pairs.train_ood),
-        eval_data=Arrays(validation, is_ood),
+        train_data=Arrays(pairs.features("train_id"), pairs.features("train_ood")),
+        eval_data=Arrays(np.concatenate([low, high]), is_ood),
         measure=measure,
         derive=derive,
         best=("auroc", "max"),

@@ -172,7 +172,7 @@ def _grouped(left: Sequence[Experiment], bench: Bench) -> list[list[Experiment]]
     for experiment in left:
         try:
             loaded = bench.load(experiment.dataset, experiment.encoder)
-            pairs = loaded.member(experiment.seed).rows.pairs
+            pairs = loaded.pairs(experiment.seed).pairs
         except Exception as error:
             _fail([experiment], bench, error)
         else:
@@ -204,9 +204,9 @@ def _train(group: Sequence[Experiment], bench: Bench, file: Path) -> None:
             bench.results.write(_result(group[index], trained, bench))
 
     try:
-        members = [bench.load(each.dataset, each.encoder).member(each.seed) for each in group]
+        members = [bench.load(each.dataset, each.encoder).pairs(each.seed) for each in group]
         write_json(file, [experiment.name for experiment in group])
-        pairs = members[0].rows.pairs
+        pairs = members[0].pairs
         say(f"{counted(len(group), 'head')} of {pairs:,} pairs at once, loss {method}.")
         state = file.with_suffix(".pt")
         ensemble = Ensemble(

@@ -73,7 +73,10 @@ def by_hand(pairs, options: HeadOptions, settings: Config):
     )
     schedule = Schedule(settings.schedule, 1e-3, settings.epochs * pairs.pairs, pairs.pairs)
     sampler = EpochSampler(pairs.pairs, seed=settings.seed, micro_batch=16, accumulation=1)
-    low, high, seen = torch.from_numpy(pairs.train_id), torch.from_numpy(pairs.train_ood), 0
+    low, high, seen = (
+        *(torch.from_numpy(pairs.features(part)) for part in ("train_id", "train_ood")),
+        0,
+    )
     for epoch in range(int(settings.epochs)):
         for rows in torch.from_numpy(sampler.order(epoch)).split(16):
             loss(head(low[rows]), head(high[rows])).backward()
@@ -94,13 +97,17 @@ def test_it_is_the_training_of_a_plain_loop_dropout_included(loss, tmp_path):
     )  # so that the last evaluation is the best
     trained = train_head(pairs, options, settings)
     expected = by_hand(pairs, options, settings)
-    for name, there in (("validation_ood", pairs.validation_ood), ("test_id", pairs.test_id)):
+    for name in ("validation_ood", "test_id"):
         assert np.allclose(
-            trained.energies[name], energies(expected, there, torch.device("cpu")), atol=2e-5
+            trained.energies[name],
+            energies(expected, pairs.features(name), torch.device("cpu")),
+            atol=2e-5,
         )
     other = by_hand(pairs, options, dataclasses.replace(settings, seed=4))
     assert not np.allclose(
-        trained.energies["test_id"], energies(other, pairs.test_id, torch.device("cpu")), atol=2e-5
+        trained.energies["test_id"],
+        energies(other, pairs.features("test_id"), torch.device("cpu")),
+        atol=2e-5,
     )
 
 
