@@ -18,10 +18,17 @@ from hypothesis import strategies as st
 
 from brimful.errors import DoesNotFit, UsageError
 from recipes.ood_dpo import features as features_module
-from recipes.ood_dpo.cache import ENCODED, FAILED, MISSING, FeatureCache
 from recipes.ood_dpo.datasets import Dataset, load_dataset
 from recipes.ood_dpo.encoders.morgan import Morgan
-from recipes.ood_dpo.features import Features, encode, features_of
+from recipes.ood_dpo.features import (
+    ENCODED,
+    FAILED,
+    MISSING,
+    FeatureCache,
+    Features,
+    encode,
+    features_of,
+)
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
 from tests.recipes.ood_dpo.conftest import (
     SPLITS,
@@ -232,15 +239,15 @@ def test_the_cache_holds_what_was_written_and_what_failed_and_nothing_of_another
 SLOW = """
 import sys, time
 from pathlib import Path
-from recipes.ood_dpo import cache, features
+from recipes.ood_dpo import features
 from recipes.ood_dpo.datasets import load_dataset
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
-write = cache.FeatureCache.write
+write = features.FeatureCache.write
 def slowly(self, *arguments):
     write(self, *arguments)
     print("batch", flush=True)
     time.sleep(float(sys.argv[3]))
-cache.FeatureCache.write = slowly
+features.FeatureCache.write = slowly
 dataset = load_dataset(DatasetOptions(dataset=sys.argv[1], domain="size"))
 options = EncoderOptions(encoder="morgan", cache=Path(sys.argv[2]), encode_budget=8)
 print("encoded", features.features_of(dataset, options, device="cpu").encoding.encoded, flush=True)
