@@ -3,6 +3,7 @@ files that are whole.
 """
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,6 +85,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: object) -> None:
+    text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
+    write_whole(path, text + "\n")
 
 
 def unwritable(folder: Path, error: OSError) -> UsageError:

@@ -4,13 +4,14 @@ needs and going on compares. A description is a dataclass of JSON values.
 
 import dataclasses
 import json
+import reprlib
 from pathlib import Path
 from typing import Any, TypeVar
 
 from brimful.errors import UsageError
 from brimful_inside.script import keeps_writes_out
 from brimful_train.config import CheckpointConfig, Config
-from recipes.common.cache import write_whole
+from recipes.common.cache import write_json
 from recipes.common.running import is_first, say
 
 T = TypeVar("T")
@@ -19,8 +20,7 @@ T = TypeVar("T")
 def write_description(out: Path, file_name: str, description: Any) -> None:
     """By the first rank."""
     if is_first():
-        content = dataclasses.asdict(description)
-        write_whole(out / file_name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        write_json(out / file_name, dataclasses.asdict(description))
 
 
 def read_description(file: Path, kind: type[T]) -> T:
@@ -59,7 +59,7 @@ def check_resumable(config: Config, file_name: str, description: Any) -> None:
         return
     before = dataclasses.asdict(read_description(out / file_name, type(description)))
     differs = [
-        f"{name.replace('_', ' ')} {_short(before[name])} and not {_short(value)}"
+        f"{name.replace('_', ' ')} {reprlib.repr(before[name])} and not {reprlib.repr(value)}"
         for name, value in dataclasses.asdict(description).items()
         if before[name] != value
     ]
@@ -69,11 +69,6 @@ def check_resumable(config: Config, file_name: str, description: Any) -> None:
             "This training cannot go on from its checkpoints.",
             "Choose another folder with --out, or begin anew in this one with --resume no.",
         )
-
-
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
 def trained_weights(checkpoint: Path) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from brimful_train.engine import Result, fit
 from brimful_train.reporting.peak_memory import Peak, Peaks
 from brimful_train.reporting.progress_log import finite_or_none, settings_table
 from brimful_train.task import Batch, Rows, Task
-from recipes.common.cache import write_whole
+from recipes.common.cache import write_json, write_whole
 from recipes.common.description import check_resumable, trained_weights, write_description
 from recipes.common.running import is_first, say
 from recipes.ood_dpo import baselines
@@ -163,8 +163,9 @@ def train(
         trained.append(train_seed(settings, loaded, encoder, head))
     if is_first() and not keeps_writes_out():
         tests = DataFrame([training.measures("test") for training in trained])
-        write_json(config, "dataset_metrics.json", seed_metrics(data.name, config.seed, tests))
-        write_json(config, "config.json", settings_of(config, dataset, encoder, head))
+        measures = finite_or_none(seed_metrics(data.name, config.seed, tests))
+        write_json(config.out / "dataset_metrics.json", measures)
+        write_json(config.out / "config.json", settings_of(config, dataset, encoder, head))
         trivial = DataFrame([training.trivial for training in trained])
         say(
             f"Test, molecules out of distribution being the positive class: {_means(tests)}; by "
@@ -199,8 +200,8 @@ def train_seed(
         trained = dataclasses.replace(trained, trivial=loaded.trivial(config.seed))
         results = {**trained.measures("test"), "validation": trained.measures("validation")}
         results["trivial"] = trained.trivial
-        write_json(config, "ood_evaluation_results.json", results)
-        write_json(config, "config.json", settings_of(config, None, encoder, head))
+        write_json(config.out / "ood_evaluation_results.json", finite_or_none(results))
+        write_json(config.out / "config.json", settings_of(config, None, encoder, head))
         predictions = concat(
             [
                 _predictions(loaded.smiles("iid_test"), trained.energies["test_id"], 0),
@@ -257,12 +258,6 @@ def seed_metrics(dataset: str, first_seed: int, tests: Frame) -> dict[str, Any]:
         values = tests[name]
         content[name] = {"mean": values.mean(), "std": values.std(), "values": values.tolist()}
     return content
-
-
-def write_json(config: Config, name: str, content: Any) -> None:
-    """A NaN is null in the file."""
-    text = json.dumps(finite_or_none(content), indent=1, ensure_ascii=False, default=str)
-    write_whole(config.out / name, text + "\n")
 
 
 def settings_of(

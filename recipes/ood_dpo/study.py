@@ -28,12 +28,12 @@ from pandas import DataFrame
 from brimful.units import counted
 from brimful_train.config import Config
 from brimful_train.reporting.peak_memory import Peaks
-from recipes.common.cache import write_whole
+from recipes.common.cache import write_json, write_whole
 from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import page
 from recipes.ood_dpo.ensemble import Ensemble, Trained, check_settings
-from recipes.ood_dpo.experiments import Frame, write_json
+from recipes.ood_dpo.experiments import Frame
 from recipes.ood_dpo.metrics import metrics
 from recipes.ood_dpo.pairs import PairData
 from recipes.ood_dpo.runs import Bench, Settings

@@ -22,7 +22,7 @@ import torch
 from brimful.errors import UsageError
 from brimful.units import counted
 from brimful_train.checkpoints.training_state import flat
-from recipes.common.cache import lock, write_whole
+from recipes.common.cache import lock, write_json, write_whole
 from recipes.common.description import read_description, write_description
 from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
@@ -35,7 +35,6 @@ from recipes.ood_dpo.experiments import (
     dataset_metrics,
     progress,
     table,
-    write_json,
 )
 from recipes.ood_dpo.head import FEATURES, EnergyHead, make_head
 from recipes.ood_dpo.runs import Bench, Settings, score_of, sentence, tested, work
