@@ -21,18 +21,10 @@ from recipes.common import cache as shared_cache
 from recipes.common import workers
 from recipes.common.cache import cache_folder
 from recipes.common.running import Progress
+from tests.recipes.conftest import Messages
 
 LOOK = Look(alphabet=DIGITS, length=2, height=16, width=40)
 KEY = Key("train 0", 10, LOOK)
-
-
-class Messages(list):
-    def __call__(self, sentence: str) -> None:
-        self.append(sentence)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self)
 
 
 @pytest.fixture(autouse=True)

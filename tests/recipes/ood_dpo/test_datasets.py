@@ -12,10 +12,10 @@ from brimful.errors import UsageError
 from recipes.ood_dpo.datasets import Dataset, classes, load_dataset
 from recipes.ood_dpo.domains import describe
 from recipes.ood_dpo.settings import DatasetOptions
+from tests.recipes.conftest import Messages
 from tests.recipes.ood_dpo.conftest import (
     RINGS,
     SPLITS,
-    Messages,
     drugood_items,
     drugood_splits,
     molecule,

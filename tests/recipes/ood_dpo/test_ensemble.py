@@ -23,7 +23,7 @@ from recipes.ood_dpo.ensemble import Ensemble, Trained, clip_each, energies
 from recipes.ood_dpo.head import make_head
 from recipes.ood_dpo.pairs import PairData, pair_data
 from recipes.ood_dpo.settings import HeadOptions
-from tests.recipes.ood_dpo.helpers import made
+from tests.recipes.ood_dpo.conftest import made
 
 CPU = torch.device("cpu")
 

@@ -30,10 +30,9 @@ from recipes.ood_dpo.features import (
     features_of,
 )
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
+from tests.recipes.conftest import Messages, environment
 from tests.recipes.ood_dpo.conftest import (
     SPLITS,
-    Messages,
-    environment,
     molecules,
     run_recipe,
     write_csv,

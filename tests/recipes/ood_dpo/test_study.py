@@ -19,8 +19,7 @@ from recipes.ood_dpo.page import study_page
 from recipes.ood_dpo.pairs import pair_data
 from recipes.ood_dpo.settings import HeadOptions
 from recipes.ood_dpo.study import Measured
-from tests.recipes.ood_dpo.conftest import run_recipe
-from tests.recipes.ood_dpo.helpers import made
+from tests.recipes.ood_dpo.conftest import made, run_recipe
 
 
 def squared_norm(seed: int, inside: torch.Tensor, outside: torch.Tensor) -> float:

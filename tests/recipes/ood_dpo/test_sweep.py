@@ -18,7 +18,8 @@ pytest.importorskip("pyarrow")
 
 import pandas
 
-from tests.recipes.ood_dpo.conftest import environment, molecules, run_recipe, write_csv
+from tests.recipes.conftest import environment
+from tests.recipes.ood_dpo.conftest import molecules, run_recipe, write_csv
 
 KILLS = 10
 
