@@ -215,12 +215,6 @@ def test_recompute_encodes_what_is_there(dataset: Dataset, tmp_path: Path):
     assert stats.encoded == 80 and not stats.cached and right(features, dataset)
 
 
-def test_a_folder_that_cannot_be_written_is_said(dataset: Dataset, tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be kept"):
-        morgan(dataset, tmp_path / "file")
-
-
 def test_the_cache_holds_what_was_written_and_what_failed_and_nothing_of_another_encoder(
     tmp_path: Path,
 ):
@@ -275,13 +269,6 @@ def test_a_process_that_is_killed_loses_one_batch_at_most(
         process.communicate()
     features = morgan(dataset, tmp_path)
     assert 0 < features.encoding.encoded <= 80 - written and right(features, dataset)
-
-
-def test_two_processes_that_want_the_same_features_encode_them_once(csv_file: Path, tmp_path: Path):
-    processes = [start(csv_file, tmp_path, 0.1) for _ in range(2)]
-    ended = [process.communicate(timeout=120) for process in processes]
-    assert sorted(out.split()[-1] for out, _ in ended) == ["0", "80"], ended
-    assert sum("waiting for it" in err for _, err in ended) == 1
 
 
 def test_the_command_encodes_and_prints_what_it_took(csv_file: Path, tmp_path: Path):
