@@ -231,7 +231,7 @@ def _tokens(
         finally:
             partial.unlink(missing_ok=True)
 
-    table: Any = made_once(path, "tokenizing", lambda _: _whole(path), make, say)
+    table = made_once(path, "tokenizing", lambda _: _whole(path), make, say)
     parts = [
         f"{counted(len(table), 'row')} of "
         f"{counted(sum(int(_lengths(table[name]).sum()) for name in limits), 'token')}"

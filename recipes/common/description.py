@@ -4,12 +4,14 @@ needs and going on compares. A description is a dataclass of JSON values.
 
 import dataclasses
 import json
+import re
 import reprlib
 from pathlib import Path
 from typing import Any, TypeVar
 
 from brimful.errors import UsageError
 from brimful_inside.script import keeps_writes_out
+from brimful_train.checkpoints.training_state import flat
 from brimful_train.config import CheckpointConfig, Config
 from recipes.common.cache import write_json
 from recipes.common.running import is_first, say
@@ -57,18 +59,27 @@ def check_resumable(config: Config, file_name: str, description: Any) -> None:
     begun = (out / file_name).is_file() and (out / "checkpoints").is_dir()
     if not begun or config.checkpoints.resume != "auto" or keeps_writes_out():
         return
-    before = dataclasses.asdict(read_description(out / file_name, type(description)))
-    differs = [
-        f"{name.replace('_', ' ')} {reprlib.repr(before[name])} and not {reprlib.repr(value)}"
-        for name, value in dataclasses.asdict(description).items()
-        if before[name] != value
-    ]
+    differs = differences(out / file_name, description)
     if differs:
         raise UsageError(
             f"{out} holds a training of another configuration: it has {', '.join(differs)}.",
             "This training cannot go on from its checkpoints.",
             "Choose another folder with --out, or begin anew in this one with --resume no.",
         )
+
+
+def differences(file: Path, description: Any) -> list[str]:
+    """What the description in a file has otherwise, in words."""
+    before, now = (
+        flat(dataclasses.asdict(each))
+        for each in (read_description(file, type(description)), description)
+    )
+    return [
+        f"{re.sub('[._]', ' ', name)} {reprlib.repr(before.get(name))} and not "
+        f"{reprlib.repr(value)}"
+        for name, value in now.items()
+        if before.get(name) != value
+    ]
 
 
 def trained_weights(checkpoint: Path) -> dict[str, Any]:

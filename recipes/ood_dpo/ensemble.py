@@ -9,13 +9,13 @@ Members of one ensemble have as many training pairs as each other, so that their
 rates go together.
 """
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -160,11 +160,8 @@ class Ensemble:
 
     def _forward(self, x: torch.Tensor) -> torch.Tensor:
         """(members, n, width) → (members, n): `vmap` turns each layer into one batched product."""
-
-        def head(state: tuple[dict[str, Any], ...], x: torch.Tensor) -> torch.Tensor:
-            return torch.func.functional_call(self.template, state, (x,))
-
-        return torch.func.vmap(head)((self.parameters, self.buffers), x)
+        head = functools.partial(torch.func.functional_call, self.template)
+        return torch.func.vmap(head)((self.parameters, self.buffers), (x,))
 
     def train(
         self, stopped: Callable[[int, Trained], None] | None = None, state_every_s: float = 20.0

@@ -207,17 +207,12 @@ def _phase(
         encoded, seconds = len(left), time.monotonic() - before
 
     with peaks.phase("encoding") as visit:
-        content = made_once(cache.file, "encoding for", find, make, say)
+        features, state = made_once(cache.file, "encoding for", find, make, say)
         visit.cached = not encoded
-    if content is None:
-        raise UsageError(
-            f"{cache.file} does not hold what was written.",
-            suggestion="Choose another folder with --cache.",
-        )
     if not encoded:
         total = counted(len(smiles), "molecule")
         say(f"Features of {total} by {network.name}: all from the cache.")
-    peak, features, state = peaks.read("encoding"), *content
+    peak = peaks.read("encoding")
     gpu, host = (
         size / GIB if size is not None and encoded else None
         for size in (peak.allocated_bytes, peak.host_bytes)

@@ -202,11 +202,20 @@ def train_seed(
         results["trivial"] = trained.trivial
         write_json(config.out / "ood_evaluation_results.json", finite_or_none(results))
         write_json(config.out / "config.json", settings_of(config, None, encoder, head))
-        predictions = concat(
-            [
-                _predictions(loaded.smiles("iid_test"), trained.energies["test_id"], 0),
-                _predictions(loaded.smiles("ood_test"), trained.energies["test_ood"], 1),
-            ]
+        predictions = concat(  # a score is an energy; true_label 1 is out of distribution
+            DataFrame(
+                {
+                    "smiles": loaded.smiles(split),
+                    "split": split,
+                    "score": trained.energies[part],
+                    "true_label": label,
+                    "sample_type": kind,
+                }
+            )
+            for split, part, label, kind in (
+                ("iid_test", "test_id", 0, "ID"),
+                ("ood_test", "test_ood", 1, "OOD"),
+            )
         )
         text = predictions.to_csv(index=False, float_format="%.9g")
         write_whole(config.out / "detailed_predictions.csv", text)
@@ -215,20 +224,6 @@ def train_seed(
         weights = {name: value.cpu() for name, value in trained.head.state_dict().items()}
         write_whole(config.out / "head.safetensors", save(weights))
     return trained
-
-
-def _predictions(smiles: list[str], energies: np.ndarray, label: int) -> Frame:
-    """A score is an energy; true_label 1 is out of distribution."""
-    split, kind = ("ood_test", "OOD") if label else ("iid_test", "ID")
-    return DataFrame(
-        {
-            "smiles": smiles,
-            "split": split,
-            "score": energies,
-            "true_label": label,
-            "sample_type": kind,
-        }
-    )
 
 
 def dynamics(log: str) -> Frame:

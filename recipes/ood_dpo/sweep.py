@@ -10,7 +10,6 @@ goes on with the others.
 """
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,9 +20,8 @@ import torch
 
 from brimful.errors import UsageError
 from brimful.units import counted
-from brimful_train.checkpoints.training_state import flat
 from recipes.common.cache import lock, write_json, write_whole
-from recipes.common.description import read_description, write_description
+from recipes.common.description import differences, write_description
 from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import page
@@ -113,14 +111,8 @@ def _check(settings: Settings) -> None:
         settings.sweep.cross,
     )
     file = settings.out / FILE_NAME
-    before = read_description(file, SweepDescription) if file.is_file() else now
-    if before != now:
-        had, has = flat(asdict(before)), flat(asdict(now))
-        differs = [
-            f"{re.sub('[._]', ' ', key)} {had.get(key)} and not {value}"
-            for key, value in has.items()
-            if had.get(key) != value
-        ]
+    differs = differences(file, now) if file.is_file() else []
+    if differs:
         raise UsageError(
             f"{settings.out} holds results of another sweep: it has {', '.join(differs)}.",
             "They cannot stand in one table.",

@@ -135,11 +135,16 @@ def _atoms(molecule: Chem.Mol) -> np.ndarray:
     ]
     rows = np.zeros((len(atoms), ATOM), dtype=np.float16)
     rows[np.arange(len(atoms))[:, None], ones] = 1
-    rows[:, 0] = [atom.GetTotalDegree() - 2 for atom in atoms]
-    rows[:, 1] = [atom.GetFormalCharge() for atom in atoms]
-    rows[:, 2] = [atom.GetNumRadicalElectrons() for atom in atoms]
-    rows[:, 3] = [atom.GetIsAromatic() for atom in atoms]
-    rows[:, 4] = [atom.IsInRing() for atom in atoms]
+    rows[:, :NUMBERS] = [
+        (
+            atom.GetTotalDegree() - 2,
+            atom.GetFormalCharge(),
+            atom.GetNumRadicalElectrons(),
+            atom.GetIsAromatic(),
+            atom.IsInRing(),
+        )
+        for atom in atoms
+    ]
     return rows
 
 
