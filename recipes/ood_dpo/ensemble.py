@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -160,7 +161,7 @@ class Ensemble:
 
     def _forward(self, x: torch.Tensor) -> torch.Tensor:
         """(members, n, width) → (members, n): `vmap` turns each layer into one batched product."""
-        head = functools.partial(torch.func.functional_call, self.template)
+        head: Any = functools.partial(torch.func.functional_call, self.template)
         return torch.func.vmap(head)((self.parameters, self.buffers), (x,))
 
     def train(

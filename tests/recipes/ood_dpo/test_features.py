@@ -153,6 +153,16 @@ def test_batches_cost_what_they_may_and_every_row_is_its_molecules(
     assert sizes == sorted(sizes, reverse=True)  # what does not fit shows at once
 
 
+def test_a_fingerprint_is_512_bits_that_like_molecules_share():
+    made, failed = encode(
+        Morgan(EncoderOptions(), "cpu"),
+        ["CCCCO", "OCCCC", "CCCCCO", "c1ccncc1", "C1CC"],
+    )
+    assert failed == [4] and made.shape == (4, 512) and set(np.unique(made)) == {0, 1}
+    assert np.array_equal(made[0], made[1])  # the same molecule
+    assert (made[0] * made[2]).sum() > (made[0] * made[3]).sum()
+
+
 def test_a_single_molecule_that_does_not_fit_is_said():
     with pytest.raises(DoesNotFit, match="A single item"):
         encode(Echo(most=0), ["CC", "CCC"])
