@@ -6,7 +6,6 @@ The largest batch size that `brimful tune` names is held to the true largest: th
 at sizes around it as it stands (`--batch-size-from none`), and bisected.
 """
 
-import importlib.util
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 from bench import harness
 from bench.golden import figures
 from brimful.errors import DoesNotFit
+from examples import recipe_chatlm
 from recipes.chatlm.data import train_tokenizer
 from recipes.chatlm.rows import read_rows
 from recipes.chatlm.settings import DataOptions
@@ -27,7 +27,6 @@ LENGTH = 256
 BATCH = 64
 ROWS = 512
 TIME_LIMIT_S = 1200
-DEMO = Path(__file__).parents[1] / "examples" / "chatlm" / "demo.py"
 # of a long text: no tokenizer of so few rows makes fewer than 256 tokens of them
 CHARACTERS = 2_000
 # At the same batch of an update. With a limit of tokens, batches of long rows go through the model
@@ -44,12 +43,9 @@ def dialogues(folder: Path) -> Path:
     """The Chinese dialogues of the pinned wheel of chatterbot-corpus, as `make recipe-chatlm` reads
     them.
     """
-    spec = importlib.util.spec_from_file_location("chatlm_demo", DEMO)
-    assert spec is not None and spec.loader is not None
-    demo: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(demo)
     folder.mkdir(parents=True, exist_ok=True)
-    demo.write_rows(demo.DIALOGUES.fetch(folder / "wheel", print), folder / "dialogues.jsonl")
+    wheel = recipe_chatlm.DIALOGUES.fetch(folder / "wheel", print)
+    recipe_chatlm.write_rows(wheel, folder / "dialogues.jsonl")
     return folder / "dialogues.jsonl"
 
 

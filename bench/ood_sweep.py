@@ -82,6 +82,7 @@ def write_pickles(options: SimpleNamespace, folder: Path) -> tuple[dict[str, Pat
     recipe draws.
     """
     from brimful_train.config import Config
+    from recipes.ood_dpo.pairs import SPLIT_OF
     from recipes.ood_dpo.runs import Bench, Settings
     from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions, SweepOptions
 
@@ -100,17 +101,12 @@ def write_pickles(options: SimpleNamespace, folder: Path) -> tuple[dict[str, Pat
             features |= zip(smiles[split], array, strict=True)
         splits = {}
         for seed in range(options.seeds):
-            rows = loaded.member(seed).rows
-            pairs = max(pairs, rows.pairs)
-            places = {
-                "train_id": "train",
-                "train_ood": "ood_val",
-                "validation_id": "iid_val",
-                "validation_ood": "ood_val",
-            }
+            drawn = loaded.pairs(seed)
+            pairs = max(pairs, drawn.pairs)
             splits[seed] = {
-                part: [smiles[split][index] for index in getattr(rows, part)]
-                for part, split in places.items()
+                part: [smiles[SPLIT_OF[part]][index] for index in rows]
+                for part, rows in drawn.rows.items()
+                if not part.startswith("test")
             }
         made[name] = folder / f"{name}.pickle"
         content = {

@@ -5,16 +5,14 @@ Draws captchas of 4 digits, trains the reader on them, and lets it read pictures
 met. A few minutes on 2 cores; --samples 2048 --epochs 1 shows the way in one, and learns nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 from PIL import Image
 
+from examples.steps import run, step
 from recipes.captcha.images import DIGITS, Look, Painter, texts
 
 HERE = Path(__file__).parent
@@ -54,16 +52,5 @@ def main() -> None:
     run(*RECIPE, "read", folder, "--checkpoint", training, "--device", "cpu")
 
 
-def run(*command: object) -> None:
-    subprocess.run([str(word) for word in command], check=True)
-
-
-def step(title: str) -> None:
-    print(f"\n=== {title}", flush=True)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except subprocess.CalledProcessError as error:
-        sys.exit(error.returncode)
+    main()

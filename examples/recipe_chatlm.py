@@ -7,19 +7,17 @@ learn anything but them by heart: so what is measured here is how much of them i
 the rows that it was trained on.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import yaml
 
+from examples.steps import run, step
 from recipes.common.wheels import Wheel
 
 HERE = Path(__file__).parent
@@ -122,19 +120,5 @@ def show_statistics(training: Path) -> None:
         )
 
 
-def run(*command: object, shown: bool = True) -> str:
-    """Standard output, which is shown as it comes unless it is wanted as a value."""
-    words = [str(word) for word in command]
-    done = subprocess.run(words, check=True, text=True, stdout=None if shown else subprocess.PIPE)
-    return done.stdout or ""
-
-
-def step(title: str) -> None:
-    print(f"\n=== {title}", flush=True)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except subprocess.CalledProcessError as error:
-        sys.exit(error.returncode)
+    main()

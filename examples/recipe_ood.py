@@ -7,14 +7,13 @@ every baseline, tests what was trained on each split on the others, and studies 
 minutes on 2 cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from examples.steps import run, step
 
 HERE = Path(__file__).parent
 RECIPE = (sys.executable, "-m", "recipes.ood_dpo")
@@ -101,16 +100,5 @@ def show(metrics: dict) -> None:
         sys.exit(f"The best head has an AUROC of {best:.3f}: nothing was learned.")
 
 
-def run(*command: object) -> None:
-    subprocess.run([str(word) for word in command], check=True)
-
-
-def step(title: str) -> None:
-    print(f"\n=== {title}", flush=True)
-
-
 if __name__ == "__main__":
-    try:
-        main()
-    except subprocess.CalledProcessError as error:
-        sys.exit(error.returncode)
+    main()

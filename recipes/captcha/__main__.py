@@ -1,7 +1,5 @@
 """`python -m recipes.captcha`: train, draw the images alone, or read images."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -33,7 +31,7 @@ def train(
     images: ImageOptions = NO_IMAGES,
     host_allocator: Literal["keep", "system"] = "system",
     config: Config = NO_SETTINGS,
-) -> int:
+) -> None:
     """Train.
 
     Parameters
@@ -46,17 +44,15 @@ def train(
     from recipes.captcha import recipe
 
     recipe.train(config, images, host_allocator, f"captcha, preset {preset}", presets.rows)
-    return 0
 
 
 @app.command
-def draw(*, images: ImageOptions = NO_IMAGES) -> int:
+def draw(*, images: ImageOptions = NO_IMAGES) -> None:
     """Draw the images into the cache and end."""
     from recipes.captcha.cache import images_of
 
     for drawn in images_of(images, say):
         print(drawn.path)
-    return 0
 
 
 @app.command

@@ -8,8 +8,6 @@ The name's last part is a digest of all that decides the pixels. Labels are not 
 from the seed (`images.texts`).
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math
@@ -20,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
-from brimful.errors import BrimfulError, DiskFull, UsageError
+from brimful.errors import DiskFull, UsageError
 from brimful.measure.host import cores
 from brimful.units import counted, format_bytes
 from recipes.captcha.images import ImageOptions, Key, Painter, texts
@@ -57,11 +55,6 @@ def captchas(key: Key, folder: Path, processes: int, say: Say) -> Captchas:
         lambda: _draw(path, key, processes, say),
         say,
     )
-    if images is None:
-        raise BrimfulError(
-            f"{path} was drawn, and is not what was written.",
-            "The disk is failing, or something else writes there.",
-        )
     places = [
         [key.look.alphabet.index(character) for character in text]
         for text in texts(key.seed, key.count, key.look)

@@ -6,8 +6,6 @@ any number of processes. At
 60 × 160 they are those of examples/captcha/train.py, pixel by pixel.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The network that reads: seven convolution blocks with three poolings, then two linear layers."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

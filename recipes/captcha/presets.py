@@ -1,7 +1,5 @@
 """Three ways to train the reader. Any flag overrides its preset."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from recipes.common.running import Preset

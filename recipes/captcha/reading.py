@@ -2,8 +2,6 @@
 needs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +21,18 @@ from recipes.common.running import say
 FILE_NAME = "captcha.json"
 # of the files of a folder that are read
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+
+
+@dataclass(frozen=True)
+class ReaderDescription:
+    """What a trained network reads, and the images that it learned from."""
+
+    alphabet: str
+    length: int
+    height: int
+    width: int
+    samples: int
+    image_seed: int
 
 
 @dataclass(frozen=True)
@@ -140,15 +150,3 @@ def show(readings: Iterator[Reading], as_json: bool) -> int:
     if failed:
         say(f"{failed:,} of {counted(files, 'file')} could not be read.")
     return 2 if failed else 0
-
-
-@dataclass(frozen=True)
-class ReaderDescription:
-    """What a trained network reads, and the images that it learned from."""
-
-    alphabet: str
-    length: int
-    height: int
-    width: int
-    samples: int
-    image_seed: int

@@ -2,8 +2,6 @@
 it trains with.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 

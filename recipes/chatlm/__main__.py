@@ -1,7 +1,5 @@
 """`python -m recipes.chatlm`: train; and tokenizer, prepare, answer, chat, evaluate."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -7,8 +7,6 @@
 A digest is of all that decides the content: the data files' own, the tokenizer, the limits.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import os
@@ -233,7 +231,7 @@ def _tokens(
         finally:
             partial.unlink(missing_ok=True)
 
-    table: Any = made_once(path, "tokenizing", lambda _: _whole(path), make, say)
+    table = made_once(path, "tokenizing", lambda _: _whole(path), make, say)
     parts = [
         f"{counted(len(table), 'row')} of "
         f"{counted(sum(int(_lengths(table[name]).sum()) for name in limits), 'token')}"

@@ -1,7 +1,5 @@
 """After the training: answers, a chat, and an evaluation by sacrebleu."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import Any

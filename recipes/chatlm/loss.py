@@ -6,8 +6,6 @@ both are computed piece by piece in the forward pass, and only the gradients of 
 and of the head's matrix are kept. Nothing is computed twice.
 """
 
-from __future__ import annotations
-
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F

@@ -2,8 +2,6 @@
 labels.
 """
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 from typing import Any

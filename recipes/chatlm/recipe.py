@@ -1,7 +1,5 @@
 """The chat recipe from top to bottom: tokens, network, loss, what is measured, and one training."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping, Sequence

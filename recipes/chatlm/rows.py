@@ -2,8 +2,6 @@
 larger than memory.
 """
 
-from __future__ import annotations
-
 import codecs
 import hashlib
 import itertools

@@ -2,9 +2,8 @@
 files that are whole.
 """
 
-from __future__ import annotations
-
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
-from brimful.errors import DiskFull, UsageError
+from brimful.errors import BrimfulError, DiskFull, UsageError
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -47,25 +46,33 @@ def lock(path: Path, work: str, say: Say) -> Iterator[None]:
 
 def made_once(
     path: Path, work: str, find: Callable[[Say], T | None], make: Callable[[], None], say: Say
-) -> T | None:
+) -> T:
     """What `find` gives, after `make` where that is None. Of any number of processes at once one
     makes, the others wait.
 
-    Raises DiskFull, and UsageError where the folder cannot be written.
+    Raises DiskFull, UsageError where the folder cannot be written, and BrimfulError where what was
+    made is not found.
     """
     content = find(say)
+    if content is not None:
+        return content
+    with lock(path, work, say):
+        content = find(lambda _: None)  # another process may have made it meanwhile
+        if content is None:
+            try:
+                make()
+            except OSError as error:
+                if not DiskFull.caused(error):
+                    raise unwritable(path.parent, error) from error
+                free = "Free some space, or choose another --cache."
+                raise DiskFull(str(path), "nothing of this data", suggestion=free) from error
+            content = find(say)
     if content is None:
-        with lock(path, work, say):
-            content = find(lambda _: None)  # another process may have made it meanwhile
-            if content is None:
-                try:
-                    make()
-                except OSError as error:
-                    if not DiskFull.caused(error):
-                        raise unwritable(path.parent, error) from error
-                    free = "Free some space, or choose another --cache."
-                    raise DiskFull(str(path), "nothing of this data", suggestion=free) from error
-                content = find(say)
+        raise BrimfulError(
+            f"{path} does not hold what was written.",
+            "The disk is failing, or something else writes there.",
+            "Choose another folder with --cache.",
+        )
     return content
 
 
@@ -86,6 +93,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: object) -> None:
+    text = json.dumps(content, indent=1, ensure_ascii=False, default=str)
+    write_whole(path, text + "\n")
 
 
 def unwritable(folder: Path, error: OSError) -> UsageError:

@@ -2,17 +2,19 @@
 needs and going on compares. A description is a dataclass of JSON values.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
+import re
+import reprlib
 from pathlib import Path
 from typing import Any, TypeVar
+
+from brimful_train.checkpoints.training_state import flat
 
 from brimful.errors import UsageError
 from brimful_inside.script import keeps_writes_out
 from brimful_train.config import CheckpointConfig, Config
-from recipes.common.cache import write_whole
+from recipes.common.cache import write_json
 from recipes.common.running import is_first, say
 
 T = TypeVar("T")
@@ -21,8 +23,7 @@ T = TypeVar("T")
 def write_description(out: Path, file_name: str, description: Any) -> None:
     """By the first rank."""
     if is_first():
-        content = dataclasses.asdict(description)
-        write_whole(out / file_name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        write_json(out / file_name, dataclasses.asdict(description))
 
 
 def read_description(file: Path, kind: type[T]) -> T:
@@ -59,12 +60,7 @@ def check_resumable(config: Config, file_name: str, description: Any) -> None:
     begun = (out / file_name).is_file() and (out / "checkpoints").is_dir()
     if not begun or config.checkpoints.resume != "auto" or keeps_writes_out():
         return
-    before = dataclasses.asdict(read_description(out / file_name, type(description)))
-    differs = [
-        f"{name.replace('_', ' ')} {_short(before[name])} and not {_short(value)}"
-        for name, value in dataclasses.asdict(description).items()
-        if before[name] != value
-    ]
+    differs = differences(out / file_name, description)
     if differs:
         raise UsageError(
             f"{out} holds a training of another configuration: it has {', '.join(differs)}.",
@@ -73,9 +69,18 @@ def check_resumable(config: Config, file_name: str, description: Any) -> None:
         )
 
 
-def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+def differences(file: Path, description: Any) -> list[str]:
+    """What the description in a file has otherwise, in words."""
+    before, now = (
+        flat(dataclasses.asdict(each))
+        for each in (read_description(file, type(description)), description)
+    )
+    return [
+        f"{re.sub('[._]', ' ', name)} {reprlib.repr(before.get(name))} and not "
+        f"{reprlib.repr(value)}"
+        for name, value in now.items()
+        if before.get(name) != value
+    ]
 
 
 def trained_weights(checkpoint: Path) -> dict[str, Any]:

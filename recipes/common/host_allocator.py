@@ -4,8 +4,6 @@
 tensor from the kernel and gives it back afterwards, and the kernel clears every page of it anew.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 

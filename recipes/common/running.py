@@ -14,8 +14,6 @@ leaves out, and `presets.rows` says of each where its value comes from. Importin
 torch, so that --help is quick.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -2,8 +2,6 @@
 never installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys
@@ -37,9 +35,7 @@ class Wheel:
             with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as partial:
                 self._download(Path(partial)).replace(path)
 
-        wheel = made_once(path, "downloading", find, make, say)
-        assert wheel is not None
-        return wheel
+        return made_once(path, "downloading", find, make, say)
 
     def _download(self, folder: Path) -> Path:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]

@@ -2,8 +2,6 @@
 and in the processes.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """`python -m recipes.ood_dpo`: encode, train, baseline, sweep, study."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -13,8 +13,6 @@ the training half of ood_val. On a shift of size `trivial` alone reaches an AURO
 beside every result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

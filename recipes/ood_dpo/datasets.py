@@ -7,8 +7,6 @@ then half of the rest to `ood_val`, then to `ood_test`; no domain is in two of t
 in-distribution part is cut at random, 60 : 20 : 20.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -9,11 +9,10 @@ Members of one ensemble have as many training pairs as each other, so that their
 rates go together.
 """
 
-from __future__ import annotations
-
+import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -31,7 +30,7 @@ from brimful_train.optim.schedules import Schedule
 from recipes.ood_dpo.head import energies, make_head
 from recipes.ood_dpo.loss import head_loss
 from recipes.ood_dpo.metrics import metrics
-from recipes.ood_dpo.pairs import PairData, pair_data
+from recipes.ood_dpo.pairs import SPLIT_OF, PairData
 from recipes.ood_dpo.settings import HeadOptions
 
 # Settings of the engine that would change a training, or what is asked of it, and that an ensemble
@@ -83,33 +82,6 @@ def check_settings(config: Config) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Member:
-    """One training: its weights, order and masks come from the seed.
-
-    arrays: the features of each split, which members may share. rows: which of them, in place of
-    features.
-    """
-
-    seed: int
-    arrays: Mapping[str, np.ndarray]
-    rows: PairData
-
-    def validation(self) -> tuple[np.ndarray, np.ndarray]:
-        """Features (n, width) in distribution, and out of it."""
-        return self.arrays["iid_val"][self.rows.validation_id], self.arrays["ood_val"][
-            self.rows.validation_ood
-        ]
-
-
-def member(
-    arrays: Mapping[str, np.ndarray], seed: int, domains: Sequence[str] | None = None
-) -> Member:
-    """`domains`: of the rows of ood_val, as in `pair_data`."""
-    places = {name: np.arange(len(array)) for name, array in arrays.items()}
-    return Member(seed, arrays, pair_data(places, seed, domains))
-
-
 @dataclass
 class Trained:
     """What became of a member. `curve`: (samples seen, validation AUROC, mean loss since the last)
@@ -130,13 +102,13 @@ class Trained:
 
 
 class Ensemble:
-    """Trains `members` until each has stopped. `state`: a file from which a killed training goes
-    on, bit for bit.
+    """Trains a head for each of `members` until each has stopped. `state`: a file from which a
+    killed training goes on, bit for bit.
     """
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[PairData],
         options: HeadOptions,
         config: Config,
         device: torch.device,
@@ -145,8 +117,8 @@ class Ensemble:
         check_settings(config)
         self.members, self.options, self.config = members, options, config
         self.device, self.state = device, state
-        self.pairs = members[0].rows.pairs
-        if any(member.rows.pairs != self.pairs for member in members):
+        self.pairs = members[0].pairs
+        if any(member.pairs != self.pairs for member in members):
             raise ValueError("members of one ensemble have as many training pairs as each other")
         self.batch = min(config.batch.micro_batch, self.pairs)
         self.loss = head_loss(options)
@@ -161,7 +133,10 @@ class Ensemble:
             EpochSampler(self.pairs, seed=m.seed, micro_batch=self.batch, accumulation=1)
             for m in members
         ]
-        self.validation = [member.validation() for member in members]
+        self.validation = [
+            [member.features(part) for part in ("validation_id", "validation_ood")]
+            for member in members
+        ]
         self.rows, self.places = _pool(members, device)
         # takes the weights of a member that is evaluated
         self.judge = make_head(options, 0).to(device)
@@ -170,12 +145,13 @@ class Ensemble:
         stacked, self.buffers = torch.func.stack_module_state(heads)
         self.parameters = {name: nn.Parameter(value.detach()) for name, value in stacked.items()}
         # biases do not decay, as in brimful_train
-        weights = [value for value in self.parameters.values() if value.dim() > 2]
-        biases = [value for value in self.parameters.values() if value.dim() <= 2]
         self.optimizer = torch.optim.AdamW(
             [
-                {"params": weights, "weight_decay": config.optimizer.weight_decay},
-                {"params": biases, "weight_decay": 0.0},
+                {
+                    "params": [value for value in self.parameters.values() if value.dim() == dim],
+                    "weight_decay": decay,
+                }
+                for dim, decay in ((3, config.optimizer.weight_decay), (2, 0.0))
             ],
             lr=config.optimizer.lr,
             betas=(config.optimizer.beta1, config.optimizer.beta2),
@@ -185,11 +161,8 @@ class Ensemble:
 
     def _forward(self, x: torch.Tensor) -> torch.Tensor:
         """(members, n, width) → (members, n): `vmap` turns each layer into one batched product."""
-
-        def head(state: tuple[dict[str, Any], ...], x: torch.Tensor) -> torch.Tensor:
-            return torch.func.functional_call(self.template, state, (x,))
-
-        return torch.func.vmap(head)((self.parameters, self.buffers), x)
+        head: Any = functools.partial(torch.func.functional_call, self.template)
+        return torch.func.vmap(head)((self.parameters, self.buffers), (x,))
 
     def train(
         self, stopped: Callable[[int, Trained], None] | None = None, state_every_s: float = 20.0
@@ -341,7 +314,7 @@ def clip_each(parameters: Iterable[torch.Tensor], most: float) -> None:
         gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
 
 
-def _pool(members: Sequence[Member], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _pool(members: Sequence[PairData], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """All features to train on, of members that share arrays once; and where among them the
     molecules of each pair are, in and out of distribution: int64 (2, members, pairs).
     """
@@ -353,8 +326,8 @@ def _pool(members: Sequence[Member], device: torch.device) -> tuple[torch.Tensor
             arrays.append(array)
     places = np.array(
         [
-            [starts[id(member.arrays["train"])] + member.rows.train_id for member in members],
-            [starts[id(member.arrays["ood_val"])] + member.rows.train_ood for member in members],
+            [starts[id(member.arrays[SPLIT_OF[part]])] + member.rows[part] for member in members]
+            for part in ("train_id", "train_ood")
         ]
     )
     pool = torch.from_numpy(np.concatenate(arrays)).to(device)

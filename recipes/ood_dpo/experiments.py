@@ -5,8 +5,6 @@ An experiment is one method on one data set, with one encoder and one seed. Its 
 whole or not at all, so a sweep that is killed goes on with those that have none.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -18,7 +16,7 @@ import pandas
 from pandas import DataFrame
 
 from brimful.errors import UsageError, nearest
-from recipes.common.cache import write_whole
+from recipes.common.cache import write_json
 
 HEADS = ("dpo", "bce", "mse", "hinge")
 BASELINES = ("msp", "odin", "energy", "mahalanobis", "knn", "lof", "mc_dropout", "conformal")
@@ -86,10 +84,6 @@ class Results:
     def left(self, plan: Iterable[Experiment]) -> list[Experiment]:
         """Those that have no result or failed: a new start tries these again."""
         return [experiment for experiment in plan if not self.is_done(experiment)]
-
-
-def write_json(path: Path, content: object) -> None:
-    write_whole(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def chosen_methods(names: Sequence[str]) -> tuple[str, ...]:

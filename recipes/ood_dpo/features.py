@@ -4,15 +4,22 @@ to come.
 RDKit's part runs in worker processes. The network's batches are made by what molecules cost (atoms
 squared, tokens), not by a count; the largest molecules go first, so that what does not fit shows at
 once.
+
+    <cache>/<encoder>-<key>/features.sqlite    features of each SMILES, none where encoding failed
+    <cache>/<encoder>-<key>/features.sqlite.lock    held by the one process that encodes
+
+A data set finds what any other one had encoded. A process that is killed loses the batch at hand.
 """
 
-from __future__ import annotations
-
-import dataclasses
+import errno
 import json
+import sqlite3
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,13 +36,16 @@ from recipes.common.pieces import in_pieces
 from recipes.common.running import Progress
 from recipes.common.running import say as to_standard_error
 from recipes.common.workers import mapped
-from recipes.ood_dpo.cache import ENCODED, FAILED, MISSING, FeatureCache
 from recipes.ood_dpo.datasets import Dataset, load_dataset, named
 from recipes.ood_dpo.encoders import Encoder, encoder
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
 
 ROUND = 16_384  # molecules that are prepared before the network encodes them: some 200 MB
 Encoded = tuple[list[int], np.ndarray, np.ndarray]
+MISSING, ENCODED, FAILED = 0, 1, 2
+WAIT_S = 60.0  # for another process that writes
+TABLE = "CREATE TABLE IF NOT EXISTS molecules (smiles TEXT PRIMARY KEY, features BLOB, checksum)"
+READ = "SELECT CAST(features AS BLOB), checksum FROM molecules WHERE smiles = ?"
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,60 @@ class Features:
     arrays: Mapping[str, np.ndarray]
     kept: Mapping[str, np.ndarray]
     encoding: EncodingStats
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """What an encoder made of molecules, `width` numbers each, by SMILES in one SQLite file.
+
+    The key is of weights and featuriser, so another encoder's features are elsewhere. Each row has
+    a checksum: a molecule whose row is damaged is encoded again, and all are where the file cannot
+    be read.
+    """
+
+    file: Path
+    key: str
+    width: int
+
+    def read(self, smiles: Sequence[str], say: Say) -> tuple[np.ndarray, np.ndarray]:
+        """Features (n, width) float32 of these molecules, and (n,) int8: MISSING, ENCODED or
+        FAILED.
+        """
+        features = np.zeros((len(smiles), self.width), np.float32)
+        state = np.full(len(smiles), MISSING, np.int8)
+        if not self.file.exists():
+            return features, state
+        try:
+            with closing(sqlite3.connect(self.file, timeout=WAIT_S)) as database:
+                for index, text in enumerate(smiles):
+                    row = database.execute(READ, (text,)).fetchone()
+                    if row is not None and row[1] == self._checksum(text, row[0] or b""):
+                        state[index] = ENCODED if row[0] else FAILED
+                        features[index] = np.frombuffer(row[0] or bytes(4), np.float32)
+        except sqlite3.DatabaseError as error:
+            if "locked" in str(error):
+                raise
+            say(f"{self.file} is damaged ({error}): all molecules are encoded again.")
+            self.file.unlink(missing_ok=True)
+            state[:] = MISSING
+        return features, state
+
+    def write(self, smiles: Sequence[str], features: np.ndarray, is_encoded: np.ndarray) -> None:
+        """On the disk when this returns. Raises OSError where it cannot be."""
+        rows = []
+        for text, row, is_whole in zip(smiles, features, is_encoded, strict=True):
+            content = row.astype(np.float32).tobytes() if is_whole else b""
+            rows.append((text, content, self._checksum(text, content)))
+        try:
+            with closing(sqlite3.connect(self.file, timeout=WAIT_S)) as database, database:
+                database.execute(TABLE)
+                database.executemany("INSERT OR REPLACE INTO molecules VALUES (?, ?, ?)", rows)
+        except sqlite3.OperationalError as error:
+            number = errno.ENOSPC if "full" in str(error) else errno.EIO
+            raise OSError(number, str(error)) from error
+
+    def _checksum(self, smiles: str, content: bytes) -> int:
+        return zlib.crc32(content, zlib.crc32(f"{self.key} {smiles}".encode()))
 
 
 def features_of(
@@ -143,17 +207,12 @@ def _phase(
         encoded, seconds = len(left), time.monotonic() - before
 
     with peaks.phase("encoding") as visit:
-        content = made_once(cache.file, "encoding for", find, make, say)
+        features, state = made_once(cache.file, "encoding for", find, make, say)
         visit.cached = not encoded
-    if content is None:
-        raise UsageError(
-            f"{cache.file} does not hold what was written.",
-            suggestion="Choose another folder with --cache.",
-        )
     if not encoded:
         total = counted(len(smiles), "molecule")
         say(f"Features of {total} by {network.name}: all from the cache.")
-    peak, features, state = peaks.read("encoding"), *content
+    peak = peaks.read("encoding")
     gpu, host = (
         size / GIB if size is not None and encoded else None
         for size in (peak.allocated_bytes, peak.host_bytes)
@@ -213,7 +272,7 @@ def prepare(data: DatasetOptions, options: EncoderOptions, device: str) -> None:
     dataset = load_dataset(data)
     features = features_of(dataset, options, device=device)
     stats = {
-        **dataclasses.asdict(features.encoding),
+        **asdict(features.encoding),
         "splits": {name: len(array) for name, array in features.arrays.items()},
     }
     print(json.dumps({"dataset": dataset.name, **stats}, indent=1))

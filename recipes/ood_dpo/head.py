@@ -2,8 +2,6 @@
 it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import nn
@@ -20,17 +18,13 @@ FORWARD_ROWS = 8192
 class EnergyHead(nn.Module):
     """512 → 256 → 128 → 1 with ReLU and dropout: 164,353 parameters."""
 
-    def __init__(
-        self, features: int = FEATURES, hidden: int = 256, dropout: float = 0.1, seed: int = 0
-    ) -> None:
+    def __init__(self, hidden: int = 256, dropout: float = 0.1, seed: int = 0) -> None:
         super().__init__()
-        self.first = nn.Linear(features, hidden)
+        self.first = nn.Linear(FEATURES, hidden)
         self.second = nn.Linear(hidden, hidden // 2)
         self.last = nn.Linear(hidden // 2, 1)
-        self.drop_first, self.drop_second = (
-            SeededDropout(dropout, 2 * seed),
-            SeededDropout(dropout, 2 * seed + 1),
-        )
+        self.drop_first = SeededDropout(dropout, 2 * seed)
+        self.drop_second = SeededDropout(dropout, 2 * seed + 1)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """(n, 512) -> (n,) energies."""
@@ -39,11 +33,11 @@ class EnergyHead(nn.Module):
         return self.last(inside).squeeze(-1)
 
 
-def make_head(options: HeadOptions, seed: int, features: int = FEATURES) -> EnergyHead:
+def make_head(options: HeadOptions, seed: int) -> EnergyHead:
     """The head that a training of this seed begins with; the global random state stays as it is."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return EnergyHead(features, options.hidden, options.dropout, seed)
+        return EnergyHead(options.hidden, options.dropout, seed)
 
 
 @torch.no_grad()

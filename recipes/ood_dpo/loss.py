@@ -14,8 +14,6 @@ them. Here they are computed
 in tiles, and the gradients with them: memory is linear in the batch, and nothing is computed twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -38,29 +36,19 @@ def head_loss(options: HeadOptions) -> Loss:
     """
 
     def loss(energy_id: torch.Tensor, energy_ood: torch.Tensor) -> torch.Tensor:
-        energy_id, energy_ood = _wide(energy_id), _wide(energy_ood)
-        with torch.autocast(energy_id.device.type, enabled=False):
-            return main(energy_id, energy_ood) + options.lambda_reg * squares(energy_id, energy_ood)
+        wide = torch.promote_types(energy_id.dtype, torch.float32)
+        low, high = energy_id.to(wide), energy_ood.to(wide)
+        with torch.autocast(low.device.type, enabled=False):
+            squares = low.square().mean(-1) + high.square().mean(-1)
+            return main(low, high) + options.lambda_reg * squares
 
     main: Loss = {
-        "dpo": lambda low, high: pairs_dpo(low, high, options.beta),
-        "hinge": lambda low, high: pairs_hinge(low, high, options.margin),
+        "dpo": lambda low, high: all_pairs("dpo", low * options.beta, high * options.beta),
+        "hinge": lambda low, high: all_pairs("hinge", low, high, options.margin),
         "bce": cross_entropy,
         "mse": squared_error,
     }[options.loss]
     return loss
-
-
-def pairs_dpo(
-    energy_id: torch.Tensor, energy_ood: torch.Tensor, beta: float, tile: int | None = None
-) -> torch.Tensor:
-    return _apply("dpo", energy_id * beta, energy_ood * beta, 0.0, tile)
-
-
-def pairs_hinge(
-    energy_id: torch.Tensor, energy_ood: torch.Tensor, margin: float, tile: int | None = None
-) -> torch.Tensor:
-    return _apply("hinge", energy_id, energy_ood, margin, tile)
 
 
 def cross_entropy(energy_id: torch.Tensor, energy_ood: torch.Tensor) -> torch.Tensor:
@@ -72,17 +60,12 @@ def squared_error(energy_id: torch.Tensor, energy_ood: torch.Tensor) -> torch.Te
     return energy_id.sigmoid().square().mean(-1) + (-energy_ood).sigmoid().square().mean(-1)
 
 
-def squares(energy_id: torch.Tensor, energy_ood: torch.Tensor) -> torch.Tensor:
-    return energy_id.square().mean(-1) + energy_ood.square().mean(-1)
-
-
-def _wide(energies: torch.Tensor) -> torch.Tensor:
-    return energies.to(torch.promote_types(energies.dtype, torch.float32))
-
-
-def _apply(
-    kind: str, low: torch.Tensor, high: torch.Tensor, margin: float, tile: int | None
+def all_pairs(
+    kind: str, low: torch.Tensor, high: torch.Tensor, margin: float = 0.0, tile: int | None = None
 ) -> torch.Tensor:
+    """The mean over all pairs, in tiles: "dpo" of softplus(low - high), "hinge" of relu(low - high
+    + margin).
+    """
     if tile is None:
         tile = TILE_ON_CPU if low.device.type == "cpu" else TILE_ON_A_CARD
     if torch.is_grad_enabled() and (low.requires_grad or high.requires_grad):
@@ -93,9 +76,7 @@ def _apply(
 def _tiled(
     kind: str, low: torch.Tensor, high: torch.Tensor, margin: float, tile: int, learns: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The mean over all pairs of softplus(low - high) or relu(low - high + margin), and its
-    gradients.
-    """
+    """The mean of `all_pairs`, and its gradients."""
     n, m = low.shape[-1], high.shape[-1]
     members = max(1, low[..., 0].numel())
     rows = max(1, tile // (members * m))

@@ -8,8 +8,6 @@ fpr95  the share of molecules in distribution that are called out, at the
 highest threshold that finds 95 % of those out
 """
 
-from __future__ import annotations
-
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
@@ -20,7 +18,18 @@ POSITIVE = "out of distribution"
 
 def metrics(energy_id: np.ndarray, energy_ood: np.ndarray) -> dict[str, float]:
     """Raises UsageError where a class has no molecule, and for energies that are not finite."""
-    truth, energies = _joined(energy_id, energy_ood)
+    for name, of_class in (("in", energy_id), ("out of", energy_ood)):
+        if not len(of_class):
+            raise UsageError(
+                f"No molecule {name} distribution.", "Metrics compare molecules of both classes."
+            )
+    energies = np.concatenate([energy_id, energy_ood]).astype(np.float64)
+    if not np.isfinite(energies).all():
+        bad = int((~np.isfinite(energies)).sum())
+        raise UsageError(
+            f"{bad:,} of {len(energies):,} energies are NaN or infinite.", "They cannot be ranked."
+        )
+    truth = np.repeat([0, 1], [len(energy_id), len(energy_ood)])
     false_positives, true_positives, _ = roc_curve(truth, energies, drop_intermediate=False)
     return {
         "auroc": float(roc_auc_score(truth, energies)),
@@ -44,18 +53,3 @@ def summary(energy_id: np.ndarray, energy_ood: np.ndarray) -> dict[str, float | 
         "ood_count": len(energy_ood),
         "positive_class": POSITIVE,
     }
-
-
-def _joined(energy_id: np.ndarray, energy_ood: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    for name, energies in (("in", energy_id), ("out of", energy_ood)):
-        if not len(energies):
-            raise UsageError(
-                f"No molecule {name} distribution.", "Metrics compare molecules of both classes."
-            )
-    energies = np.concatenate([energy_id, energy_ood]).astype(np.float64)
-    if not np.isfinite(energies).all():
-        bad = int((~np.isfinite(energies)).sum())
-        raise UsageError(
-            f"{bad:,} of {len(energies):,} energies are NaN or infinite.", "They cannot be ranked."
-        )
-    return np.repeat([0, 1], [len(energy_id), len(energy_ood)]), energies

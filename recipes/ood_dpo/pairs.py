@@ -9,8 +9,6 @@ No domain of the validation half is trained on, where there are domains enough; 
 ever is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,63 +21,71 @@ from recipes.ood_dpo.sources import SPLITS
 _AT_LEAST = 1 / 3
 
 
+SPLIT_OF = {
+    "train_id": "train",
+    "train_ood": "ood_val",
+    "validation_id": "iid_val",
+    "validation_ood": "ood_val",
+    "test_id": "iid_test",
+    "test_ood": "ood_test",
+}
+
+
 @dataclass(frozen=True)
 class PairData:
-    """Features, float32 (n, 512). `train_id` and `train_ood` have one row for each pair: the
-    smaller of the two classes is repeated. `halves` says how `ood_val` was cut: "by domain" or "by
-    molecule"."""
+    """What a training of one seed learns from and is measured on.
 
-    train_id: np.ndarray
-    train_ood: np.ndarray
-    validation_id: np.ndarray
-    validation_ood: np.ndarray
-    test_id: np.ndarray
-    test_ood: np.ndarray
+    arrays: the features of each split, float32 (n, 512), which other trainings may share. rows:
+    which of them each part of `SPLIT_OF` has; `train_id` and `train_ood` have one for each pair, as
+    the smaller of the two classes is repeated. halves: how `ood_val` was cut, "by domain" or "by
+    molecule".
+    """
+
+    seed: int
+    arrays: Mapping[str, np.ndarray]
+    rows: Mapping[str, np.ndarray]
     halves: str
 
     @property
     def pairs(self) -> int:
         """Samples of an epoch."""
-        return len(self.train_id)
+        return len(self.rows["train_id"])
+
+    def features(self, part: str) -> np.ndarray:
+        return self.arrays[SPLIT_OF[part]][self.rows[part]]
 
 
 def pair_data(
     arrays: Mapping[str, np.ndarray], seed: int, domains: Sequence[str] | None = None
 ) -> PairData:
-    """`arrays`: the features of each split. `domains`: of the rows of `ood_val`. `seed`: of the
-    halves and of the partners.
+    """`domains`: of the rows of `ood_val`. `seed`: of the training, the halves and the partners.
 
     Raises UsageError for a split that is missing or empty, and for an ood_val of one molecule.
     """
-    for name in SPLITS:
-        if not len(arrays.get(name, ())):
+    sizes = {name: len(arrays.get(name, ())) for name in SPLITS}
+    for name, size in sizes.items():
+        if not size:
             raise UsageError(
                 f"The split {name} has no molecules with features.",
                 suggestion="Look at the data set.",
             )
-    ood_val = np.asarray(arrays["ood_val"])
-    if len(ood_val) < 2:
+    if sizes["ood_val"] < 2:
         raise UsageError(
             "The split ood_val has 1 molecule.", "One half is trained on, the other validates."
         )
-    random = np.random.default_rng([seed, len(ood_val)])
+    random = np.random.default_rng([seed, sizes["ood_val"]])
     training = _half_of_domains(domains, random) if domains is not None else None
     halves = "by domain"
     if training is None:
         halves = "by molecule"
-        training = np.zeros(len(ood_val), dtype=bool)
-        training[random.permutation(len(ood_val))[: len(ood_val) // 2]] = True
-    train_id, train_ood = np.asarray(arrays["train"]), ood_val[training]
-    pairs = max(len(train_id), len(train_ood))
-    return PairData(
-        train_id[_partners(len(train_id), pairs, random)],
-        train_ood[_partners(len(train_ood), pairs, random)],
-        np.asarray(arrays["iid_val"]),
-        ood_val[~training],
-        np.asarray(arrays["iid_test"]),
-        np.asarray(arrays["ood_test"]),
-        halves,
-    )
+        training = np.zeros(sizes["ood_val"], dtype=bool)
+        training[random.permutation(len(training))[: len(training) // 2]] = True
+    rows = {part: np.arange(sizes[split]) for part, split in SPLIT_OF.items()}
+    rows["train_ood"], rows["validation_ood"] = np.flatnonzero(training), np.flatnonzero(~training)
+    pairs = max(sizes["train"], len(rows["train_ood"]))
+    for part in ("train_id", "train_ood"):
+        rows[part] = rows[part][_partners(len(rows[part]), pairs, random)]
+    return PairData(seed, arrays, rows, halves)
 
 
 def _half_of_domains(domains: Sequence[str], random: np.random.Generator) -> np.ndarray | None:
@@ -89,9 +95,8 @@ def _half_of_domains(domains: Sequence[str], random: np.random.Generator) -> np.
     names, of_row, counts = np.unique(np.asarray(domains), return_inverse=True, return_counts=True)
     taken, mine = 0, np.zeros(len(names), dtype=bool)
     for number in random.permutation(len(names)):
-        if (
-            taken + counts[number] / 2 <= len(of_row) / 2
-        ):  # it brings the half nearer than leaving it would
+        # it brings the half nearer than leaving it would
+        if taken + counts[number] / 2 <= len(of_row) / 2:
             mine[number] = True
             taken += counts[number]
     share = taken / len(of_row)

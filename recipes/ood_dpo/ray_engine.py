@@ -5,14 +5,12 @@ Features go to the tasks through Ray's object store, and results come back as va
 share no folder. A node that dies takes its tasks with it, and Ray starts them elsewhere.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +27,18 @@ from recipes.ood_dpo.runs import Bench, Settings, sentence, work
 TRIES = 10  # of a task whose node or process died
 
 
-@dataclass(frozen=True)
-class TaskMemory:
-    """What one task takes at its peak. device_bytes: 0 on a CPU."""
-
-    host_bytes: int
-    device_bytes: int = 0
-
-
 def run(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
     """All methods of a data set, encoder and seed in one task, one after the other."""
     settings = bench.settings
     tasks = tasks_of(left, bench)
     if not tasks:
         return
-    memory = task_memory(tasks, bench, words)
+    resources = task_resources(tasks, bench, words)
     if not ray.is_initialized():
         ray.init(address=settings.sweep.ray_address, log_to_driver=False, include_dashboard=False)
-    resources = requested(memory, settings)
     say(
         f"{counted(len(tasks), 'task')} of {resources['num_cpus']} cores and "
-        f"{format_bytes(memory.host_bytes)} each."
+        f"{format_bytes(resources['memory'])} each."
     )
     for task in tasks:
         bench.tests(task[0])  # with --cross every data set is loaded
@@ -84,10 +73,13 @@ def tasks_of(left: Sequence[Experiment], bench: Bench) -> list[list[Experiment]]
     return list(tasks.values())
 
 
-def task_memory(
+def task_resources(
     tasks: Sequence[Sequence[Experiment]], bench: Bench, words: Sequence[str]
-) -> TaskMemory:
-    """Of the task that holds most molecules: on a CPU measured by an audit of its first steps, on a
+) -> dict[str, Any]:
+    """What a task asks of the cluster: its cores, its host memory, and the share of a card that its
+    memory is.
+
+    Of the task that holds most molecules: on a CPU measured by an audit of its first steps, on a
     card predicted. One answer serves all seeds: a seed does not change what a training takes.
     """
 
@@ -98,12 +90,13 @@ def task_memory(
     settings, name = bench.settings, max(tasks, key=molecules)[0].name
     command = [sys.executable, "-m", "recipes.ood_dpo", "sweep", *words, "--only", name]
     host = _peak(["audit", "--device", "cpu"], command, settings.out)["host_bytes"]
-    device = 0
+    resources = {"num_cpus": settings.sweep.threads, "max_retries": TRIES, "memory": int(host)}
     if settings.device.type == "cuda":
-        total = f"{torch.cuda.mem_get_info(settings.device)[1] // 2**20}MiB"
-        verb = ["predict", "--no-what-if", "--gpu-memory", total]
-        device = _peak(verb, command, settings.out)["device_bytes"]
-    return TaskMemory(int(host), int(device))
+        total = torch.cuda.mem_get_info(settings.device)[1]
+        verb = ["predict", "--no-what-if", "--gpu-memory", f"{total // 2**20}MiB"]
+        share = _peak(verb, command, settings.out)["device_bytes"] / total
+        resources["num_gpus"] = min(1.0, max(0.01, round(share + 0.005, 2)))
+    return resources
 
 
 def _peak(verb: Sequence[str], command: Sequence[str], out: Path) -> dict[str, Any]:
@@ -119,18 +112,6 @@ def _peak(verb: Sequence[str], command: Sequence[str], out: Path) -> dict[str, A
             "Tasks are packed by the memory that it names.",
             "Take --engine ensemble, which needs no tasks.",
         ) from None
-
-
-def requested(memory: TaskMemory, settings: Settings) -> dict[str, Any]:
-    """What a task asks of the cluster: its cores, its host memory, and the share of a card that its
-    memory is.
-    """
-    asked: dict[str, Any] = {"num_cpus": settings.sweep.threads, "max_retries": TRIES}
-    asked["memory"] = memory.host_bytes
-    if memory.device_bytes:
-        total = torch.cuda.mem_get_info(settings.device)[1]
-        asked["num_gpus"] = min(1.0, max(0.01, round(memory.device_bytes / total + 0.005, 2)))
-    return asked
 
 
 def _work(

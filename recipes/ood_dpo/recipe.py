@@ -15,8 +15,6 @@ training with its files:
 Each file is whole or not there. Names are those that users of the authors' code know.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -41,12 +39,11 @@ from brimful_train.engine import Result, fit
 from brimful_train.reporting.peak_memory import Peak, Peaks
 from brimful_train.reporting.progress_log import finite_or_none, settings_table
 from brimful_train.task import Batch, Rows, Task
-from recipes.common.cache import write_whole
+from recipes.common.cache import write_json, write_whole
 from recipes.common.description import check_resumable, trained_weights, write_description
 from recipes.common.running import is_first, say
 from recipes.ood_dpo import baselines
 from recipes.ood_dpo.datasets import Dataset, classes, load_dataset
-from recipes.ood_dpo.ensemble import Member, member
 from recipes.ood_dpo.experiments import MEASURES, Frame
 from recipes.ood_dpo.features import EncodingStats, Features, features_of
 from recipes.ood_dpo.head import EnergyHead, energies, make_head
@@ -85,15 +82,10 @@ class Loaded:
         molecules = self.dataset.splits[split].smiles
         return [molecules[index] for index in self.features.kept[split]]
 
-    def _domains(self) -> list[str]:
-        domains = self.dataset.splits["ood_val"].domains
-        return [domains[index] for index in self.features.kept["ood_val"]]
-
     def pairs(self, seed: int) -> PairData:
-        return pair_data(self.features.arrays, seed, self._domains())
-
-    def member(self, seed: int) -> Member:
-        return member(self.features.arrays, seed, self._domains())
+        domains = self.dataset.splits["ood_val"].domains
+        of_rows = [domains[index] for index in self.features.kept["ood_val"]]
+        return pair_data(self.features.arrays, seed, of_rows)
 
     def known(self, seed: int) -> baselines.Known:
         """For a baseline: the same molecules out of distribution as the head of this seed trains
@@ -123,7 +115,7 @@ class Loaded:
     def _trained_on(self, seed: int) -> list[str]:
         """The molecules out of distribution that the head of this seed trains on."""
         of_ood = self.smiles("ood_val")
-        return [of_ood[index] for index in np.unique(self.member(seed).rows.train_ood)]
+        return [of_ood[index] for index in np.unique(self.pairs(seed).rows["train_ood"])]
 
 
 @dataclass(frozen=True)
@@ -171,8 +163,9 @@ def train(
         trained.append(train_seed(settings, loaded, encoder, head))
     if is_first() and not keeps_writes_out():
         tests = DataFrame([training.measures("test") for training in trained])
-        write_json(config, "dataset_metrics.json", seed_metrics(data.name, config.seed, tests))
-        write_json(config, "config.json", settings_of(config, dataset, encoder, head))
+        measures = finite_or_none(seed_metrics(data.name, config.seed, tests))
+        write_json(config.out / "dataset_metrics.json", measures)
+        write_json(config.out / "config.json", settings_of(config, dataset, encoder, head))
         trivial = DataFrame([training.trivial for training in trained])
         say(
             f"Test, molecules out of distribution being the positive class: {_means(tests)}; by "
@@ -207,13 +200,22 @@ def train_seed(
         trained = dataclasses.replace(trained, trivial=loaded.trivial(config.seed))
         results = {**trained.measures("test"), "validation": trained.measures("validation")}
         results["trivial"] = trained.trivial
-        write_json(config, "ood_evaluation_results.json", results)
-        write_json(config, "config.json", settings_of(config, None, encoder, head))
-        predictions = concat(
-            [
-                _predictions(loaded.smiles("iid_test"), trained.energies["test_id"], 0),
-                _predictions(loaded.smiles("ood_test"), trained.energies["test_ood"], 1),
-            ]
+        write_json(config.out / "ood_evaluation_results.json", finite_or_none(results))
+        write_json(config.out / "config.json", settings_of(config, None, encoder, head))
+        predictions = concat(  # a score is an energy; true_label 1 is out of distribution
+            DataFrame(
+                {
+                    "smiles": loaded.smiles(split),
+                    "split": split,
+                    "score": trained.energies[part],
+                    "true_label": label,
+                    "sample_type": kind,
+                }
+            )
+            for split, part, label, kind in (
+                ("iid_test", "test_id", 0, "ID"),
+                ("ood_test", "test_ood", 1, "OOD"),
+            )
         )
         text = predictions.to_csv(index=False, float_format="%.9g")
         write_whole(config.out / "detailed_predictions.csv", text)
@@ -222,20 +224,6 @@ def train_seed(
         weights = {name: value.cpu() for name, value in trained.head.state_dict().items()}
         write_whole(config.out / "head.safetensors", save(weights))
     return trained
-
-
-def _predictions(smiles: list[str], energies: np.ndarray, label: int) -> Frame:
-    """A score is an energy; true_label 1 is out of distribution."""
-    split, kind = ("ood_test", "OOD") if label else ("iid_test", "ID")
-    return DataFrame(
-        {
-            "smiles": smiles,
-            "split": split,
-            "score": energies,
-            "true_label": label,
-            "sample_type": kind,
-        }
-    )
 
 
 def dynamics(log: str) -> Frame:
@@ -267,12 +255,6 @@ def seed_metrics(dataset: str, first_seed: int, tests: Frame) -> dict[str, Any]:
     return content
 
 
-def write_json(config: Config, name: str, content: Any) -> None:
-    """A NaN is null in the file."""
-    text = json.dumps(finite_or_none(content), indent=1, ensure_ascii=False, default=str)
-    write_whole(config.out / name, text + "\n")
-
-
 def settings_of(
     config: Config, dataset: DatasetOptions | None, encoder: EncoderOptions, head: HeadOptions
 ) -> dict[str, Any]:
@@ -287,7 +269,7 @@ def train_head(
     and no other file.
     """
     config = held_to(config, pairs.pairs)
-    model = make_head(head, config.seed, pairs.train_id.shape[1])
+    model = make_head(head, config.seed)
     result = fit(head_task(model, pairs, head), config, peaks)
     if not keeps_writes_out():
         model.load_state_dict(trained_weights(config.out))
@@ -298,7 +280,7 @@ def train_head(
     return Trained(
         model,
         result,
-        {name: energies(model, getattr(pairs, name), device, at_once) for name in parts},
+        {name: energies(model, pairs.features(name), device, at_once) for name in parts},
     )
 
 
@@ -348,15 +330,14 @@ def head_task(model: EnergyHead, pairs: PairData, options: HeadOptions) -> Task:
         areas = metrics(low, high) if known else dict.fromkeys(MEASURES, math.nan)
         return areas | ranking.summary()
 
-    validation = np.concatenate([pairs.validation_id, pairs.validation_ood])
-    sizes = [len(pairs.validation_id), len(pairs.validation_ood)]
-    is_ood = np.repeat(np.array([0, 1], dtype=np.float32), sizes)
+    low, high = pairs.features("validation_id"), pairs.features("validation_ood")
+    is_ood = np.repeat(np.array([0, 1], dtype=np.float32), [len(low), len(high)])
     return Task(
         name=f"ood_dpo ({options.loss})",
         model=model,
         loss=loss,
-        train_data=Arrays(pairs.train_id, pairs.train_ood),
-        eval_data=Arrays(validation, is_ood),
+        train_data=Arrays(pairs.features("train_id"), pairs.features("train_ood")),
+        eval_data=Arrays(np.concatenate([low, high]), is_ood),
         measure=measure,
         derive=derive,
         best=("auroc", "max"),

@@ -2,8 +2,6 @@
 its wheel.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -16,8 +16,6 @@ It is exact for a loss that is a mean over samples; the loss over all pairs of a
 terms of 1/batch.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
@@ -30,13 +28,14 @@ from pandas import DataFrame
 from brimful.units import counted
 from brimful_train.config import Config
 from brimful_train.reporting.peak_memory import Peaks
-from recipes.common.cache import write_whole
+from recipes.common.cache import write_json, write_whole
 from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import page
-from recipes.ood_dpo.ensemble import Ensemble, Member, Trained, check_settings
-from recipes.ood_dpo.experiments import Frame, write_json
+from recipes.ood_dpo.ensemble import Ensemble, Trained, check_settings
+from recipes.ood_dpo.experiments import Frame
 from recipes.ood_dpo.metrics import metrics
+from recipes.ood_dpo.pairs import PairData
 from recipes.ood_dpo.runs import Bench, Settings
 from recipes.ood_dpo.settings import HeadOptions, StudyOptions
 
@@ -49,7 +48,11 @@ class Measured(Ensemble):
     """
 
     def __init__(
-        self, members: Sequence[Member], options: HeadOptions, config: Config, device: torch.device
+        self,
+        members: Sequence[PairData],
+        options: HeadOptions,
+        config: Config,
+        device: torch.device,
     ) -> None:
         super().__init__(members, options, config, device)
         self.squares = torch.zeros(3, len(members), dtype=torch.float64)  # |G|², S, updates
@@ -94,8 +97,8 @@ def study_batch_size(settings: Settings, options: StudyOptions) -> int:
     bench = Bench(settings)
     name, encoder = bench.datasets[0], bench.encoders[0]
     loaded = bench.load(name, encoder)
-    members = [loaded.member(seed) for seed in range(options.seeds)]
-    pairs = members[0].rows.pairs
+    members = [loaded.pairs(seed) for seed in range(options.seeds)]
+    pairs = members[0].pairs
     points: list[dict[str, Any]] = []
     for equal in ("samples", "updates"):
         for size in options.sizes:
@@ -111,7 +114,7 @@ def study_batch_size(settings: Settings, options: StudyOptions) -> int:
 
 
 def at_size(
-    equal: str, size: int, members: Sequence[Member], settings: Settings, options: StudyOptions
+    equal: str, size: int, members: Sequence[PairData], settings: Settings, options: StudyOptions
 ) -> list[dict[str, Any]]:
     """All seeds at once. Each trains to the end, without an early stop; what is measured is its
     last state.
@@ -120,7 +123,7 @@ def at_size(
     updates and samples: what it trained on. peak_bytes: of all seeds together. noise_scale: in
     pairs; None where no batch was large enough.
     """
-    pairs = members[0].rows.pairs
+    pairs = members[0].pairs
     batch = min(size, pairs)
     an_epoch = math.ceil(pairs / batch)
     epochs = (

@@ -9,10 +9,7 @@ Whatever happens to the sweep, an experiment that has its file of results is don
 goes on with the others.
 """
 
-from __future__ import annotations
-
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -23,9 +20,8 @@ import torch
 
 from brimful.errors import UsageError
 from brimful.units import counted
-from brimful_train.training_state import flat
-from recipes.common.cache import lock, write_whole
-from recipes.common.description import read_description, write_description
+from recipes.common.cache import lock, write_json, write_whole
+from recipes.common.description import differences, write_description
 from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import page
@@ -37,7 +33,6 @@ from recipes.ood_dpo.experiments import (
     dataset_metrics,
     progress,
     table,
-    write_json,
 )
 from recipes.ood_dpo.head import FEATURES, EnergyHead, make_head
 from recipes.ood_dpo.runs import Bench, Settings, score_of, sentence, tested, work
@@ -116,14 +111,8 @@ def _check(settings: Settings) -> None:
         settings.sweep.cross,
     )
     file = settings.out / FILE_NAME
-    before = read_description(file, SweepDescription) if file.is_file() else now
-    if before != now:
-        had, has = flat(asdict(before)), flat(asdict(now))
-        differs = [
-            f"{re.sub('[._]', ' ', key)} {had.get(key)} and not {value}"
-            for key, value in has.items()
-            if had.get(key) != value
-        ]
+    differs = differences(file, now) if file.is_file() else []
+    if differs:
         raise UsageError(
             f"{settings.out} holds results of another sweep: it has {', '.join(differs)}.",
             "They cannot stand in one table.",
@@ -174,7 +163,7 @@ def _grouped(left: Sequence[Experiment], bench: Bench) -> list[list[Experiment]]
     for experiment in left:
         try:
             loaded = bench.load(experiment.dataset, experiment.encoder)
-            pairs = loaded.member(experiment.seed).rows.pairs
+            pairs = loaded.pairs(experiment.seed).pairs
         except Exception as error:
             _fail([experiment], bench, error)
         else:
@@ -206,9 +195,9 @@ def _train(group: Sequence[Experiment], bench: Bench, file: Path) -> None:
             bench.results.write(_result(group[index], trained, bench))
 
     try:
-        members = [bench.load(each.dataset, each.encoder).member(each.seed) for each in group]
+        members = [bench.load(each.dataset, each.encoder).pairs(each.seed) for each in group]
         write_json(file, [experiment.name for experiment in group])
-        pairs = members[0].rows.pairs
+        pairs = members[0].pairs
         say(f"{counted(len(group), 'head')} of {pairs:,} pairs at once, loss {method}.")
         state = file.with_suffix(".pt")
         ensemble = Ensemble(

@@ -5,42 +5,46 @@ RDKit's part (`prepare`) runs in worker processes; the network's (`encode`) on t
 batches that `features.py` makes by `cost`.
 """
 
-from __future__ import annotations
-
+import hashlib
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from brimful.errors import UsageError
 from recipes.ood_dpo.settings import EncoderOptions
 
+CLASSES = {"chemnet": "ChemNet", "minimol": "MiniMol", "unimol": "UniMol", "morgan": "Morgan"}
 
-class Encoder(Protocol):
+
+class Encoder:
     """Loads its network at its first `encode`: features that are in the cache need none.
 
-    name: as in --encoder. key: a digest of all that decides the numbers (weights, versions of the
-    featuriser).
+    name: as in --encoder. key: a digest of `made_of`, which is all that decides the numbers
+    (weights, versions of the featuriser).
     budget: what the costs of a batch may add up to. prepare: a function at the top of a module, as
     workers import it; None: it cannot be encoded.
     """
 
     name: str
-    key: str
-    width: int
-    budget: float
+    width = 512
     prepare: Callable[[str], Any]
+
+    def __init__(self, made_of: bytes, device: str, on_a_cpu: float, on_a_card: float) -> None:
+        self.key = hashlib.blake2b(made_of, digest_size=8).hexdigest()
+        self.device = device
+        self.budget = float(on_a_cpu if device == "cpu" else on_a_card)
 
     def cost(self, prepared: Any) -> float:
         """What one molecule takes of a batch's budget."""
-        ...
+        return 1.0
 
     def encode(self, prepared: Sequence[Any]) -> np.ndarray:
-        """(n, width) float32, computed on the encoder's device. May raise what an allocator raises:
-        the batch is halved.
+        """(n, width) float32, computed on the encoder's device as one batch. May raise what an
+        allocator raises: the batch is halved.
         """
-        ...
+        raise NotImplementedError
 
 
 def encoder(options: EncoderOptions, device: str) -> Encoder:
@@ -52,4 +56,4 @@ def encoder(options: EncoderOptions, device: str) -> Encoder:
             f"--encoder {options.encoder} needs the package {error.name}, which is not installed.",
             suggestion="pip install 'brimful[ood]'",
         ) from error
-    return getattr(module, options.encoder)(options, device)
+    return getattr(module, CLASSES[options.encoder])(options, device)

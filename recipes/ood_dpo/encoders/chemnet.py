@@ -5,9 +5,6 @@ As in the package, a molecule is padded to 350 symbols, only its first 349 are r
 the part before the first dot.
 """
 
-from __future__ import annotations
-
-import hashlib
 import importlib.util
 from collections.abc import Sequence
 from functools import cached_property
@@ -20,6 +17,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from brimful.errors import UsageError
+from recipes.ood_dpo.encoders import Encoder
 from recipes.ood_dpo.encoders.chemnet_symbols import LONGEST, SYMBOLS, symbols
 from recipes.ood_dpo.settings import EncoderOptions
 
@@ -28,47 +26,41 @@ NO_SYMBOL = len(SYMBOLS)
 MOLECULES_ON_CPU, MOLECULES_ON_A_CARD = 128, 4096  # at once; all are padded to the same length
 
 
-class ChemNet:
-    """The `Encoder`."""
+class ChemNet(Encoder):
+    """By the package's own network and weights."""
 
-    name, width, prepare = "chemnet", 512, staticmethod(symbols)
+    name, prepare = "chemnet", staticmethod(symbols)
 
-    def __init__(self, path: Path, device: str) -> None:
+    def __init__(self, options: EncoderOptions, device: str) -> None:
+        """Raises UsageError where there are no weights."""
+        package = importlib.util.find_spec("fcd_torch")
+        path = options.weights
+        if path is None and package is not None and package.origin:
+            path = Path(package.origin).with_name(WEIGHTS)
+        if path is None or not path.is_file():
+            raise UsageError(
+                f"--encoder chemnet has no weights: {path or 'the package fcd_torch'} is not "
+                "there.",
+                "The package fcd_torch brings them.",
+                "pip install 'brimful[ood]'",
+            )
         versions = f"rdkit {rdkit.__version__}, fcd_torch {metadata.version('fcd_torch')}"
-        self.key = hashlib.blake2b(path.read_bytes() + versions.encode(), digest_size=8).hexdigest()
-        is_cpu = device.startswith("cpu")
-        self.budget = float(MOLECULES_ON_CPU if is_cpu else MOLECULES_ON_A_CARD)
-        self._path, self._device = path, torch.device(device)
+        made_of = path.read_bytes() + versions.encode()
+        super().__init__(made_of, device, MOLECULES_ON_CPU, MOLECULES_ON_A_CARD)
+        self.weights = path
 
     @cached_property
     def network(self) -> torch.nn.Module:
         from fcd_torch.utils import load_imported_model
 
-        layers = torch.load(self._path, map_location="cpu", weights_only=True)
-        return load_imported_model(layers).to(self._device).eval()
-
-    def cost(self, prepared: np.ndarray) -> float:
-        return 1.0
+        layers = torch.load(self.weights, map_location="cpu", weights_only=True)
+        return load_imported_model(layers).to(self.device).eval()
 
     @torch.inference_mode()
     def encode(self, prepared: Sequence[np.ndarray]) -> np.ndarray:
         padded = np.full((len(prepared), LONGEST), NO_SYMBOL)
         for row, molecule in zip(padded, prepared, strict=True):
             row[: len(molecule)] = molecule
-        places = torch.from_numpy(padded).to(self._device)
+        places = torch.from_numpy(padded).to(self.device)
         encoded = one_hot(places, NO_SYMBOL + 1)[..., :NO_SYMBOL].float() / NO_SYMBOL
         return self.network(encoded.transpose(1, 2)).cpu().numpy()
-
-
-def chemnet(options: EncoderOptions, device: str) -> ChemNet:
-    package = importlib.util.find_spec("fcd_torch")
-    path = options.weights
-    if path is None and package is not None and package.origin:
-        path = Path(package.origin).with_name(WEIGHTS)
-    if path is None or not path.is_file():
-        raise UsageError(
-            f"--encoder chemnet has no weights: {path or 'the package fcd_torch'} is not there.",
-            "The package fcd_torch brings them.",
-            "pip install 'brimful[ood]'",
-        )
-    return ChemNet(path, device)

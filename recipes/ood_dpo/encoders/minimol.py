@@ -11,9 +11,6 @@ whatever LAPACK's solver of
 the original package where RDKit and LAPACK are the same, and `key` names their versions.
 """
 
-from __future__ import annotations
-
-import hashlib
 import io
 import zipfile
 from collections import OrderedDict
@@ -32,9 +29,10 @@ from scipy.linalg import eig
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu
 
-from recipes.common.cache import Say, cache_folder
+from recipes.common.cache import cache_folder
 from recipes.common.running import say
 from recipes.common.wheels import Wheel
+from recipes.ood_dpo.encoders import Encoder
 from recipes.ood_dpo.settings import EncoderOptions
 
 WHEEL = Wheel(
@@ -43,10 +41,8 @@ WHEEL = Wheel(
 WEIGHTS = "minimol/ckpts/minimol_v1/state_dict.pth"
 LAYERS, WIDTH, FEATURES = 16, 336, 512
 EIGENVECTORS, STEPS = 8, 16
-ATOMS_ON_CPU, ATOMS_ON_A_CARD = (
-    2_048,
-    65_536,
-)  # of a batch; more are no faster on a CPU, and take some 10 KiB each
+# of a batch; more are no faster on a CPU, and take some 10 KiB each
+ATOMS_ON_CPU, ATOMS_ON_A_CARD = 2_048, 65_536
 
 # --- a molecule as arrays ---
 
@@ -139,11 +135,16 @@ def _atoms(molecule: Chem.Mol) -> np.ndarray:
     ]
     rows = np.zeros((len(atoms), ATOM), dtype=np.float16)
     rows[np.arange(len(atoms))[:, None], ones] = 1
-    rows[:, 0] = [atom.GetTotalDegree() - 2 for atom in atoms]
-    rows[:, 1] = [atom.GetFormalCharge() for atom in atoms]
-    rows[:, 2] = [atom.GetNumRadicalElectrons() for atom in atoms]
-    rows[:, 3] = [atom.GetIsAromatic() for atom in atoms]
-    rows[:, 4] = [atom.IsInRing() for atom in atoms]
+    rows[:, :NUMBERS] = [
+        (
+            atom.GetTotalDegree() - 2,
+            atom.GetFormalCharge(),
+            atom.GetNumRadicalElectrons(),
+            atom.GetIsAromatic(),
+            atom.IsInRing(),
+        )
+        for atom in atoms
+    ]
     return rows
 
 
@@ -241,7 +242,7 @@ class Batch(NamedTuple):
     sizes: Tensor  # float32 (molecules, 1): how many atoms each has
 
     @classmethod
-    def of(cls, graphs: Sequence[Graph], device: torch.device) -> Batch:
+    def of(cls, graphs: Sequence[Graph], device: torch.device | str) -> "Batch":
         sizes = np.array([len(graph.atoms) for graph in graphs])
         starts = np.cumsum(sizes) - sizes
         moved = [
@@ -371,21 +372,22 @@ def network_of(checkpoint: Mapping[str, Tensor]) -> Network:
 # --- the encoder ---
 
 
-class MiniMol:
-    name, width, prepare = "minimol", FEATURES, staticmethod(graph_of)
+class MiniMol(Encoder):
+    """The wheel with its weights is fetched at the first `encode`, which raises UsageError where it
+    cannot be had.
+    """
 
-    def __init__(self, folder: Path, device: str, say: Say) -> None:
-        self.device, self.budget = (
-            torch.device(device),
-            float(ATOMS_ON_CPU if device == "cpu" else ATOMS_ON_A_CARD),
-        )
+    name, prepare = "minimol", staticmethod(graph_of)
+
+    def __init__(self, options: EncoderOptions, device: str) -> None:
         versions = f"{WHEEL.sha256} rdkit {rdkit.__version__} scipy {scipy.__version__}"
-        self.key = hashlib.blake2b(versions.encode(), digest_size=8).hexdigest()
-        self._load = lambda: network_of(read_checkpoint(WHEEL.fetch(folder, say))).to(self.device)
+        super().__init__(versions.encode(), device, ATOMS_ON_CPU, ATOMS_ON_A_CARD)
+        self._folder = (options.cache or cache_folder("ood_dpo")) / "wheels"
 
     @cached_property
     def network(self) -> Network:
-        return self._load()
+        wheel = WHEEL.fetch(self._folder, say)
+        return network_of(read_checkpoint(wheel)).to(self.device)
 
     def cost(self, prepared: Graph) -> float:
         """Its atoms: the network's memory is linear in them."""
@@ -393,15 +395,9 @@ class MiniMol:
 
     @torch.inference_mode()
     def encode(self, prepared: Sequence[Graph]) -> np.ndarray:
-        """float32 (molecules, FEATURES), as one batch."""
         return self.network(Batch.of(prepared, self.device)).cpu().numpy()
 
 
 def read_checkpoint(wheel: Path) -> dict[str, Tensor]:
     with zipfile.ZipFile(wheel) as archive:
         return torch.load(io.BytesIO(archive.read(WEIGHTS)), weights_only=True, map_location="cpu")
-
-
-def minimol(options: EncoderOptions, device: str) -> MiniMol:
-    """Raises UsageError at its first `encode` where the wheel with the weights cannot be had."""
-    return MiniMol((options.cache or cache_folder("ood_dpo")) / "wheels", device, say)

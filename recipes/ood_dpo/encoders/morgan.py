@@ -2,50 +2,34 @@
 network: a baseline of encoders.
 """
 
-from __future__ import annotations
-
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import rdkit
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdFingerprintGenerator
 
+from recipes.ood_dpo.encoders import Encoder
 from recipes.ood_dpo.settings import EncoderOptions
 
-WIDTH, RADIUS = 512, 2
-GENERATOR = rdFingerprintGenerator.GetMorganGenerator(radius=RADIUS, fpSize=WIDTH)
+RADIUS, AT_ONCE = 2, 65_536
+GENERATOR = rdFingerprintGenerator.GetMorganGenerator(radius=RADIUS, fpSize=Encoder.width)
 rdBase.DisableLog("rdApp.*")
 
 
-@dataclass(frozen=True)
-class Morgan:
-    key: str
-    name: str = "morgan"
-    width: int = WIDTH
-    budget: float = 65_536.0
+def fingerprint(smiles: str) -> np.ndarray | None:
+    """(512,) uint8, 0 or 1. None: RDKit cannot read it."""
+    molecule = Chem.MolFromSmiles(smiles)
+    is_there = molecule is not None and molecule.GetNumAtoms()
+    return GENERATOR.GetFingerprintAsNumPy(molecule) if is_there else None
 
-    def prepare(self, smiles: str) -> np.ndarray | None:
-        """(512,) uint8, 0 or 1."""
-        molecule = Chem.MolFromSmiles(smiles)
-        return (
-            None
-            if molecule is None or not molecule.GetNumAtoms()
-            else GENERATOR.GetFingerprintAsNumPy(molecule)
-        )
 
-    def cost(self, prepared: np.ndarray) -> float:
-        return 1.0
+class Morgan(Encoder):
+    name, prepare = "morgan", staticmethod(fingerprint)
+
+    def __init__(self, options: EncoderOptions, device: str) -> None:
+        made_of = f"radius {RADIUS}, rdkit {rdkit.__version__}".encode()
+        super().__init__(made_of, device, AT_ONCE, AT_ONCE)
 
     def encode(self, prepared: Sequence[np.ndarray]) -> np.ndarray:
         return np.stack(prepared).astype(np.float32)
-
-
-def morgan(options: EncoderOptions, device: str) -> Morgan:
-    return Morgan(
-        hashlib.blake2b(
-            f"radius {RADIUS}, rdkit {rdkit.__version__}".encode(), digest_size=8
-        ).hexdigest()
-    )

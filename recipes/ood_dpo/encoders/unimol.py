@@ -6,24 +6,22 @@ The weights are no part of the package: --weights names the checkpoint of all at
 molecule, so a molecule costs its atoms squared.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import logging
 from collections.abc import Sequence
 from functools import cached_property
 from importlib.metadata import version
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from brimful.errors import UsageError
+from recipes.ood_dpo.encoders import Encoder
 from recipes.ood_dpo.settings import EncoderOptions
 
-WIDTH, MAX_ATOMS = 512, 256  # the package cuts larger molecules at random: they are not encoded
+MAX_ATOMS = 256  # the package cuts larger molecules at random: they are not encoded
 DICTIONARIES = ("mol.dict.txt", "dict.txt")
 WHERE = (
     "It is mol_pre_all_h_220816.pt of https://huggingface.co/dptech/Uni-Mol-Models, with "
@@ -52,16 +50,41 @@ def conformer(smiles: str) -> Conformer | None:
     return None if failed else Conformer(list(atoms), np.asarray(coordinates, dtype=np.float32))
 
 
-class UniMol:
-    name, width, prepare = "unimol", WIDTH, staticmethod(conformer)
+def package(module: str = "") -> ModuleType:
+    return importlib.import_module(f"unimol_tools{module}")
 
-    def __init__(self, weights: Path, dictionary: Path, device: str) -> None:
-        self._weights, self._dictionary, self._device = weights, dictionary, device
-        self.budget = float(SQUARED_ON_CPU if device == "cpu" else SQUARED_ON_A_CARD)
+
+class UniMol(Encoder):
+    name, prepare = "unimol", staticmethod(conformer)
+
+    def __init__(self, options: EncoderOptions, device: str) -> None:
+        """Raises UsageError where the package, the weights or their dictionary are missing."""
+        weights = options.weights
+        try:
+            package()
+        except ImportError as error:
+            raise UsageError(
+                "--encoder unimol needs the package unimol_tools, which cannot be imported: "
+                f"{error}.",
+                suggestion="pip install 'brimful[ood,ood-unimol]'",
+            ) from error
+        if weights is None:
+            raise UsageError(
+                "--encoder unimol needs --weights: no package brings them.", suggestion=WHERE
+            )
+        if not weights.is_file():
+            raise UsageError(f"There are no weights at {weights}.", suggestion=WHERE)
+        beside = [weights.with_name(name) for name in DICTIONARIES]
+        dictionaries = [path for path in beside if path.is_file()]
+        if not dictionaries:
+            raise UsageError(
+                f"Neither {' nor '.join(DICTIONARIES)} lies beside {weights}.", suggestion=WHERE
+            )
+        self._weights, self._dictionary = weights, dictionaries[0]
         with weights.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         versions = f"{content} unimol_tools {version('unimol_tools')} rdkit {version('rdkit')}"
-        self.key = hashlib.blake2b(versions.encode(), digest_size=8).hexdigest()
+        super().__init__(versions.encode(), device, SQUARED_ON_CPU, SQUARED_ON_A_CARD)
 
     @cached_property
     def network(self) -> Any:
@@ -69,7 +92,7 @@ class UniMol:
         return package().UniMolRepr(
             data_type="molecule",
             remove_hs=False,
-            use_cuda=self._device != "cpu",
+            use_cuda=self.device != "cpu",
             use_gpu=None,
             pretrained_model_path=str(self._weights),
             pretrained_dict_path=str(self._dictionary),
@@ -80,38 +103,9 @@ class UniMol:
         return float(len(prepared.atoms) ** 2)
 
     def encode(self, prepared: Sequence[Conformer]) -> np.ndarray:
-        """float32 (molecules, WIDTH), as one batch."""
         self.network.params["batch_size"] = len(prepared)
         molecules = {
             "atoms": [molecule.atoms for molecule in prepared],
             "coordinates": [molecule.coordinates for molecule in prepared],
         }
         return np.asarray(self.network.get_repr(molecules, return_tensor=True), dtype=np.float32)
-
-
-def package(module: str = "") -> ModuleType:
-    return importlib.import_module(f"unimol_tools{module}")
-
-
-def unimol(options: EncoderOptions, device: str) -> UniMol:
-    """Raises UsageError where the package, the weights or their dictionary are missing."""
-    try:
-        package()
-    except ImportError as error:
-        raise UsageError(
-            f"--encoder unimol needs the package unimol_tools, which cannot be imported: {error}.",
-            suggestion="pip install 'brimful[ood,ood-unimol]'",
-        ) from error
-    if options.weights is None:
-        raise UsageError(
-            "--encoder unimol needs --weights: no package brings them.", suggestion=WHERE
-        )
-    if not options.weights.is_file():
-        raise UsageError(f"There are no weights at {options.weights}.", suggestion=WHERE)
-    beside = [options.weights.with_name(name) for name in DICTIONARIES]
-    dictionaries = [path for path in beside if path.is_file()]
-    if not dictionaries:
-        raise UsageError(
-            f"Neither {' nor '.join(DICTIONARIES)} lies beside {options.weights}.", suggestion=WHERE
-        )
-    return UniMol(options.weights, dictionaries[0], device)

@@ -1,13 +1,11 @@
 """A small task that a test trains in seconds, and its images, drawn once a session."""
 
-from __future__ import annotations
-
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.recipes.conftest import run
 
 SMALL = (
     *(
@@ -49,24 +47,9 @@ def last_of_each(*flags: object) -> list[str]:
     return words + [word for name, given in values.items() for word in (name, *given)]
 
 
-def environment() -> dict[str, str]:
-    hidden = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "BRIMFUL_TRIAL_CONFIG", "MALLOC_MMAP_MAX_")
-    return {**{k: v for k, v in os.environ.items() if k not in hidden}, "OMP_NUM_THREADS": "1"}
-
-
 def run_recipe(
     cache: Path | None, *flags: object, code: int = 0, ranks: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m recipes.captcha FLAGS --cache CACHE`, by torchrun with `ranks`."""
-    program = [sys.executable, "-m"]
-    if ranks:
-        program += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
-    words = [
-        *program,
-        "recipes.captcha",
-        *last_of_each(*flags),
-        *(["--cache", str(cache)] if cache else []),
-    ]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=280)
-    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
+    """`python -m recipes.captcha FLAGS --cache CACHE`."""
+    place = ("--cache", cache) if cache else ()
+    return run("captcha", *last_of_each(*flags), *place, code=code, ranks=ranks)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -15,26 +13,17 @@ import pytest
 
 pytest.importorskip("captcha")
 
-from brimful.errors import BrimfulError, DiskFull, UsageError
+from brimful.errors import DiskFull, UsageError
 from recipes.captcha import cache, images
 from recipes.captcha.cache import Captchas, Key, captchas, held_out, images_of
 from recipes.captcha.images import DIGITS, ImageOptions, Look, Painter, texts
 from recipes.common import cache as shared_cache
-from recipes.common import workers
 from recipes.common.cache import cache_folder
 from recipes.common.running import Progress
+from tests.recipes.conftest import Messages
 
 LOOK = Look(alphabet=DIGITS, length=2, height=16, width=40)
 KEY = Key("train 0", 10, LOOK)
-
-
-class Messages(list):
-    def __call__(self, sentence: str) -> None:
-        self.append(sentence)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self)
 
 
 @pytest.fixture(autouse=True)
@@ -231,19 +220,6 @@ def test_a_process_that_waits_reports_it_once(tmp_path: Path):
 
     captchas(KEY, tmp_path, 1, say)
     assert messages.text.count("waiting for it") == 1 and "Drawing" in messages[-1]
-
-
-@pytest.mark.heavy
-def test_a_drawing_process_that_dies_is_an_error_and_no_endless_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(workers, "begin", _die)
-    with pytest.raises(BrimfulError, match="ended before its work"):
-        captchas(KEY, tmp_path, 2, Messages())
-
-
-def _die() -> None:
-    os._exit(9)
 
 
 def test_progress_is_reported_with_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

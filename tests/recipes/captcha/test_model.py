@@ -2,8 +2,6 @@
 documentation has.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import ModuleType

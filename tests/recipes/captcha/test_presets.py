@@ -1,7 +1,5 @@
 """What the notes of the large-batch training have, computed."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -13,6 +11,7 @@ pytest.importorskip("captcha")
 from recipes.captcha.cache import Captchas
 from recipes.captcha.recipe import loss, measure, reader_task
 from tests.recipes.captcha.conftest import SMALL, run_recipe
+from tests.recipes.conftest import events
 
 
 def captchas_of(count: int) -> Captchas:
@@ -69,8 +68,7 @@ def test_a_training_learns_is_measured_and_goes_on_where_it_stopped(
     assert "preset tuned" in first.stderr and "given; preset tuned has" in first.stderr
     statistics = json.loads((tmp_path / "training_stats.json").read_text())
     assert statistics["train_time_seconds"] > 0
-    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    (last,) = [row for row in rows if row["event"] == "epoch"][-1:]
+    last = events(tmp_path, "epoch")[-1]
     assert set(last["measures"]) == {"loss", "exact", "characters"} and last["samples"] == 192
     assert last["loss"] < 2.4  # ten digits unread are ln 10 = 2.30, and it begins above that
     again = run_recipe(images_cache, *SMALL, "--out", tmp_path, "--batch-size", 16, "--epochs", 3)
@@ -139,8 +137,8 @@ def test_every_switch_trains(images_cache: Path, tmp_path: Path):
     done = run_recipe(
         images_cache, *SMALL, *flags, "--batch-size", 8, "--max-steps", 2, "--out", tmp_path
     )
-    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    effective = {row["name"]: row["effective"] for row in rows[0]["rows"]}
+    settings = events(tmp_path, "settings")[0]
+    effective = {row["name"]: row["effective"] for row in settings["rows"]}
     assert (effective["accumulation"], effective["effective_batch"], effective["precision"]) == (
         2,
         16,

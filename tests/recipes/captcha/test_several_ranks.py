@@ -7,20 +7,16 @@ nothing but rounding (a bias before a batch normalization), and so makes roundin
 learning rate.
 """
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from tests.recipes.captcha.conftest import SMALL, run_recipe
+from tests.recipes.conftest import difference, events, newest_weights
 
 # fp32 sums in another order, over 12 updates: measured 1e-7 to 1e-6 of weights around 0.1.
 TOLERANCE = 1e-5
-RUNNING = ("running_mean", "running_var", "num_batches_tracked")
 FLAGS = (
     *SMALL,
     "--dropout",
@@ -40,20 +36,11 @@ FLAGS = (
 
 def trained(cache: Path, out: Path, *flags: object, ranks: int = 0) -> dict[str, torch.Tensor]:
     run_recipe(cache, *FLAGS, "--out", out, *flags, ranks=ranks)
-    (newest,) = sorted((out / "checkpoints").glob("step-*"))[-1:]
-    return load_file(newest / "model.safetensors")
+    return newest_weights(out)
 
 
 def losses(out: Path) -> list[float]:
-    rows = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    return [row["loss"] for row in rows if row["event"] == "epoch"]
-
-
-def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    assert one.keys() == other.keys()
-    return max(
-        (one[name] - other[name]).abs().max().item() for name in one if not name.endswith(RUNNING)
-    )
+    return [row["loss"] for row in events(out, "epoch")]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +55,7 @@ def two_ranks(
 def test_two_ranks_are_equal_to_one_that_accumulates(images_cache: Path, tmp_path: Path, two_ranks):
     out, weights = two_ranks
     alone = trained(images_cache, tmp_path, "--batch-size", 8, "--accumulation", 2)
-    assert largest_difference(weights, alone) < TOLERANCE
+    assert difference(weights, alone) < TOLERANCE
     assert losses(out) == pytest.approx(losses(tmp_path), abs=1e-5)
 
 
@@ -78,7 +65,7 @@ def test_one_batch_of_as_many_samples_is_another_training(
 ):
     _, weights = two_ranks
     alone = trained(images_cache, tmp_path, "--batch-size", 16)
-    assert largest_difference(weights, alone) > 100 * TOLERANCE
+    assert difference(weights, alone) > 100 * TOLERANCE
 
 
 @pytest.mark.heavy
@@ -94,7 +81,6 @@ def test_one_set_of_files_is_written_and_one_table_shown(images_cache: Path, tmp
         images_cache, *FLAGS, "--out", tmp_path, "--batch-size", 8, "--max-steps", 1, ranks=2
     )
     assert done.stderr.count("captcha, preset tuned") == 1
-    rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [row["event"] for row in rows].count("settings") == 1
-    (effective,) = [row["effective"] for row in rows[0]["rows"] if row["name"] == "effective_batch"]
-    assert effective == 16
+    (settings,) = events(tmp_path, "settings")
+    effective = {row["name"]: row["effective"] for row in settings["rows"]}
+    assert effective["effective_batch"] == 16

@@ -1,7 +1,5 @@
 """brimful sees the recipe as it sees any script: audit, predict on several cards, tune."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

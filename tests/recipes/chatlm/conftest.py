@@ -1,16 +1,15 @@
 """A small task that a test trains in seconds: rows that a model can learn by heart."""
 
-from __future__ import annotations
-
+import functools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.recipes.conftest import run
+
 LIMITS = "--vocab-size 320 --max-prompt-tokens 24 --max-response-tokens 16 --eval-share 0.2"
+run_recipe = functools.partial(run, "chatlm")
 SMALL = f"--model tiny {LIMITS} --batch-size 8 --device cpu --precision fp32".split()
 
 
@@ -32,27 +31,3 @@ def write_rows(path: Path, count: int) -> Path:
         "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8"
     )
     return path
-
-
-def environment() -> dict[str, str]:
-    hidden = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "BRIMFUL_TRIAL_CONFIG")
-    return {
-        **{k: v for k, v in os.environ.items() if k not in hidden},
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-
-
-def run_recipe(
-    *words: object, code: int = 0, ranks: int = 0, typed: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """`python -m recipes.chatlm WORDS`, or with torchrun where `ranks` says so."""
-    program = [sys.executable, "-m"]
-    if ranks:
-        program += ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m"]
-    command = [*program, "recipes.chatlm", *map(str, words)]
-    done = subprocess.run(
-        command, env=environment(), input=typed, capture_output=True, text=True, timeout=280
-    )
-    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done

@@ -1,7 +1,5 @@
 """The tokenizer; and rows as tokens: what is cut, held out, kept, and what it takes of memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -30,7 +28,7 @@ from recipes.chatlm.data import (
 )
 from recipes.chatlm.loss import IGNORED
 from recipes.chatlm.settings import DataOptions
-from tests.recipes.chatlm.conftest import environment
+from tests.recipes.conftest import environment
 
 ROWS = [("你好吗", "我很好，谢谢。"), ("今天天气怎么样", "今天天气很好。")] * 3
 TOKENIZER = train_tokenizer(ROWS, 300)

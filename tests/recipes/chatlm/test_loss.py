@@ -1,7 +1,5 @@
 """The loss in pieces is the plain loss, and its gradients are the plain gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

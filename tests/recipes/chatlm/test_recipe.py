@@ -2,8 +2,6 @@
 what does not belong to it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -23,12 +21,12 @@ from cyclopts import CycloptsError
 from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
-from safetensors.torch import load_file
 
 from recipes.chatlm.__main__ import app
 from recipes.chatlm.data import encode, train_tokenizer
 from recipes.chatlm.recipe import bleu_sums, derive
-from tests.recipes.chatlm.conftest import SMALL, environment, run_recipe, write_rows
+from tests.recipes.chatlm.conftest import SMALL, run_recipe, write_rows
+from tests.recipes.conftest import difference, environment, events, newest_weights
 
 TOKENIZER = train_tokenizer([("你好吗", "我很好，谢谢")], 262)
 texts = st.text(alphabet="我很好谢你ab ，", max_size=12)
@@ -75,25 +73,8 @@ def test_what_cannot_be_meant_is_refused_by_its_flag(flag, value):
         app.parse_args([f"--{flag}", str(value)], exit_on_error=False, print_error=False)
 
 
-def test_the_command_line_needs_no_torch():
-    program = "import sys, recipes.chatlm.__main__; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
-
-
 def test_without_data_there_is_nothing_to_train_on():
     assert "--data is missing" in run_recipe(code=2).stderr
-
-
-def epochs(out: Path) -> list[dict]:
-    return [
-        row
-        for row in map(json.loads, (out / "log.jsonl").read_text().splitlines())
-        if row["event"] == "epoch"
-    ]
-
-
-def weights(out: Path) -> dict[str, torch.Tensor]:
-    return load_file(sorted((out / "checkpoints").glob("step-*"))[-1] / "model.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +100,9 @@ def trained(rows_file: Path, tokens_cache: Path, tmp_path_factory: pytest.TempPa
 
 @pytest.mark.heavy
 def test_a_training_learns_and_is_measured(trained: Path):
-    losses = [row["loss"] for row in epochs(trained)]
+    losses = [row["loss"] for row in events(trained, "epoch")]
     assert losses[0] > 3 and losses[-1] < 1, losses
-    last = epochs(trained)[-1]
+    last = events(trained, "epoch")[-1]
     assert (
         set(last["measures"]) == {"loss", "perplexity", "bleu"}
         and 10 < last["measures"]["bleu"] < 100.01
@@ -157,7 +138,7 @@ def test_it_answers_chats_and_is_evaluated(trained: Path, rows_file: Path):
     assert (
         loss < 2
         and chrf > 10
-        and bleu == pytest.approx(epochs(trained)[-1]["measures"]["bleu"], abs=0.01)
+        and bleu == pytest.approx(events(trained, "epoch")[-1]["measures"]["bleu"], abs=0.01)
     )
 
 
@@ -207,11 +188,6 @@ STEADY = [
 ]
 
 
-def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    assert one.keys() == other.keys()
-    return max((one[name] - other[name]).abs().max().item() for name in one)
-
-
 def stopped(words: list[str], out: Path) -> None:
     """Starts a training and asks it to end once a checkpoint is there."""
     program = [sys.executable, "-m", "recipes.chatlm", *words]
@@ -241,9 +217,11 @@ def test_it_goes_on_with_the_next_sample_with_another_batch_and_other_ranks(
     assert "Resumed from" in run_recipe(*halved, "--accumulation", 2, "--out", parts).stderr
     done = run_recipe(*halved, "--out", tmp_path / "ranks", "--backend", "gloo", ranks=2)
     assert done.stderr.count("chatlm, preset fast") == 1
+    whole = newest_weights(tmp_path / "whole")
+    samples = events(tmp_path / "whole", "epoch")[-1]["samples"]
     for folder in ("parts", "ranks"):
-        assert difference(weights(tmp_path / "whole"), weights(tmp_path / folder)) < 1e-4, folder
-        assert epochs(tmp_path / folder)[-1]["samples"] == epochs(tmp_path / "whole")[-1]["samples"]
+        assert difference(whole, newest_weights(tmp_path / folder)) < 1e-4, folder
+        assert events(tmp_path / folder, "epoch")[-1]["samples"] == samples
 
 
 @pytest.mark.heavy

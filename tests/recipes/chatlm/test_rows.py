@@ -1,7 +1,5 @@
 """Files become rows, and what is wrong with one is a sentence."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line of a recipe: the engine's Config, presets under it, and how it ends."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace
@@ -205,8 +203,19 @@ def test_what_nobody_foresaw_keeps_its_traceback():
         running.run(app_that(ZeroDivisionError()), [])
 
 
-def test_the_command_line_needs_no_torch():
-    program = "import sys, recipes.captcha.__main__; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize(
+    ("module", "needs"),
+    [
+        ("captcha.__main__", "cyclopts"),
+        ("chatlm.__main__", "cyclopts"),
+        ("ood_dpo.__main__", "cyclopts"),
+        ("captcha.cache", "captcha"),
+        ("ood_dpo.encoders.chemnet_symbols", "rdkit"),
+    ],
+)
+def test_a_command_line_and_what_worker_processes_import_need_no_torch(module: str, needs: str):
+    pytest.importorskip(needs)
+    program = f"import sys, recipes.{module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
 
 

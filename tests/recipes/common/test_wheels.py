@@ -1,7 +1,5 @@
 """Wheels by their hash; pip is a stand-in that writes a file, or fails."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 from pathlib import Path

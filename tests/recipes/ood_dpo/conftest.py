@@ -1,30 +1,21 @@
-"""Small made data sets: molecules whose size, rings and scaffold are known."""
-
-from __future__ import annotations
+"""Small made data sets: molecules whose size, rings and scaffold are known, and features."""
 
 import csv
+import functools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from tests.recipes.conftest import run
 
 pytest.importorskip("rdkit")
 
+run_recipe = functools.partial(run, "ood_dpo")
 SPLITS = ("train", "iid_val", "iid_test", "ood_val", "ood_test")
 RINGS = ("c1ccccc1", "C1CCCCC1", "c1ccncc1", "c1ccsc1", "c1ccc2ccccc2c1", "c1ccoc1", "C1CCNCC1")
-
-
-class Messages(list):
-    def __call__(self, sentence: str) -> None:
-        self.append(sentence)
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self)
 
 
 def molecule(ring: int, tail: int) -> str:
@@ -85,14 +76,19 @@ def csv_file(tmp_path: Path) -> Path:
     )
 
 
-def environment() -> dict[str, str]:
-    hidden = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "BRIMFUL_TRIAL_CONFIG")
-    return {**{k: v for k, v in os.environ.items() if k not in hidden}, "OMP_NUM_THREADS": "1"}
+def made(seed: int, shift: float = 0.3, train: int = 150, other: int = 80) -> dict[str, np.ndarray]:
+    """Features of five splits; those out of distribution lie to one side."""
+    chance = np.random.default_rng(seed)
+    direction = shift * chance.standard_normal(512)
 
+    def rows(count: int, is_ood: int) -> np.ndarray:
+        return (chance.standard_normal((count, 512)) + is_ood * direction).astype(np.float32)
 
-def run_recipe(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """`python -m recipes.ood_dpo WORDS`."""
-    command = [sys.executable, "-m", "recipes.ood_dpo", *map(str, words)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280)
-    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
+    names = {
+        "train": (train, 0),
+        "iid_val": (other, 0),
+        "iid_test": (other, 0),
+        "ood_val": (2 * other, 1),
+        "ood_test": (other, 1),
+    }
+    return {name: rows(*how) for name, how in names.items()}

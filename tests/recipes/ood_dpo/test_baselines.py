@@ -1,7 +1,5 @@
 """Each baseline scores molecules out of distribution higher, and says what it lacks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

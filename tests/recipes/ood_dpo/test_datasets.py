@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +12,10 @@ from brimful.errors import UsageError
 from recipes.ood_dpo.datasets import Dataset, classes, load_dataset
 from recipes.ood_dpo.domains import describe
 from recipes.ood_dpo.settings import DatasetOptions
+from tests.recipes.conftest import Messages
 from tests.recipes.ood_dpo.conftest import (
     RINGS,
     SPLITS,
-    Messages,
     drugood_items,
     drugood_splits,
     molecule,
@@ -250,57 +248,58 @@ def test_what_is_wrong_with_a_json_is_said(
         load(write_drugood(tmp_path / "made.json", splits))
 
 
+def numbered(count: int, *more: Any) -> list[list[Any]]:
+    return [[smiles, number % 2, *more] for number, smiles in enumerate(molecules(count))]
+
+
 @pytest.mark.parametrize(
-    ("header", "row", "message"),
+    ("header", "rows", "options", "message"),
     [
-        (["smi", "label"], ["CC", 1], "has no column smiles or SMILES or mol; it has smi, label"),
-        (["smiles", "value"], ["CC", 1], "has no column cls_label or .*; it has smiles, value"),
-        (["smiles", "label"], ["CC", "high"], "line 2: label is 'high' and not a number"),
-        (["smiles", "label"], ["", 1], "line 2: there is no SMILES"),
-        (["smiles", "label"], ["CC", 1], "has 1 domain"),
+        (["smi", "label"], [["CC", 1]], {}, "has no column smiles or SMILES or mol; it has smi"),
+        (["smiles", "value"], [["CC", 1]], {}, "has no column cls_label or .*; it has smiles"),
+        (["smiles", "label"], [["CC", "high"]], {}, "line 2: label is 'high' and not a number"),
+        (["smiles", "label"], [["", 1]], {}, "line 2: there is no SMILES"),
+        (["smiles", "label"], [["CC", 1]], {}, "has 1 domain"),
+        (["smiles", "label", "assay_id"], numbered(9, "a"), {}, "has 1 domain"),
+        (
+            ["smiles", "label", "assay_id"],
+            [[*row, number] for number, row in enumerate(numbered(3))],
+            {},
+            "1 molecule would be in distribution",
+        ),
+        (["smiles", "label"], numbered(9), {"domain": "assay"}, "there is no assay"),
     ],
 )
 def test_what_is_wrong_with_a_csv_is_said(
-    tmp_path: Path, header: list[str], row: list[Any], message: str
+    tmp_path: Path, header: list[str], rows: list[list[Any]], options: dict, message: str
 ):
     with pytest.raises(UsageError, match=message):
-        load(write_csv(tmp_path / "made.csv", header, [row]))
+        load(write_csv(tmp_path / "made.csv", header, rows), **options)
 
 
-def test_what_is_no_data_set_is_said(tmp_path: Path):
-    for name, content, message in (
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
         ("none.json", None, "cannot be read: No such file"),
         ("made.xlsx", b"", "is no data set"),
         ("made.json", b"[1, 2", "is not JSON"),
         ("made.json", b"[]", "has no splits"),
         ("made.csv", b"smiles,label\nCC\xff,1\n", "is not UTF-8"),
         ("made.csv", b"", "has no column smiles"),
-    ):
-        if content is not None:
-            (tmp_path / name).write_bytes(content)
-        with pytest.raises(UsageError, match=message):
-            load(tmp_path / name)
+    ],
+)
+def test_what_is_no_data_set_is_said(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        load(tmp_path / name)
+
+
+def test_a_data_set_must_be_named():
     with pytest.raises(UsageError, match="--dataset is missing"):
         load("")
-
-
-def test_too_few_domains_and_too_few_molecules_are_said(tmp_path: Path):
-    header = ["smiles", "label", "assay_id"]
-    path = write_csv(
-        tmp_path / "made.csv", header, [[one, n % 2, "a"] for n, one in enumerate(molecules(9))]
-    )
-    with pytest.raises(UsageError, match="has 1 domain"):
-        load(path)
-    path = write_csv(
-        tmp_path / "made.csv", header, [[one, n % 2, n] for n, one in enumerate(molecules(3))]
-    )
-    with pytest.raises(UsageError, match="1 molecule would be in distribution"):
-        load(path)
-    path = write_csv(
-        tmp_path / "made.csv", header[:2], [[one, n % 2] for n, one in enumerate(molecules(9))]
-    )
-    with pytest.raises(UsageError, match="there is no assay"):
-        load(path, domain="assay")
 
 
 def test_classes_are_labels_of_two_values_or_above_and_below_the_training_median(
@@ -318,14 +317,14 @@ def test_classes_are_labels_of_two_values_or_above_and_below_the_training_median
     )  # the larger ones have the larger labels
 
 
-def test_training_molecules_of_one_class_are_an_error_of_those_who_classify(tmp_path: Path):
+@pytest.mark.parametrize("options", [{}, {"label_column": "none"}])
+def test_training_molecules_of_one_class_are_an_error_of_those_who_classify(
+    tmp_path: Path, options: dict
+):
     splits = {
         name: drugood_items([one["smiles"] for one in items], label=int(name != "train"))
         for name, items in drugood_splits().items()
     }
-    dataset = load(write_drugood(tmp_path / "made.json", splits))
+    dataset = load(write_drugood(tmp_path / "made.json", splits), **options)
     with pytest.raises(UsageError, match="one class only"):
         classes(dataset)
-    unlabelled = load(write_drugood(tmp_path / "made.json", splits), label_column="none")
-    with pytest.raises(UsageError, match="one class only"):
-        classes(unlabelled)

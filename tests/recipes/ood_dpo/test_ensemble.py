@@ -2,8 +2,6 @@
 where it was killed.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,11 +19,11 @@ from brimful_train.config import (
     ScalingConfig,
     ScheduleConfig,
 )
-from recipes.ood_dpo.ensemble import Ensemble, Member, Trained, clip_each, energies, member
+from recipes.ood_dpo.ensemble import Ensemble, Trained, clip_each, energies
 from recipes.ood_dpo.head import make_head
-from recipes.ood_dpo.pairs import pair_data
+from recipes.ood_dpo.pairs import PairData, pair_data
 from recipes.ood_dpo.settings import HeadOptions
-from tests.recipes.ood_dpo.helpers import made
+from tests.recipes.ood_dpo.conftest import made
 
 CPU = torch.device("cpu")
 
@@ -48,7 +46,7 @@ def config(out: Path, **changes) -> Config:
     )
 
 
-def on_tests(trained: Trained, one: Member, options: HeadOptions) -> np.ndarray:
+def on_tests(trained: Trained, one: PairData, options: HeadOptions) -> np.ndarray:
     head = make_head(options, one.seed)
     head.load_state_dict(trained.weights)
     return np.concatenate(
@@ -68,11 +66,11 @@ def test_each_member_is_what_it_would_be_trained_alone_by_the_engine(
     from recipes.ood_dpo.recipe import train_head
 
     arrays = [made(1), made(2)]
-    members = [member(array, seed) for array in arrays for seed in (3, 4)]
+    members = [pair_data(array, seed) for array in arrays for seed in (3, 4)]
     trained = Ensemble(members, options, config(tmp_path), CPU).train()
     for number, (one, found) in enumerate(zip(members, trained, strict=True)):
         settings = config(tmp_path / str(number), seed=one.seed)
-        alone = train_head(pair_data(one.arrays, one.seed), options, settings)
+        alone = train_head(one, options, settings)
         assert (
             (found.updates, found.samples)
             == (alone.result.steps, alone.result.samples)
@@ -87,7 +85,7 @@ def test_each_member_is_what_it_would_be_trained_alone_by_the_engine(
 
 def test_the_others_change_nothing_and_each_stops_by_itself(tmp_path: Path):
     options, settings = HeadOptions(), config(tmp_path, epochs=40, patience_samples=450)
-    members = [member(made(seed, shift), seed) for seed, shift in ((1, 0.3), (2, 0.0), (3, 0.1))]
+    members = [pair_data(made(seed, shift), seed) for seed, shift in ((1, 0.3), (2, 0.0), (3, 0.1))]
     stopped: list[int] = []
     together = Ensemble(members, options, settings, CPU).train(
         lambda index, found: stopped.append(index)
@@ -109,7 +107,7 @@ class Killed(Exception):
 
 def test_one_that_was_killed_ends_bit_for_bit_as_if_it_was_not(tmp_path: Path):
     options, settings = HeadOptions(), config(tmp_path, epochs=12, patience_samples=600)
-    members = [member(made(seed, shift), seed) for seed, shift in ((1, 0.3), (2, 0.0), (3, 0.1))]
+    members = [pair_data(made(seed, shift), seed) for seed, shift in ((1, 0.3), (2, 0.0), (3, 0.1))]
     whole = Ensemble(members, options, settings, CPU).train()
     state = tmp_path / "state.pt"
     kills = 0
@@ -138,14 +136,14 @@ def test_a_member_whose_loss_is_no_number_fails_alone(tmp_path: Path):
     arrays = made(1)
     broken = {**arrays, "train": arrays["train"] * np.float32(1e30)}
     good, bad = Ensemble(
-        [member(arrays, 0), member(broken, 0)], HeadOptions(), config(tmp_path), CPU
+        [pair_data(arrays, 0), pair_data(broken, 0)], HeadOptions(), config(tmp_path), CPU
     ).train()
     assert not good.error and good.samples == 900
     assert "loss became" in bad.error
 
 
 def test_members_of_another_number_of_pairs_are_refused(tmp_path: Path):
-    members = [member(made(1), 0), member(made(1, train=151), 0)]
+    members = [pair_data(made(1), 0), pair_data(made(1, train=151), 0)]
     with pytest.raises(ValueError, match="as many training pairs"):
         Ensemble(members, HeadOptions(), config(tmp_path), CPU)
 
@@ -171,7 +169,7 @@ def test_what_an_ensemble_does_not_train_by_is_refused_with_what_it_has(
     tmp_path: Path, changes, named: str
 ):
     with pytest.raises(UsageError) as refused:
-        Ensemble([member(made(1), 0)], HeadOptions(), config(tmp_path, **changes), CPU)
+        Ensemble([pair_data(made(1), 0)], HeadOptions(), config(tmp_path, **changes), CPU)
     text = " ".join(refused.value.sentences())
     assert all(part in text for part in (*named.split(", "), "adamw", "--engine ray"))
 
@@ -180,9 +178,9 @@ def test_an_end_by_updates_is_the_end_of_the_schedule_too(tmp_path: Path):
     from recipes.ood_dpo.recipe import train_head
 
     settings = config(tmp_path, max_steps=7, schedule=ScheduleConfig(kind="cosine"), seed=3)
-    one = member(made(1), 3)
+    one = pair_data(made(1), 3)
     (found,) = Ensemble([one], HeadOptions(), settings, CPU).train()
-    alone = train_head(pair_data(one.arrays, 3), HeadOptions(), settings)
+    alone = train_head(one, HeadOptions(), settings)
     assert found.updates == alone.result.steps == 7
     assert alone.result.best is not None and found.best_auroc == pytest.approx(
         alone.result.best["auroc"], abs=1e-6

@@ -1,7 +1,5 @@
 """The plan of a sweep, its files of results and its tables."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

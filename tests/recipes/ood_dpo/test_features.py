@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -20,15 +18,21 @@ from hypothesis import strategies as st
 
 from brimful.errors import DoesNotFit, UsageError
 from recipes.ood_dpo import features as features_module
-from recipes.ood_dpo.cache import ENCODED, FAILED, MISSING, FeatureCache
 from recipes.ood_dpo.datasets import Dataset, load_dataset
 from recipes.ood_dpo.encoders.morgan import Morgan
-from recipes.ood_dpo.features import Features, encode, features_of
+from recipes.ood_dpo.features import (
+    ENCODED,
+    FAILED,
+    MISSING,
+    FeatureCache,
+    Features,
+    encode,
+    features_of,
+)
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
+from tests.recipes.conftest import Messages, environment
 from tests.recipes.ood_dpo.conftest import (
     SPLITS,
-    Messages,
-    environment,
     molecules,
     run_recipe,
     write_csv,
@@ -53,7 +57,7 @@ def cache_file(folder: Path) -> Path:
 
 def right(features: Features, dataset: Dataset) -> bool:
     wanted = {
-        name: np.stack([Morgan("").prepare(one) for one in split.smiles])
+        name: np.stack([Morgan.prepare(one) for one in split.smiles])
         for name, split in dataset.splits.items()
     }
     return all(np.array_equal(features.arrays[name], wanted[name]) for name in SPLITS)
@@ -149,6 +153,16 @@ def test_batches_cost_what_they_may_and_every_row_is_its_molecules(
     assert sizes == sorted(sizes, reverse=True)  # what does not fit shows at once
 
 
+def test_a_fingerprint_is_512_bits_that_like_molecules_share():
+    made, failed = encode(
+        Morgan(EncoderOptions(), "cpu"),
+        ["CCCCO", "OCCCC", "CCCCCO", "c1ccncc1", "C1CC"],
+    )
+    assert failed == [4] and made.shape == (4, 512) and set(np.unique(made)) == {0, 1}
+    assert np.array_equal(made[0], made[1])  # the same molecule
+    assert (made[0] * made[2]).sum() > (made[0] * made[3]).sum()
+
+
 def test_a_single_molecule_that_does_not_fit_is_said():
     with pytest.raises(DoesNotFit, match="A single item"):
         encode(Echo(most=0), ["CC", "CCC"])
@@ -211,12 +225,6 @@ def test_recompute_encodes_what_is_there(dataset: Dataset, tmp_path: Path):
     assert stats.encoded == 80 and not stats.cached and right(features, dataset)
 
 
-def test_a_folder_that_cannot_be_written_is_said(dataset: Dataset, tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be kept"):
-        morgan(dataset, tmp_path / "file")
-
-
 def test_the_cache_holds_what_was_written_and_what_failed_and_nothing_of_another_encoder(
     tmp_path: Path,
 ):
@@ -234,15 +242,15 @@ def test_the_cache_holds_what_was_written_and_what_failed_and_nothing_of_another
 SLOW = """
 import sys, time
 from pathlib import Path
-from recipes.ood_dpo import cache, features
+from recipes.ood_dpo import features
 from recipes.ood_dpo.datasets import load_dataset
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions
-write = cache.FeatureCache.write
+write = features.FeatureCache.write
 def slowly(self, *arguments):
     write(self, *arguments)
     print("batch", flush=True)
     time.sleep(float(sys.argv[3]))
-cache.FeatureCache.write = slowly
+features.FeatureCache.write = slowly
 dataset = load_dataset(DatasetOptions(dataset=sys.argv[1], domain="size"))
 options = EncoderOptions(encoder="morgan", cache=Path(sys.argv[2]), encode_budget=8)
 print("encoded", features.features_of(dataset, options, device="cpu").encoding.encoded, flush=True)
@@ -271,13 +279,6 @@ def test_a_process_that_is_killed_loses_one_batch_at_most(
         process.communicate()
     features = morgan(dataset, tmp_path)
     assert 0 < features.encoding.encoded <= 80 - written and right(features, dataset)
-
-
-def test_two_processes_that_want_the_same_features_encode_them_once(csv_file: Path, tmp_path: Path):
-    processes = [start(csv_file, tmp_path, 0.1) for _ in range(2)]
-    ended = [process.communicate(timeout=120) for process in processes]
-    assert sorted(out.split()[-1] for out, _ in ended) == ["0", "80"], ended
-    assert sum("waiting for it" in err for _, err in ended) == 1
 
 
 def test_the_command_encodes_and_prints_what_it_took(csv_file: Path, tmp_path: Path):

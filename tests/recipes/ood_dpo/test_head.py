@@ -1,7 +1,5 @@
 """The head: its size, and a dropout that follows from the seed alone."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -2,15 +2,13 @@
 its memory is linear.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from recipes.ood_dpo.loss import head_loss, pairs_dpo, pairs_hinge
+from recipes.ood_dpo.loss import all_pairs, head_loss
 from recipes.ood_dpo.settings import HeadOptions
 
 # Relative to the largest. PyTorch's softplus is linear above 20, which is 2e-9 away.
@@ -66,11 +64,11 @@ def assert_alike(found, expected, tolerance: float) -> None:
 def test_tiles_give_the_plain_loss_and_its_gradients(seed, n, m, tile, kind, beta, dtype):
     options = HeadOptions(loss=kind, beta=beta, lambda_reg=0.0)
     low, high = energies(seed, n, dtype=dtype), energies(seed + 1, m, dtype=dtype)
-    tiled = (
-        (lambda a, b: pairs_dpo(a, b, beta, tile))
-        if kind == "dpo"
-        else (lambda a, b: pairs_hinge(a, b, 1.0, tile))
-    )
+    factor, margin = {"dpo": (beta, 0.0), "hinge": (1.0, 1.0)}[kind]
+
+    def tiled(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+        return all_pairs(kind, low * factor, high * factor, margin, tile)
+
     expected = graded(lambda a, b: plain(kind, a, b, options), low.double(), high.double())
     assert_alike(graded(tiled, low, high), [one.to(dtype) for one in expected], TOLERANCE[dtype])
     assert_alike(

@@ -2,8 +2,6 @@
 what they are made of.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 from itertools import pairwise

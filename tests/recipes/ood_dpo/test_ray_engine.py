@@ -1,7 +1,5 @@
 """A sweep on a cluster of two nodes, one of which dies in the middle of it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path
@@ -45,8 +43,8 @@ def test_the_tasks_of_a_node_that_dies_start_on_the_other(
             checkpoints=CheckpointConfig(every_epochs=None),
         ),
     )
-    memory = ray_engine.TaskMemory(200 * 2**20)
-    monkeypatch.setattr(ray_engine, "task_memory", lambda *_: memory)
+    resources = {"num_cpus": 1, "max_retries": 10, "memory": 200 * 2**20}
+    monkeypatch.setattr(ray_engine, "task_resources", lambda *_: resources)
     bench = Bench(settings)
     plan = bench.plan()
     cluster = Cluster(

@@ -1,7 +1,5 @@
 """One training of the head by the engine, on made features."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json
@@ -38,6 +36,7 @@ from recipes.ood_dpo.recipe import (
 )
 from recipes.ood_dpo.settings import EncoderOptions, HeadOptions
 
+CPU = torch.device("cpu")
 SIZES = {"train": 60, "iid_val": 40, "iid_test": 40, "ood_val": 80, "ood_test": 40}
 
 
@@ -75,7 +74,8 @@ def by_hand(pairs, options: HeadOptions, settings: Config):
     )
     schedule = Schedule(settings.schedule, 1e-3, settings.epochs * pairs.pairs, pairs.pairs)
     sampler = EpochSampler(pairs.pairs, seed=settings.seed, micro_batch=16, accumulation=1)
-    low, high, seen = torch.from_numpy(pairs.train_id), torch.from_numpy(pairs.train_ood), 0
+    low, high = (torch.from_numpy(pairs.features(part)) for part in ("train_id", "train_ood"))
+    seen = 0
     for epoch in range(int(settings.epochs)):
         for rows in torch.from_numpy(sampler.order(epoch)).split(16):
             loss(head(low[rows]), head(high[rows])).backward()
@@ -96,14 +96,12 @@ def test_it_is_the_training_of_a_plain_loop_dropout_included(loss, tmp_path):
     )  # so that the last evaluation is the best
     trained = train_head(pairs, options, settings)
     expected = by_hand(pairs, options, settings)
-    for name, there in (("validation_ood", pairs.validation_ood), ("test_id", pairs.test_id)):
-        assert np.allclose(
-            trained.energies[name], energies(expected, there, torch.device("cpu")), atol=2e-5
-        )
+    for name in ("validation_ood", "test_id"):
+        there = energies(expected, pairs.features(name), CPU)
+        assert np.allclose(trained.energies[name], there, atol=2e-5)
     other = by_hand(pairs, options, dataclasses.replace(settings, seed=4))
-    assert not np.allclose(
-        trained.energies["test_id"], energies(other, pairs.test_id, torch.device("cpu")), atol=2e-5
-    )
+    there = energies(other, pairs.features("test_id"), CPU)
+    assert not np.allclose(trained.energies["test_id"], there, atol=2e-5)
 
 
 def test_the_weights_are_those_of_the_best_evaluation_and_the_training_ends_by_patience(tmp_path):
@@ -238,7 +236,7 @@ def test_the_files_have_what_their_names_promise(tmp_path):
     head = make_head(HeadOptions(), 0)
     head.load_state_dict(load_file(tmp_path / "head.safetensors"))
     assert np.array_equal(
-        energies(head.eval(), there.arrays["ood_test"], torch.device("cpu")),
+        energies(head.eval(), there.arrays["ood_test"], CPU),
         trained.energies["test_ood"],
     )
     assert not list(tmp_path.glob("*.partial"))

@@ -2,8 +2,6 @@
 page shows it.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -15,14 +13,13 @@ pytest.importorskip("rdkit")
 pytest.importorskip("sklearn")
 
 from brimful_train.config import BatchingConfig, Config, OptimizerConfig
-from recipes.ood_dpo.ensemble import member
 from recipes.ood_dpo.head import make_head
 from recipes.ood_dpo.loss import head_loss
 from recipes.ood_dpo.page import study_page
+from recipes.ood_dpo.pairs import pair_data
 from recipes.ood_dpo.settings import HeadOptions
 from recipes.ood_dpo.study import Measured
-from tests.recipes.ood_dpo.conftest import run_recipe
-from tests.recipes.ood_dpo.helpers import made
+from tests.recipes.ood_dpo.conftest import made, run_recipe
 
 
 def squared_norm(seed: int, inside: torch.Tensor, outside: torch.Tensor) -> float:
@@ -37,7 +34,7 @@ def squared_norm(seed: int, inside: torch.Tensor, outside: torch.Tensor) -> floa
 
 def test_the_noise_scale_is_that_of_the_two_batches_norms(tmp_path: Path):
     """At the first update, whose weights are known: batches of 64 and of 16 pairs."""
-    one = member(made(1), 3)
+    one = pair_data(made(1), 3)
     config = Config(
         out=tmp_path,
         max_steps=1,
@@ -48,10 +45,7 @@ def test_the_noise_scale_is_that_of_the_two_batches_norms(tmp_path: Path):
     measured = Measured([one], HeadOptions(), config, torch.device("cpu"))
     order = measured.samplers[0].order(0)[:64]
     measured.train()
-    rows = [
-        torch.from_numpy(one.arrays[name][places[order]])
-        for name, places in (("train", one.rows.train_id), ("ood_val", one.rows.train_ood))
-    ]
+    rows = [torch.from_numpy(one.features(part)[order]) for part in ("train_id", "train_ood")]
     large, small = (squared_norm(3, rows[0][:size], rows[1][:size]) for size in (64, 16))
     signal, noise = (64 * large - 16 * small) / 48, (small - large) / (1 / 16 - 1 / 64)
     assert measured.squares[:2, 0].tolist() == pytest.approx([signal, noise], rel=1e-3)

@@ -1,7 +1,5 @@
 """Sweeps as commands: killed, failing, by each engine, across data sets."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -20,7 +18,8 @@ pytest.importorskip("pyarrow")
 
 import pandas
 
-from tests.recipes.ood_dpo.conftest import environment, molecules, run_recipe, write_csv
+from tests.recipes.conftest import environment
+from tests.recipes.ood_dpo.conftest import molecules, run_recipe, write_csv
 
 KILLS = 10
 

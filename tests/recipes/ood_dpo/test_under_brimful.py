@@ -1,7 +1,5 @@
 """brimful predicts the recipe's training with its phases apart."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

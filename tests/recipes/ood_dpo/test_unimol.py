@@ -2,8 +2,6 @@
 its weights are large.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -80,16 +78,12 @@ def made(weights: Path | None, device: str = "cpu") -> Encoder:
 
 def test_a_batch_of_conformers_becomes_features(package: None, weights: Path) -> None:
     one = made(weights)
+    assert one.cost(one.prepare("CCO")) == 9, "its atoms squared"
     features = one.encode([one.prepare("CCO"), one.prepare("N")])
     assert features.shape == (2, 512) and features.dtype == np.float32
     assert features[:, 0].tolist() == [3, 1]
     assert one.network.made_with["pretrained_dict_path"] == str(weights.with_name("mol.dict.txt"))
     assert one.network.made_with["use_cuda"] is False
-
-
-def test_a_molecule_costs_its_atoms_squared(package: None, weights: Path) -> None:
-    one = made(weights)
-    assert one.cost(one.prepare("CCO")) == 9
 
 
 @pytest.mark.parametrize(

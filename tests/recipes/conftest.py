@@ -1,0 +1,66 @@
+"""What the tests of all recipes share: messages that are kept, and commands in processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+# of whoever starts the tests
+HIDDEN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "BRIMFUL_TRIAL_CONFIG", "MALLOC_MMAP_MAX_")
+
+
+RUNNING = ("running_mean", "running_var", "num_batches_tracked")
+
+
+class Messages(list):
+    def __call__(self, sentence: str) -> None:
+        self.append(sentence)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self)
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+    return {**kept, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def run(
+    recipe: str, *words: object, code: int = 0, ranks: int = 0, typed: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """`python -m recipes.RECIPE WORDS`, by torchrun with `ranks`."""
+    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "-m")
+    command = [sys.executable, "-m", *(launcher if ranks else ()), f"recipes.{recipe}"]
+    done = subprocess.run(
+        [*command, *map(str, words)],
+        env=environment(),
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def events(out: Path, kind: str) -> list[dict[str, Any]]:
+    """Of a training's log."""
+    rows = map(json.loads, (out / "log.jsonl").read_text().splitlines())
+    return [row for row in rows if row["event"] == kind]
+
+
+def newest_weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(sorted((out / "checkpoints").glob("step-*"))[-1] / "model.safetensors")
+
+
+def difference(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> float:
+    """The largest one, of all weights but the running averages of a batch normalization."""
+    assert some.keys() == others.keys()
+    names = [name for name in some if not name.endswith(RUNNING)]
+    return max((some[name] - others[name]).abs().max().item() for name in names)
