@@ -6,8 +6,6 @@ they are written as Python's json writes them (NaN, Infinity); what is printed f
 (`to_json`) is strict JSON and says null.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -5,8 +5,6 @@ A setting stands open as ``{batch_size}``, or is found behind a flag that traini
 use. Pure.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ do next). The command line ends with its `exit_code`.
     6 plan and machine disagree, 130 interrupted, 143 terminated
 """
 
-from __future__ import annotations
-
 import difflib
 import errno
 import re

@@ -6,8 +6,6 @@ so a record that is cut off at any byte can be read up to its last whole line. N
 rewritten: of several estimates or plans the last counts.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -49,7 +47,7 @@ class RecordWriter:
         self.append(opened)
 
     @classmethod
-    def create(cls, home: Path, opened: values.Opened) -> RecordWriter:
+    def create(cls, home: Path, opened: values.Opened) -> "RecordWriter":
         """A new folder in `home` named by the record's id; a number is added where that name is
         taken.
 

@@ -5,8 +5,6 @@ Every parser raises `UsageError` with a sentence that quotes what was typed and 
 right.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The commands. Each one parses its options, calls its verb, and shows what came of it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The options of the verbs, and what they become."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -2,8 +2,6 @@
 goes to standard error.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 from dataclasses import replace

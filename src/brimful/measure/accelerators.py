@@ -5,8 +5,6 @@ those that NVML does not number as CUDA does, `torch.accelerator` describes in a
 script's own Python (`ask_python`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Unlike a trial it is not cut and has no time limit, its output reaches the user 
 files are the user's own, and brimful forwards signals to it.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping

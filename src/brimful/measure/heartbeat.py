@@ -2,8 +2,6 @@
 memory about once a second.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import replace
 from pathlib import Path

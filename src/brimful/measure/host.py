@@ -6,8 +6,6 @@ hierarchy holds. Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst a
 cgroup-v1/memory.rst.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import socket

@@ -6,8 +6,6 @@ peer" is a consequence. A trial is cut short by brimful, so what its processes r
 a run ends on its own, so its exit code does.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ it would print without brimful (colours, progress bars); else it gets a pipe. On
 record keeps no more, and the command goes on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -6,8 +6,6 @@ trial share the environment variable that names its config; it is inherited, and
 outside.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -6,8 +6,6 @@ get none: a script that waits for the batch of a killed worker fails where it co
 checkpoint. The ranks of torchrun have sessions of their own and get the signal from it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -49,7 +47,7 @@ class SignalForwarding:
         self.deadline_s = math.inf  # by `clock`, once a signal to end has come
         self.outcome: Outcome | None = None  # what the first signal to end makes of the run
 
-    def __enter__(self) -> SignalForwarding:
+    def __enter__(self) -> "SignalForwarding":
         with contextlib.suppress(ValueError):  # not in the main thread: signals are somebody else's
             for number in (*_ENDING, *_FORWARDED):
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a job in the background

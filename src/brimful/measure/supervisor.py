@@ -6,8 +6,6 @@ does: a trial ends at once, a run forwards the signal to the command and awaits 
 (`measure.signal_forwarding`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

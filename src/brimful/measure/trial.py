@@ -4,8 +4,6 @@ The child needs torch alone: brimful may live in another environment (pipx). Not
 outlives it.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import time

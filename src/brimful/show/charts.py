@@ -5,8 +5,6 @@ Import it late: altair takes most of a second. The style sheet turns each colour
 or dark.
 """
 
-from __future__ import annotations
-
 import hashlib
 import html
 import re

@@ -4,8 +4,6 @@ Prints every string from outside as plain text (never as rich's markup), and nev
 to paste.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """A grid of settings: the table of its cells, and a heat map for the page."""
 
-from __future__ import annotations
-
 from brimful.show.section import Column, Figure, Section, Table
 from brimful.show.text import (
     ABSENT,

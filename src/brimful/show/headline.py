@@ -1,7 +1,5 @@
 """The result in one sentence: the title of a page, the first line on a terminal."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES

@@ -3,8 +3,6 @@
 Import it late: altair takes most of a second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

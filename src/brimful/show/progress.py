@@ -5,8 +5,6 @@ file or a CI log.
 time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -81,7 +79,7 @@ class Progress:
         self._durations: list[float] = []
         self._live = _live_line(stream, self.line) if is_terminal else None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         if self._live is not None:
             self._live.start(refresh=True)
         return self
@@ -195,7 +193,7 @@ class RunProgress:
         self._live = _live_line(err, lambda: self._line) if live else None
         self.terminals = terminals
 
-    def __enter__(self) -> RunProgress:
+    def __enter__(self) -> "RunProgress":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Sections of what ran: the attempts of a run, the trials of a search, and their peaks."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 

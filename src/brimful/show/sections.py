@@ -1,7 +1,5 @@
 """A record as one list of sections, which the terminal, the page and Markdown draw alike."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Values as text: numbers with their units, outcomes, settings, failures."""
 
-from __future__ import annotations
-
 import datetime
 import shlex
 from collections.abc import Callable, Mapping, Sequence

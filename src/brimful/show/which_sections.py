@@ -2,8 +2,6 @@
 cheapest.
 """
 
-from __future__ import annotations
-
 from brimful.show.section import Column, Table
 from brimful.show.text import ABSENT, Cell, count_text, question_of, seconds_text, speed_text
 from brimful.units import counted

@@ -4,8 +4,6 @@
 Each thing that is held is also broken on purpose once, to show that it would be noticed.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -2,8 +2,6 @@
 how it ends.
 """
 
-from __future__ import annotations
-
 import os
 import pty
 import signal

@@ -2,8 +2,6 @@
 streak of retries.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from brimful.measure.heartbeat import WINDOW_S, Heartbeats

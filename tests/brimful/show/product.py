@@ -5,8 +5,6 @@ What differs from machine to machine (folders, times, the machine, the interpret
 fixed values.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """The curves: what must be visible in them, and that the page's style sheet knows their colours."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from importlib import resources

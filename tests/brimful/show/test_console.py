@@ -5,8 +5,6 @@ After a change that is meant: UPDATE_SCREENS=1 python -m pytest tests/brimful/sh
 and read the difference in git.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

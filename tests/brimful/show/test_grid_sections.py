@@ -1,7 +1,5 @@
 """A grid of settings on a terminal, in Markdown and as a heat map."""
 
-from __future__ import annotations
-
 import io
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The result in one sentence."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The page, as text. How it looks is the business of tests/browser."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import cache

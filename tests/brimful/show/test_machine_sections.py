@@ -1,7 +1,5 @@
 """Sections about machines and cards."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Sections of a prediction: speed, cards, where the memory goes, what would help."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

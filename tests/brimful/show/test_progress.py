@@ -1,7 +1,5 @@
 """Progress on a terminal and off it, with a clock of its own: nothing here waits."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import re

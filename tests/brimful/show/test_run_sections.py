@@ -1,7 +1,5 @@
 """Sections of what ran: trials and attempts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from brimful.show.run_sections import command_of, phases_table, run_sections, trial_sections

@@ -1,7 +1,5 @@
 """Records as sections: what a table holds, and that a view states nothing which no value states."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of several cards, and its sentence."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

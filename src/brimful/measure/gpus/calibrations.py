@@ -4,8 +4,6 @@ One JSON file a card, in ``cards`` of BRIMFUL_HOME where that is set, else of th
 configuration (``~/.config/brimful``).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Finds a card of the catalogue, and describes one that it does not have."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

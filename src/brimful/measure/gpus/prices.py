@@ -2,8 +2,6 @@
 gpus --prices` keeps.
 """
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any
