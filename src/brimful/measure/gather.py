@@ -5,6 +5,7 @@ all failures.
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,8 +66,8 @@ def gathered(events_by_process: Sequence[Sequence[Any]], damaged_files: int = 0)
     roles = tuple(
         e.role for events in events_by_process for e in events if isinstance(e, wire.ProcessStarted)
     )
-    by_rank = tuple(sorted(failures, key=lambda failure: failure.rank))
-    return Reported(last_reports(events_by_process), by_rank, roles, damaged_files)
+    failures.sort(key=lambda failure: failure.rank)
+    return Reported(last_reports(events_by_process), tuple(failures), roles, damaged_files)
 
 
 def role_of(folder: Path, pid: int | str) -> str | None:
@@ -83,14 +84,10 @@ def last_reports(events_by_process: Iterable[Sequence[Any]]) -> tuple[Report, ..
     """The last report of each rank, by rank. Of two processes with one rank (a restart), the one
     with more steps counts.
     """
-    best: dict[int, Report] = {}
-    for events in events_by_process:
-        reports = [e for e in events if isinstance(e, Report)]
-        if reports and (
-            reports[-1].rank not in best or reports[-1].steps >= best[reports[-1].rank].steps
-        ):
-            best[reports[-1].rank] = reports[-1]
-    return tuple(best[rank] for rank in sorted(best))
+    last = [[e for e in events if isinstance(e, Report)][-1:] for events in events_by_process]
+    by_steps = sorted(chain(*last), key=lambda report: report.steps)
+    by_rank = {report.rank: report for report in by_steps}
+    return tuple(by_rank[rank] for rank in sorted(by_rank))
 
 
 def worst_phases(reports: Sequence[Report]) -> dict[str, PhasePeak]:
@@ -127,13 +124,13 @@ def samples_per_step(reports: Sequence[Report], alone_of: int = 1) -> int | None
 
     Of `alone_of` ranks of which one was started, the others are taken to do as much.
     """
-    total = 0
-    for report in reports:
-        known = [s for s in _measured(report, report.samples_per_step) if s is not None]
-        if not known:
-            return None
-        total += round(statistics.median(known))
-    return total * alone_of if reports else None
+    known = [
+        [samples for samples in _measured(report, report.samples_per_step) if samples is not None]
+        for report in reports
+    ]
+    if not known or not all(known):
+        return None
+    return sum(round(statistics.median(samples)) for samples in known) * alone_of
 
 
 def step_times(reports: Sequence[Report]) -> tuple[float, ...]:

@@ -20,20 +20,13 @@ _TAIL_BYTES = 4096
 
 def trial_progress(folder: Path) -> Progress | None:
     """The latest that any process of a trial reported; None before the first."""
-    latest: Progress | None = None
-    for path in folder.glob("wire-*.jsonl"):
-        lines = reversed(tail(path, _TAIL_BYTES).splitlines())
-        progress = next(
-            (
-                progress
-                for line in lines
-                if (progress := codec.progress_of(line.encode())) is not None
-            ),
-            None,
-        )
-        if progress is not None and (latest is None or progress.unix_s > latest.unix_s):
-            latest = progress
-    return latest
+    lines = (
+        line
+        for path in folder.glob("wire-*.jsonl")
+        for line in tail(path, _TAIL_BYTES).splitlines()
+    )
+    reported = filter(None, (codec.progress_of(line.encode()) for line in lines))
+    return max(reported, key=lambda progress: progress.unix_s, default=None)
 
 
 class Heartbeats:
@@ -84,36 +77,29 @@ class Heartbeats:
 
     def _add(self, path: Path) -> None:
         events, _ = codec.read_wire_leniently(path)
-        for event in events:
+        for event in [event for event in events if isinstance(event, Progress)]:
             kept = self._seen.setdefault(path.name, deque())
-            if isinstance(event, Progress) and (not kept or event.unix_s > kept[-1].unix_s):
+            if not kept or event.unix_s > kept[-1].unix_s:
                 kept.append(event)
             while len(kept) > 2 and kept[1].unix_s < kept[-1].unix_s - WINDOW_S:
                 kept.popleft()
-            if not kept:
-                del self._seen[path.name]
 
     def _lately(self) -> list[RunCounters]:
         """What each rank that trains counted within the window; since it began where it did not
         train in the window.
         """
-        rates = []
-        for kept in self._seen.values():
-            first, last = kept[0].counters, kept[-1].counters
-            if last is not None and last.train_s > 0:
-                rates.append(
-                    last if first is None or first.train_s >= last.train_s else _since(first, last)
-                )
-        return rates
+        pairs = ((kept[0].counters, kept[-1].counters) for kept in self._seen.values())
+        return [_since(first, last) for first, last in pairs if last and last.train_s > 0]
 
 
-def _since(first: RunCounters, last: RunCounters) -> RunCounters:
-    samples = (
-        None if first.samples is None or last.samples is None else last.samples - first.samples
-    )
+def _since(first: RunCounters | None, last: RunCounters) -> RunCounters:
+    if first is None or first.train_s >= last.train_s:
+        return last
     return replace(
         last,
-        samples=samples,
+        samples=None
+        if first.samples is None or last.samples is None
+        else last.samples - first.samples,
         train_s=last.train_s - first.train_s,
         loading_s=last.loading_s - first.loading_s,
     )

@@ -126,7 +126,7 @@ def environment_with_probe(
     variables.update(added)
     bootstrap = str(Path(brimful_inside.__file__).resolve().parent / "bootstrap")
     variables["PYTHONPATH"] = os.pathsep.join(
-        [bootstrap, *filter(None, [variables.get("PYTHONPATH")])]
+        filter(None, [bootstrap, variables.get("PYTHONPATH")])
     )
     variables[wire.TRIAL_CONFIG_VARIABLE] = str(config_path)
     if device.kind == "cpu":
@@ -227,13 +227,12 @@ class _Supervisor:
                 self._process.wait()
             self._output.drain()
             self._signals.forward_to(None)
-        duration_s = time.monotonic() - self._began_s
         return Ending(
             code,
             stop,
             host.oom_kills() - kills_before,
             self._sampler.peak_bytes or None,
-            duration_s,
+            time.monotonic() - self._began_s,
             left,
             others_share,
         )
@@ -273,12 +272,11 @@ class _Supervisor:
 
     def _others(self) -> int:
         """How many other processes of the command are alive, loader workers not counted."""
-        pids = [
-            member.pid
+        return sum(
+            role_of(self._folder, member.pid) != "worker"
             for member in self._tree.members(thorough=True)
             if member.pid != self._process.pid
-        ]
-        return sum(role_of(self._folder, pid) != "worker" for pid in pids)
+        )
 
     def _wait_for_leftovers(self) -> int:
         if self._signals.outcome is not None:

@@ -20,11 +20,8 @@ SCHEMA = 1
 
 def folder_of(home: Path | str | None = None) -> Path:
     """Where calibrations lie."""
-    chosen = home or os.environ.get(HOME_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser() / "cards"
-    configuration = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
-    return Path(configuration) / "brimful" / "cards"
+    configuration = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config") / "brimful"
+    return Path(home or os.environ.get(HOME_VARIABLE) or configuration).expanduser() / "cards"
 
 
 def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
@@ -61,13 +58,12 @@ def find_calibrated(name: str, home: Path | str | None = None) -> Gpu:
         calibration = _read(_path_of(name, home))
         if calibration is None:
             raise
-        measured = {
-            "capability": calibration.capability[:2],
-            "multiprocessors": calibration.multiprocessors,
-        }
-        return _with(
-            replace(custom_gpu(calibration.total_bytes, calibration.name), **measured), calibration
+        gpu = replace(
+            custom_gpu(calibration.total_bytes, calibration.name),
+            capability=calibration.capability[:2],
+            multiprocessors=calibration.multiprocessors,
         )
+        return _with(gpu, calibration)
 
 
 def calibrated(gpu: Gpu, home: Path | str | None = None) -> Gpu:
