@@ -82,8 +82,7 @@ def answer(value: Any = None, **more: Any) -> str:
 
     Enumerations are their values, absent is null, and units stand in the names.
     """
-    fields = {} if value is None else to_builtins(value)
-    return to_json({"schema": ANSWER_SCHEMA, **fields, **more})
+    return to_json({"schema": ANSWER_SCHEMA, **(to_builtins(value) or {}), **more})
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -147,10 +146,9 @@ def read_wire(path: Path | str) -> list[Any]:
     WireUnreadable when another line is damaged, or when the child speaks another version of the
     wire.
     """
-    lines = Path(path).read_bytes().split(b"\n")[:-1]
     return [
         _event(line, f"{path}, line {number}")
-        for number, line in enumerate(lines, start=1)
+        for number, line in enumerate(Path(path).read_bytes().split(b"\n")[:-1], start=1)
         if line.strip()
     ]
 
@@ -175,14 +173,10 @@ def read_wire_leniently(path: Path | str) -> tuple[list[Any], bool]:
 def progress_of(line: bytes) -> wire.Progress | None:
     """The progress on a line of the wire, None if the line is another event, torn or damaged."""
     try:
-        raw = _load(line)
-        return (
-            _convert(raw, wire.Progress)
-            if isinstance(raw, dict) and raw.get("event") == "progress"
-            else None
-        )
-    except ValueError:
+        event = _event(line, "")
+    except WireUnreadable:
         return None
+    return event if isinstance(event, wire.Progress) else None
 
 
 def _event(line: bytes, where: str) -> Any:

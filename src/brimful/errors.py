@@ -77,16 +77,12 @@ class NoSuchDevice(BrimfulError):
     def __init__(
         self, name: str, known: Iterable[str] = (), problem: str = "", suggestion: str = ""
     ) -> None:
-        known = tuple(known)
-        self.name = name
         self.nearest = nearest(name, known)
-        if not suggestion:
-            close = f"Nearest names: {', '.join(self.nearest)}. " if self.nearest else ""
-            suggestion = (
-                f"{close}`brimful gpus` lists all cards; --gpu-memory 20GiB describes your own."
-            )
+        close = f"Nearest names: {', '.join(self.nearest)}. " if self.nearest else ""
         super().__init__(
-            problem or f"There is no card called {name!r} in the catalogue.", suggestion=suggestion
+            problem or f"There is no card called {name!r} in the catalogue.",
+            suggestion=suggestion
+            or f"{close}`brimful gpus` lists all cards; --gpu-memory 20GiB describes your own.",
         )
 
 

@@ -18,7 +18,7 @@ from cyclopts import Group, Parameter
 
 from brimful.decide.loading import POLICIES
 from brimful.errors import UsageError
-from brimful.units import parse_memory
+from brimful.units import GIB, parse_budget
 from brimful_train.checking import Rule, check, one_of, refuse_unread, require
 
 OPTIMIZERS = ("adamw", "adam", "sgd", "adafactor")
@@ -405,7 +405,7 @@ class Config:
         object.__setattr__(self, "out", Path(self.out))
         try:
             if self.memory_budget is not None:
-                parse_memory(self.memory_budget)
+                parse_budget(self.memory_budget, GIB)
         except UsageError as error:
             problem = f"config.memory_budget = {self.memory_budget!r}: {error.problem}"
             raise UsageError(problem, error.explanation, error.suggestion) from None

@@ -78,14 +78,15 @@ def predict(
     from brimful.verbs.predict import predict as verb
 
     with views.progress() as watcher:
-        given = whole("--samples", samples, 1) if samples is not None else None
-        asked = {
-            "what_if": what_if,
-            "samples": given,
-            "solve": solve and setting_name(solve),
-            "grid": axes(grid),
-        }
-        record = verb(words, **card.chosen(), **common.chosen(watcher), **asked)
+        record = verb(
+            words,
+            **card.chosen(),
+            **common.chosen(watcher),
+            what_if=what_if,
+            samples=whole("--samples", samples, 1) if samples is not None else None,
+            solve=solve and setting_name(solve),
+            grid=axes(grid),
+        )
     return views.show_prediction(record, common.json, common.details)
 
 

@@ -62,7 +62,7 @@ def test_what_is_no_batch_size_is_quoted_and_nothing_is_run(typed, tmp_path, wor
         ),
         (["batch_size=0,1"], "The batch size '0' is too small."),
         (["batch_size=-4,1"], "The batch size '-4' is too small."),
-        (["batch_size=a,b"], "The batch size 'a' is not a number."),
+        (["batch_size=a,b"], "The batch size 'a' is not a whole number."),
         (["batch_size=1,2", "batch_size=4"], "--grid batch_size was given twice"),
         (["batch_size=1,2,1"], "has 1 twice"),
         (["depth=1,2"], "you asked about depth, and the command has no {depth}"),
@@ -143,16 +143,14 @@ def test_what_is_no_budget_is_reported(typed, budget, expected):
             ["predict", "--gpu", "t4", "--solve", "max-length", *TRAIN, "8"],
             "you asked about max_length",
         ),
-        (["report"], "there is no record"),
+        (["report"], "no record 'latest'"),
         (["report", "nothere"], "no record 'nothere'"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error_with_a_sentence(typed, words, expected):
     code, out, err = typed(*words)
-    assert code == 2
-    assert expected in err
+    assert (code, out) == (2, "") and expected in err
     assert err.startswith("error: ") or "\nerror: " in err
-    assert out == ""
 
 
 def test_a_setting_that_reaches_nothing_is_refused(typed, tmp_path):
@@ -213,11 +211,6 @@ def test_words_after_the_dashes_are_never_read_as_ours(typed):
     assert out == ""
 
 
-def test_help_and_version_end_well(typed):
-    assert typed("--help")[0] == 0
-    assert typed("--version")[0] == 0
-
-
 @pytest.mark.parametrize("verb", ["predict", "audit", "tune", "run"])
 def test_the_help_of_a_verb_shows_how_that_verb_takes_a_command(typed, verb):
     code, out, _ = typed(verb, "--help")
@@ -257,13 +250,6 @@ def test_standard_output_on_a_full_disk_is_reported_and_is_no_defect(words):
     assert done.returncode == 1
     assert "disk is full" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_no_color_is_respected_even_where_colour_is_forced():
-    colourful = {**os.environ, "FORCE_COLOR": "1"}
-    assert b"\x1b[" in brimful("report", env=colourful).communicate()[1]
-    plain = brimful("report", env={**colourful, "NO_COLOR": "1"}).communicate()[1]
-    assert b"\x1b[3" not in plain and b"\x1b[9" not in plain
 
 
 def test_a_defect_of_ours_shows_where_and_is_exit_code_1(typed, monkeypatch):
