@@ -29,9 +29,8 @@ class BrimfulError(Exception):
     defaults: ClassVar[tuple[str, str, str]] = ("", "", "")
 
     def __init__(self, problem: str = "", explanation: str = "", suggestion: str = "") -> None:
-        given = (problem, explanation, suggestion)
         self.problem, self.explanation, self.suggestion = (
-            a or b for a, b in zip(given, self.defaults, strict=True)
+            a or b for a, b in zip((problem, explanation, suggestion), self.defaults, strict=True)
         )
         super().__init__(self.problem)
 

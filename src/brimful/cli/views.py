@@ -156,8 +156,7 @@ def show_gpus(json: bool, prices: Path | None) -> int:
     if prices is not None:
         print(f"Prices: kept in {kept.keep(prices)}", file=sys.stderr)
     cards, per_hour = tuple(calibrated(gpu) for gpu in all_gpus()), kept.prices()
-    answer = codec.answer(gpus=cards, prices_per_h=per_hour)
-    _print(json, gpu_sections(cards, per_hour), answer)
+    _print(json, gpu_sections(cards, per_hour), codec.answer(gpus=cards, prices_per_h=per_hour))
     return 0
 
 

@@ -148,12 +148,11 @@ def ask_python(python: str) -> tuple[Accelerator, ...]:
     """What `torch.accelerator` shows in the interpreter `python`; () where it has no torch or shows
     nothing.
     """
-    rows = json.loads(_answer(python, _QUESTION) or "[]")
     return tuple(
         Accelerator(
             index, kind, name, total, free, others_bytes=max(0, total - free - _CONTEXT_BYTES)
         )
-        for index, kind, name, total, free in rows
+        for index, kind, name, total, free in json.loads(_answer(python, _QUESTION) or "[]")
     )
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brimful.measure import gather, outcome
-from brimful.measure.heartbeat import Heartbeats
+from brimful.measure.gather import Heartbeats
 from brimful.measure.output import OutputTee, Show, tail
-from brimful.measure.signal_forwarding import SignalForwarding
 from brimful.measure.supervisor import (
     Ending,
+    SignalForwarding,
     Watch,
     environment_with_probe,
     require_startable,

@@ -32,8 +32,7 @@ class ProcessTree:
         self._config_paths = {config_path}
         with contextlib.suppress(psutil.Error, OSError, KeyError):
             if forked_from is not None:
-                variables = psutil.Process(forked_from).environ()
-                self._config_paths.add(variables[TRIAL_CONFIG_VARIABLE])
+                self._config_paths.add(psutil.Process(forked_from).environ()[TRIAL_CONFIG_VARIABLE])
         self._known: dict[int, psutil.Process] = {}
         self._processor_s: dict[int, float] = {}  # by process, as it was last seen
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from brimful.command import fill
 from brimful.errors import DiskFull
 from brimful.measure import gather, outcome, single_rank
+from brimful.measure.gather import trial_progress
 from brimful.measure.gpus import to_card
-from brimful.measure.heartbeat import trial_progress
 from brimful.measure.output import OutputFiles, tail
 from brimful.measure.shared_imports import SharedImports
 from brimful.measure.supervisor import (

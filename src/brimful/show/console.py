@@ -19,7 +19,7 @@ from rich.text import Text
 from brimful.errors import BrimfulError
 from brimful.show.headline import headline
 from brimful.show.prediction_sections import card_groups, speed_sentence
-from brimful.show.run_sections import by_weight, warnings_of
+from brimful.show.run_sections import warnings_of
 from brimful.show.section import (
     CommandLine,
     Facts,
@@ -119,7 +119,7 @@ def _show_brief(console: Console, record: Record, prediction: Prediction, above:
 def _brief_facts(prediction: Prediction, record: Record) -> Facts:
     """What changes the meaning of the numbers, the numbers, then all other warnings: the more
     important, the earlier. Beside a table, which has the numbers, the first alone."""
-    first, rest = by_weight(warnings_of(record))
+    first, rest = warnings_of(record)
     rows = [
         ("warning", Cell(warning.problem, tone="warn", note=warning.suggestion or None))
         for warning in first

@@ -42,7 +42,7 @@ _RESUMED = {None: "", True: "resumed from its checkpoint", False: "started over"
 _WHAT_IFS = {"autocast": "mixed precision", "checkpointing": "gradient checkpointing"}
 
 # Warnings without which a number is read as what it is not: they come before all numbers.
-CHANGE_THE_NUMBERS = (
+_CHANGE_THE_NUMBERS = (
     *(
         "ignores-batch-size",
         "hidden-cap",
@@ -65,17 +65,12 @@ def kind_text(trial: Trial) -> str:
     return trial.kind.value + (f" with {changes}" if changes else "")
 
 
-def warnings_of(record: Record) -> tuple[Diagnostic, ...]:
-    """Everything the user should know, each once, whichever part of the record holds it."""
+def warnings_of(record: Record) -> tuple[tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
+    """Everything the user should know, each once, whichever part of the record holds it: (what
+    changes the meaning of the numbers, the others)."""
     parts = [part.warnings for part in (record.plan, record.prediction) if part]
-    return tuple(dict.fromkeys((*record.notes, *chain(*parts))))
-
-
-def by_weight(
-    warnings: tuple[Diagnostic, ...],
-) -> tuple[tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
-    """(those that change what the numbers mean, the others)"""
-    first = tuple(warning for warning in warnings if warning.code in CHANGE_THE_NUMBERS)
+    warnings = dict.fromkeys((*record.notes, *chain(*parts)))
+    first = tuple(warning for warning in warnings if warning.code in _CHANGE_THE_NUMBERS)
     return first, tuple(warning for warning in warnings if warning not in first)
 
 
@@ -187,9 +182,8 @@ def _trial_peak(result: TrialResult, memory: str | None, kind: str | None) -> Ce
     if worst is None or result.peak is None:
         return ABSENT
     kept = worst[0] == "host" and not result.peak.host_is_true
-    other = "" if worst[0] == kind else f" {worst[0]}"
     return Cell(
-        bytes_text(worst[1]) + other,
+        bytes_text(worst[1]) + ("" if worst[0] == kind else f" {worst[0]}"),
         source_of(result),
         note="with freed memory that was kept" if kept else None,
     )

@@ -8,7 +8,6 @@ from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import card_facts, machine_facts
 from brimful.show.prediction_sections import points_table, prediction_sections, speed_figure
 from brimful.show.run_sections import (
-    by_weight,
     phases_table,
     run_sections,
     settings_table,
@@ -64,7 +63,7 @@ def sections(record: Record) -> list[Section]:
     """Everything that a record holds, the most important first. Parts that it does not hold are
     left out.
     """
-    first, rest = by_weight(warnings_of(record))
+    first, rest = warnings_of(record)
     parts: list[Section] = [Findings("What changes these numbers", first)] if first else []
     if record.run is not None:
         parts += run_sections(record.run)

@@ -18,7 +18,7 @@ from brimful.measure import attempt as attempts
 from brimful.measure import supervisor
 from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.output import OutputTee
-from brimful.measure.signal_forwarding import SignalForwarding
+from brimful.measure.supervisor import SignalForwarding
 from brimful.values import Attempt, Device, Outcome
 
 READY = "import os, signal, sys, time\ndef ready(): print('ready', flush=True)\n"

@@ -4,7 +4,7 @@ streak of retries.
 
 import pytest
 
-from brimful.measure.heartbeat import WINDOW_S, Heartbeats
+from brimful.measure.gather import WINDOW_S, Heartbeats
 from brimful_inside.wire import Progress, RunCounters, Writer
 
 
