@@ -87,12 +87,8 @@ def answer(value: Any = None, **more: Any) -> str:
 
 def encode_entry(entry: Entry) -> bytes:
     """An entry of a record as a line, newline included: ``{"entry": kind, "schema": 1, ...}``."""
-    kind = _KINDS.get(type(entry))
-    if kind is None:
-        raise TypeError(f"{type(entry).__name__} is no entry of a record")
-    return (
-        encode({"entry": kind, "schema": SCHEMA} | to_builtins(entry) | {"schema": SCHEMA}) + b"\n"
-    )
+    fields = {"entry": _KINDS[type(entry)], "schema": SCHEMA} | to_builtins(entry)
+    return encode(fields | {"schema": SCHEMA}) + b"\n"
 
 
 def decode_entry(line: bytes) -> Entry:

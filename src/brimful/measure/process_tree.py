@@ -180,15 +180,13 @@ class OtherLoad:
     """How much of the cores other processes take, from its making on, the hypervisor's stolen time
     included.
 
-    Poll it now and then: what a process used after the last poll before its end counts as others'.
+    Ask the tree for its processor time now and then: what a process used after the last time before
+    its end counts as others'.
     """
 
     def __init__(self, tree: ProcessTree):
         self._tree = tree
         self._began_s, self._busy_s, self._own_s = time.monotonic(), _busy_s(), time.process_time()
-
-    def poll(self) -> None:
-        self._tree.processor_s()
 
     def share(self) -> float | None:
         """Of the time of all cores that the command may use; None where that was too short to

@@ -323,7 +323,7 @@ class _Supervisor:
             self._sampler.poll(now_s)
             if now_s >= self._next_heartbeat_s:
                 self._next_heartbeat_s = now_s + self._watch.heartbeat_every_s
-                self._load.poll()
+                self._tree.processor_s()  # for the load of others
                 self._heartbeat_stops = bool(
                     self._watch.heartbeat(now_s - self._began_s, self._sampler.latest_bytes)
                 )

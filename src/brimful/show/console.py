@@ -126,20 +126,19 @@ def _brief_facts(prediction: Prediction, record: Record) -> Facts:
     ]
     if prediction.which or prediction.grid:
         return Facts("", tuple(rows))
-    if memory := _memory_text(prediction):
-        rows.append(("memory", Cell(memory)))
-    if prediction.speed is not None:
-        rows.append(("speed", Cell(speed_sentence(prediction.speed).removesuffix("."))))
-    if prediction.what_if is not None and prediction.what_if.remedies:
-        rows.append(("would help", Cell(_remedies_text(prediction, prediction.what_if.remedies))))
-    if prediction.loading is not None and not (
-        prediction.loading.binds and prediction.verdict == Verdict.FITS
-    ):
-        rows.append(("loading", Cell(loading_text(prediction.loading))))
-    if prediction.epoch is not None:
-        rows.append(("epoch", Cell(epoch_text(prediction.epoch))))
-    if prediction.worst_batch is not None and prediction.worst_batch.varies:
-        rows.append(("worst batch", Cell(prediction.worst_batch.what)))
+    speed, epoch, loading = prediction.speed, prediction.epoch, prediction.loading
+    remedies = prediction.what_if.remedies if prediction.what_if is not None else ()
+    worst_batch = prediction.worst_batch
+    in_headline = loading and loading.binds and prediction.verdict == Verdict.FITS
+    numbers = {
+        "memory": _memory_text(prediction),
+        "speed": speed_sentence(speed).removesuffix(".") if speed else "",
+        "would help": _remedies_text(prediction, remedies) if remedies else "",
+        "loading": loading_text(loading) if loading and not in_headline else "",
+        "epoch": epoch_text(epoch) if epoch else "",
+        "worst batch": worst_batch.what if worst_batch and worst_batch.varies else "",
+    }
+    rows += [(name, Cell(text)) for name, text in numbers.items() if text]
     rows += [("note", Cell(warning.problem)) for warning in rest]
     return Facts("", tuple(rows))
 

@@ -133,8 +133,11 @@ def card_groups(cards: Sequence[CardPeak]) -> list[tuple[str, PeakEstimate]]:
 def _cards_name(members: Sequence[CardPeak], cards: Sequence[CardPeak]) -> str:
     if len(members) == len(cards):
         return f"each of {len(cards)} cards"
-    rank = "rank {0.rank}, " if len({card.rank for card in cards}) > 1 else ""
-    names = [f"{rank}cuda:{{0.index}}".format(card) for card in members]
+    several_ranks = len({card.rank for card in cards}) > 1
+    names = [
+        f"rank {card.rank}, cuda:{card.index}" if several_ranks else f"cuda:{card.index}"
+        for card in members
+    ]
     return (
         f"{names[0]} and {len(names) - 1} more" if len(names) > _CARDS_NAMED else "; ".join(names)
     )

@@ -306,24 +306,21 @@ def heartbeat_line(attempt: int, beat: Heartbeat) -> str:
     """ "attempt 1, train, step 1,200, loss 0.341, 812 samples/s, 12 % waiting for data, 3.2 GiB
     reserved, 5 min".
     """
-    parts = [f"attempt {attempt}"] if attempt > 1 else []
-    parts += [f"{beat.phase}, step {beat.steps:,}"] if beat.phase is not None else ["no step yet"]
-    if beat.ranks > 1:
-        parts.append(f"{beat.ranks} ranks")
-    if beat.loss is not None:
-        of_one = beat.ranks > 1 and beat.loss_rank is not None
-        parts.append(f"loss {beat.loss:.4g}" + (f" in rank {beat.loss_rank}" if of_one else ""))
-    if beat.samples_per_s is not None:
-        parts.append(f"{speed_text(beat.samples_per_s)} samples/s")
-    if beat.loading_share is not None and beat.loading_share >= 0.01:
-        parts.append(f"{share_text(beat.loading_share)} waiting for data")
-    if beat.reserved_bytes is not None:
-        parts.append(f"{bytes_text(beat.reserved_bytes)} reserved")
-    if beat.alloc_retries:
-        parts.append(f"{count_text(beat.alloc_retries)} allocator retries")
-    if beat.process_tree_host_bytes:
-        parts.append(f"{bytes_text(beat.process_tree_host_bytes)} host")
-    return ", ".join([*parts, seconds_text(float(round(beat.seconds)))])
+    rank = f" in rank {beat.loss_rank}" if beat.ranks > 1 and beat.loss_rank is not None else ""
+    parts = {
+        f"attempt {attempt}": attempt > 1,
+        "no step yet": beat.phase is None,
+        f"{beat.phase}, step {beat.steps:,}": beat.phase is not None,
+        f"{beat.ranks} ranks": beat.ranks > 1,
+        f"loss {beat.loss or 0.0:.4g}{rank}": beat.loss is not None,
+        f"{speed_text(beat.samples_per_s)} samples/s": beat.samples_per_s is not None,
+        f"{share_text(beat.loading_share)} waiting for data": (beat.loading_share or 0) >= 0.01,
+        f"{bytes_text(beat.reserved_bytes)} reserved": beat.reserved_bytes is not None,
+        f"{count_text(beat.alloc_retries)} allocator retries": bool(beat.alloc_retries),
+        f"{bytes_text(beat.process_tree_host_bytes)} host": bool(beat.process_tree_host_bytes),
+        seconds_text(float(round(beat.seconds))): True,
+    }
+    return ", ".join(text for text, is_known in parts.items() if is_known)
 
 
 def attempt_line(attempt: Attempt) -> str:

@@ -178,8 +178,7 @@ def test_a_setting_that_reaches_nothing_is_refused(typed, tmp_path):
 
 def test_no_such_command_is_a_sentence_and_the_record_is_closed_with_it(typed, tmp_path):
     code, _, err = typed("audit", "--device", "cpu", "--", "pythn", "train.py")
-    assert code == 2
-    assert "there is no command 'pythn'" in err
+    assert code == 2 and "there is no command 'pythn'" in err
     (record,) = tmp_path.glob("home/*/record.jsonl")
     assert json.loads(record.read_text().splitlines()[-1])["exit_code"] == 2
 
@@ -207,8 +206,7 @@ def test_words_after_the_dashes_are_never_read_as_ours(typed):
     code, out, _ = typed(
         "predict", "--gpu", "nope", "--", "my-train", "--json", "--batch-size", "8"
     )
-    assert code == 4
-    assert out == ""
+    assert (code, out) == (4, "")
 
 
 @pytest.mark.parametrize("verb", ["predict", "audit", "tune", "run"])
@@ -284,18 +282,16 @@ def test_report_writes_a_page_text_and_markdown_of_the_latest_record(typed, tmp_
     assert code == 0
     assert "<html" in Path(out.strip()).read_text()
     assert typed("report", "--format", "text")[0] == 0
-    code, out, _ = typed("report", "--format", "md", "--json")
-    assert code == 0
-    assert Path(json.loads(out)["page"]).suffix == ".md"
-    code, out, _ = typed("report", "--format", "text", "--json")
-    assert code == 0 and "pythn" in Path(json.loads(out)["page"]).read_text()
+    for format, ending in {"md": ".md", "text": ".text"}.items():
+        page = Path(json.loads(typed("report", "--format", format, "--json")[1])["page"])
+        assert page.suffix == ending and "pythn" in page.read_text()
     text = tmp_path / "record.txt"
     assert typed("report", "--format", "text", "--out", str(text))[1].strip() == str(text)
     assert "pythn" in text.read_text()
-    code, _, err = typed("report", "--format", "pdf")
-    assert code == 2 and "html, md or text" in err
-    code, _, err = typed("report", "--out", str(tmp_path / "no" / "such" / "page.html"))
-    assert code == 2 and "--out" in err
+    no_such = str(tmp_path / "no" / "such" / "page.html")
+    for words, said in ((("--format", "pdf"), "html, md or text"), (("--out", no_such), "--out")):
+        code, _, err = typed("report", *words)
+        assert code == 2 and said in err
 
 
 def test_an_ascii_terminal_is_no_reason_to_fail(tmp_path):
@@ -320,11 +316,8 @@ def test_a_record_of_a_newer_brimful_or_without_a_beginning_is_reported_by_repor
     typed("audit", "--device", "cpu", "--", "pythn", "train.py")
     (path,) = tmp_path.glob("home/*/record.jsonl")
     whole = path.read_text()
-    path.write_text(whole.replace(f'"schema":{SCHEMA}', '"schema":99'))
-    code, _, err = typed("report")
-    assert code == 1
-    assert "newer" in err and "Traceback" not in err
-    path.write_text(whole[:50])
-    code, _, err = typed("report")
-    assert code == 1
-    assert "does not begin" in err and "Traceback" not in err
+    newer = whole.replace(f'"schema":{SCHEMA}', '"schema":99')
+    for text, words in ((newer, "newer"), (whole[:50], "does not begin")):
+        path.write_text(text)
+        code, _, err = typed("report")
+        assert code == 1 and words in err and "Traceback" not in err

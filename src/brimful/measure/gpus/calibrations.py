@@ -40,12 +40,6 @@ def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
     return path
 
 
-def calibrations(home: Path | str | None = None) -> tuple[Calibration, ...]:
-    """All that are kept, by name; files that cannot be read are passed over."""
-    read = (_read(path) for path in sorted(folder_of(home).glob("*.json")))
-    return tuple(calibration for calibration in read if calibration is not None)
-
-
 def find_calibrated(name: str, home: Path | str | None = None) -> Gpu:
     """The catalogue's card called `name`, with what was measured of it here; or one that was
     measured and the catalogue lacks.
