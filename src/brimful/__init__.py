@@ -17,8 +17,6 @@ From Python, what the command line does (each returns a `Record`):
 Importing this package imports no torch: the names above are loaded when they are first used.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -6,8 +6,6 @@ they are written as Python's json writes them (NaN, Infinity); what is printed f
 (`to_json`) is strict JSON and says null.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -84,18 +82,13 @@ def answer(value: Any = None, **more: Any) -> str:
 
     Enumerations are their values, absent is null, and units stand in the names.
     """
-    fields = {} if value is None else to_builtins(value)
-    return to_json({"schema": ANSWER_SCHEMA, **fields, **more})
+    return to_json({"schema": ANSWER_SCHEMA, **(to_builtins(value) or {}), **more})
 
 
 def encode_entry(entry: Entry) -> bytes:
     """An entry of a record as a line, newline included: ``{"entry": kind, "schema": 1, ...}``."""
-    kind = _KINDS.get(type(entry))
-    if kind is None:
-        raise TypeError(f"{type(entry).__name__} is no entry of a record")
-    return (
-        encode({"entry": kind, "schema": SCHEMA} | to_builtins(entry) | {"schema": SCHEMA}) + b"\n"
-    )
+    fields = {"entry": _KINDS[type(entry)], "schema": SCHEMA} | to_builtins(entry)
+    return encode(fields | {"schema": SCHEMA}) + b"\n"
 
 
 def decode_entry(line: bytes) -> Entry:
@@ -149,10 +142,9 @@ def read_wire(path: Path | str) -> list[Any]:
     WireUnreadable when another line is damaged, or when the child speaks another version of the
     wire.
     """
-    lines = Path(path).read_bytes().split(b"\n")[:-1]
     return [
         _event(line, f"{path}, line {number}")
-        for number, line in enumerate(lines, start=1)
+        for number, line in enumerate(Path(path).read_bytes().split(b"\n")[:-1], start=1)
         if line.strip()
     ]
 
@@ -177,14 +169,10 @@ def read_wire_leniently(path: Path | str) -> tuple[list[Any], bool]:
 def progress_of(line: bytes) -> wire.Progress | None:
     """The progress on a line of the wire, None if the line is another event, torn or damaged."""
     try:
-        raw = _load(line)
-        return (
-            _convert(raw, wire.Progress)
-            if isinstance(raw, dict) and raw.get("event") == "progress"
-            else None
-        )
-    except ValueError:
+        event = _event(line, "")
+    except WireUnreadable:
         return None
+    return event if isinstance(event, wire.Progress) else None
 
 
 def _event(line: bytes, where: str) -> Any:

@@ -5,11 +5,10 @@ A setting stands open as ``{batch_size}``, or is found behind a flag that traini
 use. Pure.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from brimful.errors import UsageError
@@ -136,18 +135,15 @@ def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> C
     _refuse_overridden(parts)
     given: dict[str, Setting] = {}
     flags: dict[str, str] = {}
-    opened = set(placeholders(Command(tuple(parts))))
-    for name in _FLAGS:
-        left = name in opened or (name == "batch_size" and not opens_batch_size)
-        spot = None if left else _find(parts, name)
-        if spot is None:
-            continue
-        index, prefix, text, flag = spot
-        given[name] = parse_setting(text)
-        if name == "batch_size":
-            parts[index] = prefix + "{batch_size}"
-        if name in ("batch_size", "accumulation"):
-            flags[name] = flag
+    left = {*placeholders(Command(tuple(parts))), *(() if opens_batch_size else ("batch_size",))}
+    for name in [name for name in _FLAGS if name not in left]:
+        if (spot := _find(parts, name)) is not None:
+            index, prefix, text, flag = spot
+            given[name] = parse_setting(text)
+            if name == "batch_size":
+                parts[index] = prefix + "{batch_size}"
+            if name in ("batch_size", "accumulation"):
+                flags[name] = flag
     return Command(tuple(parts), found_flags=flags, given=given)
 
 
@@ -170,8 +166,7 @@ def _refuse_overridden(parts: list[str]) -> None:
     """
     for name, flags in _FLAGS.items():
         for flag in flags:
-            spots = _values_behind(parts, flag)
-            texts = [text for _, text in spots]
+            texts = [text for _, text in _values_behind(parts, flag)]
             if len(texts) > 1 and f"{{{name}}}" in texts and texts[-1] != f"{{{name}}}":
                 raise UsageError(
                     problem=f"{flag} {{{name}}} is followed by {flag} {texts[-1]}",
@@ -261,19 +256,19 @@ def asks_in_all(command: Command, samples: int) -> bool:
     """Whether a flag for the samples of a whole update (litgpt's --train.global_batch_size) has
     this number.
     """
-    for word, following in zip(command.argv, (*command.argv[1:], ""), strict=True):
-        key, equals, value = word.partition("=")
-        if _WHOLE_BATCH.fullmatch(key) and (value if equals else following) == str(samples):
-            return True
-    return False
+    words = [part for word in command.argv for part in word.split("=", 1)]
+    return any(
+        _WHOLE_BATCH.fullmatch(word) and following == str(samples)
+        for word, following in pairwise(words)
+    )
 
 
 def placeholders(command: Command) -> tuple[str, ...]:
     """Settings that stand open in the command, in order, each once. ``{resume}`` is none: it stands
     for words or nothing.
     """
-    names = [name for word in command.argv for name in _PLACEHOLDER.findall(word) if name != RESUME]
-    return tuple(dict.fromkeys(names))
+    names = dict.fromkeys(name for word in command.argv for name in _PLACEHOLDER.findall(word))
+    return tuple(name for name in names if name != RESUME)
 
 
 def can_resume(command: Command) -> bool:
@@ -380,10 +375,7 @@ def fill(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:
             "command; "
             f"braces that are the script's own are doubled: {{{{{missing[0]}}}}}",
         )
-    words = (
-        _PLACEHOLDER.sub(lambda hit: _text(settings[hit.group(1)]), word) for word in command.argv
-    )
-    return tuple(_ESCAPED.sub(r"\1", word) for word in words)
+    return tuple(_ESCAPED.sub(r"\1", word) for word in filled(command, settings))
 
 
 def _text(value: Setting) -> str:

@@ -8,8 +8,6 @@ do next). The command line ends with its `exit_code`.
     6 plan and machine disagree, 130 interrupted, 143 terminated
 """
 
-from __future__ import annotations
-
 import difflib
 import errno
 import re
@@ -31,9 +29,8 @@ class BrimfulError(Exception):
     defaults: ClassVar[tuple[str, str, str]] = ("", "", "")
 
     def __init__(self, problem: str = "", explanation: str = "", suggestion: str = "") -> None:
-        given = (problem, explanation, suggestion)
         self.problem, self.explanation, self.suggestion = (
-            a or b for a, b in zip(given, self.defaults, strict=True)
+            a or b for a, b in zip((problem, explanation, suggestion), self.defaults, strict=True)
         )
         super().__init__(self.problem)
 
@@ -79,16 +76,12 @@ class NoSuchDevice(BrimfulError):
     def __init__(
         self, name: str, known: Iterable[str] = (), problem: str = "", suggestion: str = ""
     ) -> None:
-        known = tuple(known)
-        self.name = name
         self.nearest = nearest(name, known)
-        if not suggestion:
-            close = f"Nearest names: {', '.join(self.nearest)}. " if self.nearest else ""
-            suggestion = (
-                f"{close}`brimful gpus` lists all cards; --gpu-memory 20GiB describes your own."
-            )
+        close = f"Nearest names: {', '.join(self.nearest)}. " if self.nearest else ""
         super().__init__(
-            problem or f"There is no card called {name!r} in the catalogue.", suggestion=suggestion
+            problem or f"There is no card called {name!r} in the catalogue.",
+            suggestion=suggestion
+            or f"{close}`brimful gpus` lists all cards; --gpu-memory 20GiB describes your own.",
         )
 
 

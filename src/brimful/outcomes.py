@@ -2,8 +2,6 @@
 and what follows from it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from brimful.values import Outcome

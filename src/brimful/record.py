@@ -6,8 +6,7 @@ so a record that is cut off at any byte can be read up to its last whole line. N
 rewritten: of several estimates or plans the last counts.
 """
 
-from __future__ import annotations
-
+import contextlib
 import errno
 import os
 import re
@@ -49,7 +48,7 @@ class RecordWriter:
         self.append(opened)
 
     @classmethod
-    def create(cls, home: Path, opened: values.Opened) -> RecordWriter:
+    def create(cls, home: Path, opened: values.Opened) -> "RecordWriter":
         """A new folder in `home` named by the record's id; a number is added where that name is
         taken.
 
@@ -73,10 +72,8 @@ class RecordWriter:
         line = encode_entry(entry)
         start = os.fstat(self._descriptor).st_size
         try:
-            written = os.write(self._descriptor, line)
-            if written != len(
-                line
-            ):  # a disk that fills up takes a part of the line and raises nothing
+            # a disk that fills up takes a part of the line and raises nothing
+            if os.write(self._descriptor, line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._descriptor)
         except OSError as error:
@@ -114,18 +111,14 @@ def new_record_id(
     verb: str, command: values.Command | None = None, unix_s: float | None = None
 ) -> str:
     """A readable id that sorts by time (UTC): "20261120-054501-tune-captcha"."""
-    when = time.strftime(
-        "%Y%m%d-%H%M%S", time.gmtime(unix_s if unix_s is not None else time.time())
-    )
+    when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(unix_s))
     return "-".join(part for part in (when, verb, _name_of(command)) if part)
 
 
 def list_records(home: Path | str | None = None) -> tuple[Path, ...]:
     """The folders of all records in `home`, oldest first; empty where there is no such folder."""
-    place = record_home(home)
-    if not place.is_dir():
-        return ()
-    return tuple(sorted((path.parent for path in place.glob(f"*/{FILE_NAME}")), key=_order))
+    files = record_home(home).glob(f"*/{FILE_NAME}")
+    return tuple(sorted((path.parent for path in files), key=_order))
 
 
 def latest(home: Path | str | None = None) -> Path | None:
@@ -142,8 +135,7 @@ def read_record(path_or_id: Path | str, home: Path | str | None = None) -> value
     """
     folder = _find(path_or_id, home)
     path = folder / FILE_NAME
-    data = path.read_bytes()
-    *whole, rest = data.split(b"\n")
+    *whole, rest = path.read_bytes().split(b"\n")
     entries = []
     for number, line in enumerate(whole, start=1):
         try:
@@ -185,24 +177,20 @@ def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> 
         memory=last.get(values.MemoryEstimate),
         speed=last.get(values.SpeedEstimate),
         plan=last.get(values.Plan),
-        run=_run_of(entries),
+        run=_run_of(entries, last),
         notes=tuple(entry for entry in entries if isinstance(entry, values.Diagnostic)),
         closed=last.get(values.Closed),
         torn=torn,
     )
 
 
-def _run_of(entries: list[Entry]) -> values.Run | None:
+def _run_of(entries: list[Entry], last: dict[type, Any]) -> values.Run | None:
     """The run of these entries, None where none was started."""
-    started = next((entry for entry in entries if isinstance(entry, values.RunStarted)), None)
+    started = last.get(values.RunStarted)
     if started is None:
         return None
-    ended = [entry for entry in entries if isinstance(entry, values.RunEnded)]
-    return values.Run(
-        started,
-        tuple(e for e in entries if isinstance(e, values.Attempt)),
-        ended[-1] if ended else None,
-    )
+    attempts = tuple(entry for entry in entries if isinstance(entry, values.Attempt))
+    return values.Run(started, attempts, last.get(values.RunEnded))
 
 
 def _find(path_or_id: Path | str, home: Path | str | None) -> Path:
@@ -211,31 +199,29 @@ def _find(path_or_id: Path | str, home: Path | str | None) -> Path:
         return path.parent
     if (path / FILE_NAME).is_file():
         return path
-    records = list_records(home)
-    name = str(path_or_id)
-    if name == "latest" and records:
-        return records[-1]
+    asked, records = str(path_or_id), {folder.name: folder for folder in list_records(home)}
+    if not records:
+        raise NoSuchRecord(
+            f"There is no record {asked!r}: {record_home(home)} holds none.",
+            "predict, audit, tune and run each leave one.",
+            "Call one of them first, or give the path of a record's folder.",
+        )
+    if asked == "latest":
+        return [*records.values()][-1]
     fitting = [
-        folder
-        for folder in records
-        if name and (folder.name.startswith(name) or folder.name.endswith(name))
+        name for name in records if asked and (name.startswith(asked) or name.endswith(asked))
     ]
     if len(fitting) == 1:
-        return fitting[0]
-    place = record_home(home)
+        return records[fitting[0]]
     if fitting:
-        shown = ", ".join(folder.name for folder in fitting[-5:])
         raise NoSuchRecord(
-            f"{name!r} fits {len(fitting)} records: {shown}.",
+            f"{asked!r} fits {len(fitting)} records: {', '.join(fitting[-5:])}.",
             suggestion="Give more of the id, or `latest`.",
         )
-    near = nearest(name, [folder.name for folder in records]) or tuple(
-        folder.name for folder in records[-3:]
-    )
-    have = f"{place} holds {', '.join(near)}." if near else f"{place} holds no records."
+    near = nearest(asked, records) or [*records][-3:]
     raise NoSuchRecord(
-        f"There is no record {name!r}.",
-        have,
+        f"There is no record {asked!r}.",
+        f"{record_home(home)} holds {', '.join(near)}.",
         "Give the path of a record's folder, its id, or `latest`.",
     )
 
@@ -254,11 +240,9 @@ def _make_home(home: Path) -> None:
 def _free_folder(home: Path, name: str) -> Path:
     for number in range(1, 10_000):
         folder = home / (name if number == 1 else f"{name}-{number}")
-        try:
+        with contextlib.suppress(FileExistsError):
             folder.mkdir()
-        except FileExistsError:
-            continue
-        return folder
+            return folder
     raise BrimfulError(f"{home} holds ten thousand records called {name}.")
 
 
@@ -267,11 +251,7 @@ def _order(folder: Path) -> tuple[str, int, str]:
     "...-captcha-10".
     """
     match = re.fullmatch(r"(\d{8}-\d{6})(.*?)(?:-(\d+))?", folder.name)
-    return (
-        (match.group(1), int(match.group(3) or 1), folder.name)
-        if match
-        else (folder.name, 1, folder.name)
-    )
+    return (match[1], int(match[3] or 1), folder.name) if match else (folder.name, 1, folder.name)
 
 
 def _name_of(command: values.Command | None) -> str:
@@ -281,7 +261,7 @@ def _name_of(command: values.Command | None) -> str:
     for word in command.argv if command else ():
         path = Path(word)
         if path.suffix in (".py", ".sh"):
-            parts = [path.stem, *(part.name for part in path.resolve().parents if part.name)]
-            name = next((part for part in parts if part.lower() not in _DULL_NAMES), path.stem)
+            names = [path.stem, *(part.name for part in path.resolve().parents if part.name)]
+            name = next((name for name in names if name.lower() not in _DULL_NAMES), path.stem)
             return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
     return ""

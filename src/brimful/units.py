@@ -5,11 +5,8 @@ Every parser raises `UsageError` with a sentence that quotes what was typed and 
 right.
 """
 
-from __future__ import annotations
-
 import math
 import re
-from dataclasses import dataclass
 
 from brimful.errors import UsageError
 
@@ -38,14 +35,8 @@ _NUMBER = r"([0-9][0-9_,]*\.?[0-9]*(?:e[0-9]+)?|\.[0-9]+)"
 _SIZE = re.compile(_NUMBER + r"\s*([a-z]*)", re.IGNORECASE)
 _DURATION_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*(ms|min|[smhd])", re.IGNORECASE)
 _DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_SHOWN_UNITS = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB}
 _SIZE_HELP = "Write it as 20GiB (20 x 1024^3 bytes), 20GB (20 x 1000^3 bytes) or 500MiB."
-
-
-@dataclass(frozen=True)
-class Share:
-    """A part of something, such as of the memory that is free: 0 < value <= 1."""
-
-    value: float
 
 
 def parse_bytes(text: str) -> int:
@@ -67,70 +58,54 @@ def parse_bytes(text: str) -> int:
     return bytes_
 
 
-def parse_memory(text: str) -> int | Share:
-    """A budget: an amount as `parse_bytes` takes it, or a share such as "90%" of what is free."""
+def parse_budget(text: str, free_bytes: int) -> int:
+    """Bytes: an amount as `parse_bytes` takes it, or a share of `free_bytes` such as "90%"."""
     text = text.strip()
     if not text.endswith("%"):
         return parse_bytes(text)
-    try:
-        value = float(text[:-1]) / 100
-    except ValueError:
-        value = math.nan
+    value = _number(text[:-1]) / 100
     if not 0 < value <= 1:
         raise UsageError(
             f"{text!r} is no share of the memory.",
             suggestion="Write a percentage above 0% and up to 100%, as in 90%.",
         )
-    return Share(value)
-
-
-def parse_budget(text: str, free_bytes: int) -> int:
-    """A budget in bytes: an amount as it stands, a share ("90%") of `free_bytes`."""
-    budget = parse_memory(text)
-    return int(budget.value * free_bytes) if isinstance(budget, Share) else budget
+    return int(value * free_bytes)
 
 
 def parse_batch_size(text: str) -> int:
     """A batch size: a whole number of samples, from 1 up to a thousand million."""
-    plain = text.strip().replace("_", "").replace(",", "")
     suggestion = "A batch size is a whole number of samples, 1 or more."
+    value = _number(text)
+    if not value.is_integer():
+        problem = "is not a whole number"
+    elif value < 1:
+        problem = "is too small"
+    elif value > LARGEST_BATCH_SIZE:
+        problem = "is more than any data set can fill"
+        suggestion = f"Give at most {LARGEST_BATCH_SIZE:,}."
+    else:
+        return int(value)
+    raise UsageError(f"The batch size {text!r} {problem}.", suggestion=suggestion)
+
+
+def _number(text: str) -> float:
+    """Not-a-number where it is none."""
     try:
-        value = float(plain)
+        return float(text.strip().replace("_", "").replace(",", ""))
     except ValueError:
-        raise UsageError(
-            f"The batch size {text!r} is not a number.", suggestion=suggestion
-        ) from None
-    if not math.isfinite(value):
-        raise UsageError(
-            f"The batch size {text!r} is not a number of samples.", suggestion=suggestion
-        )
-    if value != int(value):
-        raise UsageError(f"The batch size {text!r} is not a whole number.", suggestion=suggestion)
-    if value < 1:
-        raise UsageError(f"The batch size {text!r} is too small.", suggestion=suggestion)
-    if value > LARGEST_BATCH_SIZE:
-        raise UsageError(
-            f"The batch size {text!r} is more than any data set can fill.",
-            suggestion=f"Give at most {LARGEST_BATCH_SIZE:,}.",
-        )
-    return int(value)
+        return math.nan
 
 
 def parse_duration(text: str) -> float:
     """Seconds from "90", "90s", "250ms", "10m", "1h30m", "1.5h"."""
     plain = text.strip()
-    if re.fullmatch(_NUMBER, plain):
-        seconds = float(plain.replace("_", "").replace(",", ""))
-    else:
-        parts = _DURATION_PART.findall(plain)
-        if not parts or _DURATION_PART.sub("", plain).strip():
-            raise UsageError(
-                f"{text!r} is no length of time.", suggestion="Write it as 90s, 10m or 1h30m."
-            )
+    seconds = _number(plain) if re.fullmatch(_NUMBER, plain) else math.nan
+    parts = _DURATION_PART.findall(plain)
+    if parts and not _DURATION_PART.sub("", plain).strip():
         seconds = sum(float(number) * _DURATION_UNITS[unit.lower()] for number, unit in parts)
     if not 0 < seconds < math.inf:
         raise UsageError(
-            f"{text!r} is no time at all.", suggestion="Write it as 90s, 10m or 1h30m."
+            f"{text!r} is no length of time.", suggestion="Write it as 90s, 10m or 1h30m."
         )
     return seconds
 
@@ -156,7 +131,7 @@ def format_bytes(value: float, digits: int = 3) -> str:
     """
     if value < 0:
         return "-" + format_bytes(-value, digits)
-    for unit, size in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+    for unit, size in _SHOWN_UNITS.items():
         # 1023.9 MiB would be written "1024 MiB" with few digits, so the next unit starts a little
         # early
         if value >= size * (1 - 0.5 * 10.0**-digits):
@@ -170,8 +145,7 @@ def format_bytes_interval(low: float, high: float) -> str:
     """
     upper = format_bytes(high)
     number, unit = upper.split(" ")
-    size = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB}.get(unit, 1)
-    lower = _significant(low / size, 3)
+    lower = _significant(low / _SHOWN_UNITS.get(unit, 1), 3)
     return upper if lower == number else f"{lower} to {upper}"
 
 

@@ -21,7 +21,7 @@ from cyclopts import Group, Parameter
 
 from brimful.decide.loading import POLICIES
 from brimful.errors import UsageError
-from brimful.units import parse_memory
+from brimful.units import GIB, parse_budget
 
 SCHEDULES = ("cosine", "wsd", "constant", "one_cycle", "step")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -496,7 +496,7 @@ class Config:
         object.__setattr__(self, "out", Path(self.out))
         try:
             if self.memory_budget is not None:
-                parse_memory(self.memory_budget)
+                parse_budget(self.memory_budget, GIB)
         except UsageError as error:
             raise UsageError(
                 f"config.memory_budget = {self.memory_budget!r}: {error.problem}",

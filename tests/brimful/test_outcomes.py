@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES, SCRIPT_FAILED
 from brimful.values import Outcome
 

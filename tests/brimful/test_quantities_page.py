@@ -1,7 +1,5 @@
 """The worked example of docs/quantities.md says what the allocator says."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

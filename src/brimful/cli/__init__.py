@@ -2,8 +2,6 @@
 cheap.
 """
 
-from __future__ import annotations
-
 
 def main() -> None:
     """Runs the command line with sys.argv and exits with the code of `brimful.errors`."""

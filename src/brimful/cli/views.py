@@ -2,8 +2,6 @@
 goes to standard error.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 from dataclasses import replace
@@ -11,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from brimful import codec
-from brimful.errors import BrimfulError, DiskFull, NoSuchRecord, UsageError
-from brimful.record import latest, read_record, record_home
+from brimful.errors import BrimfulError, DiskFull, UsageError
+from brimful.record import read_record
 from brimful.show import console
 from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import calibration_sections, doctor_sections, gpu_sections
+from brimful.show.markdown import render_markdown
 from brimful.show.progress import Progress, RunProgress
+from brimful.show.section import Section
 from brimful.values import Record, Verdict
 
 DOES_NOT_FIT = 3
@@ -54,20 +54,20 @@ def show_audit(record: Record, json: bool, full: bool = False) -> int:
 def show_plan(record: Record, json: bool, page: bool, full: bool = False) -> int:
     """The plan; with `page`, writes the page into the record and prints its path."""
     written = write(record, "html", None) if page else None
-    opened = record.opened
-    more = {
-        "batch_size": planned_batch_size(record),
-        "device": opened.device.label if opened.device else None,
-        "budget": opened.budget,
-        "memory": record.memory,
-        "speed": record.speed,
-        "notes": record.notes,
-        "trial_results": [
-            replace(trial, reports=()) for trial in record.trials
-        ],  # the record keeps these
-        "page": written,
-    }
-    _show(record, full, record.plan if json else None, **more)
+    _show(
+        record,
+        full,
+        record.plan if json else None,
+        batch_size=planned_batch_size(record),
+        device=record.opened.device.label if record.opened.device else None,
+        budget=record.opened.budget,
+        memory=record.memory,
+        speed=record.speed,
+        notes=record.notes,
+        # the record keeps the reports
+        trial_results=[replace(trial, reports=()) for trial in record.trials],
+        page=written,
+    )
     if written and not json:
         print(f"Page: {written}", file=sys.stderr)
     # 130: what an interrupted search found so far
@@ -112,7 +112,7 @@ def _show(record: Record, full: bool, value: Any, **more: Any) -> None:
 def show_report(
     name: str | None, out: Path | None, format: str, home: Path | None, json: bool
 ) -> int:
-    record = read_record(name or _latest(home), home)
+    record = read_record(name or "latest", home)
     if format == "text" and out is None and not json:
         console.show_record(console.make_console(), record)
         return 0
@@ -121,25 +121,14 @@ def show_report(
     return 0
 
 
-def _latest(home: Path | None) -> Path:
-    newest = latest(home)
-    if newest is None:
-        raise NoSuchRecord(
-            problem=f"there is no record in {record_home(home)}",
-            explanation="predict, audit, tune and run each leave one",
-            suggestion="call one of them first, or name a record's folder",
-        )
-    return newest
-
-
 def write(record: Record, format: str, out: Path | None) -> Path:
     """Writes a record as html or md and answers where. Raises UsageError, DiskFull."""
     if format == "html":
         from brimful.show.html import render_page as render
     elif format == "md":
-        from brimful.show.markdown import render_markdown as render
+        render = render_markdown
     elif format == "text":
-        from brimful.show.console import render_text as render
+        render = console.render_text
     else:
         raise UsageError(
             problem=f"--format {format}",
@@ -167,10 +156,7 @@ def show_gpus(json: bool, prices: Path | None) -> int:
     if prices is not None:
         print(f"Prices: kept in {kept.keep(prices)}", file=sys.stderr)
     cards, per_hour = tuple(calibrated(gpu) for gpu in all_gpus()), kept.prices()
-    if json:
-        print(codec.answer(gpus=cards, prices_per_h=per_hour))
-    else:
-        console.show_sections(console.make_console(), gpu_sections(cards, per_hour))
+    _print(json, gpu_sections(cards, per_hour), codec.answer(gpus=cards, prices_per_h=per_hour))
     return 0
 
 
@@ -179,18 +165,19 @@ def show_doctor(json: bool, calibrate: bool = False) -> int:
 
     if calibrate:
         measured, path = doctor.calibrate()
-        text, shown = codec.answer(measured, file=path), calibration_sections(measured, str(path))
+        _print(json, calibration_sections(measured, str(path)), codec.answer(measured, file=path))
     else:
         machine, findings = doctor.doctor()
-        text, shown = (
-            codec.answer(machine=machine, findings=findings),
-            doctor_sections(machine, findings),
-        )
-    if json:
-        print(text)
-    else:
-        console.show_sections(console.make_console(), shown)
+        answer = codec.answer(machine=machine, findings=findings)
+        _print(json, doctor_sections(machine, findings), answer)
     return 0
+
+
+def _print(json: bool, sections: list[Section], answer: str) -> None:
+    if json:
+        print(answer)
+    else:
+        console.show_sections(console.make_console(), sections)
 
 
 def show_error(error: BrimfulError, json: bool) -> None:
@@ -198,8 +185,8 @@ def show_error(error: BrimfulError, json: bool) -> None:
     as data.
     """
     # paths and messages in a log stay in one piece
-    unbroken = None if sys.stderr.isatty() else _NO_WIDTH
-    console.show_error(console.make_console(sys.stderr, width=unbroken), error)
+    width = None if sys.stderr.isatty() else _NO_WIDTH
+    console.show_error(console.make_console(sys.stderr, width), error)
     if json:
         names = ("code", "exit_code", "problem", "explanation", "suggestion")
         print(codec.answer(error={name: getattr(error, name) for name in names}))

@@ -5,8 +5,6 @@ those that NVML does not number as CUDA does, `torch.accelerator` describes in a
 script's own Python (`ask_python`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -48,9 +46,7 @@ def _numbered_by_nvml(cards: list[Accelerator]) -> bool:
     unless CUDA_DEVICE_ORDER says PCI_BUS_ID (CUDA C++ Programming Guide, environment variables);
     and of a card that is cut up (MIG) it sees one slice.
     """
-    if any(card.sliced for card in cards):
-        return False
-    return (
+    return not any(card.sliced for card in cards) and (
         len({card.name for card in cards}) == 1
         or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     )
@@ -71,9 +67,7 @@ def _by_driver() -> tuple[list[Accelerator], tuple[Accelerator, ...]]:
             import pynvml  # the module of the package nvidia-ml-py
 
             pynvml.nvmlInit()
-    except (
-        Exception
-    ):  # no driver, no library, no permission: each is "no card" here, and `doctor` says so
+    except Exception:  # no driver, no library, no permission: each is "no card", as `doctor` says
         return [], ()
     try:
         cards = [_by_nvml(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -86,7 +80,14 @@ def _by_driver() -> tuple[list[Accelerator], tuple[Accelerator, ...]]:
 
 def _by_nvml(pynvml, index: int) -> Accelerator:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = _memory(pynvml, handle)
+    try:  # this version keeps the driver's own reserve apart; drivers before 510 lack it
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    try:
+        sliced = pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    except pynvml.NVMLError:  # most cards cannot be cut up
+        sliced = False
     return Accelerator(
         index=index,
         kind="cuda",
@@ -95,25 +96,8 @@ def _by_nvml(pynvml, index: int) -> Accelerator:
         free_bytes=int(memory.free),
         driver=pynvml.nvmlSystemGetDriverVersion(),
         others_bytes=int(memory.used),
-        sliced=_is_sliced(pynvml, handle),
+        sliced=sliced,
     )
-
-
-def _memory(pynvml, handle):
-    """The second version keeps the driver's own reserve apart from what processes use; drivers
-    before 510 lack it.
-    """
-    try:
-        return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError:
-        return pynvml.nvmlDeviceGetMemoryInfo(handle)
-
-
-def _is_sliced(pynvml, handle) -> bool:
-    try:
-        return pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
-    except pynvml.NVMLError:  # most cards cannot be cut up
-        return False
 
 
 def _as_torch_numbers_them(pynvml, cards: list[Accelerator]) -> tuple[Accelerator, ...]:
@@ -164,12 +148,11 @@ def ask_python(python: str) -> tuple[Accelerator, ...]:
     """What `torch.accelerator` shows in the interpreter `python`; () where it has no torch or shows
     nothing.
     """
-    rows = json.loads(_answer(python, _QUESTION) or "[]")
     return tuple(
         Accelerator(
             index, kind, name, total, free, others_bytes=max(0, total - free - _CONTEXT_BYTES)
         )
-        for index, kind, name, total, free in rows
+        for index, kind, name, total, free in json.loads(_answer(python, _QUESTION) or "[]")
     )
 
 
@@ -182,8 +165,8 @@ def torch_version(python: str) -> str | None:
 
 def is_older(version: str, than: tuple[int, int]) -> bool:
     """Whether a version such as "2.5.1+cu124" is older than `than`, by its first two numbers."""
-    numbers = re.findall(r"\d+", version)
-    return len(numbers) >= 2 and (int(numbers[0]), int(numbers[1])) < than
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    return len(numbers) == 2 and numbers < than
 
 
 def _answer(python: str, question: str) -> str | None:
@@ -204,11 +187,5 @@ def _answer(python: str, question: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return next(
-        (
-            line.removeprefix("BRIMFUL")
-            for line in run.stdout.splitlines()
-            if line.startswith("BRIMFUL")
-        ),
-        None,
-    )
+    answer = re.search(r"^BRIMFUL(.*)", run.stdout, re.MULTILINE)
+    return answer[1] if answer else None

@@ -4,8 +4,6 @@ Unlike a trial it is not cut and has no time limit, its output reaches the user 
 files are the user's own, and brimful forwards signals to it.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brimful.measure import gather, outcome
-from brimful.measure.heartbeat import Heartbeats
+from brimful.measure.gather import Heartbeats
 from brimful.measure.output import OutputTee, Show, tail
-from brimful.measure.signal_forwarding import SignalForwarding
 from brimful.measure.supervisor import (
     Ending,
+    SignalForwarding,
     Watch,
     environment_with_probe,
     require_startable,
@@ -64,9 +62,17 @@ def run_attempt(
     """
     require_startable(start.argv[0])
     folder = folder.resolve()
-    config_path = write_config(
-        _config(start, folder), "what was kept before this attempt, which was not started"
+    config = wire.TrialConfig(
+        folder=str(folder),
+        device=start.device.kind,
+        worst_batch=False,
+        keep_out=False,
+        cut=False,
+        settings=dict(start.values),
+        places=dict(start.places),
+        parent_pid=os.getpid(),
     )
+    config_path = write_config(config, "what was kept before this attempt, which was not started")
     environment = environment_with_probe(start.device, start.environment, config_path)
     began_unix_s, heartbeats = time.time(), Heartbeats(folder)
     with OutputTee(folder, show, terminals) as output:
@@ -75,7 +81,15 @@ def run_attempt(
             output.follow_size()
             on_heartbeat(heartbeats.read(seconds, host_bytes or None))
 
-        watch = _watch(start.host_limit_bytes, heartbeat)
+        limited = start.host_limit_bytes is not None
+        watch = Watch(
+            heartbeat,
+            HEARTBEAT_S,
+            MEMORY_EVERY_UNDER_LIMIT_S if limited else MEMORY_EVERY_S,
+            memory_time_share=None if limited else MEMORY_TIME_SHARE,
+            host_limit_bytes=start.host_limit_bytes,
+            waits_for_leftovers=True,
+        )
         ending = supervise(start.argv, environment, config_path, output, watch, signals)
     reported = gather.of_run(folder)
     counters = gather.training_counters(reported.reports)
@@ -94,34 +108,6 @@ def run_attempt(
         samples_per_s=gather.training_rate(counters),
         loading_share=gather.training_loading_share(counters),
         **outcome.execution_fields(cause, ending, reported, where, _notes(ending, reported)),
-    )
-
-
-def _watch(host_limit_bytes: int | None, heartbeat: Callable[[float, int], None]) -> Watch:
-    if host_limit_bytes is None:
-        return Watch(
-            heartbeat,
-            HEARTBEAT_S,
-            MEMORY_EVERY_S,
-            memory_time_share=MEMORY_TIME_SHARE,
-            waits_for_leftovers=True,
-        )
-    every_s = MEMORY_EVERY_UNDER_LIMIT_S
-    return Watch(
-        heartbeat, HEARTBEAT_S, every_s, host_limit_bytes=host_limit_bytes, waits_for_leftovers=True
-    )
-
-
-def _config(start: Start, folder: Path) -> wire.TrialConfig:
-    return wire.TrialConfig(
-        folder=str(folder),
-        device=start.device.kind,
-        worst_batch=False,
-        keep_out=False,
-        cut=False,
-        settings=dict(start.values),
-        places=dict(start.places),
-        parent_pid=os.getpid(),
     )
 
 

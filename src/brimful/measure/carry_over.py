@@ -7,8 +7,6 @@ resumes another. Each trial checks the scans by some of their samples, and scans
 differ (`brimful_inside.probe.worst_case.scan_cache`).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Sequence

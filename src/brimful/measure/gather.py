@@ -1,19 +1,26 @@
 """What the processes of a command reported, gathered over its ranks: worst memory, summed samples,
-all failures.
+all failures; and while it goes on, where a trial is, and of a run steps, speed and memory about
+once a second.
 """
 
-from __future__ import annotations
-
 import statistics
+from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from brimful import codec
-from brimful.values import Failure, PhasePeak, Report, RunCounters
+from brimful.measure import host
+from brimful.measure.output import tail
+from brimful.values import Failure, Heartbeat, PhasePeak, Report, RunCounters
 from brimful_inside import wire
 
+# : Rates are of the training time within this window: long enough for steps of seconds, short
+# enough to show a change.
+WINDOW_S = 20.0
+_TAIL_BYTES = 4096
 _HEAD_BYTES = 4096  # of a wire file: enough for the roles that a process reports first
 
 
@@ -67,8 +74,8 @@ def gathered(events_by_process: Sequence[Sequence[Any]], damaged_files: int = 0)
     roles = tuple(
         e.role for events in events_by_process for e in events if isinstance(e, wire.ProcessStarted)
     )
-    by_rank = tuple(sorted(failures, key=lambda failure: failure.rank))
-    return Reported(last_reports(events_by_process), by_rank, roles, damaged_files)
+    failures.sort(key=lambda failure: failure.rank)
+    return Reported(last_reports(events_by_process), tuple(failures), roles, damaged_files)
 
 
 def role_of(folder: Path, pid: int | str) -> str | None:
@@ -85,14 +92,10 @@ def last_reports(events_by_process: Iterable[Sequence[Any]]) -> tuple[Report, ..
     """The last report of each rank, by rank. Of two processes with one rank (a restart), the one
     with more steps counts.
     """
-    best: dict[int, Report] = {}
-    for events in events_by_process:
-        reports = [e for e in events if isinstance(e, Report)]
-        if reports and (
-            reports[-1].rank not in best or reports[-1].steps >= best[reports[-1].rank].steps
-        ):
-            best[reports[-1].rank] = reports[-1]
-    return tuple(best[rank] for rank in sorted(best))
+    last = [[e for e in events if isinstance(e, Report)][-1:] for events in events_by_process]
+    by_steps = sorted(chain(*last), key=lambda report: report.steps)
+    by_rank = {report.rank: report for report in by_steps}
+    return tuple(by_rank[rank] for rank in sorted(by_rank))
 
 
 def worst_phases(reports: Sequence[Report]) -> dict[str, PhasePeak]:
@@ -129,13 +132,13 @@ def samples_per_step(reports: Sequence[Report], alone_of: int = 1) -> int | None
 
     Of `alone_of` ranks of which one was started, the others are taken to do as much.
     """
-    total = 0
-    for report in reports:
-        known = [s for s in _measured(report, report.samples_per_step) if s is not None]
-        if not known:
-            return None
-        total += round(statistics.median(known))
-    return total * alone_of if reports else None
+    known = [
+        [samples for samples in _measured(report, report.samples_per_step) if samples is not None]
+        for report in reports
+    ]
+    if not known or not all(known):
+        return None
+    return sum(round(statistics.median(samples)) for samples in known) * alone_of
 
 
 def step_times(reports: Sequence[Report]) -> tuple[float, ...]:
@@ -222,3 +225,93 @@ def _measured(report: Report, by_step: Sequence[Any]) -> Sequence[Any]:
 
 def most(values: Iterable[int | None]) -> int | None:
     return max((v for v in values if v is not None), default=None)
+
+
+# --- while it goes on ---
+
+
+def trial_progress(folder: Path) -> wire.Progress | None:
+    """The latest that any process of a trial reported; None before the first."""
+    lines = (
+        line
+        for path in folder.glob("wire-*.jsonl")
+        for line in tail(path, _TAIL_BYTES).splitlines()
+    )
+    reported = filter(None, (codec.progress_of(line.encode()) for line in lines))
+    return max(reported, key=lambda progress: progress.unix_s, default=None)
+
+
+class Heartbeats:
+    """Of the ranks of a run whose wire files are in `folder`."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._seen: dict[str, deque[wire.Progress]] = {}  # by file: those of the window
+
+    def read(self, seconds: float, host_bytes: int | None) -> Heartbeat:
+        """`seconds` since the attempt began; `host_bytes`: resident memory of all its processes,
+        None where not known.
+        """
+        for path in self._folder.glob("latest-progress-*.jsonl"):
+            self._add(path)
+        latest = sorted(
+            (kept[-1] for kept in self._seen.values()),
+            key=lambda progress: (progress.rank, -progress.steps),
+        )
+        counters = [progress.counters for progress in latest if progress.counters is not None]
+        loss = next(
+            (
+                (progress.rank, progress.counters)
+                for progress in latest
+                if progress.counters and progress.counters.loss is not None
+            ),
+            None,
+        )
+        lately = self._lately()
+        free, total = host.free_bytes(), host.total_bytes()
+        newest = max(latest, key=lambda progress: progress.unix_s, default=None)
+        return Heartbeat(
+            phase=newest.phase if newest else None,
+            steps=max((progress.steps for progress in latest), default=0),
+            seconds=seconds,
+            ranks=len(counters),
+            samples_per_s=training_rate(lately),
+            loading_share=training_loading_share(lately),
+            loss=loss[1].loss if loss else None,
+            loss_rank=loss[0] if loss and not loss[1].loss_is_of_all_ranks else None,
+            allocated_bytes=most(progress.allocated_bytes for progress in counters),
+            reserved_bytes=most(progress.reserved_bytes for progress in counters),
+            process_tree_host_bytes=host_bytes,
+            host_used_share=max(0.0, 1 - free / total) if total else None,
+            alloc_retries=most(progress.alloc_retries for progress in counters),
+            retry_streak=max((progress.retry_streak for progress in counters), default=0),
+        )
+
+    def _add(self, path: Path) -> None:
+        events, _ = codec.read_wire_leniently(path)
+        for event in [event for event in events if isinstance(event, wire.Progress)]:
+            kept = self._seen.setdefault(path.name, deque())
+            if not kept or event.unix_s > kept[-1].unix_s:
+                kept.append(event)
+            while len(kept) > 2 and kept[1].unix_s < kept[-1].unix_s - WINDOW_S:
+                kept.popleft()
+
+    def _lately(self) -> list[RunCounters]:
+        """What each rank that trains counted within the window; since it began where it did not
+        train in the window.
+        """
+        pairs = ((kept[0].counters, kept[-1].counters) for kept in self._seen.values())
+        return [_since(first, last) for first, last in pairs if last and last.train_s > 0]
+
+
+def _since(first: RunCounters | None, last: RunCounters) -> RunCounters:
+    if first is None or first.train_s >= last.train_s:
+        return last
+    return replace(
+        last,
+        samples=None
+        if first.samples is None or last.samples is None
+        else last.samples - first.samples,
+        train_s=last.train_s - first.train_s,
+        loading_s=last.loading_s - first.loading_s,
+    )

@@ -6,8 +6,6 @@ hierarchy holds. Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst a
 cgroup-v1/memory.rst.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import socket
@@ -40,12 +38,17 @@ def free_bytes() -> int:
 
 def cores() -> int:
     """Cores that this process may use, by affinity and cgroup quota; at least 1."""
-    try:
-        allowed = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
-        allowed = os.cpu_count() or 1
+    allowed = len(allowed_cores())
     quota = Cgroup().cores()
     return max(1, min(allowed, int(quota)) if quota else allowed)
+
+
+def allowed_cores() -> list[int]:
+    """The numbers of those that this process may use, by affinity."""
+    try:
+        return sorted(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        return list(range(os.cpu_count() or 1))
 
 
 def shm_bytes() -> int | None:

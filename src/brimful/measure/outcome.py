@@ -6,8 +6,6 @@ peer" is a consequence. A trial is cut short by brimful, so what its processes r
 a run ends on its own, so its exit code does.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from collections.abc import Sequence
@@ -49,8 +47,7 @@ def of_trial(
         return Cause(Outcome.INTERRUPTED)
     if ending.stop is Stop.HOST_LIMIT:
         return Cause(Outcome.OUT_OF_HOST_MEMORY, None, _ENDED_IT + "the budget")
-    swallowed = _swallowed(reported)
-    if swallowed is not None:
+    if (swallowed := _swallowed(reported)) is not None:
         return Cause(
             Outcome.OUT_OF_DEVICE_MEMORY,
             swallowed,
@@ -132,8 +129,9 @@ def is_for_memory(failure: Failure) -> bool:
 
 def follows(failure: Failure) -> bool:
     """Whether it only says that another process failed."""
-    words = (failure.type, failure.message)
-    return failure.meaning in _FOLLOWS or any(map(CONSEQUENCE.search, words))
+    return failure.meaning in _FOLLOWS or any(
+        map(CONSEQUENCE.search, (failure.type, failure.message))
+    )
 
 
 def _swallowed(reported: Reported) -> RankFailure | None:

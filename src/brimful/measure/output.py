@@ -6,10 +6,7 @@ it would print without brimful (colours, progress bars); else it gets a pipe. On
 record keeps no more, and the command goes on.
 """
 
-from __future__ import annotations
-
 import contextlib
-import fcntl
 import os
 import select
 import subprocess
@@ -93,7 +90,10 @@ class OutputTee(OutputFiles):
         ready, _, _ = select.select(list(self._outer), [], [], timeout_s)
         for descriptor in ready:
             name = self._outer[descriptor]
-            data = _read(descriptor)
+            try:
+                data = os.read(descriptor, CHUNK_BYTES)
+            except OSError:  # EIO: so a terminal ends
+                data = b""
             if data:
                 self._show(name, data)
                 self._keep(name, data)
@@ -140,14 +140,6 @@ def tail(path: Path, size: int = TAIL_BYTES) -> str:
         return ""
 
 
-def _read(descriptor: int) -> bytes:
-    """b"" at the end; a terminal's end is an error (EIO)."""
-    try:
-        return os.read(descriptor, CHUNK_BYTES)
-    except OSError:
-        return b""
-
-
 def _terminal(like: int) -> tuple[int, int]:
     """(our end, the command's end) of a terminal of the size of `like`, which leaves line ends as
     they are written.
@@ -161,5 +153,5 @@ def _terminal(like: int) -> tuple[int, int]:
 
 
 def _copy_size(source: int, target: int) -> None:
-    with contextlib.suppress(OSError):
-        fcntl.ioctl(target, termios.TIOCSWINSZ, fcntl.ioctl(source, termios.TIOCGWINSZ, b"\0" * 8))
+    with contextlib.suppress(termios.error):
+        termios.tcsetwinsize(target, termios.tcgetwinsize(source))

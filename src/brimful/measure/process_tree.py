@@ -6,8 +6,6 @@ trial share the environment variable that names its config; it is inherited, and
 outside.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -16,6 +14,7 @@ from collections.abc import Iterator
 
 import psutil
 
+from brimful.measure.host import allowed_cores
 from brimful_inside.wire import TRIAL_CONFIG_VARIABLE
 
 # of a time of which a share of the cores is known: the kernel counts in ticks of 10 ms
@@ -30,10 +29,10 @@ class ProcessTree:
         self._root_pid = root_pid
         self._forked_from = forked_from
         # A forked process shows the environment of the one that it was forked from.
-        self._config_paths = {
-            config_path,
-            *filter(None, [_config_of(forked_from)] if forked_from is not None else []),
-        }
+        self._config_paths = {config_path}
+        with contextlib.suppress(psutil.Error, OSError, KeyError):
+            if forked_from is not None:
+                self._config_paths.add(psutil.Process(forked_from).environ()[TRIAL_CONFIG_VARIABLE])
         self._known: dict[int, psutil.Process] = {}
         self._processor_s: dict[int, float] = {}  # by process, as it was last seen
 
@@ -69,8 +68,11 @@ class ProcessTree:
         """Resident memory of all members; pages that several share (forked loader workers) count
         once.
         """
-        shared = _bytes_of(self._forked_from) if self._forked_from is not None else 0
-        return sum(map(_proportional_bytes, self.members())) + shared
+        processes = self.members()
+        with contextlib.suppress(psutil.Error):
+            if self._forked_from is not None:
+                processes.append(psutil.Process(self._forked_from))
+        return sum(map(_proportional_bytes, processes))
 
     def resident_bytes(self) -> int:
         """Resident memory of the members known so far, pages that several share counted by each:
@@ -169,39 +171,22 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 def _proportional_bytes(process: psutil.Process) -> int:
     """PSS where the kernel has it (Linux), else RSS; 0 for a process that has just gone."""
-    try:
+    with contextlib.suppress(psutil.Error):
         return getattr(process.memory_full_info(), "pss", 0) or _resident_bytes(process)
-    except psutil.Error:
-        return _resident_bytes(process)
-
-
-def _bytes_of(pid: int) -> int:
-    try:
-        return _proportional_bytes(psutil.Process(pid))
-    except psutil.Error:
-        return 0
-
-
-def _config_of(pid: int) -> str | None:
-    try:
-        return psutil.Process(pid).environ().get(TRIAL_CONFIG_VARIABLE)
-    except (psutil.Error, OSError):
-        return None
+    return _resident_bytes(process)
 
 
 class OtherLoad:
     """How much of the cores other processes take, from its making on, the hypervisor's stolen time
     included.
 
-    Poll it now and then: what a process used after the last poll before its end counts as others'.
+    Ask the tree for its processor time now and then: what a process used after the last time before
+    its end counts as others'.
     """
 
     def __init__(self, tree: ProcessTree):
         self._tree = tree
-        self._began_s, self._busy_s, self._own_s = time.monotonic(), _busy_s(), _own_s()
-
-    def poll(self) -> None:
-        self._tree.processor_s()
+        self._began_s, self._busy_s, self._own_s = time.monotonic(), _busy_s(), time.process_time()
 
     def share(self) -> float | None:
         """Of the time of all cores that the command may use; None where that was too short to
@@ -210,14 +195,15 @@ class OtherLoad:
         seconds = time.monotonic() - self._began_s
         if seconds < _SHORTEST_S:
             return None
-        own_s = self._tree.processor_s() + _own_s() - self._own_s
-        return min(1.0, max(0.0, (_busy_s() - self._busy_s - own_s) / (seconds * len(_cores()))))
+        own_s = self._tree.processor_s() + time.process_time() - self._own_s
+        others_s = _busy_s() - self._busy_s - own_s
+        return min(1.0, max(0.0, others_s / (seconds * len(allowed_cores()))))
 
 
 def _busy_s() -> float:
     """Of all cores that this process may use, since the machine was started."""
     times = psutil.cpu_times(percpu=True)
-    counted = [times[core] for core in _cores() if core < len(times)]
+    counted = [times[core] for core in allowed_cores() if core < len(times)]
     # Waiting for a disk is not being busy; guests' time is in the user's already.
     idle = sum(
         getattr(process, name, 0.0)
@@ -225,15 +211,3 @@ def _busy_s() -> float:
         for name in ("idle", "iowait", "guest", "guest_nice")
     )
     return sum(map(sum, counted)) - idle
-
-
-def _cores() -> list[int]:
-    try:
-        return sorted(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
-        return list(range(os.cpu_count() or 1))
-
-
-def _own_s() -> float:
-    """Of brimful itself."""
-    return time.process_time()

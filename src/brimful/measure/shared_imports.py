@@ -7,8 +7,6 @@ as ever: one that is not Python, one whose libraries start threads while they ar
 the first start that rank without it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -41,7 +39,7 @@ class ForkedProcess:
     others.
     """
 
-    def __init__(self, pid: int, forked_from: int, messages: _Messages):
+    def __init__(self, pid: int, forked_from: int, messages: "_Messages"):
         self.pid, self.forked_from = pid, forked_from
         self._messages = messages
         self._code: int | None = None

@@ -5,8 +5,6 @@ torchrun --nproc-per-node 8 --nnodes 8 train.py --lr 1e-3   as rank 3 of 64   ->
 --lr 1e-3, RANK=3 ...
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

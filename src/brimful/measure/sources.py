@@ -1,7 +1,5 @@
 """The files that a command is made of: what its trials loaded, and configurations that it names."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import hashlib

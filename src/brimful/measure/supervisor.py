@@ -2,13 +2,14 @@
 processes.
 
 Trials and runs differ in where the output goes (`measure.output`) and in what a signal to brimful
-does: a trial ends at once, a run forwards the signal to the command and awaits its end
-(`measure.signal_forwarding`).
+does: a trial ends at once, a run forwards the signal to the command and awaits its end. The command
+has a session of its own, so that it gets each signal once, from here. Loader workers get none: a
+script that waits for the batch of a killed worker fails where it could have written its checkpoint.
+The ranks of torchrun have sessions of their own and get the signal from it.
 """
 
-from __future__ import annotations
-
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -18,7 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import psutil
 
 import brimful_inside
 from brimful import codec
@@ -27,8 +30,7 @@ from brimful.measure import host
 from brimful.measure.gather import role_of
 from brimful.measure.output import OutputFiles
 from brimful.measure.process_tree import MemorySampler, OtherLoad, ProcessTree
-from brimful.measure.signal_forwarding import SignalForwarding, send_to_group
-from brimful.values import Device
+from brimful.values import Device, Outcome
 from brimful_inside import wire
 
 POLL_S, POLL_UNDER_LIMIT_S = 0.05, 0.01  # at 3 GiB/s, which is what one thread can fill, 30 MiB
@@ -36,6 +38,17 @@ TERMINATE_GRACE_S = 3.0
 # : What a command leaves behind may end on its own; then it is ended, as systemd does it
 # (KillMode=control-group).
 LEFTOVERS_S = 5.0
+# : How long the command may take to end after a signal. systemd waits as long before it kills
+# (DefaultTimeoutStopSec, 90 s);
+# : Slurm's KillWait and Kubernetes' grace period (30 s each) come from outside and end the waiting
+# where they are shorter.
+GRACE_S = 90.0
+# : After a second Ctrl-C (assumed: enough to leave a step, too little for a large checkpoint). A
+# third one kills at once.
+HARDER_S = 5.0
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# clusters announce their end with these, and scripts write a checkpoint
+_FORWARDED = signal.SIGUSR1, signal.SIGUSR2
 
 
 class Stop(StrEnum):
@@ -128,13 +141,76 @@ def environment_with_probe(
     variables.update(added)
     bootstrap = str(Path(brimful_inside.__file__).resolve().parent / "bootstrap")
     variables["PYTHONPATH"] = os.pathsep.join(
-        [bootstrap, *filter(None, [variables.get("PYTHONPATH")])]
+        filter(None, [bootstrap, variables.get("PYTHONPATH")])
     )
     variables[wire.TRIAL_CONFIG_VARIABLE] = str(config_path)
     if device.kind == "cpu":
         # a script that takes a card when it sees one must not see one
         variables["CUDA_VISIBLE_DEVICES"] = ""
     return variables
+
+
+class SignalForwarding:
+    """Use as a context manager around a whole run; `forward_to` says who gets the signals while an
+    attempt goes on.
+    """
+
+    def __init__(self, grace_s: float = GRACE_S, clock: Callable[[], float] = time.monotonic):
+        self._grace_s = grace_s
+        self._clock = clock
+        self._send: Callable[[int], None] | None = None
+        self._before: dict[int, Any] = {}
+        self._interrupts = 0
+        self.deadline_s = math.inf  # by `clock`, once a signal to end has come
+        self.outcome: Outcome | None = None  # what the first signal to end makes of the run
+
+    def __enter__(self) -> "SignalForwarding":
+        with contextlib.suppress(ValueError):  # not in the main thread: signals are somebody else's
+            for number in (*_ENDING, *_FORWARDED):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, a job in the background
+                    self._before[number] = signal.signal(number, self.receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def forward_to(self, send: Callable[[int], None] | None) -> None:
+        """Who gets them from now on. A signal to end that came before is forwarded at once."""
+        self._send = send
+        if send is not None and self.outcome is not None:
+            send(signal.SIGINT if self.outcome is Outcome.INTERRUPTED else signal.SIGTERM)
+
+    @property
+    def overdue(self) -> bool:
+        return self._clock() >= self.deadline_s
+
+    def receive(self, number: int, frame: object = None) -> None:
+        """Called by Python between two of its own steps, whatever the main thread does."""
+        if number in _ENDING:
+            self._note_end(number)
+        if self._send is not None:
+            self._send(number)
+
+    def _note_end(self, number: int) -> None:
+        grace_s = self._grace_s
+        if number == signal.SIGINT:
+            self._interrupts += 1
+            grace_s = (grace_s, min(HARDER_S, grace_s), 0.0)[min(self._interrupts, 3) - 1]
+        self.outcome = self.outcome or (
+            Outcome.INTERRUPTED if number == signal.SIGINT else Outcome.TERMINATED
+        )
+        self.deadline_s = min(self.deadline_s, self._clock() + grace_s)
+
+
+def send_to_group(leader_pid: int, folder: Path, number: int) -> None:
+    """Signals every process of the group but loader workers, which their wire files in `folder`
+    name.
+    """
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):
+            if os.getpgid(pid) == leader_pid and role_of(folder, pid) != "worker":
+                os.kill(pid, number)
 
 
 def supervise(
@@ -229,13 +305,12 @@ class _Supervisor:
                 self._process.wait()
             self._output.drain()
             self._signals.forward_to(None)
-        duration_s = time.monotonic() - self._began_s
         return Ending(
             code,
             stop,
             host.oom_kills() - kills_before,
             self._sampler.peak_bytes or None,
-            duration_s,
+            time.monotonic() - self._began_s,
             left,
             others_share,
         )
@@ -248,7 +323,7 @@ class _Supervisor:
             self._sampler.poll(now_s)
             if now_s >= self._next_heartbeat_s:
                 self._next_heartbeat_s = now_s + self._watch.heartbeat_every_s
-                self._load.poll()
+                self._tree.processor_s()  # for the load of others
                 self._heartbeat_stops = bool(
                     self._watch.heartbeat(now_s - self._began_s, self._sampler.latest_bytes)
                 )
@@ -275,12 +350,11 @@ class _Supervisor:
 
     def _others(self) -> int:
         """How many other processes of the command are alive, loader workers not counted."""
-        pids = [
-            member.pid
+        return sum(
+            role_of(self._folder, member.pid) != "worker"
             for member in self._tree.members(thorough=True)
             if member.pid != self._process.pid
-        ]
-        return sum(role_of(self._folder, pid) != "worker" for pid in pids)
+        )
 
     def _wait_for_leftovers(self) -> int:
         if self._signals.outcome is not None:

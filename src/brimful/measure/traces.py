@@ -1,7 +1,5 @@
 """Traces of imaginary runs, read back from a trial's folder."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The child needs torch alone: brimful may live in another environment (pipx). Not
 outlives it.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import time
@@ -15,8 +13,8 @@ from pathlib import Path
 from brimful.command import fill
 from brimful.errors import DiskFull
 from brimful.measure import gather, outcome, single_rank
+from brimful.measure.gather import trial_progress
 from brimful.measure.gpus import to_card
-from brimful.measure.heartbeat import trial_progress
 from brimful.measure.output import OutputFiles, tail
 from brimful.measure.shared_imports import SharedImports
 from brimful.measure.supervisor import (
@@ -68,10 +66,9 @@ def run_trial(
     start = None
     if imports is not None and trial.device.kind == "imaginary":
         start = functools.partial(imports.fork, config, argv, variables, trial.time_limit_s)
-    of_a_trace = trial.device.kind == "imaginary" and trial.host_limit_bytes is None
-    every_s, share = (
-        (_HOST_OF_A_TRACE_EVERY_S, _HOST_OF_A_TRACE_SHARE) if of_a_trace else (_HOST_EVERY_S, None)
-    )
+    every_s, share = _HOST_EVERY_S, None
+    if trial.device.kind == "imaginary" and trial.host_limit_bytes is None:
+        every_s, share = _HOST_OF_A_TRACE_EVERY_S, _HOST_OF_A_TRACE_SHARE
 
     def heartbeat(seconds: float, host_bytes: int) -> bool:
         on_progress(trial_progress(folder))
@@ -142,15 +139,12 @@ def _words(trial: Trial) -> tuple[tuple[str, ...], dict[str, str]]:
     """The command, and what its launcher would add to the environment where one rank is started
     without it.
     """
-    argv = fill(trial.command, trial.settings)
-    device = trial.device
+    argv, device = fill(trial.command, trial.settings), trial.device
     if device.ranks is None or device.as_rank is None:
         return argv, {}
     argv, of_launcher = single_rank.without_launcher(argv)
-    return argv, {
-        **of_launcher,
-        **single_rank.alone_environment(device.ranks, device.as_rank, device.cards),
-    }
+    alone = single_rank.alone_environment(device.ranks, device.as_rank, device.cards)
+    return argv, {**of_launcher, **alone}
 
 
 def _slowed(trial: Trial) -> bool:

@@ -1,15 +1,16 @@
 """The charts of a page as static SVG, drawn by Vega-Lite without a network: memory and speed
-against batch size, and the bars.
+against batch size, the bars, and the heat map of a table of settings.
 
 Import it late: altair takes most of a second. The style sheet turns each colour into its own, light
 or dark.
 """
 
-from __future__ import annotations
-
 import hashlib
 import html
 import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
 import altair
@@ -26,6 +27,7 @@ from brimful.values import (
     PredictedSpeed,
     Source,
     SpeedEstimate,
+    Verdict,
 )
 
 alt: Any = altair
@@ -64,11 +66,22 @@ COLOURS = {
     "context": "#9aa1a9",
 }
 
+_BATCH_SIZE = attrgetter("batch_size")
 _ROW = 30  # pixels a bar
 # Of a label at size 11 in DejaVu Sans, which Linux takes for Helvetica: a browser measured 6. Vega
 # lays the chart out with a narrower font, and cuts off the left end of a label without room.
 _CHARACTER = 7
 _LONGEST_LABEL = 180  # pixels, from where Vega shortens it
+
+# Of a heat map:
+_FIELD = 40  # pixels of a line
+_LETTER = 6.2  # pixels of a letter, 11 high
+_VERDICTS = {
+    Verdict.FITS: PALETTE["chosen"],
+    Verdict.TIGHT: PALETTE["fit"],
+    Verdict.DOES_NOT_FIT: PALETTE["limit"],
+    "": PALETTE["muted"],  # it fails
+}
 
 
 def memory_chart(
@@ -104,9 +117,11 @@ def memory_chart(
     layers += _memory_marks(
         estimate, budget, chosen, name if width < 400 else name + ", the largest"
     )
-    scale = alt.Scale(domain=[0, right], nice=False)
     x = alt.X(
-        "x:Q", title=noun_of(estimate.unknown), scale=scale, axis=alt.Axis(tickCount=width // 80)
+        "x:Q",
+        title=noun_of(estimate.unknown),
+        scale=alt.Scale(domain=[0, right], nice=False),
+        axis=alt.Axis(tickCount=width // 80),
     )
     y = alt.Y(
         "y:Q",
@@ -128,13 +143,14 @@ def speed_chart(estimate: SpeedEstimate, baseline: tuple[int, Estimate] | None, 
     `baseline` is the user's batch size and its measured samples per second. Returns SVG text.
     """
     rows = [_speed_row(p.batch_size, p.value, "") for p in estimate.points]
-    values = [row["high"] or row["value"] for row in rows] + (
-        [baseline[1].value] if baseline else []
+    sizes = {p.batch_size for p in estimate.points}
+    values = [1e-9, *(row["high"] or row["value"] for row in rows)]
+    if baseline:
+        sizes.add(baseline[0])
+        values.append(baseline[1].value)
+    axes = _speed_axes(
+        sorted(sizes), _ticks(sorted(sizes), width), "samples per second", max(values) * 1.18
     )
-    top = max([*values, 1e-9]) * 1.18
-    baseline_size = [baseline[0]] if baseline else []
-    sizes: list[int] = sorted({*(p.batch_size for p in estimate.points), *baseline_size})
-    axes = _speed_axes(sizes, _ticks(sizes, width), "samples per second", top)
     layers = _speed_band(estimate.points, estimate.best_batch_size, estimate.tolerance)
     layers.append(
         _layer(rows)
@@ -164,7 +180,7 @@ def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int
     requested size. Returns SVG text.
     """
     rows = [_speed_row(p.batch_size, p.value, "") for p in speed.curve]
-    top = max(max((row["value"] for row in rows), default=1e-9) * 1.5, 1e-9)
+    top = max([1e-9, *(row["value"] * 1.5 for row in rows)])
     for row in rows:
         row["high"] = min(row["high"] or row["value"], top)
     sizes = [row["x"] for row in rows]
@@ -188,22 +204,14 @@ def _predicted_marks(speed: PredictedSpeed, largest: int | None) -> list[Any]:
     """The knee, the largest that fits, and the requested size, each named once; labels above and
     below in turn.
     """
-    names: dict[int, list[str]] = {}
-    for size, name in (
-        (speed.knee_batch_size, "knee"),
-        (largest, "largest"),
-        (speed.batch_size, "asked"),
-    ):
-        if (
-            size is not None
-            and any(p.batch_size == size for p in speed.curve)
-            and not (name == "asked" and size == largest)
-        ):
-            names.setdefault(size, []).append(name)
+    sizes = {"knee": speed.knee_batch_size, "largest": largest, "asked": speed.batch_size}
+    if speed.batch_size == largest:
+        del sizes["asked"]
     layers: list[Any] = []
-    for number, (size, what) in enumerate(sorted(names.items())):
-        point = next(p for p in speed.curve if p.batch_size == size)
-        row = _speed_row(size, point.value, f"{size:,} {', '.join(what)}")
+    marked = [point for point in speed.curve if point.batch_size in sizes.values()]
+    for number, point in enumerate(sorted(marked, key=_BATCH_SIZE)):
+        what = [name for name, size in sizes.items() if size == point.batch_size]
+        row = _speed_row(point.batch_size, point.value, f"{point.batch_size:,} {', '.join(what)}")
         color = PALETTE["chosen" if "knee" in what else "ink"]
         layers.append(_points([row], color, filled=True, size=70))
         layers += _label(row, color, 0, 17 if number % 2 == 0 else -15, "center")
@@ -217,8 +225,10 @@ def _layer(rows: list[dict[str, Any]]) -> Any:
 def _speed_axes(sizes: list[int], labelled: list[int], title: str, top: float) -> Any:
     """Batch sizes on a logarithmic axis, a speed on the other."""
     scale = alt.Scale(type="log", base=2, domain=[min(sizes) / 1.25, max(sizes) * 1.6], nice=False)
-    x = alt.X("x:Q", title="batch size", scale=scale, axis=alt.Axis(values=labelled, format=",d"))
-    return shared_axes(x, alt.Y("y:Q", title=title, scale=alt.Scale(domain=[0, top], nice=False)))
+    return shared_axes(
+        alt.X("x:Q", title="batch size", scale=scale, axis=alt.Axis(values=labelled, format=",d")),
+        alt.Y("y:Q", title=title, scale=alt.Scale(domain=[0, top], nice=False)),
+    )
 
 
 def shared_axes(x: Any, y: Any) -> Any:
@@ -229,18 +239,18 @@ def shared_axes(x: Any, y: Any) -> Any:
 
 
 def _points(rows: list[dict[str, Any]], color: str, filled: bool, size: int = 46) -> Any:
-    fill = color if filled else PALETTE["paper"]
-    style: dict[str, Any] = {
-        "color": color,
-        "fill": fill,
-        "filled": False,
-        "size": size,
-        "strokeWidth": 1.6,
-        "opacity": 1,
-    }
     return (
         _layer(rows)
-        .mark_point(clip=True, aria=True, **style)
+        .mark_point(
+            clip=True,
+            aria=True,
+            color=color,
+            fill=color if filled else PALETTE["paper"],
+            filled=False,
+            size=size,
+            strokeWidth=1.6,
+            opacity=1,
+        )
         .encode(y="value:Q", description="tip:N")
     )
 
@@ -260,8 +270,10 @@ def _label(row: dict[str, Any], color: str, dx: int, dy: int, align: str) -> lis
     halo = base.mark_text(
         color=PALETTE["paper"], stroke=PALETTE["paper"], strokeWidth=4, strokeJoin="round", **style
     )
-    text = base.mark_text(color=color, **style)
-    return [layer.encode(y="value:Q", text="label:N") for layer in (halo, text)]
+    return [
+        layer.encode(y="value:Q", text="label:N")
+        for layer in (halo, base.mark_text(color=color, **style))
+    ]
 
 
 def _memory_domain(
@@ -270,10 +282,10 @@ def _memory_domain(
     """(top of the y axis in GiB, right end of the x axis)."""
     marks = [n for n in (estimate.largest_batch_size, chosen) if n]
     probes = [p.batch_size for p in estimate.probes]
-    sizes = [p.batch_size for p in estimate.curve] + probes + marks
-    right = float(max([*sizes, 1]))
     if marks or probes:  # room at the right for a label, and no further than what was asked about
         right = max(max([*marks, *probes]) * 1.45, 2.0)
+    else:
+        right = float(max([1, *(p.batch_size for p in estimate.curve)]))
     heights = [
         p.value.high or p.value.value for p in (*estimate.probes, *_within(estimate.curve, right))
     ]
@@ -286,15 +298,19 @@ def _within(points: tuple[Point, ...], right: float) -> list[Point]:
     """The points up to `right` and the one behind it, so that a clipped line still reaches the
     edge.
     """
-    inside = [p for p in points if p.batch_size <= right]
-    return inside + [p for p in points if p.batch_size > right][:1]
+    return [
+        *(p for p in points if p.batch_size <= right),
+        *[p for p in points if p.batch_size > right][:1],
+    ]
 
 
 def _memory_row(point: Point, noun: str) -> dict[str, Any]:
     value = point.value
-    span = ""
-    if value.low is not None and value.high is not None:
-        span = f" ({format_bytes(int(value.low))} to {format_bytes(int(value.high))})"
+    span = (
+        ""
+        if value.low is None or value.high is None
+        else f" ({format_bytes(int(value.low))} to {format_bytes(int(value.high))})"
+    )
     return {
         "x": point.batch_size,
         "value": value.value / GIB,
@@ -319,28 +335,28 @@ def _limit_lines(budget: Budget | None, top: float) -> list[Any]:
         layers.append(_rule(has, PALETTE["muted"], [1, 3]))
         if not close:
             owner = "the device" if budget.memory == "device" else "the machine"
-            row = {"x": 0, "value": has, "label": f"{owner} has {format_bytes(budget.total_bytes)}"}
-            layers += _label(row, PALETTE["muted"], 6, 9, "left")
+            text = f"{owner} has {format_bytes(budget.total_bytes)}"
+            layers += _label({"x": 0, "value": has, "label": text}, PALETTE["muted"], 6, 9, "left")
     return layers + _label({"x": 0, "value": at, "label": name}, PALETTE["limit"], 6, 10, "left")
 
 
 def _rule(y: float, color: str, dash: list[int]) -> Any:
-    line = alt.Chart(alt.Data(values=[{"value": y}]))
-    return line.mark_rule(color=color, strokeWidth=1.4, strokeDash=dash).encode(y="value:Q")
+    return (
+        alt.Chart(alt.Data(values=[{"value": y}]))
+        .mark_rule(color=color, strokeWidth=1.4, strokeDash=dash)
+        .encode(y="value:Q")
+    )
 
 
 def _memory_probes(estimate: MemoryEstimate, right: float) -> list[Any]:
-    layers = []
-    probes = [p for p in estimate.probes if p.batch_size <= right]
-    for measured in (True, False):
-        rows = [
-            _memory_row(p, noun_of(estimate.unknown))
-            for p in probes
-            if (p.value.source is Source.MEASURED) == measured
-        ]
-        if rows:
-            layers.append(_points(rows, PALETTE["fit"], filled=measured))
-    return layers
+    rows: dict[bool, list[dict[str, Any]]] = {True: [], False: []}  # by whether they are measured
+    for p in estimate.probes:
+        if p.batch_size <= right:
+            measured = p.value.source is Source.MEASURED
+            rows[measured].append(_memory_row(p, noun_of(estimate.unknown)))
+    return [
+        _points(some, PALETTE["fit"], filled=measured) for measured, some in rows.items() if some
+    ]
 
 
 def _memory_marks(
@@ -376,12 +392,8 @@ def _interpolate(points: tuple[Point, ...], size: int) -> float | None:
     exact = [p.value.value for p in points if p.batch_size == size]
     if exact:
         return exact[-1]
-    below = max(
-        (p for p in points if p.batch_size < size), key=lambda p: p.batch_size, default=None
-    )
-    above = min(
-        (p for p in points if p.batch_size > size), key=lambda p: p.batch_size, default=None
-    )
+    below = max((p for p in points if p.batch_size < size), key=_BATCH_SIZE, default=None)
+    above = min((p for p in points if p.batch_size > size), key=_BATCH_SIZE, default=None)
     if below is None or above is None:
         return None
     share = (size - below.batch_size) / (above.batch_size - below.batch_size)
@@ -394,14 +406,13 @@ def _speed_row(size: int, value: Estimate, label: str) -> dict[str, Any]:
         if value.low is None or value.high is None
         else f" ({value.low:,.1f} to {value.high:,.1f})"
     )
-    tip = f"batch size {size}: {value.value:,.1f} samples/s{span}, {value.source.value}"
     return {
         "x": size,
         "value": value.value,
         "low": value.low,
         "high": value.high,
         "label": label,
-        "tip": tip,
+        "tip": f"batch size {size}: {value.value:,.1f} samples/s{span}, {value.source.value}",
     }
 
 
@@ -491,6 +502,62 @@ def _rows(name: str, breakdown: Breakdown) -> list[dict[str, Any]]:
         for place, category in enumerate(COLOURS)
         if (size := breakdown.parts.get(category, 0))
     ]
+
+
+@dataclass(frozen=True)
+class Field:
+    """Of a heat map."""
+
+    down: str  # its places
+    across: str
+    share: float  # of the budget
+    verdict: str  # "": it fails
+    label: str
+    tip: str
+    best: bool = False
+
+
+def heat_map(fields: Sequence[Field], down: str, across: str, width: int) -> str:
+    """Each field in the colour of its verdict, the stronger the fuller the card, the best framed.
+
+    `down`, `across`: the sides. Labels are left out where the fields are too narrow for them.
+    Returns SVG text.
+    """
+    orders = [
+        list(dict.fromkeys(getattr(field, side) for field in fields)) for side in ("across", "down")
+    ]
+    room = width / max(1, len(orders[0]))
+    axis = {"domain": False, "ticks": False, "grid": False}
+    angle = 0 if max(len(name) for name in orders[0]) * _LETTER < room else -45
+    base = alt.Chart(alt.Data(values=[asdict(field) for field in fields])).encode(
+        x=alt.X(
+            "across:N",
+            title=across or None,
+            sort=orders[0],
+            axis=alt.Axis(labelAngle=angle, orient="top", **axis),
+        ),
+        y=alt.Y("down:N", title=down, sort=orders[1], axis=alt.Axis(titlePadding=16, **axis)),
+    )
+    shades = base.mark_rect(aria=True, stroke=PALETTE["paper"], strokeWidth=2).encode(
+        color=alt.Color(
+            "verdict:N",
+            scale=alt.Scale(domain=list(_VERDICTS), range=list(_VERDICTS.values())),
+            legend=None,
+        ),
+        opacity=alt.Opacity(
+            "share:Q", scale=alt.Scale(domain=[0, 1], range=[0.12, 0.6]), legend=None
+        ),
+        description="tip:N",
+    )
+    frame = base.transform_filter("datum.best").mark_rect(
+        filled=False, stroke=PALETTE["ink"], strokeWidth=1.5
+    )
+    labelled = max(len(field.label) for field in fields) * _LETTER < room
+    labels = [base.mark_text(color=PALETTE["ink"]).encode(text="label:N")] if labelled else []
+    chart = alt.layer(shades, frame, *labels).properties(
+        width=width, height=_FIELD * max(1, len(orders[1])), background="transparent"
+    )
+    return drawn(chart, "Device peak of every combination")
 
 
 def layered(axes: Any, layers: list[Any], width: int, summary: str) -> str:

@@ -4,11 +4,10 @@ Prints every string from outside as plain text (never as rich's markup), and nev
 to paste.
 """
 
-from __future__ import annotations
-
 import io
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import TextIO
 
 from rich import box
@@ -18,9 +17,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from brimful.errors import BrimfulError
-from brimful.show.grid_sections import grid_table
 from brimful.show.headline import headline
-from brimful.show.prediction_brief import LINES, brief_facts, fitted
+from brimful.show.prediction_sections import card_groups, speed_sentence
 from brimful.show.run_sections import warnings_of
 from brimful.show.section import (
     CommandLine,
@@ -33,9 +31,16 @@ from brimful.show.section import (
     Table,
 )
 from brimful.show.sections import cut_off, sections
-from brimful.show.text import Cell
-from brimful.show.which_sections import which_table
-from brimful.values import Prediction, Record
+from brimful.show.several_sections import grid_table, which_table
+from brimful.show.text import (
+    VERDICTS,
+    Cell,
+    bytes_text,
+    epoch_text,
+    loading_text,
+    uneven_text,
+)
+from brimful.values import Prediction, Record, Remedy, Verdict
 
 _TONES = {
     "good": "green",
@@ -46,6 +51,10 @@ _TONES = {
     "strong": "bold",
     "": "",
 }
+
+# A prediction as long as nobody asks for details: what a user needs first.
+_LINES = 15
+_NUMBERS = ("memory", "uneven", "speed", "would help", "loading", "epoch")
 
 
 class _Console(Console):
@@ -63,9 +72,8 @@ def make_console(
     """A console on `stream` (standard output where None), plain text throughout. `is_terminal`:
     None asks the stream.
     """
-    out = stream or sys.stdout
     return _Console(
-        file=out,
+        file=stream or sys.stdout,
         width=width,
         force_terminal=is_terminal,
         highlight=False,
@@ -99,25 +107,93 @@ def render_text(record: Record) -> str:
 
 
 def _show_brief(console: Console, record: Record, prediction: Prediction, above: int) -> None:
-    """A prediction in `LINES` lines with the `above` ones, the line that names the record among
+    """A prediction in `_LINES` lines with the `above` ones, the line that names the record among
     them: as many facts as there is room for, and the command to use next."""
-    following, facts = prediction.next_command, brief_facts(prediction, warnings_of(record))
+    following, facts = prediction.next_command, _brief_facts(prediction, record)
     if prediction.which or prediction.grid:  # as long as the cards are many, or the values
-        show_sections(
-            console, [which_table(prediction) if prediction.which else grid_table(prediction)]
-        )
+        table = which_table(prediction) if prediction.which else grid_table(prediction)
+        show_sections(console, [table])
     else:
-        room = LINES - 1 - above - (0 if following is None else 3)
-        facts = (
-            fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room)
-            if room > 0
-            else Facts("", ())
-        )
+        room = _LINES - 1 - above - (0 if following is None else 3)
+        facts = _fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room)
     if facts.rows:
         console.print(_drawn(facts))
     if following is not None:
         console.print(Text(f"\nNext ({following.why}):"))
         console.print(Text(following.line, style="bold"), soft_wrap=True)
+
+
+def _brief_facts(prediction: Prediction, record: Record) -> Facts:
+    """What changes the meaning of the numbers, the numbers, then all other warnings: the more
+    important, the earlier. Beside a table, which has the numbers, the first alone."""
+    first, rest = warnings_of(record)
+    rows = [
+        ("warning", Cell(warning.problem, tone="warn", note=warning.suggestion or None))
+        for warning in first
+    ]
+    if prediction.which or prediction.grid:
+        return Facts("", tuple(rows))
+    speed, epoch, loading = prediction.speed, prediction.epoch, prediction.loading
+    remedies = prediction.what_if.remedies if prediction.what_if is not None else ()
+    worst_batch = prediction.worst_batch
+    in_headline = loading and loading.binds and prediction.verdict == Verdict.FITS
+    numbers = {
+        "memory": _memory_text(prediction),
+        "uneven": uneven_text(prediction),
+        "speed": speed_sentence(speed).removesuffix(".") if speed else "",
+        "would help": _remedies_text(prediction, remedies) if remedies else "",
+        "loading": loading_text(loading) if loading and not in_headline else "",
+        "epoch": epoch_text(epoch) if epoch else "",
+        "worst batch": worst_batch.what if worst_batch and worst_batch.varies else "",
+    }
+    rows += [(name, Cell(text)) for name, text in numbers.items() if text]
+    rows += [("note", Cell(warning.problem)) for warning in rest]
+    return Facts("", tuple(rows))
+
+
+def _fitted(facts: Facts, fits: Callable[[Facts], bool]) -> Facts:
+    """As many rows as there is room for, the numbers before the warnings, and the others by name in
+    one row.
+    """
+    kept: list[tuple[str, Cell]] = []
+
+    def with_more(kept: list[tuple[str, Cell]]) -> Facts:
+        left = Counter(row[0] for row in facts.rows if row not in kept)
+        shown = [row for row in facts.rows if row in kept]
+        if left:
+            named = [name if count == 1 else f"{count} {name}s" for name, count in left.items()]
+            shown.append(("more", Cell(f"{', '.join(named)}: --details")))
+        return Facts("", tuple(shown))
+
+    for row in sorted(facts.rows, key=lambda row: row[0] not in _NUMBERS):
+        if fits(with_more([*kept, row])):
+            kept.append(row)
+    return with_more(kept)
+
+
+def _memory_text(prediction: Prediction) -> str:
+    """ "train 16.3 GiB, eval 16.3 GiB, setup 862 MiB on the device (predicted)", the fullest phase
+    first.
+    """
+    peaks = sorted(prediction.phases.items(), key=lambda phase: -phase[1].device_bytes)
+    peaks += [(name.replace("; ", " and "), peak) for name, peak in card_groups(prediction.cards)]
+    parts = [f"{name} {bytes_text(peak.device_bytes)}" for name, peak in peaks]
+    text = [f"{', '.join(parts)} on the device (predicted)"] if parts else []
+    return "; ".join([*text, *(f"{name} not seen" for name in prediction.not_seen)])
+
+
+def _remedies_text(prediction: Prediction, remedies: Sequence[Remedy]) -> str:
+    """ "expandable segments, then 2 micro-batches of 64: 14.2 GiB (estimate), fits; a step takes
+    1.1 × as long; what to write:
+    --details"."""
+    last, speed = remedies[-1], prediction.speed
+    text = (
+        f"{', then '.join(remedy.what for remedy in remedies)}: {bytes_text(last.device_bytes)} "
+        f"({last.source.value}), {VERDICTS[last.verdict]}"
+    )
+    if last.step_s is not None and speed is not None and speed.step_s.value:
+        text += f"; a step takes {last.step_s.value / speed.step_s.value:.2g} × as long"
+    return f"{text}; what to write: --details"
 
 
 def show_sections(console: Console, shown: Iterable[Section]) -> None:
@@ -132,14 +208,15 @@ def show_sections(console: Console, shown: Iterable[Section]) -> None:
 
 def show_error(console: Console, error: BrimfulError) -> None:
     """A script's own traceback, then problem, explanation and suggestion."""
-    traceback = getattr(error, "traceback", "")
-    if traceback:
+    if traceback := getattr(error, "traceback", ""):
         console.print(Text(str(traceback).rstrip(), style="dim"), soft_wrap=True)
         console.print()
     console.print(Text("error: ", style="bold red").append(error.problem, style="bold"))
-    for sentence in (error.explanation, error.suggestion):
-        if sentence:
-            console.print(Padding(Text(sentence), (0, 0, 0, 2), expand=False))
+    console.print(Group(*_indented(error.explanation, error.suggestion)))
+
+
+def _indented(*sentences: str) -> list[Padding]:
+    return [Padding(Text(text), (0, 0, 0, 2), expand=False) for text in sentences if text]
 
 
 def _drawn(section: Section) -> ConsoleRenderable:
@@ -162,9 +239,11 @@ def _drawn(section: Section) -> ConsoleRenderable:
                 show_edge=False,
             )
             for column in section.columns:
-                justify = "right" if column.right else "left"
                 table.add_column(
-                    column.name, justify=justify, overflow="fold", no_wrap=column.whole
+                    column.name,
+                    justify="right" if column.right else "left",
+                    overflow="fold",
+                    no_wrap=column.whole,
                 )
             for row in section.rows:
                 table.add_row(*map(_cell, row))
@@ -174,11 +253,7 @@ def _drawn(section: Section) -> ConsoleRenderable:
             for finding in section.found:
                 parts += [Text("")] if parts else []
                 parts.append(Text(finding.problem, style="bold yellow"))
-                parts += [
-                    Padding(Text(text), (0, 0, 0, 2), expand=False)
-                    for text in (finding.explanation, finding.suggestion)
-                    if text
-                ]
+                parts += _indented(finding.explanation, finding.suggestion)
             return Group(*parts)
         case CommandLine():
             return Group(*map(Text, section.notes), Text(""), Text(section.line, style="bold"))

@@ -1,10 +1,9 @@
 """The result in one sentence: the title of a page, the first line on a terminal."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
+from brimful.show.several_sections import which_sentence
 from brimful.show.text import (
     bytes_interval_text,
     bytes_text,
@@ -20,7 +19,6 @@ from brimful.show.text import (
     speed_text,
     subject_of,
 )
-from brimful.show.which_sections import which_sentence
 from brimful.units import counted
 from brimful.values import (
     Audit,
@@ -47,6 +45,11 @@ _FAILURES = (
 )
 # limits of what fits; any other is an error of the script
 _WITHIN = None, "budget", "dataset", "max_batch_size", "loader"
+_RUN_TONES = {
+    Outcome.COMPLETED: "good",
+    Outcome.INTERRUPTED: "unfinished",
+    Outcome.TERMINATED: "unfinished",
+}
 _RANKS = {
     Objective.FASTEST: "trains fastest within memory",
     Objective.LARGEST: "is the largest that fits",
@@ -93,18 +96,13 @@ def planned_batch_size(record: Record) -> int | None:
 def of_run(run: Run, torn: bool = False) -> Headline:
     ended, count = run.ended, len(run.attempts)
     if ended is None:
-        after = counted(count, "attempt")
-        where = " in the middle of a line" if torn else ""
-        return Headline("unfinished", f"Cut off{where} after {after}: this run has no end.")
-    trained = not run.attempts or not run.attempts[-1].reports or bool(run.attempts[-1].steps)
-    tone = (
-        "unfinished"
-        if ended.outcome in (Outcome.COMPLETED, Outcome.INTERRUPTED, Outcome.TERMINATED)
-        else "bad"
-    )
+        after = (" in the middle of a line" if torn else "") + f" after {counted(count, 'attempt')}"
+        return Headline("unfinished", f"Cut off{after}: this run has no end.")
+    tone = _RUN_TONES.get(ended.outcome, "bad")
+    if tone == "good" and run.attempts and run.attempts[-1].reports and not run.attempts[-1].steps:
+        tone = "unfinished"
     again = f", in attempt {count}" if count > 1 else ""
-    good = ended.outcome is Outcome.COMPLETED and trained
-    return Headline("good" if good else tone, f"{_sentence(ended.message)}{again}.")
+    return Headline(tone, f"{_sentence(ended.message)}{again}.")
 
 
 def of_plan(plan: Plan, record: Record | None = None) -> Headline:
@@ -116,7 +114,10 @@ def of_plan(plan: Plan, record: Record | None = None) -> Headline:
     objective = Objective.LARGEST if unknown else plan.objective
     medians = record.speed if record else None
     alike = medians is not None and medians.knee_batch_size not in (None, chosen.effective)
-    sentence = _named(plan, setting_text(chosen.effective), objective, alike) + _on(record)
+    sentence = _named(plan, setting_text(chosen.effective), objective, alike)
+    if record and (device := record.opened.device) is not None:
+        here = "this CPU" if device.kind == "cpu" else device.label
+        sentence += f" on {device.gpu.name if device.gpu else here}"
     parts = [part for part in (_speed_part(plan), _peak_part(plan, record)) if part]
     if parts:
         sentence += (", " if ": " in sentence else ": ") + ", ".join(parts)
@@ -203,8 +204,8 @@ def _peak_text(peak: PeakEstimate, budget: int, fits: bool) -> str:
     interval = bytes_interval_text(*peak.device_interval_bytes)
     about = f" ({interval})" if interval else ""
     shown = f"{peak.source.value} peak {bytes_text(peak.device_bytes)}{about}"
-    fills_the_card = peak.device_interval_bytes[1] >= budget  # at whose memory the interval ends
-    gives_back = _EMPTIES if fits and fills_the_card else ""
+    # the interval ends at the card's memory
+    gives_back = _EMPTIES if fits and peak.device_interval_bytes[1] >= budget else ""
     if fits and peak.device_bytes > budget:
         return f"{gives_back}: it runs within {bytes_text(budget)}; with all of the card, {shown}"
     return f"{gives_back}: {shown} of {bytes_text(budget)} allowed"
@@ -214,22 +215,18 @@ def _not_in_force(prediction: Prediction) -> str:
     """What the script trains on in place of the size in question; "" where it is that size."""
     asked, given = prediction.batch_size, prediction.in_force
     if prediction.ignores_batch_size:
-        trains = (
-            f": {asked:,} was asked, and it trains on batches of {given:,}"
-            if asked and given
-            else ""
-        )
-        trains = trains or (f": it trains on batches of {asked:,} at every one" if asked else "")
+        trains = f": it trains on batches of {asked:,} at every one" if asked else ""
+        if asked and given:
+            trains = f": {asked:,} was asked, and it trains on batches of {given:,}"
         return f"The script ignores the batch size{trains}"
     if asked is None or given is None:
         return ""
-    exceeds = any(warning.code == "batch-exceeds-dataset" for warning in prediction.warnings)
-    why = (
-        f"the data set has {given:,} samples"
-        if exceeds
-        else f"the script's loader makes batches of {given:,} at most"
+    if any(warning.code == "batch-exceeds-dataset" for warning in prediction.warnings):
+        return f"Batch size {asked:,} is not in force: the data set has {given:,} samples"
+    return (
+        f"Batch size {asked:,} is not in force: the script's loader makes batches of {given:,} at "
+        "most"
     )
-    return f"Batch size {asked:,} is not in force: {why}"
 
 
 def _largest_part(prediction: Prediction, fits: bool) -> str:
@@ -260,20 +257,19 @@ def of_grid(prediction: Prediction) -> Headline:
     fit = sum(cell.verdict == Verdict.FITS for cell in cells)
     peak = f"predicted peak {bytes_text(best.peak.device_bytes if best.peak else None)}"
     of = f"of {bytes_text(prediction.budget.bytes)} allowed"
+    combinations, settings = counted(len(cells), "combination"), settings_text(best.settings)
     if not fit:
         least = "is tight" if best.verdict == Verdict.TIGHT else "takes least"
         return Headline(
-            "bad",
-            f"None of {counted(len(cells), 'combination')} fits {card}: "
-            f"{settings_text(best.settings)} {least}, {peak} {of}.",
+            "bad", f"None of {combinations} fits {card}: {settings} {least}, {peak} {of}."
         )
     rate = best.tokens_per_s or best.samples_per_s
-    unit = "tokens/s" if best.tokens_per_s else "samples/s"
-    about = f"about {speed_text(rate.value)} {unit}, " if rate is not None else ""
-    name = f"the {'fastest' if rate is not None else 'best'} is {settings_text(best.settings)}"
+    name = "best" if rate is None else "fastest"
+    if rate is not None:
+        unit = "tokens/s" if best.tokens_per_s else "samples/s"
+        peak = f"about {speed_text(rate.value)} {unit}, {peak}"
     return Headline(
-        "good",
-        f"Of {counted(len(cells), 'combination')} {fit} fit {card}; {name}: {about}{peak} {of}.",
+        "good", f"Of {combinations} {fit} fit {card}; the {name} is {settings}: {peak} {of}."
     )
 
 
@@ -286,15 +282,12 @@ def of_audit(audit: Audit) -> Headline:
     if not audit.findings:
         return Headline("good", f"No issues found: the command does what was requested, {does}.")
     findings = counted(len(audit.findings), "finding")
-    requested, accumulation = (
+    whole, accumulation = (
         audit.requested.get("batch_size"),
         audit.requested.get("accumulation", 1),
     )
-    whole = (
-        requested * accumulation
-        if isinstance(requested, int) and isinstance(accumulation, int)
-        else requested
-    )
+    if isinstance(whole, int) and isinstance(accumulation, int):
+        whole *= accumulation
     if whole is None or per_step is None or whole == per_step:
         return Headline("note", f"{findings}: {audit.findings[0].problem}")
     return Headline(
@@ -307,16 +300,15 @@ def _without_result(record: Record) -> Headline:
     trials = len(record.trials)
     after = f"after {counted(trials, 'trial')}"
     code = record.closed.exit_code if record.closed else None
-    if code in (130, 143):
-        how = "Interrupted" if code == 130 else "Terminated"
+    how = {130: "Interrupted", 143: "Terminated"}.get(code or 0)
+    if how is None and (record.torn or (record.closed is None and trials)):
+        how = "Cut off"
+    if how is not None:
         return Headline("unfinished", f"{how} {after}, without a result. {_reached(record)}")
-    if record.torn or (record.closed is None and trials):
-        return Headline("unfinished", f"Cut off {after}, without a result. {_reached(record)}")
     failed = next((s for s in reversed(record.trials) if s.outcome in _FAILURES), None)
     if failed is not None:
-        why = reason(failed)
-        text = OUTCOMES[failed.outcome].text + (f": {why}" if why else "")
-        return Headline("bad", f"No result: in trial {record.trials.index(failed) + 1}, {text}.")
+        why = ": ".join(filter(None, (OUTCOMES[failed.outcome].text, reason(failed))))
+        return Headline("bad", f"No result: in trial {record.trials.index(failed) + 1}, {why}.")
     if trials and all(trial_result.outcome in OUT_OF_MEMORY for trial_result in record.trials):
         return Headline(
             "bad", f"No batch size fits: all {counted(trials, 'trial')} ran out of memory."
@@ -330,27 +322,17 @@ def _without_result(record: Record) -> Headline:
 
 
 def _reached(record: Record) -> str:
-    sizes = [
-        trial.trial.settings.get("batch_size")
-        for trial in record.trials
-        if trial.outcome is Outcome.COMPLETED
+    ran = [
+        size
+        for result in record.trials
+        if result.outcome is Outcome.COMPLETED
+        and isinstance(size := result.trial.settings.get("batch_size"), int)
     ]
-    ran = [size for size in sizes if isinstance(size, int)]
     return f"The largest batch size that ran is {max(ran):,}." if ran else "No trial completed."
 
 
 def _sentence(message: str) -> str:
     return message[:1].upper() + message[1:]
-
-
-def _on(record: Record | None) -> str:
-    device = record.opened.device if record else None
-    if device is None:
-        return ""
-    return (
-        " on "
-        f"{device.gpu.name if device.gpu else 'this CPU' if device.kind == 'cpu' else device.label}"
-    )
 
 
 def _speed_part(plan: Plan) -> str:
@@ -359,9 +341,7 @@ def _speed_part(plan: Plan) -> str:
         return ""
     source = "" if now.source is Source.MEASURED else f"{now.source.value} "
     text = f"{source}{speed_text(now.value)} samples/s"
-    if before is None or not before.value:
-        return text
-    if now == before:
+    if before is None or not before.value or now == before:
         return text
     if plan.gain is not None:
         return f"{text}, {plan.gain.value:.2f} × your own settings ({plan.gain.note})"

@@ -2,8 +2,6 @@
 forbids every request.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import shlex

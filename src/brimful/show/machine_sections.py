@@ -2,8 +2,6 @@
 measured.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -93,10 +91,10 @@ def _scaled(value: Estimate, unit: float, name: str) -> Cell:
 
 def doctor_sections(machine: Machine, findings: Sequence[Diagnostic]) -> list[Section]:
     """What this machine is, and what stands in the way of good measurements."""
-    rest = (
-        Findings("Findings", tuple(findings)) if findings else Sentences("", ("No issues found.",))
-    )
-    return [Facts("", machine_facts(machine)), rest]
+    return [
+        Facts("", machine_facts(machine)),
+        Findings("Findings", tuple(findings)) if findings else Sentences("", ("No issues found.",)),
+    ]
 
 
 def gpu_sections(gpus: Iterable[Gpu], prices: Mapping[str, Estimate]) -> list[Section]:

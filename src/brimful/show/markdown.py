@@ -2,8 +2,6 @@
 kind.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 
@@ -56,17 +54,13 @@ def _drawn(section: Section) -> str:
                 [column.name for column in section.columns],
                 [tuple(map(cell_text, row)) for row in section.rows],
             )
-            return (
-                "\n".join([body, "", *(f"- {escape(note)}" for note in section.notes)])
-                if section.notes
-                else body
+            return "\n- ".join(
+                [f"{body}\n" if section.notes else body, *map(escape, section.notes)]
             )
         case Findings():
             lines = []
             for finding in section.found:
-                rest = " ".join(
-                    escape(part) for part in (finding.explanation, finding.suggestion) if part
-                )
+                rest = escape(f"{finding.explanation} {finding.suggestion}")
                 lines.append(f"- **{escape(finding.problem)}**" + (f"  \n  {rest}" if rest else ""))
             return "\n".join(lines)
         case CommandLine():
@@ -92,8 +86,7 @@ def escape(text: str) -> str:
 
 def code_block(text: str, language: str = "") -> str:
     """A fenced block, its fence longer than any run of backticks within."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = max(["``", *re.findall(r"`+", text)], key=len) + "`"
     return f"{fence}{language}\n{text}\n{fence}"
 
 

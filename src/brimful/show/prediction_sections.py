@@ -2,13 +2,11 @@
 help.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from brimful.show.grid_sections import grid_sections
 from brimful.show.section import Column, CommandLine, Facts, Figure, Section, Sentences, Table
+from brimful.show.several_sections import grid_figure, grid_table, which_table
 from brimful.show.text import (
     ABSENT,
     CATEGORIES,
@@ -33,7 +31,6 @@ from brimful.show.text import (
     speed_text,
     uneven_text,
 )
-from brimful.show.which_sections import which_table
 from brimful.values import (
     Breakdown,
     CardPeak,
@@ -79,7 +76,7 @@ _MODULE_LEAST = 0.05  # of a module: smaller categories are not named
 
 def prediction_sections(prediction: Prediction) -> list[Section]:
     parts: list[Section] = [which_table(prediction)] if prediction.which else []
-    parts += grid_sections(prediction) if prediction.grid else []
+    parts += [grid_table(prediction), grid_figure(prediction)] if prediction.grid else []
     if prediction.speed is not None:
         parts.append(Sentences("", (speed_sentence(prediction.speed),)))
     parts += _phases(prediction)
@@ -106,24 +103,19 @@ def _phases(prediction: Prediction) -> list[Section]:
         (Cell(name), Cell("not seen", tone="warn"), *(Cell(""),) * 4)
         for name in prediction.not_seen
     ]
+    columns = ("phase", "allocated", "reserved", "device", "95 % interval", "of the budget")
     title = f"Peaks by phase, predicted{at_text(prediction)}"
-    columns = tuple(
-        map(Column, ("phase", "allocated", "reserved", "device", "95 % interval", "of the budget"))
-    )
-    return [Table(title, columns, tuple(rows))] if rows else []
+    return [Table(title, tuple(map(Column, columns)), tuple(rows))] if rows else []
 
 
 def _peak_row(name: str, peak: PeakEstimate, budget: int) -> tuple[Cell, ...]:
     share = peak.device_bytes / budget if budget else None
-    sizes = (
-        Cell(bytes_text(size))
-        for size in (peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes)
-    )
-    interval = Cell(bytes_interval_text(*peak.device_interval_bytes) or "")
     return (
         Cell(name),
-        *sizes,
-        interval,
+        Cell(bytes_text(peak.allocated_bytes)),
+        Cell(bytes_text(peak.reserved_bytes)),
+        Cell(bytes_text(peak.device_bytes)),
+        Cell(bytes_interval_text(*peak.device_interval_bytes) or ""),
         ABSENT if share is None else Cell(share_text(share), share=share),
     )
 
@@ -135,14 +127,14 @@ def card_groups(cards: Sequence[CardPeak]) -> list[tuple[str, PeakEstimate]]:
     groups: dict[PeakEstimate, list[CardPeak]] = {}
     for card in cards:
         groups.setdefault(card.peak, []).append(card)
-    several_ranks = len({card.rank for card in cards}) > 1
     ordered = sorted(groups.items(), key=lambda group: -group[0].device_bytes)
-    return [(_cards_name(members, len(cards), several_ranks), peak) for peak, members in ordered]
+    return [(_cards_name(members, cards), peak) for peak, members in ordered]
 
 
-def _cards_name(members: list[CardPeak], total: int, several_ranks: bool) -> str:
-    if len(members) == total:
-        return f"each of {total} cards"
+def _cards_name(members: Sequence[CardPeak], cards: Sequence[CardPeak]) -> str:
+    if len(members) == len(cards):
+        return f"each of {len(cards)} cards"
+    several_ranks = len({card.rank for card in cards}) > 1
     names = [
         f"rank {card.rank}, cuda:{card.index}" if several_ranks else f"cuda:{card.index}"
         for card in members
@@ -153,13 +145,9 @@ def _cards_name(members: list[CardPeak], total: int, several_ranks: bool) -> str
 
 
 def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
-    solved = (
-        f"largest {prediction.solved.name} that fits"
-        if prediction.solved is not None
-        else "largest that fits"
-    )
+    solved = f"{prediction.solved.name} " if prediction.solved is not None else ""
     rows = [
-        (solved, _largest(prediction)),
+        (f"largest {solved}that fits", _largest(prediction)),
         ("budget", Cell(bytes_text(prediction.budget.bytes), note=prediction.budget.why)),
         ("CUDA context", bytes_cell(prediction.gpu.context_bytes)),
         ("how", Cell(method_text(prediction.method, prediction.exact))),
@@ -184,34 +172,24 @@ def _facts(prediction: Prediction) -> tuple[tuple[str, Cell], ...]:
 
 
 def _epoch_rows(epoch: Epoch) -> list[tuple[str, Cell]]:
-    rows = [
+    times = {
+        "time of its training": epoch.train_s,
+        "time of its evaluation": epoch.evaluation_s,
+        "time before the next epoch": epoch.between_s,
+    }
+    return [
         ("an epoch", Cell(epoch_text(epoch))),
-        ("time of its training", seconds_cell(epoch.train_s)),
+        *((name, seconds_cell(time)) for name, time in times.items() if time is not None),
     ]
-    rows += (
-        []
-        if epoch.evaluation_s is None
-        else [("time of its evaluation", seconds_cell(epoch.evaluation_s))]
-    )
-    return rows + (
-        []
-        if epoch.between_s is None
-        else [("time before the next epoch", seconds_cell(epoch.between_s))]
-    )
 
 
 def _largest(prediction: Prediction) -> Cell:
     limited, (_, _, largest) = limited_text(prediction.limited_by), question_of(prediction)
-    if largest is None:
-        unfollowed = prediction.limited_by == "not_followed"
-        return Cell(
-            f"none: {limited}"
-            if unfollowed
-            else "none"
-            if prediction.nothing_fits
-            else "not searched"
-        )
-    return Cell(count_text(largest), Source.PREDICTED, note=limited)
+    if largest is not None:
+        return Cell(count_text(largest), Source.PREDICTED, note=limited)
+    if prediction.limited_by == "not_followed":
+        return Cell(f"none: {limited}")
+    return Cell("none" if prediction.nothing_fits else "not searched")
 
 
 # --- where the memory goes, what would help ---
@@ -223,9 +201,10 @@ def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
     held = [name for name in CATEGORIES if any(bar.parts.get(name) for bar in bars.values())]
     legend = tuple((f"swatch {name.replace('_', '-')}", CATEGORIES[name]) for name in held)
     text = [f"The peak is in {breakdown.phase}, set by {moment_text(breakdown.moment)}."]
-    if breakdown.grown is not None:
-        grown = moment_text(breakdown.grown)
-        text.append(f"The allocator took its last segment in {breakdown.grown.phase}, at {grown}.")
+    if (grown := breakdown.grown) is not None:
+        text.append(
+            f"The allocator took its last segment in {grown.phase}, at {moment_text(grown)}."
+        )
     title = "Where the memory goes, predicted, at the peak"
 
     def draw(width: int) -> str:
@@ -233,8 +212,11 @@ def _breakdown(prediction: Prediction, breakdown: Breakdown) -> list[Section]:
 
         return breakdown_chart(bars, width)
 
-    figure = Figure(title, draw, legend, tuple(text), detail=True, wide=False)
-    return [figure, _categories(breakdown), *_modules(breakdown)]
+    return [
+        Figure(title, draw, legend, tuple(text), detail=True, wide=False),
+        _categories(breakdown),
+        *_modules(breakdown),
+    ]
 
 
 def _categories(breakdown: Breakdown) -> Table:
@@ -242,12 +224,10 @@ def _categories(breakdown: Breakdown) -> Table:
     peak.
     """
     whole = max(1, sum(breakdown.parts.values()))
-    parts = sorted(
-        ((size, name) for name, size in breakdown.parts.items() if size), key=lambda part: -part[0]
-    )
     rows = tuple(
         (Cell(CATEGORIES.get(name, name)), Cell(bytes_text(size)), Cell(share_text(size / whole)))
-        for size, name in parts
+        for name, size in _largest_first(breakdown.parts)
+        if size
     )
     columns = (Column("category"), Column("bytes", right=True), Column("of the peak", right=True))
     return Table("By category", columns, rows, detail=True, wide=False)
@@ -283,9 +263,15 @@ def _held(categories: dict[str, int], whole: int) -> str:
     """The categories that make up most of what a module holds: "activations 81 %, parameters
     12 %".
     """
-    largest = sorted(categories.items(), key=lambda part: -part[1])[:3]
-    named = [(name, size / whole) for name, size in largest if size >= whole * _MODULE_LEAST]
-    return ", ".join(f"{CATEGORIES.get(name, name)} {share_text(share)}" for name, share in named)
+    return ", ".join(
+        f"{CATEGORIES.get(name, name)} {share_text(size / whole)}"
+        for name, size in _largest_first(categories)[:3]
+        if size >= whole * _MODULE_LEAST
+    )
+
+
+def _largest_first(parts: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(parts.items(), key=lambda part: -part[1])
 
 
 def moment_text(moment: Moment) -> str:
@@ -297,20 +283,16 @@ def moment_text(moment: Moment) -> str:
         during = f"backward of {moment.module}"
     elif moment.module:
         during = f"in {moment.module}" + (f", {during}" if moment.during == "recomputation" else "")
-    parts = moment.op.split(".")
-    op = parts[1] if parts[0] == "aten" and len(parts) > 1 else moment.op
-    inner = ", ".join(text for text in (op, during) if text)
+    op = moment.op.split(".")[1] if moment.op.startswith("aten.") else moment.op
+    inner = ", ".join(filter(None, (op, during)))
     return f"{moment.where} ({inner})" if moment.where else inner
 
 
 def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
     """The changes one on top of the other, and those that do not help."""
     size = at_text(replace(prediction, in_force=None))
-    title = (
-        f"What would lower the peak{size}"
-        if prediction.verdict == Verdict.FITS
-        else f"What would make it fit{size}"
-    )
+    aim = "lower the peak" if prediction.verdict == Verdict.FITS else "make it fit"
+    title = f"What would {aim}{size}"
     others = tuple(f"{other.what}: {other.why}" for other in what_if.others)
     if not what_if.remedies or prediction.peak is None:
         return Sentences(title, (f"No change that brimful tried lowers the peak{size}.", *others))
@@ -358,25 +340,17 @@ def speed_sentence(speed: PredictedSpeed) -> str:
     alone = f"; without {not_counted}" if not_counted else ""
     if exchange is not None:
         alone = f"; exchange between cards {seconds_text(exchange.value)}, over {exchange.note}"
-    if speed.samples_per_s is not None:
-        interval = (
-            f"{speed_text(speed.samples_per_s.low)} to {speed_text(speed.samples_per_s.high)}"
-        )
+    if (rate := speed.samples_per_s) is not None:
         parts = [
-            f"About {speed_text(speed.samples_per_s.value)} samples/s{at} (predicted, "
-            f"{interval}{alone})"
+            f"About {speed_text(rate.value)} samples/s{at} (predicted, {speed_text(rate.low)} to "
+            f"{speed_text(rate.high)}{alone})"
         ]
     else:
         parts = [f"About {seconds_text(speed.step_s.value)} a step{at} (predicted{alone})"]
-    knee = _knee(speed)
-    if knee:
+    if knee := _knee(speed):
         parts.append(f"the knee is at {knee}")
-    bound = max(speed.bound_by, key=lambda name: speed.bound_by[name], default=None)
-    if bound is not None:
-        parts.append(
-            f"bound by {BOUNDS.get(bound, bound).split(' (')[0]} "
-            f"({share_text(speed.bound_by[bound])})"
-        )
+    for bound, share in _largest_first(speed.bound_by)[:1]:
+        parts.append(f"bound by {BOUNDS.get(bound, bound).split(' (')[0]} ({share_text(share)})")
     return "; ".join(parts) + "."
 
 
@@ -392,11 +366,12 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
         rows.append(("knee", Cell(knee, Source.PREDICTED, interval, _KNEE)))
     if speed.exchange is not None:
         rows.append(("between cards", seconds_cell(speed.exchange)))
-    bounds = sorted(
-        ((share, name) for name, share in speed.bound_by.items() if share >= _LEAST), reverse=True
-    )
-    named = ", ".join(f"{BOUNDS.get(name, name)} {share_text(share)}" for share, name in bounds)
-    rows.append(("bound by", Cell(named, Source.PREDICTED)))
+    bounds = [
+        f"{BOUNDS.get(name, name)} {share_text(share)}"
+        for name, share in _largest_first(speed.bound_by)
+        if share >= _LEAST
+    ]
+    rows.append(("bound by", Cell(", ".join(bounds), Source.PREDICTED)))
     top = ", ".join(f"{kernel.op} {share_text(kernel.share)}" for kernel in speed.kernels[:_NAMED])
     rows += [("takes longest", Cell(top, Source.PREDICTED))] if top else []
     left_out = ("loading: brimful cannot know how fast that host loads", *speed.notes)

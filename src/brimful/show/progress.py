@@ -5,8 +5,6 @@ file or a CI log.
 time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -81,7 +79,7 @@ class Progress:
         self._durations: list[float] = []
         self._live = _live_line(stream, self.line) if is_terminal else None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> "Progress":
         if self._live is not None:
             self._live.start(refresh=True)
         return self
@@ -100,13 +98,8 @@ class Progress:
         """Trial `number` (from 1) starts; `expected_total` is a guess of how many there will be, or
         None.
         """
-        self._trial, self._number, self._expected, self._newest = (
-            trial,
-            number,
-            expected_total,
-            None,
-        )
-        self._started = self._clock()
+        self._trial, self._number, self._expected = trial, number, expected_total
+        self._started, self._newest = self._clock(), None
         if self._live is None:
             self._write(self.line())
 
@@ -138,11 +131,8 @@ class Progress:
         """The present trial in one line; "" between trials."""
         if self._trial is None:
             return ""
-        total = (
-            f" of about {self._expected}"
-            if self._expected and self._expected >= self._number
-            else ""
-        )
+        expected = self._expected or 0
+        total = f" of about {expected}" if expected >= self._number else ""
         parts = [f"trial {self._number}{total}: {_tried(self._trial)}"]
         if self._newest is not None:
             parts.append(f"{self._newest.phase}, step {self._newest.steps}")
@@ -195,7 +185,7 @@ class RunProgress:
         self._live = _live_line(err, lambda: self._line) if live else None
         self.terminals = terminals
 
-    def __enter__(self) -> RunProgress:
+    def __enter__(self) -> "RunProgress":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -271,51 +261,39 @@ def no_step_text(number: int, seconds: float, progress: wire.Progress | None) ->
     """Of a trial that has had no step for a while: what was seen in place of one, and what that can
     mean.
     """
-    batches, backward = (
-        (progress.batches, progress.backward_passes) if progress is not None else (0, 0)
-    )
-    counts = [
-        counted(batches, "batch", "batches") + " of a DataLoader"
-        if batches
-        else "no batch of a DataLoader"
-    ]
-    counts += [
-        counted(backward, "backward pass", "backward passes") if backward else "no backward pass"
-    ]
+    batches = progress.batches if progress is not None else 0
+    backward = progress.backward_passes if progress is not None else 0
+    passes = counted(backward, "backward pass", "backward passes")
     if backward:
         means = (
             "its first step is slow, it accumulates gradients over more than these, or never "
             "calls step() of an optimizer"
         )
+    elif batches > 1:
+        means = "it works through its data first, or only evaluates"
     elif batches:
-        means = (
-            "it works through its data first, or only evaluates"
-            if batches > 1
-            else "its first step is slow, or it only evaluates"
-        )
+        means = "its first step is slow, or it only evaluates"
     else:
         means = (
             "it still imports or prepares its data, or trains by means that brimful does not see"
         )
     return (
         f"trial {number}: no step in {seconds_text(float(round(seconds)))}; seen: "
-        f"{' and '.join(counts)}: {means}. "
+        f"{counted(batches, 'batch', 'batches') if batches else 'no batch'} of a DataLoader and "
+        f"{passes if backward else 'no backward pass'}: {means}. "
         "The trial goes on; Ctrl-C ends it, and --time-limit limits it"
     )
 
 
 def trial_line(number: int, result: TrialResult) -> str:
     """ "trial 4: memory at batch_size 512 on cpu: completed, peak 11.5 GiB host, 19.6 s"."""
-    parts = [OUTCOMES[result.outcome].text]
+    text = f"trial {number}: {_tried(result.trial)}: {OUTCOMES[result.outcome].text}"
     # A trial on an imaginary card knows its reserved memory; the context is added once all trials
     # are known.
     worst = worst_memory(result, "reserved" if result.trial.device.kind == "imaginary" else None)
     if worst is not None and result.outcome is Outcome.COMPLETED:
-        parts.append(f"peak {bytes_text(worst[1])} {worst[0]}")
-    if result.samples_per_s is not None:
-        parts.append(f"{speed_text(result.samples_per_s)} samples/s")
-    parts.append(seconds_text(result.duration_s))
-    return f"trial {number}: {_tried(result.trial)}: {', '.join(parts)}"
+        text += f", peak {bytes_text(worst[1])} {worst[0]}"
+    return text + _rate_and_time(result)
 
 
 def _tried(trial: Trial) -> str:
@@ -328,29 +306,31 @@ def heartbeat_line(attempt: int, beat: Heartbeat) -> str:
     """ "attempt 1, train, step 1,200, loss 0.341, 812 samples/s, 12 % waiting for data, 3.2 GiB
     reserved, 5 min".
     """
-    parts = [f"attempt {attempt}"] if attempt > 1 else []
-    parts += [f"{beat.phase}, step {beat.steps:,}"] if beat.phase is not None else ["no step yet"]
-    if beat.ranks > 1:
-        parts.append(f"{beat.ranks} ranks")
-    if beat.loss is not None:
-        of_one = beat.ranks > 1 and beat.loss_rank is not None
-        parts.append(f"loss {beat.loss:.4g}" + (f" in rank {beat.loss_rank}" if of_one else ""))
-    if beat.samples_per_s is not None:
-        parts.append(f"{speed_text(beat.samples_per_s)} samples/s")
-    if beat.loading_share is not None and beat.loading_share >= 0.01:
-        parts.append(f"{share_text(beat.loading_share)} waiting for data")
-    if beat.reserved_bytes is not None:
-        parts.append(f"{bytes_text(beat.reserved_bytes)} reserved")
-    if beat.alloc_retries:
-        parts.append(f"{count_text(beat.alloc_retries)} allocator retries")
-    if beat.process_tree_host_bytes:
-        parts.append(f"{bytes_text(beat.process_tree_host_bytes)} host")
-    return ", ".join([*parts, seconds_text(float(round(beat.seconds)))])
+    rank = f" in rank {beat.loss_rank}" if beat.ranks > 1 and beat.loss_rank is not None else ""
+    parts = {
+        f"attempt {attempt}": attempt > 1,
+        "no step yet": beat.phase is None,
+        f"{beat.phase}, step {beat.steps:,}": beat.phase is not None,
+        f"{beat.ranks} ranks": beat.ranks > 1,
+        f"loss {beat.loss or 0.0:.4g}{rank}": beat.loss is not None,
+        f"{speed_text(beat.samples_per_s)} samples/s": beat.samples_per_s is not None,
+        f"{share_text(beat.loading_share)} waiting for data": (beat.loading_share or 0) >= 0.01,
+        f"{bytes_text(beat.reserved_bytes)} reserved": beat.reserved_bytes is not None,
+        f"{count_text(beat.alloc_retries)} allocator retries": bool(beat.alloc_retries),
+        f"{bytes_text(beat.process_tree_host_bytes)} host": bool(beat.process_tree_host_bytes),
+        seconds_text(float(round(beat.seconds))): True,
+    }
+    return ", ".join(text for text, is_known in parts.items() if is_known)
 
 
 def attempt_line(attempt: Attempt) -> str:
     """ "Attempt 1: out of device memory, 812 steps, 14 min"."""
-    parts = [OUTCOMES[attempt.outcome].text, f"{attempt.steps:,} steps"]
-    if attempt.samples_per_s is not None:
-        parts.append(f"{speed_text(attempt.samples_per_s)} samples/s")
-    return f"Attempt {attempt.number}: {', '.join([*parts, seconds_text(attempt.duration_s)])}"
+    text = f"Attempt {attempt.number}: {OUTCOMES[attempt.outcome].text}, {attempt.steps:,} steps"
+    return text + _rate_and_time(attempt)
+
+
+def _rate_and_time(ended: TrialResult | Attempt) -> str:
+    rate = ended.samples_per_s
+    return ("" if rate is None else f", {speed_text(rate)} samples/s") + (
+        f", {seconds_text(ended.duration_s)}"
+    )

@@ -1,9 +1,8 @@
 """Sections of what ran: the attempts of a run, the trials of a search, and their peaks."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
+from itertools import chain
 
 from brimful.outcomes import OUTCOMES
 from brimful.show.section import Column, CommandLine, Quote, Section, Table
@@ -39,10 +38,11 @@ from brimful.values import (
 )
 
 _MEMORIES = ("allocated", "reserved", "device", "host")
+_RESUMED = {None: "", True: "resumed from its checkpoint", False: "started over"}
 _WHAT_IFS = {"autocast": "mixed precision", "checkpointing": "gradient checkpointing"}
 
 # Warnings without which a number is read as what it is not: they come before all numbers.
-CHANGE_THE_NUMBERS = (
+_CHANGE_THE_NUMBERS = (
     *(
         "ignores-batch-size",
         "hidden-cap",
@@ -65,19 +65,12 @@ def kind_text(trial: Trial) -> str:
     return trial.kind.value + (f" with {changes}" if changes else "")
 
 
-def warnings_of(record: Record) -> tuple[Diagnostic, ...]:
-    """Everything the user should know, each once, whichever part of the record holds it."""
-    warnings = [*record.notes]
-    for part in (record.plan, record.prediction):
-        warnings += part.warnings if part else ()
-    return tuple(dict.fromkeys(warnings))
-
-
-def by_weight(
-    warnings: tuple[Diagnostic, ...],
-) -> tuple[tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
-    """(those that change what the numbers mean, the others)"""
-    first = tuple(warning for warning in warnings if warning.code in CHANGE_THE_NUMBERS)
+def warnings_of(record: Record) -> tuple[tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
+    """Everything the user should know, each once, whichever part of the record holds it: (what
+    changes the meaning of the numbers, the others)."""
+    parts = [part.warnings for part in (record.plan, record.prediction) if part]
+    warnings = dict.fromkeys((*record.notes, *chain(*parts)))
+    first = tuple(warning for warning in warnings if warning.code in _CHANGE_THE_NUMBERS)
     return first, tuple(warning for warning in warnings if warning not in first)
 
 
@@ -89,10 +82,10 @@ def phases_table(
     phases: Mapping[str, PhasePeak],
     not_seen: tuple[str, ...] = (),
     budget: Budget | None = None,
-) -> Table | None:
-    """One row a phase, the memories that some phase knows as columns; None without any."""
+) -> list[Section]:
+    """One row a phase, the memories that some phase knows as columns; [] without any."""
     if not phases and not not_seen:
-        return None
+        return []
     memories = [
         name
         for name in _MEMORIES
@@ -104,9 +97,9 @@ def phases_table(
         *map(Column, memories),
         *([Column("of the budget")] if budget else []),
     )
-    absent = Cell("not seen", tone="warn")
-    rows += [(Cell(name), absent, *(Cell(""),) * (len(columns) - 2)) for name in not_seen]
-    return Table(title, columns, tuple(rows))
+    absent = (Cell("not seen", tone="warn"), *(Cell(""),) * (len(columns) - 2))
+    rows += [(Cell(name), *absent) for name in not_seen]
+    return [Table(title, columns, tuple(rows))]
 
 
 def _phase_row(
@@ -114,8 +107,10 @@ def _phase_row(
 ) -> tuple[Cell, ...]:
     notes = ["cached, so its peak is not representative"] if peak.cached else []
     notes += [f"worst of {peak.visits} visits"] if peak.visits > 1 else []
-    sizes = [getattr(peak, f"{memory}_bytes", None) for memory in memories]
-    row = (Cell(name, note=", ".join(notes) or None), *(Cell(bytes_text(size)) for size in sizes))
+    row = (
+        Cell(name, note=", ".join(notes) or None),
+        *(Cell(bytes_text(getattr(peak, f"{memory}_bytes", None))) for memory in memories),
+    )
     if budget is None:
         return row
     main = memory_of(peak, budget.memory)
@@ -135,16 +130,13 @@ def trial_sections(record: Record) -> list[Section]:
     if record.opened.device is not None and record.opened.device.kind == "imaginary":
         # what is not the allocator's, the context, is known once all trials are
         memory = "reserved"
-    kinds = [worst[0] for result in record.trials if (worst := worst_memory(result, memory))]
-    kind = kinds[0] if kinds else None
-    notes: list[tuple[int, str]] = []
+    kinds = (worst[0] for result in record.trials if (worst := worst_memory(result, memory)))
+    kind = next(kinds, None)
+    rows, notes = [], []
     for number, result in enumerate(record.trials, 1):
-        environment = environment_text(result.trial.environment)
-        notes += [(number, reason(result)), *((number, note) for note in result.notes)]
-        notes += [(number, f"with {environment}")] if environment else []
-    rows = tuple(
-        _trial_row(number, result, memory, kind) for number, result in enumerate(record.trials, 1)
-    )
+        rows.append(_trial_row(number, result, memory, kind))
+        texts = (reason(result), *result.notes, _with(result.trial.environment))
+        notes += [(number, text) for text in texts]
     names = (
         "#",
         "for",
@@ -156,9 +148,13 @@ def trial_sections(record: Record) -> list[Section]:
     )
     decided = bool(record.plan or record.prediction or record.audit)
     table = Table(
-        "Trials", tuple(map(Column, names)), rows, footnotes("Trial", notes), detail=decided
+        "Trials", tuple(map(Column, names)), tuple(rows), footnotes("Trial", notes), detail=decided
     )
     return [table, *_tracebacks(record, unfold=not decided)]
+
+
+def _with(environment: Mapping[str, str]) -> str:
+    return f"with {environment_text(environment)}" if environment else ""
 
 
 def _trial_row(
@@ -186,9 +182,8 @@ def _trial_peak(result: TrialResult, memory: str | None, kind: str | None) -> Ce
     if worst is None or result.peak is None:
         return ABSENT
     kept = worst[0] == "host" and not result.peak.host_is_true
-    other = "" if worst[0] == kind else f" {worst[0]}"
     return Cell(
-        bytes_text(worst[1]) + other,
+        bytes_text(worst[1]) + ("" if worst[0] == kind else f" {worst[0]}"),
         source_of(result),
         note="with freed memory that was kept" if kept else None,
     )
@@ -197,11 +192,11 @@ def _trial_peak(result: TrialResult, memory: str | None, kind: str | None) -> Ce
 def _tracebacks(record: Record, unfold: bool) -> list[Section]:
     texts: dict[str, int] = {}
     for number, result in enumerate(record.trials, 1):
-        if text := _traceback(result):
-            texts.setdefault(text, number)
+        texts.setdefault(_traceback(result), number)
     return [
-        Quote(f"The script's own traceback, trial {n}", text, unfold, detail=True)
-        for text, n in texts.items()
+        Quote(f"The script's own traceback, trial {number}", text, unfold, detail=True)
+        for text, number in texts.items()
+        if text
     ]
 
 
@@ -230,8 +225,7 @@ def run_sections(run: Run) -> list[Section]:
         for attempt in run.attempts
         if (text := _traceback(attempt))
     ]
-    phases = phases_table(f"Peaks by phase, measured in attempt {last.number}", last.phases)
-    return parts + ([phases] if phases else [])
+    return parts + phases_table(f"Peaks by phase, measured in attempt {last.number}", last.phases)
 
 
 def settings_table(settings: tuple[EffectiveSetting, ...]) -> list[Section]:
@@ -262,17 +256,13 @@ def _attempts(attempts: tuple[Attempt, ...]) -> Table:
         name for name in names if len(values) == 1 or len({row.get(name) for row in values}) > 1
     ] or names
     kinds = [worst[0] for attempt in attempts if (worst := worst_memory(attempt))]
-    notes: list[tuple[int, str]] = []
-    for attempt in attempts:
-        resumed = {None: "", True: "resumed from its checkpoint", False: "started over"}[
-            attempt.resumed
-        ]
-        environment = environment_text(attempt.environment)
-        why = reason(attempt)
+    rows, notes = [], []
+    for attempt, in_force in zip(attempts, values, strict=True):
+        rows.append(_attempt_row(attempt, in_force, changed))
         texts = (
-            resumed,
-            why,
-            f"with {environment}" if environment else "",
+            _RESUMED[attempt.resumed],
+            reason(attempt),
+            _with(attempt.environment),
             *attempt.notes,
             attempt.output_cut or "",
         )
@@ -289,11 +279,7 @@ def _attempts(attempts: tuple[Attempt, ...]) -> Table:
     columns = tuple(
         Column(name, whole=name in ("settings", "steps", "samples/s", "took")) for name in names
     )
-    rows = tuple(
-        _attempt_row(attempt, settings_in_force, changed)
-        for attempt, settings_in_force in zip(attempts, values, strict=True)
-    )
-    return Table("Attempts", columns, rows, footnotes("Attempt", notes))
+    return Table("Attempts", columns, tuple(rows), footnotes("Attempt", notes))
 
 
 def _attempt_row(

@@ -1,7 +1,5 @@
 """The kinds of section that every view draws; they hold text and no logic."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

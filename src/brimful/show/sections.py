@@ -1,16 +1,13 @@
 """A record as one list of sections, which the terminal, the page and Markdown draw alike."""
 
-from __future__ import annotations
-
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from brimful.show.headline import planned_batch_size
 from brimful.show.machine_sections import card_facts, machine_facts
 from brimful.show.prediction_sections import points_table, prediction_sections, speed_figure
 from brimful.show.run_sections import (
-    by_weight,
     phases_table,
     run_sections,
     settings_table,
@@ -66,7 +63,7 @@ def sections(record: Record) -> list[Section]:
     """Everything that a record holds, the most important first. Parts that it does not hold are
     left out.
     """
-    first, rest = by_weight(warnings_of(record))
+    first, rest = warnings_of(record)
     parts: list[Section] = [Findings("What changes these numbers", first)] if first else []
     if record.run is not None:
         parts += run_sections(record.run)
@@ -76,26 +73,20 @@ def sections(record: Record) -> list[Section]:
         parts += audit_sections(record.audit)
     if record.prediction is not None and record.plan is None:
         parts += prediction_sections(record.prediction)
-    parts += [phases] if (phases := _trial_phases(record)) else []
-    parts += _figures(record)
+    parts += _trial_phases(record) + _figures(record)
     parts += [Findings("Warnings", rest)] if rest else []
     parts += trial_sections(record)
     return parts + _environment(record)
 
 
 def _plan_sections(record: Record, plan: Plan) -> list[Section]:
-    ran = (
-        "A trial ran these settings."
-        if plan.verified
-        else "No trial has run exactly these settings."
+    ran = "A trial ran" if plan.verified else "No trial has run exactly"
+    note = (
+        f"{ran} these settings. {counted(plan.trials, 'trial')}, "
+        f"{plan.out_of_memory_trials or 'none'} out of memory."
     )
-    notes = (
-        f"{ran} {counted(plan.trials, 'trial')}, {plan.out_of_memory_trials or 'none'} out of "
-        "memory.",
-    )
-    paste = CommandLine("The command to paste", plan.command_line, notes)
     return [
-        paste,
+        CommandLine("The command to paste", plan.command_line, (note,)),
         *settings_table(plan.settings),
         *sizes_table(record, plan),
         *changes_table(record),
@@ -110,9 +101,9 @@ def sizes_table(record: Record, plan: Plan) -> list[Section]:
     numbers: dict[str, list[Cell]] = {
         "memory": [_peak_cell(size) for size in plan.sizes],
         "of the budget": [_budget_cell(size, budget) for size in plan.sizes],
-        "effective batch": [_count_cell(size.effective_batch) for size in plan.sizes],
-        "updates / epoch": [_count_cell(size.updates_per_epoch) for size in plan.sizes],
-        "time / epoch": [_time_cell(size.epoch_s) for size in plan.sizes],
+        "effective batch": [_cell_of(size.effective_batch, count_text) for size in plan.sizes],
+        "updates / epoch": [_cell_of(size.updates_per_epoch, count_text) for size in plan.sizes],
+        "time / epoch": [_cell_of(size.epoch_s, seconds_text) for size in plan.sizes],
     }
     names = []
     for name, cells in numbers.items():
@@ -124,31 +115,26 @@ def sizes_table(record: Record, plan: Plan) -> list[Section]:
             ]
             name += f", {most.value}"
         names.append(name)
-    tones = ["strong" if size.batch_size == chosen else "" for size in plan.sizes]
     sizes = [
-        Cell(count_text(size.batch_size), tone=tone)
-        for size, tone in zip(plan.sizes, tones, strict=True)
+        Cell(count_text(size.batch_size), tone="strong" if size.batch_size == chosen else "")
+        for size in plan.sizes
     ]
     notes = [
-        sample.worst_batch.what
+        f"Memory: {report.worst_batch.what}"
         for trial in record.trials
-        for sample in trial.reports
-        if sample.worst_batch
+        for report in trial.reports
+        if report.worst_batch
     ]
-    longest = tuple(f"Memory: {what}" for what in dict.fromkeys(notes[:1]))
-    columns = (Column("batch size", right=True), *(Column(name, right=True) for name in names))
+    columns = tuple(Column(name, right=True) for name in ("batch size", *names))
     rows = tuple(zip(sizes, *numbers.values(), strict=True))
-    return [Table("What each batch size means", columns, rows, longest)]
+    return [Table("What each batch size means", columns, rows, tuple(notes[:1]))]
 
 
 def _peak_cell(size: TriedSize) -> Cell:
-    if size.peak_bytes is None:
-        return Cell("out of memory", tone="bad") if size.fits is False else ABSENT
-    return Cell(
-        bytes_text(size.peak_bytes.value),
-        size.peak_bytes.source,
-        tone="bad" if size.fits is False else "",
-    )
+    if size.fits is False and size.peak_bytes is None:
+        return Cell("out of memory", tone="bad")
+    tone = "bad" if size.fits is False else ""
+    return replace(_cell_of(size.peak_bytes, bytes_text), tone=tone)
 
 
 def _budget_cell(size: TriedSize, budget: Budget | None) -> Cell:
@@ -160,49 +146,37 @@ def _budget_cell(size: TriedSize, budget: Budget | None) -> Cell:
     return Cell(share_text(share) + spills, share=share, tone=tone)
 
 
-def _count_cell(value: Estimate | None) -> Cell:
-    return ABSENT if value is None else Cell(count_text(value.value), value.source)
-
-
-def _time_cell(value: Estimate | None) -> Cell:
-    return ABSENT if value is None else Cell(seconds_text(value.value), value.source)
+def _cell_of(value: Estimate | None, text: Callable[[float], str]) -> Cell:
+    return ABSENT if value is None else Cell(text(value.value), value.source)
 
 
 def audit_sections(audit: Audit) -> list[Section]:
     """Requested and done side by side, the peaks, then the findings."""
-    asked = tuple(
+    asked = (
         (f"requested: {name}", Cell(setting_text(value))) for name, value in audit.requested.items()
     )
-    facts = Facts("What the command really does", (*asked, *effective_rows(audit)))
+    parts: list[Section] = [Facts("What the command really does", (*asked, *effective_rows(audit)))]
+    parts += [Findings("Findings", audit.findings)] if audit.findings else []
     title = f"Peaks by phase, {audit.peak_source.value} in the audit"
-    peaks = phases_table(title, {**audit.phases, **audit.cards}, audit.not_seen)
-    findings = [Findings("Findings", audit.findings)] if audit.findings else []
-    return [facts, *findings, *([peaks] if peaks else [])]
+    return parts + phases_table(title, {**audit.phases, **audit.cards}, audit.not_seen)
 
 
 def effective_rows(audit: Audit) -> tuple[tuple[str, Cell], ...]:
     """What the script really did. Absent numbers are dashes, never 0."""
-    effective, measured = audit.effective, Source.MEASURED
+    effective = audit.effective
     numbers = {
-        "samples in a batch of the loader": (effective.loader_batch_size, measured),
-        "batches in a step": (effective.batches_per_step, measured),
-        "ranks": (effective.ranks, measured),
-        "samples in a step": (effective.samples_per_step, effective.samples_source),
+        "samples in a batch of the loader": (effective.loader_batch_size, count_text),
+        "batches in a step": (effective.batches_per_step, count_text),
+        "ranks": (effective.ranks, count_text),
+        "samples in a step": (effective.samples_per_step, count_text),
+        "time of a step": (audit.step_s, seconds_text),
+        "of it waiting for data": (audit.loading_share, share_text),
     }
-    rows = [
-        (name, ABSENT if v is None else Cell(count_text(v), source))
-        for name, (v, source) in numbers.items()
-    ]
-    rows.append(
-        (
-            "time of a step",
-            ABSENT if audit.step_s is None else Cell(seconds_text(audit.step_s), measured),
-        )
+    sources = {"samples in a step": effective.samples_source}
+    rows = (
+        (name, ABSENT if v is None else Cell(text(v), sources.get(name, Source.MEASURED)))
+        for name, (v, text) in numbers.items()
     )
-    share = (
-        ABSENT if audit.loading_share is None else Cell(share_text(audit.loading_share), measured)
-    )
-    rows.append(("of it waiting for data", share))
     return (*rows, *(("note", Cell(note)) for note in audit.notes))
 
 
@@ -220,9 +194,7 @@ def changes_table(record: Record) -> list[Section]:
         or plan.baseline_samples_per_s in (None, plan.samples_per_s)
     ):
         return []
-    changed = [
-        s for s in plan.settings if s.name == "batch_size" or s.requested not in (None, s.effective)
-    ]
+    settings = [s for s in plan.settings if s.name not in plan.environment]
     rows = [
         (
             Cell(s.name.replace("_", " ")),
@@ -230,8 +202,8 @@ def changes_table(record: Record) -> list[Section]:
             Cell(setting_text(s.effective)),
             Cell(""),
         )
-        for s in changed
-        if s.name not in plan.environment
+        for s in settings
+        if s.name == "batch_size" or s.requested not in (None, s.effective)
     ]
     before, after = plan.baseline_samples_per_s, plan.samples_per_s
     change = (
@@ -240,49 +212,37 @@ def changes_table(record: Record) -> list[Section]:
         else _ratio(before.value, after.value)
     )
     rows.append((Cell("speed"), speed_cell(before), speed_cell(after), change))
-    users_own = {
-        s.name: s.requested
-        for s in plan.settings
-        if s.requested is not None and s.name not in plan.environment
-    }
-    planned = {s.name: s.effective for s in plan.settings if s.name not in plan.environment}
-    timed = _ran(record, users_own, {}), _ran(record, planned, plan.environment)
-    memory = (
-        _ran(record, users_own, {}, TrialKind.MEMORY),
-        _ran(record, planned, plan.environment, TrialKind.MEMORY),
+    users_own = {s.name: s.requested for s in settings if s.requested is not None}
+    planned = {s.name: s.effective for s in settings}
+    timed, memory = (
+        (_ran(record, users_own, {}, kind), _ran(record, planned, plan.environment, kind))
+        for kind in (TrialKind.SPEED, TrialKind.MEMORY)
     )
     old, new = (runs[-1] if runs else None for runs in (memory if all(memory) else timed))
     rows += _step_row(*timed) + _peak_row(old, new, plan.peak_bytes, record)
-    columns = (
-        Column(""),
-        Column("your settings"),
-        Column("the plan"),
-        Column("change", whole=True),
-    )
+    columns = (*map(Column, ("", "your settings", "the plan")), Column("change", whole=True))
     return [Table("Before and after", columns, tuple(rows))]
 
 
 def _ran(
     record: Record,
     settings: Mapping[str, Setting | None],
-    environment: dict[str, str] | None,
-    kind: TrialKind = TrialKind.SPEED,
+    environment: dict[str, str],
+    kind: TrialKind,
 ) -> list[TrialResult]:
     """The trials of these settings, as far as a trial has them; none where the batch size is not
     among them.
     """
 
-    def is_one(result: TrialResult) -> bool:
-        has = result.trial.settings
-        same = "batch_size" in has and all(
-            has[name] == value for name, value in settings.items() if name in has
-        )
-        ran = result.outcome is Outcome.COMPLETED and result.trial.kind is kind
-        return same and ran and environment in (None, result.trial.environment)
-
-    return (
-        [result for result in record.trials if is_one(result)] if "batch_size" in settings else []
-    )
+    completed = (result for result in record.trials if result.outcome is Outcome.COMPLETED)
+    return [
+        result
+        for result in completed
+        if result.trial.kind is kind
+        and result.trial.environment == environment
+        and "batch_size" in result.trial.settings.keys() & settings.keys()
+        and all(settings.get(name, v) == v for name, v in result.trial.settings.items())
+    ]
 
 
 def _step_row(old: list[TrialResult], new: list[TrialResult]) -> list[tuple[Cell, ...]]:
@@ -296,13 +256,9 @@ def _step_row(old: list[TrialResult], new: list[TrialResult]) -> list[tuple[Cell
     turns = min(map(len, steps))
     if not turns:
         return []
-    steps = [medians[-turns:] for medians in steps]
-    before, after = (statistics.median(medians) for medians in steps)
-    notes = (f"median of {counted(len(medians), 'run')}" for medians in steps)
-    shown = [
-        Cell(seconds_text(t), Source.MEASURED, note=note)
-        for t, note in zip((before, after), notes, strict=True)
-    ]
+    note = f"median of {counted(turns, 'run')}"
+    before, after = (statistics.median(medians[-turns:]) for medians in steps)
+    shown = (Cell(seconds_text(t), Source.MEASURED, note=note) for t in (before, after))
     return [(Cell("time of a step"), *shown, _ratio(before, after))]
 
 
@@ -322,9 +278,14 @@ def _peak_row(
     )
     if old is None or before is None or value is None or (after and after[0] != before[0]):
         return []
-    shown = Cell(bytes_text(value), source_of(new) if new else Source.MEASURED)
-    name = Cell(f"peak {before[0]} memory")
-    return [(name, Cell(bytes_text(before[1]), source_of(old)), shown, _ratio(before[1], value))]
+    return [
+        (
+            Cell(f"peak {before[0]} memory"),
+            Cell(bytes_text(before[1]), source_of(old)),
+            Cell(bytes_text(value), source_of(new) if new else Source.MEASURED),
+            _ratio(before[1], value),
+        )
+    ]
 
 
 def _ratio(before: float, after: float) -> Cell:
@@ -334,19 +295,18 @@ def _ratio(before: float, after: float) -> Cell:
 # --- the peaks of a tune ---
 
 
-def _trial_phases(record: Record) -> Table | None:
+def _trial_phases(record: Record) -> list[Section]:
     """Peaks by phase of the trial that says most about the plan."""
-    if record.prediction or record.audit or record.run:
-        return None
-    if (trial_result := _phase_result(record)) is None:
-        return None
-    size = setting_text(trial_result.trial.settings.get("batch_size"))
+    result = _phase_result(record)
+    if result is None or record.prediction or record.audit or record.run:
+        return []
     title = (
-        f"Peaks by phase, {source_of(trial_result).value} at batch size {size}, trial "
-        f"{record.trials.index(trial_result) + 1}"
+        f"Peaks by phase, {source_of(result).value} at batch size "
+        f"{setting_text(result.trial.settings.get('batch_size'))}, trial "
+        f"{record.trials.index(result) + 1}"
     )
-    missing = ("eval",) if trial_result.trial.see_eval and "eval" not in trial_result.phases else ()
-    return phases_table(title, trial_result.phases, missing, record.opened.budget)
+    missing = ("eval",) if result.trial.see_eval and "eval" not in result.phases else ()
+    return phases_table(title, result.phases, missing, record.opened.budget)
 
 
 def _phase_result(record: Record) -> TrialResult | None:
@@ -402,15 +362,13 @@ def _memory_figure(record: Record, memory: MemoryEstimate) -> Figure:
 
         return memory_chart(memory, budget, size, width, name)
 
-    points = points_table(
-        memory.probes, f"peak {memory.memory} memory", bytes_cell, noun_of(memory.unknown)
-    )
+    noun = noun_of(memory.unknown)
     return Figure(
         "Memory",
         draw,
         tuple(legend),
         memory_sentences(memory, budget),
-        points,
+        points_table(memory.probes, f"peak {memory.memory} memory", bytes_cell, noun),
         detail=True,
         wide=False,
     )
@@ -440,11 +398,8 @@ def memory_sentences(memory: MemoryEstimate, budget: Budget | None) -> tuple[str
         (*memory.probes, *memory.curve), key=lambda point: point.batch_size, default=None
     )
     if memory.largest_batch_size is not None:
-        limited = limited_text(memory.limited_by)
-        text.append(
-            "The largest that fits is "
-            f"{memory.largest_batch_size:,}{', ' + limited if limited else ''}."
-        )
+        by = f", {limited_text(memory.limited_by)}" if memory.limited_by else ""
+        text.append(f"The largest that fits is {memory.largest_batch_size:,}{by}.")
     elif memory.nothing_fits and smallest and budget and smallest.value.value > budget.bytes:
         needs = f"needs {bytes_text(smallest.value.value)} of {bytes_text(budget.bytes)} allowed"
         text.append(f"{subject_of(noun_of(memory.unknown), smallest.batch_size)} already {needs}.")
@@ -513,12 +468,8 @@ def _environment(record: Record) -> list[Section]:
     opened = record.opened
     rows = [("started", Cell(when(opened.started_unix_s)))]
     if record.closed is not None:
-        rows.append(
-            (
-                "took",
-                Cell(seconds_text(max(record.closed.finished_unix_s - opened.started_unix_s, 0.0))),
-            )
-        )
+        took_s = max(record.closed.finished_unix_s - opened.started_unix_s, 0.0)
+        rows.append(("took", Cell(seconds_text(took_s))))
     if opened.device is not None:
         rows.append(("device", Cell(opened.device.label)))
     if (budget := opened.budget) is not None:
@@ -543,23 +494,14 @@ def _environment(record: Record) -> list[Section]:
 def cut_off(record: Record) -> list[Sentences]:
     """A sentence for a record without a proper end, although it may hold a result."""
     if record.torn:
-        return [
-            Sentences(
-                "",
-                (
-                    "The record was cut off in the middle of a line. What was written before is "
-                    "shown.",
-                ),
-            )
-        ]
-    if record.closed is None and (record.trials or record.run):
-        return [
-            Sentences(
-                "",
-                (
-                    "The record has no end: brimful was stopped or still runs. What it wrote so "
-                    "far is shown.",
-                ),
-            )
-        ]
-    return []
+        sentence = (
+            "The record was cut off in the middle of a line. What was written before is shown."
+        )
+    elif record.closed is None and (record.trials or record.run):
+        sentence = (
+            "The record has no end: brimful was stopped or still runs. What it wrote so far is "
+            "shown."
+        )
+    else:
+        return []
+    return [Sentences("", (sentence,))]

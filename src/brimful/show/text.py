@@ -1,7 +1,5 @@
 """Values as text: numbers with their units, outcomes, settings, failures."""
 
-from __future__ import annotations
-
 import datetime
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -133,13 +131,7 @@ def setting_text(value: Setting | None) -> str:
         return ABSENT_TEXT
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else value
-    )
+    return value if isinstance(value, str) else f"{value:{',' if isinstance(value, int) else 'g'}}"
 
 
 def settings_text(settings: Mapping[str, Setting]) -> str:
@@ -195,14 +187,9 @@ def memory_of(peak: PhasePeak | None, memory: str | None = None) -> tuple[str, i
     """(which memory, bytes) of a peak: `memory` ("device", "reserved" or "host") where it is known,
     else the nearest to it.
     """
-    if peak is None:
-        return None
+    sizes = {name: getattr(peak, f"{name}_bytes", None) for name in _DEVICE_FIRST}
     order = (memory, *_DEVICE_FIRST) if memory is not None else _DEVICE_FIRST
-    for name in order:
-        value = getattr(peak, f"{name}_bytes")
-        if value is not None:
-            return name, value
-    return None
+    return next(((name, size) for name in order if (size := sizes[name]) is not None), None)
 
 
 def worst_memory(execution: Execution, memory: str | None = None) -> tuple[str, int] | None:
@@ -220,14 +207,10 @@ def approximation_text(name: str, count: int) -> str:
 
 def method_text(method: str, exact: bool) -> str:
     """How a peak was found, in a sentence."""
-    if method in _METHODS:
-        return _METHODS[method]
-    if exact:
-        return (
-            "sizes extrapolated from traces; a further trace matched byte for byte where the "
-            "answer needs it"
-        )
-    return "sizes extrapolated from traces; a further trace did not match exactly"
+    matched = (
+        "matched byte for byte where the answer needs it" if exact else "did not match exactly"
+    )
+    return _METHODS.get(method, f"sizes extrapolated from traces; a further trace {matched}")
 
 
 def limited_text(limited_by: str | None) -> str | None:
@@ -237,7 +220,7 @@ def limited_text(limited_by: str | None) -> str | None:
 
 def failure_text(failure: Failure, rank: int | None = None) -> str:
     """The exception, the first line of its message, the rank and the place."""
-    first = (failure.message.strip().splitlines() or [""])[0]
+    first = failure.message.strip().partition("\n")[0]
     which = f" in rank {rank}" if rank is not None else ""
     where = f" ({failure.where})" if failure.where else ""
     return (f"{failure.type}: {first}" if first else failure.type) + which + where
@@ -307,26 +290,27 @@ def epoch_text(epoch: Epoch) -> str:
     (predicted)".
     """
     drawn = "each once" if epoch.distinct is not None else "how many distinct ones is not known"
-    drawn = "by --samples" if epoch.samples_given else drawn
+    if epoch.samples_given:
+        drawn = "by --samples"
     steps = (
         f"{counted(epoch.steps, 'step')} of {epoch.samples_per_step:,}: {epoch.samples:,} "
         f"samples, {drawn}"
     )
     loaded = ", with loading as it is here" if epoch.waits_for_data else ""
     time = f"{seconds_text(epoch.train_s.value)} ({epoch.train_s.source.value}{loaded})"
-    more = []
+    text = f"{steps}; {time}"
     if (evaluation := epoch.evaluation_s) is not None:
-        more += [
-            f"{seconds_text(evaluation.value)} to evaluate {epoch.evaluated:,} "
+        text += (
+            f", and {seconds_text(evaluation.value)} to evaluate {epoch.evaluated:,} "
             f"({evaluation.source.value})"
-        ]
+        )
     between = epoch.between_s
     if between is not None and between.value >= _MUCH_BETWEEN * epoch.train_s.value:
-        more += [
-            f"{seconds_text(between.value)} of other work on the card before the next epoch "
+        text += (
+            f", and {seconds_text(between.value)} of other work on the card before the next epoch "
             f"({between.source.value})"
-        ]
-    return ", and ".join([f"{steps}; {time}", *more])
+        )
+    return text
 
 
 def question_of(prediction: Prediction) -> tuple[str, int | None, int | None]:

@@ -22,7 +22,7 @@ from brimful.verbs.warnings import Answer
 
 # Samples of a batch by which the loader is timed, where nobody asked for a size (assumed).
 TIMED_BATCH = 256
-# Steps of an epoch of uneven batches that give cached memory back, below which it makes none slower.
+# Of the steps of an epoch: where fewer give cached memory back, the training is not slower.
 SELDOM = 0.05
 
 

@@ -21,7 +21,7 @@ from brimful.decide.run.smaller_batch_size import Known, Size, known_from, next_
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.outcome import is_final
-from brimful.measure.signal_forwarding import GRACE_S, SignalForwarding
+from brimful.measure.supervisor import GRACE_S, SignalForwarding
 from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
 from brimful.show.text import environment_text, failure_text
 from brimful.units import counted, format_duration, parse_bytes

@@ -5,8 +5,6 @@ Protocol: https://chromedevtools.github.io/devtools-protocol/ ; with --remote-de
 browser reads JSON messages from file descriptor 3 and writes them to 4, each ended by a zero byte.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -77,7 +75,7 @@ class Chromium:
         self._last_id = 0
         self.events: list[dict[str, Any]] = []
 
-    def __enter__(self) -> Chromium:
+    def __enter__(self) -> "Chromium":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -141,7 +139,7 @@ class Chromium:
         height: int = 900,
         dark: bool = False,
         scripts: bool = True,
-    ) -> Page:
+    ) -> "Page":
         """The file at `path` in a tab of its own, loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]

@@ -2,8 +2,6 @@
 were.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path

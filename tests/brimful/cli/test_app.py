@@ -2,8 +2,6 @@
 is started.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -64,7 +62,7 @@ def test_what_is_no_batch_size_is_quoted_and_nothing_is_run(typed, tmp_path, wor
         ),
         (["batch_size=0,1"], "The batch size '0' is too small."),
         (["batch_size=-4,1"], "The batch size '-4' is too small."),
-        (["batch_size=a,b"], "The batch size 'a' is not a number."),
+        (["batch_size=a,b"], "The batch size 'a' is not a whole number."),
         (["batch_size=1,2", "batch_size=4"], "--grid batch_size was given twice"),
         (["batch_size=1,2,1"], "has 1 twice"),
         (["depth=1,2"], "you asked about depth, and the command has no {depth}"),
@@ -145,16 +143,14 @@ def test_what_is_no_budget_is_reported(typed, budget, expected):
             ["predict", "--gpu", "t4", "--solve", "max-length", *TRAIN, "8"],
             "you asked about max_length",
         ),
-        (["report"], "there is no record"),
+        (["report"], "no record 'latest'"),
         (["report", "nothere"], "no record 'nothere'"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error_with_a_sentence(typed, words, expected):
     code, out, err = typed(*words)
-    assert code == 2
-    assert expected in err
+    assert (code, out) == (2, "") and expected in err
     assert err.startswith("error: ") or "\nerror: " in err
-    assert out == ""
 
 
 def test_a_setting_that_reaches_nothing_is_refused(typed, tmp_path):
@@ -182,8 +178,7 @@ def test_a_setting_that_reaches_nothing_is_refused(typed, tmp_path):
 
 def test_no_such_command_is_a_sentence_and_the_record_is_closed_with_it(typed, tmp_path):
     code, _, err = typed("audit", "--device", "cpu", "--", "pythn", "train.py")
-    assert code == 2
-    assert "there is no command 'pythn'" in err
+    assert code == 2 and "there is no command 'pythn'" in err
     (record,) = tmp_path.glob("home/*/record.jsonl")
     assert json.loads(record.read_text().splitlines()[-1])["exit_code"] == 2
 
@@ -211,13 +206,7 @@ def test_words_after_the_dashes_are_never_read_as_ours(typed):
     code, out, _ = typed(
         "predict", "--gpu", "nope", "--", "my-train", "--json", "--batch-size", "8"
     )
-    assert code == 4
-    assert out == ""
-
-
-def test_help_and_version_end_well(typed):
-    assert typed("--help")[0] == 0
-    assert typed("--version")[0] == 0
+    assert (code, out) == (4, "")
 
 
 @pytest.mark.parametrize("verb", ["predict", "audit", "tune", "run"])
@@ -261,13 +250,6 @@ def test_standard_output_on_a_full_disk_is_reported_and_is_no_defect(words):
     assert "Traceback" not in done.stderr
 
 
-def test_no_color_is_respected_even_where_colour_is_forced():
-    colourful = {**os.environ, "FORCE_COLOR": "1"}
-    assert b"\x1b[" in brimful("report", env=colourful).communicate()[1]
-    plain = brimful("report", env={**colourful, "NO_COLOR": "1"}).communicate()[1]
-    assert b"\x1b[3" not in plain and b"\x1b[9" not in plain
-
-
 def test_a_defect_of_ours_shows_where_and_is_exit_code_1(typed, monkeypatch):
     monkeypatch.setattr(app, "_parse", lambda ours, words: 1 / 0)
     code, _, err = typed("gpus")
@@ -300,18 +282,16 @@ def test_report_writes_a_page_text_and_markdown_of_the_latest_record(typed, tmp_
     assert code == 0
     assert "<html" in Path(out.strip()).read_text()
     assert typed("report", "--format", "text")[0] == 0
-    code, out, _ = typed("report", "--format", "md", "--json")
-    assert code == 0
-    assert Path(json.loads(out)["page"]).suffix == ".md"
-    code, out, _ = typed("report", "--format", "text", "--json")
-    assert code == 0 and "pythn" in Path(json.loads(out)["page"]).read_text()
+    for format, ending in {"md": ".md", "text": ".text"}.items():
+        page = Path(json.loads(typed("report", "--format", format, "--json")[1])["page"])
+        assert page.suffix == ending and "pythn" in page.read_text()
     text = tmp_path / "record.txt"
     assert typed("report", "--format", "text", "--out", str(text))[1].strip() == str(text)
     assert "pythn" in text.read_text()
-    code, _, err = typed("report", "--format", "pdf")
-    assert code == 2 and "html, md or text" in err
-    code, _, err = typed("report", "--out", str(tmp_path / "no" / "such" / "page.html"))
-    assert code == 2 and "--out" in err
+    no_such = str(tmp_path / "no" / "such" / "page.html")
+    for words, said in ((("--format", "pdf"), "html, md or text"), (("--out", no_such), "--out")):
+        code, _, err = typed("report", *words)
+        assert code == 2 and said in err
 
 
 def test_an_ascii_terminal_is_no_reason_to_fail(tmp_path):
@@ -336,11 +316,8 @@ def test_a_record_of_a_newer_brimful_or_without_a_beginning_is_reported_by_repor
     typed("audit", "--device", "cpu", "--", "pythn", "train.py")
     (path,) = tmp_path.glob("home/*/record.jsonl")
     whole = path.read_text()
-    path.write_text(whole.replace(f'"schema":{SCHEMA}', '"schema":99'))
-    code, _, err = typed("report")
-    assert code == 1
-    assert "newer" in err and "Traceback" not in err
-    path.write_text(whole[:50])
-    code, _, err = typed("report")
-    assert code == 1
-    assert "does not begin" in err and "Traceback" not in err
+    newer = whole.replace(f'"schema":{SCHEMA}', '"schema":99')
+    for text, words in ((newer, "newer"), (whole[:50], "does not begin")):
+        path.write_text(text)
+        code, _, err = typed("report")
+        assert code == 1 and words in err and "Traceback" not in err

@@ -2,8 +2,6 @@
 say how it ended.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -11,6 +11,7 @@ from brimful.measure import accelerators
 from brimful.measure.accelerators import Accelerator, ask_python, found_by, visible
 
 GIB = 1 << 30
+NVML, TORCH = "570.1", None  # the driver that each names
 BY_TORCH = (Accelerator(0, "cuda", "as torch reports it", 24 * GIB, 20 * GIB),)
 
 
@@ -47,7 +48,7 @@ def driver(*names: str, sliced: str = "", old: bool = False) -> types.ModuleType
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetMemoryInfo=memory,
         nvmlDeviceGetName=lambda handle: names[handle],
-        nvmlSystemGetDriverVersion=lambda: "570.1",
+        nvmlSystemGetDriverVersion=lambda: NVML,
         nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}abc",
         nvmlDeviceGetMigMode=mig,
     )
@@ -86,29 +87,32 @@ def test_what_others_hold_is_known_without_the_drivers_own_reserve_where_the_dri
     assert [card.others_bytes // GIB for card in visible()] == [others]
 
 
-def test_equal_cards_are_read_from_the_driver(machine):
-    machine(driver("A", "A"))
-    assert [card.name for card in found_by("python")] == ["A", "A"]
-
-
-@pytest.mark.parametrize("chosen", [{}, {"CUDA_VISIBLE_DEVICES": "1"}])
-def test_of_unequal_cards_torch_is_asked_which_is_first(machine, chosen):
-    machine(driver("A", "B"), **chosen)
-    assert found_by("python") == BY_TORCH
-    machine(driver("A", "B"), **chosen, CUDA_DEVICE_ORDER="PCI_BUS_ID")
-    assert found_by("python")[0].driver == "570.1"
-    machine(driver("A", "B"), by_torch=(), **chosen)
-    assert found_by("python")[0].driver == "570.1", "a Python without torch cannot be asked"
-
-
-def test_of_a_card_that_is_cut_up_torch_reports_the_slice(machine):
-    machine(driver("A", sliced="A"))
-    assert found_by("python") == BY_TORCH
-
-
-def test_without_a_driver_torch_alone_is_asked(machine):
-    machine(None)  # an import of it fails
-    assert visible() == () and found_by("python") == BY_TORCH
+@pytest.mark.parametrize(
+    ("nvml", "by_torch", "environment", "by"),
+    [
+        pytest.param(driver("A", "A"), BY_TORCH, {}, NVML, id="equal cards"),
+        pytest.param(driver("A", "B"), BY_TORCH, {}, TORCH, id="unequal cards: which is first?"),
+        pytest.param(
+            driver("A", "B"), BY_TORCH, {"CUDA_VISIBLE_DEVICES": "1"}, TORCH, id="and one chosen"
+        ),
+        pytest.param(
+            driver("A", "B"),
+            BY_TORCH,
+            {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+            NVML,
+            id="unequal cards in NVML's order",
+        ),
+        pytest.param(driver("A", "B"), (), {}, NVML, id="a Python without torch"),
+        pytest.param(driver("A", sliced="A"), BY_TORCH, {}, TORCH, id="a card that is cut up"),
+        pytest.param(None, BY_TORCH, {}, TORCH, id="no driver: an import of it fails"),
+    ],
+)
+def test_torch_is_asked_where_nvml_does_not_number_the_cards_as_cuda_does(
+    machine, nvml, by_torch, environment, by
+):
+    machine(nvml, by_torch, **environment)
+    assert {card.driver for card in found_by("python")} == {by}
+    assert (visible() == ()) == (nvml is None)
 
 
 @pytest.mark.parametrize(

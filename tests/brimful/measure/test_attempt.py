@@ -2,12 +2,11 @@
 how it ends.
 """
 
-from __future__ import annotations
-
 import os
 import pty
 import signal
 import sys
+import termios
 import textwrap
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from brimful.measure import attempt as attempts
 from brimful.measure import supervisor
 from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.output import OutputTee
-from brimful.measure.signal_forwarding import SignalForwarding
+from brimful.measure.supervisor import SignalForwarding
 from brimful.values import Attempt, Device, Outcome
 
 READY = "import os, signal, sys, time\ndef ready(): print('ready', flush=True)\n"
@@ -90,11 +89,7 @@ def test_megabytes_on_both_streams_come_through_whole(tmp_path):
 def test_on_a_terminal_the_command_has_a_terminal_of_the_same_size_and_line_ends_stay(tmp_path):
     outer, inner = pty.openpty()
     try:
-        import fcntl
-        import struct
-        import termios
-
-        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
+        termios.tcsetwinsize(inner, (33, 77))
         user = User()
         run(
             tmp_path,
@@ -120,19 +115,96 @@ def test_what_a_full_disk_does_not_keep_still_reaches_the_user(tmp_path):
     assert tee.cut is not None and "No space left" in tee.cut
 
 
-def test_a_checkpoint_that_is_being_written_on_sigterm_is_awaited(tmp_path):
-    script = """
-        def save(number, frame):
-            for part in range(5):
-                print("part", part); time.sleep(0.1)
-            sys.exit(7)
-        signal.signal(signal.SIGTERM, save)
-        ready()
+# Written into the script: what it prints, and where, once the signal has come, and how it ends.
+WRITES_A_CHECKPOINT = """
+    def save(number, frame):
+        for part in range(5):
+            print("part", part); time.sleep(0.1)
+        sys.exit(7)
+    signal.signal(signal.SIGTERM, save)
+    ready()
+    time.sleep(60)
+    """
+NOTES_A_SIGNAL = """
+    signal.signal(signal.SIGUSR1, lambda *_: (print('noted'), sys.exit(0)))
+    ready()
+    time.sleep(60)
+    """
+# A forked child reports in as a worker; a signal for everybody would end it before the script
+# needs it.
+NEEDS_ITS_WORKER = """
+    pid = os.fork()
+    if pid == 0:
         time.sleep(60)
-        """
-    ended = signalled(tmp_path, script, signal.SIGTERM)
-    assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, 7)
-    assert kept(tmp_path, "stdout").endswith(b"part 4\n")
+    def save(*_):
+        time.sleep(0.3)
+        print("worker lives:", os.waitpid(pid, os.WNOHANG) == (0, 0))
+        os.kill(pid, 9)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    import glob
+    folder = os.path.dirname(os.environ["BRIMFUL_TRIAL_CONFIG"])
+    while len(glob.glob(folder + "/wire-*")) < 2: time.sleep(0.01)
+    ready()
+    time.sleep(60)
+    """
+OF_A_LAUNCHER = """
+import signal, sys, time
+def save(*_):
+    time.sleep(1); print("saved", flush=True); sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(60)
+"""
+LAUNCHES = f"import subprocess; subprocess.run([sys.executable, '-c', {OF_A_LAUNCHER!r}])"
+
+
+@pytest.mark.parametrize(
+    ("number", "script", "ending", "said"),
+    [
+        pytest.param(
+            signal.SIGTERM,
+            WRITES_A_CHECKPOINT,
+            (Outcome.TERMINATED, 7),
+            b"part 4\n",
+            id="a checkpoint that is being written on SIGTERM is awaited",
+        ),
+        pytest.param(
+            signal.SIGINT,
+            "ready(); time.sleep(60)",
+            (Outcome.INTERRUPTED, -signal.SIGINT),
+            b"KeyboardInterrupt\n",
+            id="an interrupted command prints its own traceback",
+        ),
+        pytest.param(
+            signal.SIGUSR1,
+            NOTES_A_SIGNAL,
+            (Outcome.COMPLETED, 0),
+            b"noted\n",
+            id="a signal that ends nothing is passed on and the run goes on",
+        ),
+        pytest.param(
+            signal.SIGTERM,
+            NEEDS_ITS_WORKER,
+            (Outcome.TERMINATED, 0),
+            b"worker lives: True\n",
+            id="loader workers are spared so that the script can finish its batch",
+        ),
+        pytest.param(
+            signal.SIGTERM,
+            LAUNCHES,
+            (Outcome.TERMINATED, -signal.SIGTERM),
+            b"saved\n",
+            id="a script whose launcher falls at once may still write its checkpoint",
+        ),
+    ],
+)
+def test_a_signal_reaches_the_command_which_ends_in_its_own_way(
+    tmp_path, number, script, ending, said
+):
+    ended = signalled(tmp_path, script, number)
+    assert (ended.outcome, ended.exit_code) == ending
+    assert (kept(tmp_path, "stdout") + kept(tmp_path, "stderr")).endswith(said)
 
 
 def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(tmp_path):
@@ -151,25 +223,8 @@ def test_a_second_interrupt_shortens_the_grace_and_a_third_one_ends_it(tmp_path)
     signals.receive(signal.SIGINT)
     assert signals.deadline_s == 105
     signals.receive(signal.SIGINT)
-    assert signals.overdue
-    assert sent == [signal.SIGINT] * 3
+    assert signals.overdue and sent == [signal.SIGINT] * 3
     assert signals.outcome is Outcome.INTERRUPTED
-
-
-def test_an_interrupted_command_prints_its_own_traceback(tmp_path):
-    ended = signalled(tmp_path, "ready(); time.sleep(60)", signal.SIGINT)
-    assert ended.outcome is Outcome.INTERRUPTED
-    assert b"KeyboardInterrupt" in kept(tmp_path, "stderr")
-
-
-def test_a_signal_that_ends_nothing_is_passed_on_and_the_run_goes_on(tmp_path):
-    script = (
-        "signal.signal(signal.SIGUSR1, lambda *_: (print('noted'), sys.exit(0))); ready(); "
-        "time.sleep(60)"
-    )
-    ended = signalled(tmp_path, script, signal.SIGUSR1)
-    assert ended.outcome is Outcome.COMPLETED
-    assert kept(tmp_path, "stdout").endswith(b"noted\n")
 
 
 def test_real_signals_are_passed_on_and_handlers_are_put_back(tmp_path):
@@ -183,48 +238,6 @@ def test_real_signals_are_passed_on_and_handlers_are_put_back(tmp_path):
         )
     assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, -signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_loader_workers_are_spared_so_that_the_script_can_finish_its_batch(tmp_path):
-    """A forked child reports in as a worker; a signal for everybody would end it before the script
-    needs it.
-    """
-    script = """
-        pid = os.fork()
-        if pid == 0:
-            time.sleep(60)
-        def save(*_):
-            time.sleep(0.3)
-            print("worker lives:", os.waitpid(pid, os.WNOHANG) == (0, 0))
-            os.kill(pid, 9)
-            sys.exit(0)
-        signal.signal(signal.SIGTERM, save)
-        import glob
-        folder = os.path.dirname(os.environ["BRIMFUL_TRIAL_CONFIG"])
-        while len(glob.glob(folder + "/wire-*")) < 2: time.sleep(0.01)
-        ready()
-        time.sleep(60)
-        """
-    assert signalled(tmp_path, script, signal.SIGTERM).outcome is Outcome.TERMINATED
-    assert kept(tmp_path, "stdout").endswith(b"worker lives: True\n")
-
-
-def test_a_script_whose_launcher_falls_at_once_may_still_write_its_checkpoint(tmp_path):
-    inner = """
-import signal, sys, time
-def save(*_):
-    time.sleep(1); print("saved", flush=True); sys.exit(0)
-signal.signal(signal.SIGTERM, save)
-print("ready", flush=True)
-time.sleep(60)
-"""
-    ended = signalled(
-        tmp_path,
-        f"import subprocess; subprocess.run([sys.executable, '-c', {inner!r}])",
-        signal.SIGTERM,
-    )
-    assert (ended.outcome, ended.exit_code) == (Outcome.TERMINATED, -signal.SIGTERM)
-    assert kept(tmp_path, "stdout").endswith(b"saved\n")
 
 
 def test_brimful_ends_what_a_command_leaves_behind_and_notes_it(tmp_path, monkeypatch):
@@ -263,8 +276,7 @@ def test_a_run_is_no_trial_for_what_it_writes_and_how_it_ends(tmp_path):
     )
     assert kept(tmp_path, "stdout") == b"None None\n"
     config = (tmp_path / "record" / "attempt-001" / "trial_config.json").read_text()
-    assert '"cut":false' in config
-    assert '"keep_out":false' in config
+    assert '"cut":false' in config and '"keep_out":false' in config
     assert Path("x.txt").exists()
 
 

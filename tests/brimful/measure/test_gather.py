@@ -1,7 +1,5 @@
 """Several processes, one result: worst memory, summed samples per second."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -2,11 +2,9 @@
 streak of retries.
 """
 
-from __future__ import annotations
-
 import pytest
 
-from brimful.measure.heartbeat import WINDOW_S, Heartbeats
+from brimful.measure.gather import WINDOW_S, Heartbeats
 from brimful_inside.wire import Progress, RunCounters, Writer
 
 

@@ -1,7 +1,5 @@
 """The cause of an end is found behind its consequences, in trials and in runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

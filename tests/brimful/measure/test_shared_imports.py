@@ -103,6 +103,9 @@ class Commands:
         lines = (place / "stdout.txt").read_text().splitlines()
         return result, json.loads(lines[-1]) if lines else None
 
+    def trace(self, result):
+        return (self.folder / "record" / result.folder / result.reports[0].trace_file).read_bytes()
+
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
@@ -152,13 +155,11 @@ def test_a_forked_trial_writes_the_trace_of_one_that_is_not(commands, tmp_path):
             "train",
             "eval",
         }
-        traces.append(
-            (tmp_path / "record" / result.folder / result.reports[0].trace_file).read_bytes()
-        )
+        traces.append(commands.trace(result))
     assert traces[1] == traces[2] != traces[0]
     with_workers = commands.run(16, "trains.py", environment={"WORKERS": "1"})[0]
     assert with_workers.outcome is Outcome.COMPLETED
-    assert (tmp_path / "record" / with_workers.folder / "trace-0.jsonl").read_bytes() == traces[1]
+    assert commands.trace(with_workers) == traces[1]
 
 
 def test_trials_that_see_no_evaluation_share_their_imports_with_those_that_do(commands, tmp_path):
@@ -168,15 +169,13 @@ def test_trials_that_see_no_evaluation_share_their_imports_with_those_that_do(co
         result = commands.run(16, "trains.py", imports=imports, see_eval=sees)[0]
         assert result.outcome is Outcome.COMPLETED and ("eval" in result.reports[0].phases) == sees
         imported |= {commands.imports._process.pid}
-        traces.append(
-            (tmp_path / "record" / result.folder / result.reports[0].trace_file).read_bytes()
-        )
+        traces.append(commands.trace(result))
     assert len(imported) == 1 and traces[1] == traces[2] != traces[0]
 
 
 def test_trials_on_different_cards_share_their_imports_and_each_sees_its_own(commands, tmp_path):
     (tmp_path / "asks.py").write_text(ASKS)
-    imported, seen = set(), {}
+    imported, seen = set(), {"t4": [], "h100": []}
     for name, imports in (
         ("t4", True),
         ("h100", True),
@@ -188,10 +187,7 @@ def test_trials_on_different_cards_share_their_imports_and_each_sees_its_own(com
         result, answers = commands.run(1, "asks.py", imports=imports, device=device)
         assert result.outcome is Outcome.COMPLETED and commands.imports.forked
         imported |= {commands.imports._process.pid}
-        own = tmp_path / "record" / result.folder / result.reports[0].trace_file
-        seen.setdefault(name, []).append(
-            (answers, result.reports[0].context_bytes, own.read_bytes())
-        )
+        seen[name].append((answers, result.reports[0].context_bytes, commands.trace(result)))
     assert len(imported) == 1
     for ways in seen.values():
         assert all(way == ways[-1] for way in ways)
@@ -223,9 +219,7 @@ def test_the_rank_of_a_launcher_is_forked_without_it_from_the_second_trial_on(co
         assert result.outcome is Outcome.COMPLETED, result.failure
         output = (tmp_path / "record" / result.folder / "stdout.txt").read_text()
         seen.append((json.loads(output.splitlines()[0]), imports and commands.imports.forked))
-        traces.append(
-            (tmp_path / "record" / result.folder / result.reports[0].trace_file).read_bytes()
-        )
+        traces.append(commands.trace(result))
     assert [forked for _, forked in seen] == [False, True, False, False], (
         "the last has other words before the script"
     )
@@ -335,12 +329,15 @@ def test_only_a_python_script_can_be_forked(words, count):
     assert words_to_script(words) == count
 
 
-def test_a_program_that_is_a_python_script_can_be_forked(tmp_path):
-    for first, count in (
+@pytest.mark.parametrize(
+    ("first", "count"),
+    [
         ("#!/usr/bin/env python3", 1),
         ("#!/bin/sh", None),
         ("#!/usr/bin/env -S uv run python", None),
-    ):
-        (tmp_path / "program").write_text(f"{first}\nimport sys\n")
-        (tmp_path / "program").chmod(0o755)
-        assert words_to_script([str(tmp_path / "program"), "train"]) == count
+    ],
+)
+def test_a_program_that_is_a_python_script_can_be_forked(tmp_path, first, count):
+    (tmp_path / "program").write_text(f"{first}\nimport sys\n")
+    (tmp_path / "program").chmod(0o755)
+    assert words_to_script([str(tmp_path / "program"), "train"]) == count

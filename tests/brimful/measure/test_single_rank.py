@@ -53,16 +53,16 @@ def test_the_environment_of_accelerates_launcher_is_kept():
     assert without_launcher(["torchrun", "train.py"])[1] == {}
 
 
-def test_what_only_accelerates_launcher_understands_is_refused():
-    with pytest.raises(UsageError, match="use_fsdp"):
-        without_launcher(["accelerate", "launch", "--use_fsdp", "train.py"])
-
-
 @pytest.mark.parametrize(
-    "words", ["torchrun --nproc-per-node 8", "accelerate launch --num_processes 2"]
+    ("words", "problem"),
+    [
+        ("accelerate launch --use_fsdp train.py", "use_fsdp"),
+        ("torchrun --nproc-per-node 8", "without a script"),
+        ("accelerate launch --num_processes 2", "without a script"),
+    ],
 )
-def test_a_launcher_without_a_script_is_refused(words):
-    with pytest.raises(UsageError, match="without a script"):
+def test_what_only_a_launcher_understands_is_refused_and_one_without_a_script(words, problem):
+    with pytest.raises(UsageError, match=problem):
         without_launcher(words.split())
 
 

@@ -1,7 +1,5 @@
 """Files that a command is made of, and what became of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

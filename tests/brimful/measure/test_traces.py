@@ -1,7 +1,5 @@
 """Traces are read once, and again when they have changed."""
 
-from __future__ import annotations
-
 import gc
 import os
 

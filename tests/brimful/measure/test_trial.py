@@ -2,8 +2,6 @@
 them, what is kept.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

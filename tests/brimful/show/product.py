@@ -5,8 +5,6 @@ What differs from machine to machine (folders, times, the machine, the interpret
 fixed values.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -127,7 +125,6 @@ def made(
         except BrimfulError as error:
             assert error.exit_code
         folder = latest(home)
-        assert folder is not None
         path = folder / "record.jsonl"
         entries = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(
@@ -272,7 +269,6 @@ def ran(words: tuple[str, ...], script: str = TRAIN, **more: Any) -> Record:
         argv = (sys.executable, str(path), *words)
         record = run(argv, device="cpu", options=options, watcher=Quiet(), **more)
         folder = str(path.parent.resolve())
-    assert record.run is not None
     attempts = tuple(
         replace(
             one,
@@ -310,7 +306,6 @@ def run_failed() -> Record:
 def run_cut_off() -> Record:
     """brimful itself was killed in the second attempt."""
     record = run_restarted()
-    assert record.run is not None
     return replace(
         record, run=replace(record.run, attempts=record.run.attempts[:1], ended=None), closed=None
     )
@@ -320,7 +315,6 @@ def run_cut_off() -> Record:
 def predict_grid() -> Record:
     """A table of two settings with every kind of cell."""
     one = predict_fits()
-    assert one.prediction is not None and one.prediction.peak is not None
     peak, budget = one.prediction.peak, one.prediction.budget.bytes
     cells = []
     for size in (1, 2, 4, 8):

@@ -1,7 +1,5 @@
 """The result in one sentence."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -90,15 +88,11 @@ def test_a_size_that_is_not_the_fastest_by_all_runs_is_said_to_be_among_the_fast
 
 
 def plan(**changes: object) -> Plan:
-    value = product.tune_on_cpu().plan
-    assert value is not None
-    return replace(value, **changes)  # type: ignore[arg-type]
+    return replace(product.tune_on_cpu().plan, **changes)  # type: ignore[arg-type]
 
 
 def prediction(**changes: object) -> Prediction:
-    value = product.predict_fits().prediction
-    assert value is not None
-    return replace(value, **changes)  # type: ignore[arg-type]
+    return replace(product.predict_fits().prediction, **changes)  # type: ignore[arg-type]
 
 
 def loads(workers: int, one: float, asked: float) -> Loading:
@@ -108,19 +102,15 @@ def loads(workers: int, one: float, asked: float) -> Loading:
 
 
 def test_where_the_card_waits_for_data_the_headline_has_both_rates_and_the_workers() -> None:
-    said = of_prediction(prediction(loading=loads(4, 2_900, 11_000)))
-    assert said.tone == "note" and said.sentence.endswith(
-        "The card waits for data: 16,100 samples/s on the card (predicted); one core here loads "
-        "2,900 (measured), the 4 workers asked for 11,000: 6 workers needed."
-    )
-    alone = of_prediction(prediction(loading=loads(0, 2_900, 2_900)))
-    assert alone.sentence.endswith(
-        "one core here loads 2,900 (measured): 6 workers needed, and the script has none."
-    )
-    crowded = of_prediction(prediction(loading=loads(6, 2_900, 5_000)))
-    assert crowded.sentence.endswith(
-        "the 6 workers asked for 5,000: 6 workers needed, each with a core of its own."
-    )
+    ends = {
+        (4, 11_000): "The card waits for data: 16,100 samples/s on the card (predicted); one core "
+        "here loads 2,900 (measured), the 4 workers asked for 11,000: 6 workers needed.",
+        (0, 2_900): "here loads 2,900 (measured): 6 workers needed, and the script has none.",
+        (6, 5_000): "asked for 5,000: 6 workers needed, each with a core of its own.",
+    }
+    for (workers, rate), end in ends.items():
+        said = of_prediction(prediction(loading=loads(workers, 2_900, rate)))
+        assert said.tone == "note" and said.sentence.endswith(end)
     enough = of_prediction(prediction(loading=loads(8, 2_900, 20_000)))
     assert enough == of_prediction(prediction()), "nothing waits"
 
@@ -137,7 +127,6 @@ def test_where_one_core_keeps_up_the_share_of_the_time_says_what_loading_costs()
 
 def test_a_speed_without_the_ranks_communication_is_said_to_be_one_in_the_headline() -> None:
     speed = prediction().speed
-    assert speed is not None
     said = of_prediction(prediction(speed=replace(speed, ranks=4))).sentence
     assert said.endswith(" Its predicted speed is without communication between 4 ranks.")
     counted = replace(speed, ranks=4, exchange=Estimate(0.001, Source.PREDICTED, note="NVLink"))
@@ -146,7 +135,6 @@ def test_a_speed_without_the_ranks_communication_is_said_to_be_one_in_the_headli
 
 def test_the_fastest_size_stands_beside_the_largest_that_fits() -> None:
     record = product.tune_on_cpu()
-    assert record.memory is not None
     known = replace(record, memory=replace(record.memory, largest_batch_size=900))
     assert headline(known).sentence.endswith("; the largest that fits is 900.")
     assert "largest that fits" not in headline(record).sentence, "the estimate does not state it"
@@ -178,13 +166,12 @@ def test_what_does_not_fit_as_it_is_may_fit_compiled() -> None:
     sentence = of_prediction(compiled).sentence
     assert " does not fit NVIDIA A100-SXM4-40GB without being compiled: predicted peak " in sentence
     assert sentence.endswith("brimful does not know how much less.")
-    assert "ompiled" not in of_prediction(replace(compiled, approximations={})).sentence
-    assert "ompiled" not in of_prediction(replace(compiled, verdict="fits")).sentence
+    for other in (replace(compiled, approximations={}), replace(compiled, verdict="fits")):
+        assert "ompiled" not in of_prediction(other).sentence
 
 
 def test_a_tight_size_runs_only_at_the_lower_end_of_its_interval() -> None:
     value = prediction()
-    assert value.peak is not None
     near = replace(
         value.peak,
         device_bytes=value.budget.bytes - 1,
@@ -210,9 +197,7 @@ def test_a_tight_size_runs_only_at_the_lower_end_of_its_interval() -> None:
 
 
 def test_a_command_that_puts_nothing_on_the_card_trains_on_the_host() -> None:
-    peak = prediction().peak
-    assert peak is not None
-    result = of_prediction(prediction(peak=replace(peak, reserved_bytes=0)))
+    result = of_prediction(prediction(peak=replace(prediction().peak, reserved_bytes=0)))
     assert (result.tone, "trains on the host" in result.sentence) == ("note", True)
 
 
@@ -255,15 +240,13 @@ def test_a_speed_within_the_noise_of_the_users_own_is_not_called_faster() -> Non
 
 def test_a_run_that_trained_nothing_is_no_good_end() -> None:
     record = product.run_restarted()
-    assert record.run is not None
-    last = record.run.attempts[-1]
-    reported = replace(record.run, attempts=(replace(last, reports=(object(),)),))  # type: ignore[arg-type]
+    last = replace(record.run.attempts[-1], reports=(object(),))  # type: ignore[arg-type]
+    reported = replace(record.run, attempts=(last,))
     assert headline(replace(record, run=reported)).tone == "unfinished"
 
 
 def test_an_audits_headline_names_what_was_found_where_the_samples_are_those_requested() -> None:
     audit = product.ALL["audit"]().audit
-    assert audit is not None
     asked = {"batch_size": 1, "accumulation": 2}  # the 2 samples that each step trains on
     same = replace(audit, requested=asked)
     assert of_audit(same).sentence == f"1 finding: {audit.findings[0].problem}"
@@ -294,7 +277,6 @@ def test_what_changes_the_meaning_of_numbers_comes_before_them_and_the_rest_afte
         Diagnostic("memory-grows", "it grows", "", ""),
     )
     record = product.predict_fits()
-    assert record.prediction is not None
     shown = sections(replace(record, prediction=replace(record.prediction, warnings=warnings)))
     places = {
         one.code: number

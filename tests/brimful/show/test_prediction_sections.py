@@ -1,7 +1,5 @@
 """Sections of a prediction: speed, cards, where the memory goes, what would help."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -24,20 +22,15 @@ from tests.brimful.show import product
 
 
 def prediction() -> Prediction:
-    value = product.predict_oom().prediction
-    assert value is not None
-    return value
+    return product.predict_oom().prediction  # type: ignore[return-value]
 
 
 def speed(**changes: object) -> PredictedSpeed:
-    value = prediction().speed
-    assert value is not None
-    return replace(value, **changes)  # type: ignore[arg-type]
+    return replace(prediction().speed, **changes)  # type: ignore[arg-type]
 
 
 def table(value: Prediction, start: str) -> Table:
     (found,) = [one for one in prediction_sections(value) if one.title.startswith(start)]
-    assert isinstance(found, Table)
     return found
 
 
@@ -102,7 +95,6 @@ def test_cards_that_need_the_same_are_one_row_the_fullest_first(
     cards: list[tuple[int, int, int]], names: list[str]
 ) -> None:
     peak = prediction().peak
-    assert peak is not None
     found = [CardPeak(rank, index, replace(peak, device_bytes=size)) for rank, index, size in cards]
     assert [name for name, _ in card_groups(found)] == names
     rows = table(replace(prediction(), cards=tuple(found)), "Peaks by phase").rows
@@ -116,7 +108,6 @@ def test_every_category_has_a_name_and_a_colour() -> None:
 
 def test_the_categories_are_shown_largest_first_and_none_that_holds_nothing() -> None:
     value = prediction()
-    assert value.breakdown is not None
     rows = table(value, "By category").rows
     assert len(rows) == sum(size > 0 for size in value.breakdown.parts.values())
     sizes = sorted(value.breakdown.parts.values(), reverse=True)
@@ -126,12 +117,12 @@ def test_the_categories_are_shown_largest_first_and_none_that_holds_nothing() ->
 def test_the_moment_reads_as_a_place() -> None:
     where = "train.py:57 in main: loss.backward()"
     texts = {
-        Moment(
-            "train", "aten.mm.default", "h.3.mlp", where, "backward"
-        ): f"{where} (mm, backward of h.3.mlp)",
-        Moment(
-            "train", "aten.mm.default", "h.3.mlp", where, "forward"
-        ): f"{where} (mm, in h.3.mlp)",
+        Moment("train", "aten.mm.default", "h.3.mlp", where, "backward"): (
+            f"{where} (mm, backward of h.3.mlp)"
+        ),
+        Moment("train", "aten.mm.default", "h.3.mlp", where, "forward"): (
+            f"{where} (mm, in h.3.mlp)"
+        ),
         Moment("train", "aten._foreach_sqrt.default", "", "a.py:2 in f", "optimizer"): (
             "a.py:2 in f (_foreach_sqrt, the optimizer's step)"
         ),
@@ -165,9 +156,7 @@ def test_a_size_that_was_not_searched_is_not_called_none() -> None:
         (facts,) = [one for one in prediction_sections(value) if isinstance(one, Facts)]
         return dict(facts.rows)["largest that fits"].text
 
-    as_given = product.predict_as_given().prediction
-    assert as_given is not None
-    assert largest(as_given) == "not searched"
-    assert largest(replace(prediction(), largest_batch_size=None)) == "not searched"
-    assert largest(replace(prediction(), largest_batch_size=None, nothing_fits=True)) == "none"
+    unknown = replace(prediction(), largest_batch_size=None)
+    assert largest(unknown) == "not searched"
+    assert largest(replace(unknown, nothing_fits=True)) == "none"
     assert largest(prediction()) == "1,713"

@@ -1,7 +1,5 @@
 """Progress on a terminal and off it, with a clock of its own: nothing here waits."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import re
@@ -54,8 +52,7 @@ def test_off_a_terminal_each_trial_has_a_line_at_its_start_and_one_at_its_end() 
     with progress:
         progress.trial_started(sample.trial, 1, 8)
         progress.trial_ended(sample)
-    lines = stream.getvalue().splitlines()
-    assert lines == [
+    assert stream.getvalue().splitlines() == [
         "trial 1 of about 8: memory at batch_size 512 on cpu, 0 s",
         "trial 1: memory at batch_size 512 on cpu: completed, peak 11.0 GiB host, 19.6 s",
     ]
@@ -63,7 +60,6 @@ def test_off_a_terminal_each_trial_has_a_line_at_its_start_and_one_at_its_end() 
 
 def test_a_trial_on_an_imaginary_card_is_reported_with_what_it_reserved() -> None:
     sample = result(64, TrialKind.TRACE)
-    assert sample.peak is not None
     peak = replace(sample.peak, reserved_bytes=3 << 30, device_bytes=5 << 30)
     imaginary = replace(
         sample,
@@ -152,18 +148,15 @@ def test_on_a_terminal_the_line_is_redrawn_and_what_ended_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
-    stream, clock = io.StringIO(), Clock()
-    sample = result(512, TrialKind.MEMORY)
-    with Progress(stream, is_terminal=True, clock=clock) as progress:
+    stream, sample = io.StringIO(), result(512, TrialKind.MEMORY)
+    with Progress(stream, is_terminal=True, clock=Clock()) as progress:
         progress.trial_started(sample.trial, 1, 2)
         progress.trial_progress(wire.Progress("train", 3, 0.0))
-        assert progress._live is not None
         progress._live.refresh()
         progress.trial_ended(sample)
-    written = stream.getvalue()
-    assert "\x1b[" in written
-    assert "train, step 3" in plain(written)
-    assert "trial 1: memory at batch_size 512 on cpu: completed" in plain(written)
+    written = plain(stream.getvalue())
+    assert written != stream.getvalue() and "train, step 3" in written
+    assert "trial 1: memory at batch_size 512 on cpu: completed" in written
 
 
 def test_time_left_is_the_mean_of_the_trials_so_far() -> None:
@@ -264,8 +257,7 @@ def test_elsewhere_lines_come_ever_more_seldom_without_carriage_returns_or_colou
         times += [second] if len(err.text) > before else []
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert times[0] == FIRST_S
-    assert gaps == sorted(gaps)
-    assert gaps[-1] <= LONGEST_S + 1
+    assert gaps == sorted(gaps) and gaps[-1] <= LONGEST_S + 1
     assert len(times) < 150
     assert "batch_size 64" in err.text
     assert "\r" not in err.text and "\x1b" not in err.text

@@ -1,7 +1,5 @@
 """Records as sections: what a table holds, and that a view states nothing which no value states."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -19,7 +17,6 @@ def titled(record: Record, start: str) -> list[Section]:
 
 def table(record: Record, start: str) -> Table:
     (found,) = titled(record, start)
-    assert isinstance(found, Table)
     return found
 
 
@@ -64,7 +61,6 @@ def test_an_evaluation_that_no_trial_reached_is_not_seen() -> None:
 
 def test_before_and_after_needs_both_speeds_measured() -> None:
     record = product.tune_on_cpu()
-    assert record.plan is not None
     found = table(record, "Before and after")
     assert column(found, "") == ["batch size", "speed", "time of a step", "peak host memory"]
     assert (
@@ -105,7 +101,6 @@ def test_the_speed_figure_says_why_the_plan_takes_another_size_than_the_medians_
         ).sentences[0]
 
     record = product.tune_on_cpu()
-    assert record.speed is not None
     assert sentence(record) == "256 is the smallest batch size within 3 % of the fastest."
     said = sentence(replace(record, speed=replace(record.speed, knee_batch_size=512)))
     assert (
@@ -125,7 +120,6 @@ def test_before_and_after_compares_the_same_memory_or_none() -> None:
         replace(one, peak=peaks[64]) if one.trial.settings["batch_size"] == 64 else one
         for one in record.trials
     ]
-    assert record.opened.budget is not None and record.plan is not None
     on_card = replace(record.opened, budget=replace(record.opened.budget, memory="device"))
     extra = replace(
         record.trials[-1], trial=replace(record.trials[-1].trial, kind=TrialKind.MEMORY)
@@ -136,7 +130,6 @@ def test_before_and_after_compares_the_same_memory_or_none() -> None:
 
 def test_an_absent_number_of_an_audit_is_a_dash_and_never_nought() -> None:
     audit = product.audit_record().audit
-    assert audit is not None
     effective = replace(audit.effective, loader_batch_size=None, samples_per_step=None)
     rows = dict(effective_rows(replace(audit, effective=effective, loading_share=None)))
     names = ("samples in a batch of the loader", "samples in a step", "of it waiting for data")
@@ -145,7 +138,6 @@ def test_an_absent_number_of_an_audit_is_a_dash_and_never_nought() -> None:
 
 def test_warnings_are_listed_once_wherever_the_record_holds_them() -> None:
     record = product.predict_as_given()
-    assert record.prediction is not None
     doubled = replace(record, notes=record.prediction.warnings)
     (found,) = titled(doubled, "Warnings")
     assert found.found == record.prediction.warnings  # type: ignore[attr-defined]

@@ -1,7 +1,5 @@
 """Values as text."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -12,9 +10,7 @@ from brimful.show.text import (
     bytes_text,
     cards_text,
     count_text,
-    environment_text,
     epoch_text,
-    footnotes,
     limited_text,
     memory_of,
     reason,
@@ -42,10 +38,6 @@ def test_settings_read_as_a_person_writes_them() -> None:
     values = {"batch_size": 1024, "lr": 3e-4, "amp": True, "name": "a b"}
     assert settings_text(values) == "batch_size 1,024, lr 0.0003, amp yes, name a b"
     assert setting_text(False) == "no"
-
-
-def test_an_environment_can_be_pasted_in_front_of_a_command() -> None:
-    assert environment_text({"A": "1", "B": "two words; rm"}) == "A=1 B='two words; rm'"
 
 
 def test_an_interval_that_reads_as_one_number_is_none() -> None:
@@ -77,11 +69,6 @@ def test_an_execution_that_did_not_complete_has_a_reason() -> None:
     assert reason(replace(crashed, outcome=Outcome.COMPLETED)) == ""
 
 
-def test_notes_of_several_rows_are_one_line_if_they_are_equal() -> None:
-    found = footnotes("Trial", [(1, "late"), (2, ""), (3, "late"), (4, "early")])
-    assert found == ("Trials 1, 3: late", "Trial 4: early")
-
-
 def test_a_limit_that_is_no_name_of_ours_is_shown_as_it_is() -> None:
     assert limited_text("dataset") == "limited by the length of the dataset"
     assert (
@@ -95,9 +82,8 @@ def test_a_limit_that_is_no_name_of_ours_is_shown_as_it_is() -> None:
 def test_a_prediction_is_for_a_card_or_for_one_rank_of_many(
     alone_of: int | None, text: str
 ) -> None:
-    prediction = product.predict_fits().prediction
-    assert prediction is not None
-    assert cards_text(replace(prediction, alone_of=alone_of)) == "NVIDIA A100-SXM4-40GB" + text
+    prediction = replace(product.predict_fits().prediction, alone_of=alone_of)
+    assert cards_text(prediction) == "NVIDIA A100-SXM4-40GB" + text
 
 
 def test_the_time_of_an_epoch_says_what_runs_beside_its_training_where_that_is_much() -> None:

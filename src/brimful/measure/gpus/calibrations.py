@@ -4,8 +4,6 @@ One JSON file a card, in ``cards`` of BRIMFUL_HOME where that is set, else of th
 configuration (``~/.config/brimful``).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -22,11 +20,8 @@ SCHEMA = 1
 
 def folder_of(home: Path | str | None = None) -> Path:
     """Where calibrations lie."""
-    chosen = home or os.environ.get(HOME_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser() / "cards"
-    configuration = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
-    return Path(configuration) / "brimful" / "cards"
+    configuration = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config") / "brimful"
+    return Path(home or os.environ.get(HOME_VARIABLE) or configuration).expanduser() / "cards"
 
 
 def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
@@ -45,12 +40,6 @@ def keep(calibration: Calibration, home: Path | str | None = None) -> Path:
     return path
 
 
-def calibrations(home: Path | str | None = None) -> tuple[Calibration, ...]:
-    """All that are kept, by name; files that cannot be read are passed over."""
-    read = (_read(path) for path in sorted(folder_of(home).glob("*.json")))
-    return tuple(calibration for calibration in read if calibration is not None)
-
-
 def find_calibrated(name: str, home: Path | str | None = None) -> Gpu:
     """The catalogue's card called `name`, with what was measured of it here; or one that was
     measured and the catalogue lacks.
@@ -63,13 +52,12 @@ def find_calibrated(name: str, home: Path | str | None = None) -> Gpu:
         calibration = _read(_path_of(name, home))
         if calibration is None:
             raise
-        measured = {
-            "capability": calibration.capability[:2],
-            "multiprocessors": calibration.multiprocessors,
-        }
-        return _with(
-            replace(custom_gpu(calibration.total_bytes, calibration.name), **measured), calibration
+        gpu = replace(
+            custom_gpu(calibration.total_bytes, calibration.name),
+            capability=calibration.capability[:2],
+            multiprocessors=calibration.multiprocessors,
         )
+        return _with(gpu, calibration)
 
 
 def calibrated(gpu: Gpu, home: Path | str | None = None) -> Gpu:

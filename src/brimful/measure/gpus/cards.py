@@ -6,8 +6,6 @@ the driver and ECC keep. It differs by some 0.1 to 1 % between drivers; where se
 seen, the middle one stands here.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from brimful.measure.gpus.contexts import context, cudnn

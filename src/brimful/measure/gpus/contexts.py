@@ -13,8 +13,6 @@ room for the old ones; `loaded_at_once` gives theirs. What `brimful doctor --cal
 stands above all of it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from brimful.units import MIB

@@ -1,7 +1,5 @@
 """Finds a card of the catalogue, and describes one that it does not have."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -132,5 +130,4 @@ def _plain(name: str) -> str:
     """Lower case, letters and digits alone, without the maker's words: "NVIDIA GeForce RTX 3090" is
     "rtx3090".
     """
-    words = re.sub(r"\b(nvidia|geforce|tesla|quadro)\b", " ", name.lower())
-    return re.sub(r"[^a-z0-9]", "", words)
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"\b(nvidia|geforce|tesla|quadro)\b", " ", name.lower()))

@@ -2,8 +2,6 @@
 gpus --prices` keeps.
 """
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -68,16 +66,12 @@ def _price(path: Path, name: str, value: Any, date: Any) -> tuple[str, Estimate]
             path, f"there is no card {name!r}", f"{nearest}`brimful gpus` lists all cards"
         ) from error
     fields = value if isinstance(value, dict) else {"per_hour": value}
-    unknown = set(fields) - {"per_hour", "source"}
-    if unknown or "per_hour" not in fields:
-        what = f"{sorted(unknown)[0]!r} is no field of a price" if unknown else "it has no per_hour"
-        raise _refused(path, f"{name}: {what}", _AS_IN)
+    if unknown := sorted(set(fields) - {"per_hour", "source"}):
+        raise _refused(path, f"{name}: {unknown[0]!r} is no field of a price", _AS_IN)
+    if "per_hour" not in fields:
+        raise _refused(path, f"{name}: it has no per_hour", _AS_IN)
     per_hour = fields["per_hour"]
-    if (
-        isinstance(per_hour, bool)
-        or not isinstance(per_hour, int | float)
-        or not 0 < per_hour < float("inf")
-    ):
+    if type(per_hour) not in (int, float) or not 0 < per_hour < float("inf"):
         raise _refused(
             path, f"{name}: {per_hour!r} is no price", f"US dollars an hour, above 0, {_AS_IN}"
         )

@@ -1,7 +1,5 @@
 """What an hour of a card costs: defaults with sources, and a user's own file."""
 
-from __future__ import annotations
-
 import pytest
 
 from brimful.errors import UsageError

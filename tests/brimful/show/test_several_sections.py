@@ -1,23 +1,29 @@
-"""The table of several cards, and its sentence."""
-
-from __future__ import annotations
+"""Tables of several cards and of several settings, their sentence and their heat map."""
 
 import io
+import re
 from dataclasses import replace
 
 from brimful.measure.gpus import find_gpu
+from brimful.show.charts import Field, heat_map
 from brimful.show.console import make_console, show_record
 from brimful.show.headline import headline
 from brimful.show.html import render_page
-from brimful.show.which_sections import dollars_text, which_sentence, which_table
-from brimful.values import CardAnswer, Estimate, Solved, Source
+from brimful.show.markdown import render_markdown
+from brimful.show.several_sections import dollars_text, which_sentence, which_table
+from brimful.values import CardAnswer, Diagnostic, Estimate, Record, Solved, Source
 from tests.brimful.show import product
 
 
 def record(*which: CardAnswer):
     one = product.predict_fits()
-    assert one.prediction is not None
     return replace(one, prediction=replace(one.prediction, which=which))
+
+
+def screen(record: Record) -> str:
+    stream = io.StringIO()
+    show_record(make_console(stream, width=80), record, full=False)
+    return stream.getvalue()
 
 
 def line(
@@ -56,16 +62,13 @@ def test_of_another_setting_the_table_and_the_headline_name_the_largest_value():
         line("a100-80gb", largest_batch_size=None, solved=9_412),
         line("l4", largest_batch_size=None, solved=2_048),
     )
-    assert found.prediction is not None
     found = replace(
         found, prediction=replace(found.prediction, solved=Solved("max_length", 9_412, 9_412))
     )
     assert headline(found).sentence.startswith(
         "Of 2 cards 2 fit; NVIDIA A100-SXM4-80GB has the largest max_length. max_length 9,412"
     )
-    stream = io.StringIO()
-    show_record(make_console(stream, width=80), found, full=False)
-    shown = stream.getvalue()
+    shown = screen(found)
     assert "9,412" in shown and "2,048" in shown and "Largest: the max_length that fits." in shown
 
 
@@ -83,17 +86,13 @@ def test_the_short_screen_has_a_line_a_card_within_80_columns_and_the_next_comma
     failed = CardAnswer(
         find_gpu("t4"), 1, None, 64, problem="the script raised an error: no bfloat16"
     )
-    stream = io.StringIO()
-    show_record(make_console(stream, width=80), record(*cards, failed), full=False)
-    shown = stream.getvalue().splitlines()
+    shown = screen(record(*cards, failed)).splitlines()
     assert all(len(row.rstrip()) <= 80 for row in shown)
     for name in ("a100-80gb-pcie:4", "rtx3080-20gb", "l4", "t4"):
         assert sum(row.startswith(name + " ") for row in shown) == 1
-    assert any("12 min 14 s*" in row for row in shown) and any(
-        row.startswith("*: this machine loads") for row in shown
-    )
-    assert any(row.startswith("t4: the script raised an error: no bfloat16") for row in shown)
-    assert any(row.startswith("Next (") for row in shown)
+    assert any("12 min 14 s*" in row for row in shown)
+    starts = ("*: this machine loads", "t4: the script raised an error: no bfloat16", "Next (")
+    assert all(any(row.startswith(start) for row in shown) for start in starts)
 
 
 def test_cards_that_the_command_leaves_idle_are_named_below_the_table():
@@ -122,3 +121,40 @@ def test_dollars_keep_two_digits_that_say_something():
         "0.00021",
         "6.0e-06",
     ]
+
+
+# --- a grid of settings ---
+
+
+def test_a_warning_that_changes_what_the_table_means_stands_below_it() -> None:
+    found = product.predict_grid()
+    said = (
+        Diagnostic("changes-nothing", "num_workers changes nothing", "", "leave it out"),
+        Diagnostic("x", "a note", "", ""),
+    )
+    shown = screen(replace(found, prediction=replace(found.prediction, warnings=said)))
+    assert "warning  num_workers changes nothing" in shown and "a note" not in shown
+
+
+def test_markdown_has_the_table_and_the_page_a_heat_map_with_a_field_for_each_cell() -> None:
+    assert "| 512 | 1,024 | 2,048 | 4,096 |" in render_markdown(product.predict_grid())
+    page = render_page(product.predict_grid())
+    assert ">16.9<" in page and "Device peak in GiB" in page
+    fields = re.findall(r"<title>(batch_size[^<]*)</title>", page)
+    assert len(fields) == 2 * 16, "for a wide window and a narrow one"
+    assert any(
+        "batch_size 4, max_length 2,048" in field and "extrapolated" in field for field in fields
+    )
+
+
+def test_a_heat_map_with_narrow_fields_turns_names_leaves_out_labels_and_frames_one() -> None:
+    fields = [
+        Field(str(d), f"{1000 * a:,}", 0.5, "fits", "16.6", "", d == a == 3)
+        for d in range(8)
+        for a in range(1, 9)
+    ]
+    wide, narrow = (heat_map(fields, "batch_size", "max_length", width) for width in (450, 160))
+    assert wide.count(">16.6<") == 64 and "rotate(315)" not in wide
+    assert ">16.6<" not in narrow and "rotate(315)" in narrow
+    for drawn in (wide, narrow):
+        assert len(re.findall(r'stroke="#24272c" stroke-width="1.5"', drawn)) == 1

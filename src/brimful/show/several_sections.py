@@ -1,0 +1,221 @@
+"""Several answers of one prediction: a table with a line for each card and the sentence that names
+the cheapest; a table of settings and its heat map for the page.
+"""
+
+from brimful.show.section import Column, Figure, Table
+from brimful.show.text import (
+    ABSENT,
+    VERDICTS,
+    Cell,
+    bytes_text,
+    count_text,
+    question_of,
+    seconds_text,
+    setting_text,
+    settings_text,
+    speed_text,
+)
+from brimful.units import GIB, counted
+from brimful.values import CardAnswer, GridCell, Prediction, Verdict
+
+_FITS = {
+    None: Cell("fails", tone="bad"),
+    Verdict.FITS: Cell("yes", tone="good"),
+    Verdict.TIGHT: Cell("tight", tone="warn"),
+    Verdict.DOES_NOT_FIT: Cell("no", tone="bad"),
+}
+_HOW = (
+    "GiB: the device peak. All is predicted, an epoch's training too; prices are assumed, in US "
+    "dollars (`brimful gpus`)."
+)
+_TRACED = (
+    "Traces at other sizes speak for cards that do all in the same way; only the first line was "
+    "traced at its own answer."
+)
+_SOLVED = (
+    "Largest: the %s that fits. Traces of the largest card speak for others where they confirm "
+    "how memory grows."
+)
+_IDLE = (
+    "The command leaves cards idle, which are paid for (torchrun starts a process for each "
+    "card): %s."
+)
+_LOADING = "*: this machine loads its samples more slowly than that; the time is the card's alone."
+_TONES = {Verdict.FITS: "good", Verdict.TIGHT: "warn", Verdict.DOES_NOT_FIT: "bad", None: "bad"}
+_CELLS_TRACED = (
+    "Cells were traced at these very settings; * is extrapolated from traces of others, which a "
+    "further one confirmed."
+)
+
+
+# --- cards ---
+
+
+def which_table(prediction: Prediction) -> Table:
+    which = prediction.which
+    names = ("fits", "GiB", "largest", "samples/s", "epoch", "$/h", "$/epoch")
+    columns = (
+        Column("card", whole=True),
+        *(Column(name, right=True, whole=True) for name in names),
+    )
+    idle = ", ".join(f"{answer.gpu.key}:{answer.cards}" for answer in which if answer.unused)
+    notes = [_HOW, _TRACED if prediction.solved is None else _SOLVED % prediction.solved.name]
+    notes += [_LOADING] if any(answer.slow_loading for answer in which) else []
+    notes += [_IDLE % idle] if idle else []
+    notes += [f"{answer.gpu.key}: {answer.problem}" for answer in which if answer.problem]
+    return Table("Which card", columns, tuple(map(_row, which)), tuple(dict.fromkeys(notes)))
+
+
+def _row(answer: CardAnswer) -> tuple[Cell, ...]:
+    name = answer.gpu.key if answer.cards == 1 else f"{answer.gpu.key}:{answer.cards}"
+
+    return (
+        Cell(name, tone="strong"),
+        _FITS[answer.verdict],
+        ABSENT if answer.peak is None else Cell(f"{answer.peak.device_bytes / GIB:.3g}"),
+        Cell(count_text(answer.largest_batch_size if answer.solved is None else answer.solved)),
+        ABSENT if answer.samples_per_s is None else Cell(speed_text(answer.samples_per_s.value)),
+        ABSENT
+        if answer.epoch_s is None
+        else Cell(seconds_text(answer.epoch_s.value) + ("*" if answer.slow_loading else "")),
+        ABSENT if answer.price_per_h is None else Cell(f"{answer.price_per_h.value:.2f}"),
+        ABSENT if answer.epoch_price is None else Cell(dollars_text(answer.epoch_price.value)),
+    )
+
+
+def dollars_text(value: float) -> str:
+    """Two digits that say something, and cents at least: "12.50", "0.03", "0.00021"."""
+    return f"{value:,.2f}" if value >= 0.1 else f"{value:.2g}" if value >= 1e-4 else f"{value:.1e}"
+
+
+def which_sentence(prediction: Prediction) -> str:
+    """ "Of 33 cards 21 fit; the cheapest is NVIDIA L4: 12 min an epoch, for $0.16 (price assumed).
+    "; "" for a single card.
+    """
+    which = prediction.which
+    if not which:
+        return ""
+    fitting = [answer for answer in which if answer.verdict == Verdict.FITS]
+    if not fitting:
+        return f"Of {counted(len(which), 'card')} none fits for sure. "
+    best = which[0]
+    name = best.gpu.name if best.cards == 1 else f"{best.cards} x {best.gpu.name}"
+    if best.solved is not None:
+        return (
+            f"Of {counted(len(which), 'card')} {len(fitting)} fit; {name} has the largest "
+            f"{question_of(prediction)[0]}. "
+        )
+    ranks = (
+        "the cheapest"
+        if best.price_per_h is not None
+        else "the fastest"
+        if best.samples_per_s is not None
+        else "the first"
+    )
+    about = ""
+    if best.epoch_s is not None:
+        price = (
+            f", for ${dollars_text(best.epoch_price.value)} (price assumed)"
+            if best.epoch_price is not None
+            else ""
+        )
+        about = f": {seconds_text(best.epoch_s.value)} an epoch (predicted){price}"
+    return f"Of {counted(len(which), 'card')} {len(fitting)} fit; {ranks} is {name}{about}. "
+
+
+# --- settings ---
+
+
+def grid_table(prediction: Prediction) -> Table:
+    """Of two settings the one with fewer values goes across."""
+    grid = prediction.grid
+    down, across = _sides(grid)
+    cells = {(cell.settings[down], cell.settings.get(across)): cell for cell in grid}
+    columns = list(dict.fromkeys(place[1] for place in cells))
+    rows = tuple(
+        (
+            Cell(setting_text(value), tone="strong"),
+            *(_cell_of(cells[value, other]) for other in columns),
+        )
+        for value in dict.fromkeys(place[0] for place in cells)
+    )
+    names = [setting_text(value) if across else "peak, speed" for value in columns]
+    heads = (
+        Column(f"{down} \\ {across}" if across else down),
+        *(Column(name, right=True) for name in names),
+    )
+    unit = "tokens" if any(cell.tokens_per_s for cell in grid) else "samples"
+    notes = [
+        f"The device peak, and {unit} a second; all is predicted.",
+        "Every cell was traced." if all(cell.traced for cell in grid) else _CELLS_TRACED,
+        *(f"{settings_text(cell.settings)}: {cell.problem}" for cell in grid if cell.problem),
+    ]
+    return Table("Memory and speed", heads, rows, tuple(dict.fromkeys(notes)))
+
+
+def _sides(grid: tuple[GridCell, ...]) -> tuple[str, str]:
+    names = list(grid[0].settings)
+    counts = {name: len({cell.settings[name] for cell in grid}) for name in names}
+    down = max(names, key=lambda name: counts[name])
+    return down, next((name for name in names if name != down), "")
+
+
+def _cell_of(cell: GridCell) -> Cell:
+    if cell.peak is None or cell.verdict is None:
+        return Cell("fails", tone="bad")
+    rate = cell.tokens_per_s or cell.samples_per_s
+    if cell.verdict == Verdict.FITS:
+        says = ABSENT.text if rate is None else speed_text(rate.value)
+    else:
+        says = VERDICTS[cell.verdict]
+    return Cell(
+        f"{bytes_text(cell.peak.device_bytes)}{'' if cell.traced else '*'}\n{says}",
+        tone="strong" if cell.best else _TONES[cell.verdict],
+    )
+
+
+def grid_figure(prediction: Prediction) -> Figure:
+    """The heat map."""
+    down, across = _sides(prediction.grid)
+
+    def draw(width: int) -> str:
+        from brimful.show.charts import Field, heat_map
+
+        def field(cell: GridCell) -> Field:
+            device = cell.peak.device_bytes if cell.peak is not None else prediction.budget.bytes
+            label = (
+                "fails"
+                if cell.peak is None
+                else f"{device / GIB:.3g}"
+                if device < 999 * GIB
+                else f"{device / GIB:,.0f}"
+            )
+            places = (
+                setting_text(cell.settings[down]),
+                setting_text(cell.settings[across]) if across else "",
+            )
+            shown = _cell_of(cell).text.replace("\n", ", ")
+            how = "traced" if cell.traced else "extrapolated"
+            return Field(
+                *places,
+                share=min(1.0, device / prediction.budget.bytes),
+                verdict=cell.verdict or "",
+                label=label,
+                tip=f"{settings_text(cell.settings)}: {shown}, {how}",
+                best=cell.best,
+            )
+
+        return heat_map([field(cell) for cell in prediction.grid], down, across, width)
+
+    legend = (
+        ("swatch fits", "fits, the fuller the stronger"),
+        ("swatch tight", "tight"),
+        ("swatch does-not-fit", "does not fit"),
+        ("swatch framed", "the cell that this page answers for"),
+        *(
+            (("swatch fails", "fails"),)
+            if any(cell.peak is None for cell in prediction.grid)
+            else ()
+        ),
+    )
+    return Figure("Device peak in GiB, predicted", draw, legend, wide=False)
