@@ -9,7 +9,7 @@ import reprlib
 from pathlib import Path
 from typing import Any, TypeVar
 
-from brimful_train.checkpoints.training_state import flat
+from brimful_train.training_state import flat
 
 from brimful.errors import UsageError
 from brimful_inside.script import keeps_writes_out

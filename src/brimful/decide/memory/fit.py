@@ -160,9 +160,11 @@ class Card:
         """The upper end of the device peak's interval; infinite where the card was full before the
         end.
         """
-        if replayed.full is not None:
-            return float("inf")
-        return self.around(self.device_bytes(replayed.peak))[1]
+        return float("inf") if replayed.full is not None else self.upper_of(replayed.peak.reserved)
+
+    def upper_of(self, pytorch_bytes: int) -> int:
+        """The upper end of the interval of a device peak with so much memory of PyTorch's."""
+        return self.around(pytorch_bytes + self.context_bytes)[1]
 
     @cached_property
     def sure_bytes(self) -> int:

@@ -352,15 +352,15 @@ def _is_whole(model: SizeModel) -> bool:
 
 def _candidate_by_peaks(known: TracedSizes, lowest: int, upper: int | None) -> int | None:
     card, fitting = known.card, known.bracket.fitting
-    needed = {
-        size: float(card.upper(replayed))
-        for size, replayed in known.replayed.items()
-        if replayed.full is None
-    }
-    # What gives its cached memory back within the budget may take more where there is more.
+    replays = {size: shown for size, shown in known.replayed.items() if shown.full is None}
+    # A card that gives cached memory back shows what it has: what is needed is what is allocated.
+    gives_back = any(
+        size in fitting and (shown.segments_freed or card.upper(shown) > card.budget_bytes)
+        for size, shown in replays.items()
+    )
     points = [
-        (size, min(card.budget_bytes, most) if size in fitting else most)
-        for size, most in needed.items()
+        (size, card.upper_of(shown.peak.allocated if gives_back else shown.peak.reserved))
+        for size, shown in replays.items()
     ]
     if not points:
         return None
