@@ -9,11 +9,10 @@ import reprlib
 from pathlib import Path
 from typing import Any, TypeVar
 
-from brimful_train.training_state import flat
-
 from brimful.errors import UsageError
 from brimful_inside.script import keeps_writes_out
 from brimful_train.config import CheckpointConfig, Config
+from brimful_train.training_state import flat
 from recipes.common.cache import write_json
 from recipes.common.running import is_first, say
 
