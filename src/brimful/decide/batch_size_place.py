@@ -2,8 +2,6 @@
 its text that the training loader's number comes from, or the loader. And where its loader workers
 are: at the loader."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The command to use after a prediction."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """The answer of `audit`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from brimful.values.command import Setting

@@ -1,7 +1,5 @@
 """The command of the user, and the settings that stand in it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from brimful.values.number import Source

@@ -1,7 +1,5 @@
 """What a person should know."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

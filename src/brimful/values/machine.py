@@ -1,7 +1,5 @@
 """Cards, devices, and what this machine is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from brimful.values.number import Estimate

@@ -1,7 +1,5 @@
 """What is concluded about memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,7 +14,7 @@ class Verdict(StrEnum):
     DOES_NOT_FIT = "does_not_fit"
 
     @staticmethod
-    def badness(verdict: Verdict | None) -> int:
+    def badness(verdict: "Verdict | None") -> int:
         """0 for what fits, more for what fits less. None (the command fails there) is worst."""
         return len(Verdict) if verdict is None else list(Verdict).index(verdict)
 

@@ -1,7 +1,5 @@
 """Numbers that say where they come from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -27,7 +25,7 @@ class Estimate:
     high: float | None = None
     note: str | None = None  # what it rests on: a bench's file, a datasheet's address, "4 repeats"
 
-    def with_all(self, change: Callable[[float], float]) -> Estimate:
+    def with_all(self, change: Callable[[float], float]) -> "Estimate":
         """The value and both ends of the interval, each changed alike."""
         low, high = (None if end is None else change(end) for end in (self.low, self.high))
         return replace(self, value=change(self.value), low=low, high=high)

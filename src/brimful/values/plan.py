@@ -1,7 +1,5 @@
 """What `tune` chose."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 

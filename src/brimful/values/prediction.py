@@ -1,7 +1,5 @@
 """The answer of `predict`, with its tables and its remedies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from brimful.values.command import Setting

@@ -1,7 +1,5 @@
 """A record: the log of all that, as it can be read back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from brimful.values.audit import Audit

@@ -1,7 +1,5 @@
 """A training under a plan."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from brimful.values.command import EffectiveSetting

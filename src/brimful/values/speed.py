@@ -1,7 +1,5 @@
 """What is concluded about time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from brimful.values.number import Estimate, Point

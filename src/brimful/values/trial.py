@@ -1,7 +1,5 @@
 """A trial, and how it and every other start of the command ended."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 

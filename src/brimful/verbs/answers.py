@@ -2,8 +2,6 @@
 fits.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from brimful import command as commands

@@ -1,8 +1,6 @@
 """`audit`: what a command really does, against what it was asked to do. One trial, the loader's own
 batches untouched; on an imaginary card the batches, and so the peaks, are those of `predict`."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

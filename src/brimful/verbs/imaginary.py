@@ -2,8 +2,6 @@
 for the largest batch size.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Mapping
@@ -54,7 +52,7 @@ class CardView:
     # The size that shows the kind of network; None: the first that trained, as far as one has.
     judged_by: int | None = None
 
-    def on(self, device: Device, budget: Budget) -> CardView:
+    def on(self, device: Device, budget: Budget) -> "CardView":
         """The same traces, read for another card that does all in the same way."""
         sizes = self.trials.results if self.trials.in_batches else ()
         begins_with = tuple(sorted(size for size in sizes if size is not None))

@@ -1,8 +1,6 @@
 """An evaluation that takes longer to trace than the training and far less memory, as one that
 generates token by token: once a trial has shown it whole, others end before it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path

@@ -2,8 +2,6 @@
 batch size, its speed.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -2,8 +2,6 @@
 size, not a lost night.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -2,8 +2,6 @@
 they happen.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

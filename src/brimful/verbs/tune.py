@@ -1,7 +1,5 @@
 """`tune`: the settings that train fastest within memory, each one run before it is named."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -175,6 +173,21 @@ def _on_imaginary(
     )
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """A batch size with the reason it was taken, and what is predicted of its speed."""
+
+    batch_size: int
+    why: str
+    speed: PredictedSpeed | None = None
+    warnings: tuple[Diagnostic, ...] = ()
+
+    @property
+    def samples_per_s(self) -> Estimate | None:
+        points = self.speed.curve if self.speed is not None else ()
+        return next((point.value for point in points if point.batch_size == self.batch_size), None)
+
+
 def _plan(
     view: CardView,
     goal: Objective,
@@ -263,21 +276,6 @@ def _estimate(peak: PeakEstimate | None) -> Estimate | None:
         return None
     low, high = peak.device_interval_bytes
     return Estimate(peak.device_bytes, peak.source, low, high, peak.interval_basis)
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """A batch size with the reason it was taken, and what is predicted of its speed."""
-
-    batch_size: int
-    why: str
-    speed: PredictedSpeed | None = None
-    warnings: tuple[Diagnostic, ...] = ()
-
-    @property
-    def samples_per_s(self) -> Estimate | None:
-        points = self.speed.curve if self.speed is not None else ()
-        return next((point.value for point in points if point.batch_size == self.batch_size), None)
 
 
 def _choose(

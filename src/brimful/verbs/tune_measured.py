@@ -5,8 +5,6 @@ On a CPU memory and time have trials of their own, for what makes resident memor
 slower.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import platform

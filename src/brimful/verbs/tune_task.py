@@ -1,7 +1,5 @@
 """What `tune` is to do on a device that is here, and what its search found."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,8 +1,6 @@
 """Where the memory went at the predicted batch size, and what would make it fit: changes switched
 on the imaginary card, or estimated, one on top of the other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product

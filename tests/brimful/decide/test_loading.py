@@ -1,8 +1,6 @@
 """The policy for host memory: sums within what is free, no cliffs, nothing that was given lowered
 in silence."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

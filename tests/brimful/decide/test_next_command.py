@@ -1,7 +1,5 @@
 """What to type after a prediction."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """`audit` from end to end: each trap is found under its code, and a sound script gives none."""
 
-from __future__ import annotations
-
 import pytest
 from helper import EXAMPLES, TRAPS, brimful, python
 

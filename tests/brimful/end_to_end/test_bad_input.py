@@ -2,8 +2,6 @@
 nothing left running.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -2,8 +2,6 @@
 it may.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

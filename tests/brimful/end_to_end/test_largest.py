@@ -5,8 +5,6 @@ The truth is found by running the script itself at sizes around the answer, and 
 extrapolated from those direct runs at every size between.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

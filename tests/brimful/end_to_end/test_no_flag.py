@@ -2,8 +2,6 @@
 folder stays as it is.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

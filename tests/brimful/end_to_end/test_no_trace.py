@@ -2,8 +2,6 @@
 is the same afterwards.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

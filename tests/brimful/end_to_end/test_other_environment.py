@@ -2,8 +2,6 @@
 pipx).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

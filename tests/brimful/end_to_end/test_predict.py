@@ -1,7 +1,5 @@
 """`predict` from end to end: the object it prints, and the traps that a peak can hide in."""
 
-from __future__ import annotations
-
 import pytest
 from helper import TRAINING, TRAPS, brimful, python, script
 

@@ -2,8 +2,6 @@
 both.
 """
 
-from __future__ import annotations
-
 import pytest
 from helper import brimful, left_over, script, torchrun
 

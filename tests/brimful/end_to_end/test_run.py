@@ -1,7 +1,5 @@
 """`brimful run` as a user types it, with real trainings in processes of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty

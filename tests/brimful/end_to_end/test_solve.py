@@ -2,8 +2,6 @@
 prediction of fixed values.
 """
 
-from __future__ import annotations
-
 import pytest
 from helper import brimful, python, script
 

@@ -2,8 +2,6 @@
 and takes about as much.
 """
 
-from __future__ import annotations
-
 import pytest
 from helper import brimful, python, script
 

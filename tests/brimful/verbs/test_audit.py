@@ -1,7 +1,5 @@
 """`audit` on samples whose truth is known: what was asked beside what happens."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

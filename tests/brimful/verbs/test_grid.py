@@ -1,7 +1,5 @@
 """`predict --grid`: tables of one or two settings, in worlds where the truth is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 in all that follow.
 """
 
-from __future__ import annotations
-
 import pytest
 from world import GIB, MIB, World, work
 

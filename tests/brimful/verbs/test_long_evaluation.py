@@ -2,8 +2,6 @@
 the batch size.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """`predict` in worlds where the truth is known."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """`tune` and `predict` on an imaginary card with a clock, in worlds where the truth is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Whose error a failed trial's is, and what to do about it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

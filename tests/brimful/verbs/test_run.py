@@ -2,8 +2,6 @@
 shows and keeps.
 """
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which plan a run trains under, and the errors where plan, command and machine disagree."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import closing

@@ -2,8 +2,6 @@
 learned is in it.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """`predict --solve`: the largest value of any setting, in worlds where the truth is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

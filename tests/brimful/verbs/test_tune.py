@@ -2,8 +2,6 @@
 beside what was asked.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from types import SimpleNamespace

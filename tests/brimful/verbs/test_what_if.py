@@ -1,7 +1,5 @@
 """Where the memory goes, and what would help most, in worlds where the truth is known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Several cards of one question, in worlds where the truth is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest

@@ -2,8 +2,6 @@
 `brimful.measure.trial`.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

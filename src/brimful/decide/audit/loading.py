@@ -1,7 +1,5 @@
 """Findings about how data are drawn and loaded."""
 
-from __future__ import annotations
-
 import statistics
 
 from brimful.decide.audit.observed import Observed, Texts

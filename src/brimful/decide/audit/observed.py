@@ -1,7 +1,5 @@
 """What all findings of an audit read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

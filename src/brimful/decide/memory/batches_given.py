@@ -1,7 +1,5 @@
 """Whether a script's loader follows the batch size, by what it gave in trials at several sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations

@@ -2,8 +2,6 @@
 why, which limits hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 from math import isqrt

@@ -5,8 +5,6 @@ Each file of ``evidence/`` is one bench's result: errors of the predicted device
 predicted) / predicted.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ It goes up in steps whose predicted peak stays within the budget; the size that 
 fitted.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field

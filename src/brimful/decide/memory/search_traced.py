@@ -8,8 +8,6 @@ does not: so the answer does not depend on which size the user asked about. Wher
 were taken not to, steps double.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain

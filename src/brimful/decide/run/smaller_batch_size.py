@@ -6,8 +6,6 @@ that had fitted in a trial (something grew, a near miss), and half of one of whi
 (memory grows about linearly with the batch).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The problem of the search for settings, its result, and the sentences that say why."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

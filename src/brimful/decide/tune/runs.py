@@ -2,8 +2,6 @@
 fast they were.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ it. Only out of memory, or a peak over the budget, makes the search go smaller; 
 command crashes or takes too long are left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Generator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Whether a loader follows the batch size, by what it gave at several sizes."""
 
-from __future__ import annotations
-
 import pytest
 
 from brimful.decide.memory.batches_given import Given, loader_cap

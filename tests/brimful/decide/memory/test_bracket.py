@@ -2,8 +2,6 @@
 multiples of a size.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from brimful.decide.memory.bracket import Bracket, upper_limit

@@ -2,8 +2,6 @@
 each module its own bytes.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from builders import GIB, peak, report, sample
 
 from brimful.decide.audit.findings import findings

@@ -2,8 +2,6 @@
 of changes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The search where no model of sizes is confirmed: trials alone show where the edge is."""
 
-from __future__ import annotations
-
 from brimful.decide.memory.search_traced import MOST_TRACES, Traced, search_largest
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import Free, Malloc, Trace

@@ -1,7 +1,5 @@
 """An epoch: steps, samples, and its time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

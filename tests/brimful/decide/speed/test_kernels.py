@@ -1,7 +1,5 @@
 """The kernels of a step at any batch size, from those of two or three traces."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,8 +2,6 @@
 may be off.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise

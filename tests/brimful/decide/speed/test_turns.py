@@ -1,7 +1,5 @@
 """Two ways to train, compared turn by turn."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

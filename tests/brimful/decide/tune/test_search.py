@@ -2,8 +2,6 @@
 out, sizes that fail.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from types import SimpleNamespace

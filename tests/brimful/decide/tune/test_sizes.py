@@ -2,8 +2,6 @@
 predicted.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
