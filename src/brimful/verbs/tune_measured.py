@@ -197,11 +197,10 @@ def _with_workers(session: Session, task: Task) -> Task:
     if place is None:
         refuse_unreachable(command, {} if given is None else {WORKERS: given})
         return task
-    settings = {**task.settings, WORKERS: place.number if given is None else given}
     return replace(
         task,
         start=replace(task.start, command=with_place(command, WORKERS, place)),
-        settings=settings,
+        settings={**task.settings, WORKERS: place.number if given is None else given},
     )
 
 

@@ -117,12 +117,11 @@ def partial_advice(partial: str | None, what: str) -> list[Diagnostic]:
     """For a plan that is `what`, where the search did not come to its end."""
     if partial is None:
         return []
-    explanation = f"the plan is {what}; a whole search may find another"
     return [
         Diagnostic(
             "partial-plan",
             f"{partial}: the search did not come to its end",
-            explanation,
+            f"the plan is {what}; a whole search may find another",
             "tune again",
         )
     ]

@@ -107,8 +107,7 @@ def search_largest_measured(
         bracket.tried.append(size)
         known.add(size, (yield size))
         size = _next_size(known) if bracket.failed is None and not bracket.ignored else None
-    estimate = _estimate(known, memory, names_largest)
-    return MeasuredConclusion(estimate, bracket.low)
+    return MeasuredConclusion(_estimate(known, memory, names_largest), bracket.low)
 
 
 def predicted_ceiling(
