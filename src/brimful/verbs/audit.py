@@ -48,8 +48,9 @@ def audit(
     Raises UsageError where a placeholder stays open (an audit needs the values that are in use),
     and the errors of `verbs.results` when the command does not train.
     """
-    request = devices.CardRequest(gpu, gpu_memory, ranks, as_rank)
-    began = start(argv, settings, options, device, request)
+    began = start(
+        argv, settings, options, device, devices.CardRequest(gpu, gpu_memory, ranks, as_rank)
+    )
     trial = Trial(
         command=began.command,
         settings=began.values(),

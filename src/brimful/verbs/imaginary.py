@@ -159,8 +159,9 @@ def view_of(session: Session, began: Start, settings: Mapping[str, Setting], **m
     """The trials of a command with these settings besides the size, as its first card reads them.
     `more`: further fields of `Trials`.
     """
-    trials = Trials(session, began.command, began.device, settings, **more)
-    return CardView(trials, began.device, began.budget)
+    return CardView(
+        Trials(session, began.command, began.device, settings, **more), began.device, began.budget
+    )
 
 
 def with_its_context(gpu: Gpu, result: TrialResult, program: Program) -> Gpu:

@@ -36,7 +36,7 @@ from brimful.values import (
     Setting,
 )
 from brimful.verbs import devices, run_plan
-from brimful.verbs.session import Nobody, Options, Session, Watcher, opened
+from brimful.verbs.session import Options, Session, Watcher, opened
 from brimful.verbs.start import refuse_unreachable, takes
 
 #: Each one is smaller than the one before, so that ten lead from any usual size to 1 (assumed).
@@ -48,20 +48,23 @@ class RunWatcher(Watcher, Protocol):
 
     @property
     def terminals(self) -> Mapping[str, int]: ...
-    def attempt_started(self, number: int, settings: tuple[EffectiveSetting, ...]) -> None: ...
-    def output(self, stream: str, data: bytes) -> None: ...
-    def heartbeat(self, beat: Heartbeat) -> None: ...
-    def attempt_ended(self, attempt: Attempt) -> None: ...
+    def attempt_started(self, number: int, settings: tuple[EffectiveSetting, ...]) -> None:
+        pass
+
+    def output(self, stream: str, data: bytes) -> None:
+        pass
+
+    def heartbeat(self, beat: Heartbeat) -> None:
+        pass
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        pass
 
 
-class Passes(Nobody):
+class Passes(RunWatcher):
     """Passes the command's output on, and adds nothing."""
 
     terminals: Mapping[str, int] = {}
-
-    def attempt_started(self, number: int, settings: tuple[EffectiveSetting, ...]) -> None: ...
-    def heartbeat(self, beat: Heartbeat) -> None: ...
-    def attempt_ended(self, attempt: Attempt) -> None: ...
 
     def output(self, stream: str, data: bytes) -> None:
         target = getattr(sys, stream)

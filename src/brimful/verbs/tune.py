@@ -294,8 +294,9 @@ def _choose(
     knee, best = speed.knee_batch_size, speed.best_batch_size
     if knee is None or best is None:
         why = FIXED_TOTAL if FIXED_TOTAL in speed.notes else "too few sizes were traced for a curve"
-        no_curve = "so no speed is predicted at sizes that were not traced"
-        no_clock = Diagnostic("no-clock", why, no_curve, "")
+        no_clock = Diagnostic(
+            "no-clock", why, "so no speed is predicted at sizes that were not traced", ""
+        )
         return _the_largest(view.trials, largest, limited_by, no_clock)
     why = "predicted to be the fastest that fits"
     if knee != best:

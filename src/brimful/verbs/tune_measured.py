@@ -232,9 +232,10 @@ def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Li
     )
     conclusion = run_search(search, measured)
     lengths = list(filter(None, map(dataset_length, session.results)))
-    cap = conclusion.estimate.loader_cap
     return conclusion, replace(
-        limits, dataset_length=lengths[-1] if lengths else None, loader_cap=cap
+        limits,
+        dataset_length=lengths[-1] if lengths else None,
+        loader_cap=conclusion.estimate.loader_cap,
     )
 
 
