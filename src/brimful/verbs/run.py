@@ -15,7 +15,7 @@ from brimful.decide.batch_size_place import AUTO, FLAG, LOADER, SCRIPT, require_
 from brimful.decide.run import settings as run_settings
 from brimful.decide.run.memory_pressure import MemoryPressure
 from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, EVAL_BATCH_SIZE, values_in_force
-from brimful.decide.run.smaller_batch_size import Known, Size, known_from, next_smaller
+from brimful.decide.run.smaller_batch_size import FittingSizes, Size, fitting_sizes, next_smaller
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.outcome import is_final
@@ -240,11 +240,12 @@ def _to_the_end(going: _Going, signals: SignalForwarding) -> RunEnded:
                 OUTCOMES[signals.outcome].exit_code,
                 "a signal to end came after it ran out of memory",
             )
-        lever, record, known = lever_of(attempt, going.rows), going.chosen.record, Known()
+        record, fitting = going.chosen.record, FittingSizes()
         if record:
-            known = known_from(record.trials, record.opened.budget, record.memory, lever)
+            lever = lever_of(attempt, going.rows)
+            fitting = fitting_sizes(record.trials, record.opened.budget, record.memory, lever)
         first = going.attempts[0]
-        step = next_settings(attempt, going.command, going.rows, going.started, known, first)
+        step = next_settings(attempt, going.command, going.rows, going.started, fitting, first)
         if isinstance(step, str):
             return RunEnded(attempt.outcome, OUTCOMES[attempt.outcome].exit_code, step)
         going.rows, advice = step
@@ -358,7 +359,7 @@ def next_settings(
     command: Command,
     rows: tuple[EffectiveSetting, ...],
     started: RunStarted,
-    known: Known,
+    fitting: FittingSizes,
     first: Attempt,
 ) -> tuple[tuple[EffectiveSetting, ...], list[Diagnostic]] | str:
     """The settings of the attempt after one that ran out of memory, with what to show; or why there
@@ -381,7 +382,7 @@ def next_settings(
         before = _size_of(first, first.settings, BATCH_SIZE)
         kept = rows if before is None else first.settings
         effective = (before or failed) * int(values_in_force(kept).get(ACCUMULATION) or 1)
-    size = next_smaller(failed, known, effective)
+    size = next_smaller(failed, fitting, effective)
     if size is None:
         return f"{where} at {name} {failed}: there is nothing smaller"
     if attempt.number > started.max_restarts:

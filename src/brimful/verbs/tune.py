@@ -28,7 +28,7 @@ from brimful.values import (
     SpeedEstimate,
     TriedSize,
 )
-from brimful.verbs import imaginary, tune_measured, tune_task
+from brimful.verbs import imaginary, tune_measured, tune_plan
 from brimful.verbs.devices import CardRequest
 from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.results import ignores_the_batch_size
@@ -36,7 +36,6 @@ from brimful.verbs.session import Options
 from brimful.verbs.start import Start, start, takes
 from brimful.verbs.step_speed import FIXED_TOTAL, speed_of
 from brimful.verbs.trials import Trials
-from brimful.verbs.tune_plan import rate_advice
 
 
 def tune(
@@ -90,7 +89,7 @@ def tune(
             except (Interrupted, KeyboardInterrupt, TimeIsUp) as stop:
                 session.keep(_largest_so_far(view, goal, asked, stop))
         else:
-            tune_measured.run(session, tune_task.Task(began, goal, others, host_policy, strict))
+            tune_measured.run(session, tune_plan.Task(began, goal, others, host_policy, strict))
     return session.record()
 
 
@@ -167,7 +166,7 @@ def _on_imaginary(
             *noted,
             *imaginary.search_notes(conclusion),
             *choice.warnings,
-            *rate_advice(view.trials.representative(), asked, choice.batch_size),
+            *tune_plan.rate_advice(view.trials.representative(), asked, choice.batch_size),
         ),
         sizes=_sizes(view, conclusion, choice, asked),
     )
@@ -230,8 +229,8 @@ def _largest_so_far(
     else:
         choice = _Choice(max(peaks), "the largest traced so far that fits")
     size = choice.batch_size
-    ended = tune_task.ended_early(view.trials.session, stop)
-    warnings = tune_task.partial_advice(ended, f"batch size {size:,}, which was traced and fits")
+    ended = tune_plan.ended_early(view.trials.session, stop)
+    warnings = tune_plan.partial_advice(ended, f"batch size {size:,}, which was traced and fits")
     return _plan(view, goal, asked, choice, peaks[size], partial=ended, warnings=warnings)
 
 

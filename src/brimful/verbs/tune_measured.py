@@ -52,8 +52,7 @@ from brimful.verbs.results import (
 )
 from brimful.verbs.session import Session
 from brimful.verbs.start import refuse_unreachable, takes
-from brimful.verbs.tune_plan import plan_of
-from brimful.verbs.tune_task import SearchEnd, Task, ended_early
+from brimful.verbs.tune_plan import SearchEnd, Task, ended_early, plan_of
 
 _SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
 

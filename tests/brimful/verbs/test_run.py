@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from brimful import run
-from brimful.decide.run.smaller_batch_size import Known
+from brimful.decide.run.smaller_batch_size import FittingSizes
 from brimful.errors import DiskFull, NoSuchCommand, UsageError
 from brimful.record import RecordWriter, latest, read_record
 from brimful.values import (
@@ -276,7 +276,12 @@ ATTEMPT = Attempt(
 def after(attempt: Attempt):
     started = RunStarted("command", "the command as it stands", 10, ())
     return next_settings(
-        attempt, Command(("python", "train.py", "{batch_size}")), ROWS, started, Known(), attempt
+        attempt,
+        Command(("python", "train.py", "{batch_size}")),
+        ROWS,
+        started,
+        FittingSizes(),
+        attempt,
     )
 
 

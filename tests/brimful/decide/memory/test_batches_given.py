@@ -2,7 +2,7 @@
 
 import pytest
 
-from brimful.decide.memory.batches_given import Given, loader_cap
+from brimful.decide.memory.bracket import Given, loader_cap
 
 
 def given(batch, sizes=(5, 12), ranks=1, accumulated=lambda size: 1) -> dict[int, Given]:
