@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from helper import environment, script
 
 from brimful.measure.trial import run_trial
 from brimful.units import MIB
 from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
+from tests.brimful.end_to_end.helper import environment, script
 
 # : Holds `held` MiB all the time and `peak` MiB more for a moment of each step, in tensors of a few
 # hundred KiB, which malloc

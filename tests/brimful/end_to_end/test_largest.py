@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from helper import environment
 
 from brimful import tune
 from brimful.decide.memory.size_model import fit_size_model
@@ -20,6 +19,7 @@ from brimful.verbs.session import Options, Session, opened
 from brimful.verbs.trials import Trials
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.trace import Trace
+from tests.brimful.end_to_end.helper import environment
 
 FOLDER = Path(__file__).parents[3] / "bench" / "gpu" / "scripts"
 SCRIPTS = {

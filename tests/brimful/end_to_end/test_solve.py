@@ -3,7 +3,8 @@ prediction of fixed values.
 """
 
 import pytest
-from helper import brimful, python, script
+
+from tests.brimful.end_to_end.helper import brimful, python, script
 
 TRANSFORMER = """
 import argparse

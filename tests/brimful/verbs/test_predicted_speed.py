@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 import pytest
-from world import MIB, World, chosen, reporting, work
 
 from brimful import predict, tune
 from brimful.errors import UsageError
@@ -11,6 +10,7 @@ from brimful.values import Objective, Source
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc, Row
 from brimful_inside.wire import WorstBatch
+from tests.brimful.verbs.world import MIB, World, chosen, reporting, work
 
 
 @dataclass

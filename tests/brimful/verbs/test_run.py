@@ -78,7 +78,6 @@ def trains(tmp_path, monkeypatch, user):
 
 
 def sizes(record: Record, name: str = "batch_size") -> list[object]:
-    assert record.run is not None
     return [next(s.effective for s in a.settings if s.name == name) for a in record.run.attempts]
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from world import World, disk_full_at, work
 
 from brimful import audit, predict, tune
 from brimful import record as records
@@ -22,6 +21,7 @@ from brimful.show.console import make_console, show_record
 from brimful.show.html import render_page
 from brimful.values import Outcome
 from brimful.verbs.session import Nobody, Options, opened
+from tests.brimful.verbs.world import World, disk_full_at, work
 
 
 def kept(home):

@@ -4,7 +4,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from world import COMMAND, GIB, MIB, World, work
 
 from brimful import predict
 from brimful.decide.memory.size_model import fit_size_model
@@ -16,6 +15,7 @@ from brimful_inside.simulator.program import joined, program_of
 from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, MEMORY, Kernel
 from brimful_inside.simulator.trace import CardTrace, Free, Malloc, Settings, Tag, Uses
 from tests.brimful.decide.programs import card, network
+from tests.brimful.verbs.world import COMMAND, GIB, MIB, World, work
 
 ASKED = ("my-train", "--batch-size", "100")
 
@@ -386,7 +386,7 @@ def test_what_to_write_is_what_was_switched(monkeypatch, note, how):
     def notes(trial):
         return [Uses("what_if: " + note)] if "checkpointing" in trial.what_ifs else []
 
-    monkeypatch.setattr("world._notes", notes)
+    monkeypatch.setattr("tests.brimful.verbs.world._notes", notes)
     prediction = run(world(), what_if=True, memory="40GiB")
     assert next(
         remedy for remedy in prediction.what_if.remedies if remedy.code == "gradient-checkpointing"

@@ -3,9 +3,6 @@
 from dataclasses import dataclass, replace
 
 import pytest
-from test_predicted_speed import Clocked
-from test_solve import Shaped
-from world import GIB, MIB, World, reporting, work
 
 from brimful import predict
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
@@ -13,6 +10,9 @@ from brimful.measure.gpus.prices import keep
 from brimful.values import Outcome, Source
 from brimful.verbs import which_card
 from brimful_inside.simulator.trace import Malloc
+from tests.brimful.verbs.test_predicted_speed import Clocked
+from tests.brimful.verbs.test_solve import Shaped
+from tests.brimful.verbs.world import GIB, MIB, World, reporting, work
 
 FOUR = "t4,l4,a100-40gb,h100"
 ALL_ALIKE = [[7, 5], [8, 0], [8, 9], [9, 0]]
@@ -125,8 +125,7 @@ def test_sizes_that_the_script_refuses_say_nothing_of_its_multiples():
 
 def test_the_number_of_cards_multiplies_the_price_and_is_traced_apart():
     world = reporting(alike=[])
-    prediction = asked(world, "l4:1..2")
-    answer, two = sorted(prediction.which, key=lambda line: line.cards)
+    answer, two = sorted(asked(world, "l4:1..2").which, key=lambda line: line.cards)
     assert (answer.cards, two.cards) == (
         1,
         2,

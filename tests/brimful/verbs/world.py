@@ -308,7 +308,6 @@ WORLDS = st.builds(
 
 def chosen(record: Record) -> int:
     """The batch size of the record's plan."""
-    assert record.plan is not None
     (size,) = (row.effective for row in record.plan.settings if row.name == "batch_size")
     assert isinstance(size, int)
     return size

@@ -1,7 +1,6 @@
-from builders import GIB, peak, report, sample
-
 from brimful.decide.audit.findings import findings
 from brimful.decide.memory.leaks import memory_that_grows
+from tests.brimful.decide.builders import GIB, peak, report, sample
 
 MIB = 1 << 20
 EVALUATION = {"eval": 75 * MIB, "eval_seen": 2, "eval_length": 125}

@@ -10,7 +10,6 @@ from tests.brimful.decide.programs import step_kernels
 
 
 def kernels_at(model: KernelModel | ScaledKernels | None, batch: int) -> list[Kernel]:
-    assert model is not None
     kernels = model.at(batch)
     return [kernels.kernels[index] for index in kernels.order]
 

@@ -4,9 +4,9 @@ import random
 from dataclasses import replace
 
 import pytest
-from builders import sample
 
 from brimful.decide.speed.turns import gain
+from tests.brimful.decide.builders import sample
 
 
 def runs_of(rates, **changes):
