@@ -44,8 +44,6 @@ class EffectiveBatch:
 
 @dataclass(frozen=True)
 class Audit:
-    """The answer of `audit`."""
-
     requested: dict[str, Setting]
     effective: EffectiveBatch
     findings: tuple[Diagnostic, ...]
@@ -200,8 +198,6 @@ class NextCommand:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer of `predict`."""
-
     verdict: Verdict
     batch_size: int | None
     peak: PeakEstimate | None  # at that batch size

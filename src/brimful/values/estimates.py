@@ -125,8 +125,6 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class SpeedEstimate:
-    """What is concluded about speed."""
-
     points: tuple[Point, ...]  # samples per second, measured, with interval
     best_batch_size: int | None
     knee_batch_size: int | None  # the smallest within the tolerance of the best

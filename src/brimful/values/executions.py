@@ -98,8 +98,6 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResult(Execution):
-    """What one trial showed."""
-
     trial: Trial
     samples_per_step: int | None = None  # effective batch: over all ranks
     step_s: tuple[float, ...] = ()  # measured steps, slowest rank; () on an imaginary card

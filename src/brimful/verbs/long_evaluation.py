@@ -61,7 +61,6 @@ def _last_step(result: TrialResult) -> int:
 
 
 def seen_once(result: TrialResult) -> Diagnostic:
-    """The note about it."""
     size, train, evaluation = (
         result.trial.settings.get("batch_size"),
         result.phases["train"],

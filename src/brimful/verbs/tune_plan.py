@@ -44,8 +44,6 @@ _SPEED_WARMUP_STEPS = 2
 
 @dataclass(frozen=True)
 class Task:
-    """What to tune."""
-
     start: Start
     objective: Objective
     settings: Mapping[str, Setting]  # all but the batch size

@@ -44,9 +44,13 @@ def test_a_script_that_raises_shows_its_own_traceback(tmp_path):
 
 
 def test_a_flag_the_script_does_not_know_is_reported_in_argparses_words(tmp_path):
-    path = script(tmp_path)
     done = brimful(
-        tmp_path, "tune", "--device", "cpu", *python(path, "--batch-size", 8, "--warmup", 3), code=5
+        tmp_path,
+        "tune",
+        "--device",
+        "cpu",
+        *python(script(tmp_path), "--batch-size", 8, "--warmup", 3),
+        code=5,
     )
     assert "unrecognized arguments: --warmup 3" in done.err
     assert "does not know one of its flags" in done.err
@@ -136,13 +140,12 @@ def test_a_full_disk_is_reported_and_what_was_written_can_be_read(tmp_path, half
             while True:
                 file.write(b"x" * 4096)
         file.truncate(max(0, os.path.getsize(file.name) - room))
-    path = script(tmp_path)
     done = brimful(
         tmp_path,
         "predict",
         *CARD,
         "--json",
-        *python(path, "--batch-size", 8),
+        *python(script(tmp_path), "--batch-size", 8),
         home=half_a_mib / "home",
         code=1,
     )
@@ -158,8 +161,7 @@ def test_the_batch_size_inside_the_script_is_found_and_varied(tmp_path):
     source = TRAINING.replace("args = parser.parse_args()", "import brimful").replace(
         "batch_size=args.batch_size", "batch_size=brimful.setting('batch_size', 64)"
     )
-    path = script(tmp_path, source)
-    done = brimful(tmp_path, "predict", *CARD, "--json", *python(path), code=0)
+    done = brimful(tmp_path, "predict", *CARD, "--json", *python(script(tmp_path, source)), code=0)
     sizes = {sample.trial.settings["batch_size"] for sample in done.record.trials}
     assert len(sizes) >= 2
     assert {sample.samples_per_step for sample in done.record.trials} == sizes, (

@@ -39,8 +39,9 @@ def weigh(
     tmp_path: Path, monkeypatch, held: int, peak: int, limit: int | None = None
 ) -> TrialResult:
     monkeypatch.setenv("OMP_NUM_THREADS", environment(tmp_path)["OMP_NUM_THREADS"])
-    path = script(tmp_path, HOLDS)
-    command = Command((sys.executable, str(path), "--held", str(held), "--peak", str(peak)))
+    command = Command(
+        (sys.executable, str(script(tmp_path, HOLDS)), "--held", str(held), "--peak", str(peak))
+    )
     record = tmp_path / f"record-{held}-{peak}"
     trial = Trial(
         command,

@@ -72,7 +72,6 @@ def test_a_fixed_batch_size_is_predicted_as_with_a_flag_and_its_plan_is_run(tmp_
         cwd=path.parent,
         code=0,
     )
-    flagged = script(tmp_path / "flagged")
     same = brimful(
         tmp_path,
         "predict",
@@ -80,7 +79,7 @@ def test_a_fixed_batch_size_is_predicted_as_with_a_flag_and_its_plan_is_run(tmp_
         "--no-what-if",
         "--gpu",
         "t4",
-        *python(flagged, "--batch-size", 256),
+        *python(script(tmp_path / "flagged"), "--batch-size", 256),
     )
     names = ("batch_size", "largest_batch_size", "verdict", "exact")
     assert {name: answer.json[name] for name in names} == {name: same.json[name] for name in names}

@@ -87,7 +87,6 @@ def test_the_child_needs_torch_alone(tmp_path, other_python, where):
 def test_a_python_without_torch_is_reported_with_its_own_error(tmp_path, other_python):
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    path = script(tmp_path)
     done = brimful(
         tmp_path,
         "audit",
@@ -95,7 +94,7 @@ def test_a_python_without_torch_is_reported_with_its_own_error(tmp_path, other_p
         "cpu",
         "--",
         bare / "bin" / "python",
-        path,
+        script(tmp_path),
         "--batch-size",
         8,
         code=5,

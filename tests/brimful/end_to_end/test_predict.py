@@ -9,14 +9,13 @@ WIDE = TRAINING.replace("256", "65536")
 
 
 def test_what_does_not_fit_is_answered_with_the_whole_object_and_exit_code_3(tmp_path):
-    path = script(tmp_path, WIDE, samples=4096)
     done = brimful(
         tmp_path,
         "predict",
         "--gpu-memory",
         "3GiB",
         "--json",
-        *python(path, "--batch-size", 4000),
+        *python(script(tmp_path, WIDE, samples=4096), "--batch-size", 4000),
         code=3,
     )
     found = done.json
@@ -196,8 +195,15 @@ joined = torch.stack(kept)
 
 @pytest.mark.parametrize(("what", "warned"), [("", True), (".cpu()", False), (".mean()", False)])
 def test_only_what_grows_on_the_card_is_warned_of(tmp_path, what, warned):
-    path = script(tmp_path, KEEPS.replace("WHAT", what))
-    done = brimful(tmp_path, "predict", "--gpu-memory", "8GiB", "--json", *python(path), code=0)
+    done = brimful(
+        tmp_path,
+        "predict",
+        "--gpu-memory",
+        "8GiB",
+        "--json",
+        *python(script(tmp_path, KEEPS.replace("WHAT", what))),
+        code=0,
+    )
     grows = [warning for warning in done.json["warnings"] if warning["code"] == "memory-grows"]
     assert len(grows) == warned, grows
     if warned:
@@ -246,14 +252,17 @@ for batch in DataLoader(Texts(), args.batch_size, shuffle=True, collate_fn=pad):
 def test_batches_of_texts_have_the_same_tokens_at_each_size_even_where_no_index_is_obeyed(
     tmp_path, which, rest
 ):
-    path = script(tmp_path, TOKENIZED.replace("WHICH", which).replace("REST", str(rest)))
     done = brimful(
         tmp_path,
         "predict",
         "--gpu-memory",
         "16GiB",
         "--json",
-        *python(path, "--batch-size", 8),
+        *python(
+            script(tmp_path, TOKENIZED.replace("WHICH", which).replace("REST", str(rest))),
+            "--batch-size",
+            8,
+        ),
         code=0,
     )
     lengths = {

@@ -49,9 +49,14 @@ EFFECTIVE = {"loader_batch_size": 16, "batches_per_step": 1, "ranks": 2, "sample
 
 
 def test_two_ranks_are_one_sample(tmp_path):
-    path = script(tmp_path, SCRIPT)
     done = brimful(
-        tmp_path, "audit", "--device", "cpu", "--json", *torchrun(path, "--batch-size", 16), code=0
+        tmp_path,
+        "audit",
+        "--device",
+        "cpu",
+        "--json",
+        *torchrun(script(tmp_path, SCRIPT), "--batch-size", 16),
+        code=0,
     )
     assert done.json["effective"].items() >= EFFECTIVE.items()
     (sample,) = done.record.trials
@@ -66,13 +71,12 @@ def test_two_ranks_are_one_sample(tmp_path):
 
 
 def test_out_of_memory_on_one_rank_is_reported_as_out_of_memory(tmp_path):
-    path = script(tmp_path, SCRIPT)
     done = brimful(
         tmp_path,
         "audit",
         "--device",
         "cpu",
-        *torchrun(path, "--batch-size", 16, "--hungry", 1),
+        *torchrun(script(tmp_path, SCRIPT), "--batch-size", 16, "--hungry", 1),
         code=3,
     )
     assert "out of host memory" in done.err
@@ -81,14 +85,13 @@ def test_out_of_memory_on_one_rank_is_reported_as_out_of_memory(tmp_path):
 
 
 def test_each_rank_has_a_card_and_exchanges_objects_with_the_other(tmp_path):
-    path = script(tmp_path, SCRIPT)
     done = brimful(
         tmp_path,
         "audit",
         "--gpu",
         "a100-40gb:2",
         "--json",
-        *torchrun(path, "--batch-size", 16),
+        *torchrun(script(tmp_path, SCRIPT), "--batch-size", 16),
         code=0,
     )
     assert done.json["effective"].items() >= EFFECTIVE.items()
@@ -108,14 +111,13 @@ def test_each_rank_has_a_card_and_exchanges_objects_with_the_other(tmp_path):
 
 
 def test_a_rank_too_many_gets_pytorchs_error(tmp_path):
-    path = script(tmp_path, SCRIPT)
     done = brimful(
         tmp_path,
         "audit",
         "--gpu",
         "a100-40gb",
         "--json",
-        *torchrun(path, "--batch-size", 16),
+        *torchrun(script(tmp_path, SCRIPT), "--batch-size", 16),
         code=5,
     )
     assert "invalid device ordinal" in done.err

@@ -200,14 +200,13 @@ with exit_codes():
 def test_an_engine_for_which_not_one_sample_fits_is_not_started_again_with_a_smaller_batch(
     tmp_path,
 ):
-    path = script(tmp_path, ENGINE)
     done = brimful(
         tmp_path,
         *RUN,
         "--json",
         "--set",
         "batch_size=8",
-        *python(path, "2", "{batch_size}"),
+        *python(script(tmp_path, ENGINE), "2", "{batch_size}"),
         code=3,
     )
     (attempt,) = done.json["attempts"]

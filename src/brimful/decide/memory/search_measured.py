@@ -40,8 +40,6 @@ class Measured:
 
 @dataclass(frozen=True)
 class MeasuredConclusion:
-    """What the search found."""
-
     estimate: MemoryEstimate
     largest: int | None  # that was run, with its peak within the budget
 

@@ -41,8 +41,6 @@ NEAREST = 3  # of the two where the second is the one that was asked about
 
 @dataclass(frozen=True)
 class MemoryConclusion:
-    """What the search found."""
-
     estimate: MemoryEstimate
     traced: tuple[int, ...]  # batch sizes, in order
     size_model: SizeModel | None  # None where no trace verified it

@@ -133,8 +133,6 @@ class Request:
 
 @dataclass(frozen=True)
 class SpeedProblem:
-    """What to decide."""
-
     largest_batch_size: int  # that fits by what the memory trials show, and obeys all other limits
     fits: Callable[[TrialResult], bool]  # whether a sample ran to its end within the budget
     # besides the batch size, with values that are in force
