@@ -17,8 +17,7 @@ from bench.epochs.programs import PROGRAMS, Job
 from brimful import command
 from brimful.measure.gpus import custom_gpu
 from brimful.measure.trial import run_trial
-from brimful.values import Device, Outcome
-from brimful.values.trial import Trial, TrialKind
+from brimful.values import Device, Outcome, Trial, TrialKind
 
 SEEDS = 3
 ABOVE = 1.05

@@ -2,8 +2,6 @@
 its text that the training loader's number comes from, or the loader. And where its loader workers
 are: at the loader."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,12 +20,11 @@ _NAMED = 3  # other places of the same number
 def require_choice(text: str | None) -> str:
     """What --batch-size-from asks for. Raises UsageError."""
     if text not in (None, *CHOICES):
-        explanation = (
-            "the batch size is set by a flag, in the script's text, where the loader is made, or "
-            "not at all"
-        )
         raise UsageError(
-            f"--batch-size-from {text}", explanation, f"name one of {', '.join(CHOICES)}"
+            f"--batch-size-from {text}",
+            "the batch size is set by a flag, in the script's text, where the loader is made, or "
+            "not at all",
+            f"name one of {', '.join(CHOICES)}",
         )
     return text or AUTO
 

@@ -1,7 +1,5 @@
 """What the loaders of a trial's first rank gave: it stands for all ranks."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 

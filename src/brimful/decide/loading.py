@@ -9,8 +9,6 @@ those who want it back: it has steps at 8 and 13 GiB, where `measured` has none.
 GiB is 1024**3 bytes: "13 GB free" is 12.1 GiB, and stands on the ladder's middle step.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +60,7 @@ class Host:
             return None
         return max(0, int(SHARE * self.shm_free_bytes) - self.taken_shm_bytes) // self.ranks
 
-    def less(self, rank_bytes: int, rank_shm_bytes: int = 0) -> Host:
+    def less(self, rank_bytes: int, rank_shm_bytes: int = 0) -> "Host":
         """After each rank has taken so much."""
         taken = (
             self.taken_bytes + self.ranks * rank_bytes,
@@ -70,7 +68,7 @@ class Host:
         )
         return replace(self, taken_bytes=taken[0], taken_shm_bytes=taken[1])
 
-    def for_training(self) -> Host:
+    def for_training(self) -> "Host":
         """What the training's loader may take where an evaluation has one as well."""
         shm = self.shm_free_bytes
         kept = (1 - TRAINING_SHARE) * SHARE
@@ -430,7 +428,7 @@ class Rates:
     receiving_s: float
     between_s: dict[int, float]  # by number of workers
 
-    def scaled(self, factor: float) -> Rates:
+    def scaled(self, factor: float) -> "Rates":
         between = {count: between_s * factor for count, between_s in self.between_s.items()}
         return Rates(self.making_s * factor, self.receiving_s * factor, between)
 

@@ -1,7 +1,5 @@
 """The command to use after a prediction."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Mapping
 
@@ -47,11 +45,11 @@ def after_prediction(
         return NextCommand(
             _line(command, settings_at(best), best), "the largest batch size that fits"
         )
-    why = (
+    return NextCommand(
+        _line(command, settings_at(knee), knee),
         f"the smallest batch size within {format_share(speed.tolerance)} of the best predicted "
-        "speed"
+        "speed",
     )
-    return NextCommand(_line(command, settings_at(knee), knee), why)
 
 
 def _after_a_table(
@@ -74,12 +72,12 @@ def _after_a_table(
             else command_line(command, settings)
         )
         return NextCommand(line, "the fastest of the table that fits")
-    why = (
+    return NextCommand(
+        command_line(command, settings_at(solved.value)),
         f"the largest {solved.name} that fits"
         if solved.largest is not None
-        else f"{solved.name} does not change its memory"
+        else f"{solved.name} does not change its memory",
     )
-    return NextCommand(command_line(command, settings_at(solved.value)), why)
 
 
 def _line(command: Command, settings: Mapping[str, Setting], batch_size: int) -> str:

@@ -1,41 +1,69 @@
-"""The words of brimful, as frozen dataclasses without logic: one module a subject, and all of their
-names here.
+"""The words of brimful, as frozen dataclasses without logic: all of their names here.
 
 Units are in the names; absent is ``None``. GiB is 1024**3. A number that reaches a person has a
 `Source`.
 """
 
-from brimful.values.audit import Audit, EffectiveBatch
-from brimful.values.command import Command, EffectiveSetting, Setting
-from brimful.values.diagnostic import Diagnostic
-from brimful.values.machine import Budget, Calibration, Device, Gpu, Machine
-from brimful.values.memory import (
+from brimful.values.answers import (
+    Audit,
+    CardAnswer,
+    Closed,
+    EffectiveBatch,
+    GridCell,
+    NextCommand,
+    NoRemedy,
+    Objective,
+    Opened,
+    Plan,
+    Prediction,
+    Record,
+    Remedy,
+    Solved,
+    TriedSize,
+    WhatIf,
+)
+from brimful.values.estimates import (
     Alike,
     Breakdown,
     CardPeak,
+    Epoch,
+    KernelShare,
     Limits,
+    Loading,
     MemoryEstimate,
     ModuleShare,
     Moment,
     PeakEstimate,
+    PredictedSpeed,
+    SpeedEstimate,
     Verdict,
 )
-from brimful.values.number import Estimate, Point, Source
-from brimful.values.plan import Objective, Plan, TriedSize
-from brimful.values.prediction import (
-    CardAnswer,
-    GridCell,
-    NextCommand,
-    NoRemedy,
-    Prediction,
-    Remedy,
-    Solved,
-    WhatIf,
+from brimful.values.executions import (
+    Attempt,
+    Execution,
+    Heartbeat,
+    Outcome,
+    Run,
+    RunEnded,
+    RunStarted,
+    Trial,
+    TrialKind,
+    TrialResult,
 )
-from brimful.values.record import Closed, Opened, Record
-from brimful.values.run import Attempt, Heartbeat, Run, RunEnded, RunStarted
-from brimful.values.speed import Epoch, KernelShare, Loading, PredictedSpeed, SpeedEstimate
-from brimful.values.trial import Execution, Outcome, Trial, TrialKind, TrialResult
+from brimful.values.given import (
+    Budget,
+    Calibration,
+    Command,
+    Device,
+    Diagnostic,
+    EffectiveSetting,
+    Estimate,
+    Gpu,
+    Machine,
+    Point,
+    Setting,
+    Source,
+)
 from brimful_inside.wire import Card, Failure, PhasePeak, Place, Report, RunCounters, WorstBatch
 
 __all__ = [

@@ -2,8 +2,6 @@
 fits.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from brimful import command as commands

@@ -1,8 +1,6 @@
 """`audit`: what a command really does, against what it was asked to do. One trial, the loader's own
 batches untouched; on an imaginary card the batches, and so the peaks, are those of `predict`."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -50,8 +48,9 @@ def audit(
     Raises UsageError where a placeholder stays open (an audit needs the values that are in use),
     and the errors of `verbs.results` when the command does not train.
     """
-    request = devices.CardRequest(gpu, gpu_memory, ranks, as_rank)
-    began = start(argv, settings, options, device, request)
+    began = start(
+        argv, settings, options, device, devices.CardRequest(gpu, gpu_memory, ranks, as_rank)
+    )
     trial = Trial(
         command=began.command,
         settings=began.values(),

@@ -1,7 +1,5 @@
 """Which device a verb works on, and how much of its memory it may use."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -2,8 +2,6 @@
 measures its card.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

@@ -3,8 +3,6 @@ are traced; they extrapolate each allocation's size, the largest that fits then 
 come out to the byte, and the others are read from that. Where it does not, and where there are no
 numbers, every cell is traced."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

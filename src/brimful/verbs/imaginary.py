@@ -2,8 +2,6 @@
 for the largest batch size.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -65,7 +63,7 @@ class CardView:
     # The size that shows the kind of network; None: the first that trained, as far as one has.
     judged_by: int | None = None
 
-    def on(self, device: Device, budget: Budget) -> CardView:
+    def on(self, device: Device, budget: Budget) -> "CardView":
         """The same traces, read for another card that does all in the same way."""
         sizes = self.trials.results if self.trials.in_batches else ()
         begins_with = tuple(sorted(size for size in sizes if size is not None))
@@ -201,8 +199,9 @@ def view_of(session: Session, began: Start, settings: Mapping[str, Setting], **m
     """The trials of a command with these settings besides the size, as its first card reads them.
     `more`: further fields of `Trials`.
     """
-    trials = Trials(session, began.command, began.device, settings, **more)
-    return CardView(trials, began.device, began.budget)
+    return CardView(
+        Trials(session, began.command, began.device, settings, **more), began.device, began.budget
+    )
 
 
 def with_its_context(gpu: Gpu, result: TrialResult, program: Program) -> Gpu:

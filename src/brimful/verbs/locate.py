@@ -1,8 +1,6 @@
 """Finds where the batch size of a script without a flag is set: a trial at its own number, and one
 at another to see that the batch follows and nothing else does."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 

@@ -1,8 +1,6 @@
 """An evaluation that takes longer to trace than the training and far less memory, as one that
 generates token by token: once a trial has shown it whole, others end before it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -63,7 +61,6 @@ def _last_step(result: TrialResult) -> int:
 
 
 def seen_once(result: TrialResult) -> Diagnostic:
-    """The note about it."""
     size, train, evaluation = (
         result.trial.settings.get("batch_size"),
         result.phases["train"],

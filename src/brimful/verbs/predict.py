@@ -2,8 +2,6 @@
 batch size, its speed.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -151,7 +149,6 @@ def _sets(
 def _prediction(
     view: CardView, answer: Answer, wants_what_if: bool | None, noted: Sequence[Diagnostic]
 ) -> Prediction:
-    """The prediction, of all its parts."""
     trials = view.trials
     report, fits = trials.representative().reports[0], answer.verdict == Verdict.FITS
     traced = answer.size in trials.results

@@ -2,8 +2,6 @@
 error.
 """
 
-from __future__ import annotations
-
 import re
 
 from brimful.decide.batch_size_place import set_at

@@ -2,8 +2,6 @@
 size, not a lost night.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys
@@ -17,7 +15,7 @@ from brimful.decide.batch_size_place import AUTO, FLAG, LOADER, SCRIPT, require_
 from brimful.decide.run import settings as run_settings
 from brimful.decide.run.memory_pressure import MemoryPressure
 from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, EVAL_BATCH_SIZE, values_in_force
-from brimful.decide.run.smaller_batch_size import Known, Size, known_from, next_smaller
+from brimful.decide.run.smaller_batch_size import FittingSizes, Size, fitting_sizes, next_smaller
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.outcome import is_final
@@ -38,7 +36,7 @@ from brimful.values import (
     Setting,
 )
 from brimful.verbs import devices, run_plan
-from brimful.verbs.session import Nobody, Options, Session, Watcher, opened
+from brimful.verbs.session import Options, Session, Watcher, opened
 from brimful.verbs.start import refuse_unreachable, takes
 
 #: Each one is smaller than the one before, so that ten lead from any usual size to 1 (assumed).
@@ -50,20 +48,23 @@ class RunWatcher(Watcher, Protocol):
 
     @property
     def terminals(self) -> Mapping[str, int]: ...
-    def attempt_started(self, number: int, settings: tuple[EffectiveSetting, ...]) -> None: ...
-    def output(self, stream: str, data: bytes) -> None: ...
-    def heartbeat(self, beat: Heartbeat) -> None: ...
-    def attempt_ended(self, attempt: Attempt) -> None: ...
+    def attempt_started(self, number: int, settings: tuple[EffectiveSetting, ...]) -> None:
+        pass
+
+    def output(self, stream: str, data: bytes) -> None:
+        pass
+
+    def heartbeat(self, beat: Heartbeat) -> None:
+        pass
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        pass
 
 
-class Passes(Nobody):
+class Passes(RunWatcher):
     """Passes the command's output on, and adds nothing."""
 
     terminals: Mapping[str, int] = {}
-
-    def attempt_started(self, number: int, settings: tuple[EffectiveSetting, ...]) -> None: ...
-    def heartbeat(self, beat: Heartbeat) -> None: ...
-    def attempt_ended(self, attempt: Attempt) -> None: ...
 
     def output(self, stream: str, data: bytes) -> None:
         target = getattr(sys, stream)
@@ -239,11 +240,12 @@ def _to_the_end(going: _Going, signals: SignalForwarding) -> RunEnded:
                 OUTCOMES[signals.outcome].exit_code,
                 "a signal to end came after it ran out of memory",
             )
-        lever, record, known = lever_of(attempt, going.rows), going.chosen.record, Known()
+        record, fitting = going.chosen.record, FittingSizes()
         if record:
-            known = known_from(record.trials, record.opened.budget, record.memory, lever)
+            lever = lever_of(attempt, going.rows)
+            fitting = fitting_sizes(record.trials, record.opened.budget, record.memory, lever)
         first = going.attempts[0]
-        step = next_settings(attempt, going.command, going.rows, going.started, known, first)
+        step = next_settings(attempt, going.command, going.rows, going.started, fitting, first)
         if isinstance(step, str):
             return RunEnded(attempt.outcome, OUTCOMES[attempt.outcome].exit_code, step)
         going.rows, advice = step
@@ -357,7 +359,7 @@ def next_settings(
     command: Command,
     rows: tuple[EffectiveSetting, ...],
     started: RunStarted,
-    known: Known,
+    fitting: FittingSizes,
     first: Attempt,
 ) -> tuple[tuple[EffectiveSetting, ...], list[Diagnostic]] | str:
     """The settings of the attempt after one that ran out of memory, with what to show; or why there
@@ -380,7 +382,7 @@ def next_settings(
         before = _size_of(first, first.settings, BATCH_SIZE)
         kept = rows if before is None else first.settings
         effective = (before or failed) * int(values_in_force(kept).get(ACCUMULATION) or 1)
-    size = next_smaller(failed, known, effective)
+    size = next_smaller(failed, fitting, effective)
     if size is None:
         return f"{where} at {name} {failed}: there is nothing smaller"
     if attempt.number > started.max_restarts:

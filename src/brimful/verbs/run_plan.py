@@ -6,8 +6,6 @@ card. What is free (seeds, names, places to write to, epochs) may differ, so tha
 many runs; `strict` refuses that too.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -2,8 +2,6 @@
 they happen.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -46,19 +44,21 @@ _NOT_OF_DATA = ("batch_size", "eval_batch_size", "accumulation", "num_workers", 
 class Watcher(Protocol):
     """Who watches while a verb works (a terminal, a notebook, nobody)."""
 
-    def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
-    def trial_progress(self, progress: wire.Progress | None) -> None: ...
-    def trial_ended(self, result: TrialResult) -> None: ...
-    def message(self, text: str) -> None: ...
+    def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None:
+        pass
+
+    def trial_progress(self, progress: wire.Progress | None) -> None:
+        pass
+
+    def trial_ended(self, result: TrialResult) -> None:
+        pass
+
+    def message(self, text: str) -> None:
+        pass
 
 
-class Nobody:
+class Nobody(Watcher):
     """Watches in silence."""
-
-    def trial_started(self, trial: Trial, number: int, expected_total: int | None) -> None: ...
-    def trial_progress(self, progress: wire.Progress | None) -> None: ...
-    def trial_ended(self, result: TrialResult) -> None: ...
-    def message(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)

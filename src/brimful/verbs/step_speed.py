@@ -1,7 +1,5 @@
 """The predicted speed of a step, from what trials on an imaginary card showed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 

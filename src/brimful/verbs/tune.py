@@ -1,7 +1,5 @@
 """`tune`: the settings that train fastest within memory, each one run before it is named."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +28,7 @@ from brimful.values import (
     SpeedEstimate,
     TriedSize,
 )
-from brimful.verbs import imaginary, tune_measured, tune_task
+from brimful.verbs import imaginary, tune_measured, tune_plan
 from brimful.verbs.devices import CardRequest
 from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.results import ignores_the_batch_size
@@ -38,7 +36,6 @@ from brimful.verbs.session import Options
 from brimful.verbs.start import Start, start, takes
 from brimful.verbs.step_speed import FIXED_TOTAL, speed_of
 from brimful.verbs.trials import Trials
-from brimful.verbs.tune_plan import rate_advice
 
 
 def tune(
@@ -92,7 +89,7 @@ def tune(
             except (Interrupted, KeyboardInterrupt, TimeIsUp) as stop:
                 session.keep(_largest_so_far(view, goal, asked, stop))
         else:
-            tune_measured.run(session, tune_task.Task(began, goal, others, host_policy, strict))
+            tune_measured.run(session, tune_plan.Task(began, goal, others, host_policy, strict))
     return session.record()
 
 
@@ -169,10 +166,25 @@ def _on_imaginary(
             *noted,
             *imaginary.search_notes(conclusion),
             *choice.warnings,
-            *rate_advice(view.trials.representative(), asked, choice.batch_size),
+            *tune_plan.rate_advice(view.trials.representative(), asked, choice.batch_size),
         ),
         sizes=_sizes(view, conclusion, choice, asked),
     )
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A batch size with the reason it was taken, and what is predicted of its speed."""
+
+    batch_size: int
+    why: str
+    speed: PredictedSpeed | None = None
+    warnings: tuple[Diagnostic, ...] = ()
+
+    @property
+    def samples_per_s(self) -> Estimate | None:
+        points = self.speed.curve if self.speed is not None else ()
+        return next((point.value for point in points if point.batch_size == self.batch_size), None)
 
 
 def _plan(
@@ -217,8 +229,8 @@ def _largest_so_far(
     else:
         choice = _Choice(max(peaks), "the largest traced so far that fits")
     size = choice.batch_size
-    ended = tune_task.ended_early(view.trials.session, stop)
-    warnings = tune_task.partial_advice(ended, f"batch size {size:,}, which was traced and fits")
+    ended = tune_plan.ended_early(view.trials.session, stop)
+    warnings = tune_plan.partial_advice(ended, f"batch size {size:,}, which was traced and fits")
     return _plan(view, goal, asked, choice, peaks[size], partial=ended, warnings=warnings)
 
 
@@ -265,21 +277,6 @@ def _estimate(peak: PeakEstimate | None) -> Estimate | None:
     return Estimate(peak.device_bytes, peak.source, low, high, peak.interval_basis)
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """A batch size with the reason it was taken, and what is predicted of its speed."""
-
-    batch_size: int
-    why: str
-    speed: PredictedSpeed | None = None
-    warnings: tuple[Diagnostic, ...] = ()
-
-    @property
-    def samples_per_s(self) -> Estimate | None:
-        points = self.speed.curve if self.speed is not None else ()
-        return next((point.value for point in points if point.batch_size == self.batch_size), None)
-
-
 def _choose(
     view: CardView, goal: Objective, asked: int | None, largest: int, limited_by: str | None
 ) -> _Choice:
@@ -296,8 +293,9 @@ def _choose(
     knee, best = speed.knee_batch_size, speed.best_batch_size
     if knee is None or best is None:
         why = FIXED_TOTAL if FIXED_TOTAL in speed.notes else "too few sizes were traced for a curve"
-        no_curve = "so no speed is predicted at sizes that were not traced"
-        no_clock = Diagnostic("no-clock", why, no_curve, "")
+        no_clock = Diagnostic(
+            "no-clock", why, "so no speed is predicted at sizes that were not traced", ""
+        )
         return _the_largest(view.trials, largest, limited_by, no_clock)
     why = "predicted to be the fastest that fits"
     if knee != best:

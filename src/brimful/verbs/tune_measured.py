@@ -5,8 +5,6 @@ On a CPU memory and time have trials of their own, for what makes resident memor
 slower.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import platform
@@ -54,8 +52,7 @@ from brimful.verbs.results import (
 )
 from brimful.verbs.session import Session
 from brimful.verbs.start import refuse_unreachable, takes
-from brimful.verbs.tune_plan import plan_of
-from brimful.verbs.tune_task import SearchEnd, Task, ended_early
+from brimful.verbs.tune_plan import SearchEnd, Task, ended_early, plan_of
 
 _SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
 
@@ -199,11 +196,10 @@ def _with_workers(session: Session, task: Task) -> Task:
     if place is None:
         refuse_unreachable(command, {} if given is None else {WORKERS: given})
         return task
-    settings = {**task.settings, WORKERS: place.number if given is None else given}
     return replace(
         task,
         start=replace(task.start, command=with_place(command, WORKERS, place)),
-        settings=settings,
+        settings={**task.settings, WORKERS: place.number if given is None else given},
     )
 
 
@@ -235,9 +231,10 @@ def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Li
     )
     conclusion = run_search(search, measured)
     lengths = list(filter(None, map(dataset_length, session.results)))
-    cap = conclusion.estimate.loader_cap
     return conclusion, replace(
-        limits, dataset_length=lengths[-1] if lengths else None, loader_cap=cap
+        limits,
+        dataset_length=lengths[-1] if lengths else None,
+        loader_cap=conclusion.estimate.loader_cap,
     )
 
 

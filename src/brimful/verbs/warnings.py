@@ -1,7 +1,5 @@
 """What a prediction warns of: what its trials noticed, and what the search could not know."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 """Where the memory went at the predicted batch size, and what would make it fit: changes switched
 on the imaginary card, or estimated, one on top of the other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
@@ -247,8 +245,9 @@ class _Changes:
             wanted = replace(self.now, eval_batch_size=smaller)
             return self._run(code, what, f"an evaluation batch of {smaller}", wanted)
         how = f"an evaluation loader with a batch size of its own, 1/{parts} of this or less"
-        basis = f"what the evaluation makes in {parts} parts"
-        self._take(code, what, how, Source.ESTIMATE, after, basis)
+        self._take(
+            code, what, how, Source.ESTIMATE, after, f"what the evaluation makes in {parts} parts"
+        )
 
     def micro_batches(self) -> None:
         """The same batch in parts with the gradients summed: as few as make it fit, else the most

@@ -11,8 +11,6 @@ the end. Its traces speak for the others where they confirm a model of sizes; el
 by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial

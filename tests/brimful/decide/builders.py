@@ -1,7 +1,5 @@
 """Samples as trials would give them, for tests of deciding."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from brimful.values import (

@@ -1,7 +1,5 @@
 """Synthetic training scripts: what they would allocate at a batch size, as a trace."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

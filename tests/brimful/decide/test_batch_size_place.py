@@ -1,7 +1,5 @@
 """Where a script's own batch size is set, by what two trials showed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,8 +1,6 @@
 """The policy for host memory: sums within what is free, no cliffs, nothing that was given lowered
 in silence."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -155,8 +153,7 @@ def test_13_gb_are_12_1_gib_and_stand_on_the_ladders_middle_step():
 def test_what_was_given_is_kept_and_a_warning_says_where_it_is_too_much(
     host, need, workers, prefetch, pin, policy
 ):
-    asked = Asked(workers, prefetch, pin)
-    plan = plan_loader(host, need, asked, policy)
+    plan = plan_loader(host, need, Asked(workers, prefetch, pin), policy)
     assert (plan.workers, plan.prefetch) == (workers, prefetch)
     assert plan.pin_memory == (pin and host.cards > 0)
     fits = (
@@ -291,8 +288,7 @@ def test_the_workers_named_keep_up_and_one_less_does_not(times, computing, worke
     # more than the workers can: a loader that keeps up tells nothing of its speed
     making = times * computing * max(1, workers)
     step = step_time(making, computing, workers)
-    waited = step - computing
-    needed = workers_needed(step, waited, workers)
+    needed = workers_needed(step, step - computing, workers)
     assert step_time(making, computing, needed) <= computing * (1 + 1e-6)
     if needed > 1:
         assert step_time(making, computing, needed - 1) > computing

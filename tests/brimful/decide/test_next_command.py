@@ -1,7 +1,5 @@
 """What to type after a prediction."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -40,9 +38,8 @@ def test_where_the_size_was_left_open_the_knee_is_taken_and_the_largest_where_no
     assert (
         line(unknown, is_open=True) == f"python train.py --batch-size {unknown.largest_batch_size}"
     )
-    of_the_script = replace(unknown, batch_size=32, largest_batch_size=256)
     assert (
-        line(of_the_script, INSIDE, is_open=True)
+        line(replace(unknown, batch_size=32, largest_batch_size=256), INSIDE, is_open=True)
         == "brimful run --set batch_size=256 -- python train.py"
     )
     assert (

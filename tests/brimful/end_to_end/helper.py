@@ -2,8 +2,6 @@
 apart.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -113,10 +111,17 @@ def start(
 
 
 def brimful(
-    tmp_path: Path, *words: object, home: Path | None = None, cwd: Path | None = None, **more: str
+    tmp_path: Path,
+    *words: object,
+    code: int | None = None,
+    home: Path | None = None,
+    cwd: Path | None = None,
+    **more: str,
 ) -> Done:
+    """One call, to its end; `code`: the exit code that it has to have."""
     process = start(tmp_path, *words, home=home, cwd=cwd, **more)
     out, err = process.communicate(timeout=240)
+    assert code in (None, process.returncode), (process.returncode, err)
     return Done(process.returncode, out, err, home or tmp_path / "home")
 
 

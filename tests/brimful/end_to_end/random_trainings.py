@@ -1,7 +1,5 @@
 """Random small trainings, and what they do on an imaginary card in this process."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from dataclasses import dataclass

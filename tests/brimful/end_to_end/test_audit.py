@@ -1,11 +1,9 @@
 """`audit` from end to end: each trap is found under its code, and a sound script gives none."""
 
-from __future__ import annotations
-
 import pytest
-from helper import EXAMPLES, TRAPS, brimful, python
 
 from brimful.decide.audit.findings import CODES
+from tests.brimful.end_to_end.helper import EXAMPLES, TRAPS, brimful, python
 
 ON_CPU = {
     "hidden_cap": 64,

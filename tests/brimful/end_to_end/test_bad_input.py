@@ -2,8 +2,6 @@
 nothing left running.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -13,10 +11,18 @@ import time
 from pathlib import Path
 
 import pytest
-from helper import TRAINING, brimful, left_over, python, script, small_disk, start
 
 from brimful.record import latest, read_record
 from brimful.values import Outcome
+from tests.brimful.end_to_end.helper import (
+    TRAINING,
+    brimful,
+    left_over,
+    python,
+    script,
+    small_disk,
+    start,
+)
 
 CARD = ("--gpu-memory", "4GiB")
 
@@ -38,11 +44,14 @@ def test_a_script_that_raises_shows_its_own_traceback(tmp_path):
 
 
 def test_a_flag_the_script_does_not_know_is_reported_in_argparses_words(tmp_path):
-    path = script(tmp_path)
     done = brimful(
-        tmp_path, "tune", "--device", "cpu", *python(path, "--batch-size", 8, "--warmup", 3)
+        tmp_path,
+        "tune",
+        "--device",
+        "cpu",
+        *python(script(tmp_path), "--batch-size", 8, "--warmup", 3),
+        code=5,
     )
-    assert done.code == 5
     assert "unrecognized arguments: --warmup 3" in done.err
     assert "does not know one of its flags" in done.err
     assert len(done.record.trials) == 1
@@ -53,8 +62,7 @@ def test_a_shell_script_that_overwrites_the_path_keeps_the_probe_out(tmp_path):
     shell = tmp_path / "train.sh"
     shell.write_text(f'#!/bin/sh\nPYTHONPATH=/mine exec {sys.executable} {path} "$@"\n')
     shell.chmod(0o755)
-    done = brimful(tmp_path, "predict", *CARD, "--", shell, "--batch-size", 8)
-    assert done.code == 5
+    done = brimful(tmp_path, "predict", *CARD, "--", shell, "--batch-size", 8, code=5)
     assert "could not load its probe" in done.err
     assert "PYTHONPATH=mine:$PYTHONPATH" in done.err
 
@@ -132,16 +140,15 @@ def test_a_full_disk_is_reported_and_what_was_written_can_be_read(tmp_path, half
             while True:
                 file.write(b"x" * 4096)
         file.truncate(max(0, os.path.getsize(file.name) - room))
-    path = script(tmp_path)
     done = brimful(
         tmp_path,
         "predict",
         *CARD,
         "--json",
-        *python(path, "--batch-size", 8),
+        *python(script(tmp_path), "--batch-size", 8),
         home=half_a_mib / "home",
+        code=1,
     )
-    assert done.code == 1, done.err
     assert "disk is full" in done.err
     assert "Traceback" not in done.err
     assert done.json["error"]["code"] == "disk-full"
@@ -154,9 +161,7 @@ def test_the_batch_size_inside_the_script_is_found_and_varied(tmp_path):
     source = TRAINING.replace("args = parser.parse_args()", "import brimful").replace(
         "batch_size=args.batch_size", "batch_size=brimful.setting('batch_size', 64)"
     )
-    path = script(tmp_path, source)
-    done = brimful(tmp_path, "predict", *CARD, "--json", *python(path))
-    assert done.code == 0, done.err
+    done = brimful(tmp_path, "predict", *CARD, "--json", *python(script(tmp_path, source)), code=0)
     sizes = {sample.trial.settings["batch_size"] for sample in done.record.trials}
     assert len(sizes) >= 2
     assert {sample.samples_per_step for sample in done.record.trials} == sizes, (
@@ -184,8 +189,8 @@ def test_hydras_keys_a_path_with_spaces_and_another_folder(tmp_path):
         "--json",
         *python(path, "data.batch_size=16", "model=small"),
         cwd=elsewhere,
+        code=0,
     )
-    assert done.code == 0, done.err
     assert done.json["requested"]["batch_size"] == 16
     assert done.json["effective"]["loader_batch_size"] == 16
     assert not list(elsewhere.iterdir()), "nothing is left in the folder it was called in"

@@ -2,17 +2,15 @@
 it may.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
 import pytest
-from helper import environment, script
 
 from brimful.measure.trial import run_trial
 from brimful.units import MIB
 from brimful.values import Command, Device, Outcome, Trial, TrialKind, TrialResult
+from tests.brimful.end_to_end.helper import environment, script
 
 # : Holds `held` MiB all the time and `peak` MiB more for a moment of each step, in tensors of a few
 # hundred KiB, which malloc
@@ -41,8 +39,9 @@ def weigh(
     tmp_path: Path, monkeypatch, held: int, peak: int, limit: int | None = None
 ) -> TrialResult:
     monkeypatch.setenv("OMP_NUM_THREADS", environment(tmp_path)["OMP_NUM_THREADS"])
-    path = script(tmp_path, HOLDS)
-    command = Command((sys.executable, str(path), "--held", str(held), "--peak", str(peak)))
+    command = Command(
+        (sys.executable, str(script(tmp_path, HOLDS)), "--held", str(held), "--peak", str(peak))
+    )
     record = tmp_path / f"record-{held}-{peak}"
     trial = Trial(
         command,

@@ -5,14 +5,11 @@ The truth is found by running the script itself at sizes around the answer, and 
 extrapolated from those direct runs at every size between.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
-from helper import environment
 
 from brimful import tune
 from brimful.decide.memory.size_model import fit_size_model
@@ -22,6 +19,7 @@ from brimful.verbs.session import Options, Session, opened
 from brimful.verbs.trials import Trials
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.trace import Trace
+from tests.brimful.end_to_end.helper import environment
 
 FOLDER = Path(__file__).parents[3] / "bench" / "gpu" / "scripts"
 SCRIPTS = {

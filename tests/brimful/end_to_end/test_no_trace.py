@@ -2,8 +2,6 @@
 is the same afterwards.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -11,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from helper import TRAINING, TRAPS, brimful, environment, python, script
 from torch import nn
 
 from brimful.values import Objective, Outcome
+from tests.brimful.end_to_end.helper import TRAINING, TRAPS, brimful, environment, python, script
 
 #: Checkpoints by brimful_train.
 RESUMES = """import os
@@ -83,8 +81,9 @@ def test_predict_audit_and_tune_leave_an_old_checkpoint_untouched(tmp_path, work
     ):
         # An opinion on malloc in the environment: tune leaves it alone, and spares four trials of
         # it.
-        done = brimful(tmp_path, *verb, *command, home=home, cwd=work, MALLOC_TOP_PAD_="131072")
-        assert done.code == 0, done.err
+        done = brimful(
+            tmp_path, *verb, *command, home=home, cwd=work, MALLOC_TOP_PAD_="131072", code=0
+        )
         assert facts(work) == before, f"{verb[0]} changed the user's folder"
         wrote = [
             name
@@ -133,8 +132,9 @@ def test_the_users_checkpoints_are_untouched_and_the_script_sees_its_own(
     tmp_path, checkpointed, verb
 ):
     before = facts(checkpointed)
-    done = brimful(tmp_path, *verb, *python("train.py", "--batch-size", 8), cwd=checkpointed)
-    assert done.code == 0, done.err
+    done = brimful(
+        tmp_path, *verb, *python("train.py", "--batch-size", 8), cwd=checkpointed, code=0
+    )
     assert facts(checkpointed) == before
     reports = [report for sample in done.record.trials for report in sample.reports]
     assert all(report.steps for report in reports)
@@ -145,7 +145,7 @@ def test_the_users_checkpoints_are_untouched_and_the_script_sees_its_own(
 def test_where_there_was_no_folder_there_is_none_afterwards(tmp_path):
     folder = tmp_path / "fresh"
     script(folder, CHECKPOINTS, samples=64)
-    done = brimful(
+    brimful(
         tmp_path,
         "predict",
         "--gpu-memory",
@@ -154,8 +154,8 @@ def test_where_there_was_no_folder_there_is_none_afterwards(tmp_path):
         8,
         *python("train.py", "--batch-size", 8),
         cwd=folder,
+        code=0,
     )
-    assert done.code == 0, done.err
     assert sorted(path.name for path in folder.iterdir()) == ["train.py"]
 
 

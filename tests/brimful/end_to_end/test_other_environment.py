@@ -2,8 +2,6 @@
 pipx).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys
@@ -11,7 +9,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from helper import TRAINING, brimful, script
+
+from tests.brimful.end_to_end.helper import TRAINING, brimful, script
 
 # What torch itself imports (its wheel's metadata), and what setuptools gave it.
 NEEDED = (
@@ -59,7 +58,6 @@ def test_the_child_needs_torch_alone(tmp_path, other_python, where):
     shown = (
         "import sys; print('MODULES', *sorted({name.partition('.')[0] for name in sys.modules}))\n"
     )
-    path = script(tmp_path, TRAINING + shown, samples=64)
     done = brimful(
         tmp_path,
         "audit",
@@ -69,12 +67,12 @@ def test_the_child_needs_torch_alone(tmp_path, other_python, where):
         "--json",
         "--",
         other_python,
-        path,
+        script(tmp_path, TRAINING + shown, samples=64),
         "--batch-size",
         8,
         PYTHONPATH="",
+        code=0,
     )
-    assert done.code == 0, done.err
     assert done.json["effective"]["loader_batch_size"] == 8
     line = next(
         line
@@ -89,9 +87,16 @@ def test_the_child_needs_torch_alone(tmp_path, other_python, where):
 def test_a_python_without_torch_is_reported_with_its_own_error(tmp_path, other_python):
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
-    path = script(tmp_path)
     done = brimful(
-        tmp_path, "audit", "--device", "cpu", "--", bare / "bin" / "python", path, "--batch-size", 8
+        tmp_path,
+        "audit",
+        "--device",
+        "cpu",
+        "--",
+        bare / "bin" / "python",
+        script(tmp_path),
+        "--batch-size",
+        8,
+        code=5,
     )
-    assert done.code == 5
     assert "No module named 'torch'" in done.err

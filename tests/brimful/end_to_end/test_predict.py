@@ -1,21 +1,23 @@
 """`predict` from end to end: the object it prints, and the traps that a peak can hide in."""
 
-from __future__ import annotations
-
 import pytest
-from helper import TRAINING, TRAPS, brimful, python, script
 
 from brimful.units import GIB
+from tests.brimful.end_to_end.helper import TRAINING, TRAPS, brimful, python, script
 
 WIDE = TRAINING.replace("256", "65536")
 
 
 def test_what_does_not_fit_is_answered_with_the_whole_object_and_exit_code_3(tmp_path):
-    path = script(tmp_path, WIDE, samples=4096)
     done = brimful(
-        tmp_path, "predict", "--gpu-memory", "3GiB", "--json", *python(path, "--batch-size", 4000)
+        tmp_path,
+        "predict",
+        "--gpu-memory",
+        "3GiB",
+        "--json",
+        *python(script(tmp_path, WIDE, samples=4096), "--batch-size", 4000),
+        code=3,
     )
-    assert done.code == 3, done.err
     found = done.json
     for key in (
         "schema",
@@ -99,8 +101,8 @@ def test_a_later_trial_reads_the_first_samples_and_at_those_of_its_own_batches(t
         "16GiB",
         "--json",
         *python(script(tmp_path, COUNTED), "--batch-size", 8),
+        code=0,
     )
-    assert done.code == 0, done.err
     assert "in all 2000 samples" in done.json["worst_batch"]["what"]
     folders = [done.trial.parent / sample.folder for sample in done.record.trials]
     first, *later = [(folder / "stdout.txt").read_text().count("asked") for folder in folders]
@@ -123,8 +125,8 @@ def test_an_evaluation_that_takes_more_than_the_training_gives_the_peak(tmp_path
         "16GiB",
         "--json",
         *python(TRAPS / "evaluation_hungry.py"),
+        code=0,
     )
-    assert done.code == 0, done.err
     phases = {name: peak["allocated_bytes"] for name, peak in done.json["phases"].items()}
     assert phases["eval"] >= 50 * phases["train"]
     assert done.json["peak"]["allocated_bytes"] == phases["eval"]
@@ -134,9 +136,14 @@ def test_an_evaluation_that_takes_more_than_the_training_gives_the_peak(tmp_path
 
 def test_sentences_of_5_to_500_tokens_are_predicted_at_500(tmp_path):
     real = brimful(
-        tmp_path, "predict", "--gpu-memory", "16GiB", "--json", *python(TRAPS / "sentences.py")
+        tmp_path,
+        "predict",
+        "--gpu-memory",
+        "16GiB",
+        "--json",
+        *python(TRAPS / "sentences.py"),
+        code=0,
     )
-    assert real.code == 0, real.err
     assert real.json["worst_batch"]["varies"]
     all_long = (
         (TRAPS / "sentences.py")
@@ -157,8 +164,8 @@ def test_sentences_of_5_to_500_tokens_are_predicted_at_500(tmp_path):
         "--json",
         *python(path),
         home=tmp_path / "home2",
+        code=0,
     )
-    assert longest.code == 0, longest.err
     assert real.json["peak"]["reserved_bytes"] == longest.json["peak"]["reserved_bytes"]
     assert real.json["peak"]["allocated_bytes"] == pytest.approx(
         longest.json["peak"]["allocated_bytes"], rel=0.01
@@ -188,9 +195,15 @@ joined = torch.stack(kept)
 
 @pytest.mark.parametrize(("what", "warned"), [("", True), (".cpu()", False), (".mean()", False)])
 def test_only_what_grows_on_the_card_is_warned_of(tmp_path, what, warned):
-    path = script(tmp_path, KEEPS.replace("WHAT", what))
-    done = brimful(tmp_path, "predict", "--gpu-memory", "8GiB", "--json", *python(path))
-    assert done.code == 0, done.err
+    done = brimful(
+        tmp_path,
+        "predict",
+        "--gpu-memory",
+        "8GiB",
+        "--json",
+        *python(script(tmp_path, KEEPS.replace("WHAT", what))),
+        code=0,
+    )
     grows = [warning for warning in done.json["warnings"] if warning["code"] == "memory-grows"]
     assert len(grows) == warned, grows
     if warned:
@@ -239,11 +252,19 @@ for batch in DataLoader(Texts(), args.batch_size, shuffle=True, collate_fn=pad):
 def test_batches_of_texts_have_the_same_tokens_at_each_size_even_where_no_index_is_obeyed(
     tmp_path, which, rest
 ):
-    path = script(tmp_path, TOKENIZED.replace("WHICH", which).replace("REST", str(rest)))
     done = brimful(
-        tmp_path, "predict", "--gpu-memory", "16GiB", "--json", *python(path, "--batch-size", 8)
+        tmp_path,
+        "predict",
+        "--gpu-memory",
+        "16GiB",
+        "--json",
+        *python(
+            script(tmp_path, TOKENIZED.replace("WHICH", which).replace("REST", str(rest))),
+            "--batch-size",
+            8,
+        ),
+        code=0,
     )
-    assert done.code == 0, done.err
     lengths = {
         line
         for sample in done.record.trials

@@ -2,13 +2,11 @@
 both.
 """
 
-from __future__ import annotations
-
 import pytest
-from helper import brimful, left_over, script, torchrun
 
 from brimful.units import MIB
 from brimful.values import Outcome
+from tests.brimful.end_to_end.helper import brimful, left_over, script, torchrun
 
 #: On a card each rank has one of its own, and the second one's model is twice as wide.
 SCRIPT = """
@@ -51,11 +49,15 @@ EFFECTIVE = {"loader_batch_size": 16, "batches_per_step": 1, "ranks": 2, "sample
 
 
 def test_two_ranks_are_one_sample(tmp_path):
-    path = script(tmp_path, SCRIPT)
     done = brimful(
-        tmp_path, "audit", "--device", "cpu", "--json", *torchrun(path, "--batch-size", 16)
+        tmp_path,
+        "audit",
+        "--device",
+        "cpu",
+        "--json",
+        *torchrun(script(tmp_path, SCRIPT), "--batch-size", 16),
+        code=0,
     )
-    assert done.code == 0, done.err
     assert done.json["effective"].items() >= EFFECTIVE.items()
     (sample,) = done.record.trials
     assert [report.rank for report in sample.reports] == [0, 1]
@@ -69,22 +71,29 @@ def test_two_ranks_are_one_sample(tmp_path):
 
 
 def test_out_of_memory_on_one_rank_is_reported_as_out_of_memory(tmp_path):
-    path = script(tmp_path, SCRIPT)
     done = brimful(
-        tmp_path, "audit", "--device", "cpu", *torchrun(path, "--batch-size", 16, "--hungry", 1)
+        tmp_path,
+        "audit",
+        "--device",
+        "cpu",
+        *torchrun(script(tmp_path, SCRIPT), "--batch-size", 16, "--hungry", 1),
+        code=3,
     )
-    assert done.code == 3, done.err
     assert "out of host memory" in done.err
     assert done.record.trials[0].outcome is Outcome.OUT_OF_HOST_MEMORY
     assert not left_over(done.home)
 
 
 def test_each_rank_has_a_card_and_exchanges_objects_with_the_other(tmp_path):
-    path = script(tmp_path, SCRIPT)
     done = brimful(
-        tmp_path, "audit", "--gpu", "a100-40gb:2", "--json", *torchrun(path, "--batch-size", 16)
+        tmp_path,
+        "audit",
+        "--gpu",
+        "a100-40gb:2",
+        "--json",
+        *torchrun(script(tmp_path, SCRIPT), "--batch-size", 16),
+        code=0,
     )
-    assert done.code == 0, done.err
     assert done.json["effective"].items() >= EFFECTIVE.items()
     (sample,) = done.record.trials
     assert [(report.rank, [card.index for card in report.cards]) for report in sample.reports] == [
@@ -102,9 +111,13 @@ def test_each_rank_has_a_card_and_exchanges_objects_with_the_other(tmp_path):
 
 
 def test_a_rank_too_many_gets_pytorchs_error(tmp_path):
-    path = script(tmp_path, SCRIPT)
     done = brimful(
-        tmp_path, "audit", "--gpu", "a100-40gb", "--json", *torchrun(path, "--batch-size", 16)
+        tmp_path,
+        "audit",
+        "--gpu",
+        "a100-40gb",
+        "--json",
+        *torchrun(script(tmp_path, SCRIPT), "--batch-size", 16),
+        code=5,
     )
-    assert done.code == 5
     assert "invalid device ordinal" in done.err

@@ -1,7 +1,5 @@
 """`brimful run` as a user types it, with real trainings in processes of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty
@@ -11,9 +9,18 @@ import sys
 import time
 
 import pytest
-from helper import brimful, environment, left_over, python, script, small_disk, start, torchrun
 
 from brimful.record import latest, read_record
+from tests.brimful.end_to_end.helper import (
+    brimful,
+    environment,
+    left_over,
+    python,
+    script,
+    small_disk,
+    start,
+    torchrun,
+)
 
 TRAINING = """
 import argparse, os, signal, sys, time
@@ -129,8 +136,8 @@ def test_out_of_memory_goes_on_smaller_with_the_same_effective_batch_and_resumes
         "--resume-with",
         "--resume",
         *python(path, *words),
+        code=0,
     )
-    assert done.code == 0, done.err
     tried = [
         {s["name"]: s["effective"] for s in attempt["settings"]}
         for attempt in done.json["attempts"]
@@ -149,8 +156,9 @@ def test_out_of_memory_goes_on_smaller_with_the_same_effective_batch_and_resumes
 def test_of_several_ranks_the_one_that_ran_out_is_named_and_all_start_again(tmp_path):
     path = script(tmp_path, TRAINING)
     words = ("--batch-size", "{batch_size}", "--most", "12")
-    done = brimful(tmp_path, *RUN, "--json", "--set", "batch_size=24", *torchrun(path, *words))
-    assert done.code == 0, done.err
+    done = brimful(
+        tmp_path, *RUN, "--json", "--set", "batch_size=24", *torchrun(path, *words), code=0
+    )
     first, second = done.json["attempts"]
     assert (first["outcome"], first["failed_rank"]) == ("out_of_device_memory", 1)
     assert (second["outcome"], second["samples"]) == ("completed", 2 * 192)
@@ -162,9 +170,8 @@ def test_of_several_ranks_the_one_that_ran_out_is_named_and_all_start_again(tmp_
 @pytest.mark.heavy
 def test_a_scripts_own_failure_ends_with_its_traceback_once_and_code_5(tmp_path):
     done = brimful(
-        tmp_path, *RUN, *python(script(tmp_path, TRAINING + "raise KeyError('of mine')\n"))
+        tmp_path, *RUN, *python(script(tmp_path, TRAINING + "raise KeyError('of mine')\n")), code=5
     )
-    assert done.code == 5
     assert done.err.count("Traceback (most recent call last)") == 1
     assert "KeyError: 'of mine'" in done.err
     assert len(done.record.run.attempts) == 1
@@ -193,11 +200,15 @@ with exit_codes():
 def test_an_engine_for_which_not_one_sample_fits_is_not_started_again_with_a_smaller_batch(
     tmp_path,
 ):
-    path = script(tmp_path, ENGINE)
     done = brimful(
-        tmp_path, *RUN, "--json", "--set", "batch_size=8", *python(path, "2", "{batch_size}")
+        tmp_path,
+        *RUN,
+        "--json",
+        "--set",
+        "batch_size=8",
+        *python(script(tmp_path, ENGINE), "2", "{batch_size}"),
+        code=3,
     )
-    assert done.code == 3, done.err
     (attempt,) = done.json["attempts"]
     assert (attempt["outcome"], attempt["exit_code"]) == ("out_of_device_memory", 3)
     assert "A single sample does not fit" in done.json["ended"]["message"]
@@ -261,9 +272,8 @@ def test_on_a_terminal_the_script_has_one_and_brimfuls_line_leaves_its_progress_
         """,
     )
     outer, inner = pty.openpty()
-    words = [sys.executable, "-m", "brimful", *RUN, *python(path)]
     process = subprocess.Popen(
-        words,
+        [sys.executable, "-m", "brimful", *RUN, *python(path)],
         cwd=tmp_path,
         env=environment(tmp_path / "home"),
         stdin=inner,
@@ -289,7 +299,6 @@ def test_on_a_terminal_the_script_has_one_and_brimfuls_line_leaves_its_progress_
 def test_a_disk_that_is_full_ends_no_training(tmp_path):
     path = script(tmp_path, TRAINING + "for n in range(1000): print('x' * 999)\nprint('the end')\n")
     with small_disk(tmp_path / "small", "256k") as place:
-        done = brimful(tmp_path, *RUN, *python(path), home=place / "home")
-    assert done.code == 0, done.err
+        done = brimful(tmp_path, *RUN, *python(path), home=place / "home", code=0)
     assert done.out.endswith("the end\n")
     assert "could not be kept" in done.err

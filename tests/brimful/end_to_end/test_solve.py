@@ -2,10 +2,9 @@
 prediction of fixed values.
 """
 
-from __future__ import annotations
-
 import pytest
-from helper import brimful, python, script
+
+from tests.brimful.end_to_end.helper import brimful, python, script
 
 TRANSFORMER = """
 import argparse

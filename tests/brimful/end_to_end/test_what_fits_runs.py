@@ -6,8 +6,6 @@ a card that is full at the budget. The rule of fitting is the same on both sides
 left for segments is enough, cached memory given back.
 """
 
-from __future__ import annotations
-
 import os
 from functools import partial
 

@@ -2,10 +2,9 @@
 and takes about as much.
 """
 
-from __future__ import annotations
-
 import pytest
-from helper import brimful, python, script
+
+from tests.brimful.end_to_end.helper import brimful, python, script
 
 TRANSFORMER = """
 import argparse
@@ -85,8 +84,7 @@ FLAGS = {
 def ladder(tmp_path, budget, *words):
     """The changes that `predict` recommends, the last of which fits."""
     asked = ("predict", "--gpu", "rtx3070", "--budget", budget, "--json")
-    found = brimful(tmp_path, *asked, *python(script(tmp_path, TRANSFORMER), *words))
-    assert found.code == 3, found.err
+    found = brimful(tmp_path, *asked, *python(script(tmp_path, TRANSFORMER), *words), code=3)
     *_, last = remedies = found.json["what_if"]["remedies"]
     assert last["verdict"] == "fits" and remedies[0]["code"] == "expandable-segments"
     return [one["code"] for one in remedies[1:]], last

@@ -1,17 +1,15 @@
 """`audit` on samples whose truth is known: what was asked beside what happens."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
-from world import World, reporting, work
 
 from brimful import audit
 from brimful.errors import TrialFailed, UsageError
 from brimful.show.sections import effective_rows
 from brimful.values import Outcome, Source
 from brimful_inside.wire import WorstBatch
+from tests.brimful.verbs.world import World, reporting, work
 
 
 def test_asked_and_effective_stand_side_by_side():

@@ -1,7 +1,5 @@
 """`doctor --calibrate`, with a child that answers as on a card."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,12 +1,9 @@
 """`predict --grid`: tables of one or two settings, in worlds where the truth is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from world import MIB, World, work
 
 from brimful import predict
 from brimful.errors import CommandFailed, UsageError
@@ -14,6 +11,7 @@ from brimful.show.headline import headline
 from brimful.values import Outcome, Trial
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc
+from tests.brimful.verbs.world import MIB, World, work
 
 COMMAND = ("my-train", "--batch-size", "{batch_size}", "--max-length", "{max_length}")
 FOUR = {"batch_size": (1, 2, 4, 8), "max_length": (512, 1024, 2048, 4096)}
@@ -71,8 +69,7 @@ def at(record, **settings):
 
 def test_a_row_takes_two_small_traces_and_one_at_the_edge_and_each_cell_is_its_own_prediction():
     world = Table()
-    record = tabled(world)
-    cells = record.prediction.grid
+    cells = tabled(world).prediction.grid
     assert [tuple(cell.settings.values()) for cell in cells] == [
         (b, n) for b in FOUR["batch_size"] for n in FOUR["max_length"]
     ]

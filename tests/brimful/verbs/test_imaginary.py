@@ -1,7 +1,5 @@
 """What predict and tune on an imaginary card share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -2,16 +2,14 @@
 in all that follow.
 """
 
-from __future__ import annotations
-
 import pytest
-from world import GIB, MIB, World, work
 
 from brimful.errors import UsageError
 from brimful.measure import host
 from brimful.values import Outcome, Place
 from brimful.verbs.predict import predict
 from brimful.verbs.tune import tune
+from tests.brimful.verbs.world import GIB, MIB, World, work
 
 SCRIPT = Place("script", "/work/train.py", 6, 13, 16, "batch_size = 16", "data.py:51")
 LOADER = Place(

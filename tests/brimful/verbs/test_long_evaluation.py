@@ -2,17 +2,15 @@
 the batch size.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 
 import pytest
-from world import GIB, MIB, World, work
 
 from brimful import predict
 from brimful.measure import traces
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step
+from tests.brimful.verbs.world import GIB, MIB, World, work
 
 ASKED = ("my-train", "--batch-size", "100")
 

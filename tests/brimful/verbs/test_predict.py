@@ -1,7 +1,5 @@
 """`predict` in worlds where the truth is known."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass, replace
@@ -9,7 +7,6 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from world import GIB, MIB, WORLDS, World, reporting, work
 
 from brimful import predict
 from brimful.errors import CommandFailed, DoesNotFit, TrialFailed, UsageError
@@ -18,6 +15,7 @@ from brimful.show.text import limited_text
 from brimful.units import format_duration
 from brimful.values import Failure, Outcome, Source
 from brimful_inside.simulator.trace import Free, Malloc
+from tests.brimful.verbs.world import GIB, MIB, WORLDS, World, reporting, work
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

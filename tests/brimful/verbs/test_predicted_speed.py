@@ -1,11 +1,8 @@
 """`tune` and `predict` on an imaginary card with a clock, in worlds where the truth is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest
-from world import MIB, World, chosen, reporting, work
 
 from brimful import predict, tune
 from brimful.errors import UsageError
@@ -13,6 +10,7 @@ from brimful.values import Objective, Source
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc, Row
 from brimful_inside.wire import WorstBatch
+from tests.brimful.verbs.world import MIB, World, chosen, reporting, work
 
 
 @dataclass
@@ -161,24 +159,14 @@ class Summing(Clocked):
         kernels = [row for row in rows if isinstance(row, Kernel)]
         batches = [
             row
-            for number in range(256 // size)
+            for number in range(self.batches(size))
             for row in (Malloc(500 + number, 1000 * size, "aten.mm"), Free(500 + number))
         ]
-        return (
-            [row for row in rows if not isinstance(row, Kernel)] + batches + kernels * (256 // size)
-        )
+        others = [row for row in rows if not isinstance(row, Kernel)]
+        return [*others, *batches, *kernels * self.batches(size)]
 
-    def _report(self, trial, size, steps, step_s, peak):
-        report = super()._report(trial, size, steps, step_s, peak)
-        count = 256 // size
-        return replace(
-            report, micro_batches_per_step=[count] * steps, samples_per_step=[count * size] * steps
-        )
-
-    def _sample(self, trial, size, folder, outcome, peak):
-        return replace(
-            super()._sample(trial, size, folder, outcome, peak), samples_per_step=256 // size * size
-        )
+    def batches(self, size: int) -> int:
+        return 256 // size
 
 
 def test_batches_summed_to_a_fixed_total_are_counted_and_no_knee_is_made_up():
@@ -213,18 +201,6 @@ class Accumulating(Clocked):
         rows = super().rows(size)
         kernels = [row for row in rows if isinstance(row, Kernel)]
         return [row for row in rows if not isinstance(row, Kernel)] + kernels * self.batches(size)
-
-    def _report(self, trial, size, steps, step_s, peak):
-        report, count = super()._report(trial, size, steps, step_s, peak), self.batches(size)
-        return replace(
-            report, micro_batches_per_step=[count] * steps, samples_per_step=[count * size] * steps
-        )
-
-    def _sample(self, trial, size, folder, outcome, peak):
-        return replace(
-            super()._sample(trial, size, folder, outcome, peak),
-            samples_per_step=self.batches(size) * size,
-        )
 
 
 def test_a_step_that_the_end_of_an_epoch_cuts_short_does_not_stand_for_the_others():

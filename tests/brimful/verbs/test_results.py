@@ -1,15 +1,13 @@
 """Whose error a failed trial's is, and what to do about it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
-from world import reporting, work
 
 from brimful import audit
 from brimful.errors import BrimfulError
 from brimful.values import Failure, Outcome
+from tests.brimful.verbs.world import reporting, work
 
 ON_A_CARD, ON_THE_CPU = {"gpu_memory": "4GiB"}, {"device": "cpu"}
 

@@ -2,8 +2,6 @@
 shows and keeps.
 """
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from dataclasses import replace
@@ -11,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from brimful import run
-from brimful.decide.run.smaller_batch_size import Known
+from brimful.decide.run.smaller_batch_size import FittingSizes
 from brimful.errors import DiskFull, NoSuchCommand, UsageError
 from brimful.record import RecordWriter, latest, read_record
 from brimful.values import (
@@ -80,7 +78,6 @@ def trains(tmp_path, monkeypatch, user):
 
 
 def sizes(record: Record, name: str = "batch_size") -> list[object]:
-    assert record.run is not None
     return [next(s.effective for s in a.settings if s.name == name) for a in record.run.attempts]
 
 
@@ -278,7 +275,12 @@ ATTEMPT = Attempt(
 def after(attempt: Attempt):
     started = RunStarted("command", "the command as it stands", 10, ())
     return next_settings(
-        attempt, Command(("python", "train.py", "{batch_size}")), ROWS, started, Known(), attempt
+        attempt,
+        Command(("python", "train.py", "{batch_size}")),
+        ROWS,
+        started,
+        FittingSizes(),
+        attempt,
     )
 
 

@@ -1,7 +1,5 @@
 """Which plan a run trains under, and the errors where plan, command and machine disagree."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import closing
@@ -180,9 +178,8 @@ def test_a_plan_for_the_cpu_is_followed_on_the_cpu_where_a_card_is_too(tmp_path,
 
 
 def test_records_without_a_plan_and_no_record_at_all_are_refused(tmp_path):
-    name = tuned(tmp_path, verb="audit", plan=False)
     for named, why in (
-        (name, "holds no plan"),
+        (tuned(tmp_path, verb="audit", plan=False), "holds no plan"),
         ("latest", "--plan latest"),
         ("nothing-of-that-name", "nothing-of-that-name"),
     ):

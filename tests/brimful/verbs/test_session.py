@@ -2,8 +2,6 @@
 learned is in it.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os
@@ -12,7 +10,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from world import World, disk_full_at, work
 
 from brimful import audit, predict, tune
 from brimful import record as records
@@ -24,6 +21,7 @@ from brimful.show.console import make_console, show_record
 from brimful.show.html import render_page
 from brimful.values import Outcome
 from brimful.verbs.session import Nobody, Options, opened
+from tests.brimful.verbs.world import World, disk_full_at, work
 
 
 def kept(home):

@@ -1,7 +1,5 @@
 """`predict --solve`: the largest value of any setting, in worlds where the truth is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +7,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
-from world import MIB, World, work
 
 from brimful import predict
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
@@ -18,6 +15,7 @@ from brimful.show.markdown import render_markdown
 from brimful.values import Outcome, Trial
 from brimful.verbs import session
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step
+from tests.brimful.verbs.world import MIB, World, work
 
 SLOW = settings(
     max_examples=25,
@@ -158,8 +156,7 @@ def test_a_value_is_named_only_if_it_was_traced_though_a_model_agrees_with_some_
 @pytest.mark.parametrize("quadratic", [0, 4096])
 def test_sizes_that_are_whole_take_no_more_trials_than_batch_sizes_do(quadratic):
     world = Shaped(quadratic=quadratic)
-    prediction = solved(world).prediction
-    assert prediction.exact and len(world.launched) == (4 if quadratic else 3)
+    assert solved(world).prediction.exact and len(world.launched) == (4 if quadratic else 3)
     assert {trial.settings["batch_size"] for trial in world.launched} == {8}
 
 
@@ -190,8 +187,7 @@ def test_a_limit_of_the_script_is_found_to_the_last_value_and_named():
 
 
 def test_what_was_not_tried_below_a_limit_of_the_script_is_said():
-    record = solved(Shaped(linear=64 * 1024, most=299))
-    prediction = record.prediction
+    prediction = solved(Shaped(linear=64 * 1024, most=299)).prediction
     assert 284 < prediction.solved.value <= 299
     says = [warning.problem for warning in prediction.warnings if warning.code == "search"]
     assert prediction.solved.value == 299 or any(
@@ -280,8 +276,7 @@ def test_what_the_script_prepared_for_another_length_is_not_handed_on(monkeypatc
         handed.append([trial.trial.settings for trial in earlier])
 
     monkeypatch.setattr(session.carry_over, "carry_over_files", watched)
-    world = Shaped()
-    solved(world)
+    solved(Shaped())
     assert handed and not any(handed), "every trial has a length of its own"
     handed.clear()
     work(World(), predict, gpu_memory="4GiB")
@@ -293,13 +288,12 @@ def test_the_largest_value_has_the_peak_of_its_own_trace_where_another_kind_of_p
     linear,
 ):
     prediction = solved(Aligned(fixed=100 * MIB, linear=linear)).prediction
-    value = prediction.solved.value
     alone = work(
         Aligned(fixed=100 * MIB, linear=linear),
         predict,
         COMMAND,
         gpu_memory="4GiB",
-        settings={"max_length": value},
+        settings={"max_length": prediction.solved.value},
     )
     assert (
         alone.prediction.verdict == "fits"

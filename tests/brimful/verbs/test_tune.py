@@ -2,8 +2,6 @@
 beside what was asked.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from types import SimpleNamespace
@@ -11,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from world import COMMAND, GIB, MIB, WORLDS, World, chosen, reporting, work
 
 from brimful import tune
 from brimful.errors import CommandFailed, DoesNotFit, Interrupted, TimeIsUp, TrialFailed, UsageError
@@ -22,6 +19,7 @@ from brimful.record import latest, read_record
 from brimful.show.headline import headline
 from brimful.values import Estimate, Outcome, Place, Plan, Record, Source
 from brimful.verbs import session as session_module
+from tests.brimful.verbs.world import COMMAND, GIB, MIB, WORLDS, World, chosen, reporting, work
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
@@ -224,8 +222,7 @@ def test_a_command_without_a_place_for_the_batch_size_shows_what_to_add():
 @pytest.mark.parametrize("objective", ["fastest", "largest"])
 def test_no_batch_size_beyond_the_data_set_is_tried_once_its_length_is_known(objective):
     world = World(dataset=30, overhead_s=0.3)
-    record = work(world, tune, device="cpu", budget="1GiB", objective=objective)
-    assert chosen(record) <= 30
+    assert chosen(work(world, tune, device="cpu", budget="1GiB", objective=objective)) <= 30
     assert all(trial.settings["batch_size"] <= 30 for trial in world.launched[1:])
 
 

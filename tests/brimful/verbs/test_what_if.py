@@ -1,12 +1,9 @@
 """Where the memory goes, and what would help most, in worlds where the truth is known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from world import COMMAND, GIB, MIB, World, work
 
 from brimful import predict
 from brimful.decide.memory.size_model import fit_size_model
@@ -18,6 +15,7 @@ from brimful_inside.simulator.program import joined, program_of
 from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, MEMORY, Kernel
 from brimful_inside.simulator.trace import CardTrace, Free, Malloc, Settings, Tag, Uses
 from tests.brimful.decide.programs import card, network
+from tests.brimful.verbs.world import COMMAND, GIB, MIB, Ragged, World, work
 
 ASKED = ("my-train", "--batch-size", "100")
 
@@ -68,19 +66,6 @@ def test_where_no_micro_batch_is_small_enough_switches_are_tried_together():
     ]
     assert peaks == sorted(peaks, reverse=True)
     assert [remedy.source for remedy in prediction.what_if.remedies[:2]] == [Source.PREDICTED] * 2
-
-
-class Ragged(World):
-    """A batch is as long as its longest sample: no model gives its sizes, and what fits was found
-    by trials.
-    """
-
-    def rows(self, size):
-        longest = [
-            Malloc(5 + n, size * (45 * MIB - (7919 + n) * size % 1009 * 1_999), "aten.cat")
-            for n in (0, 1, 2)
-        ]
-        return [*super().rows(size)[:2], *longest, *super().rows(size)[2:]]
 
 
 def test_micro_batches_are_traced_where_no_model_gives_their_sizes():
@@ -341,16 +326,8 @@ class Totalled(Timed):
         first = next(at for at, row in enumerate(rows) if isinstance(row, Kernel))
         return [*rows[:first], *count, *batches, *rows[first:]]
 
-    def _report(self, trial, size, steps, step_s, peak):
-        count, report = 256 // size, super()._report(trial, size, steps, step_s, peak)
-        return replace(
-            report, micro_batches_per_step=[count] * steps, samples_per_step=[count * size] * steps
-        )
-
-    def _sample(self, trial, size, folder, outcome, peak):
-        return replace(
-            super()._sample(trial, size, folder, outcome, peak), samples_per_step=256 // size * size
-        )
+    def batches(self, size):
+        return 256 // size
 
 
 def test_a_command_of_a_fixed_total_keeps_its_time_through_changes_that_are_no_micro_batches():
@@ -388,7 +365,7 @@ def test_what_to_write_is_what_was_switched(monkeypatch, note, how):
     def notes(trial):
         return [Uses("what_if: " + note)] if "checkpointing" in trial.what_ifs else []
 
-    monkeypatch.setattr("world._notes", notes)
+    monkeypatch.setattr("tests.brimful.verbs.world._notes", notes)
     prediction = run(world(), what_if=True, memory="40GiB")
     assert next(
         remedy for remedy in prediction.what_if.remedies if remedy.code == "gradient-checkpointing"

@@ -1,20 +1,17 @@
 """Several cards of one question, in worlds where the truth is known."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
-from test_predicted_speed import Clocked
-from test_solve import Shaped
-from world import GIB, MIB, World, reporting, work
 
 from brimful import predict
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
 from brimful.measure.gpus.prices import keep
 from brimful.values import Outcome, Source
 from brimful.verbs import which_card
-from brimful_inside.simulator.trace import Malloc
+from tests.brimful.verbs.test_predicted_speed import Clocked
+from tests.brimful.verbs.test_solve import Shaped
+from tests.brimful.verbs.world import GIB, MIB, Ragged, World, reporting, work
 
 FOUR = "t4,l4,a100-40gb,h100"
 ALL_ALIKE = [[7, 5], [8, 0], [8, 9], [9, 0]]
@@ -77,19 +74,6 @@ def test_each_line_is_what_the_card_answers_alone(batch_size):
         assert line.peak.device_bytes == alone.peak.device_bytes
 
 
-@dataclass
-class Ragged(World):
-    """A batch is as long as its longest sample: no polynomial gives its allocations."""
-
-    def rows(self, size):
-        rows = super().rows(size)
-        longest = [
-            Malloc(5 + n, size * (45 * MIB - (7919 + n) * size % 1009 * 1_999), "aten.cat")
-            for n in (0, 1, 2)
-        ]
-        return [*rows[:2], *longest, *rows[2:]]
-
-
 def test_where_no_model_gives_the_sizes_each_line_is_about_what_the_card_answers_alone():
     several = lines(asked(reporting(alike=ALL_ALIKE, world=Ragged(dataset=None))))
     for key, line in several.items():
@@ -127,8 +111,7 @@ def test_sizes_that_the_script_refuses_say_nothing_of_its_multiples():
 
 def test_the_number_of_cards_multiplies_the_price_and_is_traced_apart():
     world = reporting(alike=[])
-    prediction = asked(world, "l4:1..2")
-    answer, two = sorted(prediction.which, key=lambda line: line.cards)
+    answer, two = sorted(asked(world, "l4:1..2").which, key=lambda line: line.cards)
     assert (answer.cards, two.cards) == (
         1,
         2,

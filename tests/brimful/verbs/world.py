@@ -2,8 +2,6 @@
 `brimful.measure.trial`.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -64,6 +62,10 @@ class World:
         """What the loader gives for what the trial asks."""
         asked = self.own if self.ignores else int(trial.settings.get("batch_size", self.own))
         return min(n for n in (asked, self.dataset, self.cap) if n is not None)
+
+    def batches(self, size: int) -> int:
+        """So many make a step."""
+        return 1
 
     def workers(self, trial: Trial) -> int:
         return int(trial.settings.get("num_workers", self.own_workers))
@@ -161,7 +163,7 @@ class World:
             else (),
             phases={"train": peak, "eval": peak} if completed and peak else {},
             peak=peak if completed else None,
-            samples_per_step=size if completed else None,
+            samples_per_step=self.batches(size) * size if completed else None,
             step_s=(seconds,) * trial.steps if clock else (),
             samples_per_s=size / seconds if clock else None,
             loading_share=max(0.01, reading / seconds) if clock else None,
@@ -204,13 +206,27 @@ class World:
             steps=steps,
             warmup_steps=trial.warmup_steps,
             step_s=[step_s] * trial.steps if step_s else [],
-            micro_batches_per_step=[1] * steps,
-            samples_per_step=[size] * steps,
+            micro_batches_per_step=[self.batches(size)] * steps,
+            samples_per_step=[self.batches(size) * size] * steps,
             optimizers=[optimizer],
             loaders=[loader],
             peak_unphased=peak,
             trace_file="trace-0.jsonl" if trial.device.kind == "imaginary" else None,
         )
+
+
+class Ragged(World):
+    """A batch is as long as its longest sample: no model gives its sizes, and what fits was found
+    by trials.
+    """
+
+    def rows(self, size: int) -> list[Row]:
+        rows = super().rows(size)
+        longest = [
+            Malloc(5 + n, size * (45 * MIB - (7919 + n) * size % 1009 * 1_999), "aten.cat")
+            for n in (0, 1, 2)
+        ]
+        return [*rows[:2], *longest, *rows[2:]]
 
 
 def reporting(
@@ -310,7 +326,6 @@ WORLDS = st.builds(
 
 def chosen(record: Record) -> int:
     """The batch size of the record's plan."""
-    assert record.plan is not None
     (size,) = (row.effective for row in record.plan.settings if row.name == "batch_size")
     assert isinstance(size, int)
     return size

@@ -1,7 +1,5 @@
 """Findings about what is in a batch, and in a step."""
 
-from __future__ import annotations
-
 from brimful.decide.audit.observed import Observed, Texts
 from brimful.units import format_share
 

@@ -4,8 +4,6 @@ docstring the condition.
 An ordinary, sound script meets none of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from brimful.decide.audit import batches, loading, training

@@ -1,7 +1,5 @@
 """Findings about how data are drawn and loaded."""
 
-from __future__ import annotations
-
 import statistics
 
 from brimful.decide.audit.observed import Observed, Texts
@@ -102,8 +100,7 @@ def undrawn_samples(observed: Observed) -> Texts:
         )
     if draws.drawn is None or draws.distinct is None or observed.loader is None:
         return None
-    most = min(draws.drawn, length)
-    if draws.distinct >= (1 - UNDRAWN_SHARE) * most:
+    if draws.distinct >= (1 - UNDRAWN_SHARE) * min(draws.drawn, length):
         return None
     return (
         f"An epoch draws {draws.distinct:,} of {length:,} samples "

@@ -1,7 +1,5 @@
 """What all findings of an audit read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,7 +33,6 @@ class Observed:
 
     @property
     def learning_rate(self) -> float | None:
-        """The learning rate asked for."""
         value = self.requested.get("lr")
         return (
             float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

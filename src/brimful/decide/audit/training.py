@@ -1,7 +1,5 @@
 """Findings about the learning rate, memory, and how a training uses its card."""
 
-from __future__ import annotations
-
 from brimful.decide.audit.observed import Observed, Texts
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.units import counted, format_bytes, format_share

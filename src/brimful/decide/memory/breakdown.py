@@ -6,8 +6,6 @@ rounds them; what the allocator held beyond them at its own highest moment (cach
 fragmentation); and the context.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -101,7 +99,7 @@ class Annotated:
     allocations: tuple[Allocation, ...]
     uses: frozenset[str]
 
-    def first(self, count: int) -> Annotated:
+    def first(self, count: int) -> "Annotated":
         return replace(self, allocations=self.allocations[:count])
 
 

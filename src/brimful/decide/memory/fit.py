@@ -6,8 +6,6 @@ Device memory is what nvidia-smi shows: what PyTorch's allocator has reserved, t
 NCCL's buffers.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,7 +129,7 @@ class Card:
     # a sentence on where the context was measured, if not for the catalogue
     calibration: str | None = None
 
-    def among(self, ranks: int) -> Card:
+    def among(self, ranks: int) -> "Card":
         """The same card as one of so many that train together, with NCCL's buffers."""
         nccl, (below, above) = nccl_bytes([ranks]), self.context_slack_bytes
         return replace(

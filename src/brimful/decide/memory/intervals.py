@@ -5,8 +5,6 @@ Each file of ``evidence/`` is one bench's result: errors of the predicted device
 predicted) / predicted.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable
@@ -88,8 +86,7 @@ class RelativeInterval:
         (extrapolation).
         """
         low = device_bytes * max(0.0, 1 + self.low - growth)
-        high = device_bytes * (1 + self.high + growth)
-        return math.floor(low), math.ceil(high)
+        return math.floor(low), math.ceil(device_bytes * (1 + self.high + growth))
 
 
 def interval_for(kind: str, evidence: Iterable[Evidence] | None = None) -> RelativeInterval:

@@ -1,7 +1,5 @@
 """What the traces of a search have shown so far."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Generator
 from dataclasses import dataclass, field
 from functools import partial

@@ -2,8 +2,6 @@
 leaves on the card.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from brimful.units import format_bytes

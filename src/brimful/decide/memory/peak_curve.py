@@ -5,8 +5,6 @@ The quadratic part is real (pairwise losses, attention over the batch); a negati
 points, would promise memory that is not there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

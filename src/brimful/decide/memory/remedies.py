@@ -5,8 +5,6 @@ A change that no trial can switch is an estimate: the replay of the same program
 for the allocations that it concerns, so that another moment may become the highest.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -89,14 +87,14 @@ class Memory:
         phases = self.card.shown(self.replay).phases
         return max(phases, key=lambda name: phases[name].allocated, default=FIRST_PHASE)
 
-    def resized(self, resize: Resize) -> Memory:
+    def resized(self, resize: Resize) -> "Memory":
         of_each = zip(self.annotated.allocations, phases_of(self.program), self.sizes, strict=True)
         return replace(
             self,
             sizes=[max(NOTHING, resize(*row)) if row[2] > NOTHING else row[2] for row in of_each],
         )
 
-    def with_all_gradients(self) -> Memory:
+    def with_all_gradients(self) -> "Memory":
         """Where the gradients of several micro-batches are summed, they live on while the next one
         is computed.
         """

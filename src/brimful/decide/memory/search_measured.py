@@ -5,8 +5,6 @@ It goes up in steps whose predicted peak stays within the budget; the size that 
 fitted.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
@@ -42,8 +40,6 @@ class Measured:
 
 @dataclass(frozen=True)
 class MeasuredConclusion:
-    """What the search found."""
-
     estimate: MemoryEstimate
     largest: int | None  # that was run, with its peak within the budget
 
@@ -109,8 +105,7 @@ def search_largest_measured(
         bracket.tried.append(size)
         known.add(size, (yield size))
         size = _next_size(known) if bracket.failed is None and not bracket.ignored else None
-    estimate = _estimate(known, memory, names_largest)
-    return MeasuredConclusion(estimate, bracket.low)
+    return MeasuredConclusion(_estimate(known, memory, names_largest), bracket.low)
 
 
 def predicted_ceiling(

@@ -8,8 +8,6 @@ does not: so the answer does not depend on which size the user asked about. Wher
 were taken not to, steps double.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -43,8 +41,6 @@ NEAREST = 3  # of the two where the second is the one that was asked about
 
 @dataclass(frozen=True)
 class MemoryConclusion:
-    """What the search found."""
-
     estimate: MemoryEstimate
     traced: tuple[int, ...]  # batch sizes, in order
     size_model: SizeModel | None  # None where no trace verified it

@@ -6,8 +6,6 @@ is, and their order stays: the peak at any size comes from replaying the program
 computed anew.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Warnings shortly before a run is out of memory, while there is time to act."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from brimful.units import format_bytes, format_share

@@ -2,8 +2,6 @@
 is in force and why.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ that had fitted in a trial (something grew, a near miss), and half of one of whi
 (memory grows about linearly with the batch).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -25,10 +23,8 @@ _MULTIPLE = 8
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of other sizes: those that ran within the budget, and the largest that was
-    concluded to fit.
-    """
+class FittingSizes:
+    """Those that ran within the budget, and the largest that was concluded to fit."""
 
     ran: tuple[int, ...] = ()
     largest: int | None = None
@@ -51,13 +47,13 @@ class Size:
         return self.batch_size * (self.accumulation or 1)
 
 
-def known_from(
+def fitting_sizes(
     samples: Iterable[TrialResult],
     budget: Budget | None,
     estimate: MemoryEstimate | None,
     name: str = "batch_size",
-) -> Known:
-    """What the record of a plan knows of sizes of the setting `name`."""
+) -> FittingSizes:
+    """What the record of a plan says of sizes of the setting `name`."""
     sizes = set()
     for sample in samples:
         size = sample.trial.settings.get(name)
@@ -69,10 +65,10 @@ def known_from(
         if isinstance(size, int) and fits:
             sizes.add(size)
     largest = estimate.largest_batch_size if estimate is not None and name == "batch_size" else None
-    return Known(tuple(sorted(sizes)), largest)
+    return FittingSizes(tuple(sorted(sizes)), largest)
 
 
-def next_smaller(failed: int, known: Known, effective: int | None = None) -> Size | None:
+def next_smaller(failed: int, fitting: FittingSizes, effective: int | None = None) -> Size | None:
     """The size to try after `failed` ran out of memory; None where there is none, as it was 1.
 
     `effective`: the samples of an update (of a rank) that are to stay, where the command takes an
@@ -81,9 +77,9 @@ def next_smaller(failed: int, known: Known, effective: int | None = None) -> Siz
     """
     if failed <= 1:
         return None
-    size, why = _by_knowledge(failed, known)
+    size, why = _smaller_by_trials(failed, fitting)
     if effective is None:
-        return Size(size, None, why, size in known.ran)
+        return Size(size, None, why, size in fitting.ran)
     divisor = next((d for d in range(size, 0, -1) if effective % d == 0), 1)
     if divisor < size and divisor >= max(1, failed * _LEAST_SHARE):
         why = (
@@ -91,19 +87,19 @@ def next_smaller(failed: int, known: Known, effective: int | None = None) -> Siz
             f"{size:,} is {why}"
         )
         size = divisor
-    return Size(size, max(1, round(effective / size)), why, size in known.ran)
+    return Size(size, max(1, round(effective / size)), why, size in fitting.ran)
 
 
-def _by_knowledge(failed: int, known: Known) -> tuple[int, str]:
+def _smaller_by_trials(failed: int, fitting: FittingSizes) -> tuple[int, str]:
     if (
-        known.largest is not None and 1 <= known.largest < failed
+        fitting.largest is not None and 1 <= fitting.largest < failed
     ):  # 0: not one sample fits, by the estimate
-        return known.largest, f"the largest that was found to fit; {failed:,} ran out of memory"
-    near = [size for size in known.ran if failed * _LEAST_SHARE <= size <= failed * _WORTH_IT]
+        return fitting.largest, f"the largest that was found to fit; {failed:,} ran out of memory"
+    near = [size for size in fitting.ran if failed * _LEAST_SHARE <= size <= failed * _WORTH_IT]
     if near:
         size = max(near)
         next_below = size == max(
-            size_that_ran for size_that_ran in known.ran if size_that_ran < failed
+            size_that_ran for size_that_ran in fitting.ran if size_that_ran < failed
         )
         which = (
             "the next smaller size that"
@@ -112,7 +108,7 @@ def _by_knowledge(failed: int, known: Known) -> tuple[int, str]:
         )
         return size, f"{which} ran in a trial; {failed:,} ran out of memory"
     share, part, what = _UNKNOWN, "half", "ran out of memory"
-    if failed in known.ran:
+    if failed in fitting.ran:
         share, part, what = _NEAR_MISS, "three quarters", "ran in a trial and not to its end here"
     size = max(1, int(failed * share))
     if size >= 2 * _MULTIPLE:

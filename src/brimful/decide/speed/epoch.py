@@ -1,7 +1,5 @@
 """An epoch at a predicted speed: its steps, its samples, its time with the evaluation."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

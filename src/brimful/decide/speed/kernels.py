@@ -2,8 +2,6 @@
 bytes and lengths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

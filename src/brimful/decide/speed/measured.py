@@ -5,8 +5,6 @@ Times and rates scatter with a long tail, so medians and median absolute deviati
 them.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

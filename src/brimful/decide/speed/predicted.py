@@ -5,8 +5,6 @@ Kernels come from traces (`kernels`), their times from the roofline
 (`brimful_inside.simulator.roofline`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

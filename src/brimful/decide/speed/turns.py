@@ -5,8 +5,6 @@ Runs that were made by turns (A B A B) are compared turn by turn, so that a mach
 meanwhile slows both.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

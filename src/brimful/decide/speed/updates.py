@@ -2,8 +2,6 @@
 trace shows of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

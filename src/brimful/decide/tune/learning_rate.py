@@ -5,8 +5,6 @@ al. 2022, arXiv 2205.10287. Both hold up to a critical batch size that depends o
 (McCandlish et al. 2018, arXiv 1812.06162).
 """
 
-from __future__ import annotations
-
 import math
 
 from brimful.values import Diagnostic

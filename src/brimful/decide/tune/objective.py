@@ -1,7 +1,5 @@
 """How to rank settings. Memory occupancy is no objective."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

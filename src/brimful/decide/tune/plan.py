@@ -1,7 +1,5 @@
 """The plan: each setting as asked, as it is now, and why; and the command line to paste."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

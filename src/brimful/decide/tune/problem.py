@@ -1,16 +1,17 @@
-"""The problem of the search for settings, its result, and the sentences that say why."""
-
-from __future__ import annotations
+"""The problem of the search for settings, what its trials have shown so far, its result, and the
+sentences that say why.
+"""
 
 import math
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from brimful.decide.speed.turns import Gain
-from brimful.decide.tune.runs import Way
+from brimful.decide.speed.turns import Gain, gain
+from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import counted
-from brimful.values import Objective, Setting, SpeedEstimate, TrialResult
+from brimful.values import Objective, Outcome, Setting, SpeedEstimate, TrialResult
 
 # glibc maps every tensor over 32 MiB anew and gives it back when it dies, and the kernel clears
 # each page of it: on a CPU that costs more than the batch size does. With these (mallopt(3)) memory
@@ -23,6 +24,102 @@ ALLOCATOR = {
 
 MAX_TRIALS = 24
 FACTOR = 4  # between the sizes of the first round
+# no other size can do better, unless one has done already
+HOPELESS = Outcome.PROBE_NOT_LOADED, Outcome.UNSUPPORTED
+
+
+@dataclass(frozen=True)
+class OtherSettings:
+    """All that a run has besides its batch size."""
+
+    settings: tuple[tuple[str, Setting], ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings that may be chosen, all of them."""
+
+    others: OtherSettings
+    size: int
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        return {"batch_size": self.size} | dict(self.others.settings)
+
+
+class Runs:
+    """Runs by their settings. `ceiling` is the largest size that may still fit."""
+
+    def __init__(self, ceiling: int, fits: Callable[[TrialResult], bool]) -> None:
+        self.ceiling = ceiling
+        self.samples: list[TrialResult] = []  # every one, in order
+        self.dead: set[Candidate] = (
+            set()
+        )  # those that crash, take too long, or leave no whole batch
+        self._fits = fits
+        self._fitting: dict[Candidate, list[TrialResult]] = {}
+
+    def add(self, sample: TrialResult, candidate: Candidate, lowers: bool) -> None:
+        """Files a sample. `lowers`: a size that does not fit lowers the ceiling (not so with
+        others that are only tried).
+        """
+        self.samples.append(sample)
+        if self._fits(sample):
+            self._fitting.setdefault(candidate, []).append(sample)
+        elif (
+            sample.outcome in OUT_OF_MEMORY or sample.outcome is Outcome.COMPLETED
+        ):  # completed, with its peak over the budget
+            if lowers:
+                self._lower(candidate.size - 1)
+        elif sample.outcome is not Outcome.INTERRUPTED:
+            self.dead.add(candidate)
+            self._fitting.pop(candidate, None)
+
+    def _lower(self, ceiling: int) -> None:
+        """No larger size is named from now on, whatever earlier runs of it showed."""
+        self.ceiling = min(self.ceiling, ceiling)
+        for candidate in [
+            candidate for candidate in self._fitting if candidate.size > self.ceiling
+        ]:
+            del self._fitting[candidate]
+
+    def usable(self, candidate: Candidate) -> bool:
+        return 1 <= candidate.size <= self.ceiling and candidate not in self.dead
+
+    def fitting(self, others: OtherSettings | None = None) -> list[TrialResult]:
+        """Runs that ended within the budget, with one set of other settings or with all."""
+        return [
+            run
+            for candidate, runs in self._fitting.items()
+            if others in (None, candidate.others)
+            for run in runs
+        ]
+
+    def at(self, candidate: Candidate) -> list[TrialResult]:
+        return self._fitting.get(candidate, [])
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """That ran within the budget."""
+        return list(self._fitting)
+
+    def rates(self, candidate: Candidate) -> tuple[float, ...]:
+        """Samples per second of the runs that have one."""
+        return tuple(run.samples_per_s for run in self.at(candidate) if run.samples_per_s)
+
+    def middles(self, others: OtherSettings) -> dict[int, float]:
+        """The median rate of each size with these other settings that has one."""
+        candidates = [candidate for candidate in self._fitting if candidate.others == others]
+        return {
+            candidate.size: statistics.median(rates)
+            for candidate in candidates
+            if (rates := self.rates(candidate))
+        }
+
+    def gain(self, candidate: Candidate, other: Candidate) -> Gain | None:
+        """By how much the candidate is faster, by the runs of these two alone."""
+        return gain(self.at(candidate), self.at(other))
 
 
 @dataclass(frozen=True)
@@ -36,8 +133,6 @@ class Request:
 
 @dataclass(frozen=True)
 class SpeedProblem:
-    """What to decide."""
-
     largest_batch_size: int  # that fits by what the memory trials show, and obeys all other limits
     fits: Callable[[TrialResult], bool]  # whether a sample ran to its end within the budget
     # besides the batch size, with values that are in force
@@ -76,7 +171,7 @@ class SearchResult:
     chosen: dict[str, Setting] | None
     environment: dict[str, str]
     why: dict[str, str]  # by setting
-    speed: SpeedEstimate  # of the chosen context
+    speed: SpeedEstimate  # at all sizes, with the chosen other settings
     chosen_runs: tuple[TrialResult, ...]  # what was chosen
     # the user's own settings; () where they were not given or did not fit
     own_runs: tuple[TrialResult, ...]
@@ -125,12 +220,12 @@ def gain_text(gain: Gain) -> str:
     return f"{gain.middle:+.0%} samples/s [{gain.low:+.0%}, {gain.high:+.0%}], {turns_text(gain)}"
 
 
-def unclear_text(way: Way, gain: Gain) -> str:
-    """Why a way to train that looked faster than the user's own is not named."""
+def unclear_text(candidate: Candidate, gain: Gain) -> str:
+    """Why a candidate that looked faster than the user's own is not named."""
     was = "was not clearly faster beside it"
     if gain.low > 0 and gain.loaded and gain.turns == 1:
         was = "was faster beside it, in one turn while others used the machine"
-    return f"{way_text(way)} {was}: {gain_text(gain)}"
+    return f"{candidate_text(candidate)} {was}: {gain_text(gain)}"
 
 
 def turns_text(gain: Gain) -> str:
@@ -138,8 +233,10 @@ def turns_text(gain: Gain) -> str:
     return f"{counted(gain.turns, 'turn')} side by side"
 
 
-def way_text(way: Way) -> str:
+def candidate_text(candidate: Candidate) -> str:
     """ "batch size 128 with MALLOC_MMAP_MAX_"."""
-    names = [f"{name} {value}" for name, value in way.context.settings if name == "num_workers"]
-    more = [*names, *(name for name, _ in way.context.environment)]
-    return f"batch size {way.size:,}" + (f" with {', '.join(more)}" if more else "")
+    names = [
+        f"{name} {value}" for name, value in candidate.others.settings if name == "num_workers"
+    ]
+    more = [*names, *(name for name, _ in candidate.others.environment)]
+    return f"batch size {candidate.size:,}" + (f" with {', '.join(more)}" if more else "")

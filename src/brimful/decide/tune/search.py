@@ -9,8 +9,6 @@ it. Only out of memory, or a peak over the budget, makes the search go smaller; 
 command crashes or takes too long are left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Generator
 from dataclasses import replace
@@ -20,7 +18,11 @@ from brimful.decide.speed.turns import Gain
 from brimful.decide.tune.objective import choose
 from brimful.decide.tune.problem import (
     FACTOR,
+    HOPELESS,
+    Candidate,
+    OtherSettings,
     Request,
+    Runs,
     SearchResult,
     SpeedProblem,
     Top,
@@ -28,10 +30,9 @@ from brimful.decide.tune.problem import (
     top_sentence,
     unclear_text,
 )
-from brimful.decide.tune.runs import HOPELESS, Context, Runs, Way
 from brimful.values import Objective, Outcome, TrialResult
 
-TURNS = 2  # of two ways to train, while it is not clear which is faster
+TURNS = 2  # of two candidates, while it is not clear which is faster
 LAST_TURNS = 4  # of the choice and the user's own settings
 CHOICES = 2  # that are run against the user's own settings, one after the other
 WORTH = 0.10  # a gain that is no larger than this at best is not worth more trials
@@ -59,14 +60,16 @@ class Search:
     def __init__(self, problem: SpeedProblem) -> None:
         self.problem = problem
         self.runs = Runs(problem.largest_batch_size, problem.fits)
-        self._home = Context(tuple(problem.settings.items()))  # the user's own way
-        self._own = Way(self._home, problem.requested) if problem.requested is not None else None
-        self._context = self._home
+        self._home = OtherSettings(tuple(problem.settings.items()))  # the user's own
+        self._own = (
+            Candidate(self._home, problem.requested) if problem.requested is not None else None
+        )
+        self._others = self._home
         self._why: dict[str, str] = {}
         self._top: Top | None = None
         # the choice that was clearly faster beside the user's own settings
-        self._settled: Way | None = None
-        self._refuted: dict[Way, Gain] = {}
+        self._settled: Candidate | None = None
+        self._refuted: dict[Candidate, Gain] = {}
         self._failure: TrialResult | None = None
         self._most_trials = max(
             1, problem.max_trials - (2 * CHOICES if self._own and problem.max_trials > 8 else 0)
@@ -85,18 +88,20 @@ class Search:
                     return
 
     def result(self) -> SearchResult:
-        way, why = self._named()
-        context = way.context if way else self._home
-        users_way = self._own if self._own is not None and self.runs.rates(self._own) else None
+        candidate, why = self._named()
+        others = candidate.others if candidate else self._home
+        users_own = self._own if self._own is not None and self.runs.rates(self._own) else None
         return SearchResult(
-            chosen=way.settings if way else None,
-            environment=dict(context.environment),
-            why=(self._why if context == self._context else {})
-            | ({"batch_size": why} if way else {}),
-            speed=speed_estimate(self.runs.fitting(context)),
-            chosen_runs=tuple(self.runs.at(way)) if way else (),
-            own_runs=tuple(self.runs.at(users_way)) if users_way else (),
-            gain=self.runs.gain(way, users_way) if way and users_way and way != users_way else None,
+            chosen=candidate.settings if candidate else None,
+            environment=dict(others.environment),
+            why=(self._why if others == self._others else {})
+            | ({"batch_size": why} if candidate else {}),
+            speed=speed_estimate(self.runs.fitting(others)),
+            chosen_runs=tuple(self.runs.at(candidate)) if candidate else (),
+            own_runs=tuple(self.runs.at(users_own)) if users_own else (),
+            gain=self.runs.gain(candidate, users_own)
+            if candidate and users_own and candidate != users_own
+            else None,
             failure=self._failure,
         )
 
@@ -104,18 +109,20 @@ class Search:
         if self._own is not None and self.runs.usable(self._own):
             yield from self._ask(self._own)
         start = self._start()
-        yield from self._contexts(start)
+        yield from self._other_settings(start)
         yield from self._sizes(start)
         yield from self._between()
         yield from self._rounds()
 
-    def _ask(self, way: Way, see_eval: bool = False) -> Generator[Request, TrialResult, None]:
+    def _ask(
+        self, candidate: Candidate, see_eval: bool = False
+    ) -> Generator[Request, TrialResult, None]:
         """Runs one trial and files its result. Raises _Stop where the search has to end."""
         runs = self.runs
         if len(runs.samples) >= self._most_trials:
             raise _Stop
-        sample = yield Request(way.settings, dict(way.context.environment), see_eval)
-        runs.add(sample, way, lowers=way.context in (self._home, self._context))
+        sample = yield Request(candidate.settings, dict(candidate.others.environment), see_eval)
+        runs.add(sample, candidate, lowers=candidate.others in (self._home, self._others))
         hopeless = (sample.outcome in HOPELESS or len(runs.dead) >= PATIENCE) and not runs.fitting()
         if sample.outcome is Outcome.INTERRUPTED or hopeless or runs.ceiling < 1:
             raise _Stop(sample)
@@ -138,58 +145,62 @@ class Search:
 
     # --- what is named ---
 
-    def _named(self) -> tuple[Way | None, str]:
+    def _named(self) -> tuple[Candidate | None, str]:
         """The choice with its reason; the user's own settings where nothing is clearly faster."""
-        way, why = self._choice()
-        users_way, problem = self._own, self.problem
+        candidate, why = self._choice()
+        users_own, problem = self._own, self.problem
         if (
-            way is not None
-            and way != users_way
-            and users_way is not None
-            and self.runs.rates(users_way)
+            candidate is not None
+            and candidate != users_own
+            and users_own is not None
+            and self.runs.rates(users_own)
         ):
             gain = (
-                self.runs.gain(way, users_way) if problem.objective is Objective.FASTEST else None
+                self.runs.gain(candidate, users_own)
+                if problem.objective is Objective.FASTEST
+                else None
             )
             if gain is not None and not gain.is_clear:
-                self._refuted.setdefault(way, gain)
-                way, why = users_way, self._kept()
-        largest = max(self.runs.middles(way.context), default=self.runs.ceiling) if way else 0
+                self._refuted.setdefault(candidate, gain)
+                candidate, why = users_own, self._kept()
+        largest = (
+            max(self.runs.middles(candidate.others), default=self.runs.ceiling) if candidate else 0
+        )
         top = top_sentence(self._top, largest, problem.limited_by, problem.max_trials)
-        return way, f"{why}; {top}" if top else why
+        return candidate, f"{why}; {top}" if top else why
 
-    def _choice(self) -> tuple[Way | None, str]:
+    def _choice(self) -> tuple[Candidate | None, str]:
         """What ran best so far, of what was not refuted: the smallest size within the tolerance of
         the best, and, where the user's own settings ran, of those that are more than the tolerance
         faster."""
-        problem, users_way = self.problem, self._own
-        context = self._context if self.runs.fitting(self._context) else self._home
-        choice = choose(problem.objective, self.runs.fitting(context), problem.requested)
+        problem, users_own = self.problem, self._own
+        others = self._others if self.runs.fitting(self._others) else self._home
+        choice = choose(problem.objective, self.runs.fitting(others), problem.requested)
         if choice is None:
             return None, ""
         if self._settled is not None and self.runs.rates(self._settled):
-            return self._settled, choice.why if self._settled == Way(
-                context, choice.batch_size
+            return self._settled, choice.why if self._settled == Candidate(
+                others, choice.batch_size
             ) else _FASTER
         if (
             problem.objective is not Objective.FASTEST
-            or users_way is None
-            or not self.runs.rates(users_way)
+            or users_own is None
+            or not self.runs.rates(users_own)
         ):
-            return Way(context, choice.batch_size), choice.why
+            return Candidate(others, choice.batch_size), choice.why
         middles = {
             size: rate
-            for size, rate in self.runs.middles(context).items()
-            if Way(context, size) not in self._refuted
+            for size, rate in self.runs.middles(others).items()
+            if Candidate(others, size) not in self._refuted
         }
         best = max(middles.values(), default=0.0)
         for size in sorted(
             size for size, rate in middles.items() if rate >= best * (1 - TOLERANCE)
         ):
-            gain = self.runs.gain(Way(context, size), users_way)
+            gain = self.runs.gain(Candidate(others, size), users_own)
             if gain is not None and gain.middle > TOLERANCE:
-                return Way(context, size), choice.why if size == choice.batch_size else _FASTER
-        return users_way, self._kept()
+                return Candidate(others, size), choice.why if size == choice.batch_size else _FASTER
+        return users_own, self._kept()
 
     def _kept(self) -> str:
         """Why the user's own settings stay."""
@@ -197,23 +208,27 @@ class Search:
         if (
             not unclear and self._own is not None
         ):  # what was tried once, or not at the size that is named
-            others = {
-                way: self.runs.gain(way, self._own) for way in self.runs.ways if way != self._own
+            gains = {
+                candidate: self.runs.gain(candidate, self._own)
+                for candidate in self.runs.candidates
+                if candidate != self._own
             }
             faster = {
-                way: gain
-                for way, gain in others.items()
+                candidate: gain
+                for candidate, gain in gains.items()
                 if gain is not None and gain.middle > TOLERANCE
             }
             unclear = dict(sorted(faster.items(), key=lambda pair: -pair[1].middle)[:1])
         if not unclear:
             return f"your own: nothing that was run is more than {TOLERANCE:.0%} faster"
-        return "your own: " + "; ".join(unclear_text(way, gain) for way, gain in unclear.items())
+        return "your own: " + "; ".join(
+            unclear_text(candidate, gain) for candidate, gain in unclear.items()
+        )
 
-    # --- the ways that are compared ---
+    # --- the candidates that are compared ---
 
-    def _at(self, size: int) -> Way:
-        return Way(self._context, size)
+    def _at(self, size: int) -> Candidate:
+        return Candidate(self._others, size)
 
     def _start(self) -> int:
         """Where to begin: the user's own size, else the middle (in octaves) of what fits."""
@@ -221,12 +236,12 @@ class Search:
             return self._own.size
         return max(1, math.isqrt(self.runs.ceiling))
 
-    def _contexts(self, start: int) -> _Steps:
+    def _other_settings(self, start: int) -> _Steps:
         for environment in self.problem.environments:
-            other = replace(self._context, environment=tuple(environment.items()))
+            other = replace(self._others, environment=tuple(environment.items()))
             adopted = yield from self._adopt(other, start, environment)
             large = min(self.runs.ceiling, FACTOR * start)
-            if not adopted and large > start and self.runs.at(Way(other, start)):
+            if not adopted and large > start and self.runs.at(Candidate(other, start)):
                 yield from self._adopt(
                     other, large, environment
                 )  # small tensors are not mapped: it may help large ones alone
@@ -234,12 +249,12 @@ class Search:
             if not self._loading_matters(start):
                 self._why.setdefault("num_workers", "loading takes no time worth saving")
                 return
-            settings = dict(self._context.settings) | {"num_workers": count}
+            settings = dict(self._others.settings) | {"num_workers": count}
             present, other = (
                 self._at(start),
-                Way(replace(self._context, settings=tuple(settings.items())), start),
+                Candidate(replace(self._others, settings=tuple(settings.items())), start),
             )
-            if not (yield from self._adopt(other.context, start, ["num_workers"])):
+            if not (yield from self._adopt(other.others, start, ["num_workers"])):
                 gain = self.runs.gain(other, present)
                 self._why.setdefault(
                     "num_workers",
@@ -255,25 +270,25 @@ class Search:
         return not shares or max(shares) >= WORTH
 
     def _adopt(
-        self, other: Context, size: int, names: Collection[str]
+        self, other: OtherSettings, size: int, names: Collection[str]
     ) -> Generator[Request, TrialResult, bool]:
-        """Goes on in the other context if it is clearly faster; `names` are what it changes."""
+        """Goes on with other settings if they are clearly faster; `names` are what they change."""
 
         def decided(gain: Gain) -> bool:
             return gain.is_clear or gain.high <= WORTH
 
-        gain = yield from self._by_turns(Way(other, size), self._at(size), decided, TURNS)
+        gain = yield from self._by_turns(Candidate(other, size), self._at(size), decided, TURNS)
         if gain is None or not gain.is_clear:
             return False
-        self._context = other
+        self._others = other
         together = "together " if len(names) > 1 else ""
         self._why |= dict.fromkeys(names, together + gain_text(gain))
         return True
 
     def _by_turns(
         self,
-        first: Way,
-        second: Way,
+        first: Candidate,
+        second: Candidate,
         decided: Callable[[Gain], bool],
         turns: int,
         see_eval: bool = False,
@@ -287,11 +302,11 @@ class Search:
             count = gain.turns if gain is not None else 0
             if gain is not None and not fresh and (decided(gain) or count >= turns):
                 return gain
-            for way in (second, first):
-                if fresh or len(self.runs.rates(way)) <= count:
-                    if self.runs.usable(way):
-                        yield from self._ask(way, see_eval)
-                    if not self.runs.rates(way):
+            for candidate in (second, first):
+                if fresh or len(self.runs.rates(candidate)) <= count:
+                    if self.runs.usable(candidate):
+                        yield from self._ask(candidate, see_eval)
+                    if not self.runs.rates(candidate):
                         return None
             fresh = False
 
@@ -304,7 +319,7 @@ class Search:
         while size > 1:
             size = max(1, size // FACTOR)
             yield from self._first(size)
-            middles = self.runs.middles(self._context)
+            middles = self.runs.middles(self._others)
             if size in middles and middles[size] < max(middles.values()) * (1 - 2 * TOLERANCE):
                 return
 
@@ -335,7 +350,7 @@ class Search:
     def _is_flat(self, size: int) -> bool:
         """Whether it, and where others use the machine the one before it too, is no faster than a
         smaller one."""
-        middles = sorted(self.runs.middles(self._context).items())
+        middles = sorted(self.runs.middles(self._others).items())
         rates = [rate for smaller, rate in middles if smaller <= size]
         gain = self.runs.gain(self._at(size), self._at(middles[0][0]))
         count = 2 if gain is not None and gain.loaded else 1
@@ -347,7 +362,7 @@ class Search:
     def _between(self) -> _Steps:
         """Sizes between: where the best lies lower than its larger neighbour, and where the knee
         does."""
-        middles = self.runs.middles(self._context)
+        middles = self.runs.middles(self._others)
         best = max(middles, key=lambda size: middles[size], default=None)
         middle = _middle(
             best, min((size for size in middles if best and size > best), default=None)
@@ -355,7 +370,7 @@ class Search:
         if middle is not None:
             yield from self._first(middle)
         for _ in range(2):
-            speed = speed_estimate(self.runs.fitting(self._context))
+            speed = speed_estimate(self.runs.fitting(self._others))
             knee = speed.knee_batch_size
             middle = _middle(
                 max(
@@ -375,11 +390,11 @@ class Search:
     def _rounds(self) -> _Steps:
         """The sizes that may be worth more than the one that would be named run again by turns: the
         better half of them, and half of these once more."""
-        middles = self.runs.middles(self._context)
+        middles = self.runs.middles(self._others)
         sizes = sorted(middles, key=lambda size: -middles[size])
         for _ in range(TURNS - 1):
-            middles = self.runs.middles(self._context)
-            named = speed_estimate(self.runs.fitting(self._context)).knee_batch_size
+            middles = self.runs.middles(self._others)
+            named = speed_estimate(self.runs.fitting(self._others)).knee_batch_size
             sizes = [
                 size
                 for size in sizes
@@ -405,35 +420,37 @@ class Search:
 
         self._most_trials = self.problem.max_trials
         for _ in range(CHOICES):
-            way, users_way = self._choice()[0], self._own
+            candidate, users_own = self._choice()[0], self._own
             if (
-                way is None
-                or users_way is None
-                or way == users_way
-                or not self.runs.rates(users_way)
+                candidate is None
+                or users_own is None
+                or candidate == users_own
+                or not self.runs.rates(users_own)
             ):
                 return
-            gain = yield from self._by_turns(way, users_way, decided, LAST_TURNS, see_eval=True)
+            gain = yield from self._by_turns(
+                candidate, users_own, decided, LAST_TURNS, see_eval=True
+            )
             if gain is not None and gain.is_clear:
-                self._settled = way
+                self._settled = candidate
                 return
             if gain is not None:
-                self._refuted[way] = gain
+                self._refuted[candidate] = gain
 
     def _confirm(self) -> _Steps:
         """What is named has run with its evaluation; where that does not fit, something else is
         named."""
         while True:
-            way = self._named()[0]
-            if way is None or any(run.trial.see_eval for run in self.runs.at(way)):
+            candidate = self._named()[0]
+            if candidate is None or any(run.trial.see_eval for run in self.runs.at(candidate)):
                 return
-            yield from self._ask(way, see_eval=True)
+            yield from self._ask(candidate, see_eval=True)
 
     def _first(self, size: int) -> _Steps:
         """One run at a size that has none yet."""
-        way = self._at(size)
-        if self.runs.usable(way) and not self.runs.at(way):
-            yield from self._ask(way)
+        candidate = self._at(size)
+        if self.runs.usable(candidate) and not self.runs.at(candidate):
+            yield from self._ask(candidate)
 
 
 def _middle(low: int | None, high: int | None) -> int | None:

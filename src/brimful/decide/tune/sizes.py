@@ -5,8 +5,6 @@ Figures of a trial at that very size are measured; all others follow from the tr
 and are called predicted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

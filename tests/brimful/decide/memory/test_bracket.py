@@ -2,11 +2,9 @@
 multiples of a size.
 """
 
-from __future__ import annotations
-
 import pytest
 
-from brimful.decide.memory.bracket import Bracket, upper_limit
+from brimful.decide.memory.bracket import Bracket, Given, loader_cap, upper_limit
 from brimful.decide.memory.search_traced import MOST_TRACES, Traced, search_largest
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
@@ -217,3 +215,42 @@ def bracket_of(tried: list[int], largest: int) -> Bracket:
 )
 def test_the_step_doubles_while_sizes_fit_next_to_one_that_was_taken_for_the_largest(tried, step):
     assert bracket_of(tried, largest=100).step == step
+
+
+# --- whether a loader follows the batch size, by what it gave at several sizes ---
+
+
+def given(batch, sizes=(5, 12), ranks=1, accumulated=lambda size: 1) -> dict[int, Given]:
+    return {size: Given(batch(size), batch(size) * ranks * accumulated(size)) for size in sizes}
+
+
+@pytest.mark.parametrize(
+    ("shown", "length", "cap"),
+    [
+        (given(lambda size: size), None, None),
+        (given(lambda size: min(size, 2)), None, 2),
+        (given(lambda size: 9), None, 9),
+        (given(lambda size: 128), None, None),
+        (given(lambda size: 128, (5, 12, 500)), None, 128),
+        (given(lambda size: max(size, 16)), None, None),
+        (given(lambda size: max(size, 16), (5, 12, 500)), None, None),
+        (given(lambda size: min(size, 64), (5, 12, 1806)), None, 64),
+        (given(lambda size: min(size, 64), (5, 12, 1806)), 64, None),
+        (given(lambda size: min(size, 64), (5, 12, 1806), ranks=2), 2000, 64),
+        (given(lambda size: max(1, size // 8), ranks=8), None, None),
+        (given(lambda size: min(size, 4), accumulated=lambda size: size // 4), None, None),
+        (
+            given(
+                lambda size: min(size, 64),
+                (5, 12, 1806),
+                accumulated=lambda size: max(1, size // 64),
+            ),
+            None,
+            None,
+        ),
+        (given(lambda size: size // 2, (6, 12, 1806)), None, None),
+        ({}, None, None),
+    ],
+)
+def test_a_cap_is_what_two_sizes_show_and_no_share_of_a_step(shown, length, cap):
+    assert loader_cap(shown, length) == cap

@@ -2,8 +2,6 @@
 each module its own bytes.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -30,9 +28,7 @@ CONFIGURATIONS = [
 
 def broken_down(trace, **more):
     program = program_of(trace)
-    made = break_down(program, program.sizes, annotate(trace), CONTEXT, **more)
-    assert made is not None
-    return made
+    return break_down(program, program.sizes, annotate(trace), CONTEXT, **more)
 
 
 def replayed(trace, settings=DEFAULT_SETTINGS):
@@ -65,7 +61,6 @@ def test_the_notes_of_one_trace_serve_every_batch_size(seed, batch_size):
     script = network(seed)
     small, asked = script.trace(5), script.trace(batch_size)
     model = fit_size_model({5: program_of(small), 12: program_of(script.trace(12))})
-    assert model is not None
     extrapolated = break_down(model.program, model.sizes_at(batch_size), annotate(small), CONTEXT)
     assert extrapolated == broken_down(asked)
 
@@ -88,31 +83,26 @@ WEIGHT = [
 
 
 def test_a_tag_or_its_life_gives_each_allocation_its_category():
-    copied = [Malloc(2, MIB, "aten.clone.default")]
-    data = [Malloc(3, MIB, "aten._to_copy.default"), Tag(3, "input")]
-    library = [
+    trace = traced(
+        *WEIGHT,
+        Malloc(2, MIB, "aten.clone.default"),
+        Phase("train"),
+        Malloc(3, MIB, "aten._to_copy.default"),
+        Tag(3, "input"),
         Malloc(4, MIB, "cublas", "cublas", (8, 0, 213)),
         Malloc(5, MIB, "sort (temporary)", "cudnn_like"),
         Free(5),
-    ]
-    trace = traced(
-        *WEIGHT,
-        *copied,
-        Phase("train"),
-        *data,
-        *library,
         *one_step(1, 10),
         *one_step(2, 20),
         *one_step(3, 30),
     )
-    step = ["activations", "temporaries", "temporaries", "gradients", "temporaries"]
     assert categories(trace) == [
         "parameters",
         "other",
         "inputs",
         "workspaces",
         "temporaries",
-        *step * 3,
+        *["activations", "temporaries", "temporaries", "gradients", "temporaries"] * 3,
     ]
 
 
@@ -132,12 +122,11 @@ def test_results_that_the_script_collects_are_no_activations():
 
 
 def test_a_forward_pass_that_is_done_again_makes_activations():
-    again = Site(5, "layers.0", "train.py:9 in main: loss.backward()", "recomputation", "Net")
     rows = [
         FORWARD,
         At(0),
         Backward(True),
-        again,
+        Site(5, "layers.0", "train.py:9 in main: loss.backward()", "recomputation", "Net"),
         At(5),
         Malloc(7, MIB, "aten.mm.default"),
         Backward(False),
@@ -194,8 +183,7 @@ def test_where_the_allocator_grew_last_is_named_if_it_is_another_moment():
 
 def test_several_models_keep_their_names_and_one_needs_none():
     def trace(model):
-        other = [Malloc(5, MIB, "aten.mm"), Tag(5, "parameter", "layers.0", model)]
-        return traced(*WEIGHT, *other)
+        return traced(*WEIGHT, Malloc(5, MIB, "aten.mm"), Tag(5, "parameter", "layers.0", model))
 
     assert [share.module for share in broken_down(trace("Net")).whole.modules] == ["layers.0"]
     assert {share.module for share in broken_down(trace("Critic")).whole.modules} == {

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 
@@ -27,9 +25,7 @@ from tests.brimful.decide.programs import GIB, MIB, Script, affine, card, fits, 
 
 
 def fitted(script):
-    model = fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
-    assert model is not None
-    return model
+    return fit_size_model({size: program_of(script.trace(size)) for size in (5, 12)})
 
 
 @given(
@@ -41,8 +37,7 @@ def fitted(script):
 def test_testing_every_size_from_above_names_what_a_bisection_names(seed, mib, upper):
     peaks = ExtrapolatedPeaks(fitted(network(seed, layers=5)), card(mib * MIB, context=0))
     bisected = ExtrapolatedPeaks(peaks.model, peaks.card)
-    largest = peaks.largest(1, upper)
-    assert largest == largest_that(bisected.fits, 1, upper)
+    assert peaks.largest(1, upper) == largest_that(bisected.fits, 1, upper)
     assert sum(peaks._fits.values()) <= sum(bisected._fits.values()), (
         "what fits is what a replay to the end costs"
     )
@@ -186,8 +181,7 @@ def test_what_may_be_reserved_at_most_fits_and_a_byte_more_does_not(budget, cont
 
 def test_a_size_that_turned_out_too_large_is_not_replayed_again(monkeypatch):
     script, chosen = network(3), card(20 * GIB)
-    model = fitted(script)
-    peaks = ExtrapolatedPeaks(model, chosen)
+    peaks = ExtrapolatedPeaks(fitted(script), chosen)
     largest = peaks.largest(5, None)
     assert largest is not None and not all(peaks._fits.values())
     monkeypatch.setattr(SizeModel, "replay_at", lambda *args, **kwargs: pytest.fail("replayed"))

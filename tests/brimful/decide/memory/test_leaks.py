@@ -1,9 +1,8 @@
-from __future__ import annotations
-
-from builders import GIB, peak, report, sample
+import pytest
 
 from brimful.decide.audit.findings import findings
 from brimful.decide.memory.leaks import memory_that_grows
+from tests.brimful.decide.builders import GIB, peak, report, sample
 
 MIB = 1 << 20
 EVALUATION = {"eval": 75 * MIB, "eval_seen": 2, "eval_length": 125}
@@ -16,26 +15,10 @@ def test_an_evaluation_that_keeps_its_outputs_is_shown_with_what_it_comes_to():
     assert "9.01 GiB" in advice.explanation and "does not fit" not in advice.explanation
 
 
-def test_an_evaluation_that_does_not_fit_at_its_end_is_marked_so():
-    assert (
-        "does not fit" in memory_that_grows(EVALUATION, 10 * GIB, 4 * GIB, 13 * GIB)[0].explanation
-    )
-    assert (
-        "does not fit"
-        not in memory_that_grows(EVALUATION, 10 * GIB, 4 * GIB, 14 * GIB)[0].explanation
-    )
-
-
-def test_what_is_small_beside_the_peak_gives_no_warning():
-    assert memory_that_grows({}, GIB) == []
-    assert (
-        memory_that_grows({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 1000}, GIB)
-        == []
-    )
-    assert memory_that_grows({"eval": 75 * MIB, "eval_seen": 2, "eval_length": 2}, GIB) == [], (
-        "all of it was seen"
-    )
-    assert memory_that_grows({"eval": 512, "eval_seen": 2}, GIB) == []
+@pytest.mark.parametrize(("budget", "fits"), [(13 * GIB, False), (14 * GIB, True)])
+def test_an_evaluation_that_does_not_fit_at_its_end_is_marked_so(budget, fits):
+    (advice,) = memory_that_grows(EVALUATION, 10 * GIB, 4 * GIB, budget)
+    assert ("does not fit" not in advice.explanation) is fits
 
 
 def test_an_evaluation_of_unknown_length_is_counted_by_the_batch():
@@ -73,15 +56,20 @@ def test_embeddings_that_an_evaluation_keeps_may_all_meet_in_the_end():
     )
 
 
-def test_predictions_small_evaluations_and_those_seen_to_their_end_are_no_matrix():
-    assert memory_that_grows(EMBEDDINGS, 10 * GIB) == [], "nobody knows of how many samples"
-    assert (
-        memory_that_grows({**EMBEDDINGS, "eval": 4096}, 10 * GIB, evaluation_samples=60_000) == []
-    ), "16 bytes of each"
-    assert (
-        memory_that_grows({**EMBEDDINGS, "eval_length": 4}, 10 * GIB, evaluation_samples=1000) == []
-    ), "4 MB in all"
-    assert (
-        memory_that_grows({**EMBEDDINGS, "eval_length": 2}, 10 * GIB, evaluation_samples=60_000)
-        == []
-    )
+@pytest.mark.parametrize(
+    ("growth", "peak_bytes", "samples"),
+    [
+        ({}, GIB, None),
+        ({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 1000}, GIB, None),
+        ({"eval": 75 * MIB, "eval_seen": 2, "eval_length": 2}, GIB, None),  # all of it was seen
+        ({"eval": 512, "eval_seen": 2}, GIB, None),
+        (EMBEDDINGS, 10 * GIB, None),  # nobody knows of how many samples
+        ({**EMBEDDINGS, "eval": 4096}, 10 * GIB, 60_000),  # predictions: 16 bytes of each
+        ({**EMBEDDINGS, "eval_length": 4}, 10 * GIB, 1000),  # 4 MB in all
+        ({**EMBEDDINGS, "eval_length": 2}, 10 * GIB, 60_000),  # seen to its end
+    ],
+)
+def test_what_is_small_beside_the_peak_or_seen_to_its_end_gives_no_warning(
+    growth, peak_bytes, samples
+):
+    assert memory_that_grows(growth, peak_bytes, evaluation_samples=samples) == []

@@ -2,8 +2,6 @@
 of changes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -209,7 +207,6 @@ def test_a_loss_in_chunks_shrinks_the_logits_in_either_precision_and_leaves_laye
     ]
     held = memory(*rows)
     resize = remedies.chunked_loss(held)
-    assert resize is not None
     assert list(held.resized(resize).sizes) == [40 * MIB, logits // 16, logits // 8, logits // 8]
     assert (
         remedies.chunked_loss(replace(held, card=replace(CARD, context_bytes=100 * GIB))) is None

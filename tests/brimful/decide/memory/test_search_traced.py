@@ -1,10 +1,8 @@
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brimful.decide.memory.search_traced import Traced, search_largest
+from brimful.decide.memory.search_traced import MOST_TRACES, Traced, search_largest
 from brimful.values import Limits, Outcome
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Trace
 from tests.brimful.decide.programs import (
@@ -31,12 +29,24 @@ def with_more(script: Script, *sizes) -> Script:
     return Script(script.actions + more)
 
 
+def searched(chosen, shown_at, limits=None, *first_size):
+    """(The conclusion, the sizes that were asked for, the largest.)"""
+    conclusion, asked = drive(search_largest(chosen, limits or Limits(), *first_size), shown_at)
+    return conclusion, asked, conclusion.estimate.largest_batch_size
+
+
+def true_search(chosen, trace_of):
+    """As `searched`, which has to find the true largest."""
+    conclusion, asked, largest = searched(chosen, trace_of)
+    assert largest == true_largest(chosen, trace_of, largest)
+    return conclusion, asked, largest
+
+
 @given(seed=st.integers(0, 10**6), budget=st.integers(1, 40), high=st.sampled_from([0.0, 0.05]))
 @settings(max_examples=25, deadline=None)
 def test_affine_scripts_need_three_traces_and_the_true_largest_is_named(seed, budget, high):
     script, chosen = network(seed, layers=5), card(budget * GIB, high=high)
-    conclusion, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = conclusion.estimate.largest_batch_size
+    conclusion, asked, largest = searched(chosen, script.trace)
     assert largest == true_largest(chosen, script.trace, largest or 1)
     assert conclusion.estimate.exact and conclusion.estimate.method == "extrapolated"
     assert len(asked) <= 4
@@ -110,9 +120,7 @@ def test_the_size_in_question_says_nothing_of_others_where_it_does_not_fit():
 @pytest.mark.parametrize("kink", [8, 20, 100, 300, 3000])
 def test_an_evaluation_set_smaller_than_the_batch_is_a_kink_that_is_found(kink):
     script, chosen = with_more(network(3), lambda b: 6_000_000 * min(b, kink)), card(20 * GIB)
-    conclusion, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = conclusion.estimate.largest_batch_size
-    assert largest == true_largest(chosen, script.trace, largest)
+    conclusion, asked, _ = true_search(chosen, script.trace)
     assert conclusion.estimate.exact
     assert len(asked) <= 6
     assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
@@ -122,8 +130,7 @@ def test_an_evaluation_set_smaller_than_the_batch_is_a_kink_that_is_found(kink):
 def test_where_batch_meets_batch_a_third_small_trace_gives_the_quadratic_term(weight):
     script = with_more(network(3), lambda b: weight * b * b, lambda b: weight * (b * (b - 1) // 2))
     chosen = card(20 * GIB)
-    conclusion, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = conclusion.estimate.largest_batch_size
+    conclusion, asked, largest = searched(chosen, script.trace)
     assert asked[:3] == [5, 12, 20] and len(asked) == 4
     assert largest == true_largest(chosen, script.trace, largest) == asked[3]
     assert conclusion.estimate.exact
@@ -135,10 +142,10 @@ def test_the_whole_dataset_traced_and_fitting_ends_the_search_though_other_event
     def trace_of(b: int) -> Trace:
         return (last if b > 150 else plain).trace(b)
 
-    conclusion, asked = drive(search_largest(card(40 * GIB), Limits(dataset_length=200)), trace_of)
+    conclusion, asked, largest = searched(card(40 * GIB), trace_of, Limits(dataset_length=200))
     assert asked == [5, 12, 200]
     assert (
-        conclusion.estimate.largest_batch_size,
+        largest,
         conclusion.estimate.limited_by,
         conclusion.notes,
     ) == (
@@ -185,8 +192,7 @@ def test_where_an_epoch_is_shorter_at_large_sizes_the_true_largest_is_named(seed
     ]
     after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
     trace_of, chosen = epochs_of(samples, Script(passing), after), card(budget * GIB)
-    conclusion, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = conclusion.estimate.largest_batch_size
+    conclusion, asked, largest = searched(chosen, trace_of)
     assert largest == true_largest(chosen, trace_of, largest or 1)
     assert len(asked) <= 6 and largest in asked and conclusion.estimate.exact
 
@@ -202,8 +208,7 @@ def test_a_limit_that_the_common_prefix_proves_takes_three_traces_however_the_ru
     )
     after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
     trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
-    conclusion, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = conclusion.estimate.largest_batch_size
+    conclusion, asked, largest = searched(chosen, trace_of)
     assert asked == [5, 12, largest] and largest == true_largest(chosen, trace_of, largest)
     estimate = conclusion.estimate
     assert (estimate.method, estimate.exact, estimate.limited_by, conclusion.notes) == (
@@ -223,9 +228,7 @@ def test_where_the_part_that_differs_sets_the_peak_the_limit_is_not_taken_for_pr
     step = Script([("malloc", "a", affine(0, 4_000_000)), ("free", "a")])
     after = Script([("malloc", "e", affine(0, 40_000_000)), ("free", "e")])
     trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
-    conclusion, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = conclusion.estimate.largest_batch_size
-    assert largest == true_largest(chosen, trace_of, largest)
+    _, asked, _ = true_search(chosen, trace_of)
     assert len([size for size in asked if size > 40]) > 1, "a model that holds there was asked for"
 
 
@@ -237,10 +240,8 @@ def test_the_whole_dataset_confirms_no_model_that_its_own_trace_refutes():
             ("free", "e"),
         ]
     )
-    conclusion, asked = drive(
-        search_largest(card(20 * GIB), Limits(dataset_length=1000)), script.trace
-    )
-    assert (asked, conclusion.estimate.largest_batch_size) == ([5, 12, 1000], 1000)
+    conclusion, asked, largest = searched(card(20 * GIB), script.trace, Limits(dataset_length=1000))
+    assert (asked, largest) == ([5, 12, 1000], 1000)
     assert (conclusion.estimate.method, conclusion.estimate.exact) == ("peaks", False)
 
 
@@ -255,8 +256,7 @@ def test_a_model_of_three_traces_proves_a_limit_where_one_of_two_does_not():
     )
     after = Script([("malloc", "e", affine(0, 1000)), ("free", "e")])
     trace_of, chosen = epochs_of(400, step, after), card(20 * GIB)
-    conclusion, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = conclusion.estimate.largest_batch_size
+    conclusion, asked, largest = searched(chosen, trace_of)
     assert asked == [5, 12, 20, largest] and largest > 400
     assert largest == true_largest(chosen, trace_of, largest) and conclusion.estimate.exact
 
@@ -268,9 +268,9 @@ def test_a_curve_shows_what_was_traced_and_not_what_a_model_predicts_there():
     step = Script([("malloc", "a", affine(0, 4_000_000)), ("free", "a")])
     after = Script([("malloc", "e", lambda b: 9_000_000 * b if b > 40 else 1000), ("free", "e")])
     trace_of, chosen = epochs_of(40, step, after), card(20 * GIB)
-    conclusion, _ = drive(search_largest(chosen, Limits(dataset_length=500)), trace_of)
+    conclusion, _, largest = searched(chosen, trace_of, Limits(dataset_length=500))
     curve = {point.batch_size: point.value.value for point in conclusion.estimate.curve}
-    assert conclusion.estimate.largest_batch_size == 500
+    assert largest == 500
     assert curve[500] == chosen.device_bytes(chosen.replay(trace_of(500), None).peak)
 
 
@@ -295,27 +295,21 @@ def accumulating(effective: int):
 
 def test_where_the_order_depends_on_the_batch_size_trials_search_for_the_true_largest():
     trace_of, chosen = accumulating(4096), card(20 * GIB)
-    conclusion, asked = drive(search_largest(chosen, Limits()), trace_of)
-    largest = conclusion.estimate.largest_batch_size
-    assert largest == true_largest(chosen, trace_of, largest)
+    _, asked, largest = true_search(chosen, trace_of)
     assert largest in asked and len(asked) <= 10
 
 
 @pytest.mark.parametrize("groups", [lambda b: b // 2, lambda b: -(-b // 3), lambda b: -(-b // 64)])
 def test_an_allocation_of_halves_or_of_a_batch_rounded_up_is_extrapolated_as_any_other(groups):
     script, chosen = with_more(network(3), lambda b: groups(b) * 3_000_000), card(20 * GIB)
-    conclusion, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = conclusion.estimate.largest_batch_size
+    conclusion, asked, _ = true_search(chosen, script.trace)
     assert conclusion.estimate.exact and len(asked) <= 4
-    assert largest == true_largest(chosen, script.trace, largest)
 
 
 def test_an_allocation_that_follows_no_rule_is_noted_and_the_size_above_the_answer_was_traced():
     script, chosen = with_more(network(3), lambda b: 7919 * b % 1009 * 9_000), card(20 * GIB)
-    conclusion, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = conclusion.estimate.largest_batch_size
+    conclusion, asked, largest = true_search(chosen, script.trace)
     assert not conclusion.estimate.exact
-    assert largest == true_largest(chosen, script.trace, largest)
     assert {largest, largest + 1} <= set(asked) and len(asked) <= 10
     assert any("no trace confirmed" in note for note in conclusion.notes)
 
@@ -327,9 +321,9 @@ def test_sizes_at_which_the_script_fails_between_one_that_fits_and_one_that_does
         if size % 8 == 0
         else Traced(Outcome.CRASHED, failure="sizes are multiples of 8")
     )
-    conclusion, asked = drive(search_largest(card(2 * GIB), Limits(), 64), shown_at)
+    conclusion, asked, largest = searched(card(2 * GIB), shown_at, Limits(), 64)
     failed = sorted(size for size in asked if size % 8)
-    assert conclusion.estimate.largest_batch_size == 32 and len(failed) > 1
+    assert largest == 32 and len(failed) > 1
     said = (
         "batch size 32 fits and 64 does not: between them the script itself raised an error at "
         f"{', '.join(map(str, failed))}"
@@ -350,12 +344,11 @@ def test_sizes_at_which_the_script_fails_between_one_that_fits_and_one_that_does
 def test_a_named_size_obeys_every_limit_also_one_that_the_first_trace_shows(limits, late, seed):
     script, chosen = network(seed, layers=4), card(8 * GIB)
     shown_at = lambda size: completed(script.trace(size), dataset_length=late)  # noqa: E731
-    conclusion, asked = drive(search_largest(chosen, limits), shown_at)
+    conclusion, asked, largest = searched(chosen, shown_at, limits)
     most = min(
         (n for n in (limits.dataset_length, limits.max_batch_size, late) if n is not None),
         default=10**9,
     )
-    largest = conclusion.estimate.largest_batch_size
     assert largest is not None and 1 <= largest <= most and all(size <= most for size in asked[1:])
     assert conclusion.estimate.limited_by == "budget" or largest == most
     assert largest == true_largest(chosen, script.trace, largest, upper=most)
@@ -363,32 +356,25 @@ def test_a_named_size_obeys_every_limit_also_one_that_the_first_trace_shows(limi
 
 def test_a_script_that_ignores_the_batch_size_is_recognised():
     script = Script([("malloc", "w", affine(GIB, 0))])
-    conclusion, _ = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    conclusion, _, _ = searched(card(20 * GIB), script.trace)
     assert conclusion.estimate.ignores_batch_size and conclusion.estimate.limited_by is None
-    conclusion, asked = drive(
-        search_largest(card(20 * GIB), Limits(dataset_length=2000)), script.trace
-    )
-    assert conclusion.estimate.ignores_batch_size and conclusion.estimate.largest_batch_size == 2000
+    conclusion, asked, largest = searched(card(20 * GIB), script.trace, Limits(dataset_length=2000))
+    assert conclusion.estimate.ignores_batch_size and largest == 2000
     assert 2000 in asked
 
 
 def test_nothing_is_named_where_not_even_one_sample_fits():
     script = Script([("malloc", "w", affine(100 * GIB, 0))])
-    conclusion, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
-    assert (
-        conclusion.estimate.largest_batch_size is None
-        and conclusion.estimate.limited_by == "budget"
-    )
+    conclusion, asked, largest = searched(card(20 * GIB), script.trace)
+    assert largest is None and conclusion.estimate.limited_by == "budget"
     assert conclusion.estimate.nothing_fits and asked[-1] == 1
 
 
 def test_a_card_that_is_full_at_the_first_size_makes_the_search_go_smaller():
     script, chosen = Script([("malloc", "w", affine(GIB, 6 * GIB))]), card(20 * GIB)
     full = Traced(Outcome.OUT_OF_DEVICE_MEMORY)
-    conclusion, asked = drive(
-        search_largest(chosen, Limits()), lambda b: full if b >= 4 else script.trace(b)
-    )
-    assert conclusion.estimate.largest_batch_size == 3
+    conclusion, asked, largest = searched(chosen, lambda b: full if b >= 4 else script.trace(b))
+    assert largest == 3
     assert "batch size 5 ran out of memory" in conclusion.notes
     assert asked[0] == 5 and max(asked[1:]) <= 3
 
@@ -397,16 +383,14 @@ def test_a_card_that_is_full_at_the_first_size_makes_the_search_go_smaller():
     "outcome", [Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.UNSUPPORTED, Outcome.PROBE_NOT_LOADED]
 )
 def test_a_failure_that_is_not_about_memory_ends_the_search(outcome):
-    conclusion, asked = drive(
-        search_largest(card(20 * GIB), Limits()), lambda size: Traced(outcome)
-    )
+    conclusion, asked, largest = searched(card(20 * GIB), lambda size: Traced(outcome))
     assert conclusion.failed is outcome and len(asked) == 1
-    assert conclusion.estimate.largest_batch_size is None and not conclusion.estimate.nothing_fits
+    assert largest is None and not conclusion.estimate.nothing_fits
 
 
 def test_a_trace_that_is_cut_off_on_one_card_counts_for_none():
     traces = (network(1).trace(5), Trace({}, [], whole=False))
-    conclusion, _ = drive(search_largest(card(20 * GIB), Limits()), lambda size: completed(*traces))
+    conclusion, _, _ = searched(card(20 * GIB), lambda size: completed(*traces))
     assert conclusion.failed is Outcome.CRASHED
 
 
@@ -415,16 +399,15 @@ def test_a_trace_that_is_cut_off_on_one_card_counts_for_none():
 )
 def test_a_later_failure_keeps_what_was_found(outcome):
     shown_at = lambda size: network(1).trace(size) if size in (5, 12) else Traced(outcome)  # noqa: E731
-    conclusion, asked = drive(search_largest(card(20 * GIB), Limits()), shown_at)
+    conclusion, asked, largest = searched(card(20 * GIB), shown_at)
     assert conclusion.failed is outcome and len(asked) == 3
-    assert conclusion.estimate.largest_batch_size == 12 and not conclusion.estimate.exact
+    assert largest == 12 and not conclusion.estimate.exact
     assert conclusion.estimate.limited_by not in ("budget", None)
 
 
 def test_the_conclusion_has_a_curve_for_the_page():
     script, chosen = network(2), card(20 * GIB, high=0.05)
-    conclusion, _ = drive(search_largest(chosen, Limits()), script.trace)
-    largest = conclusion.estimate.largest_batch_size
+    conclusion, _, largest = searched(chosen, script.trace)
     curve = {point.batch_size: point.value for point in conclusion.estimate.curve}
     assert curve[largest].value == chosen.device_bytes(
         chosen.replay(script.trace(largest), None).peak
@@ -438,9 +421,7 @@ def test_a_small_card_that_its_context_fills_by_half_still_gets_its_third_trace(
         Script([("malloc", "w", affine(20 * MIB, 0))]), lambda b: 4 * b * b, lambda b: 4000 * b
     )
     chosen = card(budget * MIB, context=700 * MIB, high=0.085)
-    conclusion, asked = drive(search_largest(chosen, Limits()), script.trace)
-    largest = conclusion.estimate.largest_batch_size
-    assert largest == true_largest(chosen, script.trace, largest)
+    _, asked, _ = true_search(chosen, script.trace)
     assert all(fits(chosen, script.trace(b)) for b in asked), "none out of memory"
 
 
@@ -452,11 +433,8 @@ def test_a_size_that_ran_out_of_memory_is_not_followed_by_the_next_smaller_one()
     chosen = card(20 * GIB, capacity=int(19.5 * GIB))
     full = lambda b: chosen.replay(script.trace(b), chosen.capacity_bytes).full is not None  # noqa: E731
     out = Traced(Outcome.OUT_OF_DEVICE_MEMORY)
-    conclusion, asked = drive(
-        search_largest(chosen, Limits()), lambda b: out if full(b) else script.trace(b)
-    )
+    _, asked, largest = searched(chosen, lambda b: out if full(b) else script.trace(b))
     assert sum(map(full, asked)) <= 3
-    largest = conclusion.estimate.largest_batch_size
     assert largest >= 60, "the search came back from where the card was full to where there is room"
     assert fits(chosen, script.trace(largest))
 
@@ -469,11 +447,8 @@ def test_nothing_is_called_the_largest_where_the_traces_stopped_growing():
             for a in script.actions
         ]
     )
-    conclusion, asked = drive(search_largest(card(20 * GIB), Limits()), script.trace)
-    assert (
-        conclusion.estimate.largest_batch_size is None
-        and conclusion.estimate.limited_by == "not_followed"
-    )
+    conclusion, asked, largest = searched(card(20 * GIB), script.trace)
+    assert largest is None and conclusion.estimate.limited_by == "not_followed"
     assert not conclusion.estimate.nothing_fits and not conclusion.estimate.ignores_batch_size
     assert "take exactly as much memory" in conclusion.notes[-1] and len(asked) <= 5
 
@@ -485,9 +460,8 @@ def test_a_search_that_ends_where_no_batch_is_as_large_says_that_it_is_no_limit_
     each, limited_by
 ):
     script = Script([("malloc", "a", affine(20 * MIB, each)), ("free", "a")])
-    conclusion, _ = drive(search_largest(card(20 * GIB), Limits()), script.trace)
+    conclusion, _, largest = searched(card(20 * GIB), script.trace)
     assert conclusion.estimate.limited_by == limited_by
-    largest = conclusion.estimate.largest_batch_size
     assert fits(card(20 * GIB), script.trace(largest + 1)) is (each == 400)
 
 
@@ -497,12 +471,8 @@ def test_a_batch_that_is_split_into_small_ones_ends_the_search_at_two_sizes():
     shown = lambda size: completed(  # noqa: E731
         script.trace(size), dataset_length=4000, samples_per_step=size // 2 * 2, batch=2
     )
-    conclusion, asked = drive(search_largest(card(20 * GIB), Limits()), shown)
-    assert (
-        len(asked) == 2
-        and conclusion.estimate.largest_batch_size is None
-        and conclusion.estimate.limited_by == "not_followed"
-    )
+    conclusion, asked, largest = searched(card(20 * GIB), shown)
+    assert len(asked) == 2 and largest is None and conclusion.estimate.limited_by == "not_followed"
 
 
 def test_the_whole_data_set_is_a_limit_and_no_sign_that_sizes_are_not_followed():
@@ -510,8 +480,59 @@ def test_the_whole_data_set_is_a_limit_and_no_sign_that_sizes_are_not_followed()
     shown = lambda size: completed(  # noqa: E731
         script.trace(min(size, 12)), dataset_length=12, samples_per_step=min(size, 12)
     )
-    conclusion, _ = drive(search_largest(card(20 * GIB), Limits()), shown)
-    assert (conclusion.estimate.largest_batch_size, conclusion.estimate.limited_by) == (
+    conclusion, _, largest = searched(card(20 * GIB), shown)
+    assert (largest, conclusion.estimate.limited_by) == (
         12,
         "dataset",
+    )
+
+
+# --- where no model of sizes is confirmed, trials alone show where the edge is ---
+
+
+def of_random_boxes(*temporaries):
+    """No two batches have the same operations, so that no model is ever confirmed. The temporaries
+    are made one by one.
+    """
+
+    def trace_of(b: int) -> Trace:
+        rows = [Malloc(-1, 300 * MIB, "w"), Malloc(-2, MIB, f"of {b} boxes")]
+        for number, size in enumerate(temporaries):
+            rows += [Malloc(number, int(size(b)), "t"), Free(number)]
+        return Trace({}, rows)
+
+    return trace_of
+
+
+def on_a_full_card(chosen, trace_of):
+    """What does not get through on the card is cut off there, and shows no peak."""
+
+    def shown(b: int):
+        is_full = chosen.replay(trace_of(b), chosen.capacity_bytes).full is not None
+        return Traced(Outcome.OUT_OF_DEVICE_MEMORY) if is_full else trace_of(b)
+
+    return shown
+
+
+def test_a_size_that_fits_by_giving_cached_memory_back_is_no_edge_to_creep_up_from():
+    """Each temporary is larger than the one before: the card reserves all of them, or the largest
+    alone where it is full.
+    """
+    trace_of = of_random_boxes(
+        *(lambda b, tenths=tenths: 2 * MIB * tenths * b for tenths in range(10, 18))
+    )
+    chosen = card(20 * GIB, high=0.03, capacity=20 * GIB - CONTEXT)
+    conclusion, sizes = drive(search_largest(chosen, Limits()), on_a_full_card(chosen, trace_of))
+    largest = conclusion.estimate.largest_batch_size
+    assert largest == true_largest(chosen, trace_of, largest) == 561 and 562 in sizes
+    assert not any("no trials were left" in note for note in conclusion.notes)
+
+
+def test_a_search_that_ends_before_anything_was_too_large_says_so():
+    conclusion, sizes = drive(
+        search_largest(card(20 * GIB), Limits()), of_random_boxes(lambda b: b)
+    )
+    assert len(sizes) == MOST_TRACES and max(sizes) == conclusion.estimate.largest_batch_size
+    assert (
+        f"batch size {max(sizes):,} fits: no trials were left for larger ones" in conclusion.notes
     )

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -25,9 +23,7 @@ MIB = 1 << 20
 
 
 def fitted(script: Script) -> SizeModel:
-    model = fit_size_model(programs(script, 5, 12))
-    assert model is not None
-    return model
+    return fit_size_model(programs(script, 5, 12))
 
 
 def programs(script: Script, *sizes: int):
@@ -93,8 +89,7 @@ def test_sizes_from_two_traces_replayed_at_any_batch_size_equal_a_direct_replay(
 
 def test_the_first_allocation_that_differs_is_named():
     script = Script([("malloc", "x", lambda b: 100 * min(b, 20))])
-    model = fitted(script)
-    difference = model.difference_from(program_of(script.trace(50)), 50)
+    difference = fitted(script).difference_from(program_of(script.trace(50)), 50)
     assert difference == "allocation 0 (aten.op0): 5000 bytes predicted, 2000 seen"
 
 

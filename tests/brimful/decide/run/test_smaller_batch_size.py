@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.decide.run.smaller_batch_size import Known, Size, known_from, next_smaller
+from brimful.decide.run.smaller_batch_size import FittingSizes, Size, fitting_sizes, next_smaller
 from brimful.values import (
     Budget,
     Command,
@@ -21,7 +21,7 @@ from brimful.values import (
 
 sizes = st.integers(1, 10**6)
 knowns = st.builds(
-    lambda ran, largest: Known(tuple(sorted(ran)), largest),
+    lambda ran, largest: FittingSizes(tuple(sorted(ran)), largest),
     st.sets(sizes, max_size=6),
     st.none() | sizes,
 )
@@ -61,7 +61,7 @@ def test_an_effective_batch_stays_and_where_it_cannot_it_stays_near(size, accumu
 def test_powers_of_two_keep_their_effective_batch_exactly_all_the_way_down(accumulation, power):
     effective = accumulation * 2**power
     assert all(
-        found.effective_batch == effective for found in descend(2**power, Known(), effective)
+        found.effective_batch == effective for found in descend(2**power, FittingSizes(), effective)
     )
 
 
@@ -76,14 +76,19 @@ NEXT, NEAR = (
     [
         (
             512,
-            Known((64, 256, 384, 500)),
+            FittingSizes((64, 256, 384, 500)),
             None,
             Size(384, None, f"{NEAR}; 512 ran out of memory", True),
         ),
-        (512, Known((64, 256, 384)), None, Size(384, None, f"{NEXT}; 512 ran out of memory", True)),
+        (
+            512,
+            FittingSizes((64, 256, 384)),
+            None,
+            Size(384, None, f"{NEXT}; 512 ran out of memory", True),
+        ),
         (
             900,
-            Known((64, 500)),
+            FittingSizes((64, 500)),
             900,
             Size(
                 450,
@@ -94,7 +99,7 @@ NEXT, NEAR = (
         ),
         (
             900,
-            Known(),
+            FittingSizes(),
             900,
             Size(
                 300,
@@ -114,7 +119,6 @@ def test_a_size_that_ran_comes_before_a_guess_and_one_rounded_to_a_divisor_is_ne
 @given(st.integers(2, 10**4), knowns)
 def test_what_is_named_as_run_or_as_half_is_so(failed, known):
     found = next_smaller(failed, known)
-    assert found is not None
     assert found.ran or (
         "size that ran in a trial" not in found.why
         and "smaller that ran in a trial" not in found.why
@@ -132,18 +136,18 @@ def test_what_is_named_as_run_or_as_half_is_so(failed, known):
 @pytest.mark.parametrize(
     ("failed", "known", "effective", "size", "accumulation", "why"),
     [
-        (4096, Known((64, 1000), 1024), None, 1024, None, "found to fit"),
-        (100, Known((100,), 100), None, 72, None, "three quarters"),
-        (100, Known(), None, 48, None, "half"),
+        (4096, FittingSizes((64, 1000), 1024), None, 1024, None, "found to fit"),
+        (100, FittingSizes((100,), 100), None, 72, None, "three quarters"),
+        (100, FittingSizes(), None, 48, None, "half"),
         (
             64,
-            Known(largest=0),
+            FittingSizes(largest=0),
             64,
             32,
             2,
             "half",
         ),  # nothing fits, by the estimate: no size to go to
-        (97, Known(), 97, 48, 2, "half"),  # no divisor is near
+        (97, FittingSizes(), 97, 48, 2, "half"),  # no divisor is near
     ],
 )
 def test_the_next_size_goes_by_what_is_known(failed, known, effective, size, accumulation, why):
@@ -156,7 +160,7 @@ def test_the_next_size_goes_by_what_is_known(failed, known, effective, size, acc
 
 
 def test_there_is_nothing_below_one():
-    assert next_smaller(1, Known(ran=(1,)), effective=64) is None
+    assert next_smaller(1, FittingSizes(ran=(1,)), effective=64) is None
 
 
 def sample(size: int, outcome: Outcome, peak: int) -> TrialResult:
@@ -173,6 +177,6 @@ def test_only_sizes_that_ran_within_the_budget_count_as_known():
         sample(16, Outcome.COMPLETED, 101),
         sample(32, Outcome.OUT_OF_HOST_MEMORY, 90),
     ]
-    assert known_from(samples, budget, estimate) == Known((8,), 80)
-    assert known_from(samples, None, None) == Known((8, 16))
-    assert known_from(samples, budget, estimate, "eval_batch_size") == Known()
+    assert fitting_sizes(samples, budget, estimate) == FittingSizes((8,), 80)
+    assert fitting_sizes(samples, None, None) == FittingSizes((8, 16))
+    assert fitting_sizes(samples, budget, estimate, "eval_batch_size") == FittingSizes()

@@ -1,7 +1,5 @@
 """An epoch: steps, samples, and its time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -36,9 +34,7 @@ def result(evaluated: int | None = None, **changes: object) -> TrialResult:
 def epoch(
     result: TrialResult, loading: Loading | None = None, samples: int | None = None, ranks: int = 1
 ) -> Epoch:
-    answer = epoch_of(result, speed(ranks), loading, samples)
-    assert answer is not None
-    return answer
+    return epoch_of(result, speed(ranks), loading, samples)
 
 
 def test_an_epoch_has_its_steps_the_last_one_short_unless_it_is_dropped() -> None:
@@ -166,9 +162,7 @@ def timed(workers: int, **rates: float) -> TrialResult:
 
 
 def loading(result: TrialResult, speed: PredictedSpeed | None) -> Loading:
-    answer = loading_of([product.predict_fits().trials[0], result], speed)
-    assert answer is not None
-    return answer
+    return loading_of([product.predict_fits().trials[0], result], speed)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The kernels of a step at any batch size, from those of two or three traces."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +10,6 @@ from tests.brimful.decide.programs import step_kernels
 
 
 def kernels_at(model: KernelModel | ScaledKernels | None, batch: int) -> list[Kernel]:
-    assert model is not None
     kernels = model.at(batch)
     return [kernels.kernels[index] for index in kernels.order]
 

@@ -1,18 +1,16 @@
-from __future__ import annotations
-
 import dataclasses
 import math
 import random
 import statistics
 
 import pytest
-from builders import runs, sample
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.decide.speed import measured
 from brimful.decide.speed.measured import speed_estimate
 from brimful.values import Source
+from tests.brimful.decide.builders import runs, sample
 
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.floats(0.1, 1e5)), min_size=1, max_size=20))

@@ -2,8 +2,6 @@
 may be off.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise
@@ -66,10 +64,7 @@ def speed(
     gpu=None,
     draws=True,
 ):
-    assert model is not None
-    predicted = predict_speed(model, gpu or card(), batch_size, largest, samples, draws=draws)
-    assert predicted is not None
-    return predicted
+    return predict_speed(model, gpu or card(), batch_size, largest, samples, draws=draws)
 
 
 def test_speed_rises_to_a_knee_that_is_the_smallest_size_within_the_tolerance_of_the_best():
@@ -99,7 +94,6 @@ def test_a_step_of_small_kernels_is_bound_by_launches_and_a_large_one_is_not():
 
 def test_everything_is_labelled_predicted_and_lies_within_its_interval():
     predicted = speed()
-    assert predicted.samples_per_s is not None
     for value in (
         predicted.step_s,
         predicted.samples_per_s,
@@ -285,7 +279,6 @@ REACHED = {
 def test_rates_that_a_card_reached_take_the_place_of_the_datasheets_and_of_its_shares():
     gpu = replace(card(), reached=REACHED)
     rates, efficiency = rates_of(gpu), efficiency_of(gpu)
-    assert rates is not None
     assert (rates.bandwidth_bytes_per_s, rates.fp32, rates.bf16) == (1300e9, 18e12, 250e12)
     assert rates.tf32 == card().tf32_flops.value, "not measured"
     assert efficiency.bandwidth == efficiency.cuda_cores == 1.0
@@ -296,8 +289,7 @@ def test_rates_that_a_card_reached_take_the_place_of_the_datasheets_and_of_its_s
 
 def test_a_card_that_the_catalogue_lacks_has_a_clock_once_its_rates_were_measured():
     names = ("bandwidth_bytes_per_s", "fp32_flops", "tf32_flops", "fp16_flops")
-    assumed = dict.fromkeys(names, Estimate(1e12, Source.ASSUMED))
-    gpu = replace(card(), reached=REACHED, **assumed)
+    gpu = replace(card(), reached=REACHED, **dict.fromkeys(names, Estimate(1e12, Source.ASSUMED)))
     rates = rates_of(gpu)
     assert rates is not None and rates.tf32 is None, "an assumed rate is none"
     assert rates_of(replace(gpu, reached={})) is None

@@ -1,14 +1,12 @@
 """Two ways to train, compared turn by turn."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 
 import pytest
-from builders import sample
 
 from brimful.decide.speed.turns import gain
+from tests.brimful.decide.builders import sample
 
 
 def runs_of(rates, **changes):

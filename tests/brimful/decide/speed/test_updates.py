@@ -1,7 +1,5 @@
 """What an optimizer's step takes after a change to it."""
 
-from __future__ import annotations
-
 import pytest
 
 from brimful.decide.speed import updates

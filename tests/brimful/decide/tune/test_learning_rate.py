@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from brimful.decide.tune.learning_rate import learning_rate_advice, scaled_learning_rate

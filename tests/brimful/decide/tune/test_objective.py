@@ -1,12 +1,10 @@
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
-from builders import GIB, device_budget, peak, runs, sample
 
 from brimful.decide.tune.objective import choose, fits_budget, peak_bytes
 from brimful.values import Objective, Outcome
+from tests.brimful.decide.builders import GIB, device_budget, peak, runs, sample
 
 CURVE = [(8, 50.0), (16, 98.0), (32, 100.0), (64, 80.0)]
 

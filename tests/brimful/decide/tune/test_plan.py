@@ -1,17 +1,15 @@
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 
 import pytest
-from builders import sample
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brimful.decide.tune.plan import Choice, Numbers, command_line, make_plan, planned_settings
 from brimful.errors import UsageError
 from brimful.values import Command, Objective, Outcome, Source
+from tests.brimful.decide.builders import sample
 
 COMMAND = Command(
     ("python", "my train.py", "--bs", "{batch_size}", "--lr", "0.1"),

@@ -2,14 +2,11 @@
 out, sizes that fail.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from types import SimpleNamespace
 
 import pytest
-from builders import COMMAND, CPU, peak, report, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +15,7 @@ from brimful.decide.tune.objective import fits_budget
 from brimful.decide.tune.problem import ALLOCATOR, MAX_TRIALS, SpeedProblem, Top, top_sentence
 from brimful.decide.tune.search import Search
 from brimful.values import Budget, Objective, Outcome, Trial, TrialKind
+from tests.brimful.decide.builders import COMMAND, CPU, peak, report, sample
 
 BUDGET = Budget(1_000_000, 1_000_000, 1_000_000, "device", "all")
 BYTES_PER_SAMPLE = 100
@@ -256,8 +254,9 @@ def test_one_bad_repeat_at_another_size_does_not_set_the_noise_for_all():
 
 def test_a_choice_that_is_not_faster_gives_way_to_the_users_own_settings_and_it_is_said():
     """128 looked twice as fast while another process slept."""
-    machine = Paced({64: [100.0], 128: [204.0, 77.0, 77.0, 77.0, 77.0]})
-    result = search(machine, problem(128, requested=64))
+    result = search(
+        Paced({64: [100.0], 128: [204.0, 77.0, 77.0, 77.0, 77.0]}), problem(128, requested=64)
+    )
     assert result.chosen["batch_size"] == 64 and result.gain is None
     assert "your own: batch size 128 was not clearly faster beside it" in result.why["batch_size"]
 
@@ -268,8 +267,7 @@ def test_what_was_clearly_faster_beside_the_users_own_settings_is_named():
     """
     machine = Paced({64: [100.0], 256: [150.0], 128: [165.0, 140.0, 140.0], 16: [10.0]})
     result = search(machine, problem(256, requested=64))
-    last = result.samples[-1].trial.settings["batch_size"]
-    assert result.chosen["batch_size"] == last != 64
+    assert result.chosen["batch_size"] == result.samples[-1].trial.settings["batch_size"] != 64
 
 
 def test_repeats_are_run_where_a_decision_hangs_on_them_and_none_where_it_does_not():
@@ -291,8 +289,7 @@ def test_where_others_use_the_machine_a_gain_counts_only_as_far_as_processor_tim
 
     rate = lambda size: 200.0 if size == 128 else 100.0  # noqa: E731
     assert search(Machine(rate), problem(128, requested=64)).chosen["batch_size"] == 128
-    loaded = search(Loaded(rate), problem(128, requested=64))
-    assert loaded.chosen["batch_size"] == 64
+    assert search(Loaded(rate), problem(128, requested=64)).chosen["batch_size"] == 64
 
 
 @pytest.mark.parametrize("after", range(1, 8))
@@ -304,7 +301,6 @@ def test_at_any_time_the_best_so_far_is_the_users_own_or_clearly_faster(after):
         request = steps.send(machine.run(request))
     steps.close()
     result = found.result()
-    assert result.chosen is not None
     assert result.chosen["batch_size"] == 16 or result.gain.is_clear
 
 
@@ -520,9 +516,8 @@ def test_one_slow_run_on_a_loaded_machine_does_not_end_the_way_up_while_sizes_ga
         def run(self, request):
             return dataclasses.replace(super().run(request), others_share=0.4)
 
-    machine = Loaded(lambda size: size**0.4, noise=0.3, seed=seed)
     result = search(
-        machine,
+        Loaded(lambda size: size**0.4, noise=0.3, seed=seed),
         problem(largest=2048, requested=32, worker_counts=(2,), settings={"num_workers": 0}),
     )
     assert max(result.sizes) == 2048

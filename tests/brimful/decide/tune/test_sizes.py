@@ -2,17 +2,15 @@
 predicted.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
-from builders import loader, report, sample
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brimful.decide.tune.sizes import sizes_to_show, tried_sizes
 from brimful.values import Estimate, Outcome, Source
+from tests.brimful.decide.builders import loader, report, sample
 
 
 def ran(
@@ -70,8 +68,9 @@ def test_a_size_that_ran_out_of_memory_has_its_row_and_no_time():
 
 def test_a_predicted_curve_holds_between_its_points_and_a_measured_one_says_nothing_there():
     for source, known in ((Source.PREDICTED, True), (Source.MEASURED, False)):
-        rates = {8: Estimate(50.0, source), 32: Estimate(200.0, source)}
-        (_, row, beyond) = tried_sizes([ran(8)], {}, rates, {}, [16, 64])
+        (_, row, beyond) = tried_sizes(
+            [ran(8)], {}, {8: Estimate(50.0, source), 32: Estimate(200.0, source)}, {}, [16, 64]
+        )
         assert (
             row.epoch_s is not None and row.epoch_s.value == 10.0
         ) == known and beyond.epoch_s is None

@@ -1,10 +1,83 @@
-"""Cards, devices, and what this machine is."""
+"""What questions and answers are made of: numbers that say where they come from, the command, cards
+and devices, and what a person should know."""
 
-from __future__ import annotations
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-from dataclasses import dataclass, field
+from brimful_inside.wire import Place
 
-from brimful.values.number import Estimate
+
+class Source(StrEnum):
+    """Where a number comes from."""
+
+    MEASURED = "measured"
+    PREDICTED = "predicted"
+    DATASHEET = "datasheet"
+    ASSUMED = "assumed"
+    ESTIMATE = "estimate"  # arithmetic on predicted numbers; nothing like it was run
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its source and, where it is not exact, an interval (95 %)."""
+
+    value: float
+    source: Source
+    low: float | None = None
+    high: float | None = None
+    note: str | None = None  # what it rests on: a bench's file, a datasheet's address, "4 repeats"
+
+    def with_all(self, change: Callable[[float], float]) -> "Estimate":
+        """The value and both ends of the interval, each changed alike."""
+        low, high = (None if end is None else change(end) for end in (self.low, self.high))
+        return replace(self, value=change(self.value), low=low, high=high)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One batch size with its peak or its speed, for curves."""
+
+    batch_size: int
+    value: Estimate
+
+
+Setting = int | float | str | bool
+
+
+@dataclass(frozen=True)
+class Command:
+    """The user's argv, with ``{name}`` where a setting goes."""
+
+    argv: tuple[str, ...]
+    # setting -> the flag it was found behind
+    found_flags: dict[str, str] = field(default_factory=dict)
+    # placeholder -> what stood there in the user's own command
+    given: dict[str, Setting] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)  # added to the child's environment
+    # setting -> where the script has its number, where no flag takes it
+    places: dict[str, Place] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EffectiveSetting:
+    """One setting: what was requested, what is in force, and why."""
+
+    name: str
+    requested: Setting | None  # in the user's command or configuration; None: nothing
+    effective: Setting | None
+    why: str
+    source: Source | None = None  # what the decision rests on; None: it rests on no number
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """A finding of audit, or a warning: what was seen, what it means, what to do."""
+
+    code: str
+    problem: str
+    explanation: str
+    suggestion: str
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,107 @@
-"""The answer of `predict`, with its tables and its remedies."""
-
-from __future__ import annotations
+"""The answers of the verbs, and the record in which all of it can be read back."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from brimful.values.command import Setting
-from brimful.values.diagnostic import Diagnostic
-from brimful.values.machine import Budget, Gpu
-from brimful.values.memory import Breakdown, CardPeak, PeakEstimate, Verdict
-from brimful.values.number import Estimate, Source
-from brimful.values.speed import Epoch, Loading, PredictedSpeed
-from brimful_inside.wire import WorstBatch
+from brimful.values.estimates import (
+    Breakdown,
+    CardPeak,
+    Epoch,
+    Loading,
+    MemoryEstimate,
+    PeakEstimate,
+    PredictedSpeed,
+    SpeedEstimate,
+    Verdict,
+)
+from brimful.values.executions import Run, TrialResult
+from brimful.values.given import (
+    Budget,
+    Command,
+    Device,
+    Diagnostic,
+    EffectiveSetting,
+    Estimate,
+    Gpu,
+    Machine,
+    Setting,
+    Source,
+)
+from brimful_inside.wire import PhasePeak, Place, WorstBatch
+
+
+@dataclass(frozen=True)
+class EffectiveBatch:
+    """What the script really did."""
+
+    loader_batch_size: int | None
+    batches_per_step: float | None
+    ranks: int
+    samples_per_step: float | None
+    # assumed: without a DataLoader they are counted by the model's input
+    samples_source: Source = Source.MEASURED
+
+
+@dataclass(frozen=True)
+class Audit:
+    requested: dict[str, Setting]
+    effective: EffectiveBatch
+    findings: tuple[Diagnostic, ...]
+    loading_share: float | None
+    step_s: float | None  # median of the measured steps
+    peak: PhasePeak | None
+    phases: dict[str, PhasePeak]
+    not_seen: tuple[str, ...]
+    peak_source: Source = Source.MEASURED  # of all peaks; predicted on an imaginary card
+    notes: tuple[str, ...] = ()  # what the trial showed besides: "the script used no accelerator"
+    # where there are several imaginary ones: "rank 0, cuda:0"
+    cards: dict[str, PhasePeak] = field(default_factory=dict)
+
+
+class Objective(StrEnum):
+    FASTEST = "fastest"
+    LARGEST = "largest"
+    FIT = "fit"
+
+
+@dataclass(frozen=True)
+class TriedSize:
+    """A batch size as a row of the table of `tune`. Each number says whether it was measured at
+    this size, or predicted.
+    """
+
+    batch_size: int
+    fits: bool | None  # within the budget; None: not known
+    peak_bytes: Estimate | None  # of the memory that the budget is of; None where a trial ran out
+    effective_batch: Estimate | None  # samples in an update, over all ranks
+    updates_per_epoch: Estimate | None
+    epoch_s: Estimate | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chosen settings, and the command to paste."""
+
+    objective: Objective
+    settings: tuple[EffectiveSetting, ...]
+    environment: dict[str, str]
+    command_line: str  # to paste, environment included
+    verified: bool  # these settings were run in a trial that fitted
+    trials: int
+    out_of_memory_trials: int
+    peak_bytes: Estimate | None = None
+    samples_per_s: Estimate | None = None
+    # the user's own settings, measured in the same session
+    baseline_samples_per_s: Estimate | None = None
+    # how many times as fast as these, both run by turns; None where it is these, or not known
+    gain: Estimate | None = None
+    partial: str | None = None  # what ended the search before its time; None: it came to its end
+    warnings: tuple[Diagnostic, ...] = ()
+    sizes: tuple[TriedSize, ...] = ()  # ascending
+    # setting -> where brimful sets it in a script without a flag
+    places: dict[str, Place] = field(default_factory=dict)
+    # digests of the files that the command loaded or names, by path
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,8 +198,6 @@ class NextCommand:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer of `predict`."""
-
     verdict: Verdict
     batch_size: int | None
     peak: PeakEstimate | None  # at that batch size
@@ -152,3 +241,47 @@ class Prediction:
     retries_per_step: float | None = None
     # the time of a step that this takes, beside that of `speed`
     giving_back_s: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The first entry of a record."""
+
+    schema: int
+    record_id: str
+    verb: str
+    brimful_argv: tuple[str, ...]  # as the user typed it
+    command: Command | None
+    device: Device | None
+    machine: Machine | None
+    started_unix_s: float
+    budget: Budget | None = None
+    objective: Objective | None = None
+    working_folder: str | None = None  # where the command was started
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The last entry of a record; a record without one was cut off."""
+
+    exit_code: int
+    finished_unix_s: float
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record as it can be read back. `folder` holds record.jsonl and one folder a trial."""
+
+    folder: str
+    opened: Opened
+    trials: tuple[TrialResult, ...] = ()
+    prediction: Prediction | None = None
+    audit: Audit | None = None
+    memory: MemoryEstimate | None = None
+    speed: SpeedEstimate | None = None
+    plan: Plan | None = None
+    run: Run | None = None
+    notes: tuple[Diagnostic, ...] = ()
+    closed: Closed | None = None
+    torn: bool = False  # the last line was cut off and left out
