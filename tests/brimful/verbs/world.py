@@ -188,7 +188,6 @@ class World:
             False,
             steps,
             steps * size,
-            0.0,
             batches,
             places=list(self.places) if trial.find_places else [],
             workers_place=self.workers_place if trial.find_places else None,
