@@ -59,7 +59,9 @@ def by_search(view: CardView, has_a_place: bool, asked: int | None) -> Answer:
     place for one its own.
     """
     if not has_a_place:
-        return answer_at(view, None, replayers_of_trial(view, None))
+        replayers_of_trial(view, None)
+        view.learn_epochs(None)
+        return answer_at(view, None, view.traced_replayers(None))
     trials, conclusion = view.trials, imaginary.search(view, asked)
     estimate, largest = conclusion.estimate, conclusion.estimate.largest_batch_size
     if estimate.ignores_batch_size and not trials.in_batches:
@@ -77,14 +79,14 @@ def by_search(view: CardView, has_a_place: bool, asked: int | None) -> Answer:
             if trials.in_batches
             else max(size for size in traced if size in trials.completed())
         )
+        view.learn_epochs(size)
         replayers = replayers_of_trial(view, size)
         return answer_at(view, asked or trials.in_force(conclusion, size), replayers, conclusion)
     size = asked or largest
     if size is None:
         raise imaginary.nothing_fits(view, conclusion)
     effective = trials.effective(size) or size
-    if trials.in_batches and view.is_uneven:
-        view.learn_epochs(effective, conclusion.size_model)
+    view.learn_epochs(effective, conclusion.size_model)
     replayers = _replayers_at(view, conclusion, effective)
     return answer_at(view, size, replayers, conclusion)
 
@@ -114,7 +116,8 @@ def answer_at(
     shown, verdict = card.shown(replayers.as_drawn), card.verdict(replayers.all_orders)
     fits, alone, peak = verdict == Verdict.FITS, None, card.estimate(shown.peak)
     retries = shown.retries / max(1, shown.steps)
-    if view.trials.epochs.get(size or 0):
+    seldom = replayers.are_uneven and retries < SELDOM
+    if replayers.are_uneven:
         alone = card.estimate(card.shown(replayers.largest_batches).peak, fits)
         highest = card.device_bytes(card.shown(replayers.all_orders).peak)
         low, high = peak.device_interval_bytes
@@ -124,8 +127,8 @@ def answer_at(
         verdict,
         card.that_fits(peak) if fits else peak,
         {name: card.estimate(peaks, fits) for name, peaks in shown.phases.items()},
-        retries if alone is None or retries >= SELDOM else None,
-        giving_back_s(shown),
+        None if seldom else retries,
+        None if seldom else giving_back_s(shown),
         conclusion,
         alone,
     )

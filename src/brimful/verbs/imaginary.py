@@ -47,6 +47,7 @@ class Replayers(NamedTuple):
     largest_batches: Replayer  # every batch is made of the largest samples
     as_drawn: Replayer  # an epoch of uneven batches as well, in the script's order
     all_orders: Replayer  # and in others
+    are_uneven: bool
 
 
 @dataclass
@@ -100,28 +101,41 @@ class CardView:
 
     def replayers(self, size: int | None, programs: Sequence[Program]) -> Replayers:
         """Those of the programs of all cards at a size."""
-        epochs = [self.here(program) for program in self.trials.epochs.get(size or 0, ())]
+        epochs = self.epochs(size)
 
         def replayer(programs: Sequence[Program]) -> Replayer:
             return lambda room: worst_of([self.card.replay(program, room) for program in programs])
 
-        return Replayers(*(replayer([*programs, *epochs[:end]]) for end in (0, 1, len(epochs))))
+        alone, drawn, all_orders = (
+            replayer([*programs, *epochs[:end]]) for end in (0, 1, len(epochs))
+        )
+        return Replayers(alone, drawn, all_orders, bool(epochs))
+
+    def epochs(self, size: int | None) -> list[Program]:
+        """A card's programs over an epoch, with the sizes of this kind of card; [] where batches
+        are alike."""
+        return [self.here(program) for program in self.trials.epochs.get(size, ())]
 
     @cached_property
-    def is_uneven(self) -> bool:
-        """Whether batches differ in size from step to step."""
+    def _may_be_uneven(self) -> bool:
         trials = self.trials
         worst = [report.worst_batch for report in trials.representative().reports]
         return any(batch is not None and batch.varies for batch in worst) or any(
             are_uneven(program) for program in trials.read(next(iter(trials.completed()))).programs
         )
 
-    def learn_epochs(self, size: int, model: SizeModel | None) -> None:
-        programs = self.programs(size) if size in self.trials.results else ()
-        if not programs and model is not None:
+    def learn_epochs(self, size: int | None, model: SizeModel | None = None) -> None:
+        """What an epoch takes at a size whose batches are of uneven sizes. `model`: that holds
+        there, where it was not traced."""
+        trials = self.trials
+        learned = trials.even or size in trials.epochs
+        if learned or not (trials.in_batches and trials.completed() and self._may_be_uneven):
+            return
+        programs = self.programs(size) if size in trials.results else ()
+        if not programs and model is not None and size is not None:
             sizes = tuple(model.sizes_at(size))
             programs = model.program.of_sizes(sizes, model.program.args).cards
-        self.trials.learn_epochs(size, programs)
+        trials.learn_epochs(size, programs)
 
     def traced(self, size: int) -> Traced:
         """What a trial shows to a search. Of another unknown memory alone says whether the script
@@ -234,8 +248,7 @@ def search(view: CardView, asked: int | None) -> MemoryConclusion:
     largest = None if trials.in_batches else conclusion.estimate.largest_batch_size
     if largest is not None and largest in trials.completed() and view.judge_by(largest):
         conclusion = searched()  # what was traced is not traced again
-    if trials.in_batches and view.is_uneven:
-        conclusion = _over_an_epoch(view, conclusion)
+    conclusion = _over_an_epoch(view, conclusion)
     trials.session.keep(conclusion.estimate)
     return conclusion
 
@@ -244,17 +257,19 @@ def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclu
     """The largest batch size that fits over an epoch of uneven batches as well."""
     estimate, trials = conclusion.estimate, view.trials
     most = estimate.largest_batch_size
-    if most is None:
+    if most is None or not trials.in_batches:
         return conclusion
 
     def learned(size: int) -> Sequence[Program]:
         view.learn_epochs(size, conclusion.size_model)
-        return [view.here(program) for program in trials.epochs[size]]
+        return view.epochs(size)
 
     small = view.programs(min(trials.completed(), key=lambda size: size or 0))
     fixed = frozenset(nbytes for program in small for nbytes in program.sizes)
     search = largest_over_an_epoch(view.card, most, conclusion.multiple_of, fixed)
     largest = run_search(search, learned)
+    if not any(trials.epochs.values()):
+        return conclusion
     limit = estimate.limited_by if largest == most else "budget"
     estimate = replace(estimate, exact=False, largest_batch_size=largest, limited_by=limit)
     return replace(conclusion, estimate=estimate)

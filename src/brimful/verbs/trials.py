@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from brimful.decide import loaders_seen
 from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion
-from brimful.decide.memory.uneven import DRAWN_STEPS, epochs_of
+from brimful.decide.memory.uneven import are_uneven, drawn_steps, epochs_of
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
 from brimful.errors import CommandFailed
@@ -67,7 +67,8 @@ class Trials:
     evaluation_of: TrialResult | None = None
     results: dict[int | None, TrialResult] = field(default_factory=dict)
     # Where batches are uneven: the fullest card's program over an epoch, in several orders.
-    epochs: dict[int, Sequence[Program]] = field(default_factory=dict)
+    epochs: dict[int | None, Sequence[Program]] = field(default_factory=dict)
+    even: bool = False  # a trial has shown that batches are alike
     _read: dict[int | None, TracesRead] = field(default_factory=dict)
     _fitted: dict[tuple, KernelModel | ScaledKernels | None] = field(default_factory=dict)
 
@@ -151,26 +152,36 @@ class Trials:
         settings = dict(self.settings) if size is None else {**self.settings, self.unknown: size}
         return settings | following(self.command, self.settings, settings.get(BATCH_SIZE))
 
-    def learn_epochs(self, size: int, worst: Sequence[Program]) -> None:
+    def learn_epochs(self, size: int | None, worst: Sequence[Program]) -> None:
         """A trial with the batches as the script draws them, for the epochs at a size. `worst`: the
         programs of all cards there with batches of the largest samples."""
-        if size in self.epochs:
-            return
         trial = replace(
             self._trial(self.command, size, limitless=True),
-            steps=DRAWN_STEPS - 1,
+            steps=drawn_steps(worst) - 1,
             as_drawn=True,
             time_loader=None,
         )
         result = self.session.run(trial, expected_total=len(self.results) + len(self.epochs) + 1)
         self.epochs[size] = ()
-        if result.outcome is Outcome.COMPLETED:
-            drawn = [program_of(card.trace) for card in read_traces(result, self.session.folder)]
-            held = [program.peak_live_bytes(program.sizes) for program in drawn]
-            fullest = held.index(max(held, default=0)) if held else None
-            if fullest is not None:
-                alike = worst[fullest] if fullest < len(worst) else None
-                self.epochs[size] = epochs_of(drawn[fullest], alike)
+        if result.outcome is not Outcome.COMPLETED:
+            self.session.note(
+                Diagnostic(
+                    "no-epoch",
+                    "a trial with batches as the script draws them did not come to its end "
+                    f"({result.outcome.value})",
+                    "what batches of uneven sizes leave unused of the memory is not counted",
+                    "",
+                )
+            )
+            return
+        drawn = [program_of(card.trace) for card in read_traces(result, self.session.folder)]
+        held = [program.peak_live_bytes(program.sizes) for program in drawn]
+        fullest = held.index(max(held)) if held else 0
+        if any(map(are_uneven, drawn)):
+            alike = worst[fullest] if fullest < len(worst) else None
+            self.epochs[size] = epochs_of(drawn[fullest], alike)
+        else:
+            self.even = True  # what varies in the samples does not reach the card
 
     # --- reading
 

@@ -21,7 +21,8 @@ from brimful.decide.memory.fit import Card
 from brimful_inside.simulator.allocator import SMALL_SIZE
 from brimful_inside.simulator.program import Event, Program
 
-DRAWN_STEPS = 24  # that a trial shows with batches as they are drawn
+# Steps that a trial shows with batches as they are drawn; of programs with longer steps fewer.
+DRAWN_STEPS, FEWEST_STEPS, DRAWN_EVENTS = 24, 10, 80_000
 FIRST = 2  # steps before those that repeat: they make gradients and optimizer states
 ORDERS = 6  # of an epoch that are replayed
 MOST_STEPS = 400  # of an order
@@ -163,8 +164,8 @@ def _at(numbers: Sequence[int], place: int, of: int) -> int | None:
 
 
 def epochs_of(drawn: Program, worst: Program | None) -> list[Program]:
-    """A card's program over an epoch, in several orders, of one with `DRAWN_STEPS` batches as they
-    are drawn; the step of the largest samples comes in the second half. [] where there
+    """A card's program over an epoch, in several orders, of one with batches as the script draws
+    them; the step of the largest samples comes in the second half. [] where there
     are too few steps."""
     stretches = take_apart(drawn)
     if stretches.last is None or not stretches.repeated:
@@ -247,6 +248,13 @@ def _same(one: Stretch, other: Stretch) -> bool:
         else isinstance(theirs, Allocation) and row.event == theirs.event
         for row, theirs in zip(one.rows, other.rows, strict=True)
     )
+
+
+def drawn_steps(programs: Sequence[Program]) -> int:
+    """How many steps a trial with the batches as they are drawn has; `programs`: of another trial,
+    four steps long."""
+    longest = max((len(program.events) for program in programs), default=0)
+    return max(FEWEST_STEPS, min(DRAWN_STEPS, 4 * DRAWN_EVENTS // max(1, longest)))
 
 
 def are_uneven(program: Program) -> bool:
