@@ -22,7 +22,7 @@ from brimful.measure.outcome import is_final
 from brimful.measure.supervisor import GRACE_S, SignalForwarding
 from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
 from brimful.show.text import environment_text, failure_text
-from brimful.units import counted, format_duration, parse_bytes
+from brimful.units import counted, format_bytes, format_duration, parse_bytes
 from brimful.values import (
     Attempt,
     Command,
@@ -38,6 +38,8 @@ from brimful.values import (
 from brimful.verbs import devices, run_plan
 from brimful.verbs.session import Options, Session, Watcher, opened
 from brimful.verbs.start import refuse_unreachable, takes
+from brimful_inside.simulator.allocator_settings import with_expandable_segments
+from brimful_inside.simulator.oom_patterns import unallocated_bytes
 
 #: Each one is smaller than the one before, so that ten lead from any usual size to 1 (assumed).
 MAX_RESTARTS = 10
@@ -240,6 +242,8 @@ def _to_the_end(going: _Going, signals: SignalForwarding) -> RunEnded:
                 OUTCOMES[signals.outcome].exit_code,
                 "a signal to end came after it ran out of memory",
             )
+        if _expands_segments(going, attempt):
+            continue
         record, fitting = going.chosen.record, FittingSizes()
         if record:
             lever = lever_of(attempt, going.rows)
@@ -251,6 +255,35 @@ def _to_the_end(going: _Going, signals: SignalForwarding) -> RunEnded:
         going.rows, advice = step
         for diagnostic in advice:
             going.note(diagnostic)
+
+
+def _expands_segments(going: _Going, attempt: Attempt) -> bool:
+    """Whether the next attempt keeps its batch size and has expandable segments: where memory was
+    there, in pieces that are too small. What the user set of the allocator stays."""
+    failure = attempt.failure
+    unallocated = unallocated_bytes(failure.message) if failure is not None else 0
+    if not unallocated or attempt.number > going.started.max_restarts:
+        return False
+    environment = {**os.environ, **going.command.environment, **going.environment}
+    try:
+        conf = with_expandable_segments(environment)
+    except ValueError:
+        return False
+    if conf is None:
+        return False
+    going.environment["PYTORCH_CUDA_ALLOC_CONF"] = conf
+    going.note(
+        Diagnostic(
+            "restart",
+            f"attempt {attempt.number}: {_where(attempt)}, with {format_bytes(unallocated)} "
+            "reserved by PyTorch and in no tensor: batches of uneven sizes left it in pieces",
+            f"attempt {attempt.number + 1} keeps the batch size and starts with "
+            f"PYTORCH_CUDA_ALLOC_CONF={conf}",
+            "",
+        )
+    )
+    going.note(_resume(going.started))
+    return True
 
 
 def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:

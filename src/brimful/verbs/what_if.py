@@ -1,6 +1,7 @@
 """Where the memory went at the predicted batch size, and what would make it fit: changes switched
 on the imaginary card, or estimated, one on top of the other."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, product
@@ -39,7 +40,7 @@ from brimful.values import (
 from brimful.verbs.imaginary import CardView
 from brimful.verbs.step_speed import has_a_fixed_total, with_whole_steps
 from brimful.verbs.warnings import Answer
-from brimful_inside.simulator.allocator_settings import conf_in
+from brimful_inside.simulator.allocator_settings import with_expandable_segments
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, Kernel
 from brimful_inside.simulator.trace import Trace
@@ -176,7 +177,13 @@ class _Changes:
     def __post_init__(self) -> None:
         trials, explained = self.view.trials, self.explained
         size = trials.effective(self.answer.size)
-        memory = Memory(self.view.card, explained.program, explained.sizes, explained.annotated)
+        memory = Memory(
+            self.view.card,
+            explained.program,
+            explained.sizes,
+            explained.annotated,
+            epochs=tuple(self.view.epochs(size)),
+        )
         done = trials.completed()
         # Of a fixed total a step has other micro-batches at each size: those of one size say
         # nothing of another.
@@ -202,9 +209,8 @@ class _Changes:
         if memory.program.settings_after(settings).expandable_segments:
             return self._no(code, what, "the command uses them already")
         card = replace(memory.card, settings=settings._replace(expandable_segments=True))
-        before = conf_in(self.view.trials.command.environment)
-        conf = ",".join(filter(None, (before, "expandable_segments:True")))
-        how = f"PYTORCH_CUDA_ALLOC_CONF={conf} before the command"
+        environment = {**os.environ, **self.view.trials.command.environment}
+        how = f"PYTORCH_CUDA_ALLOC_CONF={with_expandable_segments(environment)} before the command"
         after = replace(self.now, memory=replace(memory, card=card))
         self._take(code, what, how, Source.PREDICTED, after)
 

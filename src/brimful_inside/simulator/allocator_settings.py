@@ -68,6 +68,15 @@ def settings_in(environment: Mapping[str, str]) -> AllocatorSettings:
     return settings_from(conf_in(environment) or "")
 
 
+def with_expandable_segments(environment: Mapping[str, str]) -> Optional[str]:
+    """The text that switches expandable segments on beside what is set in an environment; None
+    where they are on, or where the allocator is not PyTorch's own. Raises as `settings_from`."""
+    settings, conf = settings_in(environment), conf_in(environment)
+    if not settings.native or settings.expandable_segments:
+        return None
+    return ",".join(filter(None, (conf, "expandable_segments:True")))
+
+
 def settings_from(conf: str) -> AllocatorSettings:
     """The settings of a string such as ``"max_split_size_mb:128,expandable_segments:True"``. Raises
     ValueError for an unknown key or a value that PyTorch refuses as well, naming the key."""

@@ -10,6 +10,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 DEVICE = "out_of_device_memory"
 HOST = "out_of_host_memory"
+_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}  # of PyTorch's own words
 
 
 class OomPattern(NamedTuple):
@@ -181,3 +182,16 @@ def _exceptions_in(text: str) -> List[Tuple[str, str]]:
         elif exceptions and line.strip() and not line.startswith(("Traceback", "  File")):
             exceptions[-1] = (exceptions[-1][0], exceptions[-1][1] + "\n" + line)
     return exceptions
+
+
+def unallocated_bytes(message: str) -> int:
+    """What PyTorch held of the card without a tensor in it, where that is as much as it was asked
+    for, in the words of its error: memory in pieces that are too small. Else 0."""
+    asked = re.search(r"Tried to allocate ([\d.]+) (\w+)", message)
+    held = re.search(r"([\d.]+) (\w+) is reserved by PyTorch but unallocated", message)
+    if asked is None or held is None:
+        return 0
+    asked_bytes, held_bytes = (
+        int(float(found[1]) * _UNITS.get(found[2], 0)) for found in (asked, held)
+    )
+    return held_bytes if held_bytes >= asked_bytes > 0 else 0

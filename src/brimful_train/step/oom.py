@@ -25,7 +25,8 @@ import torch
 import torch.distributed as dist
 
 from brimful.errors import BrimfulError, DoesNotFit, UsageError
-from brimful_inside.simulator.oom_patterns import match_oom
+from brimful_inside.simulator.allocator_settings import with_expandable_segments
+from brimful_inside.simulator.oom_patterns import match_oom, unallocated_bytes
 from brimful_train.batching import Split
 from brimful_train.data.batch_errors import dead_worker, first_line, type_name
 from brimful_train.data.pipeline import StepData
@@ -67,6 +68,20 @@ def attempt(work: Callable[[], T]) -> T | Missing:
             raise
         missing = Missing(pattern.name, first_line(str(error)) or type(error).__name__)
     return missing  # outside of `except`: the traceback, its frames and their tensors are gone
+
+
+def expands_segments(missing: Missing) -> bool:
+    """Whether PyTorch's allocator has expandable segments from here on, as batches of uneven sizes
+    left its memory in pieces. Not where it has them, or where it is another allocator."""
+    try:
+        conf = with_expandable_segments(os.environ)
+        if conf is None or not unallocated_bytes(missing.message) or not torch.cuda.is_available():
+            return False
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    except (ValueError, RuntimeError):
+        return False
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = conf  # once, and as processes that start later have it
+    return True
 
 
 def free_what_is_cached(device: torch.device) -> None:
@@ -202,6 +217,13 @@ class SamplesAtOnce:
         other ranks wait.
         """
         of, failed = self._running
+        rank = f" on rank {self._ranks.rank}" if self._ranks.size > 1 else ""
+        if not (self._restart is not None and self.communicates) and expands_segments(missing):
+            self._say(
+                f"Out of memory{rank}{where} ({missing.pattern}), in pieces that are too small: "
+                f"{failed:,} samples at once again, with expandable segments"
+            )
+            return
         smaller = self.split.smaller(of, failed)
         if smaller is None:
             self._ranks.announce(GIVES_UP)
@@ -209,7 +231,6 @@ class SamplesAtOnce:
         if self._restart is not None and self.communicates:
             self._restart.smaller(smaller.limit, missing.pattern, self._use)
         self.split = smaller
-        rank = f" on rank {self._ranks.rank}" if self._ranks.size > 1 else ""
         self._say(
             f"Out of memory{rank}{where} ({missing.pattern}): {smaller.piece(of):,} in place of "
             f"{failed:,} samples at once{then}"

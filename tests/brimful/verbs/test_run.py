@@ -320,3 +320,40 @@ def test_a_command_that_ended_well_without_a_step_trained_nothing_where_brimful_
     assert advice is None or (
         "made no optimizer step" in advice.problem and "checkpoint" in advice.explanation
     )
+
+
+IN_PIECES = """
+import os, sys, torch
+print("started", *sys.argv[1:], os.environ.get("PYTORCH_CUDA_ALLOC_CONF"), flush=True)
+if "expandable_segments" not in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""):
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 8.00 GiB. "
+        "Of the allocated memory 5.00 GiB is allocated by PyTorch, and " + sys.argv[2] +
+        " is reserved by PyTorch but unallocated."
+    )
+"""
+
+
+def test_memory_in_pieces_gets_expandable_segments_and_the_batch_size_stays(
+    tmp_path, user, monkeypatch
+):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128")
+    words = [sys.executable, "-c", IN_PIECES, "{batch_size}", "1.69 GiB"]
+    record = run(words, settings={"batch_size": 64}, options=Options(home=tmp_path), watcher=user)
+    conf = "max_split_size_mb:128,expandable_segments:True"
+    assert user.lines == [
+        "started 64 1.69 GiB max_split_size_mb:128",
+        f"started 64 1.69 GiB {conf}",
+    ]
+    assert [attempt.outcome for attempt in record.run.attempts] == [
+        Outcome.OUT_OF_DEVICE_MEMORY,
+        Outcome.COMPLETED,
+    ]
+    assert any(conf in text and "keeps the batch size" in text for text in user.messages)
+
+
+def test_a_smaller_batch_size_comes_next_where_memory_is_full_and_not_in_pieces(tmp_path, user):
+    words = [sys.executable, "-c", IN_PIECES, "{batch_size}", "1.00 MiB"]
+    settings, options = {"batch_size": 64}, Options(home=tmp_path)
+    run(words, settings=settings, options=options, watcher=user, max_restarts=1)
+    assert [line.split()[1] for line in user.lines] == ["64", "32"]

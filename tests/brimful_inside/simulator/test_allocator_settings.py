@@ -10,6 +10,7 @@ from brimful_inside.simulator.allocator_settings import (
     settings_from,
     settings_in,
     spelled,
+    with_expandable_segments,
 )
 
 MIB = 1 << 20
@@ -172,3 +173,19 @@ def test_what_is_refused_here_is_what_torch_itself_refuses():
         zip(SPELLINGS, done.stdout.split(), strict=True)
     )
     assert {"taken", "refused"} == set(ours)
+
+
+@pytest.mark.parametrize(
+    ("conf", "wanted"),
+    [
+        ("", "expandable_segments:True"),
+        ("max_split_size_mb:128", "max_split_size_mb:128,expandable_segments:True"),
+        ("expandable_segments:False", "expandable_segments:False,expandable_segments:True"),
+        ("expandable_segments:True", None),
+        ("backend:cudaMallocAsync", None),
+    ],
+)
+def test_expandable_segments_are_added_to_what_is_set(conf, wanted):
+    added = with_expandable_segments({"PYTORCH_CUDA_ALLOC_CONF": conf})
+    assert added == wanted
+    assert added is None or settings_from(added).expandable_segments

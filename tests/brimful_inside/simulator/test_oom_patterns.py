@@ -2,7 +2,13 @@
 
 import pytest
 
-from brimful_inside.simulator.oom_patterns import DEVICE, HOST, OOM_PATTERNS, match_oom
+from brimful_inside.simulator.oom_patterns import (
+    DEVICE,
+    HOST,
+    OOM_PATTERNS,
+    match_oom,
+    unallocated_bytes,
+)
 
 SEEN = [
     (
@@ -227,3 +233,24 @@ LAST_WORDS = [
 def test_the_end_of_standard_error_is_searched(words, kind):
     pattern = match_oom("", words)
     assert (pattern.kind if pattern is not None else None) == kind
+
+
+@pytest.mark.parametrize(
+    ("asked", "unallocated", "wanted"),
+    [
+        ("20.00 MiB", "1.69 GiB", int(1.69 * (1 << 30))),
+        ("1.00 GiB", "512.00 MiB", 0),
+        ("20.00 MiB", "20.00 MiB", 20 << 20),
+        ("512 bytes", "2.00 KiB", 2048),
+    ],
+)
+def test_memory_is_in_pieces_where_as_much_as_was_asked_for_is_unallocated(
+    asked, unallocated, wanted
+):
+    message = f"CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of 8.00 "
+    message += f"GiB, and {unallocated} is reserved by PyTorch but unallocated. If reserved"
+    assert unallocated_bytes(message) == wanted
+
+
+def test_an_error_of_another_library_says_nothing_of_pieces():
+    assert unallocated_bytes("CUBLAS_STATUS_ALLOC_FAILED") == 0

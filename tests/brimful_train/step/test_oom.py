@@ -1,6 +1,7 @@
 """What is a shortage that a step is replayed for, and what is none."""
 
 import gc
+import os
 import weakref
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from brimful.errors import DoesNotFit
 from brimful_train.data.batch_errors import BatchMemoryError
-from brimful_train.step.oom import attempt
+from brimful_train.step.oom import Missing, attempt, expands_segments
 
 WORDS = "CUDA out of memory. Tried to allocate 1 GiB"
 
@@ -67,3 +68,32 @@ def test_an_attempt_keeps_nothing_of_what_failed():
         )
     finally:
         gc.enable()
+
+
+IN_PIECES = "Tried to allocate 20.00 MiB. 1.69 GiB is reserved by PyTorch but unallocated."
+
+
+def test_memory_in_pieces_switches_expandable_segments_on_once(monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", taken.append)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:128")
+    missing = Missing("CUDA out of memory", IN_PIECES)
+    assert [expands_segments(missing) for _ in range(2)] == [True, False]
+    assert taken == ["expandable_segments:True"]
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"].startswith("max_split_size_mb:128,")
+
+
+@pytest.mark.parametrize(
+    ("message", "conf"),
+    [
+        (IN_PIECES.replace("1.69 GiB", "10.00 MiB"), ""),
+        (IN_PIECES, "expandable_segments:True"),
+        (IN_PIECES, "backend:cudaMallocAsync"),
+        ("out of memory", ""),
+    ],
+)
+def test_expandable_segments_stay_as_they_are_where_they_would_not_help(monkeypatch, message, conf):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", conf)
+    assert not expands_segments(Missing("CUDA out of memory", message))

@@ -24,7 +24,7 @@ from brimful.decide.memory.breakdown import (
 )
 from brimful.decide.memory.fit import Card
 from brimful_inside.simulator.program import Program
-from brimful_inside.simulator.replay import FIRST_PHASE, Peaks, Replayed
+from brimful_inside.simulator.replay import FIRST_PHASE, Peaks, Replayed, worst_of
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import OPTIMIZER, RECOMPUTATION, Trace, Uses
 
@@ -58,11 +58,12 @@ class Memory:
     sizes: Sequence[int]
     annotated: Annotated
     more_bytes: int = 0
+    epochs: tuple[Program, ...] = ()  # over an epoch of uneven batches, as long as no size changes
 
     def replay(self, room: int | None) -> Replayed:
-        replayed = self.card.replay(
-            self._sized, None if room is None else max(0, room - self.more_bytes)
-        )
+        left = None if room is None else max(0, room - self.more_bytes)
+        programs = (self._sized, *self.epochs)
+        replayed = worst_of([self.card.replay(program, left) for program in programs])
         more = self.more_bytes
         phases = {
             name: Peaks(peak.allocated + more, peak.reserved + more)
@@ -91,6 +92,7 @@ class Memory:
         of_each = zip(self.annotated.allocations, phases_of(self.program), self.sizes, strict=True)
         return replace(
             self,
+            epochs=(),
             sizes=[max(NOTHING, resize(*row)) if row[2] > NOTHING else row[2] for row in of_each],
         )
 
