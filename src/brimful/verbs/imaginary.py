@@ -17,7 +17,7 @@ from brimful.decide.memory.intervals import WITH_CONVOLUTIONS, interval_for, kin
 from brimful.decide.memory.known_traces import Traced
 from brimful.decide.memory.search_traced import MemoryConclusion, search_largest
 from brimful.decide.memory.size_model import SizeModel
-from brimful.decide.memory.uneven import are_uneven, largest_over_an_epoch
+from brimful.decide.memory.uneven import are_uneven, largest_over_an_epoch, scaled
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import DoesNotFit
 from brimful.units import format_bytes, noun_of
@@ -115,6 +115,19 @@ class CardView:
         """A card's programs over an epoch, with the sizes of this kind of card; [] where batches
         are alike."""
         return [self.here(program) for program in self.trials.epochs.get(size, ())]
+
+    @property
+    def fixed_sizes(self) -> frozenset[int]:
+        """Bytes of allocations at the smallest size that trained: at larger ones those of gradients
+        and the like are among them, and nothing that grows is."""
+        smallest = self.programs(min(self.trials.completed(), key=lambda size: size or 0))
+        return frozenset(nbytes for program in smallest for nbytes in program.sizes)
+
+    def epochs_about(self, size: int) -> list[Program]:
+        """As `epochs`, in two orders, from those at the largest size that was traced."""
+        traced = max(self.trials.completed(), key=lambda size: size or 0)
+        self.learn_epochs(traced)
+        return scaled(self.epochs(traced)[:2], traced or 1, size, self.fixed_sizes)
 
     @cached_property
     def _may_be_uneven(self) -> bool:
@@ -264,9 +277,7 @@ def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclu
         view.learn_epochs(size, conclusion.size_model)
         return view.epochs(size)
 
-    small = view.programs(min(trials.completed(), key=lambda size: size or 0))
-    fixed = frozenset(nbytes for program in small for nbytes in program.sizes)
-    search = largest_over_an_epoch(view.card, most, conclusion.multiple_of, fixed)
+    search = largest_over_an_epoch(view.card, most, conclusion.multiple_of, view.fixed_sizes)
     largest = run_search(search, learned)
     if not any(trials.epochs.values()):
         return conclusion

@@ -11,6 +11,7 @@ the end. Its traces speak for the others where they confirm a model of sizes; el
 by itself.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,6 +47,7 @@ from brimful.verbs.start import Start
 from brimful.verbs.step_speed import speed_of
 from brimful.verbs.trials import first_that_trains
 from brimful.verbs.warnings import Answer
+from brimful_inside.simulator.replay import worst_of
 
 _HOUR_S = 3600.0
 Asked = tuple[Device, Budget]
@@ -195,7 +197,9 @@ def _line(
         )
         if extrapolated.largest_batch_size is None and not trials.in_batches:
             return _searched(view, group, samples, per_hour)
-        size = group.asked or extrapolated.largest_batch_size
+        largest = _over_an_epoch(view, extrapolated.largest_batch_size)
+        extrapolated = replace(extrapolated, largest_batch_size=largest)
+        size = group.asked or largest
         replayer = _replayer(view, extrapolated, size)
     verdict = Verdict.DOES_NOT_FIT if replayer is None else view.card.verdict(replayer)
     peak = None if replayer is None else view.card.peak(replayer)
@@ -231,13 +235,32 @@ def _with_sizes(
     return replace(line, batch_size=batch_size, solved=largest)
 
 
+def _over_an_epoch(view: CardView, largest: int | None) -> int | None:
+    """The largest batch size up to one that fits with the largest samples that fits over an epoch
+    of uneven batches as well."""
+    if largest is None or not view.trials.in_batches or not view.epochs_about(largest):
+        return largest
+
+    def is_too_much(size: int) -> bool:
+        card = view.card
+        return not all(card.fits(partial(card.replay, p)) for p in view.epochs_about(size))
+
+    if not is_too_much(largest):
+        return largest
+    return bisect_left(range(1, largest), True, key=is_too_much) or None
+
+
 def _replayer(view: CardView, extrapolated: Extrapolated, size: int | None) -> Replayer | None:
     if size is None:
         return None
     at, model = view.trials.effective(size) or size, extrapolated.size_model
     if at in view.trials.results:
         return view.replayer(at)
-    return partial(model.replay_at, at, view.card.settings) if model is not None else None
+    if model is None:
+        return None
+    program = model.program.of_sizes(tuple(model.sizes_at(at)), model.program.args)
+    programs = [program, *(view.epochs_about(at) if view.trials.in_batches else ())]
+    return lambda room: worst_of([view.card.replay(program, room) for program in programs])
 
 
 def _of_answer(

@@ -288,16 +288,25 @@ def largest_over_an_epoch(
 def _largest_scaled(
     card: Card, programs: Sequence[Program], size: int, good: int, fixed: frozenset[int]
 ) -> int:
-    """The largest batch size between two whose epoch fits, if all but the fixed sizes follow."""
+    """The largest batch size between two whose epoch fits, by those at the larger one."""
 
     def is_too_much(smaller: int) -> bool:
-        for program in programs:
-            sizes = tuple(
-                nbytes if nbytes in fixed else nbytes * smaller // size for nbytes in program.sizes
-            )
-            there = program.of_sizes(sizes, program.args)
-            if not card.fits(partial(card.replay, there)):
-                return True
-        return False
+        there = scaled(programs, size, smaller, fixed)
+        return not all(card.fits(partial(card.replay, program)) for program in there)
 
     return good + bisect_left(range(good + 1, size), True, key=is_too_much)
+
+
+def scaled(
+    programs: Sequence[Program], size: int, wanted: int, fixed: frozenset[int]
+) -> list[Program]:
+    """About the programs at another batch size: all but the fixed sizes go with it."""
+    return [
+        program.of_sizes(
+            tuple(
+                nbytes if nbytes in fixed else nbytes * wanted // size for nbytes in program.sizes
+            ),
+            program.args,
+        )
+        for program in programs
+    ]
