@@ -6,32 +6,36 @@ rounds them: rounding, segments and fragmentation are the allocator's business a
 each replay.
 
     {"trace_version": 1, ...}
-    ["malloc", id, nbytes, op]                  operation `op` allocates a storage
-    ["malloc", id, nbytes, op, name, [ints]]    the same, its size computed by
-    `workspaces.bytes_of(name, ints)` ["free", id]                                the storage is
-    gone ["stream", n]                               from here on, mallocs are of stream n (0 until
-    the first such row) ["pool", n]                                 from here on, mallocs are of
-    private pool n (0: of the general ones) ["release_pool", n]                         its last
-    graph is gone: an emptied cache gives its free segments back as well ["empty_pool", n]
-    its free segments are given back now ["retire", id]                              it is gone, but
-    another stream may still be using its block (`record_stream`) ["ready", id]
-    that stream is done: the retired block returns to its pool ["phase", name]
-    from here on, peaks belong to this phase (reset at this moment) ["phase_was", name]
-    the phase that began last was this one, as was seen later ["step", n]
-    the n-th optimizer step is complete ["empty_cache"]                             cached segments
-    are given back ["settings", text]                          the allocator has other settings now,
-    as PYTORCH_ALLOC_CONF spells them
+    ["malloc", id, nbytes, op]      operation `op` allocates a storage
+    ["malloc", id, nbytes, op, name, [ints]]
+                                    the same, its size computed by `workspaces.bytes_of(name, ints)`
+    ["free", id]                    the storage is gone
+    ["stream", n]                   from here on, mallocs are of stream n (0 until there is one)
+    ["pool", n]                     from here on, mallocs are of private pool n (0: general ones)
+    ["release_pool", n]             its last graph is gone: an emptied cache gives its free segments
+                                    back as well
+    ["empty_pool", n]               its free segments are given back now
+    ["retire", id]                  it is gone, but another stream may still be using its block
+                                    (`record_stream`)
+    ["ready", id]                   that stream is done: the retired block returns to its pool
+    ["phase", name]                 from here on, peaks belong to this phase (reset at this moment)
+    ["phase_was", name]             the phase that began last was this one, as was seen later
+    ["step", n]                     the n-th optimizer step is complete
+    ["empty_cache"]                 cached segments are given back
+    ["settings", text]              the allocator has other settings now, as PYTORCH_ALLOC_CONF
+                                    spells them
 
 `ints` of a workspace are shapes and the like, so that a fit over several traces can compute them at
 another batch size. Between them stand notes, which change nothing in a replay: where in the script
 and in the model each allocation belongs.
 
-    ["site", n, module, where, during, model]          defines site n
-    ["at", n]                                          from here on, mallocs are at site n
-    ["tag", id, category, module, model, itemsize]     what the allocation `id` is, for its whole
-    life ["backward", 1] and ["backward", 0]                a backward pass begins, ends
-    ["uses", name]                                     the script uses "autocast",
-    "gradient_checkpointing", ...
+    ["site", n, module, where, during, model]   defines site n
+    ["at", n]                                   from here on, mallocs are at site n
+    ["tag", id, category, module, model, itemsize]
+                                                what the allocation `id` is, for its whole life
+    ["backward", 1] and ["backward", 0]         a backward pass begins, ends
+    ["uses", name]                              the script uses "autocast",
+                                                "gradient_checkpointing", ...
 
 `module` is a path as `named_modules` of the outermost module calls it ("" for the outermost
 itself), `model` that module's class name ("" outside of any module), `where` a line of the user's,
@@ -40,9 +44,11 @@ step, for the clock (simulator/roofline.py has the words), and what ran outside 
 passes: how often each kernel did, with the fields of a "run".
 
     ["run", op, kind, flops, bytes, launches, engine, [batch, m, n, k] or []]
-    ["outside", "eval", samples, [[times, op, ...], ...], loader]      in evaluations of so many
-    samples of a loader ["outside", "between", times, [[times, op, ...], ...], null]       between
-    two passes over the training's data, those aside
+    ["outside", "eval", samples, [[times, op, ...], ...], loader]
+                                                in evaluations of so many samples of a loader
+    ["outside", "between", times, [[times, op, ...], ...], null]
+                                                between two passes over the training's data, those
+                                                aside
 
 A loader is named by its place among those of the report."""
 
