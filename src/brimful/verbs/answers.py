@@ -149,8 +149,7 @@ def _replayers_at(view: CardView, conclusion: MemoryConclusion, size: int) -> Re
         return replayers_of_trial(view, size)
     if failed and size > max(ran, default=0):
         return replayers_of_trial(view, size)
-    sizes = tuple(model.sizes_at(size))
-    return view.replayers(size, [model.program.of_sizes(sizes, model.program.args)])
+    return view.extrapolated(model, size)
 
 
 def replayers_of_trial(view: CardView, batch_size: int | None) -> Replayers | None:

@@ -17,7 +17,7 @@ from brimful.decide.memory.intervals import WITH_CONVOLUTIONS, interval_for, kin
 from brimful.decide.memory.known_traces import Traced
 from brimful.decide.memory.search_traced import MemoryConclusion, search_largest
 from brimful.decide.memory.size_model import SizeModel
-from brimful.decide.memory.uneven import are_uneven, largest_over_an_epoch, scaled
+from brimful.decide.memory.uneven import ORDERS, are_uneven, largest_over_an_epoch, scaled
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import DoesNotFit
 from brimful.units import format_bytes, noun_of
@@ -111,10 +111,15 @@ class CardView:
         )
         return Replayers(alone, drawn, all_orders, bool(epochs))
 
-    def epochs(self, size: int | None) -> list[Program]:
-        """A card's programs over an epoch, with the sizes of this kind of card; [] where batches
-        are alike."""
-        return [self.here(program) for program in self.trials.epochs.get(size, ())]
+    def epochs(self, size: int | None, orders: int = ORDERS) -> list[Program]:
+        """A card's programs over an epoch, with the sizes of this kind of card; where none was
+        learned at the size, about those of the nearest one. [] where batches are alike."""
+        trials = self.trials
+        known = [at for at, programs in trials.epochs.items() if programs]
+        if size in trials.epochs or size is None or not known:
+            return [self.here(program) for program in trials.epochs.get(size, ())[:orders]]
+        nearest = min(known, key=lambda at: abs((at or 0) - size))
+        return scaled(self.epochs(nearest, orders), nearest or 1, size, self.fixed_sizes)
 
     @property
     def fixed_sizes(self) -> frozenset[int]:
@@ -123,11 +128,10 @@ class CardView:
         smallest = self.programs(min(self.trials.completed(), key=lambda size: size or 0))
         return frozenset(nbytes for program in smallest for nbytes in program.sizes)
 
-    def epochs_about(self, size: int) -> list[Program]:
-        """As `epochs`, in two orders, from those at the largest size that was traced."""
-        traced = max(self.trials.completed(), key=lambda size: size or 0)
-        self.learn_epochs(traced)
-        return scaled(self.epochs(traced)[:2], traced or 1, size, self.fixed_sizes)
+    def extrapolated(self, model: SizeModel, size: int) -> Replayers:
+        """The replays at a size that was not traced."""
+        sizes = tuple(model.sizes_at(size))
+        return self.replayers(size, [model.program.of_sizes(sizes, model.program.args)])
 
     @cached_property
     def _may_be_uneven(self) -> bool:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from brimful import command as commands
@@ -251,7 +250,7 @@ def _sizes(
         if size in completed:
             replayer = view.replayer(size)
         elif model is not None and size >= min(model.fitted_at):
-            replayer = partial(model.replay_at, size, card.settings)
+            replayer = view.extrapolated(model, size).all_orders
         if replayer is None and size not in results:
             continue  # nothing is known of it
         if replayer is not None:
@@ -266,6 +265,7 @@ def _confirm(view: CardView, size: int) -> PeakEstimate | None:
     """The peak of a trace at the size itself, if it fits."""
     if view.trials.result(size).outcome is not Outcome.COMPLETED:
         return None
+    view.learn_epochs(size)
     card, replayer = view.card, view.replayer(size)
     return card.peak(replayer) if replayer is not None and card.fits(replayer) else None
 

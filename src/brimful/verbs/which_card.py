@@ -47,7 +47,6 @@ from brimful.verbs.start import Start
 from brimful.verbs.step_speed import speed_of
 from brimful.verbs.trials import first_that_trains
 from brimful.verbs.warnings import Answer
-from brimful_inside.simulator.replay import worst_of
 
 _HOUR_S = 3600.0
 Asked = tuple[Device, Budget]
@@ -238,12 +237,13 @@ def _with_sizes(
 def _over_an_epoch(view: CardView, largest: int | None) -> int | None:
     """The largest batch size up to one that fits with the largest samples that fits over an epoch
     of uneven batches as well."""
-    if largest is None or not view.trials.in_batches or not view.epochs_about(largest):
-        return largest
+    if largest is None:
+        return None
+    view.learn_epochs(max(view.trials.completed(), key=lambda size: size or 0))
 
     def is_too_much(size: int) -> bool:
-        card = view.card
-        return not all(card.fits(partial(card.replay, p)) for p in view.epochs_about(size))
+        card, programs = view.card, view.epochs(size, orders=2)
+        return not all(card.fits(partial(card.replay, program)) for program in programs)
 
     if not is_too_much(largest):
         return largest
@@ -256,11 +256,7 @@ def _replayer(view: CardView, extrapolated: Extrapolated, size: int | None) -> R
     at, model = view.trials.effective(size) or size, extrapolated.size_model
     if at in view.trials.results:
         return view.replayer(at)
-    if model is None:
-        return None
-    program = model.program.of_sizes(tuple(model.sizes_at(at)), model.program.args)
-    programs = [program, *(view.epochs_about(at) if view.trials.in_batches else ())]
-    return lambda room: worst_of([view.card.replay(program, room) for program in programs])
+    return view.extrapolated(model, at).all_orders if model is not None else None
 
 
 def _of_answer(
