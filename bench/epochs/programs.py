@@ -36,4 +36,6 @@ PROGRAMS = {
     "trainer": Job("trainer_gpt2.py", "4GiB", needs=("transformers", "accelerate")),
     "sft": Job("sft_chat.py", "4GiB", needs=("transformers",)),
     "packed": Job("packed_lstm.py", "2GiB"),
+    "gin": Job("gin.py", "2GiB"),
+    "gat": Job("gat.py", "2GiB"),
 }
