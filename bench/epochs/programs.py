@@ -38,4 +38,9 @@ PROGRAMS = {
     "packed": Job("packed_lstm.py", "2GiB"),
     "gin": Job("gin.py", "2GiB"),
     "gat": Job("gat.py", "2GiB"),
+    "detector": Job("detector.py", "2GiB"),
+    "speech": Job("speech.py", "3GiB"),
+    "points": Job("points.py", "2GiB"),
+    "dlrm": Job("dlrm.py", "2GiB"),
+    "unet": Job("unet.py", "3GiB"),
 }
