@@ -38,6 +38,7 @@ PROGRAMS = {
     "packed": Job("packed_lstm.py", "2GiB"),
     "gin": Job("gin.py", "2GiB"),
     "gat": Job("gat.py", "2GiB"),
+    "fasterrcnn": Job("fasterrcnn.py", "4GiB", needs=("torchvision",)),
     "detector": Job("detector.py", "2GiB"),
     "speech": Job("speech.py", "3GiB"),
     "points": Job("points.py", "2GiB"),
