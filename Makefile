@@ -15,7 +15,7 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-checkpoints bench-engine bench-kills bench-gpu bench-cost bench-scripts clean
+.PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-checkpoints bench-engine bench-kills bench-gpu bench-cost bench-scripts bench-epochs clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ bench-llm: $(STAMP) ## Predict measured fine-tunings of language models: make be
 bench-scripts: $(STAMP) ## Predict every program of bench/scripts and write docs/programs.md (in TIMM_VENV too where it exists: make venv-cuda; ONLY="names")
 	$(PY) -m bench.run_scripts --python CPU=$(abspath $(PY)) \
 	    $(if $(wildcard $(TIMM_VENV)/bin/python),--python CUDA=$(abspath $(TIMM_VENV)/bin/python)) $(if $(ONLY),--only $(ONLY))
+
+bench-epochs: $(STAMP) ## Train whole epochs of uneven batches on the imaginary card at the batch sizes that predict names, and at 5 % more (an hour; ONLY="names" for some; of torchvision only where it is installed)
+	$(PY) -m bench.epochs $(if $(ONLY),--only $(ONLY))
 
 STRANGERS_VENV ?= .venv-strangers
 STRANGERS_PIP := $(STRANGERS_VENV)/bin/python -m pip install --quiet -c bench/strangers/constraints.txt

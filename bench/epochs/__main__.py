@@ -9,6 +9,7 @@ At 5 % more samples most do, else the named size was too small.
 from __future__ import annotations
 
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,7 +74,13 @@ def main(
     seeds: Annotated[int, "epochs of each program at each size"] = SEEDS,
     out: harness.Out = harness.RESULTS,
 ) -> None:
-    rows = [row_of(name, job, seeds) for name, job in harness.choose(PROGRAMS, only).items()]
+    rows = []
+    for name, job in harness.choose(PROGRAMS, only).items():
+        missing = [module for module in job.needs if not find_spec(module)]
+        if missing:
+            harness.say(name, "left out without", *missing)
+        else:
+            rows.append(row_of(name, job, seeds))
     failed = {
         key: sum(
             run["outcome"] == Outcome.OUT_OF_DEVICE_MEMORY

@@ -15,11 +15,16 @@ class Job:
     memory: str  # of the card
     batch_size: int = 4  # that is asked about
     cards: int = 1
+    needs: tuple[str, ...] = ()  # modules besides torch
+    samples: int | None = None  # of an epoch; the script's own number without
 
     def command(self, **settings: str) -> list[str]:
         """With a place for the batch size where none is given."""
         words = [sys.executable, str(SCRIPTS / self.script)]
-        for name, value in ({"batch_size": "{batch_size}"} | settings).items():
+        settings = {"batch_size": "{batch_size}"} | settings
+        if self.samples:
+            settings["samples"] = str(self.samples)
+        for name, value in settings.items():
             words += [f"--{name.replace('_', '-')}", value]
         return words
 
@@ -27,4 +32,16 @@ class Job:
 PROGRAMS = {
     "lstm": Job("lstm.py", "3GiB"),
     "encoder": Job("encoder.py", "3GiB"),
+    "t5": Job("t5.py", "4GiB", needs=("transformers",)),
+    "trainer": Job("trainer_gpt2.py", "4GiB", needs=("transformers", "accelerate")),
+    "sft": Job("sft_chat.py", "4GiB", needs=("transformers",)),
+    "packed": Job("packed_lstm.py", "2GiB"),
+    "gin": Job("gin.py", "2GiB"),
+    "gat": Job("gat.py", "2GiB"),
+    "fasterrcnn": Job("fasterrcnn.py", "4GiB", needs=("torchvision",)),
+    "detector": Job("detector.py", "2GiB"),
+    "speech": Job("speech.py", "3GiB"),
+    "points": Job("points.py", "2GiB"),
+    "dlrm": Job("dlrm.py", "2GiB"),
+    "unet": Job("unet.py", "3GiB"),
 }

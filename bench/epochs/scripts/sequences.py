@@ -27,5 +27,32 @@ def collate(samples):
     return pad_sequence(tokens, batch_first=True), torch.tensor(labels)
 
 
+class Pairs(Dataset):
+    """`count` pairs of token sequences, each of lengths between a shortest and a longest."""
+
+    def __init__(self, count, sources, targets, vocabulary):
+        source = torch.Generator().manual_seed(1)
+        self.lengths = [
+            torch.randint(shortest, longest + 1, (count,), generator=source).tolist()
+            for shortest, longest in (sources, targets)
+        ]
+        self.vocabulary = vocabulary
+
+    def __len__(self):
+        return len(self.lengths[0])
+
+    def __getitem__(self, index):
+        source = torch.Generator().manual_seed(index)
+        return tuple(
+            torch.randint(1, self.vocabulary, (lengths[index],), generator=source)
+            for lengths in self.lengths
+        )
+
+
+def pairs_padded(samples):
+    sources, targets = map(list, zip(*samples, strict=True))
+    return pad_sequence(sources, batch_first=True), pad_sequence(targets, batch_first=True)
+
+
 def loader_of(dataset, batch_size, **more):
     return DataLoader(dataset, batch_size, shuffle=True, collate_fn=collate, drop_last=True, **more)

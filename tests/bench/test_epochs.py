@@ -1,0 +1,25 @@
+"""The bench of whole epochs: one short epoch of its LSTM, and the table of its programs."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.epochs.__main__ import row_of
+from bench.epochs.programs import PROGRAMS, SCRIPTS
+from brimful.values import Outcome
+
+
+@pytest.mark.slow
+def test_an_epoch_at_the_named_batch_size_fits():
+    job = replace(PROGRAMS["lstm"], samples=1500)
+    row = row_of("lstm", job, seeds=1)
+    assert row["named"] > 1
+    (run,) = row["at_named"]
+    assert run["outcome"] == Outcome.COMPLETED
+    assert run["steps"] == 1500 // row["named"]
+
+
+def test_every_script_is_a_program():
+    helpers = {"graphs.py", "images.py", "sequences.py"}
+    scripts = {path.name for path in SCRIPTS.glob("*.py")}
+    assert scripts == {job.script for job in PROGRAMS.values()} | helpers
