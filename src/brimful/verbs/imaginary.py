@@ -138,7 +138,9 @@ class CardView:
         trials = self.trials
         worst = [report.worst_batch for report in trials.representative().reports]
         return any(batch is not None and batch.varies for batch in worst) or any(
-            are_uneven(program) for program in trials.read(next(iter(trials.completed()))).programs
+            are_uneven(program)
+            for size in trials.completed()
+            for program in trials.read(size).programs
         )
 
     def learn_epochs(self, size: int | None, model: SizeModel | None = None) -> None:

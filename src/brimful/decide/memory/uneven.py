@@ -258,8 +258,16 @@ def drawn_steps(programs: Sequence[Program]) -> int:
 
 
 def are_uneven(program: Program) -> bool:
-    """Whether the steps of a card's program take different bytes."""
-    return len({sum(_sizes(stretch)) for stretch in take_apart(program).repeated}) > 1
+    """Whether the steps of a card's program take different bytes, from the third on: the first two
+    make gradients and optimizer states."""
+    taken, number = [0], 0
+    for event in program.events:
+        if event[0] == "malloc":
+            taken[-1] += program.sizes[number]
+            number += 1
+        elif event[0] == "step":
+            taken.append(0)
+    return len(set(taken[FIRST:-1])) > 1
 
 
 def largest_over_an_epoch(
