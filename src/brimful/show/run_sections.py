@@ -60,8 +60,9 @@ def source_of(result: TrialResult) -> Source:
 
 
 def kind_text(trial: Trial) -> str:
-    """ "trace", "trace with gradient checkpointing"."""
-    changes = " and ".join(_WHAT_IFS.get(change, change) for change in trial.what_ifs)
+    """ "trace", "trace with gradient checkpointing", "trace with batches as drawn"."""
+    drawn = ("batches as drawn",) if trial.as_drawn else ()
+    changes = " and ".join(_WHAT_IFS.get(change, change) for change in (*trial.what_ifs, *drawn))
     return trial.kind.value + (f" with {changes}" if changes else "")
 
 

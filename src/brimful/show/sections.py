@@ -315,7 +315,11 @@ def _phase_result(record: Record) -> TrialResult | None:
     Host memory is true in memory trials alone (docs/quantities.md); a card's is true in every
     trial.
     """
-    completed = [s for s in record.trials if s.outcome is Outcome.COMPLETED and s.phases]
+    completed = [
+        result
+        for result in record.trials
+        if result.outcome is Outcome.COMPLETED and result.phases and not result.trial.as_drawn
+    ]
     true = [
         s for s in completed if s.trial.kind is not TrialKind.SPEED or s.trial.device.kind != "cpu"
     ]
