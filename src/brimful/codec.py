@@ -18,7 +18,8 @@ from brimful.errors import OtherSchema, RecordUnreadable, WireUnreadable
 from brimful_inside import wire
 
 # of the entries of a record; raised when an older brimful could not read what a newer one writes
-SCHEMA = 2
+SCHEMA = 3
+OLDEST_SCHEMA = 2  # 3 has one more kind of entry
 # of what the verbs print with --json; raised when a key goes or changes its meaning
 ANSWER_SCHEMA = 2
 T = TypeVar("T")
@@ -32,6 +33,7 @@ Entry = (
     | values.SpeedEstimate
     | values.Plan
     | values.RunStarted
+    | values.AttemptStarted
     | values.Attempt
     | values.RunEnded
     | values.Diagnostic
@@ -46,6 +48,7 @@ ENTRIES: dict[str, type] = {
     "speed": values.SpeedEstimate,
     "plan": values.Plan,
     "run_started": values.RunStarted,
+    "attempt_started": values.AttemptStarted,
     "attempt": values.Attempt,
     "run_ended": values.RunEnded,
     "note": values.Diagnostic,
@@ -102,7 +105,7 @@ def decode_entry(line: bytes) -> Entry:
     if not isinstance(raw, dict) or "entry" not in raw:
         raise RecordUnreadable("A line of the record is no entry.")
     schema = raw.get("schema")
-    if isinstance(schema, int) and schema != SCHEMA:
+    if isinstance(schema, int) and not OLDEST_SCHEMA <= schema <= SCHEMA:
         raise _other_schema(raw, schema)
     cls = ENTRIES.get(str(raw["entry"]))
     if cls is None:

@@ -112,6 +112,7 @@ _FREE_NAMES = re.compile(
     r"_?(dir|directory|folder|root|prefix|file|name|id|tag|group|project|notes)"
     r"|(out|output|save|log|results?)_?(path|to)|(ckpt|checkpoint)_?(dir|directory|folder|prefix)"
 )
+_LENGTH_AND_PORTS = re.compile(r"epochs$|port$|rdzv", re.IGNORECASE)
 # these are also options of Python, switches, and names of other things
 _NUMBERS_ONLY = "-b", "--batch", "batch"
 
@@ -296,6 +297,13 @@ def free_values(command: Command) -> dict[str, str]:
     with its value or "".
     """
     return {flag: value for flag, value, _ in _free(command.argv)}
+
+
+def names_of_run(command: Command) -> dict[str, str]:
+    """Of `free_values` those by which a training differs from another, and its checkpoint: not how
+    long it trains, nor where its ranks meet.
+    """
+    return {f: v for f, v in free_values(command).items() if not _LENGTH_AND_PORTS.search(f)}
 
 
 def _free(words: Sequence[str]) -> list[tuple[str, str, range]]:

@@ -126,6 +126,10 @@ class Running:
     """How often it may start again with a smaller batch size after it ran out of memory."""
     resume_with: Annotated[str | None, Parameter(group=RUN, allow_leading_hyphen=True)] = None
     """The text that replaces {resume} when it starts again: --resume-with "--resume last"."""
+    fresh: Annotated[bool, Parameter(group=RUN, negative="", show_default=False)] = False
+    """Begin anew where the run before of this command was cut off (killed, or the machine went
+    down); without it, brimful goes on from that run's checkpoint, with the text of --resume-with.
+    """
     grace: Annotated[str, Parameter(group=RUN)] = "90s"
     """How long the command may take to end after a signal, writing its checkpoint, before brimful
     kills it.
@@ -165,6 +169,7 @@ class Running:
             "device": self.device,
             "max_restarts": whole("--max-restarts", self.max_restarts, 0),
             "resume_with": self.resume_with,
+            "fresh": self.fresh,
             "grace_s": parse_duration(self.grace),
             "host_limit": self.host_limit,
             "options": Options(home=self.home, batch_size_from=self.batch_size_from),

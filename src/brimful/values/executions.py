@@ -121,6 +121,21 @@ class RunStarted:
     resume_words: tuple[str, ...]
     # an attempt is ended as out of host memory when its processes are seen to hold more
     host_limit_bytes: int | None = None
+    # the run of the same command that was cut off, and that this one continues
+    goes_on: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptStarted:
+    """One start of the command in a run, before its end is known."""
+
+    number: int  # from 1
+    settings: tuple[EffectiveSetting, ...]
+    argv: tuple[str, ...]
+    resumed: bool | None  # as in `Attempt`
+    folder: str  # relative to the record
+    started_unix_s: float
+    pid: int  # of brimful
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +170,10 @@ class Run:
     started: RunStarted
     attempts: tuple[Attempt, ...] = ()
     ended: RunEnded | None = None  # None: cut off, or still going on
+    # the attempt whose end is not in the record, and how many steps its processes had reported;
+    # None: not known, they may have trained
+    going: AttemptStarted | None = None
+    going_steps: int | None = None
 
 
 @dataclass(frozen=True)

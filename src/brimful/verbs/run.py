@@ -5,6 +5,7 @@ size, not a lost night.
 import os
 import shlex
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -25,6 +26,7 @@ from brimful.show.text import environment_text, failure_text
 from brimful.units import counted, format_duration, parse_bytes
 from brimful.values import (
     Attempt,
+    AttemptStarted,
     Command,
     Diagnostic,
     EffectiveSetting,
@@ -35,7 +37,7 @@ from brimful.values import (
     RunStarted,
     Setting,
 )
-from brimful.verbs import devices, run_plan
+from brimful.verbs import devices, run_before, run_plan
 from brimful.verbs.session import Options, Session, Watcher, opened
 from brimful.verbs.start import refuse_unreachable, takes
 
@@ -147,6 +149,7 @@ def run(
     device: str | None = None,
     max_restarts: int = MAX_RESTARTS,
     resume_with: str | None = None,
+    fresh: bool = False,
     grace_s: float = GRACE_S,
     host_limit: str | None = None,
     strict: bool = False,
@@ -157,11 +160,12 @@ def run(
     the command failed.
 
     `plan`: a record of `tune` ("latest": the newest of this command; "none": no plan).
-    `resume_with`: the words that stand for ``{resume}`` from the second attempt on. `strict`: the
-    plan's seed and names must be these too. `host_limit`: ends an attempt as out of host memory
-    when it holds more ("20GiB"), by polls every `measure.supervisor.POLL_UNDER_LIMIT_S`. Raises
-    UsageError, PlanMismatch, NoSuchRecord, NoSuchDevice, NoSuchCommand, DiskFull before anything is
-    started.
+    `resume_with`: the words that stand for ``{resume}`` from the second attempt on, and in the
+    first where the run before was cut off (`verbs.run_before`); `fresh`: it is not looked for.
+    `strict`: the plan's seed and names must be these too. `host_limit`: ends an attempt as out of
+    host memory when it holds more ("20GiB"), by polls every
+    `measure.supervisor.POLL_UNDER_LIMIT_S`. Raises UsageError, PlanMismatch, NoSuchRecord,
+    NoSuchDevice, NoSuchCommand, DiskFull before anything is started.
     """
     watching = watcher or Passes()
     options = replace(options or Options(), watcher=watching)
@@ -184,7 +188,9 @@ def run(
             error.problem, f"{error.explanation}; brimful would run {chosen.why}", error.suggestion
         ) from None
     limit = parse_bytes(host_limit) if host_limit is not None else None
-    started = RunStarted(chosen.source, chosen.why, max_restarts, resume_words, limit)
+    before = None if fresh else run_before.cut_off(command, rows, resume_words, options.home)
+    goes_on = before.record_id if before else None
+    started = RunStarted(chosen.source, chosen.why, max_restarts, resume_words, limit, goes_on)
     environment, kept = run_settings.environment_of(chosen.plan, os.environ)
     with (
         opened("run", command, chosen.device, options) as session,
@@ -193,8 +199,12 @@ def run(
         if finds:
             command = run_plan.place_found(session, command, chosen, given)
             rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
+        if before is not None:
+            rows = before.settings_over(rows)
         going = _Going(session, watching, command, chosen, started, rows, environment)
         going.begin(advice, kept)
+        if before is not None:
+            going.note(before.advice)
         ended = _to_the_end(going, signals)
         going.keep(ended)
         session.exit_code, session.outlives_a_full_disk = ended.exit_code, True
@@ -256,7 +266,8 @@ def _to_the_end(going: _Going, signals: SignalForwarding) -> RunEnded:
 def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
     number = len(going.attempts) + 1
     resume_words = going.started.resume_words
-    command = commands.resuming(going.command, resume_words if number > 1 else ())
+    again = number > 1 or going.started.goes_on is not None
+    command = commands.resuming(going.command, resume_words if again else ())
     values = values_in_force(going.rows)
     start = Start(
         number=number,
@@ -265,9 +276,21 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
         values=values,
         environment={**going.command.environment, **going.environment},
         device=going.chosen.device,
-        resumed=bool(resume_words) if number > 1 else None,
+        resumed=bool(resume_words) if again else None,
         host_limit_bytes=going.started.host_limit_bytes,
         places=going.command.places,
+    )
+    folder = going.session.writer.attempt_folder(number)
+    going.keep(
+        AttemptStarted(
+            number=number,
+            settings=going.rows,
+            argv=start.argv,
+            resumed=start.resumed,
+            folder=folder.name,
+            started_unix_s=time.time(),
+            pid=os.getpid(),
+        )
     )
     going.watcher.attempt_started(number, going.rows)
     pressure = MemoryPressure()
@@ -279,7 +302,7 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
 
     attempt = run_attempt(
         start,
-        going.session.writer.attempt_folder(number),
+        folder,
         going.session.folder,
         signals,
         going.watcher.output,
