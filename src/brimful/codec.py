@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from brimful import values
+from brimful import masking, values
 from brimful.errors import OtherSchema, RecordUnreadable, WireUnreadable
 from brimful_inside import wire
 
@@ -89,9 +89,17 @@ def answer(value: Any = None, **more: Any) -> str:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """An entry of a record as a line, newline included: ``{"entry": kind, "schema": 1, ...}``."""
-    fields = {"entry": _KINDS[type(entry)], "schema": SCHEMA} | to_builtins(entry)
+    """An entry of a record as a line, newline included: ``{"entry": kind, "schema": 1, ...}``. What
+    is secret in it is masked."""
+    fields = {"entry": _KINDS[type(entry)], "schema": SCHEMA} | masking.value(to_builtins(entry))
     return encode(fields | {"schema": SCHEMA}) + b"\n"
+
+
+def masked(entry: Entry) -> Entry:
+    """The entry as a record gives it back."""
+    fields = to_builtins(entry)
+    hidden = masking.value(fields)
+    return entry if hidden == fields else _convert(hidden, type(entry))
 
 
 def decode_entry(line: bytes) -> Entry:

@@ -264,7 +264,7 @@ def _make_home(home: Path) -> None:
     user's git repository.
     """
     made = not home.exists()
-    home.mkdir(parents=True, exist_ok=True)
+    home.mkdir(0o700, parents=True, exist_ok=True)
     ignore = home / ".gitignore"
     if (made or home.name == _DEFAULT_HOME) and not ignore.exists():
         ignore.write_text("*\n", encoding="utf-8")
@@ -274,7 +274,7 @@ def _free_folder(home: Path, name: str) -> Path:
     for number in range(1, 10_000):
         folder = home / (name if number == 1 else f"{name}-{number}")
         with contextlib.suppress(FileExistsError):
-            folder.mkdir()
+            folder.mkdir(mode=0o700)  # it holds what a script printed
             return folder
     raise BrimfulError(f"{home} holds ten thousand records called {name}.")
 

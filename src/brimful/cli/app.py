@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from brimful import __version__
+from brimful import __version__, masking
 from brimful.cli import views
 from brimful.errors import BrimfulError, DiskFull, Terminated, UsageError
 from brimful.units import parse_batch_size, parse_duration, parse_setting
@@ -391,6 +391,7 @@ def run(argv: Sequence[str]) -> int:
     at = argv.index("--") if "--" in argv else len(argv)
     ours, words = list(argv[:at]), list(argv[at + 1 :])  # brimful's own words, the user's command
     json = "--json" in ours
+    masking.learn(argv)
     _end_children_on_signals()
     try:
         function, bound = _parse(ours, words)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from brimful import command as commands
+from brimful import masking
 from brimful.codec import Entry
 from brimful.decide.batch_size_place import AUTO, FLAG, LOADER, SCRIPT, require_choice
 from brimful.decide.run import settings as run_settings
@@ -174,6 +175,7 @@ def run(
         commands.parse(tuple(argv), opens_batch_size=wants in (AUTO, FLAG))
     )
     given = dict(settings or {})
+    masking.learn(argv, given)
     resume_words = _resume_words(command, resume_with)
     chosen = run_plan.choose(command, plan, bool(given), device, options.home, strict)
     command = run_plan.with_places(command, chosen, options)

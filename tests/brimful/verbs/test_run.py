@@ -5,6 +5,7 @@ shows and keeps.
 import sys
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -320,3 +321,23 @@ def test_a_command_that_ended_well_without_a_step_trained_nothing_where_brimful_
     assert advice is None or (
         "made no optimizer step" in advice.problem and "checkpoint" in advice.explanation
     )
+
+
+def test_the_script_gets_its_secrets_and_nothing_that_is_kept_or_shown_has_them(
+    trains, user, tmp_path
+):
+    secrets = ("correct-horse", "hf_" + "aB3" * 11, "opensesame")
+    words = ("--hub_token", secrets[0], secrets[1], "--note", "{api_key}")
+    script = """
+        import pathlib, sys
+        pathlib.Path("got.txt").write_text(" ".join(sys.argv[1:]))
+        raise ValueError(" ".join(sys.argv))
+    """
+    record = trains(*words, script=script, settings={"api_key": secrets[2]})
+    assert all(secret in (tmp_path / "got.txt").read_text() for secret in secrets)
+    kept = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    shown = [repr(record), *user.messages, *(path.read_text() for path in kept)]
+    assert not [(s, text) for s in secrets for text in shown if s in text]
+    assert any("***" in path.read_text() for path in kept if path.name.startswith("wire-"))
+    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
+    assert (Path(record.folder)).stat().st_mode & 0o777 == 0o700
