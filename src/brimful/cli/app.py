@@ -130,6 +130,9 @@ class Running:
     """Begin anew where the run before of this command was cut off (killed, or the machine went
     down); without it, brimful goes on from that run's checkpoint, with the text of --resume-with.
     """
+    ladder: Annotated[str | None, Parameter(group=RUN)] = None
+    """The batch sizes that you trust, tried in this order after out of memory: --ladder 96,80,64.
+    Without it brimful takes one that tune found to fit, or half."""
     grace: Annotated[str, Parameter(group=RUN)] = "90s"
     """How long the command may take to end after a signal, writing its checkpoint, before brimful
     kills it.
@@ -170,6 +173,7 @@ class Running:
             "max_restarts": whole("--max-restarts", self.max_restarts, 0),
             "resume_with": self.resume_with,
             "fresh": self.fresh,
+            "ladder": self.ladder,
             "grace_s": parse_duration(self.grace),
             "host_limit": self.host_limit,
             "options": Options(home=self.home, batch_size_from=self.batch_size_from),

@@ -121,6 +121,8 @@ class RunStarted:
     resume_words: tuple[str, ...]
     # an attempt is ended as out of host memory when its processes are seen to hold more
     host_limit_bytes: int | None = None
+    # the sizes to try after out of memory; (): brimful chooses
+    ladder: tuple[int, ...] = ()
     # the run of the same command that was cut off, and that this one continues
     goes_on: str | None = None
 

@@ -17,7 +17,13 @@ from brimful.decide.batch_size_place import AUTO, FLAG, LOADER, SCRIPT, require_
 from brimful.decide.run import settings as run_settings
 from brimful.decide.run.memory_pressure import MemoryPressure
 from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, EVAL_BATCH_SIZE, values_in_force
-from brimful.decide.run.smaller_batch_size import FittingSizes, Size, fitting_sizes, next_smaller
+from brimful.decide.run.smaller_batch_size import (
+    FittingSizes,
+    Size,
+    fitting_sizes,
+    ladder_of,
+    next_smaller,
+)
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.outcome import is_final
@@ -151,6 +157,7 @@ def run(
     max_restarts: int = MAX_RESTARTS,
     resume_with: str | None = None,
     fresh: bool = False,
+    ladder: str | None = None,
     grace_s: float = GRACE_S,
     host_limit: str | None = None,
     strict: bool = False,
@@ -163,6 +170,7 @@ def run(
     `plan`: a record of `tune` ("latest": the newest of this command; "none": no plan).
     `resume_with`: the words that stand for ``{resume}`` from the second attempt on, and in the
     first where the run before was cut off (`verbs.run_before`); `fresh`: it is not looked for.
+    `ladder`: the batch sizes to try after out of memory, in this order ("96,80,64").
     `strict`: the plan's seed and names must be these too. `host_limit`: ends an attempt as out of
     host memory when it holds more ("20GiB"), by polls every
     `measure.supervisor.POLL_UNDER_LIMIT_S`. Raises UsageError, PlanMismatch, NoSuchRecord,
@@ -190,9 +198,12 @@ def run(
             error.problem, f"{error.explanation}; brimful would run {chosen.why}", error.suggestion
         ) from None
     limit = parse_bytes(host_limit) if host_limit is not None else None
+    sizes = ladder_of(ladder)
     before = None if fresh else run_before.cut_off(command, rows, resume_words, options.home)
     goes_on = before.record_id if before else None
-    started = RunStarted(chosen.source, chosen.why, max_restarts, resume_words, limit, goes_on)
+    started = RunStarted(
+        chosen.source, chosen.why, max_restarts, resume_words, limit, sizes, goes_on
+    )
     environment, kept = run_settings.environment_of(chosen.plan, os.environ)
     with (
         opened("run", command, chosen.device, options) as session,
@@ -407,9 +418,11 @@ def next_settings(
         before = _size_of(first, first.settings, BATCH_SIZE)
         kept = rows if before is None else first.settings
         effective = (before or failed) * int(values_in_force(kept).get(ACCUMULATION) or 1)
-    size = next_smaller(failed, fitting, effective)
+    ladder = started.ladder if name == BATCH_SIZE else ()
+    size = next_smaller(failed, fitting, effective, ladder)
     if size is None:
-        return f"{where} at {name} {failed}: there is nothing smaller"
+        on_it = " on --ladder" if ladder else ""
+        return f"{where} at {name} {failed}: there is nothing smaller{on_it}"
     if attempt.number > started.max_restarts:
         restarts = f"{started.max_restarts} restarts (--max-restarts)"
         return f"{where} at {name} {failed:,}, after {restarts}"
