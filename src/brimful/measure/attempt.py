@@ -79,9 +79,10 @@ def run_attempt(
     began_unix_s, heartbeats = time.time(), Heartbeats(folder)
     with OutputTee(folder, show, terminals) as output:
 
-        def heartbeat(seconds: float, host_bytes: int) -> None:
+        def heartbeat(seconds: float, host_bytes: int) -> bool:
             output.follow_size()
             on_heartbeat(heartbeats.read(seconds, host_bytes or None))
+            return outcome.waits_for_lost_batch(folder)
 
         limited = start.host_limit_bytes is not None
         watch = Watch(

@@ -74,7 +74,7 @@ def run_trial(
 
     def heartbeat(seconds: float, host_bytes: int) -> bool:
         on_progress(trial_progress(folder))
-        return _a_rank_is_without_the_probe(folder)
+        return _a_rank_is_without_the_probe(folder) or outcome.waits_for_lost_batch(folder)
 
     watch = Watch(heartbeat, every_s, every_s, share, trial.host_limit_bytes, trial.time_limit_s)
     with OutputFiles(folder) as output:

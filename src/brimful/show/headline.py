@@ -36,6 +36,7 @@ from brimful.values import (
 
 #: The command never reached the point where it can be judged.
 _FAILURES = (
+    Outcome.FULL_SHARED_MEMORY,
     Outcome.CRASHED,
     Outcome.PROBE_NOT_LOADED,
     Outcome.NO_STEP,

@@ -15,6 +15,8 @@ class Outcome(StrEnum):
     COMPLETED = "completed"
     OUT_OF_DEVICE_MEMORY = "out_of_device_memory"
     OUT_OF_HOST_MEMORY = "out_of_host_memory"
+    # /dev/shm, through which loader workers hand over their batches
+    FULL_SHARED_MEMORY = "full_shared_memory"
     TIMED_OUT = "timed_out"
     KILLED = "killed"  # by a signal that nobody can explain; 9 is "probably for memory"
     CRASHED = "crashed"  # the script raised an error, or left with an exit code of its own
