@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from brimful import values
+from brimful import masking, values
 from brimful.errors import OtherSchema, RecordUnreadable, WireUnreadable
 from brimful_inside import wire
 
 # of the entries of a record; raised when an older brimful could not read what a newer one writes
-SCHEMA = 2
+SCHEMA = 3
+OLDEST_SCHEMA = 2  # 3 has one more kind of entry
 # of what the verbs print with --json; raised when a key goes or changes its meaning
 ANSWER_SCHEMA = 2
 T = TypeVar("T")
@@ -32,6 +33,7 @@ Entry = (
     | values.SpeedEstimate
     | values.Plan
     | values.RunStarted
+    | values.AttemptStarted
     | values.Attempt
     | values.RunEnded
     | values.Diagnostic
@@ -46,6 +48,7 @@ ENTRIES: dict[str, type] = {
     "speed": values.SpeedEstimate,
     "plan": values.Plan,
     "run_started": values.RunStarted,
+    "attempt_started": values.AttemptStarted,
     "attempt": values.Attempt,
     "run_ended": values.RunEnded,
     "note": values.Diagnostic,
@@ -86,9 +89,17 @@ def answer(value: Any = None, **more: Any) -> str:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """An entry of a record as a line, newline included: ``{"entry": kind, "schema": 1, ...}``."""
-    fields = {"entry": _KINDS[type(entry)], "schema": SCHEMA} | to_builtins(entry)
+    """An entry of a record as a line, newline included: ``{"entry": kind, "schema": 1, ...}``. What
+    is secret in it is masked."""
+    fields = {"entry": _KINDS[type(entry)], "schema": SCHEMA} | masking.value(to_builtins(entry))
     return encode(fields | {"schema": SCHEMA}) + b"\n"
+
+
+def masked(entry: Entry) -> Entry:
+    """The entry as a record gives it back."""
+    fields = to_builtins(entry)
+    hidden = masking.value(fields)
+    return entry if hidden == fields else _convert(hidden, type(entry))
 
 
 def decode_entry(line: bytes) -> Entry:
@@ -102,7 +113,7 @@ def decode_entry(line: bytes) -> Entry:
     if not isinstance(raw, dict) or "entry" not in raw:
         raise RecordUnreadable("A line of the record is no entry.")
     schema = raw.get("schema")
-    if isinstance(schema, int) and schema != SCHEMA:
+    if isinstance(schema, int) and not OLDEST_SCHEMA <= schema <= SCHEMA:
         raise _other_schema(raw, schema)
     cls = ENTRIES.get(str(raw["entry"]))
     if cls is None:

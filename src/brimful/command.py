@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+from brimful import masking
 from brimful.errors import UsageError
 from brimful.units import parse_setting
 from brimful.values import Command, Setting
@@ -112,6 +113,7 @@ _FREE_NAMES = re.compile(
     r"_?(dir|directory|folder|root|prefix|file|name|id|tag|group|project|notes)"
     r"|(out|output|save|log|results?)_?(path|to)|(ckpt|checkpoint)_?(dir|directory|folder|prefix)"
 )
+_LENGTH_AND_PORTS = re.compile(r"epochs$|port$|rdzv", re.IGNORECASE)
 # these are also options of Python, switches, and names of other things
 _NUMBERS_ONLY = "-b", "--batch", "batch"
 
@@ -295,7 +297,14 @@ def free_values(command: Command) -> dict[str, str]:
     """What neither memory nor speed depends on: seeds, names, places to write to, epochs. By flag,
     with its value or "".
     """
-    return {flag: value for flag, value, _ in _free(command.argv)}
+    return {flag: value for flag, value, _ in _free(masking.words(command.argv))}
+
+
+def names_of_run(command: Command) -> dict[str, str]:
+    """Of `free_values` those by which a training differs from another, and its checkpoint: not how
+    long it trains, nor where its ranks meet.
+    """
+    return {f: v for f, v in free_values(command).items() if not _LENGTH_AND_PORTS.search(f)}
 
 
 def _free(words: Sequence[str]) -> list[tuple[str, str, range]]:
@@ -344,7 +353,7 @@ def without(command: Command, names: Sequence[str]) -> Command | None:
 def signature(command: Command) -> tuple[str, ...]:
     """What two commands have in common that differ in their settings alone: values behind known
     flags and placeholders are ``*``, and what only a run needs (accumulation, ``{resume}``) or what
-    is free (`free_values`) is left out. One Python is like another."""
+    is free (`free_values`) is left out, what is secret masked. One Python is like another."""
     words = list(resuming(command).argv)
     free = {i for _, _, spots in _free(words) for i in spots}
     words = _last_of_each([word for i, word in enumerate(words) if i not in free])
@@ -360,7 +369,7 @@ def signature(command: Command) -> tuple[str, ...]:
             shown.append(_PLACEHOLDER.sub("*", word).replace("{}", "*"))
         elif word == "{accumulation}" and shown and shown[-1].startswith("-"):
             shown.pop()
-    return tuple(shown)
+    return masking.words(shown)
 
 
 def fill(command: Command, settings: Mapping[str, Setting]) -> tuple[str, ...]:

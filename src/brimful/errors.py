@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
+from brimful import masking
+
 HOME_VARIABLE = "BRIMFUL_HOME"  # names the folder that brimful keeps its own files in
 
 
@@ -30,7 +32,8 @@ class BrimfulError(Exception):
 
     def __init__(self, problem: str = "", explanation: str = "", suggestion: str = "") -> None:
         self.problem, self.explanation, self.suggestion = (
-            a or b for a, b in zip((problem, explanation, suggestion), self.defaults, strict=True)
+            masking.text(a or b)
+            for a, b in zip((problem, explanation, suggestion), self.defaults, strict=True)
         )
         super().__init__(self.problem)
 
@@ -94,7 +97,7 @@ class CommandFailed(BrimfulError):
         self, problem: str = "", explanation: str = "", suggestion: str = "", traceback: str = ""
     ) -> None:
         super().__init__(problem, explanation, suggestion)
-        self.traceback = traceback
+        self.traceback = masking.text(traceback)
 
 
 class NoSuchCommand(CommandFailed):

@@ -8,6 +8,7 @@ rewritten: of several estimates or plans the last counts.
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import time
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from brimful import values
-from brimful.codec import Entry, decode_entry, encode_entry
+from brimful.codec import Entry, decode_entry, encode_entry, read_wire_leniently
 from brimful.errors import (
     HOME_VARIABLE,
     BrimfulError,
@@ -28,6 +29,7 @@ from brimful.errors import (
     nearest,
     not_writable,
 )
+from brimful_inside import wire
 
 FILE_NAME = "record.jsonl"
 _DEFAULT_HOME = ".brimful"
@@ -45,6 +47,8 @@ class RecordWriter:
         self._descriptor = os.open(
             folder / FILE_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
         )
+        with contextlib.suppress(OSError):  # some network disks have no locks
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.append(opened)
 
     @classmethod
@@ -157,6 +161,20 @@ def read_record(path_or_id: Path | str, home: Path | str | None = None) -> value
         ) from error
 
 
+def is_being_written(folder: Path | str) -> bool:
+    """Whether the process that writes this record is alive, here or on another machine of the same
+    disk: it holds a lock that ends with it.
+    """
+    with open(Path(folder) / FILE_NAME, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
 def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> values.Record:
     """The record that these entries make, in their order. Raises RecordUnreadable if it does not
     begin with Opened.
@@ -177,20 +195,35 @@ def replay(entries: Iterable[Entry], folder: Path | str, torn: bool = False) -> 
         memory=last.get(values.MemoryEstimate),
         speed=last.get(values.SpeedEstimate),
         plan=last.get(values.Plan),
-        run=_run_of(entries, last),
+        run=_run_of(entries, last, Path(folder)),
         notes=tuple(entry for entry in entries if isinstance(entry, values.Diagnostic)),
         closed=last.get(values.Closed),
         torn=torn,
     )
 
 
-def _run_of(entries: list[Entry], last: dict[type, Any]) -> values.Run | None:
+def _run_of(entries: list[Entry], last: dict[type, Any], folder: Path) -> values.Run | None:
     """The run of these entries, None where none was started."""
     started = last.get(values.RunStarted)
     if started is None:
         return None
     attempts = tuple(entry for entry in entries if isinstance(entry, values.Attempt))
-    return values.Run(started, attempts, last.get(values.RunEnded))
+    begun, ended = last.get(values.AttemptStarted), last.get(values.RunEnded)
+    if ended is not None or begun is None or begun.number in [a.number for a in attempts]:
+        return values.Run(started, attempts, ended)
+    return values.Run(started, attempts, None, begun, _steps_of(folder / begun.folder))
+
+
+def _steps_of(attempt: Path) -> int | None:
+    """The steps that the processes of an attempt reported before they were cut off. None where they
+    may have trained unseen: without torch, or by an optimizer that is none of torch's.
+    """
+    files = [*attempt.glob("wire-*.jsonl"), *attempt.glob("latest-*.jsonl")]
+    events = [event for path in files for event in read_wire_leniently(path)[0]]
+    steps = max((e.steps for e in events if isinstance(e, wire.Progress | wire.Report)), default=0)
+    unseen = any(isinstance(e, wire.Progress) and e.backward_passes for e in events)
+    has_torch = any(isinstance(event, wire.TorchImported) for event in events)
+    return steps or (0 if has_torch and not unseen else None)
 
 
 def _find(path_or_id: Path | str, home: Path | str | None) -> Path:
@@ -231,7 +264,7 @@ def _make_home(home: Path) -> None:
     user's git repository.
     """
     made = not home.exists()
-    home.mkdir(parents=True, exist_ok=True)
+    home.mkdir(0o700, parents=True, exist_ok=True)
     ignore = home / ".gitignore"
     if (made or home.name == _DEFAULT_HOME) and not ignore.exists():
         ignore.write_text("*\n", encoding="utf-8")
@@ -241,7 +274,7 @@ def _free_folder(home: Path, name: str) -> Path:
     for number in range(1, 10_000):
         folder = home / (name if number == 1 else f"{name}-{number}")
         with contextlib.suppress(FileExistsError):
-            folder.mkdir()
+            folder.mkdir(mode=0o700)  # it holds what a script printed
             return folder
     raise BrimfulError(f"{home} holds ten thousand records called {name}.")
 

@@ -118,7 +118,7 @@ def test_progress_is_picked_out_of_a_line_and_anything_else_is_none():
 
 @pytest.mark.parametrize(
     ("schema", "words", "advice"),
-    [(1, "an older", "again"), (codec.SCHEMA + 1, "a newer", "Upgrade")],
+    [(codec.OLDEST_SCHEMA - 1, "an older", "again"), (codec.SCHEMA + 1, "a newer", "Upgrade")],
 )
 def test_an_entry_of_another_schema_names_the_version_that_wrote_it_and_what_to_do(
     schema, words, advice

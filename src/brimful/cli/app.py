@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from brimful import __version__
+from brimful import __version__, masking
 from brimful.cli import views
 from brimful.errors import BrimfulError, DiskFull, Terminated, UsageError
 from brimful.units import parse_batch_size, parse_duration, parse_setting
@@ -126,6 +126,13 @@ class Running:
     """How often it may start again with a smaller batch size after it ran out of memory."""
     resume_with: Annotated[str | None, Parameter(group=RUN, allow_leading_hyphen=True)] = None
     """The text that replaces {resume} when it starts again: --resume-with "--resume last"."""
+    fresh: Annotated[bool, Parameter(group=RUN, negative="", show_default=False)] = False
+    """Begin anew where the run before of this command was cut off (killed, or the machine went
+    down); without it, brimful goes on from that run's checkpoint, with the text of --resume-with.
+    """
+    ladder: Annotated[str | None, Parameter(group=RUN)] = None
+    """The batch sizes that you trust, tried in this order after out of memory: --ladder 96,80,64.
+    Without it brimful takes one that tune found to fit, or half."""
     grace: Annotated[str, Parameter(group=RUN)] = "90s"
     """How long the command may take to end after a signal, writing its checkpoint, before brimful
     kills it.
@@ -165,6 +172,8 @@ class Running:
             "device": self.device,
             "max_restarts": whole("--max-restarts", self.max_restarts, 0),
             "resume_with": self.resume_with,
+            "fresh": self.fresh,
+            "ladder": self.ladder,
             "grace_s": parse_duration(self.grace),
             "host_limit": self.host_limit,
             "options": Options(home=self.home, batch_size_from=self.batch_size_from),
@@ -386,6 +395,7 @@ def run(argv: Sequence[str]) -> int:
     at = argv.index("--") if "--" in argv else len(argv)
     ours, words = list(argv[:at]), list(argv[at + 1 :])  # brimful's own words, the user's command
     json = "--json" in ours
+    masking.learn(argv)
     _end_children_on_signals()
     try:
         function, bound = _parse(ours, words)

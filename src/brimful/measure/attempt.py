@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brimful.measure import gather, outcome
+from brimful import masking
+from brimful.measure import gather, kept_files, outcome
 from brimful.measure.gather import Heartbeats
 from brimful.measure.output import OutputTee, Show, tail
 from brimful.measure.supervisor import (
@@ -60,6 +61,7 @@ def run_attempt(
 
     Raises NoSuchCommand, and DiskFull before anything is started.
     """
+    masking.learn(start.argv, start.values)
     require_startable(start.argv[0])
     folder = folder.resolve()
     config = wire.TrialConfig(
@@ -77,9 +79,10 @@ def run_attempt(
     began_unix_s, heartbeats = time.time(), Heartbeats(folder)
     with OutputTee(folder, show, terminals) as output:
 
-        def heartbeat(seconds: float, host_bytes: int) -> None:
+        def heartbeat(seconds: float, host_bytes: int) -> bool:
             output.follow_size()
             on_heartbeat(heartbeats.read(seconds, host_bytes or None))
+            return outcome.waits_for_lost_batch(folder)
 
         limited = start.host_limit_bytes is not None
         watch = Watch(
@@ -94,6 +97,7 @@ def run_attempt(
     reported = gather.of_run(folder)
     counters = gather.training_counters(reported.reports)
     cause = outcome.of_run(ending, reported, tail(folder / "stderr.txt"), signals.outcome)
+    kept_files.mask(folder)
     where = str(folder.relative_to(record_folder.resolve()))
     return Attempt(
         number=start.number,

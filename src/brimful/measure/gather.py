@@ -4,6 +4,7 @@ once a second.
 """
 
 import statistics
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -239,6 +240,12 @@ def trial_progress(folder: Path) -> wire.Progress | None:
     )
     reported = filter(None, (codec.progress_of(line.encode()) for line in lines))
     return max(reported, key=lambda progress: progress.unix_s, default=None)
+
+
+def silent_s(folder: Path) -> float:
+    """How long no process of a trial or a run has printed or reported anything."""
+    times = [path.stat().st_mtime for path in folder.glob("*.*")]
+    return time.time() - max(times, default=time.time())
 
 
 class Heartbeats:

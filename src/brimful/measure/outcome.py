@@ -9,20 +9,32 @@ a run ends on its own, so its exit code does.
 import re
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from brimful.measure import gather
+from brimful.measure import gather, host
 from brimful.measure.gather import RankFailure, Reported
+from brimful.measure.output import tail
 from brimful.measure.supervisor import Ending, Stop
 from brimful.outcomes import OUT_OF_MEMORY
+from brimful.units import format_bytes
 from brimful.values import Failure, Outcome, Report
 from brimful_inside import wire
-from brimful_inside.simulator.oom_patterns import CONSEQUENCE, match_oom
+from brimful_inside.simulator.oom_patterns import CONSEQUENCE, SHARED, match_oom
 
 MESSAGE_CHARACTERS = 200  # of an exception's first line: some hold whole tensors
 
 _MEMORY_KINDS = {outcome.value: outcome for outcome in OUT_OF_MEMORY}
-_KINDS = {**_MEMORY_KINDS, "unsupported": Outcome.UNSUPPORTED}
+_KINDS = {
+    **_MEMORY_KINDS,
+    SHARED: Outcome.FULL_SHARED_MEMORY,
+    "unsupported": Outcome.UNSUPPORTED,
+}
+# where an error without a name says "No space left on device": a lock or a block of multiprocessing
+_IN_SHARED_MEMORY = re.compile(r"SemLock|shared_memory|/dev/shm")
+_SMALL_BYTES = 1 << 30  # of a mount, assumed; Docker's own is 64 MiB, Linux's half of the memory
+_FULL_SHARE = 0.02  # free of it, assumed
+_SILENT_S = 30.0  # after that error, assumed: longer than a step, and than most of evaluations
 # torchrun's words for a rank that was killed
 _RANK_KILLED = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")
 _ENDED_IT = "brimful ended it: its processes held more host memory than "
@@ -54,10 +66,13 @@ def of_trial(
             "the script caught the error and went on with less",
         )
     fatal = _gravest(reported.failures)
-    if fatal is not None and fatal.failure.kind in _KINDS:
+    if fatal is not None and fatal.failure.kind in _KINDS and fatal.failure.kind != SHARED:
         return Cause(_KINDS[fatal.failure.kind], fatal)
     if reported.reports and all(report.ended == "steps_done" for report in reported.reports):
         return Cause(Outcome.COMPLETED, fatal, _after_measured(fatal.failure) if fatal else None)
+    shared = _full_shared_memory(fatal, stderr_tail)
+    if shared is not None and ending.exit_code != 0:
+        return shared
     if ending.stop is Stop.TIME_LIMIT:
         return Cause(Outcome.TIMED_OUT, fatal)
     if fatal is not None:
@@ -76,6 +91,8 @@ def of_run(
     if ending.exit_code == 0:
         return Cause(Outcome.COMPLETED)
     fatal = _gravest(reported.failures)
+    if (shared := _full_shared_memory(fatal, stderr_tail)) is not None:
+        return shared
     if fatal is None or (follows(fatal.failure) and not is_for_memory(fatal.failure)):
         caught = (
             f for f in reported.failures if f.failure.caught and f.failure.kind in _MEMORY_KINDS
@@ -161,6 +178,44 @@ def _gravest(failures: Sequence[RankFailure]) -> RankFailure | None:
         )
 
     return min(uncaught, key=order, default=None)
+
+
+def _full_shared_memory(fatal: RankFailure | None, stderr_tail: str) -> Cause | None:
+    """By the words of the error, or of standard error where the error only follows from another
+    process's; by the size of the mount where the words do not say which disk was full.
+    """
+    failure = fatal.failure if fatal else None
+    words = failure.kind == SHARED if failure else False
+    if failure is None or follows(failure):
+        words = words or says_full_shared_memory(stderr_tail)
+    total, free = host.shm_bytes() or 0, host.shm_free_bytes() or 0
+    unnamed = (
+        failure is not None
+        and "No space left on device" in failure.message
+        and _IN_SHARED_MEMORY.search(failure.traceback) is not None
+        and (total < _SMALL_BYTES or free < total * _FULL_SHARE)
+    )
+    if not words and not unnamed:
+        return None
+    sentence = (
+        f"/dev/shm ran full, through which loader workers hand over their batches: it has "
+        f"{format_bytes(total)}, {format_bytes(free)} of it free now"
+    )
+    return Cause(Outcome.FULL_SHARED_MEMORY, fatal, sentence)
+
+
+def waits_for_lost_batch(folder: Path) -> bool:
+    """Whether a worker's thread could not hand over a batch, for which the script now waits for
+    good: torch prints the error, and tells nobody.
+    """
+    return gather.silent_s(folder) > _SILENT_S and says_full_shared_memory(
+        tail(folder / "stderr.txt")
+    )
+
+
+def says_full_shared_memory(stderr_tail: str) -> bool:
+    pattern = match_oom("", stderr_tail)
+    return pattern is not None and pattern.kind == SHARED
 
 
 def _kind(failure: Failure, reports: Sequence[Report]) -> Outcome:

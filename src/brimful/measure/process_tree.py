@@ -102,6 +102,11 @@ class ProcessTree:
                 process.send_signal(number)
 
 
+def alive_with(config_path: str) -> list[int]:
+    """The processes that carry the config at `config_path`, whoever started them."""
+    return [process.pid for process in ProcessTree(0, config_path).members(thorough=True)]
+
+
 class MemorySampler:
     """Samples a tree's memory now and then, and at once when it may have come to a limit;
     `peak_bytes` is the most seen.

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from brimful import masking
 from brimful.command import fill
 from brimful.errors import DiskFull
-from brimful.measure import gather, outcome, single_rank
+from brimful.measure import gather, kept_files, outcome, single_rank
 from brimful.measure.gather import trial_progress
 from brimful.measure.gpus import to_card
 from brimful.measure.output import OutputFiles, tail
@@ -59,6 +60,7 @@ def run_trial(
     when nothing can be written.
     """
     argv, of_launcher = _words(trial)
+    masking.learn(argv, trial.settings)
     require_startable(argv[0])
     config = config_of(trial, folder.resolve(), scans)
     config_path = write_config(config, _KEPT)
@@ -72,7 +74,7 @@ def run_trial(
 
     def heartbeat(seconds: float, host_bytes: int) -> bool:
         on_progress(trial_progress(folder))
-        return _a_rank_is_without_the_probe(folder)
+        return _a_rank_is_without_the_probe(folder) or outcome.waits_for_lost_batch(folder)
 
     watch = Watch(heartbeat, every_s, every_s, share, trial.host_limit_bytes, trial.time_limit_s)
     with OutputFiles(folder) as output:
@@ -80,7 +82,9 @@ def run_trial(
     if imports is not None:
         imports.learn(argv, folder)
     _require_room(folder)
-    return _result(trial, folder, record_folder, ending)
+    result = _result(trial, folder, record_folder, ending)
+    kept_files.mask(folder)
+    return result
 
 
 def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.TrialConfig:

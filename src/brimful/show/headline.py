@@ -36,6 +36,7 @@ from brimful.values import (
 
 #: The command never reached the point where it can be judged.
 _FAILURES = (
+    Outcome.FULL_SHARED_MEMORY,
     Outcome.CRASHED,
     Outcome.PROBE_NOT_LOADED,
     Outcome.NO_STEP,
@@ -96,13 +97,24 @@ def planned_batch_size(record: Record) -> int | None:
 def of_run(run: Run, torn: bool = False) -> Headline:
     ended, count = run.ended, len(run.attempts)
     if ended is None:
-        after = (" in the middle of a line" if torn else "") + f" after {counted(count, 'attempt')}"
+        after = (" in the middle of a line" if torn else "") + (
+            f" {where_cut_off(run.going.number, run.going_steps)}"
+            if run.going is not None
+            else f" after {counted(count, 'attempt')}"
+        )
         return Headline("unfinished", f"Cut off{after}: this run has no end.")
     tone = _RUN_TONES.get(ended.outcome, "bad")
     if tone == "good" and run.attempts and run.attempts[-1].reports and not run.attempts[-1].steps:
         tone = "unfinished"
     again = f", in attempt {count}" if count > 1 else ""
     return Headline(tone, f"{_sentence(ended.message)}{again}.")
+
+
+def where_cut_off(attempt: int, steps: int | None) -> str:
+    """ "in attempt 1 after 17 steps"; `steps`: None where they are not known."""
+    return f"in attempt {attempt}" + (
+        f" after {counted(steps, 'step')}" if steps is not None else ""
+    )
 
 
 def of_plan(plan: Plan, record: Record | None = None) -> Headline:

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from brimful import masking
 from brimful.outcomes import OUTCOMES
 from brimful.show.console import make_console
 from brimful.show.run_sections import kind_text
@@ -122,6 +123,7 @@ class Progress:
 
     def message(self, text: str) -> None:
         """A sentence that stays."""
+        text = masking.text(text)
         if self._live is None:
             self._write(text)
         else:
@@ -140,7 +142,7 @@ class Progress:
         left = self.seconds_left()
         if left is not None:
             parts.append(f"about {seconds_text(float(max(round(left), 1)))} left")
-        return ", ".join(parts)
+        return masking.text(", ".join(parts))
 
     def seconds_left(self) -> float | None:
         """By the mean of the trials so far; None before the first has ended, and where their number
@@ -227,6 +229,7 @@ class RunProgress:
     def message(self, text: str) -> None:
         """A sentence of brimful's that stays."""
         self._clear()
+        text = masking.text(text)
         start = "" if self._at_line_start or self._live is None else "\n"
         self._write("stderr", f"{start}brimful: {text}\n".encode(errors="backslashreplace"))
         self._at_line_start = True

@@ -40,6 +40,7 @@ from brimful.values.estimates import (
 )
 from brimful.values.executions import (
     Attempt,
+    AttemptStarted,
     Execution,
     Heartbeat,
     Outcome,
@@ -69,6 +70,7 @@ from brimful_inside.wire import Card, Failure, PhasePeak, Place, Report, RunCoun
 __all__ = [
     "Alike",
     "Attempt",
+    "AttemptStarted",
     "Audit",
     "Breakdown",
     "Budget",

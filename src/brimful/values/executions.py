@@ -15,6 +15,8 @@ class Outcome(StrEnum):
     COMPLETED = "completed"
     OUT_OF_DEVICE_MEMORY = "out_of_device_memory"
     OUT_OF_HOST_MEMORY = "out_of_host_memory"
+    # /dev/shm, through which loader workers hand over their batches
+    FULL_SHARED_MEMORY = "full_shared_memory"
     TIMED_OUT = "timed_out"
     KILLED = "killed"  # by a signal that nobody can explain; 9 is "probably for memory"
     CRASHED = "crashed"  # the script raised an error, or left with an exit code of its own
@@ -121,6 +123,23 @@ class RunStarted:
     resume_words: tuple[str, ...]
     # an attempt is ended as out of host memory when its processes are seen to hold more
     host_limit_bytes: int | None = None
+    # the sizes to try after out of memory; (): brimful chooses
+    ladder: tuple[int, ...] = ()
+    # the run of the same command that was cut off, and that this one continues
+    goes_on: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptStarted:
+    """One start of the command in a run, before its end is known."""
+
+    number: int  # from 1
+    settings: tuple[EffectiveSetting, ...]
+    argv: tuple[str, ...]
+    resumed: bool | None  # as in `Attempt`
+    folder: str  # relative to the record
+    started_unix_s: float
+    pid: int  # of brimful
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +174,10 @@ class Run:
     started: RunStarted
     attempts: tuple[Attempt, ...] = ()
     ended: RunEnded | None = None  # None: cut off, or still going on
+    # the attempt whose end is not in the record, and how many steps its processes had reported;
+    # None: not known, they may have trained
+    going: AttemptStarted | None = None
+    going_steps: int | None = None
 
 
 @dataclass(frozen=True)

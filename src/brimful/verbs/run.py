@@ -5,26 +5,35 @@ size, not a lost night.
 import os
 import shlex
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from brimful import command as commands
+from brimful import masking
 from brimful.codec import Entry
 from brimful.decide.batch_size_place import AUTO, FLAG, LOADER, SCRIPT, require_choice
 from brimful.decide.run import settings as run_settings
 from brimful.decide.run.memory_pressure import MemoryPressure
 from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, EVAL_BATCH_SIZE, values_in_force
-from brimful.decide.run.smaller_batch_size import FittingSizes, Size, fitting_sizes, next_smaller
+from brimful.decide.run.smaller_batch_size import (
+    FittingSizes,
+    Size,
+    fitting_sizes,
+    ladder_of,
+    next_smaller,
+)
 from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.outcome import is_final
 from brimful.measure.supervisor import GRACE_S, SignalForwarding
-from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
+from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES, SHARED_MEMORY_HELP
 from brimful.show.text import environment_text, failure_text
 from brimful.units import counted, format_bytes, format_duration, parse_bytes
 from brimful.values import (
     Attempt,
+    AttemptStarted,
     Command,
     Diagnostic,
     EffectiveSetting,
@@ -35,7 +44,7 @@ from brimful.values import (
     RunStarted,
     Setting,
 )
-from brimful.verbs import devices, run_plan
+from brimful.verbs import devices, run_before, run_plan
 from brimful.verbs.session import Options, Session, Watcher, opened
 from brimful.verbs.start import refuse_unreachable, takes
 from brimful_inside.simulator.allocator_settings import with_expandable_segments
@@ -149,6 +158,8 @@ def run(
     device: str | None = None,
     max_restarts: int = MAX_RESTARTS,
     resume_with: str | None = None,
+    fresh: bool = False,
+    ladder: str | None = None,
     grace_s: float = GRACE_S,
     host_limit: str | None = None,
     strict: bool = False,
@@ -159,11 +170,13 @@ def run(
     the command failed.
 
     `plan`: a record of `tune` ("latest": the newest of this command; "none": no plan).
-    `resume_with`: the words that stand for ``{resume}`` from the second attempt on. `strict`: the
-    plan's seed and names must be these too. `host_limit`: ends an attempt as out of host memory
-    when it holds more ("20GiB"), by polls every `measure.supervisor.POLL_UNDER_LIMIT_S`. Raises
-    UsageError, PlanMismatch, NoSuchRecord, NoSuchDevice, NoSuchCommand, DiskFull before anything is
-    started.
+    `resume_with`: the words that stand for ``{resume}`` from the second attempt on, and in the
+    first where the run before was cut off (`verbs.run_before`); `fresh`: it is not looked for.
+    `ladder`: the batch sizes to try after out of memory, in this order ("96,80,64").
+    `strict`: the plan's seed and names must be these too. `host_limit`: ends an attempt as out of
+    host memory when it holds more ("20GiB"), by polls every
+    `measure.supervisor.POLL_UNDER_LIMIT_S`. Raises UsageError, PlanMismatch, NoSuchRecord,
+    NoSuchDevice, NoSuchCommand, DiskFull before anything is started.
     """
     watching = watcher or Passes()
     options = replace(options or Options(), watcher=watching)
@@ -172,6 +185,7 @@ def run(
         commands.parse(tuple(argv), opens_batch_size=wants in (AUTO, FLAG))
     )
     given = dict(settings or {})
+    masking.learn(argv, given)
     resume_words = _resume_words(command, resume_with)
     chosen = run_plan.choose(command, plan, bool(given), device, options.home, strict)
     command = run_plan.with_places(command, chosen, options)
@@ -186,7 +200,12 @@ def run(
             error.problem, f"{error.explanation}; brimful would run {chosen.why}", error.suggestion
         ) from None
     limit = parse_bytes(host_limit) if host_limit is not None else None
-    started = RunStarted(chosen.source, chosen.why, max_restarts, resume_words, limit)
+    sizes = ladder_of(ladder)
+    before = None if fresh else run_before.cut_off(command, rows, resume_words, options.home)
+    goes_on = before.record_id if before else None
+    started = RunStarted(
+        chosen.source, chosen.why, max_restarts, resume_words, limit, sizes, goes_on
+    )
     environment, kept = run_settings.environment_of(chosen.plan, os.environ)
     with (
         opened("run", command, chosen.device, options) as session,
@@ -195,8 +214,12 @@ def run(
         if finds:
             command = run_plan.place_found(session, command, chosen, given)
             rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
+        if before is not None:
+            rows = before.settings_over(rows)
         going = _Going(session, watching, command, chosen, started, rows, environment)
         going.begin(advice, kept)
+        if before is not None:
+            going.note(before.advice)
         ended = _to_the_end(going, signals)
         going.keep(ended)
         session.exit_code, session.outlives_a_full_disk = ended.exit_code, True
@@ -289,7 +312,8 @@ def _expands_segments(going: _Going, attempt: Attempt) -> bool:
 def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
     number = len(going.attempts) + 1
     resume_words = going.started.resume_words
-    command = commands.resuming(going.command, resume_words if number > 1 else ())
+    again = number > 1 or going.started.goes_on is not None
+    command = commands.resuming(going.command, resume_words if again else ())
     values = values_in_force(going.rows)
     start = Start(
         number=number,
@@ -298,9 +322,21 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
         values=values,
         environment={**going.command.environment, **going.environment},
         device=going.chosen.device,
-        resumed=bool(resume_words) if number > 1 else None,
+        resumed=bool(resume_words) if again else None,
         host_limit_bytes=going.started.host_limit_bytes,
         places=going.command.places,
+    )
+    folder = going.session.writer.attempt_folder(number)
+    going.keep(
+        AttemptStarted(
+            number=number,
+            settings=going.rows,
+            argv=start.argv,
+            resumed=start.resumed,
+            folder=folder.name,
+            started_unix_s=time.time(),
+            pid=os.getpid(),
+        )
     )
     going.watcher.attempt_started(number, going.rows)
     pressure = MemoryPressure()
@@ -312,7 +348,7 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
 
     attempt = run_attempt(
         start,
-        going.session.writer.attempt_folder(number),
+        folder,
         going.session.folder,
         signals,
         going.watcher.output,
@@ -342,6 +378,9 @@ def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
         ended = f"the command ended by itself ({_code(attempt.exit_code)})"
         killed = attempt.exit_code is None
         message = f"{attempt.outcome} {took}; {'brimful had to kill it' if killed else ended}"
+    elif attempt.outcome is Outcome.FULL_SHARED_MEMORY:
+        message = f"{attempt.notes[0]}; the command ended {took}"
+        going.note(Diagnostic("full-shared-memory", attempt.notes[0], "", SHARED_MEMORY_HELP))
     else:
         what = "the script raised an error" if attempt.failure else "the command failed"
         message = f"{what} {took} ({_code(attempt.exit_code)}){reason(attempt)}"
@@ -415,9 +454,11 @@ def next_settings(
         before = _size_of(first, first.settings, BATCH_SIZE)
         kept = rows if before is None else first.settings
         effective = (before or failed) * int(values_in_force(kept).get(ACCUMULATION) or 1)
-    size = next_smaller(failed, fitting, effective)
+    ladder = started.ladder if name == BATCH_SIZE else ()
+    size = next_smaller(failed, fitting, effective, ladder)
     if size is None:
-        return f"{where} at {name} {failed}: there is nothing smaller"
+        on_it = " on --ladder" if ladder else ""
+        return f"{where} at {name} {failed}: there is nothing smaller{on_it}"
     if attempt.number > started.max_restarts:
         restarts = f"{started.max_restarts} restarts (--max-restarts)"
         return f"{where} at {name} {failed:,}, after {restarts}"

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from brimful import command as commands
-from brimful.codec import SCHEMA, Entry
+from brimful import masking
+from brimful.codec import SCHEMA, Entry, masked
 from brimful.decide.batch_size_place import AUTO
 from brimful.errors import BrimfulError, DiskFull, Interrupted, TimeIsUp
-from brimful.measure import carry_over, host, sources
+from brimful.measure import carry_over, host, kept_files, sources
 from brimful.measure.shared_imports import SharedImports
 from brimful.measure.trial import run_trial
 from brimful.outcomes import OUT_OF_MEMORY
@@ -192,10 +193,10 @@ class Session:
         self.message(f"{text}. {advice.suggestion}".rstrip())
 
     def message(self, text: str) -> None:
-        self.options.watcher.message(text)
+        self.options.watcher.message(masking.text(text))
 
     def record(self) -> Record:
-        return replay(self.entries, self.folder)
+        return replay(map(masked, self.entries), self.folder)
 
 
 def _of_data(trial: Trial) -> dict[str, Setting]:
@@ -213,6 +214,7 @@ def opened(
     objective: Objective | None = None,
 ) -> Iterator[Session]:
     """A session with an open record, closed with the exit code of whatever ends it."""
+    masking.learn(command.argv if command else ())
     entry = Opened(
         schema=SCHEMA,
         record_id=new_record_id(verb, command),
@@ -248,6 +250,7 @@ def opened(
                 raise
     finally:
         session.imports.close()
+        kept_files.mask(session.folder / "imports")
         session.writer.close()
 
 

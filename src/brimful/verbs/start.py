@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brimful import command as commands
+from brimful import masking
 from brimful.decide.batch_size_place import AUTO, FLAG, LOADER, SCRIPT, require_choice
 from brimful.decide.loading import EVAL_TIMES
 from brimful.decide.run.settings import ACCUMULATION, BATCH_SIZE, EVAL_BATCH_SIZE
@@ -101,6 +102,7 @@ def start(
     Raises UsageError for what cannot be meant, NoSuchDevice for an unknown card or a device that is
     not here."""
     options, given = options or Options(), dict(settings or {})
+    masking.learn(argv, given)
     wants = require_choice(options.batch_size_from)
     command, advice = devices.with_torch(
         commands.parse(tuple(argv), opens_batch_size=wants in (AUTO, FLAG))

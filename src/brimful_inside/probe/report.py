@@ -33,12 +33,17 @@ class Reporting:
         self._next_progress = self._next_report = self._started = time.monotonic()
         # a second thread continues, perhaps to end the process, when the report is written
         self._lock = threading.RLock()
+        self._trained = False  # and the parent knows
         self.ended = False
 
     def progress(self) -> None:
         probe, now = self._probe, time.monotonic()
         cut = probe.config.cut
-        if now >= self._next_progress:
+        # Of a whole run the first step at once: the script may save a checkpoint after it, which a
+        # run that follows a kill must not write over.
+        first = not cut and not self._trained and probe.steps.count > 0
+        if first or now >= self._next_progress:
+            self._trained = probe.steps.count > 0
             self._next_progress = now + PROGRESS_S
             progress = Progress(
                 probe.phases.current,

@@ -11,23 +11,37 @@ from typing import List, NamedTuple, Optional, Tuple
 DEVICE = "out_of_device_memory"
 HOST = "out_of_host_memory"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}  # of PyTorch's own words
+# /dev/shm, through which loader workers hand over their batches: no smaller batch helps
+SHARED = "full_shared_memory"
 
 
 class OomPattern(NamedTuple):
     """One way in which missing memory shows itself."""
 
     name: str
-    kind: str  # "out_of_device_memory" or "out_of_host_memory"
+    kind: str  # DEVICE, HOST or SHARED
     pattern: str  # a regular expression over the message, case-sensitive
     # over the exception's qualified name; empty: any that is not plainly Python's own
     type_pattern: str = ""
 
 
-# The order matters: the first that fits is the answer. Host rows that share words with device rows
-# come first.
+# The order matters: the first that fits is the answer. Shared memory comes first, since others
+# quote its words, and host rows that share words with device rows before those.
 OOM_PATTERNS: Tuple[OomPattern, ...] = tuple(
     OomPattern(*row)
     for row in (
+        (
+            "a worker's bus error",
+            SHARED,
+            r"(killed by signal: Bus error|Unexpected bus error encountered in worker)",
+        ),
+        (
+            "/dev/shm is full",
+            SHARED,
+            r"unable to (allocate shared|write to file|resize|mmap).*No space left"
+            r"|unable to write to file </torch_"
+            r"|No space left on device.*'/?(dev/shm/|torch_|psm_|pym-|sem\.)",
+        ),
         # Host memory. The first two are c10/core/impl/alloc_cpu.cpp on Linux and on Windows.
         (
             "DefaultCPUAllocator",
@@ -47,17 +61,6 @@ OOM_PATTERNS: Tuple[OomPattern, ...] = tuple(
             HOST,
             r"\[Errno 12\]|Cannot allocate memory( \(12\))?$",
             r"(OSError|RuntimeError|BlockingIOError)$|^$",
-        ),
-        (
-            "a worker's bus error",
-            HOST,
-            r"(killed by signal: Bus error|Unexpected bus error encountered in worker)",
-        ),
-        (
-            "/dev/shm is full",
-            HOST,
-            r"unable to (allocate shared|write to file|resize|mmap).*(No space left|Cannot "
-            r"allocate)",
         ),
         ("cuDNN, host", HOST, r"CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"),
         ("XPU, host", HOST, r"(UR_RESULT|PI|ZE_RESULT)_ERROR_OUT_OF_HOST_MEMORY"),

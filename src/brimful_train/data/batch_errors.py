@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit
-from brimful_inside.simulator.oom_patterns import HOST, match_oom
+from brimful_inside.simulator.oom_patterns import HOST, SHARED, match_oom
 
 # torch.utils.data on a dead worker: its SIGCHLD handler's words, which raises wherever the main
 # thread is, and the loader's.
@@ -97,7 +97,7 @@ def _missing_memory(error: Exception) -> BatchNotMade | None:
         "It is not the step that lacks it: to put fewer samples through the model at once makes "
         f"no batch smaller. {_KEPT}"
     )
-    if pattern.kind == HOST:
+    if pattern.kind in (HOST, SHARED):
         return BatchMemoryError(
             f"Memory ran out while a batch was being made on the host: {_words(error)}",
             explanation,

@@ -1,5 +1,6 @@
 """The cause of an end is found behind its consequences, in trials and in runs."""
 
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -7,7 +8,14 @@ import pytest
 
 from brimful.errors import DoesNotFit
 from brimful.measure.gather import RankFailure, Reported
-from brimful.measure.outcome import follows, is_final, is_for_memory, of_run, of_trial
+from brimful.measure.outcome import (
+    follows,
+    is_final,
+    is_for_memory,
+    of_run,
+    of_trial,
+    waits_for_lost_batch,
+)
 from brimful.measure.supervisor import Ending, Stop
 from brimful.values import Failure, Outcome
 from brimful_inside import wire
@@ -238,3 +246,57 @@ def test_a_rank_s_own_error_is_final_where_no_micro_batch_fits_and_follows_from_
 @pytest.mark.parametrize("status", [GIVES_UP, BROKEN])
 def test_an_error_about_another_rank_follows(status):
     assert follows(failure_of(of_another_rank(status)))
+
+
+BUS_ERROR = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n"
+FULL = failed("full_shared_memory", message="killed by signal: Bus error")
+LOST = failed("crashed", message="DataLoader worker (pid(s) 7) exited unexpectedly")
+LOCK = RankFailure(
+    0,
+    Failure(
+        *("crashed", "OSError", "[Errno 28] No space left on device"),
+        *("in SemLock", None, "train", 1, False),
+    ),
+)
+DISK = failed("crashed", "OSError", "[Errno 28] No space left on device")
+FULL_SHM = Outcome.FULL_SHARED_MEMORY
+
+
+@pytest.mark.parametrize("of", ["trial", "run"])
+@pytest.mark.parametrize(
+    ("failures", "stderr", "mount", "outcome"),
+    [
+        ([FULL], "", (64 << 20, 64 << 20), FULL_SHM),
+        ([LOST], BUS_ERROR, (64 << 20, 64 << 20), FULL_SHM),
+        ([], BUS_ERROR, (64 << 30, 64 << 30), FULL_SHM),
+        ([LOCK], "", (64 << 20, 64 << 20), FULL_SHM),
+        ([LOCK], "", (64 << 30, 1 << 20), FULL_SHM),
+        ([LOCK], "", (64 << 30, 32 << 30), Outcome.CRASHED),
+        ([DISK], "", (64 << 20, 0), Outcome.CRASHED),  # the disk of a checkpoint
+        ([failed("crashed")], BUS_ERROR, (64 << 20, 0), Outcome.CRASHED),
+    ],
+)
+def test_a_full_shared_memory_is_told_from_missing_memory_by_its_words_and_its_mount(
+    monkeypatch, of, failures, stderr, mount, outcome
+):
+    monkeypatch.setattr("brimful.measure.host.shm_bytes", lambda: mount[0])
+    monkeypatch.setattr("brimful.measure.host.shm_free_bytes", lambda: mount[1])
+    reported = Reported((RUNNING,), tuple(failures), ("rank",))
+    found = (of_trial if of == "trial" else of_run)(ENDED, reported, stderr)
+    assert found.outcome is outcome
+    if outcome is FULL_SHM and mount[0] == 64 << 20:
+        assert found.sentence is not None and "it has 64.0 MiB" in found.sentence
+
+
+def test_a_script_that_waits_for_a_batch_that_nobody_can_hand_over_is_found(tmp_path):
+    words = "RuntimeError: unable to write to file </torch_1_2>: No space left on device (28)\n"
+    (tmp_path / "stderr.txt").write_text(words)
+    assert not waits_for_lost_batch(tmp_path)  # it has only just said so
+    os.utime(tmp_path / "stderr.txt", (1, 1))
+    assert waits_for_lost_batch(tmp_path)
+    (tmp_path / "latest-progress-1.jsonl").write_text("")
+    assert not waits_for_lost_batch(tmp_path)  # a step was made since
+    (tmp_path / "latest-progress-1.jsonl").unlink()
+    (tmp_path / "stderr.txt").write_text("another error")
+    os.utime(tmp_path / "stderr.txt", (1, 1))
+    assert not waits_for_lost_batch(tmp_path)

@@ -5,6 +5,7 @@ shows and keeps.
 import sys
 import textwrap
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -357,3 +358,54 @@ def test_a_smaller_batch_size_comes_next_where_memory_is_full_and_not_in_pieces(
     settings, options = {"batch_size": 64}, Options(home=tmp_path)
     run(words, settings=settings, options=options, watcher=user, max_restarts=1)
     assert [line.split()[1] for line in user.lines] == ["64", "32"]
+
+
+def test_the_script_gets_its_secrets_and_nothing_that_is_kept_or_shown_has_them(
+    trains, user, tmp_path
+):
+    secrets = ("correct-horse", "hf_" + "aB3" * 11, "opensesame")
+    words = ("--hub_token", secrets[0], secrets[1], "--note", "{api_key}")
+    script = """
+        import pathlib, sys
+        pathlib.Path("got.txt").write_text(" ".join(sys.argv[1:]))
+        raise ValueError(" ".join(sys.argv))
+    """
+    record = trains(*words, script=script, settings={"api_key": secrets[2]})
+    assert all(secret in (tmp_path / "got.txt").read_text() for secret in secrets)
+    kept = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    shown = [repr(record), *user.messages, *(path.read_text() for path in kept)]
+    assert not [(s, text) for s in secrets for text in shown if s in text]
+    assert any("***" in path.read_text() for path in kept if path.name.startswith("wire-"))
+    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
+    assert (Path(record.folder)).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_ladder_names_the_sizes_after_out_of_memory_and_no_others(trains, user):
+    words = ("{batch_size}", "20", "{accumulation}")
+    record = trains(*words, settings={"batch_size": 96}, ladder="96,80, 64,16")
+    assert user.lines == [f"started {w}" for w in ("96 20 1", "80 20 1", "64 20 2", "16 20 6")]
+    assert ended(record) == (Outcome.COMPLETED, 0)
+    record = trains("{batch_size}", "20", settings={"batch_size": 64}, ladder="48,32")
+    assert sizes(record) == [64, 48, 32] and ended(record) == (Outcome.OUT_OF_HOST_MEMORY, 3)
+    assert "there is nothing smaller on --ladder" in record.run.ended.message
+
+
+@pytest.mark.parametrize(
+    ("ladder", "problem"),
+    [
+        ("", "'' is no batch size"),
+        ("64,half", "'half' is no batch size"),
+        ("64,0", "'0' is no batch size"),
+        ("64,-8", "'-8' is no batch size"),
+        ("32,,16", "'' is no batch size"),
+        ("32,64", "64 is not smaller than 32"),
+        ("32,32", "32 is not smaller than 32"),
+    ],
+)
+def test_a_ladder_that_does_not_fall_is_refused_before_anything_is_started(
+    trains, tmp_path, ladder, problem
+):
+    with pytest.raises(UsageError, match=problem) as caught:
+        trains("{batch_size}", "20", settings={"batch_size": 64}, ladder=ladder)
+    assert "--ladder 96,80,64,48" in caught.value.suggestion
+    assert latest(tmp_path / "home") is None

@@ -6,6 +6,7 @@ from brimful_inside.simulator.oom_patterns import (
     DEVICE,
     HOST,
     OOM_PATTERNS,
+    SHARED,
     match_oom,
     unallocated_bytes,
 )
@@ -40,6 +41,31 @@ SEEN = [
         HOST,
     ),
     ("RuntimeError", "std::bad_alloc", "std::bad_alloc", HOST),
+    (
+        "RuntimeError",
+        "unable to mmap 128 bytes from file </torch_1_2_3>: Cannot allocate memory (12)",
+        "ENOMEM",
+        HOST,
+    ),
+    (
+        "RuntimeError",
+        "unable to write to file </torch_12_3>: No space left on device (28)",
+        "/dev/shm is full",
+        SHARED,
+    ),
+    (
+        "OSError",
+        "[Errno 28] No space left on device: '/dev/shm/blocks'",
+        "/dev/shm is full",
+        SHARED,
+    ),
+    (
+        "brimful_train.data.batch_errors.BatchMemoryError",
+        "Memory ran out while a batch was being made on the host: DataLoader worker (pid 7) is "
+        "killed by signal: Bus error",
+        "a worker's bus error",
+        SHARED,
+    ),
     ("OSError", "[Errno 12] Cannot allocate memory", "ENOMEM", HOST),
     (
         "RuntimeError",
@@ -47,14 +73,14 @@ SEEN = [
         "dataloader's workers "
         "are out of shared memory. Please try to raise your shared memory limit.",
         "a worker's bus error",
-        HOST,
+        SHARED,
     ),
     (
         "RuntimeError",
         "unable to allocate shared memory(shm) for file </torch_12_3>: No space left on device "
         "(28)",
         "/dev/shm is full",
-        HOST,
+        SHARED,
     ),
     (
         "RuntimeError",
@@ -222,7 +248,7 @@ LAST_WORDS = [
     (
         "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient "
         "shared memory (shm).\n",
-        HOST,
+        SHARED,
     ),
     ("epoch 1 loss 2.3\nusing 3 GiB of memory\n", None),
     ("", None),

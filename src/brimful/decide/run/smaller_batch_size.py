@@ -3,13 +3,16 @@ effective batch.
 
 A size that ran within the budget in a trial comes first. Without one it is three quarters of a size
 that had fitted in a trial (something grew, a near miss), and half of one of which nothing is known
-(memory grows about linearly with the batch).
+(memory grows about linearly with the batch). Sizes that the user names (`ladder_of`) replace all of
+that.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from brimful.decide.tune.objective import fits_budget
+from brimful.errors import UsageError
 from brimful.values import Budget, MemoryEstimate, Outcome, TrialResult
 
 _NEAR_MISS, _UNKNOWN = 3 / 4, 1 / 2  # assumed, as argued above
@@ -68,13 +71,44 @@ def fitting_sizes(
     return FittingSizes(tuple(sorted(sizes)), largest)
 
 
-def next_smaller(failed: int, fitting: FittingSizes, effective: int | None = None) -> Size | None:
+def ladder_of(text: str | None) -> tuple[int, ...]:
+    """The sizes that the user trusts: "96,80,64". Raises UsageError."""
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    sizes = tuple(int(part) for part in parts if part.isdecimal())
+    wrong = next((repr(part) for part in parts if not part.isdecimal() or int(part) < 1), None)
+    problem = f"{wrong} is no batch size" if wrong else ""
+    for size, following in pairwise(sizes):
+        if not problem and following >= size:
+            problem = f"{following} is not smaller than {size}"
+    if problem:
+        raise UsageError(
+            f"--ladder {text!r}: {problem}",
+            "these are the sizes to try after out of memory, one after the other",
+            "give whole numbers from the largest down, with commas: --ladder 96,80,64,48",
+        )
+    return sizes
+
+
+def next_smaller(
+    failed: int,
+    fitting: FittingSizes,
+    effective: int | None = None,
+    ladder: tuple[int, ...] = (),
+) -> Size | None:
     """The size to try after `failed` ran out of memory; None where there is none, as it was 1.
 
     `effective`: the samples of an update (of a rank) that are to stay, where the command takes an
     accumulation; None where it takes none. They stay exactly if a divisor of them is near enough,
-    else as nearly as a whole number allows.
+    else as nearly as a whole number allows. `ladder`: the sizes to take, and no others.
     """
+    if ladder:
+        below = next((size for size in ladder if size < failed), None)
+        if below is None:
+            return None
+        accumulation = None if effective is None else max(1, round(effective / below))
+        return Size(below, accumulation, "the next of --ladder", below in fitting.ran)
     if failed <= 1:
         return None
     size, why = _smaller_by_trials(failed, fitting)

@@ -1,0 +1,156 @@
+"""The run before of the same command, where it was cut off: killed, or its machine went down.
+
+Started as before, the script would begin anew and write its first checkpoint over its last one. The
+same command: the same words, settings apart, in the same folder, with the same seed, output folder
+and learning rate. Where brimful cannot know whether an attempt trained, it takes it that it did.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from brimful import command as commands
+from brimful.errors import RecordUnreadable, UsageError
+from brimful.measure.process_tree import alive_with
+from brimful.measure.supervisor import LEFTOVERS_S
+from brimful.record import is_being_written, list_records, read_record
+from brimful.show.headline import where_cut_off
+from brimful.values import Command, Diagnostic, EffectiveSetting, Outcome, Record, Run
+
+_MOST_READ = 50  # records, the newest first, as for plans
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """A run that was cut off after it trained, and how the next one goes on."""
+
+    record_id: str
+    settings: tuple[EffectiveSetting, ...]  # in force when it was cut off
+    advice: Diagnostic
+
+    def settings_over(self, rows: tuple[EffectiveSetting, ...]) -> tuple[EffectiveSetting, ...]:
+        """The rows with what was in force, where the user asks for what was asked then."""
+        theirs, names = {row.name: row for row in self.settings}, {row.name for row in rows}
+        return (
+            *(_in_force(row, theirs.get(row.name, row)) for row in rows),
+            *(row for row in self.settings if row.name not in names and row.requested is None),
+        )
+
+
+def cut_off(
+    command: Command,
+    rows: Sequence[EffectiveSetting],
+    resume_words: Sequence[str],
+    home: Path | None,
+) -> CutOff | None:
+    """None where the newest run of the command came to its end, or made no step. Raises UsageError
+    where it is still going on, and where it was cut off and the command has no ``{resume}``.
+    """
+    record = _newest_of_the_same(command, rows, home)
+    if record is None or record.run is None:
+        return None
+    _refuse_alive(record)
+    run, name = record.run, record.opened.record_id
+    last = run.going or (run.attempts[-1] if run.attempts else None)
+    if last is None or not _cut_off_in_training(record, run):
+        return None
+    where = where_cut_off(last.number, run.going_steps if run.going else run.attempts[-1].steps)
+    happened = f"the run before of this command, {name}, was cut off {where}"
+    if not commands.can_resume(command):
+        raise UsageError(
+            problem=f"{happened}, and the command has no {{resume}}",
+            explanation="the script may begin anew and write over its own checkpoint, and brimful "
+            "does not know how to tell it to go on",
+            suggestion="write {resume} where your script takes the words to resume, with "
+            '--resume-with "--resume last"; or give --fresh: to begin anew, or where the script '
+            "finds its checkpoint by itself",
+        )
+    words = f"going on with {' '.join(resume_words)}" if resume_words else "going on as it is"
+    advice = Diagnostic("goes-on", f"{happened}: {words}", "", "--fresh begins anew")
+    return CutOff(name, last.settings, advice)
+
+
+def _in_force(row: EffectiveSetting, before: EffectiveSetting) -> EffectiveSetting:
+    if before.requested != row.requested or before.effective == row.effective:
+        return row
+    why = f"in force when the run before was cut off: {before.why}"
+    return replace(row, effective=before.effective, why=why, source=before.source)
+
+
+def _newest_of_the_same(
+    command: Command, rows: Sequence[EffectiveSetting], home: Path | None
+) -> Record | None:
+    folders = [folder for folder in list_records(home) if "-run" in folder.name]
+    for folder in reversed(folders[-_MOST_READ:]):
+        try:
+            record = read_record(folder)
+        except (RecordUnreadable, OSError):
+            continue
+        if _is_the_same(record, command, rows):
+            return record
+    return None
+
+
+def _is_the_same(record: Record, command: Command, rows: Sequence[EffectiveSetting]) -> bool:
+    theirs, run = record.opened.command, record.run
+    started = run and (run.going or next(iter(run.attempts), None))
+    return (
+        # what started nothing has written over nothing
+        theirs is not None
+        and bool(started)
+        and record.opened.working_folder == os.getcwd()
+        and commands.signature(theirs) == commands.signature(command)
+        and commands.names_of_run(theirs) == commands.names_of_run(command)
+        and _learning_rate(started.settings) == _learning_rate(rows)
+    )
+
+
+def _learning_rate(rows: Sequence[EffectiveSetting]) -> object:
+    return next((row.effective for row in rows if row.name == "lr"), None)
+
+
+def _refuse_alive(record: Record) -> None:
+    """Raises UsageError where brimful, or a process of the command that outlived it, still runs."""
+    name, run = record.opened.record_id, record.run
+    going = run.going if run else None
+    if is_being_written(record.folder):
+        host = record.opened.machine.hostname if record.opened.machine else "this machine"
+        pid = f" (process {going.pid} on {host})" if going else ""
+        raise _still_running(f"the run {name} of this command is still going on{pid}")
+    if going is None:
+        return
+    config = str(Path(record.folder).resolve() / going.folder / "trial_config.json")
+    deadline_s = time.monotonic() + LEFTOVERS_S  # it may be writing its last checkpoint
+    while pids := alive_with(config):
+        if time.monotonic() >= deadline_s:
+            which = ", ".join(map(str, pids))
+            raise _still_running(
+                f"brimful was killed in the run {name} of this command, and its processes still "
+                f"run: {which}"
+            )
+        time.sleep(0.1)
+
+
+def _still_running(problem: str) -> UsageError:
+    return UsageError(
+        problem,
+        "two trainings would write over each other's checkpoints",
+        "wait for its end, or end it; --fresh starts a second one beside it, where the two write "
+        "to different places",
+    )
+
+
+def _cut_off_in_training(record: Record, run: Run) -> bool:
+    """Whether it has no end, or the end of a command that somebody killed, and may have trained."""
+    before = any(attempt.steps or attempt.resumed for attempt in run.attempts)
+    before = before or run.started.goes_on is not None
+    if run.ended is not None:
+        unseen = not run.attempts[-1].reports
+        return run.ended.outcome is Outcome.KILLED and (before or unseen)
+    if run.going is None:
+        return before
+    # A record that was closed without an end is of a command that could not be started.
+    unseen = run.going_steps is None and record.closed is None
+    return before or unseen or bool(run.going_steps)
