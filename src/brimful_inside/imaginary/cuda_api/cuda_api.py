@@ -243,7 +243,6 @@ _NOTHING = (  # functions of torch._C that do nothing here
     "_accelerator_emptyHostCache",
     "_cuda_record_memory_history",
     "_cuda_record_memory_history_legacy",
-    "_cuda_attach_out_of_memory_observer",
     "_host_emptyCache",
 )
 
@@ -274,6 +273,10 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         for ledger in gpu.ledgers:
             ledger.change_settings(settings)
 
+    def attach_observer(observer: Callable[[int, int, int, int], Any]) -> None:
+        for ledger in gpu.ledgers:
+            ledger.observers.append(observer)
+
     def empty_cache(*args: Any) -> None:
         for ledger in gpu.ledgers:
             ledger.empty_cache()
@@ -294,6 +297,7 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
             "_accelerator_setAllocatorSettings",
         ),
         _answering(None): _NOTHING,
+        attach_observer: ("_cuda_attach_out_of_memory_observer",),
         set_fraction: ("_cuda_setMemoryFraction",),
         fraction: ("_cuda_getMemoryFraction",),
         lambda *args: _snapshot(gpu): ("_cuda_memorySnapshot",),

@@ -17,6 +17,7 @@ from typing import (
     Dict,
     Iterable,
     List,
+    NoReturn,
     Optional,
     Sequence,
     Set,
@@ -37,6 +38,7 @@ Block = Tuple[int, int]  # of an allocation: its number in the trace, and its ad
 # How many kernels the host may be ahead of the card: beyond some thousand the driver's launch queue
 # is full and launching waits. 1024 is what people see; NVIDIA documents no figure (assumed).
 RUN_AHEAD = 1024
+ONE_EXBIBYTE = 1 << 60  # NativeCachingAllocator::allocate
 
 
 class _Storage(weakref.ref):
@@ -77,6 +79,8 @@ class Ledger:
         self.allocator = allocator
         self.card = card
         self.on_out_of_memory: Optional[Callable[[torch.OutOfMemoryError], None]] = None
+        # the script's own: (card, bytes wanted of it, bytes of it, bytes free)
+        self.observers: List[Callable[[int, int, int, int], Any]] = []
         self.index = index
         self.storages = storages  # by StorageImpl's address
         self.launches = 0  # kernels so far
@@ -253,6 +257,9 @@ class Ledger:
     ) -> Block:
         """Memory for a tensor or a workspace. `release` ends it."""
         self._work_off()
+        if nbytes >= ONE_EXBIBYTE:  # the allocator is not asked, so observers are not told
+            message = "CUDA out of memory. Tried to allocate more than 1EB memory."
+            return self._refuse(message)
         with self._lock:
             if self._waiting and not self._diverted:
                 self._process_events()
@@ -263,8 +270,8 @@ class Ledger:
             stream = self._streams.setdefault(stream, len(self._streams))
             try:
                 address = self.allocator.malloc(nbytes, stream, pool)
-            except CardFull as full:
-                message = out_of_memory(full, self.card, self.index)
+            except CardFull as error:
+                full = error.with_traceback(None)
             else:
                 self._next_id = number = self._next_id + 1
                 if self._trace is not None:
@@ -276,6 +283,15 @@ class Ledger:
                     )
                     self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
                 return number, address
+        allowed, card = self.allocator.memory.allowed_bytes, self.card
+        free = max(0, card.total_bytes - card.context_bytes - full.reserved)
+        for observer in tuple(self.observers):
+            observer(
+                self.index, full.segment, card.total_bytes if allowed is None else allowed, free
+            )
+        return self._refuse(out_of_memory(full, card, self.index, allowed))
+
+    def _refuse(self, message: str) -> NoReturn:
         if self.on_out_of_memory is not None:
             # Not the exception that is raised: to keep that would keep the frames, and the script's
             # tensors with them.
