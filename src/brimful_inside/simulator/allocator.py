@@ -30,6 +30,7 @@ from brimful_inside.simulator.pools import (
     ROUND_LARGE,
     SIZE_AT,
     DeviceMemory,
+    Piece,
     Pool,
     Segment,
 )
@@ -265,6 +266,15 @@ class CachingAllocator:
         """The size of the live block at `address`; 0 for address 0."""
         return self._live[address][0] if address else 0
 
+    def block_at(self, address: int) -> Tuple[int, int, int]:
+        """The bytes requested, the stream and the private pool (0: none) of the block at `address`,
+        live or retired."""
+        _, nbytes, pool, free = self._live.get(address) or self._retired[address]
+        return nbytes, next(stream for stream, own in pool.free.items() if own is free), pool.owner
+
+    def is_retired(self, address: int) -> bool:
+        return address in self._retired
+
     def empty_cache(self) -> None:
         """Give back every segment that is wholly free (torch.cuda.empty_cache,
         release_cached_blocks). The host waits for every stream first. Those of a private pool are
@@ -328,7 +338,8 @@ class CachingAllocator:
     def segments(self) -> List[Segment]:
         """Every segment with the blocks that tile it, by address (torch.cuda.memory_snapshot)."""
         used = {
-            address: block[0] for address, block in [*self._live.items(), *self._retired.items()]
+            address: Piece(address, block[0], True, block[1], address in self._retired)
+            for address, block in [*self._live.items(), *self._retired.items()]
         }
         every = [
             self._small,

@@ -13,13 +13,13 @@ from typing import Any, Callable, Dict, Sequence, Tuple
 import torch
 import torch.cuda
 
+from brimful_inside.imaginary.cuda_api.snapshots import snapshot_functions
 from brimful_inside.imaginary.cuda_api.streams import patch_graphs, patch_streams
 from brimful_inside.imaginary.cuda_api.types import patch_types
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import spelled
-from brimful_inside.simulator.pools import Segment
 
 
 class _DeviceProperties(types.SimpleNamespace):
@@ -98,6 +98,7 @@ class _NoMarks:
 def patch_cuda(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.cuda, torch.accelerator and torch.backends answer for the imaginary card."""
     patches.set_all(torch._C, **_device_functions(gpu), **_constants(gpu), **_memory_functions(gpu))
+    patches.set_all(torch._C, **snapshot_functions(gpu))
     _patch_python(gpu, torch.cuda, patches)
     patch_types(gpu, patches)
     patch_streams(gpu, patches)
@@ -241,8 +242,6 @@ _NOTHING = (  # functions of torch._C that do nothing here
     "_cuda_resetPeakHostMemoryStats",
     "_cuda_resetAccumulatedHostMemoryStats",
     "_accelerator_emptyHostCache",
-    "_cuda_record_memory_history",
-    "_cuda_record_memory_history_legacy",
     "_host_emptyCache",
 )
 
@@ -300,7 +299,6 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         attach_observer: ("_cuda_attach_out_of_memory_observer",),
         set_fraction: ("_cuda_setMemoryFraction",),
         fraction: ("_cuda_getMemoryFraction",),
-        lambda *args: _snapshot(gpu): ("_cuda_memorySnapshot",),
         _answering("native"): ("_cuda_getAllocatorBackend",),
         lambda: {}: ("_cuda_hostMemoryStats",),
         lambda: gpu.touched: ("_accelerator_isAllocatorInitialized",),
@@ -319,45 +317,6 @@ def _nested(flat: Dict[str, int]) -> Dict[str, Any]:
             node = node.setdefault(part, {})
         node[last] = value
     return tree
-
-
-def _snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
-    """torch.cuda.memory._snapshot(): the segments and their blocks, without stack traces."""
-    return {
-        "segments": [
-            _segment(ledger.index, segment)
-            for ledger in gpu.ledgers
-            for segment in ledger.allocator.segments()
-        ],
-        "device_traces": [[] for _ in gpu.ledgers],
-        "allocator_settings": {},
-        "external_annotations": [],
-    }
-
-
-def _segment(index: int, segment: Segment) -> Dict[str, Any]:
-    active = sum(size for _, size, used in segment.pieces if used)
-    return {
-        "device": index,
-        "address": segment.address,
-        "total_size": segment.size,
-        **dict.fromkeys(("allocated_size", "active_size", "requested_size"), active),
-        "stream": segment.stream,
-        "segment_type": "small" if segment.small else "large",
-        "segment_pool_id": (0, segment.pool),
-        "is_expandable": segment.expandable,
-        "frames": [],
-        "blocks": [
-            {
-                "address": address,
-                "size": size,
-                "requested_size": size,
-                "state": "active_allocated" if used else "inactive",
-                "frames": [],
-            }
-            for address, size, used in segment.pieces
-        ],
-    }
 
 
 def _patch_builds(patches: Patches) -> None:

@@ -328,7 +328,7 @@ class _MemPool:
         return self._captures.users(self._ledger, self.id)
 
     def snapshot(self, include_traces: bool = True) -> Any:
-        place = self._ledger.index, (0, self._ledger.pool_number(self.id))
+        place = self._ledger.index, self.id
         return [
             segment
             for segment in torch.cuda.memory_snapshot()

@@ -28,6 +28,7 @@ from typing import (
 import torch
 
 from brimful_inside.imaginary.state.errors import out_of_memory
+from brimful_inside.imaginary.state.history import History
 from brimful_inside.simulator import trace as rows
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull
 from brimful_inside.wire import Card
@@ -81,6 +82,7 @@ class Ledger:
         self.on_out_of_memory: Optional[Callable[[torch.OutOfMemoryError], None]] = None
         # the script's own: (card, bytes wanted of it, bytes of it, bytes free)
         self.observers: List[Callable[[int, int, int, int], Any]] = []
+        self.history: Optional[History] = None  # while the script records one
         self.index = index
         self.storages = storages  # by StorageImpl's address
         self.launches = 0  # kernels so far
@@ -226,6 +228,22 @@ class Ledger:
             self._pools[pool] = self._next_pool
         return self._pools[pool]
 
+    def pool_id(self, number: int) -> PoolId:
+        """PyTorch's id of the private pool that has this number, while it is in use; (0, 0) for the
+        general ones."""
+        return next((pool for pool, known in self._pools.items() if known == number), (0, number))
+
+    def stream_of(self, number: int) -> int:
+        """PyTorch's number of the stream that has this one in the trace."""
+        return next(stream for stream, known in self._streams.items() if known == number)
+
+    def record_history(self, history: Optional[History]) -> None:
+        """From here on what the allocator does is written there; None: nowhere."""
+        self._work_off()
+        self.history = history
+        if history is None:
+            self.allocator.memory.watch = None
+
     def note(self, row: Any) -> None:
         """A row of the trace that is no allocation."""
         self.note_lines(rows.encode_row(row) + "\n")
@@ -272,8 +290,14 @@ class Ledger:
                 address = self.allocator.malloc(nbytes, stream, pool)
             except CardFull as error:
                 full = error.with_traceback(None)
+                card = self.card
+                free = max(0, card.total_bytes - card.context_bytes - full.reserved)
+                if self.history is not None:
+                    self.history.full(full, free, stream, pool)
             else:
                 self._next_id = number = self._next_id + 1
+                if self.history is not None and address:
+                    self.history.allocated(address)
                 if self._trace is not None:
                     self._write_context(stream, pool)
                     tail = (
@@ -283,8 +307,7 @@ class Ledger:
                     )
                     self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
                 return number, address
-        allowed, card = self.allocator.memory.allowed_bytes, self.card
-        free = max(0, card.total_bytes - card.context_bytes - full.reserved)
+        allowed = self.allocator.memory.allowed_bytes
         for observer in tuple(self.observers):
             observer(
                 self.index, full.segment, card.total_bytes if allowed is None else allowed, free
@@ -316,6 +339,9 @@ class Ledger:
             self._write('["at",%d]\n' % number)
 
     def _free(self, number: int, address: int) -> None:
+        if self.history is not None and address:
+            self.history.free_requested(address)
+            self.history.free_completed(address)
         self.allocator.free(address)
         if self._trace is not None:
             self._trace.write('["free",%d]\n' % number)
@@ -324,6 +350,8 @@ class Ledger:
         """The block of `entry` is not needed any more: free, once other streams that used it are
         done."""
         if entry.id and entry.used_by:
+            if self.history is not None:
+                self.history.free_requested(entry.address)
             self.allocator.retire(entry.address)
             self._write(rows.encode_row(rows.Retire(entry.id)) + "\n")
             self._waiting.append((entry.id, entry.address, set(entry.used_by), self.launches))
@@ -342,6 +370,8 @@ class Ledger:
             if streams and self.launches - retired_at < RUN_AHEAD:
                 waiting.append((number, address, streams, retired_at))
                 continue
+            if self.history is not None and self.allocator.is_retired(address):
+                self.history.free_completed(address)
             self.allocator.ready(address)
             self._write(rows.encode_row(rows.Ready(number)) + "\n")
         self._waiting = waiting
