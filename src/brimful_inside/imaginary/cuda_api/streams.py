@@ -7,7 +7,10 @@ notes it, since blocks that another stream used return to their pools by then
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import threading
+import warnings
 import weakref
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Optional, Tuple
@@ -37,7 +40,8 @@ class _Event(torch.Event):
     """A moment of a stream, at a time by the card's clock."""
 
     _gpu: ImaginaryGpu
-    cuda_event = 1
+    _handles = itertools.count(1)
+    cuda_event = 0  # the handle, which an event has once it is recorded
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return super().__new__(cls, torch.device("cpu"))
@@ -51,10 +55,19 @@ class _Event(torch.Event):
     def device(self) -> torch.device:
         return torch.device("cuda", self._index)
 
+    @property
+    def event_id(self) -> int:
+        return self.cuda_event
+
+    @property
+    def _as_parameter_(self) -> Any:
+        return ctypes.c_void_p(self.cuda_event)
+
     def record(self, stream: Any = None) -> None:
         gpu = self._gpu
         self._index, number = gpu.current_stream() if stream is None else _place(stream)
         self._moment = (number, gpu.ledgers[self._index].launches)
+        self.cuda_event = self.cuda_event or next(self._handles)
         self._captured = gpu.captures.by_stream.get((self._index, number))
         self._at_s = gpu.clocks[self._index].now_s()
 
@@ -78,7 +91,8 @@ class _Event(torch.Event):
         return b""
 
     def __repr__(self) -> str:
-        return "<torch.cuda.Event 0x1>"
+        handle = self.cuda_event
+        return "<torch.cuda.Event %s>" % ("0x%x" % handle if handle else "uninitialized")
 
 
 class _Stream(torch.Stream):
@@ -221,7 +235,7 @@ class _CUDAGraph:
         self._captured: Optional[Captured] = None
         self._end: Optional[Callable[[], Any]] = None
         self._pool: PoolId = (0, 0)
-        self._mark, self._kernels = 0, []
+        self._mark, self._launches, self._kernels = 0, 0, []
 
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", **options: Any
@@ -246,6 +260,7 @@ class _CUDAGraph:
         self._pool = captures.new_pool() if pool is None else tuple(getattr(pool, "id", pool))
         captured = self._captured = Captured(captures, gpu.ledger, self._pool)
         captures.by_stream[stream] = captured
+        self._launches = gpu.ledger.launches
         captured.ledger.divert(
             captured.pool, lambda asking: captures.by_stream.get((stream[0], asking)) is captured
         )
@@ -258,7 +273,14 @@ class _CUDAGraph:
         if captured is None or captures.by_stream.get(self._gpu.current_stream()) is not captured:
             raise RuntimeError("Capture must end on the same stream it began on.")
         captures.end(captured)
-        self._kernels = self._gpu.clock.captured(self._mark)
+        clock, launches = self._gpu.clock, self._gpu.ledger.launches
+        self._kernels = clock.captured(self._mark)
+        if not (self._kernels if clock.on else launches > self._launches):
+            warnings.warn(
+                "The CUDA Graph is empty. This usually means that the graph was attempted to be "
+                "captured on wrong device or stream.",
+                stacklevel=2,
+            )
 
     def instantiate(self) -> None:
         self._check("instantiate")
