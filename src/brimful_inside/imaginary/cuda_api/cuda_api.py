@@ -8,6 +8,7 @@ messages, summaries) runs as it is."""
 from __future__ import annotations
 
 import types
+from functools import partial
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 import torch
@@ -17,9 +18,12 @@ from brimful_inside.imaginary.cuda_api.snapshots import snapshot_functions
 from brimful_inside.imaginary.cuda_api.streams import patch_graphs, patch_streams
 from brimful_inside.imaginary.cuda_api.types import patch_types
 from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.errors import Unsupported
+from brimful_inside.imaginary.state.ledger import Block
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import spelled
+from brimful_inside.simulator.roofline import SLEEP
 
 
 class _DeviceProperties(types.SimpleNamespace):
@@ -98,7 +102,7 @@ class _NoMarks:
 def patch_cuda(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.cuda, torch.accelerator and torch.backends answer for the imaginary card."""
     patches.set_all(torch._C, **_device_functions(gpu), **_constants(gpu), **_memory_functions(gpu))
-    patches.set_all(torch._C, **snapshot_functions(gpu))
+    patches.set_all(torch._C, **snapshot_functions(gpu), **_raw_memory_functions(gpu))
     _patch_python(gpu, torch.cuda, patches)
     patch_types(gpu, patches)
     patch_streams(gpu, patches)
@@ -186,7 +190,13 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         gpu.ledgers[index].synchronized()
         gpu.clocks[index].synchronized()
 
+    def sleep(cycles: int) -> None:
+        gpu.touch()
+        gpu.ledger.launches += 1
+        gpu.clock.add("torch.cuda._sleep", SLEEP, int(cycles), 0)
+
     names: Dict[Callable, Sequence[str]] = {
+        sleep: ("_cuda_sleep",),
         set_device: (
             "_cuda_setDevice",
             "_accelerator_setDeviceIndex",
@@ -215,7 +225,7 @@ def _constants(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     answers: Dict[str, Any] = {
         **dict.fromkeys(("_cuda_getDeviceCount", "_accelerator_hooks_device_count"), gpu.count),
         "_accelerator_deviceCount": gpu.count,  # its name in 2.6
-        **dict.fromkeys(("_cuda_init", "_cuda_ipc_collect", "_cuda_sleep"), None),
+        **dict.fromkeys(("_cuda_init", "_cuda_ipc_collect"), None),
         **dict.fromkeys(("_cuda_set_sync_debug_mode", "_cuda_set_cudnn_benchmark_limit"), None),
         **dict.fromkeys(("_accelerator_getAccelerator", "_get_accelerator"), torch.device("cuda")),
         **dict.fromkeys(("_cuda_getCurrentBlasHandle", "_cuda_getCurrentSolverHandle"), 1),
@@ -305,6 +315,47 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         gpu.memory_info: ("_accelerator_getMemoryInfo",),
     }
     return {name: function for function, aliases in names.items() for name in aliases}
+
+
+def _raw_memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
+    """Functions of torch._C by name: memory by its address, without a tensor."""
+    held: Dict[Tuple[int, int], Block] = {}  # by card and address
+
+    def alloc(nbytes: int, stream: int) -> int:
+        gpu.touch()
+        streams, index = gpu.streams, gpu.streams.card
+        before = streams.of(index)
+        streams.select(stream, index)
+        try:
+            block = gpu.ledgers[index].reserve(nbytes, "caching_allocator_alloc")
+        finally:
+            streams.select(before, index)
+        if block[1]:
+            held[index, block[1]] = block
+        return block[1]
+
+    def delete(address: int) -> None:
+        """Cards have the same addresses here, so the current one's goes first."""
+        indices = sorted(range(gpu.count), key=lambda index: index != gpu.streams.card)
+        index = next((index for index in indices if (index, address) in held), None)
+        if index is not None:
+            gpu.ledgers[index].release(*held.pop((index, address)))
+        elif address:
+            raise RuntimeError("invalid device pointer: 0x%x" % address)
+
+    def refuse(name: str, *args: Any) -> None:
+        raise Unsupported(
+            "torch._C.%s" % name, "the state of a private pool cannot be kept and set back"
+        )
+
+    return {
+        "_cuda_cudaCachingAllocator_raw_alloc": alloc,
+        "_cuda_cudaCachingAllocator_raw_delete": delete,
+        **{
+            name: partial(refuse, name)
+            for name in ("_cuda_getCheckpointState", "_cuda_setCheckpointPoolState")
+        },
+    }
 
 
 def _nested(flat: Dict[str, int]) -> Dict[str, Any]:
