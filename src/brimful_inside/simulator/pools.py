@@ -28,7 +28,7 @@ class DeviceMemory:
     without limit."""
 
     def __init__(self, capacity_bytes: Optional[int], statistics: Optional[Statistics]):
-        self.capacity_bytes = capacity_bytes
+        self.capacity_bytes = self.total_bytes = capacity_bytes
         # the share of the card that a memory fraction leaves
         self.allowed_bytes: Optional[int] = None
         self.oversize = NO_LIMIT  # blocks of so many bytes are counted by themselves
@@ -303,12 +303,10 @@ def _room(pool: Pool, size: int, stream: int) -> Optional[int]:
 
 
 def _reserve_addresses(memory: DeviceMemory, pool: Pool, size: int, stream: int, page: int) -> int:
-    """The base of a new expandable segment. PyTorch keeps addresses for the card's memory and an
-    eighth more."""
-    capacity = memory.capacity_bytes
-    nbytes = (
-        -(-(ENDLESS if capacity is None else max(capacity + capacity // 8, size)) // page) * page
-    )
+    """The base of a new expandable segment. PyTorch keeps addresses for the whole card's memory and
+    an eighth more."""
+    total = None if memory.capacity_bytes is None else memory.total_bytes
+    nbytes = -(-(ENDLESS if total is None else max(total + total // 8, size)) // page) * page
     base = memory.new_addresses(nbytes)
     pool.expandable.append(ExpandableSegment(base, page, nbytes, stream))
     pool.unmapped[base] = nbytes

@@ -7,6 +7,7 @@ messages, summaries) runs as it is."""
 
 from __future__ import annotations
 
+import math
 import types
 from functools import partial
 from typing import Any, Callable, Dict, Sequence, Tuple
@@ -24,6 +25,7 @@ from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import spelled
 from brimful_inside.simulator.roofline import SLEEP
+from brimful_inside.simulator.workspaces import torch_release
 
 
 class _DeviceProperties(types.SimpleNamespace):
@@ -248,6 +250,9 @@ def _answering(answer: Any) -> Callable[..., Any]:
 
 # --- memory ---
 
+_RELEASE = torch_release(torch.__version__)
+_LESS_THAN_ALL = math.nextafter(1.0, 0.0)
+
 _NOTHING = (  # functions of torch._C that do nothing here
     "_cuda_resetPeakHostMemoryStats",
     "_cuda_resetAccumulatedHostMemoryStats",
@@ -264,8 +269,10 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
 
     def set_fraction(fraction: float, device: int) -> None:
         """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay
-        obeys it too."""
+        obeys it too. Since 2.10 the whole card is no limit; before, it was one beyond the card's
+        room, and let garbage be collected."""
         if fraction > 0:
+            fraction = min(fraction, 1.0 if _RELEASE >= 210 else _LESS_THAN_ALL)
             ledger = gpu.ledgers[gpu.index_of(device)]
             ledger.change_settings(
                 spelled(ledger.allocator.settings._replace(memory_fraction=float(fraction)))
