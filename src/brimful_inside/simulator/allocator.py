@@ -171,8 +171,9 @@ class CachingAllocator:
     def set_memory_fraction(self, fraction: float, total_bytes: Optional[int]) -> None:
         """torch.cuda.set_per_process_memory_fraction: `reserved` may not pass this share of
         `total_bytes`; all of it is no limit, and no reason to collect garbage."""
-        unlimited = total_bytes is None or fraction >= 1.0
-        self.memory.allowed_bytes = None if unlimited else int(fraction * total_bytes)
+        self.memory.allowed_bytes = (
+            None if total_bytes is None or fraction >= 1.0 else int(fraction * total_bytes)
+        )
 
     def malloc(self, nbytes: int, stream: int = 0, private: int = 0) -> int:
         """The address of a block for `nbytes`; 0 for no bytes at all, to which PyTorch gives no

@@ -64,8 +64,9 @@ class DeviceMemory:
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         self._count(pool, nbytes, segments)
         if self.watch is not None:
-            action = "segment_alloc" if segments else "segment_map"
-            self.watch(action, address, nbytes, stream, pool.owner)
+            self.watch(
+                "segment_alloc" if segments else "segment_map", address, nbytes, stream, pool.owner
+            )
 
     def give_back(self, pool: Pool, address: int, nbytes: int, segments: int, stream: int) -> None:
         self.num_frees += 1
@@ -73,8 +74,9 @@ class DeviceMemory:
         self.reserved -= nbytes
         self._count(pool, -nbytes, -segments)
         if self.watch is not None:
-            action = "segment_free" if segments else "segment_unmap"
-            self.watch(action, address, nbytes, stream, pool.owner)
+            self.watch(
+                "segment_free" if segments else "segment_unmap", address, nbytes, stream, pool.owner
+            )
 
     def _count(self, pool: Pool, nbytes: int, segments: int) -> None:
         if self._statistics is not None:

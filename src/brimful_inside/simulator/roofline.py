@@ -64,10 +64,8 @@ class Rates(NamedTuple):
 
     @property
     def cycles_per_s(self) -> float:
-        """The clock at which the peak is stated: each core makes a multiplication and an addition a
-        cycle."""
-        cores = 64 if self.capability in CAPABILITIES_OF_64_CORES else 128
-        return self.fp32 / (2 * cores * self.multiprocessors)
+        """The clock at which the peak is stated."""
+        return self.fp32 / (self.multiprocessors * FLOPS_A_CYCLE.get(self.capability, 256))
 
     def peak(self, kind: str) -> float:
         """Operations per second of a rate class; where the card lacks its units, those that stand
@@ -86,9 +84,9 @@ class Rates(NamedTuple):
 # elsewhere.
 FP64_SHARE = {(7, 0): 0.5, (8, 0): 0.5, (9, 0): 0.5, (10, 0): 0.5, (7, 5): 1 / 32}
 FP64_SHARE_ELSE = 1 / 64
-# Cores for single precision in each multiprocessor; elsewhere 128 (the same guide, "Compute
-# Capabilities").
-CAPABILITIES_OF_64_CORES = ((6, 0), (7, 0), (7, 5), (8, 0))
+# Of each multiprocessor in single precision: 64 cores, elsewhere 128 (the same guide, "Compute
+# Capabilities"), which make a multiplication and an addition each.
+FLOPS_A_CYCLE = dict.fromkeys(((6, 0), (7, 0), (7, 5), (8, 0)), 128)
 
 
 class Efficiency(NamedTuple):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import types
-from functools import partial
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 import torch
@@ -251,7 +250,6 @@ def _answering(answer: Any) -> Callable[..., Any]:
 # --- memory ---
 
 _RELEASE = torch_release(torch.__version__)
-_LESS_THAN_ALL = math.nextafter(1.0, 0.0)
 
 _NOTHING = (  # functions of torch._C that do nothing here
     "_cuda_resetPeakHostMemoryStats",
@@ -272,7 +270,7 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         obeys it too. Since 2.10 the whole card is no limit; before, it was one beyond the card's
         room, and let garbage be collected."""
         if fraction > 0:
-            fraction = min(fraction, 1.0 if _RELEASE >= 210 else _LESS_THAN_ALL)
+            fraction = min(fraction, 1.0 if _RELEASE >= 210 else math.nextafter(1.0, 0.0))
             ledger = gpu.ledgers[gpu.index_of(device)]
             ledger.change_settings(
                 spelled(ledger.allocator.settings._replace(memory_fraction=float(fraction)))
@@ -329,16 +327,10 @@ def _raw_memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     held: Dict[Tuple[int, int], Block] = {}  # by card and address
 
     def alloc(nbytes: int, stream: int) -> int:
-        gpu.touch()
-        streams, index = gpu.streams, gpu.streams.card
-        before = streams.of(index)
-        streams.select(stream, index)
-        try:
+        index = gpu.streams.card
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, index)):
             block = gpu.ledgers[index].reserve(nbytes, "caching_allocator_alloc")
-        finally:
-            streams.select(before, index)
-        if block[1]:
-            held[index, block[1]] = block
+        held[index, block[1]] = block
         return block[1]
 
     def delete(address: int) -> None:
@@ -350,18 +342,16 @@ def _raw_memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         elif address:
             raise RuntimeError("invalid device pointer: 0x%x" % address)
 
-    def refuse(name: str, *args: Any) -> None:
+    def refuse(*args: Any) -> None:
         raise Unsupported(
-            "torch._C.%s" % name, "the state of a private pool cannot be kept and set back"
+            "torch._C._cuda_getCheckpointState",
+            "the state of a private pool cannot be kept and set back",
         )
 
     return {
         "_cuda_cudaCachingAllocator_raw_alloc": alloc,
         "_cuda_cudaCachingAllocator_raw_delete": delete,
-        **{
-            name: partial(refuse, name)
-            for name in ("_cuda_getCheckpointState", "_cuda_setCheckpointPoolState")
-        },
+        **dict.fromkeys(("_cuda_getCheckpointState", "_cuda_setCheckpointPoolState"), refuse),
     }
 
 

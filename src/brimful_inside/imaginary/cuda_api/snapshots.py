@@ -6,7 +6,7 @@ import sys
 from typing import Any, Callable, Collection, Dict, List, Optional
 
 from brimful_inside.imaginary.state.device import ImaginaryGpu
-from brimful_inside.imaginary.state.history import CONTEXTS, History, as_dicts
+from brimful_inside.imaginary.state.history import CONTEXTS, Frames, History
 from brimful_inside.imaginary.state.ledger import Ledger
 from brimful_inside.simulator.pools import Segment
 
@@ -24,18 +24,23 @@ def snapshot_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         global_record_annotations: bool = False,
         skip_actions: Collection[str] = (),
     ) -> None:
-        if enabled not in (None, "state", "all"):
-            raise RuntimeError("expected state to be 'state', 'all', or None")
-        if context not in CONTEXTS:
-            raise RuntimeError("expected context to be 'state', 'alloc', 'all', or None")
-        if stacks not in ("python", "all"):
-            raise RuntimeError("expected stacks to be 'python', or 'all'")
+        for word, known, words in (
+            (enabled, (None, "state", "all"), "state to be 'state', 'all', or None"),
+            (context, CONTEXTS, "context to be 'state', 'alloc', 'all', or None"),
+            (stacks, ("python", "all"), "stacks to be 'python', or 'all'"),
+        ):
+            if word not in known:
+                raise RuntimeError("expected " + words)
         for ledger in gpu.ledgers:
-            if enabled is None or clear_history or ledger.history is None:
-                ledger.record_history(None if enabled is None else History(ledger.allocator))
-            if ledger.history is not None:
-                most = max_entries if enabled == "all" else 1
-                ledger.history.record(most, context, skip_actions)
+            history = History(
+                ledger.allocator,
+                max_entries if enabled == "all" else 1,
+                context,
+                skip_actions,
+                before=None if clear_history else ledger.history,
+            )
+            ledger.history = None if enabled is None else history
+            ledger.allocator.memory.watch = None if enabled is None else history.note
 
     def record_legacy(
         enabled: bool,
@@ -45,8 +50,11 @@ def snapshot_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         *options: Any,
         **more: Any,
     ) -> None:
-        context = "alloc" if with_allocations else "state" if record_context else None
-        record("all" if enabled else None, context, "all", max_entries)
+        record(
+            "all" if enabled else None,
+            "alloc" if with_allocations else "state" if record_context else None,
+            max_entries=max_entries,
+        )
 
     def snapshot(pool: Any = None) -> Dict[str, Any]:
         """`pool`: the id of the private pool that is asked for, (0, 0) for all of them, and since
@@ -76,6 +84,13 @@ def snapshot_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     }
 
 
+def _shown(frames: Optional[Frames]) -> List[Dict[str, Any]]:
+    return [
+        {"filename": code.co_filename, "line": line, "name": code.co_name}
+        for code, line in frames or ()
+    ]
+
+
 def _trace(ledger: Ledger) -> List[Dict[str, Any]]:
     """The history of a card; that it was shown is an entry of the next one."""
     if ledger.history is None:
@@ -88,13 +103,13 @@ def _trace(ledger: Ledger) -> List[Dict[str, Any]]:
             "stream": ledger.stream_of(stream),
             "pool_id": ledger.pool_id(pool),
             "time_us": int(time_s * 1e6),
-            "frames": as_dicts(frames),
+            "frames": _shown(frames),
             "compile_context": "N/A",
             "user_metadata": "",
         }
-        for action, address, size, stream, pool, time_s, frames in ledger.history.entries()
+        for action, address, size, stream, pool, time_s, frames in ledger.history.entries
     ]
-    ledger.history.snapshot()
+    ledger.history.note("snapshot", 0, ledger.allocator.reserved, 0, 0)
     return entries
 
 
@@ -122,7 +137,9 @@ def _segment(ledger: Ledger, segment: Segment) -> Dict[str, Any]:
                 else "active_allocated"
                 if piece.used
                 else "inactive",
-                "frames": history.frames_at(piece.address) if history and piece.used else [],
+                "frames": _shown(
+                    history.frames.get(piece.address) if history and piece.used else None
+                ),
             }
             for piece in segment.pieces
         ],

@@ -7,7 +7,6 @@ notes it, since blocks that another stream used return to their pools by then
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import threading
 import warnings
@@ -55,14 +54,6 @@ class _Event(torch.Event):
     def device(self) -> torch.device:
         return torch.device("cuda", self._index)
 
-    @property
-    def event_id(self) -> int:
-        return self.cuda_event
-
-    @property
-    def _as_parameter_(self) -> Any:
-        return ctypes.c_void_p(self.cuda_event)
-
     def record(self, stream: Any = None) -> None:
         gpu = self._gpu
         self._index, number = gpu.current_stream() if stream is None else _place(stream)
@@ -91,8 +82,9 @@ class _Event(torch.Event):
         return b""
 
     def __repr__(self) -> str:
-        handle = self.cuda_event
-        return "<torch.cuda.Event %s>" % ("0x%x" % handle if handle else "uninitialized")
+        return "<torch.cuda.Event %s>" % (
+            hex(self.cuda_event) if self.cuda_event else "uninitialized"
+        )
 
 
 class _Stream(torch.Stream):
@@ -273,9 +265,9 @@ class _CUDAGraph:
         if captured is None or captures.by_stream.get(self._gpu.current_stream()) is not captured:
             raise RuntimeError("Capture must end on the same stream it began on.")
         captures.end(captured)
-        clock, launches = self._gpu.clock, self._gpu.ledger.launches
-        self._kernels = clock.captured(self._mark)
-        if not (self._kernels if clock.on else launches > self._launches):
+        self._kernels = self._gpu.clock.captured(self._mark)
+        launched = self._gpu.ledger.launches > self._launches
+        if not (self._kernels if self._gpu.clock.on else launched):
             warnings.warn(
                 "The CUDA Graph is empty. This usually means that the graph was attempted to be "
                 "captured on wrong device or stream.",

@@ -52,14 +52,6 @@ class _TensorType(type):
         )
 
 
-class _Shared:
-    """What generators share after `graphsafe_get_state` and `graphsafe_set_state`."""
-
-    def __init__(self, seed: int, state: Optional[torch.Tensor] = None):
-        self.seed = seed
-        self.state = state  # as the script set it; None: of the seed, from its beginning
-
-
 class _Generator(torch.Generator):
     """A generator of the card. It makes no numbers; its state has a seed and an offset, 16 bytes as
     Philox's on CUDA."""
@@ -69,37 +61,39 @@ class _Generator(torch.Generator):
 
     def __init__(self, index: int = 0):
         self._index = index
-        self._shared = _Shared(super().initial_seed())
+        # the seed, and the state that the script set (None: that of the seed, from its beginning);
+        # generators have it together after `graphsafe_get_state` and `graphsafe_set_state`
+        self._shared: Dict[str, Any] = {"seed": super().initial_seed(), "state": None}
 
     @property
     def device(self) -> torch.device:
         return torch.device("cuda", self._index)
 
     def get_state(self) -> torch.Tensor:
-        if self._shared.state is not None:
-            return self._shared.state.clone()
-        seed = self._shared.seed & ((1 << 63) - 1)
+        if self._shared["state"] is not None:
+            return self._shared["state"].clone()
+        seed = self._shared["seed"] & ((1 << 63) - 1)
         return torch.tensor([seed, 0], dtype=torch.int64, device="cpu").view(torch.uint8)
 
     def set_state(self, new_state: torch.Tensor) -> _Generator:
-        self._shared.state = new_state.detach().cpu().clone()
+        self._shared["state"] = new_state.detach().cpu().clone()
         return self
 
     def manual_seed(self, seed: int) -> _Generator:
         super().manual_seed(seed)
-        self._shared.seed, self._shared.state = super().initial_seed(), None
+        self._shared.update(seed=super().initial_seed(), state=None)
         return self
 
     def seed(self) -> int:
         self.manual_seed(super().seed())
-        return self._shared.seed
+        return self._shared["seed"]
 
     def initial_seed(self) -> int:
-        return self._shared.seed
+        return self._shared["seed"]
 
     def clone_state(self) -> torch.Generator:
         clone = _Generator(self._index)
-        clone._shared = _Shared(self._shared.seed, self._shared.state)
+        clone._shared = dict(self._shared)
         return clone
 
     def graphsafe_get_state(self) -> torch.Generator:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 from collections import deque
 from typing import Any, Collection, Deque, Dict, List, Optional, Tuple
 
 from brimful_inside.imaginary.state.errors import OURS
-from brimful_inside.simulator.allocator import CachingAllocator, CardFull, rounded_size
+from brimful_inside.simulator.allocator import CachingAllocator
 
 Frames = List[Tuple[Any, int]]  # code and line, from the innermost outwards
 # whose stacks are kept: of living blocks, of allocations in the history, of all its entries
@@ -17,77 +18,45 @@ CONTEXTS = (None, "state", "alloc", "all")
 
 
 def _stack() -> Frames:
-    frame: Any = sys._getframe(1)
-    frames = []
-    while frame is not None:
-        if not frame.f_code.co_filename.startswith(OURS):
-            frames.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    return frames
-
-
-def as_dicts(frames: Optional[Frames]) -> List[Dict[str, Any]]:
-    """Frames as a snapshot shows them."""
     return [
-        {"filename": code.co_filename, "line": line, "name": code.co_name}
-        for code, line in frames or ()
+        (frame.f_code, line)
+        for frame, line in traceback.walk_stack(sys._getframe(1))
+        if not frame.f_code.co_filename.startswith(OURS)
     ]
 
 
 class History:
-    """The latest `most` entries; `context` is one of CONTEXTS, `skipped` are actions that are left
-    out."""
+    """The latest `most` entries: action, address (of "oom": free bytes), size, stream, private
+    pool, time and frames. `context` is one of CONTEXTS, `skipped` are actions that are left out.
+    It goes on from the one `before` it."""
 
-    def __init__(self, allocator: CachingAllocator) -> None:
-        self._allocator = allocator
-        self._entries: Deque[Tuple[Any, ...]] = deque(maxlen=1)
-        self._level = 0
-        self._skipped: Collection[str] = ()
-        self._frames: Dict[int, Frames] = {}  # of each living block
-
-    def record(self, most: int, context: Optional[str], skipped: Collection[str]) -> None:
-        """Goes on from here in this way."""
-        self._entries = deque(self._entries, maxlen=max(1, min(most, sys.maxsize)))
-        self._level, self._skipped = CONTEXTS.index(context), skipped
-        self._allocator.memory.watch = self._segment_changed
-
-    def allocated(self, address: int) -> None:
-        if self._level:
-            self._frames[address] = _stack()
-        self._note("alloc", address, *self._allocator.block_at(address))
-
-    def free_requested(self, address: int) -> None:
-        self._note("free_requested", address, *self._allocator.block_at(address))
-
-    def free_completed(self, address: int) -> None:
-        self._note("free_completed", address, *self._allocator.block_at(address))
-        self._frames.pop(address, None)
-
-    def full(self, error: CardFull, free: int, stream: int, pool: int) -> None:
-        size = rounded_size(error.requested, self._allocator.settings)
-        self._note("oom", free, size, stream, pool)
-
-    def snapshot(self) -> None:
-        self._note("snapshot", 0, self._allocator.reserved, 0, 0)
-
-    def _segment_changed(
-        self, action: str, address: int, size: int, stream: int, pool: int
+    def __init__(
+        self,
+        allocator: CachingAllocator,
+        most: int,
+        context: Optional[str],
+        skipped: Collection[str],
+        before: Optional[History],
     ) -> None:
-        self._note(action, address, size, stream, pool)
+        self._allocator, self._skipped, self._level = allocator, skipped, CONTEXTS.index(context)
+        self.entries: Deque[Tuple[Any, ...]] = deque(
+            before.entries if before is not None else (), max(1, min(most, sys.maxsize))
+        )
+        # of each living block
+        self.frames: Dict[int, Frames] = {} if before is None else before.frames
 
-    def _note(self, action: str, address: int, size: int, stream: int, pool: int) -> None:
-        if action in self._skipped:
-            return
-        frames = self._frames.get(address)
+    def note_block(self, *actions: str, address: int) -> None:
+        """These actions befall the block at `address`."""
+        for action in actions if address else ():  # PyTorch notes nothing of no bytes
+            if action == "alloc" and self._level:
+                self.frames[address] = _stack()
+            self.note(action, address, *self._allocator.block_at(address))
+        if "free_completed" in actions:
+            self.frames.pop(address, None)
+
+    def note(self, action: str, address: int, size: int, stream: int, pool: int) -> None:
+        frames = self.frames.get(address) if self._level > 1 else None
         if self._level == 3 and action not in ("alloc", "snapshot"):
             frames = _stack()
-        self._entries.append(
-            (action, address, size, stream, pool, time.time(), frames if self._level > 1 else None)
-        )
-
-    def entries(self) -> List[Tuple[Any, ...]]:
-        """Action, address (of "oom": free bytes), size, stream, pool, time and frames of each."""
-        return list(self._entries)
-
-    def frames_at(self, address: int) -> List[Dict[str, Any]]:
-        return as_dicts(self._frames.get(address))
+        if action not in self._skipped:
+            self.entries.append((action, address, size, stream, pool, time.time(), frames))

@@ -30,7 +30,7 @@ import torch
 from brimful_inside.imaginary.state.errors import out_of_memory
 from brimful_inside.imaginary.state.history import History
 from brimful_inside.simulator import trace as rows
-from brimful_inside.simulator.allocator import CachingAllocator, CardFull
+from brimful_inside.simulator.allocator import CachingAllocator, CardFull, rounded_size
 from brimful_inside.wire import Card
 
 PoolId = Tuple[int, int]  # of a private pool, as PyTorch numbers them
@@ -237,13 +237,6 @@ class Ledger:
         """PyTorch's number of the stream that has this one in the trace."""
         return next(stream for stream, known in self._streams.items() if known == number)
 
-    def record_history(self, history: Optional[History]) -> None:
-        """From here on what the allocator does is written there; None: nowhere."""
-        self._work_off()
-        self.history = history
-        if history is None:
-            self.allocator.memory.watch = None
-
     def note(self, row: Any) -> None:
         """A row of the trace that is no allocation."""
         self.note_lines(rows.encode_row(row) + "\n")
@@ -276,8 +269,7 @@ class Ledger:
         """Memory for a tensor or a workspace. `release` ends it."""
         self._work_off()
         if nbytes >= ONE_EXBIBYTE:  # the allocator is not asked, so observers are not told
-            message = "CUDA out of memory. Tried to allocate more than 1EB memory."
-            return self._refuse(message)
+            self._refuse("CUDA out of memory. Tried to allocate more than 1EB memory.")
         with self._lock:
             if self._waiting and not self._diverted:
                 self._process_events()
@@ -293,11 +285,12 @@ class Ledger:
                 card = self.card
                 free = max(0, card.total_bytes - card.context_bytes - full.reserved)
                 if self.history is not None:
-                    self.history.full(full, free, stream, pool)
+                    size = rounded_size(nbytes, self.allocator.settings)
+                    self.history.note("oom", free, size, stream, pool)
             else:
                 self._next_id = number = self._next_id + 1
-                if self.history is not None and address:
-                    self.history.allocated(address)
+                if self.history is not None:
+                    self.history.note_block("alloc", address=address)
                 if self._trace is not None:
                     self._write_context(stream, pool)
                     tail = (
@@ -339,9 +332,8 @@ class Ledger:
             self._write('["at",%d]\n' % number)
 
     def _free(self, number: int, address: int) -> None:
-        if self.history is not None and address:
-            self.history.free_requested(address)
-            self.history.free_completed(address)
+        if self.history is not None:
+            self.history.note_block("free_requested", "free_completed", address=address)
         self.allocator.free(address)
         if self._trace is not None:
             self._trace.write('["free",%d]\n' % number)
@@ -351,7 +343,7 @@ class Ledger:
         done."""
         if entry.id and entry.used_by:
             if self.history is not None:
-                self.history.free_requested(entry.address)
+                self.history.note_block("free_requested", address=entry.address)
             self.allocator.retire(entry.address)
             self._write(rows.encode_row(rows.Retire(entry.id)) + "\n")
             self._waiting.append((entry.id, entry.address, set(entry.used_by), self.launches))
@@ -371,7 +363,7 @@ class Ledger:
                 waiting.append((number, address, streams, retired_at))
                 continue
             if self.history is not None and self.allocator.is_retired(address):
-                self.history.free_completed(address)
+                self.history.note_block("free_completed", address=address)
             self.allocator.ready(address)
             self._write(rows.encode_row(rows.Ready(number)) + "\n")
         self._waiting = waiting
