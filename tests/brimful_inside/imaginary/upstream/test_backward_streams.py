@@ -42,7 +42,7 @@ def test_each_operation_of_the_backward_pass_runs_on_the_stream_of_its_forward(g
 
 def test_the_memory_of_the_backward_pass_is_of_the_stream_of_the_forward(gpu):
     """PyTorch 2.6 to 2.15: what the forward pass gave back there serves it again."""
-    weight = torch.ones(1024, 1024, device="cuda", requires_grad=True)
+    weight = torch.ones(4096, 1024, device="cuda", requires_grad=True)
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         spare = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
