@@ -30,6 +30,7 @@ from brimful_inside.simulator.pools import (
     ROUND_LARGE,
     SIZE_AT,
     DeviceMemory,
+    Piece,
     Pool,
     Segment,
 )
@@ -109,10 +110,10 @@ LiveBlock = Tuple[int, int, Pool, List[int]]
 class CachingAllocator:
     """Hands out addresses and counts as PyTorch does. Every number is in bytes. `capacity_bytes` is
     what the card has for segments (its memory without the context); None is without limit.
-    `total_bytes` is what a memory fraction refers to (the whole card); it defaults to the capacity.
-    Without `detailed`, the counts by pool and of split blocks are not kept, and `memory_stats`
-    raises: a replay takes half the time. Raises NotImplementedError for
-    ``backend:cudaMallocAsync``, whose rules are the driver's."""
+    `total_bytes` is what a memory fraction and the addresses of expandable segments refer to (the
+    whole card); it defaults to the capacity. Without `detailed`, the counts by pool and of
+    split blocks are not kept, and `memory_stats` raises: a replay takes half the time. Raises
+    NotImplementedError for ``backend:cudaMallocAsync``, whose rules are the driver's."""
 
     def __init__(
         self,
@@ -133,13 +134,13 @@ class CachingAllocator:
         self._released: Set[int] = set()  # private pools of which no graph is left
         self._live: Dict[int, LiveBlock] = {}
         self._retired: Dict[int, LiveBlock] = {}
-        self._total_bytes = total_bytes if total_bytes is not None else capacity_bytes
+        self.memory.total_bytes = total_bytes if total_bytes is not None else capacity_bytes
         self._grew = False  # expandable segments were ever on
         self._apply(settings)
 
     def insert(self, capacity_bytes: Optional[int], total_bytes: int) -> None:
         """The card is another one from now on. Not once it was used."""
-        self.memory.capacity_bytes, self._total_bytes = capacity_bytes, total_bytes
+        self.memory.capacity_bytes, self.memory.total_bytes = capacity_bytes, total_bytes
         self._apply(self.settings)
 
     reserved = property(lambda self: self.memory.reserved, doc="Segments held, in use or cached.")
@@ -165,12 +166,14 @@ class CachingAllocator:
             max_split == NO_LIMIT and not self._grew and not settings.garbage_collection_threshold
         )
         if settings.memory_fraction is not None:
-            self.set_memory_fraction(settings.memory_fraction, self._total_bytes)
+            self.set_memory_fraction(settings.memory_fraction, self.memory.total_bytes)
 
     def set_memory_fraction(self, fraction: float, total_bytes: Optional[int]) -> None:
         """torch.cuda.set_per_process_memory_fraction: `reserved` may not pass this share of
-        `total_bytes`."""
-        self.memory.allowed_bytes = None if total_bytes is None else int(fraction * total_bytes)
+        `total_bytes`; all of it is no limit, and no reason to collect garbage."""
+        self.memory.allowed_bytes = (
+            None if total_bytes is None or fraction >= 1.0 else int(fraction * total_bytes)
+        )
 
     def malloc(self, nbytes: int, stream: int = 0, private: int = 0) -> int:
         """The address of a block for `nbytes`; 0 for no bytes at all, to which PyTorch gives no
@@ -265,6 +268,15 @@ class CachingAllocator:
         """The size of the live block at `address`; 0 for address 0."""
         return self._live[address][0] if address else 0
 
+    def block_at(self, address: int) -> Tuple[int, int, int]:
+        """The bytes requested, the stream and the private pool (0: none) of the block at `address`,
+        live or retired."""
+        _, nbytes, pool, free = self._live.get(address) or self._retired[address]
+        return nbytes, next(stream for stream, own in pool.free.items() if own is free), pool.owner
+
+    def is_retired(self, address: int) -> bool:
+        return address in self._retired
+
     def empty_cache(self) -> None:
         """Give back every segment that is wholly free (torch.cuda.empty_cache,
         release_cached_blocks). The host waits for every stream first. Those of a private pool are
@@ -328,7 +340,8 @@ class CachingAllocator:
     def segments(self) -> List[Segment]:
         """Every segment with the blocks that tile it, by address (torch.cuda.memory_snapshot)."""
         used = {
-            address: block[0] for address, block in [*self._live.items(), *self._retired.items()]
+            address: Piece(address, block[0], True, block[1], address in self._retired)
+            for address, block in [*self._live.items(), *self._retired.items()]
         }
         every = [
             self._small,

@@ -10,7 +10,7 @@ mapped first; only whole free pages are given back."""
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from brimful_inside.simulator.allocator_stats import Statistics
 
@@ -28,7 +28,7 @@ class DeviceMemory:
     without limit."""
 
     def __init__(self, capacity_bytes: Optional[int], statistics: Optional[Statistics]):
-        self.capacity_bytes = capacity_bytes
+        self.capacity_bytes = self.total_bytes = capacity_bytes
         # the share of the card that a memory fraction leaves
         self.allowed_bytes: Optional[int] = None
         self.oversize = NO_LIMIT  # blocks of so many bytes are counted by themselves
@@ -39,6 +39,9 @@ class DeviceMemory:
         self.segments_freed = 0  # those of `num_frees` that are no part of an expandable one
         self._statistics = statistics
         self._next_address = FIRST_ADDRESS
+        # is told what happens to segments: the action in PyTorch's history, address, size, stream
+        # and private pool
+        self.watch: Optional[Callable[[str, int, int, int, int], None]] = None
 
     def has_room(self, nbytes: int) -> bool:
         wanted = self.reserved + nbytes
@@ -53,19 +56,27 @@ class DeviceMemory:
         self._next_address += (-(-nbytes // ROUND_LARGE) + 1) * ROUND_LARGE
         return address
 
-    def take(self, pool: Pool, nbytes: int, segments: int) -> None:
+    def take(self, pool: Pool, address: int, nbytes: int, segments: int, stream: int) -> None:
         """Memory comes from the card; mapping a part of an expandable segment takes bytes and no
         segment."""
         self.num_allocs += 1
         self.reserved += nbytes
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         self._count(pool, nbytes, segments)
+        if self.watch is not None:
+            self.watch(
+                "segment_alloc" if segments else "segment_map", address, nbytes, stream, pool.owner
+            )
 
-    def give_back(self, pool: Pool, nbytes: int, segments: int) -> None:
+    def give_back(self, pool: Pool, address: int, nbytes: int, segments: int, stream: int) -> None:
         self.num_frees += 1
         self.segments_freed += segments
         self.reserved -= nbytes
         self._count(pool, -nbytes, -segments)
+        if self.watch is not None:
+            self.watch(
+                "segment_free" if segments else "segment_unmap", address, nbytes, stream, pool.owner
+            )
 
     def _count(self, pool: Pool, nbytes: int, segments: int) -> None:
         if self._statistics is not None:
@@ -181,7 +192,7 @@ def new_segment(
         return None
     address = memory.new_addresses(size)
     pool.segments[address] = (size, stream)
-    memory.take(pool, size, 1)
+    memory.take(pool, address, size, 1, stream)
     return address, size
 
 
@@ -237,7 +248,7 @@ def collect_garbage(memory: DeviceMemory, pool: Pool, threshold_bytes: int) -> N
 def _release_segment(memory: DeviceMemory, pool: Pool, address: int) -> None:
     size, stream = pool.segments.pop(address)
     pool.take(address, stream)
-    memory.give_back(pool, size, 1)
+    memory.give_back(pool, address, size, 1, stream)
 
 
 def best_fit(pool: Pool, free: List[int], at: int) -> int:
@@ -294,12 +305,10 @@ def _room(pool: Pool, size: int, stream: int) -> Optional[int]:
 
 
 def _reserve_addresses(memory: DeviceMemory, pool: Pool, size: int, stream: int, page: int) -> int:
-    """The base of a new expandable segment. PyTorch keeps addresses for the card's memory and an
-    eighth more."""
-    capacity = memory.capacity_bytes
-    nbytes = (
-        -(-(ENDLESS if capacity is None else max(capacity + capacity // 8, size)) // page) * page
-    )
+    """The base of a new expandable segment. PyTorch keeps addresses for the whole card's memory and
+    an eighth more."""
+    total = None if memory.capacity_bytes is None else memory.total_bytes
+    nbytes = -(-(ENDLESS if total is None else max(total + total // 8, size)) // page) * page
     base = memory.new_addresses(nbytes)
     pool.expandable.append(ExpandableSegment(base, page, nbytes, stream))
     pool.unmapped[base] = nbytes
@@ -318,7 +327,7 @@ def _map(memory: DeviceMemory, pool: Pool, address: int, size: int, stream: int)
     if rest > 0:
         pool.unmapped[address + mapped] = rest
     pool.put(address, mapped, pool.free.setdefault(stream, []))
-    memory.take(pool, mapped, 0)
+    memory.take(pool, address, mapped, 0, stream)
     return True
 
 
@@ -339,7 +348,7 @@ def _unmap(
     for side, left in ((address, start - address), (end, address + size - end)):
         if left:
             pool.put(side, left, pool.free[stream])
-    memory.give_back(pool, end - start, 0)
+    memory.give_back(pool, start, end - start, 0, stream)
     end += pool.unmapped.pop(end, 0)
     start = next(
         (other for other, length in pool.unmapped.items() if other + length == start), start
@@ -357,6 +366,8 @@ class Piece(NamedTuple):
     address: int
     size: int
     used: bool
+    requested: int = 0
+    waits: bool = False  # for another stream, and is allocated no more
 
 
 class Segment(NamedTuple):
@@ -371,8 +382,8 @@ class Segment(NamedTuple):
     pool: int = 0  # the private pool it belongs to; 0: none
 
 
-def segments_of(pool: Pool, used: Mapping[int, int]) -> Iterator[Segment]:
-    """A pool's segments; `used`: the sizes of the blocks that are not free, by address."""
+def segments_of(pool: Pool, used: Mapping[int, Piece]) -> Iterator[Segment]:
+    """A pool's segments; `used`: the blocks that are not free, by address."""
     for address, (size, stream) in pool.segments.items():
         yield Segment(
             address, size, pool.small, stream, False, _pieces(pool, used, address), pool.owner
@@ -389,10 +400,12 @@ def segments_of(pool: Pool, used: Mapping[int, int]) -> Iterator[Segment]:
             address += size
 
 
-def _pieces(pool: Pool, used: Mapping[int, int], address: int) -> List[Piece]:
+def _pieces(pool: Pool, used: Mapping[int, Piece], address: int) -> List[Piece]:
     pieces = []
     while address in used or address in pool.starts:
-        size = used[address] if address in used else pool.starts[address] >> SIZE_AT
-        pieces.append(Piece(address, size, address in used))
-        address += size
+        piece = used.get(address)
+        if piece is None:
+            piece = Piece(address, pool.starts[address] >> SIZE_AT, False)
+        pieces.append(piece)
+        address += piece.size
     return pieces

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 # Rate classes of a kernel (`Kernel.kind`): these, "fp64" and "fp32", which have a peak rate of
-# arithmetic, and the next six.
+# arithmetic, and the next seven.
 TENSOR_CORES = frozenset(("tf32", "fp16", "bf16", "fp8", "int8"))
 MEMORY = "memory"  # bytes of the card
 LINK, PINNED = "link", "pinned"  # bytes over the bus, of ordinary memory of the host and of pinned
@@ -23,6 +23,7 @@ PEER, COLLECTIVE = (
     "collective",
 )
 SYNC = "sync"  # the host waits for the card
+SLEEP = "sleep"  # the card counts so many cycles of its clock (`Kernel.flops`)
 
 # What bounds a kernel.
 COMPUTE, BANDWIDTH, LAUNCHES, TRANSFER, LINKS = (
@@ -61,6 +62,11 @@ class Rates(NamedTuple):
     multiprocessors: int
     capability: Tuple[int, int]
 
+    @property
+    def cycles_per_s(self) -> float:
+        """The clock at which the peak is stated."""
+        return self.fp32 / (self.multiprocessors * FLOPS_A_CYCLE.get(self.capability, 256))
+
     def peak(self, kind: str) -> float:
         """Operations per second of a rate class; where the card lacks its units, those that stand
         in for them."""
@@ -78,6 +84,9 @@ class Rates(NamedTuple):
 # elsewhere.
 FP64_SHARE = {(7, 0): 0.5, (8, 0): 0.5, (9, 0): 0.5, (10, 0): 0.5, (7, 5): 1 / 32}
 FP64_SHARE_ELSE = 1 / 64
+# Of each multiprocessor in single precision: 64 cores, elsewhere 128 (the same guide, "Compute
+# Capabilities"), which make a multiplication and an addition each.
+FLOPS_A_CYCLE = dict.fromkeys(((6, 0), (7, 0), (7, 5), (8, 0)), 128)
 
 
 class Efficiency(NamedTuple):
@@ -155,6 +164,8 @@ def kernel_time(kernel: Kernel, rates: Rates, efficiency: Efficiency = DEFAULT) 
     if kind == SYNC:
         return Timed(0.0, LAUNCHES, 0.0)
     start = kernel.launches * efficiency.kernel_s
+    if kind == SLEEP:
+        return Timed(start + kernel.flops / rates.cycles_per_s, COMPUTE, start)
     if kind in (LINK, PINNED):
         rate = efficiency.link_bytes_per_s if kind == LINK else efficiency.pinned_bytes_per_s
         return Timed(start + kernel.bytes / rate, TRANSFER, start)

@@ -242,6 +242,24 @@ def test_a_memory_fraction_is_the_limit_and_ages_the_cache():
     assert allocator.reserved == 20 * MIB
 
 
+def test_all_of_the_card_is_no_limit_and_ages_nothing():
+    conf = "per_process_memory_fraction:1.0,garbage_collection_threshold:0.1"
+    allocator = CachingAllocator(100 * MIB, settings_from(conf), total_bytes=100 * MIB)
+    assert allocator.memory.allowed_bytes is None
+    for size in (30, 40):
+        allocator.free(allocator.malloc(size * MIB))
+    assert allocator.reserved == 70 * MIB
+
+
+def test_an_expandable_segment_has_addresses_for_the_whole_card():
+    settings = settings_from("expandable_segments:True")
+    allocator = CachingAllocator(101 * MIB, settings, total_bytes=200 * MIB)
+    first, second = allocator.malloc(40 * MIB), allocator.malloc(40 * MIB)
+    allocator.free(first)
+    allocator.empty_cache()
+    assert allocator.malloc(60 * MIB) == second + 40 * MIB
+
+
 def test_the_statistics_have_pytorchs_keys():
     stats = CachingAllocator().memory_stats()
     bytes_of = ("active", "allocated", "inactive_split", "requested", "reserved")

@@ -13,6 +13,7 @@ from brimful_inside.simulator.roofline import (
     DEFAULT,
     LAUNCHES,
     LINKS,
+    SLEEP,
     TRANSFER,
     Kernel,
     Rates,
@@ -217,3 +218,10 @@ def test_shares_add_up_to_the_step_and_a_slower_host_never_makes_it_faster(kerne
     assert sum(step.shares.values()) == pytest.approx(step.seconds, rel=1e-6, abs=1e-12)
     assert step.seconds >= step.device_s * (1 - 1e-9)
     assert step_time(kernels, times, DEFAULT.with_host(2.0)).seconds >= step.seconds * (1 - 1e-9)
+
+
+def test_a_sleep_counts_the_cycles_of_the_datasheets_clock():
+    sleep = Kernel("torch.cuda._sleep", SLEEP, 10**9, 0, 0)
+    assert kernel_time(sleep, A100).seconds == pytest.approx(1 / 1.41, rel=0.001)
+    of_128_cores = A100._replace(capability=(9, 0), multiprocessors=132, fp32=67e12)
+    assert kernel_time(sleep, of_128_cores).seconds == pytest.approx(1 / 1.98, rel=0.01)

@@ -15,12 +15,9 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 import torch
 
 from brimful_inside.imaginary.state.patches import Patches
+from brimful_inside.imaginary.state.streams import NO_NUMBER, current_number, next_number
 
 MOST_MARKS = 400_000  # of which the older half is dropped: graphs do not live as long
-NO_NUMBER = 1 << 62  # accumulations of gradients have the largest number there is
-
-_next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
-_current_node: Callable[[], Any] = torch._C._current_autograd_node  # type: ignore[attr-defined]
 
 
 class Place(NamedTuple):
@@ -161,8 +158,7 @@ class ModuleCalls:
     def of_backward(self) -> Place:
         """The forward module of the backward operation that runs in this thread."""
         thread = self.thread
-        node = _current_node()
-        number = getattr(node, "_sequence_nr", lambda: NO_NUMBER)()
+        number = current_number()
         if number < NO_NUMBER:
             at = bisect_right(thread.numbers, number) - 1
             thread.last = thread.places[at] if at >= 0 else NOWHERE
@@ -175,7 +171,7 @@ class ModuleCalls:
                 yield module, name
 
     def _mark(self, place: Place) -> None:
-        number, thread = _next_number(), self.thread
+        number, thread = next_number(), self.thread
         numbers = thread.numbers
         if numbers and numbers[-1] == number:
             thread.places[-1] = place

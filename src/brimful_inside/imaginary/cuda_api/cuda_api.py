@@ -7,19 +7,24 @@ messages, summaries) runs as it is."""
 
 from __future__ import annotations
 
+import math
 import types
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 import torch
 import torch.cuda
 
+from brimful_inside.imaginary.cuda_api.snapshots import snapshot_functions
 from brimful_inside.imaginary.cuda_api.streams import patch_graphs, patch_streams
 from brimful_inside.imaginary.cuda_api.types import patch_types
 from brimful_inside.imaginary.state.device import ImaginaryGpu
+from brimful_inside.imaginary.state.errors import Unsupported
+from brimful_inside.imaginary.state.ledger import Block
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import spelled
-from brimful_inside.simulator.pools import Segment
+from brimful_inside.simulator.roofline import SLEEP
+from brimful_inside.simulator.workspaces import torch_release
 
 
 class _DeviceProperties(types.SimpleNamespace):
@@ -98,6 +103,7 @@ class _NoMarks:
 def patch_cuda(gpu: ImaginaryGpu, patches: Patches) -> None:
     """torch.cuda, torch.accelerator and torch.backends answer for the imaginary card."""
     patches.set_all(torch._C, **_device_functions(gpu), **_constants(gpu), **_memory_functions(gpu))
+    patches.set_all(torch._C, **snapshot_functions(gpu), **_raw_memory_functions(gpu))
     _patch_python(gpu, torch.cuda, patches)
     patch_types(gpu, patches)
     patch_streams(gpu, patches)
@@ -185,7 +191,13 @@ def _device_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         gpu.ledgers[index].synchronized()
         gpu.clocks[index].synchronized()
 
+    def sleep(cycles: int) -> None:
+        gpu.touch()
+        gpu.ledger.launches += 1
+        gpu.clock.add("torch.cuda._sleep", SLEEP, int(cycles), 0)
+
     names: Dict[Callable, Sequence[str]] = {
+        sleep: ("_cuda_sleep",),
         set_device: (
             "_cuda_setDevice",
             "_accelerator_setDeviceIndex",
@@ -214,7 +226,7 @@ def _constants(gpu: ImaginaryGpu) -> Dict[str, Callable]:
     answers: Dict[str, Any] = {
         **dict.fromkeys(("_cuda_getDeviceCount", "_accelerator_hooks_device_count"), gpu.count),
         "_accelerator_deviceCount": gpu.count,  # its name in 2.6
-        **dict.fromkeys(("_cuda_init", "_cuda_ipc_collect", "_cuda_sleep"), None),
+        **dict.fromkeys(("_cuda_init", "_cuda_ipc_collect"), None),
         **dict.fromkeys(("_cuda_set_sync_debug_mode", "_cuda_set_cudnn_benchmark_limit"), None),
         **dict.fromkeys(("_accelerator_getAccelerator", "_get_accelerator"), torch.device("cuda")),
         **dict.fromkeys(("_cuda_getCurrentBlasHandle", "_cuda_getCurrentSolverHandle"), 1),
@@ -237,13 +249,12 @@ def _answering(answer: Any) -> Callable[..., Any]:
 
 # --- memory ---
 
+_RELEASE = torch_release(torch.__version__)
+
 _NOTHING = (  # functions of torch._C that do nothing here
     "_cuda_resetPeakHostMemoryStats",
     "_cuda_resetAccumulatedHostMemoryStats",
     "_accelerator_emptyHostCache",
-    "_cuda_record_memory_history",
-    "_cuda_record_memory_history_legacy",
-    "_cuda_attach_out_of_memory_observer",
     "_host_emptyCache",
 )
 
@@ -256,8 +267,10 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
 
     def set_fraction(fraction: float, device: int) -> None:
         """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay
-        obeys it too."""
+        obeys it too. Since 2.10 the whole card is no limit; before, it was one beyond the card's
+        room, and let garbage be collected."""
         if fraction > 0:
+            fraction = min(fraction, 1.0 if _RELEASE >= 210 else math.nextafter(1.0, 0.0))
             ledger = gpu.ledgers[gpu.index_of(device)]
             ledger.change_settings(
                 spelled(ledger.allocator.settings._replace(memory_fraction=float(fraction)))
@@ -273,6 +286,10 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         gpu.read_settings()
         for ledger in gpu.ledgers:
             ledger.change_settings(settings)
+
+    def attach_observer(observer: Callable[[int, int, int, int], Any]) -> None:
+        for ledger in gpu.ledgers:
+            ledger.observers.append(observer)
 
     def empty_cache(*args: Any) -> None:
         for ledger in gpu.ledgers:
@@ -294,15 +311,48 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
             "_accelerator_setAllocatorSettings",
         ),
         _answering(None): _NOTHING,
+        attach_observer: ("_cuda_attach_out_of_memory_observer",),
         set_fraction: ("_cuda_setMemoryFraction",),
         fraction: ("_cuda_getMemoryFraction",),
-        lambda *args: _snapshot(gpu): ("_cuda_memorySnapshot",),
         _answering("native"): ("_cuda_getAllocatorBackend",),
         lambda: {}: ("_cuda_hostMemoryStats",),
         lambda: gpu.touched: ("_accelerator_isAllocatorInitialized",),
         gpu.memory_info: ("_accelerator_getMemoryInfo",),
     }
     return {name: function for function, aliases in names.items() for name in aliases}
+
+
+def _raw_memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
+    """Functions of torch._C by name: memory by its address, without a tensor."""
+    held: Dict[Tuple[int, int], Block] = {}  # by card and address
+
+    def alloc(nbytes: int, stream: int) -> int:
+        index = gpu.streams.card
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, index)):
+            block = gpu.ledgers[index].reserve(nbytes, "caching_allocator_alloc")
+        held[index, block[1]] = block
+        return block[1]
+
+    def delete(address: int) -> None:
+        """Cards have the same addresses here, so the current one's goes first."""
+        indices = sorted(range(gpu.count), key=lambda index: index != gpu.streams.card)
+        index = next((index for index in indices if (index, address) in held), None)
+        if index is not None:
+            gpu.ledgers[index].release(*held.pop((index, address)))
+        elif address:
+            raise RuntimeError("invalid device pointer: 0x%x" % address)
+
+    def refuse(*args: Any) -> None:
+        raise Unsupported(
+            "torch._C._cuda_getCheckpointState",
+            "the state of a private pool cannot be kept and set back",
+        )
+
+    return {
+        "_cuda_cudaCachingAllocator_raw_alloc": alloc,
+        "_cuda_cudaCachingAllocator_raw_delete": delete,
+        **dict.fromkeys(("_cuda_getCheckpointState", "_cuda_setCheckpointPoolState"), refuse),
+    }
 
 
 def _nested(flat: Dict[str, int]) -> Dict[str, Any]:
@@ -315,45 +365,6 @@ def _nested(flat: Dict[str, int]) -> Dict[str, Any]:
             node = node.setdefault(part, {})
         node[last] = value
     return tree
-
-
-def _snapshot(gpu: ImaginaryGpu) -> Dict[str, Any]:
-    """torch.cuda.memory._snapshot(): the segments and their blocks, without stack traces."""
-    return {
-        "segments": [
-            _segment(ledger.index, segment)
-            for ledger in gpu.ledgers
-            for segment in ledger.allocator.segments()
-        ],
-        "device_traces": [[] for _ in gpu.ledgers],
-        "allocator_settings": {},
-        "external_annotations": [],
-    }
-
-
-def _segment(index: int, segment: Segment) -> Dict[str, Any]:
-    active = sum(size for _, size, used in segment.pieces if used)
-    return {
-        "device": index,
-        "address": segment.address,
-        "total_size": segment.size,
-        **dict.fromkeys(("allocated_size", "active_size", "requested_size"), active),
-        "stream": segment.stream,
-        "segment_type": "small" if segment.small else "large",
-        "segment_pool_id": (0, segment.pool),
-        "is_expandable": segment.expandable,
-        "frames": [],
-        "blocks": [
-            {
-                "address": address,
-                "size": size,
-                "requested_size": size,
-                "state": "active_allocated" if used else "inactive",
-                "frames": [],
-            }
-            for address, size, used in segment.pieces
-        ],
-    }
 
 
 def _patch_builds(patches: Patches) -> None:

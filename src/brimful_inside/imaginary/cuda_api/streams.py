@@ -7,7 +7,9 @@ notes it, since blocks that another stream used return to their pools by then
 
 from __future__ import annotations
 
+import itertools
 import threading
+import warnings
 import weakref
 from contextlib import contextmanager
 from typing import Any, Callable, Iterator, Optional, Tuple
@@ -37,7 +39,8 @@ class _Event(torch.Event):
     """A moment of a stream, at a time by the card's clock."""
 
     _gpu: ImaginaryGpu
-    cuda_event = 1
+    _handles = itertools.count(1)
+    cuda_event = 0  # the handle, which an event has once it is recorded
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return super().__new__(cls, torch.device("cpu"))
@@ -55,6 +58,7 @@ class _Event(torch.Event):
         gpu = self._gpu
         self._index, number = gpu.current_stream() if stream is None else _place(stream)
         self._moment = (number, gpu.ledgers[self._index].launches)
+        self.cuda_event = self.cuda_event or next(self._handles)
         self._captured = gpu.captures.by_stream.get((self._index, number))
         self._at_s = gpu.clocks[self._index].now_s()
 
@@ -78,7 +82,9 @@ class _Event(torch.Event):
         return b""
 
     def __repr__(self) -> str:
-        return "<torch.cuda.Event 0x1>"
+        return "<torch.cuda.Event %s>" % (
+            hex(self.cuda_event) if self.cuda_event else "uninitialized"
+        )
 
 
 class _Stream(torch.Stream):
@@ -221,7 +227,7 @@ class _CUDAGraph:
         self._captured: Optional[Captured] = None
         self._end: Optional[Callable[[], Any]] = None
         self._pool: PoolId = (0, 0)
-        self._mark, self._kernels = 0, []
+        self._mark, self._launches, self._kernels = 0, 0, []
 
     def capture_begin(
         self, pool: Any = None, capture_error_mode: str = "global", **options: Any
@@ -246,6 +252,7 @@ class _CUDAGraph:
         self._pool = captures.new_pool() if pool is None else tuple(getattr(pool, "id", pool))
         captured = self._captured = Captured(captures, gpu.ledger, self._pool)
         captures.by_stream[stream] = captured
+        self._launches = gpu.ledger.launches
         captured.ledger.divert(
             captured.pool, lambda asking: captures.by_stream.get((stream[0], asking)) is captured
         )
@@ -259,6 +266,13 @@ class _CUDAGraph:
             raise RuntimeError("Capture must end on the same stream it began on.")
         captures.end(captured)
         self._kernels = self._gpu.clock.captured(self._mark)
+        launched = self._gpu.ledger.launches > self._launches
+        if not (self._kernels if self._gpu.clock.on else launched):
+            warnings.warn(
+                "The CUDA Graph is empty. This usually means that the graph was attempted to be "
+                "captured on wrong device or stream.",
+                stacklevel=2,
+            )
 
     def instantiate(self) -> None:
         self._check("instantiate")
@@ -328,7 +342,7 @@ class _MemPool:
         return self._captures.users(self._ledger, self.id)
 
     def snapshot(self, include_traces: bool = True) -> Any:
-        place = self._ledger.index, (0, self._ledger.pool_number(self.id))
+        place = self._ledger.index, self.id
         return [
             segment
             for segment in torch.cuda.memory_snapshot()

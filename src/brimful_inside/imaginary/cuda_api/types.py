@@ -61,29 +61,50 @@ class _Generator(torch.Generator):
 
     def __init__(self, index: int = 0):
         self._index = index
-        self._state: Optional[torch.Tensor] = None
+        # the seed, and the state that the script set (None: that of the seed, from its beginning);
+        # generators have it together after `graphsafe_get_state` and `graphsafe_set_state`
+        self._shared: Dict[str, Any] = {"seed": super().initial_seed(), "state": None}
 
     @property
     def device(self) -> torch.device:
         return torch.device("cuda", self._index)
 
     def get_state(self) -> torch.Tensor:
-        if self._state is not None:
-            return self._state.clone()
-        seed = self.initial_seed() & ((1 << 63) - 1)
+        if self._shared["state"] is not None:
+            return self._shared["state"].clone()
+        seed = self._shared["seed"] & ((1 << 63) - 1)
         return torch.tensor([seed, 0], dtype=torch.int64, device="cpu").view(torch.uint8)
 
     def set_state(self, new_state: torch.Tensor) -> _Generator:
-        self._state = new_state.detach().cpu().clone()
+        self._shared["state"] = new_state.detach().cpu().clone()
         return self
 
     def manual_seed(self, seed: int) -> _Generator:
         super().manual_seed(seed)
-        self._state = None
+        self._shared.update(seed=super().initial_seed(), state=None)
         return self
 
+    def seed(self) -> int:
+        self.manual_seed(super().seed())
+        return self._shared["seed"]
+
+    def initial_seed(self) -> int:
+        return self._shared["seed"]
+
     def clone_state(self) -> torch.Generator:
-        return _Generator(self._index).set_state(self.get_state())
+        clone = _Generator(self._index)
+        clone._shared = dict(self._shared)
+        return clone
+
+    def graphsafe_get_state(self) -> torch.Generator:
+        """A generator that goes on with this one's state, as this one does."""
+        return _Generator(self._index).graphsafe_set_state(self)
+
+    def graphsafe_set_state(self, state: torch.Generator) -> _Generator:
+        if not isinstance(state, _Generator):
+            raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+        self._shared = state._shared
+        return self
 
 
 class _GeneratorFactory(type):

@@ -72,13 +72,15 @@ def format_size(nbytes: int) -> str:
     return "%d bytes" % nbytes
 
 
-def out_of_memory(full: CardFull, card: Card, index: int = 0) -> str:
+def out_of_memory(
+    full: CardFull, card: Card, index: int = 0, allowed_bytes: Optional[int] = None
+) -> str:
     """PyTorch's message for a full card (c10/cuda/CUDACachingAllocator.cpp, malloc), with the
-    imaginary card's sizes."""
+    imaginary card's sizes. `allowed_bytes`: what a memory fraction leaves of the card."""
     return (
         "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s "
         "is free. "
-        "Including non-PyTorch memory, this process has %s memory in use. "
+        "Including non-PyTorch memory, this process has %s memory in use. %s"
         "Of the allocated memory %s is allocated by PyTorch, %sand %s is reserved by PyTorch but "
         "unallocated. "
         "If reserved but unallocated memory is large try setting "
@@ -92,6 +94,7 @@ def out_of_memory(full: CardFull, card: Card, index: int = 0) -> str:
         format_size(card.total_bytes),
         format_size(max(0, full.free)),
         format_size(full.reserved + card.context_bytes),
+        "" if allowed_bytes is None else "%s allowed; " % format_size(allowed_bytes),
         format_size(full.allocated + full.private),
         "with %s allocated in private pools (e.g., CUDA Graphs), " % format_size(full.private)
         if full.private

@@ -17,6 +17,7 @@ from typing import (
     Dict,
     Iterable,
     List,
+    NoReturn,
     Optional,
     Sequence,
     Set,
@@ -27,8 +28,9 @@ from typing import (
 import torch
 
 from brimful_inside.imaginary.state.errors import out_of_memory
+from brimful_inside.imaginary.state.history import History
 from brimful_inside.simulator import trace as rows
-from brimful_inside.simulator.allocator import CachingAllocator, CardFull
+from brimful_inside.simulator.allocator import CachingAllocator, CardFull, rounded_size
 from brimful_inside.wire import Card
 
 PoolId = Tuple[int, int]  # of a private pool, as PyTorch numbers them
@@ -37,6 +39,7 @@ Block = Tuple[int, int]  # of an allocation: its number in the trace, and its ad
 # How many kernels the host may be ahead of the card: beyond some thousand the driver's launch queue
 # is full and launching waits. 1024 is what people see; NVIDIA documents no figure (assumed).
 RUN_AHEAD = 1024
+ONE_EXBIBYTE = 1 << 60  # NativeCachingAllocator::allocate
 
 
 class _Storage(weakref.ref):
@@ -77,6 +80,9 @@ class Ledger:
         self.allocator = allocator
         self.card = card
         self.on_out_of_memory: Optional[Callable[[torch.OutOfMemoryError], None]] = None
+        # the script's own: (card, bytes wanted of it, bytes of it, bytes free)
+        self.observers: List[Callable[[int, int, int, int], Any]] = []
+        self.history: Optional[History] = None  # while the script records one
         self.index = index
         self.storages = storages  # by StorageImpl's address
         self.launches = 0  # kernels so far
@@ -222,6 +228,15 @@ class Ledger:
             self._pools[pool] = self._next_pool
         return self._pools[pool]
 
+    def pool_id(self, number: int) -> PoolId:
+        """PyTorch's id of the private pool that has this number, while it is in use; (0, 0) for the
+        general ones."""
+        return next((pool for pool, known in self._pools.items() if known == number), (0, number))
+
+    def stream_of(self, number: int) -> int:
+        """PyTorch's number of the stream that has this one in the trace."""
+        return next(stream for stream, known in self._streams.items() if known == number)
+
     def note(self, row: Any) -> None:
         """A row of the trace that is no allocation."""
         self.note_lines(rows.encode_row(row) + "\n")
@@ -253,6 +268,8 @@ class Ledger:
     ) -> Block:
         """Memory for a tensor or a workspace. `release` ends it."""
         self._work_off()
+        if nbytes >= ONE_EXBIBYTE:  # the allocator is not asked, so observers are not told
+            self._refuse("CUDA out of memory. Tried to allocate more than 1EB memory.")
         with self._lock:
             if self._waiting and not self._diverted:
                 self._process_events()
@@ -263,10 +280,17 @@ class Ledger:
             stream = self._streams.setdefault(stream, len(self._streams))
             try:
                 address = self.allocator.malloc(nbytes, stream, pool)
-            except CardFull as full:
-                message = out_of_memory(full, self.card, self.index)
+            except CardFull as error:
+                full = error.with_traceback(None)
+                card = self.card
+                free = max(0, card.total_bytes - card.context_bytes - full.reserved)
+                if self.history is not None:
+                    size = rounded_size(nbytes, self.allocator.settings)
+                    self.history.note("oom", free, size, stream, pool)
             else:
                 self._next_id = number = self._next_id + 1
+                if self.history is not None:
+                    self.history.note_block("alloc", address=address)
                 if self._trace is not None:
                     self._write_context(stream, pool)
                     tail = (
@@ -276,6 +300,14 @@ class Ledger:
                     )
                     self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
                 return number, address
+        allowed = self.allocator.memory.allowed_bytes
+        for observer in tuple(self.observers):
+            observer(
+                self.index, full.segment, card.total_bytes if allowed is None else allowed, free
+            )
+        return self._refuse(out_of_memory(full, card, self.index, allowed))
+
+    def _refuse(self, message: str) -> NoReturn:
         if self.on_out_of_memory is not None:
             # Not the exception that is raised: to keep that would keep the frames, and the script's
             # tensors with them.
@@ -300,6 +332,8 @@ class Ledger:
             self._write('["at",%d]\n' % number)
 
     def _free(self, number: int, address: int) -> None:
+        if self.history is not None:
+            self.history.note_block("free_requested", "free_completed", address=address)
         self.allocator.free(address)
         if self._trace is not None:
             self._trace.write('["free",%d]\n' % number)
@@ -308,6 +342,8 @@ class Ledger:
         """The block of `entry` is not needed any more: free, once other streams that used it are
         done."""
         if entry.id and entry.used_by:
+            if self.history is not None:
+                self.history.note_block("free_requested", address=entry.address)
             self.allocator.retire(entry.address)
             self._write(rows.encode_row(rows.Retire(entry.id)) + "\n")
             self._waiting.append((entry.id, entry.address, set(entry.used_by), self.launches))
@@ -326,6 +362,8 @@ class Ledger:
             if streams and self.launches - retired_at < RUN_AHEAD:
                 waiting.append((number, address, streams, retired_at))
                 continue
+            if self.history is not None and self.allocator.is_retired(address):
+                self.history.note_block("free_completed", address=address)
             self.allocator.ready(address)
             self._write(rows.encode_row(rows.Ready(number)) + "\n")
         self._waiting = waiting

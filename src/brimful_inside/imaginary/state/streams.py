@@ -5,20 +5,32 @@ from __future__ import annotations
 
 import itertools
 import threading
+from bisect import bisect_right
 from contextlib import contextmanager
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import torch
 
 from brimful_inside.imaginary.state.errors import cuda_error
 from brimful_inside.imaginary.state.ledger import Ledger, PoolId
 
 Stream = Tuple[int, int]  # the card's number, and the stream's on it
 _POOL_SIZE = 32  # streams per priority that PyTorch hands out in turn (c10/cuda/CUDAStream.cpp)
+NO_NUMBER = 1 << 62  # accumulations of gradients have the largest number there is
+next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+_current_node: Callable[[], Any] = torch._C._current_autograd_node  # type: ignore[attr-defined]
+_graph_task = torch._C._current_graph_task_id  # -1 outside of a backward pass
 _GENERATOR_STATE_BYTES = 8  # of its seed, and of its offset: one int64 each
+
+
+def current_number() -> int:
+    """The number, among the autograd nodes of the thread that made it, of the one that runs."""
+    return getattr(_current_node(), "_sequence_nr", lambda: NO_NUMBER)()
 
 
 class CurrentStreams(threading.local):
     """The current card and streams of one thread; a stream is a number on its card, and 0 is the
-    default stream.
+    default stream. The autograd engine runs each node on the streams of its forward pass.
 
     `card` is torch.cuda.current_device(), `named` the card that the call in hand needs (by a
     device, or by where its inputs are), `last` the card of the last operation: what C++ makes
@@ -32,6 +44,10 @@ class CurrentStreams(threading.local):
         """`turn` counts new streams. Called again in each thread, with the same counter."""
         self._turn = turn
         self._by_card: Dict[int, int] = {}
+        # from which autograd node on these were the streams, for a backward pass
+        self._marks: List[Tuple[int, Dict[int, int]]] = []
+        # the node that `_by_card` is for, None outside of a backward pass; the streams there
+        self._follows: Tuple[Optional[int], Dict[int, int]] = None, {}
 
     @property
     def target(self) -> int:
@@ -41,15 +57,31 @@ class CurrentStreams(threading.local):
     @property
     def current(self) -> int:
         """The current stream of that card."""
-        return self._by_card.get(self.target, 0)
+        return self.of(self.target)
 
     def of(self, index: int) -> int:
         """The current stream of this thread on card `index`."""
+        if self._marks:
+            self._follow_engine()
         return self._by_card.get(index, 0)
 
     def select(self, stream_id: int, index: int) -> None:
         """Makes a stream of card `index` the current one there."""
-        self._by_card[index] = stream_id
+        self._follow_engine()
+        self._by_card = {**self._by_card, index: stream_id}
+        while self._marks and self._marks[-1][0] == next_number():
+            self._marks.pop()
+        self._marks.append((next_number(), self._by_card))
+
+    def _follow_engine(self) -> None:
+        node = None if _graph_task() == -1 else current_number()
+        before, outside = self._follows
+        if node != before:
+            outside = self._by_card if before is None else outside
+            last = bisect_right(self._marks, (NO_NUMBER if node is None else node + 1,)) - 1
+            of_node = self._marks[last][1] if last >= 0 else {}
+            self._by_card = outside if node is None else of_node
+            self._follows = node, outside
 
     def new(self) -> int:
         return 1 + next(self._turn) % _POOL_SIZE
