@@ -22,7 +22,8 @@ _FORMS = re.compile(
 )
 _FLAG = re.compile(r"--?[A-Za-z_][\w.-]*")
 _ASSIGNED = re.compile(r"([-+]*[A-Za-z_][\w@/.-]*)=(.+)", re.DOTALL)
-_IN_TEXT = re.compile(r"(?<![\w.-])(?:(--[\w.-]+)([ =])|([A-Za-z_][\w.-]*)(=))([^\s,;)\"']+)")
+# in lower case it is a keyword of somebody's source: sorted(names, key=str)
+_IN_TEXT = re.compile(r"(?<![\w.-])(?:(--[\w.-]+)([ =])|([A-Z][A-Z0-9_]*)(=))([^\s,;)\"']+)")
 _SHORTEST = 6  # of a value that is looked for in text
 
 _learned: set[str] = set()

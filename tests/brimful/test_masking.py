@@ -52,6 +52,8 @@ def test_a_learned_value_is_found_in_any_text():
     assert masking.text(said) == (
         "401: *** and *** are wrong, labels are right; DB_PASSWORD=*** --password ***"
     )
+    line = "sorted(names, key=str), pad_token=other.eos_token"
+    assert masking.text(line) == line
     assert "correct-horse" not in str(UsageError("no correct-horse"))
 
 

@@ -56,7 +56,9 @@ def cut_off(
     last = run.going or (run.attempts[-1] if run.attempts else None)
     if last is None or not _cut_off_in_training(record, run):
         return None
-    where = where_cut_off(last.number, run.going_steps if run.going else run.attempts[-1].steps)
+    where = where_cut_off(
+        last.number, run.going_steps if run.going else run.attempts[-1].steps or None
+    )
     happened = f"the run before of this command, {name}, was cut off {where}"
     if not commands.can_resume(command):
         raise UsageError(
