@@ -8,14 +8,15 @@ import pytest
 
 from tests.test_imports import import_circles
 
-# Units, errors, values, the policy for the host's memory, the table of out-of-memory errors, and
-# what a script says to a probe around it.
+# Units, errors, values, the policy for the host's memory, the table of out-of-memory errors, the
+# allocator's settings, and what a script says to a probe around it.
 ALLOWED = {
     "brimful.units",
     "brimful.errors",
     "brimful.values",
     "brimful.decide.loading",
     "brimful.measure.host",
+    "brimful_inside.simulator.allocator_settings",
     "brimful_inside.simulator.oom_patterns",
     "brimful_inside.script",
 }
