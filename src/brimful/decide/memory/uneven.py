@@ -21,11 +21,12 @@ from brimful.decide.memory.fit import Card
 from brimful_inside.simulator.allocator import SMALL_SIZE
 from brimful_inside.simulator.program import Event, Program
 
-# Steps that a trial shows with batches as they are drawn; of programs with longer steps fewer.
+# Steps that a trial shows with batches as they are drawn; of programs with longer steps fewer, so
+# that it takes some seconds. These numbers and those below are assumed.
 DRAWN_STEPS, FEWEST_STEPS, DRAWN_EVENTS = 24, 10, 80_000
 FIRST = 2  # steps before those that repeat: they make gradients and optimizer states
 ORDERS = 6  # of an epoch that are replayed
-MOST_STEPS = 400  # of an order
+MOST_STEPS = 400  # of an order: what was reserved rose in the first hundred, where it was looked at
 MOST_EVENTS = 100_000  # of an order, a second's replay: a longer epoch is replayed as far as that
 MOST_SIZES = 6  # batch sizes whose epoch is looked at
 CLOSE = 0.03  # of a batch size: nearer to one whose epoch does not fit no other is looked for
@@ -112,12 +113,15 @@ class _Writer:
         self.args = list(stretches.begin.args)
         self._alive = list(stretches.alive)
         self._written: set[int] = set()
+        self._retired = {event[1] for event in self.events if event[0] == "retire"}
+        self._gone: set[int] = set()
 
     def write(self, stretch: Stretch, whole: bool = False) -> None:
         """`whole`: with what is small and passes."""
-        again, before, gone = id(stretch) in self._written, self._alive, set[int]()
+        again, before = id(stretch) in self._written, self._alive
         self._written.add(id(stretch))
         own: list[int | None] = []
+        freed = 0
         for row in stretch.rows:
             if isinstance(row, Allocation):
                 # What is made in one step for all that follow is not made again.
@@ -127,28 +131,33 @@ class _Writer:
                     self.events.append(row.event)
                     self.sizes.append(row.nbytes)
                     self.args.append(row.args)
-            elif isinstance(row, End):
-                number: int | None = row.place
-                if row.whose == OWN:
-                    number = own[row.place]
-                elif row.whose == EARLIER:
-                    number = _at(before, row.place, stretch.alive_before)
-                if number is not None and number not in gone:
-                    self.events.append((row.kind, number))
-                    gone |= {number} if row.kind != "retire" else set()
-            else:
+            elif not isinstance(row, End):
                 self.events.append(row)
-        freed = sum(
-            isinstance(row, End) and row.whose == EARLIER and row.kind != "retire"
-            for row in stretch.rows
-        )
-        left = [number for number in before if number not in gone]
+            elif row.whose == OWN:
+                self._end(own[row.place], row.kind)
+            elif row.whose == LASTING:
+                self._end(row.place, row.kind)
+            else:
+                freed += row.kind != "retire"
+                self._end(_at(before, row.place, stretch.alive_before), row.kind)
+        left = [number for number in before if number not in self._gone]
         for number in left[stretch.alive_before - freed :]:
-            self.events.append(("free", number))
-            gone.add(number)
+            self._end(number, "free")
         self._alive = [
-            number for number in (*left, *own) if number is not None and number not in gone
+            number for number in (*left, *own) if number is not None and number not in self._gone
         ]
+
+    def _end(self, number: int | None, kind: str) -> None:
+        """What was retired becomes ready, all else is freed, and each once: an allocation that was
+        found by its place may be another than the one that the trial ended there."""
+        if number is None or number in self._gone or (number in self._retired and kind == "retire"):
+            return
+        if kind == "retire":
+            self._retired.add(number)
+        else:
+            kind = "ready" if number in self._retired else "free"
+            self._gone.add(number)
+        self.events.append((kind, number))
 
     def program(self) -> Program:
         return Program(tuple(self.events), tuple(self.sizes), tuple(self.args))
@@ -165,8 +174,8 @@ def _at(numbers: Sequence[int], place: int, of: int) -> int | None:
 
 def epochs_of(drawn: Program, worst: Program | None) -> list[Program]:
     """A card's program over an epoch, in several orders, of one with batches as the script draws
-    them; the step of the largest samples comes in the second half. [] where there
-    are too few steps."""
+    them; the step of the largest samples comes in the second half. [] where there are too few
+    steps."""
     stretches = take_apart(drawn)
     if stretches.last is None or not stretches.repeated:
         return []
@@ -189,8 +198,8 @@ def epochs_of(drawn: Program, worst: Program | None) -> list[Program]:
             sizes = _begun_by(stretches, source, order == 1)
         writer = _Writer(stretches, sizes)
         while len(steps) < count:
-            small, large = source.sample(stretches.repeated, 2)
-            steps.append(_between(small, large, source.random()))
+            step, other = source.choices(stretches.repeated, k=2)
+            steps.append(_between(step, other, source.random()))
         at = source.randrange(len(steps) // 2, len(steps))
         steps[at:at] = largest
         for stretch in steps:
@@ -228,25 +237,26 @@ def _sizes(stretch: Stretch) -> list[int]:
     return [row.nbytes for row in stretch.rows if isinstance(row, Allocation)]
 
 
-def _between(one: Stretch, other: Stretch, share: float) -> Stretch:
+def _between(step: Stretch, other: Stretch, share: float) -> Stretch:
     """A step of a size between those of two that do the same; the first where they do not."""
-    if not _same(one, other):
-        return one
+    if not _same(step, other):
+        return step
     rows = [
         row._replace(nbytes=row.nbytes + int((theirs.nbytes - row.nbytes) * share))
         if isinstance(row, Allocation) and isinstance(theirs, Allocation)
         else row
-        for row, theirs in zip(one.rows, other.rows, strict=True)
+        for row, theirs in zip(step.rows, other.rows, strict=True)
     ]
-    return one._replace(rows=rows)
+    return step._replace(rows=rows)
 
 
-def _same(one: Stretch, other: Stretch) -> bool:
-    return (one.alive_before, len(one.rows)) == (other.alive_before, len(other.rows)) and all(
+def _same(step: Stretch, other: Stretch) -> bool:
+    alike = (step.alive_before, len(step.rows)) == (other.alive_before, len(other.rows))
+    return alike and all(
         row == theirs
         if not isinstance(row, Allocation)
         else isinstance(theirs, Allocation) and row.event == theirs.event
-        for row, theirs in zip(one.rows, other.rows, strict=True)
+        for row, theirs in zip(step.rows, other.rows, strict=True)
     )
 
 
