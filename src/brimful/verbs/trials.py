@@ -177,11 +177,12 @@ class Trials:
         drawn = [program_of(card.trace) for card in read_traces(result, self.session.folder)]
         held = [program.peak_live_bytes(program.sizes) for program in drawn]
         fullest = held.index(max(held)) if held else 0
-        if any(map(are_uneven, drawn)):
-            alike = worst[fullest] if fullest < len(worst) else None
-            self.epochs[size] = epochs_of(drawn[fullest], alike)
-        else:
+        alike = worst[fullest] if fullest < len(worst) else None
+        epochs = epochs_of(drawn[fullest], alike) if drawn else []
+        if len(epochs) > 1 and not any(map(are_uneven, drawn)):
             self.even = True  # what varies in the samples does not reach the card
+        else:
+            self.epochs[size] = epochs
 
     # --- reading
 

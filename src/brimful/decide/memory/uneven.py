@@ -74,7 +74,12 @@ def take_apart(program: Program) -> Stretches:
     gone = {e[1]: at for at, e in enumerate(program.events) if e[0] in ("free", "ready")}
     stretches = Stretches(program.first(starts[0]))
     begun = len(stretches.begin.sizes)
-    lasting = {number for number in range(begun) if gone.get(number, end) >= ends[-1]}
+    retired = {e[1]: at for at, e in enumerate(program.events) if e[0] == "retire"}
+    lasting = {
+        number
+        for number in range(begun)
+        if min(gone.get(number, end), retired.get(number, end)) >= ends[-1]
+    }
     alive = [n for n in range(begun) if n not in lasting and gone.get(n, end) >= starts[0]]
     stretches.lasting, stretches.alive = lasting, alive
     for start, stop in pairwise(starts):
@@ -174,11 +179,11 @@ def _at(numbers: Sequence[int], place: int, of: int) -> int | None:
 
 def epochs_of(drawn: Program, worst: Program | None) -> list[Program]:
     """A card's program over an epoch, in several orders, of one with batches as the script draws
-    them; the step of the largest samples comes in the second half. [] where there are too few
+    them; the step of the largest samples comes in the second half. Itself where it has too few
     steps."""
     stretches = take_apart(drawn)
     if stretches.last is None or not stretches.repeated:
-        return []
+        return [drawn]
     largest = take_apart(worst).repeated[-1:] if worst is not None else []
     rows = sum(
         not (isinstance(row, Allocation) and row.passing)

@@ -143,9 +143,10 @@ def test_steps_that_are_alike_are_not_uneven():
     assert are_uneven(training([30, 30, 31, 30, 32, 30]))
 
 
-def test_a_program_of_too_few_steps_has_no_epochs():
-    assert take_apart(training([10, 20, 30])).repeated == []
-    assert epochs_of(training([10, 20, 30]), None) == []
+def test_a_run_of_too_few_steps_to_repeat_is_its_own_epoch():
+    drawn = training([10, 20, 30])
+    assert take_apart(drawn).repeated == []
+    assert epochs_of(drawn, None) == [drawn]
 
 
 @pytest.mark.parametrize("room", [600, 900, 2000])
