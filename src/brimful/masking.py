@@ -82,15 +82,15 @@ def value(of: Any) -> Any:
 
 def _secrets_in(argv: Sequence[str]) -> list[tuple[int, str, str, str]]:
     """(which word, what precedes the value in it, the name, the value) of each by its name."""
-    found = []
+    secrets = []
     for at, word in enumerate(argv):
         following = argv[at + 1] if at + 1 < len(argv) else "-"
         if assigned := _ASSIGNED.fullmatch(word):
             if _is_secret(assigned[1], assigned[2]):
-                found.append((at, f"{assigned[1]}=", assigned[1], assigned[2]))
+                secrets.append((at, f"{assigned[1]}=", assigned[1], assigned[2]))
         elif _FLAG.fullmatch(word) and following[:1] != "-" and _is_secret(word, following):
-            found.append((at + 1, "", word, following))
-    return found
+            secrets.append((at + 1, "", word, following))
+    return secrets
 
 
 def _is_secret(name: str, value: str) -> bool:

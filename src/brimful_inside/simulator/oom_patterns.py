@@ -195,6 +195,6 @@ def unallocated_bytes(message: str) -> int:
     if asked is None or held is None:
         return 0
     asked_bytes, held_bytes = (
-        int(float(found[1]) * _UNITS.get(found[2], 0)) for found in (asked, held)
+        int(float(amount[1]) * _UNITS.get(amount[2], 0)) for amount in (asked, held)
     )
     return held_bytes if held_bytes >= asked_bytes > 0 else 0
