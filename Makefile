@@ -15,7 +15,7 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-checkpoints bench-engine bench-kills bench-gpu bench-cost bench-scripts bench-epochs clean
+.PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-checkpoints bench-engine bench-kills bench-gpu bench-cost bench-allocator bench-scripts bench-epochs clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,9 @@ golden: $(STAMP) ## Write what brimful says of a fixed set of programs to bench/
 bench-cost: $(STAMP) ## What a prediction costs, as a multiple of the script itself, and in host memory
 	$(PY) -m bench.prediction_cost
 	$(PY) -m bench.cards_cost
+
+bench-allocator: $(STAMP) ## 5,400 random programs in brimful's model of PyTorch's allocator and in a second one, event by event (3 minutes; ONLY="names" of settings)
+	OMP_NUM_THREADS=1 $(PY) -m bench.allocator_fuzz $(if $(ONLY),--only $(ONLY))
 
 bench-checkpoints: $(STAMP) ## What saving and loading a checkpoint costs, against torch.save and torch.load (3 minutes, 4 GB of disk)
 	$(PY) -m bench.checkpoint_cost

@@ -88,8 +88,6 @@ def rounded_size(nbytes: int, settings: AllocatorSettings = DEFAULT_SETTINGS) ->
     if divisions > 1 and nbytes > MIN_BLOCK * divisions:
         step = (1 << (nbytes.bit_length() - 1)) // divisions
         return -(-nbytes // step) * step
-    if divisions == 1 and nbytes > MIN_BLOCK:
-        return nbytes  # roundup_power2_next_division leaves it as it is, not even a multiple of 512
     return -(-nbytes // MIN_BLOCK) * MIN_BLOCK
 
 
@@ -105,6 +103,9 @@ def segment_size(size: int, settings: AllocatorSettings = DEFAULT_SETTINGS) -> i
 
 # its size, the bytes requested, its pool, the free list it returns to
 LiveBlock = Tuple[int, int, Pool, List[int]]
+# A block that waits for another stream, and its address: that alone would not tell it from one that
+# was retired at the same address later.
+Retired = Tuple[int, LiveBlock]
 
 
 class CachingAllocator:
@@ -132,6 +133,7 @@ class CachingAllocator:
         # small and large blocks of each private pool, by its number
         self._private: Dict[int, Tuple[Pool, Pool]] = {}
         self._released: Set[int] = set()  # private pools of which no graph is left
+        self.capturing = 0  # captures of graphs under way
         self._live: Dict[int, LiveBlock] = {}
         self._retired: Dict[int, LiveBlock] = {}
         self.memory.total_bytes = total_bytes if total_bytes is not None else capacity_bytes
@@ -158,12 +160,16 @@ class CachingAllocator:
         max_split = settings.max_split_size if settings.max_split_size is not None else NO_LIMIT
         grows = settings.expandable_segments
         self._oversize = self.memory.oversize = max_split
-        self._large.min_rest = MIN_BLOCK if grows else MIB + 1
-        self._large.max_split = NO_LIMIT if grows else max_split
+        for large in (self._large, *(pair[1] for pair in self._private.values())):
+            large.min_rest = MIN_BLOCK if grows else MIB + 1
+            large.max_split = NO_LIMIT if grows else max_split
         self._rounds_plainly = not any(settings.roundup_power2_divisions)
         self._grew = self._grew or grows
         self._best_fit_always_serves = (
-            max_split == NO_LIMIT and not self._grew and not settings.garbage_collection_threshold
+            max_split == NO_LIMIT
+            and not self._grew
+            and not settings.garbage_collection_threshold
+            and not self._large.searches  # blocks have ages, which count on where it is set again
         )
         if settings.memory_fraction is not None:
             self.set_memory_fraction(settings.memory_fraction, self.memory.total_bytes)
@@ -244,22 +250,24 @@ class CachingAllocator:
         if not self._best_fit_always_serves:
             pool.freed_at[address] = pool.searches
 
-    def retire(self, address: int) -> None:
+    def retire(self, address: int) -> Optional[Retired]:
         """The block at `address` is allocated no more, but waits for another stream before it can
-        be used again."""
+        be used again: till `ready` is told what this answers."""
         if address == 0:
-            return
+            return None
         block = self._retired[address] = self._live.pop(address)
         self.allocated -= block[0]
         if self._statistics is not None:
             self._count_end(self._statistics, block[2], block[0])
+        return address, block
 
-    def ready(self, address: int) -> None:
-        """Nobody uses the retired block at `address` any more. Does nothing where a full card has
-        waited for it already."""
-        if address not in self._retired:
+    def ready(self, retired: Optional[Retired]) -> None:
+        """Nobody uses that block any more. Does nothing where a full card has waited for it
+        already."""
+        if retired is None or not self.is_retired(retired):
             return
-        size, nbytes, pool, free = self._retired.pop(address)
+        address, (size, nbytes, pool, free) = retired
+        del self._retired[address]
         if self._statistics is not None:
             self._count_return(self._statistics, pool, address, size, nbytes)
         pool.freed_at[pool.put(address, size, free) & ADDRESS] = pool.searches
@@ -274,17 +282,19 @@ class CachingAllocator:
         _, nbytes, pool, free = self._live.get(address) or self._retired[address]
         return nbytes, next(stream for stream, own in pool.free.items() if own is free), pool.owner
 
-    def is_retired(self, address: int) -> bool:
-        return address in self._retired
+    def is_retired(self, retired: Retired) -> bool:
+        return self._retired.get(retired[0]) is retired[1]
 
     def empty_cache(self) -> None:
         """Give back every segment that is wholly free (torch.cuda.empty_cache,
         release_cached_blocks). The host waits for every stream first. Those of a private pool are
-        given back only after its last graph is gone."""
-        self.num_sync_all_streams += 1
-        for address in list(self._retired):
-            self.ready(address)
-        emptied = [self._large, self._small]
+        given back only after its last graph is gone, and during a capture no others."""
+        emptied = []
+        if not self.capturing:
+            self.num_sync_all_streams += 1
+            for retired in list(self._retired.items()):
+                self.ready(retired)
+            emptied = [self._large, self._small]
         for number in sorted(self._released & self._private.keys()):
             emptied += self._private[number]
         for pool in emptied:
@@ -302,14 +312,22 @@ class CachingAllocator:
             self._private[number] = pair
         return pair[0] if general.small else pair[1]
 
+    def capture(self, begins: bool) -> None:
+        """The capture of a graph begins or ends. While one lasts, a full card gives nothing back
+        but oversize blocks (since PyTorch 2.13 not so in a torch.cuda.MemPool outside of it)."""
+        self.capturing += 1 if begins else -1
+
     def release_pool(self, number: int) -> None:
         """No graph of private pool `number` is left: its free segments go when the cache is emptied
         or the card is full."""
         self._released.add(number)
 
     def empty_pool(self, number: int) -> None:
-        """Give back every free segment of private pool `number` (the end of a
-        torch.cuda.MemPool)."""
+        """Give back every free segment of private pool `number` (the end of a torch.cuda.MemPool).
+        The host waits for the streams that use its blocks first."""
+        for retired in list(self._retired.items()):
+            if retired[1][2].owner == number:
+                self.ready(retired)
         for pool in self._private.get(number, ()):
             pools.release_free(self.memory, pool)
 
@@ -354,17 +372,19 @@ class CachingAllocator:
         """The place of the free block that serves under settings that ask for more than the best
         fit (get_free_block). `at`: of the best fit. The answer is the length of `free` where none
         serves."""
-        pool.searches += 1
-        if at < len(free) and self.settings.expandable_segments:
+        settings = self.settings
+        if settings.garbage_collection_threshold and self.memory.allowed_bytes is not None:
+            pool.searches += 1
+        if at < len(free) and settings.expandable_segments:
             at = pools.best_fit(pool, free, at)
         elif self._grew:  # switched off at run time: what is left of them serves nobody
             while at < len(free) and pool.expandable_at(free[at] & ADDRESS) is not None:
                 at += 1
-        limit = self.settings.max_split_size
+        limit = settings.max_split_size
         if at < len(free) and limit is not None:
             available = free[at] >> SIZE_AT
             if size < limit <= available or (
-                size >= limit and available >= size + self.settings.max_non_split_rounding
+                size >= limit and available >= size + settings.max_non_split_rounding
             ):
                 return len(free)
         return at
@@ -387,7 +407,7 @@ class CachingAllocator:
             and pools.release_oversize(memory, pool, size, stream, limit)
         ):
             block = self._new_memory(pool, size, stream)
-        if block is None and not pool.owner:  # what is cached is not given back during a capture
+        if block is None and not self.capturing:
             self.empty_cache()
             self.num_alloc_retries += 1
             block = self._new_memory(pool, size, stream)

@@ -139,7 +139,8 @@ def _share(key: str, value: str, least: int) -> float:
         share = float(value)
     except ValueError:
         share = -1.0
-    if not (0.0 < share < 1.0 or (share == 1.0 and key != "garbage_collection_threshold")):
+    ends = (0.0, 1.0) if key == "per_process_memory_fraction" else ()
+    if not (0.0 < share < 1.0 or share in ends):
         raise ValueError("%s:%s must lie between 0 and 1" % (key, value))
     return share
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from brimful_inside.simulator.allocator import CachingAllocator, CardFull
+from brimful_inside.simulator.allocator import CachingAllocator, CardFull, Retired
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
 from brimful_inside.simulator.pools import NO_LIMIT
 from brimful_inside.simulator.program import Event, Program
@@ -44,6 +44,7 @@ def replay(
     malloc, free = allocator.malloc, allocator.free
     remaining = iter(sizes)
     addresses: List[int] = []
+    retired: Dict[int, Optional[Retired]] = {}
     visits: List[Tuple[str, Peaks]] = []
     phase, stream, pool = FIRST_PHASE, 0, 0
     full, steps = None, 0
@@ -62,11 +63,13 @@ def replay(
                 stream = event[1]
             elif kind == "pool":
                 pool = event[1]
-            elif kind in ("retire", "ready"):
-                getattr(allocator, kind)(addresses[event[1]])
+            elif kind == "retire":
+                retired[event[1]] = allocator.retire(addresses[event[1]])
+            elif kind == "ready":
+                allocator.ready(retired.pop(event[1], None))
             elif kind == "settings":
                 allocator.change_settings(event[1])
-            elif kind in ("empty_cache", "empty_pool", "release_pool"):
+            elif kind in ("capture", "empty_cache", "empty_pool", "release_pool"):
                 getattr(allocator, kind)(*event[1:])
             elif kind == "step":
                 steps += 1

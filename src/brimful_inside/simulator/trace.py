@@ -15,6 +15,8 @@ each replay.
     ["release_pool", n]             its last graph is gone: an emptied cache gives its free segments
                                     back as well
     ["empty_pool", n]               its free segments are given back now
+    ["capture", 1] and ["capture", 0]
+                                    the capture of a graph begins, ends
     ["retire", id]                  it is gone, but another stream may still be using its block
                                     (`record_stream`)
     ["ready", id]                   that stream is done: the retired block returns to its pool
@@ -107,6 +109,7 @@ Stream = NamedTuple("Stream", [("number", int)])
 Pool = NamedTuple("Pool", [("number", int)])
 ReleasePool = NamedTuple("ReleasePool", [("number", int)])
 EmptyPool = NamedTuple("EmptyPool", [("number", int)])
+Capture = NamedTuple("Capture", [("begins", bool)])  # 1 or 0 in the trace
 Retire = NamedTuple("Retire", [("id", int)])
 Ready = NamedTuple("Ready", [("id", int)])
 Phase = NamedTuple("Phase", [("name", str)])
@@ -129,6 +132,7 @@ Row = Union[
     Pool,
     ReleasePool,
     EmptyPool,
+    Capture,
     Retire,
     Ready,
 ]
@@ -141,6 +145,7 @@ _ROWS: Dict[str, Any] = {
     "pool": Pool,
     "release_pool": ReleasePool,
     "empty_pool": EmptyPool,
+    "capture": Capture,
     "retire": Retire,
     "ready": Ready,
     "phase": Phase,

@@ -242,6 +242,31 @@ def test_a_memory_fraction_is_the_limit_and_ages_the_cache():
     assert allocator.reserved == 20 * MIB
 
 
+def test_the_cache_ages_by_searches_under_a_limit_alone():
+    settings = settings_from("garbage_collection_threshold:0.5")
+    allocator = CachingAllocator(200 * MIB, settings, total_bytes=200 * MIB)
+    first, second = allocator.malloc(30 * MIB), allocator.malloc(40 * MIB)
+    allocator.free(first)
+    allocator.malloc(50 * MIB)
+    allocator.free(second)
+    allocator.set_memory_fraction(0.9, 200 * MIB)
+    allocator.malloc(60 * MIB)
+    assert allocator.reserved == (50 + 60) * MIB, "both were as old"
+
+
+def test_what_is_freed_while_no_garbage_is_collected_is_young_later():
+    conf = "garbage_collection_threshold:0.9,per_process_memory_fraction:0.9"
+    allocator = CachingAllocator(200 * MIB, settings_from(conf), total_bytes=200 * MIB)
+    for address in [allocator.malloc(30 * MIB), allocator.malloc(40 * MIB)]:
+        allocator.free(address)
+    allocator.malloc(50 * MIB)
+    allocator.change_settings("")
+    allocator.free(allocator.malloc(30 * MIB))
+    allocator.change_settings("garbage_collection_threshold:0.5")
+    allocator.malloc(60 * MIB)
+    assert allocator.reserved == (30 + 50 + 60) * MIB
+
+
 def test_all_of_the_card_is_no_limit_and_ages_nothing():
     conf = "per_process_memory_fraction:1.0,garbage_collection_threshold:0.1"
     allocator = CachingAllocator(100 * MIB, settings_from(conf), total_bytes=100 * MIB)
@@ -318,15 +343,15 @@ def test_the_checks_catch_an_injected_bug(bug, monkeypatch):
 def test_a_retired_block_is_active_and_not_allocated():
     allocator = CachingAllocator()
     address = allocator.malloc(3 * MIB)
-    allocator.retire(address)
+    retired = allocator.retire(address)
     stats = allocator.memory_stats()
     assert (stats["allocated_bytes.all.current"], stats["active_bytes.all.current"]) == (0, 3 * MIB)
     assert (stats["allocation.large_pool.current"], stats["active.large_pool.current"]) == (0, 1)
     assert stats["requested_bytes.all.current"] == 3 * MIB
     other = allocator.malloc(3 * MIB)
     assert other != address and allocator.memory_stats()["active_bytes.all.peak"] == 6 * MIB
-    allocator.ready(address)
-    allocator.ready(address)  # once is enough
+    allocator.ready(retired)
+    allocator.ready(retired)  # once is enough
     allocator.free(other)
     stats = allocator.memory_stats()
     assert (stats["active_bytes.all.current"], stats["requested_bytes.all.current"]) == (0, 0)
@@ -348,6 +373,14 @@ def test_private_pools_are_in_the_statistics_and_in_the_snapshot():
     assert sorted(
         (segment.pool, segment.stream, segment.small) for segment in allocator.segments()
     ) == [(0, 0, False), (2, 0, False), (2, 1, True)]
+
+
+def test_a_change_of_settings_holds_in_private_pools_as_well():
+    allocator = CachingAllocator()
+    allocator.free(allocator.malloc(70 * MIB, 0, 1))
+    allocator.change_settings("max_split_size_mb:32")
+    allocator.malloc(56 * MIB, 0, 1)
+    assert allocator.allocated == 70 * MIB, "they are not split any more"
 
 
 def test_private_pools_of_expandable_segments_are_kept_as_well():

@@ -51,6 +51,8 @@ def test_sizes_are_rounded_to_divisions_of_a_power_of_two():
     assert rounded_size(1281 * MIB, four) == 1536 * MIB
     assert rounded_size(2048, four) == 2048  # 512 × 4 and less are rounded to 512 alone
     assert rounded_size(2049, four) == 2560
+    one = settings_from("roundup_power2_divisions:1")
+    assert rounded_size(15233774, one) == 15234048, "as without the setting: a multiple of 512"
 
 
 @pytest.mark.parametrize(

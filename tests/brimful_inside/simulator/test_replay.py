@@ -174,6 +174,13 @@ def test_an_observer_is_called_after_each_event():
         ("malloc 1 30, retire 1, malloc 2 30, ready 1, malloc 3 30", 60, 60),
         ("malloc 1 30, free 1, malloc 2 30, malloc 3 30", 60, 60),
         ("malloc 1 30, retire 1, malloc 2 30, malloc 3 30", 60, 90),
+        # it is another one than the block at the same address that a full card has waited for
+        (
+            "malloc 1 4, malloc 2 9, retire 2, empty_cache, "
+            "malloc 3 9, retire 3, ready 2, malloc 4 9",
+            13,
+            40,
+        ),
     ],
 )
 def test_blocks_serve_whom_they_are_free_for(rows, allocated, reserved):
@@ -199,12 +206,20 @@ def test_an_emptied_pool_gives_back_what_is_free_of_it_alone():
     rows = "pool 1, malloc 1 30, malloc 2 20, pool 0, malloc 3 5, free 3, free 1"
     result = replayed(rows + ", empty_pool 1, phase then")
     assert (result.phases["start"].reserved, result.phases["then"].reserved) == (70 * MIB, 40 * MIB)
+    waits = replayed(rows.replace("free 1", "retire 1") + ", empty_pool 1, phase then")
+    assert waits.phases == result.phases
 
 
-def test_a_request_of_a_private_pool_has_nothing_given_back_for_it():
-    assert replayed("malloc 1 30, free 1, malloc 2 34", 40 * MIB).full is None
-    full = replayed("malloc 1 30, free 1, pool 1, malloc 2 34", 40 * MIB).full
+def test_nothing_is_given_back_for_a_request_during_a_capture():
+    rows = "malloc 1 30, free 1, capture 1, pool 1, malloc 2 34"
+    full = replayed(rows, 40 * MIB).full
     assert full is not None and (full.free, full.private) == (10 * MIB, 0)
+    for other in (rows.replace("capture 1, ", ""), rows.replace("pool", "capture 0, pool")):
+        assert replayed(other, 40 * MIB).full is None
+    assert (
+        replayed("malloc 1 30, free 1, capture 1, empty_cache", 40 * MIB).peak.reserved == 30 * MIB
+    )
+    assert replayed(rows.replace("pool 1, ", ""), 40 * MIB).full is not None
     full = replayed("pool 1, malloc 1 30, free 1, pool 0, malloc 2 34", 40 * MIB).full
     assert full is not None and (full.reserved, full.private) == (30 * MIB, 30 * MIB)
 

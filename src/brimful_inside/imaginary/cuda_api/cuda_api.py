@@ -269,23 +269,25 @@ def _memory_functions(gpu: ImaginaryGpu) -> Dict[str, Callable]:
         """torch.cuda.set_per_process_memory_fraction: in the trace as a setting, so that a replay
         obeys it too. Since 2.10 the whole card is no limit; before, it was one beyond the card's
         room, and let garbage be collected."""
-        if fraction > 0:
-            fraction = min(fraction, 1.0 if _RELEASE >= 210 else math.nextafter(1.0, 0.0))
-            ledger = gpu.ledgers[gpu.index_of(device)]
-            ledger.change_settings(
-                spelled(ledger.allocator.settings._replace(memory_fraction=float(fraction)))
-            )
-        else:
-            allocator(device).set_memory_fraction(fraction, gpu.card.total_bytes)
+        fraction = min(fraction, 1.0 if _RELEASE >= 210 else math.nextafter(1.0, 0.0))
+        ledger = gpu.ledgers[gpu.index_of(device)]
+        ledger.change_settings(
+            spelled(ledger.allocator.settings._replace(memory_fraction=float(fraction)))
+        )
 
     def fraction(device: int) -> float:
         allowed = allocator(device).memory.allowed_bytes
         return 1.0 if allowed is None else allowed / gpu.card.total_bytes
 
     def change_settings(settings: str) -> None:
+        """torch.cuda.memory._set_allocator_settings. PyTorch reads the memory fraction only when it
+        makes a card's allocator, so one named later than that changes nothing."""
         gpu.read_settings()
         for ledger in gpu.ledgers:
-            ledger.change_settings(settings)
+            kept = ledger.allocator.settings.memory_fraction
+            again = ",per_process_memory_fraction:%r" % (1.0 if kept is None else kept)
+            is_late = gpu.touched and "per_process_memory_fraction" in settings
+            ledger.change_settings(settings + again if is_late else settings)
 
     def attach_observer(observer: Callable[[int, int, int, int], Any]) -> None:
         for ledger in gpu.ledgers:

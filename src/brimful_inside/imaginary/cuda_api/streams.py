@@ -254,7 +254,9 @@ class _CUDAGraph:
         captures.by_stream[stream] = captured
         self._launches = gpu.ledger.launches
         captured.ledger.divert(
-            captured.pool, lambda asking: captures.by_stream.get((stream[0], asking)) is captured
+            captured.pool,
+            lambda asking: captures.by_stream.get((stream[0], asking)) is captured,
+            captures=True,
         )
         self._mark = gpu.clock.mark()
         self._end = weakref.finalize(self, captured.destroy)

@@ -30,7 +30,7 @@ import torch
 from brimful_inside.imaginary.state.errors import out_of_memory
 from brimful_inside.imaginary.state.history import History
 from brimful_inside.simulator import trace as rows
-from brimful_inside.simulator.allocator import CachingAllocator, CardFull, rounded_size
+from brimful_inside.simulator.allocator import CachingAllocator, CardFull, Retired, rounded_size
 from brimful_inside.wire import Card
 
 PoolId = Tuple[int, int]  # of a private pool, as PyTorch numbers them
@@ -90,12 +90,12 @@ class Ledger:
         # PyTorch's number to the trace's, by first allocation, so that two runs agree
         self._streams: Dict[int, int] = {0: 0}
         self._last_stream = 0  # of the trace's row before
-        # private pools in use: id, and which streams they serve
-        self._diverted: List[Tuple[Any, Callable[[int], bool]]] = []
+        # private pools in use: id, which streams they serve, and whether a graph is captured
+        self._diverted: List[Tuple[Any, Callable[[int], bool], bool]] = []
         self._pools: Dict[Any, int] = {}  # PyTorch's id to the trace's number
         self._last_pool = self._next_pool = 0
-        # number, address, streams, launches when it was retired
-        self._waiting: List[Tuple[int, int, Set[int], int]] = []
+        # number, block, streams, launches when it was retired
+        self._waiting: List[Tuple[int, Retired, Set[int], int]] = []
         self._trace = trace
         # who allocates (attribution.annotations.CallSites), where the trace is to say it
         self.call_sites: Any = None
@@ -136,7 +136,9 @@ class Ledger:
         till then."""
         entry = self.storages.get(storage._cdata)
         if entry is not None and stream != entry.stream:  # the entry goes to its own card's ledger
-            entry.used_by = (entry.used_by or set()) | {stream}
+            used_by = entry.used_by or {}
+            captured = used_by.get(stream, False) or self.allocator.capturing > 0
+            entry.used_by = {**used_by, stream: captured}
 
     def synchronized(self, stream: Optional[int] = None, launches: Optional[int] = None) -> None:
         """The host has waited for `stream` (None: for the card), or for its first so many
@@ -199,16 +201,21 @@ class Ledger:
         with self._lock:
             action(*args)
 
-    def divert(self, pool: Any, serves: Callable[[int], bool]) -> None:
+    def divert(self, pool: Any, serves: Callable[[int], bool], captures: bool = False) -> None:
         """From here on the private pool `pool` serves the streams for which `serves` is true
-        (beginAllocateToPool)."""
-        if any(pool == other for other, _ in self._diverted):
+        (beginAllocateToPool), for a capture of what they do where `captures` is set."""
+        if any(pool == other for other, *_ in self._diverted):
             raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
-        self._diverted.append((pool, serves))
+        self._diverted.append((pool, serves, captures))
+        if captures:
+            self._do(rows.Capture(True), self.allocator.capture, True)
 
     def end_divert(self, pool: Any) -> None:
         """The end of `divert`. What the pool gave stays its own (endAllocateToPool)."""
-        self._diverted = [(other, serves) for other, serves in self._diverted if other != pool]
+        ended = [scope for scope in self._diverted if scope[0] == pool]
+        self._diverted = [scope for scope in self._diverted if scope[0] != pool]
+        if any(captures for *_, captures in ended):
+            self._do(rows.Capture(False), self.allocator.capture, False)
 
     def release_pool(self, pool: Any, empty: bool = False) -> None:
         """A private pool has no users any more. With `empty`, its free segments are given back
@@ -271,11 +278,16 @@ class Ledger:
         if nbytes >= ONE_EXBIBYTE:  # the allocator is not asked, so observers are not told
             self._refuse("CUDA out of memory. Tried to allocate more than 1EB memory.")
         with self._lock:
-            if self._waiting and not self._diverted:
+            if self._waiting and not self.allocator.capturing:
                 self._process_events()
             stream = self._stream()
             pool = next(
-                (self.pool_number(pool) for pool, serves in self._diverted if serves(stream)), 0
+                (
+                    self.pool_number(own)
+                    for own, serves, _ in self._diverted[::-1]
+                    if serves(stream)
+                ),
+                0,
             )
             stream = self._streams.setdefault(stream, len(self._streams))
             try:
@@ -344,9 +356,13 @@ class Ledger:
         if entry.id and entry.used_by:
             if self.history is not None:
                 self.history.note_block("free_requested", address=entry.address)
-            self.allocator.retire(entry.address)
+            retired = self.allocator.retire(entry.address)
+            assert retired is not None, "what has a number has bytes"
             self._write(rows.encode_row(rows.Retire(entry.id)) + "\n")
-            self._waiting.append((entry.id, entry.address, set(entry.used_by), self.launches))
+            # a capture is over before what it recorded is used again: that waits for no stream
+            capturing = self.allocator.capturing
+            streams = {by for by, captured in entry.used_by.items() if not (captured and capturing)}
+            self._waiting.append((entry.id, retired, streams, self.launches))
         elif entry.id:
             self._free(entry.id, entry.address)
 
@@ -358,13 +374,13 @@ class Ledger:
         them, or when so much was launched since that the driver's queue would have made it wait:
         the block returns no sooner than on a card."""
         waiting = []
-        for number, address, streams, retired_at in self._waiting:
+        for number, retired, streams, retired_at in self._waiting:
             if streams and self.launches - retired_at < RUN_AHEAD:
-                waiting.append((number, address, streams, retired_at))
+                waiting.append((number, retired, streams, retired_at))
                 continue
-            if self.history is not None and self.allocator.is_retired(address):
-                self.history.note_block("free_completed", address=address)
-            self.allocator.ready(address)
+            if self.history is not None and self.allocator.is_retired(retired):
+                self.history.note_block("free_completed", address=retired[0])
+            self.allocator.ready(retired)
             self._write(rows.encode_row(rows.Ready(number)) + "\n")
         self._waiting = waiting
 

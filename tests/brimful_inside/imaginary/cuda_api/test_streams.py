@@ -248,6 +248,17 @@ def test_streams_that_wait_for_a_capture_take_part_in_it(gpu, trace_file):
     del graph
 
 
+def test_what_only_a_capture_recorded_needs_no_wait_after_it(gpu):
+    kept = [used_by_main(), mebibytes(20)]  # stream 0 uses the first one before the capture
+
+    def work() -> None:
+        kept[1].record_stream(torch.cuda.current_stream())
+        kept.clear()
+
+    captured(work)
+    assert active() == 30 * MIB
+
+
 @pytest.mark.parametrize(
     "waits",
     [
@@ -320,6 +331,17 @@ def test_a_memory_pool_of_the_script_is_kept_apart_and_emptied_at_its_end(gpu, t
         match=r"cannot run torch\.cuda\.MemPool at test_streams\.py:\d+ in test_a_memory",
     ):
         torch.cuda.MemPool(use_on_oom=True)
+
+
+def test_of_two_pools_in_use_the_later_serves_and_none_keeps_a_block_waiting(gpu):
+    outer, inner = torch.cuda.MemPool(), torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(outer), torch.cuda.use_mem_pool(inner):
+        tensor = mebibytes(100)
+        assert inner.snapshot() and not outer.snapshot()
+        tensor.record_stream(torch.cuda.Stream())
+        del tensor
+        torch.cuda.synchronize()
+        assert active() == 0
 
 
 def test_what_was_captured_runs_at_each_replay_and_not_before(gpu):

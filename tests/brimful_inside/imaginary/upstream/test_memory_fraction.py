@@ -19,6 +19,15 @@ def test_all_of_the_card_is_no_limit(gpu, monkeypatch):
     assert torch.empty(30 * GIB, dtype=torch.uint8, device="cuda").is_cuda
 
 
+@pytest.mark.parametrize("fraction", [0.0, 0.5])
+def test_no_change_of_settings_touches_a_fraction_of_a_card_in_use(gpu, fraction):
+    """PyTorch 2.10 on reads it where it makes the card's allocator."""
+    torch.cuda.set_per_process_memory_fraction(fraction)
+    for text in ("max_split_size_mb:32", "per_process_memory_fraction:0.9", ""):
+        torch._C._accelerator_setAllocatorSettings(text)
+        assert torch.cuda.get_per_process_memory_fraction() == fraction
+
+
 @pytest.mark.parametrize(("release", "cached"), [(209, 0), (210, 40)])
 def test_all_of_the_card_lets_garbage_be_collected_in_older_releases(
     gpu, monkeypatch, release, cached
