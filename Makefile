@@ -113,7 +113,7 @@ bench-cost: $(STAMP) ## What a prediction costs, as a multiple of the script its
 	$(PY) -m bench.prediction_cost
 	$(PY) -m bench.cards_cost
 
-bench-allocator: $(STAMP) ## 5,400 random programs in brimful's model of PyTorch's allocator and in a second one, event by event (3 minutes; ONLY="names" of settings)
+bench-allocator: $(STAMP) ## 6,000 random programs in brimful's model of PyTorch's allocator and in a second one, event by event (3 minutes; ONLY="names" of settings)
 	OMP_NUM_THREADS=1 $(PY) -m bench.allocator_fuzz $(if $(ONLY),--only $(ONLY))
 
 bench-checkpoints: $(STAMP) ## What saving and loading a checkpoint costs, against torch.save and torch.load (3 minutes, 4 GB of disk)

@@ -34,6 +34,7 @@ SPLIT = "max_split_size_mb:{split}"
 ROUNDUP = ("roundup_power2_divisions:4", "roundup_power2_divisions:[1:2,4:8,8:1,16:0,32:4,>:2]")
 COLLECT = "garbage_collection_threshold:{share},per_process_memory_fraction:{most}"
 GROW = "expandable_segments:True"
+ANY = ("", SPLIT, GROW, COLLECT)
 # By name: texts of settings, and which events there are.
 SETTINGS: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "default": (("",), PLAIN),
@@ -44,9 +45,20 @@ SETTINGS: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "fraction": (("per_process_memory_fraction:{most}",), PLAIN),
     "streams": (("", SPLIT, GROW), STREAMS),
     "private pools": (("", SPLIT, GROW), POOLS),
-    "run-time changes": (("", SPLIT, GROW, COLLECT), [*POOLS, *["set", "set_fraction"] * 4]),
+    "run-time changes": (ANY, [*PLAIN * 2, *["set"] * 3, "set_fraction"]),
+    "all together": (ANY, [*POOLS, *["set", "set_fraction"] * 4]),
 }
-CHANGES = ("", GROW, "expandable_segments:False", SPLIT, *ROUNDUP, COLLECT.partition(",")[0])
+OFF = "expandable_segments:False"
+CHANGES = (
+    "",
+    GROW,
+    OFF,
+    SPLIT,
+    f"{SPLIT},{GROW}",
+    f"{SPLIT},{OFF}",
+    *ROUNDUP,
+    COLLECT.split(",")[0],
+)
 Program = list[tuple[Any, ...]]
 
 

@@ -212,21 +212,18 @@ def release_oversize(memory: DeviceMemory, pool: Pool, size: int, stream: int, l
     """Give back just enough oversize blocks for a request of `size`
     (release_available_cached_blocks). `limit`: the size from which on blocks are oversize. Answers
     whether enough was given back to try again."""
-    needed = max(size, limit)
-    blocks = [
-        (block & ADDRESS, block >> SIZE_AT)
-        for block in pool.free.get(stream, [])
-        if block >> SIZE_AT >= limit and pool.is_segment(block & ADDRESS, block >> SIZE_AT)
-    ]
-    single = next((block for block in blocks if block[1] >= needed), None)
-    if single is not None:
-        _release_segment(memory, pool, single[0])
-        return True
+    needed, free = max(size, limit), pool.free.get(stream, [])
+    at = bisect_left(free, needed << SIZE_AT)
+    oversize = free[bisect_left(free, limit << SIZE_AT) : at]  # and smaller than is needed
+    # the smallest that is enough; where it is of an expandable segment, larger ones are not tried
+    if at < len(free) and pool.is_segment(free[at] & ADDRESS, free[at] >> SIZE_AT):
+        oversize = [free[at]]
     released = 0
-    while released < needed and blocks:
-        address, length = blocks.pop()  # the largest first
-        released += length
-        _release_segment(memory, pool, address)
+    while released < needed and oversize:
+        block = oversize.pop()  # the largest first
+        if pool.is_segment(block & ADDRESS, block >> SIZE_AT):
+            released += block >> SIZE_AT
+            _release_segment(memory, pool, block & ADDRESS)
     return released >= needed
 
 

@@ -196,6 +196,16 @@ def test_oversize_blocks_are_not_split_and_are_given_back_first():
     assert allocator.segments_freed == 1, "what the script asks for is its own"
 
 
+def test_a_block_of_an_expandable_segment_hides_larger_ones_that_could_be_given_back():
+    allocator, conf = CachingAllocator(200 * MIB), "max_split_size_mb:20,expandable_segments:%s"
+    for expandable, size in ((False, 100), (True, 70)):
+        allocator.change_settings(conf % expandable)
+        allocator.free(allocator.malloc(size * MIB))
+    allocator.change_settings(conf % False)
+    allocator.malloc(50 * MIB)
+    assert allocator.reserved == 50 * MIB, "the cache had to be emptied"
+
+
 def test_expandable_segments_waste_less_when_sizes_grow():
     plain, grows = (
         CachingAllocator(),
