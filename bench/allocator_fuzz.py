@@ -14,16 +14,14 @@ from typing import Annotated, Any
 import torch
 
 from bench import harness
-from bench.harness import MIB
-from bench.second_allocator import Allocator, Undefined
+from bench.second_allocator import MIB, Allocator, Undefined
 from brimful_inside.imaginary.state.ledger import Ledger
 from brimful_inside.imaginary.state.streams import Captures
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.allocator_settings import settings_from, spelled
 from brimful_inside.wire import Card
 
-PROGRAMS, EVENTS, SHOWN = 300, 120, 3
-CONTEXT = 30 * MIB
+PROGRAMS, EVENTS, SHOWN, CONTEXT = 300, 120, 3, 30 * MIB
 GRAPHS = 10  # private pools from this number on are a graph's own
 UNDEFINED = "undefined"
 EDGES = [1, 512, 513, MIB, MIB + 1, 10 * MIB - 512, 10 * MIB, 19 * MIB, 20 * MIB, 2 * MIB]
@@ -224,9 +222,9 @@ def run(name: str, full: bool, programs: int) -> dict[str, Any]:
         if what not in ("", UNDEFINED):
             counts["differences"] += 1
             shortest += [shrunk(program)] if len(shortest) < SHOWN else []
-    row = {"setting": name, "card": "nearly full" if full else "roomy", "programs": programs}
     whats = [{"program": program, "what": difference(program)[0]} for program in shortest]
-    return {**row, **counts, "shortest": whats}
+    card = "nearly full" if full else "roomy"
+    return {"setting": name, "card": card, "programs": programs, **counts, "shortest": whats}
 
 
 def main(
@@ -248,7 +246,7 @@ def main(
                 print("   ", *case["program"], case["what"], sep="\n    ")
     if not only:
         what = "random programs in two models of PyTorch's caching allocator"
-        harness.keep("allocator", {**harness.heading(what, "brimful"), "rows": rows}, out)
+        harness.keep("allocator", {**harness.heading(what, "brimful"), "rows": rows}, out, of="")
     return int(any(row["differences"] for row in rows))
 
 
