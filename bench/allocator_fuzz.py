@@ -31,7 +31,7 @@ POOLS = [*STREAMS, *["make", "enter", "leave", "drop", "capture", "captured"] * 
 SPLIT = "max_split_size_mb:{split}"
 ROUNDUP = ("roundup_power2_divisions:4", "roundup_power2_divisions:[1:2,4:8,8:1,16:0,32:4,>:2]")
 COLLECT = "garbage_collection_threshold:{share},per_process_memory_fraction:{most}"
-GROW = "expandable_segments:True"
+GROW, OFF = "expandable_segments:True", "expandable_segments:False"
 ANY = ("", SPLIT, GROW, COLLECT)
 # By name: texts of settings, and which events there are.
 SETTINGS: dict[str, tuple[tuple[str, ...], list[str]]] = {
@@ -46,7 +46,6 @@ SETTINGS: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "run-time changes": (ANY, [*PLAIN * 2, *["set"] * 3, "set_fraction"]),
     "all together": (ANY, [*POOLS, *["set", "set_fraction"] * 4]),
 }
-OFF = "expandable_segments:False"
 CHANGES = (
     "",
     GROW,
