@@ -250,12 +250,7 @@ def test_streams_that_wait_for_a_capture_take_part_in_it(gpu, trace_file):
 
 def test_what_only_a_capture_recorded_needs_no_wait_after_it(gpu):
     kept = [used_by_main(), mebibytes(20)]  # stream 0 uses the first one before the capture
-
-    def work() -> None:
-        kept[1].record_stream(torch.cuda.current_stream())
-        kept.clear()
-
-    captured(work)
+    captured(lambda: (kept[1].record_stream(torch.cuda.current_stream()), kept.clear()))
     assert active() == 30 * MIB
 
 
@@ -336,10 +331,8 @@ def test_a_memory_pool_of_the_script_is_kept_apart_and_emptied_at_its_end(gpu, t
 def test_of_two_pools_in_use_the_later_serves_and_none_keeps_a_block_waiting(gpu):
     outer, inner = torch.cuda.MemPool(), torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(outer), torch.cuda.use_mem_pool(inner):
-        tensor = mebibytes(100)
+        mebibytes(100).record_stream(torch.cuda.Stream())
         assert inner.snapshot() and not outer.snapshot()
-        tensor.record_stream(torch.cuda.Stream())
-        del tensor
         torch.cuda.synchronize()
         assert active() == 0
 
