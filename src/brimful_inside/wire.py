@@ -89,6 +89,9 @@ class TrialConfig:
     # tune malloc so that the resident high-water mark is true (slower steps)
     measure_host_memory: bool = False
     worst_batch: bool = True  # scan the samples, and make the batches of the largest ones
+    # where a training loader draws at random, its batches are as drawn but for this one and the
+    # next, which are the largest of many drawn at random
+    largest_at: Optional[int] = None
     # `SCANS_FILE`s of earlier trials of the same data, newest last
     scans: List[str] = field(default_factory=list)
     # look for what an audit reports besides: a checksum of each batch, how an epoch is drawn, ...
@@ -289,6 +292,7 @@ class WorstBatch:
     # in this batch, where a batch sampler's batches have different numbers of samples
     samples: Optional[int] = None
     mean_samples: Optional[float] = None  # of the batches that the sampler gave; likewise
+    drawn: int = 0  # batches drawn at random whose largest is among the trial's, which are as drawn
 
 
 @dataclass(frozen=True)

@@ -291,6 +291,7 @@ def _without_what_varies(config: wire.TrialConfig, folder: str) -> wire.TrialCon
         "eval_batches",
         "see_eval",
         "worst_batch",
+        "largest_at",
         "scans",
         "settings",
         "time_loader",

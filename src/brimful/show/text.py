@@ -278,11 +278,15 @@ def uneven_text(prediction: Prediction) -> str:
     alone, peak = prediction.largest_batches_peak, prediction.peak
     if alone is None or peak is None:
         return ""
-    return (
-        f"batches of the largest samples alone {bytes_text(alone.device_bytes)}; over an epoch, "
-        f"in the script's order {bytes_text(peak.device_bytes)}, in others up to "
+    largest = f"batches of the largest samples alone {bytes_text(alone.device_bytes)}"
+    epoch = (
+        f"over an epoch, in the script's order {bytes_text(peak.device_bytes)}, in others up to "
         f"{bytes_text(peak.device_interval_bytes[1])} (predicted)"
     )
+    drawn = prediction.worst_batch.drawn if prediction.worst_batch is not None else 0
+    if not drawn:
+        return f"{largest}; {epoch}"
+    return f"{epoch}, with the largest of {drawn:,} batches drawn at random; {largest}"
 
 
 def epoch_text(epoch: Epoch) -> str:

@@ -98,6 +98,8 @@ class Trial:
     others: tuple[tuple[int, int], ...] = ()
     # imaginary: batches as the script draws them, in place of ones made of the largest samples
     as_drawn: bool = False
+    # then: which batch, and the next, is the largest of many drawn at random
+    largest_at: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,19 @@ from typing import NamedTuple
 
 from brimful.command import fill, placeholders
 from brimful.decide.loaders_seen import dataset_length, largest_batch
-from brimful.decide.memory.bracket import run_search
+from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.fit import Card, Replayer, context_of, slack_of
 from brimful.decide.memory.intervals import WITH_CONVOLUTIONS, interval_for, kind_of
 from brimful.decide.memory.known_traces import Traced
 from brimful.decide.memory.search_traced import MemoryConclusion, search_largest
 from brimful.decide.memory.size_model import SizeModel
-from brimful.decide.memory.uneven import ORDERS, are_uneven, largest_over_an_epoch, scaled
+from brimful.decide.memory.uneven import (
+    MOST_RISE,
+    ORDERS,
+    are_uneven,
+    largest_over_an_epoch,
+    scaled,
+)
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import DoesNotFit
 from brimful.units import format_bytes, noun_of
@@ -106,20 +112,29 @@ class CardView:
         def replayer(programs: Sequence[Program]) -> Replayer:
             return lambda room: worst_of([self.card.replay(program, room) for program in programs])
 
-        alone, drawn, all_orders = (
-            replayer([*programs, *epochs[:end]]) for end in (0, 1, len(epochs))
-        )
+        alone = replayer(programs)
+        if epochs and self._learned_at(size) in self.trials.drawn:
+            phases = alone(None).phases
+            # No batch of an epoch is made of the largest samples; those of the evaluation are.
+            if max(phases, key=lambda name: phases[name].reserved) == "train":
+                programs = ()
+        drawn, all_orders = (replayer([*programs, *epochs[:end]]) for end in (1, len(epochs)))
         return Replayers(alone, drawn, all_orders, bool(epochs))
 
     def epochs(self, size: int | None, orders: int = ORDERS) -> list[Program]:
         """A card's programs over an epoch, with the sizes of this kind of card; where none was
         learned at the size, about those of the nearest one. [] where batches are alike."""
-        trials = self.trials
-        known = [at for at, programs in trials.epochs.items() if programs]
-        if size in trials.epochs or size is None or not known:
-            return [self.here(program) for program in trials.epochs.get(size, ())[:orders]]
-        nearest = min(known, key=lambda at: abs((at or 0) - size))
+        nearest, programs = self._learned_at(size), self.trials.epochs
+        if nearest == size or size is None:
+            return [self.here(program) for program in programs.get(size, ())[:orders]]
         return scaled(self.epochs(nearest, orders), nearest or 1, size, self.fixed_sizes)
+
+    def _learned_at(self, size: int | None) -> int | None:
+        """The batch size nearest to one at which an epoch was learned; itself where none was."""
+        known = [at for at, programs in self.trials.epochs.items() if programs]
+        if size in self.trials.epochs or size is None or not known:
+            return size
+        return min(known, key=lambda at: abs((at or 0) - size))
 
     @property
     def fixed_sizes(self) -> frozenset[int]:
@@ -283,11 +298,17 @@ def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclu
         view.learn_epochs(size, conclusion.size_model)
         return view.epochs(size)
 
-    search = largest_over_an_epoch(view.card, most, conclusion.multiple_of, view.fixed_sizes)
-    largest = run_search(search, learned)
+    learned(most)
     if not any(trials.epochs.values()):
         return conclusion
-    limit = estimate.limited_by if largest == most else "budget"
+    upper, limit = upper_limit(trials.limits())
+    rises = estimate.limited_by == "budget" and most in trials.drawn
+    ceiling = min(upper or MOST_RISE * most, MOST_RISE * most) if rises else most
+    multiple_of = conclusion.multiple_of
+    search = largest_over_an_epoch(view.card, most, ceiling, multiple_of, view.fixed_sizes)
+    largest = run_search(search, learned)
+    if largest != upper:
+        limit = estimate.limited_by if largest == most else "budget"
     estimate = replace(estimate, exact=False, largest_batch_size=largest, limited_by=limit)
     return replace(conclusion, estimate=estimate)
 

@@ -153,6 +153,7 @@ def _prediction(
     report, fits = trials.representative().reports[0], answer.verdict == Verdict.FITS
     traced = answer.size in trials.results
     estimate = answer.conclusion.estimate if answer.conclusion else None
+    drawn = trials.drawn.get(trials.effective(answer.size))
     warnings = [*warnings_of(view, answer), *noted]
     largest = _largest(trials, answer, fits)
     in_force = trials.in_force(answer.conclusion, answer.size)
@@ -186,7 +187,7 @@ def _prediction(
         exact=answer.alone is None and (traced or estimate is None or estimate.exact),
         largest_batches_peak=answer.alone,
         approximations=report.approximations,
-        worst_batch=report.worst_batch,
+        worst_batch=drawn.reports[0].worst_batch if drawn else report.worst_batch,
         warnings=tuple(warnings),
         cards=_card_peaks(view, answer) if answer.peak is not None else (),
         alone_of=view.device.ranks,

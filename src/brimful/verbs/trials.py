@@ -4,6 +4,7 @@ traces.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import NamedTuple
 
 from brimful.decide import loaders_seen
@@ -35,6 +36,7 @@ from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import CardTrace, Outside, Trace
 
 EXPECTED_TRACES = 3
+LARGEST_AT = 4  # steps before that of the largest batch, where others are as drawn
 # Of any other setting: images of 5 pixels are smaller than kernels.
 FIRST_VALUES = (FIRST_SIZE, 64, 256, 1024)
 GROUP = 8  # what batch sizes are multiples of, where a script takes no others
@@ -68,6 +70,9 @@ class Trials:
     results: dict[int | None, TrialResult] = field(default_factory=dict)
     # Where batches are uneven: the fullest card's program over an epoch, in several orders.
     epochs: dict[int | None, Sequence[Program]] = field(default_factory=dict)
+    # The trials whose epochs hold the largest batch of many drawn at random; at other sizes the
+    # largest samples make it.
+    drawn: dict[int | None, TrialResult] = field(default_factory=dict)
     even: bool = False  # a trial has shown that batches are alike
     _read: dict[int | None, TracesRead] = field(default_factory=dict)
     _fitted: dict[tuple, KernelModel | ScaledKernels | None] = field(default_factory=dict)
@@ -159,6 +164,9 @@ class Trials:
             self._trial(self.command, size, limitless=True),
             steps=drawn_steps(worst) - 1,
             as_drawn=True,
+            largest_at=ceil(
+                LARGEST_AT * (loaders_seen.batches_per_step(self.representative()) or 1)
+            ),
             time_loader=None,
         )
         result = self.session.run(trial, expected_total=len(self.results) + len(self.epochs) + 1)
@@ -177,6 +185,9 @@ class Trials:
         drawn = [program_of(card.trace) for card in read_traces(result, self.session.folder)]
         held = [program.peak_live_bytes(program.sizes) for program in drawn]
         fullest = held.index(max(held)) if held else 0
+        batch = result.reports[0].worst_batch
+        if batch is not None and batch.drawn:
+            self.drawn[size], worst = result, ()
         alike = worst[fullest] if fullest < len(worst) else None
         epochs = epochs_of(drawn[fullest], alike) if drawn else []
         if len(epochs) > 1 and not any(map(are_uneven, drawn)):

@@ -2,8 +2,9 @@
 on the imaginary card, or estimated, one on top of the other."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, product
 from typing import NamedTuple
 
@@ -19,14 +20,14 @@ from brimful.decide.memory.breakdown import (
     annotate,
     break_down,
 )
-from brimful.decide.memory.fit import ExtrapolatedPeaks
+from brimful.decide.memory.fit import Card, ExtrapolatedPeaks
 from brimful.decide.memory.remedies import Memory, Resize
 from brimful.decide.memory.size_model import SizeModel, fit_size_model
 from brimful.decide.speed import updates
 from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.predicted import LINKS_REACHED, efficiency_of, predict_speed
 from brimful.decide.speed.updates import Reworked
-from brimful.measure.traces import read_trace
+from brimful.measure.traces import read_trace, read_traces
 from brimful.values import (
     Estimate,
     NoRemedy,
@@ -43,7 +44,7 @@ from brimful.verbs.warnings import Answer
 from brimful_inside.simulator.allocator_settings import with_expandable_segments
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, Kernel
-from brimful_inside.simulator.trace import Trace
+from brimful_inside.simulator.trace import CardTrace, Trace
 
 _CARDS = (2, 4, 8)  # of one machine
 
@@ -64,9 +65,26 @@ def explain(view: CardView, answer: Answer) -> Explained | None:
     """The breakdowns whose parts add up to the predicted peak; None where no trace gives it."""
     if answer.peak is None:
         return None
-    card, alone = view.card, answer.alone or answer.peak
-    origins = list(_origins(view, answer))
-    for capacity, origin in product((card.capacity_bytes, None), origins):
+    card, trials, peak = view.card, view.trials, answer.peak.device_bytes
+    alone = (answer.alone or answer.peak).device_bytes
+    explained = _explained(card, _origins(view, answer), alone)
+    drawn = trials.drawn.get(trials.effective(answer.size))
+    breakdowns = explained.breakdowns if explained is not None else None
+    if drawn is not None:
+        origins = list(_of_trial(view, read_traces(drawn, trials.session.folder)))
+        replays = (partial(card.replay, origin.program) for origin in origins)
+        alone = max(card.device_bytes(card.shown(replay).peak) for replay in replays)
+        of_drawn = _explained(card, origins, alone)
+        breakdowns = of_drawn.breakdowns if of_drawn is not None else None
+    if explained is None or breakdowns is None:
+        return None
+    breakdowns.whole.parts[CACHE] += peak - alone
+    return replace(explained, breakdowns=breakdowns)
+
+
+def _explained(card: Card, origins: Iterable["_Origin"], peak_bytes: int) -> Explained | None:
+    """The first that has this peak, on a card of its capacity or without limit."""
+    for capacity, origin in product((card.capacity_bytes, None), list(origins)):
         if len(origin.annotated.allocations) != len(origin.sizes):
             continue
         breakdowns = break_down(
@@ -77,8 +95,7 @@ def explain(view: CardView, answer: Answer) -> Explained | None:
             card.settings,
             capacity,
         )
-        if breakdowns and sum(breakdowns.whole.parts.values()) == alone.device_bytes:
-            breakdowns.whole.parts[CACHE] += answer.peak.device_bytes - alone.device_bytes
+        if breakdowns and sum(breakdowns.whole.parts.values()) == peak_bytes:
             return Explained(breakdowns, *origin)
     return None
 
@@ -110,9 +127,13 @@ def _origins(view: CardView, answer: Answer) -> Iterator[_Origin]:
             else:
                 yield _Origin(view.here(program_of(trace)), sizes, annotated)
     if batch_size in trials.results:
-        for _, _, trace in trials.traces(batch_size):
-            program = view.here(program_of(trace))
-            yield _Origin(program, program.sizes, annotate(trace))
+        yield from _of_trial(view, trials.traces(batch_size))
+
+
+def _of_trial(view: CardView, traces: Iterable[CardTrace]) -> Iterator[_Origin]:
+    for _, _, trace in traces:
+        program = view.here(program_of(trace))
+        yield _Origin(program, program.sizes, annotate(trace))
 
 
 def what_would_help(

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from brimful.decide.memory.bracket import run_search
+from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.fit import Replayer
 from brimful.decide.memory.search_traced import (
     Extrapolated,
@@ -25,6 +25,7 @@ from brimful.decide.memory.search_traced import (
     first_traces,
     search_largest,
 )
+from brimful.decide.memory.uneven import CLOSE, MOST_RISE
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.errors import BrimfulError, DoesNotFit, Interrupted
@@ -196,7 +197,7 @@ def _line(
         )
         if extrapolated.largest_batch_size is None and not trials.in_batches:
             return _searched(view, group, samples, per_hour)
-        largest = _over_an_epoch(view, extrapolated.largest_batch_size)
+        largest = _over_an_epoch(view, extrapolated.largest_batch_size, group.multiple_of)
         extrapolated = replace(extrapolated, largest_batch_size=largest)
         size = group.asked or largest
         replayer = _replayer(view, extrapolated, size)
@@ -234,20 +235,25 @@ def _with_sizes(
     return replace(line, batch_size=batch_size, solved=largest)
 
 
-def _over_an_epoch(view: CardView, largest: int | None) -> int | None:
-    """The largest batch size up to one that fits with the largest samples that fits over an epoch
-    of uneven batches as well."""
+def _over_an_epoch(view: CardView, largest: int | None, multiple_of: int) -> int | None:
+    """The largest batch size that fits over an epoch of uneven batches as well, by one that fits
+    with the largest samples."""
     if largest is None:
         return None
-    view.learn_epochs(max(view.trials.completed(), key=lambda size: size or 0))
+    learned = max(view.trials.completed(), key=lambda size: size or 0)
+    view.learn_epochs(learned)
 
     def is_too_much(size: int) -> bool:
         card, programs = view.card, view.epochs(size, orders=2)
         return not all(card.fits(partial(card.replay, program)) for program in programs)
 
-    if not is_too_much(largest):
-        return largest
-    return bisect_left(range(1, largest), True, key=is_too_much) or None
+    smaller = range(multiple_of, largest + 1, multiple_of)
+    if is_too_much(largest):
+        return bisect_left(smaller, True, key=is_too_much) * multiple_of or None
+    most = MOST_RISE * largest if learned in view.trials.drawn else largest
+    ceiling = min(most, upper_limit(view.trials.limits())[0] or most)
+    larger = range(largest, ceiling + 1, max(1, int(CLOSE * largest) // multiple_of) * multiple_of)
+    return larger[bisect_left(larger, True, key=is_too_much) - 1]
 
 
 def _replayer(view: CardView, extrapolated: Extrapolated, size: int | None) -> Replayer | None:

@@ -3,6 +3,7 @@
 import pytest
 
 from brimful.units import GIB
+from brimful.values import Verdict
 from tests.brimful.end_to_end.helper import TRAINING, TRAPS, brimful, python, script
 
 WIDE = TRAINING.replace("256", "65536")
@@ -276,3 +277,42 @@ def test_batches_of_texts_have_the_same_tokens_at_each_size_even_where_no_index_
     assert len(lengths[False]) >= 2
     assert all(of_trial == {"length 91"} for of_trial in lengths[False])
     assert any(len(of_trial) > 1 for of_trial in lengths[True])
+
+
+CONCATENATED = """
+import argparse, random, torch
+from torch.utils.data import DataLoader, Dataset
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=4)
+args = parser.parse_args()
+
+class Graphs(Dataset):
+    def __len__(self):
+        return 2000
+    def __getitem__(self, index):
+        return torch.ones(random.Random(index).randint(20, 400), 64)
+
+model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1))
+model.cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for nodes in DataLoader(Graphs(), args.batch_size, shuffle=True, collate_fn=torch.cat):
+    model(nodes.cuda()).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_of_concatenated_samples_the_largest_batch_drawn_counts_and_not_one_of_the_largest_samples(
+    tmp_path,
+):
+    path = script(tmp_path, CONCATENATED)
+    command = python(path, "--batch-size", "{batch_size}")
+    done = brimful(tmp_path, "predict", "--gpu-memory", "1GiB", "--details", *command, code=0)
+    prediction = done.record.prediction
+    alone, peak = prediction.largest_batches_peak, prediction.peak
+    assert prediction.verdict == Verdict.FITS
+    assert peak.device_interval_bytes[1] <= prediction.budget.bytes
+    assert peak.allocated_bytes < 0.9 * alone.allocated_bytes
+    assert prediction.worst_batch.drawn > 1000
+    assert "batches drawn at random" in prediction.worst_batch.what
+    assert sum(prediction.breakdown.parts.values()) == peak.device_bytes

@@ -384,7 +384,7 @@ def explained_at(scripts, sizes, model, batch_size, device_bytes):
         return tuple(CardTrace(rank, 0, script.trace(size)) for rank, script in enumerate(scripts))
 
     trials = SimpleNamespace(
-        results=dict.fromkeys(sizes), traces=traces, effective=lambda size: size
+        results=dict.fromkeys(sizes), traces=traces, drawn={}, effective=lambda size: size
     )
     view = SimpleNamespace(here=lambda program: program, card=CARD, trials=trials)
     peak, conclusion = SimpleNamespace(device_bytes=device_bytes), SimpleNamespace(size_model=model)

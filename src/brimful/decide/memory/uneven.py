@@ -29,6 +29,7 @@ ORDERS = 6  # of an epoch that are replayed
 MOST_STEPS = 400  # of an order: what was reserved rose in the first hundred, where it was looked at
 MOST_EVENTS = 100_000  # of an order, a second's replay: a longer epoch is replayed as far as that
 MOST_SIZES = 6  # batch sizes whose epoch is looked at
+MOST_RISE = 16  # times the batch size whose batches of the largest samples fit
 CLOSE = 0.03  # of a batch size: nearer to one whose epoch does not fit no other is looked for
 OWN, EARLIER, LASTING = "own", "earlier", "lasting"
 
@@ -286,38 +287,47 @@ def are_uneven(program: Program) -> bool:
 
 
 def largest_over_an_epoch(
-    card: Card, largest: int, multiple_of: int, fixed: frozenset[int]
+    card: Card, largest: int, ceiling: int, multiple_of: int, fixed: frozenset[int]
 ) -> Generator[int, Sequence[Program], int | None]:
-    """The largest batch size, from the one that fits with the largest samples downwards, that fits
-    over an epoch in every order: yields sizes and is sent the programs of epochs there, () where
-    there are none. None where no size that was looked at fits. `fixed`: bytes of allocations at
-    another batch size, as those of gradients are."""
-    good, bad, size = 0, largest + multiple_of, largest
+    """The largest batch size that fits over an epoch in every order: yields sizes, that which fits
+    with the largest samples first and none above the ceiling, and is sent the programs of epochs
+    there, () where there are none. None where no size that was looked at fits. `fixed`: bytes of
+    allocations at another batch size, as those of gradients are."""
+    good, bad, size, failed = 0, ceiling + multiple_of, largest, 0
     for _ in range(MOST_SIZES):
         programs = yield size
-        if all(card.fits(partial(card.replay, program)) for program in programs):
-            good = size
+        if not programs and size > largest:
+            bad, failed = size, 2  # the script fails there
+        elif all(card.fits(partial(card.replay, program)) for program in programs):
+            good, failed, known = size, 0, (size, programs)
         else:
-            bad, failing = size, programs
+            bad, failed, known = size, failed + 1, (size, programs)
         if bad - good <= max(multiple_of, CLOSE * bad if good else 0):
             break
-        size = _largest_scaled(card, failing, bad, good, fixed)
+        size = _largest_scaled(card, *known, good, bad, fixed)
+        if good and (failed > 1 or (not failed and bad <= ceiling)):
+            size = (good + bad) // 2  # what was scaled does not know the edge well
+        elif good and not failed and size <= (1 + CLOSE) * good:
+            break
         size = min(max(size - size % multiple_of, good + multiple_of), bad - multiple_of)
-        # Of sizes that were scaled to it the edge is not known well: half way up to it.
-        size = size if not good else (good + bad) // 2 // multiple_of * multiple_of
     return good or None
 
 
 def _largest_scaled(
-    card: Card, programs: Sequence[Program], size: int, good: int, fixed: frozenset[int]
+    card: Card,
+    size: int,
+    programs: Sequence[Program],
+    good: int,
+    bad: int,
+    fixed: frozenset[int],
 ) -> int:
-    """The largest batch size between two whose epoch fits, by those at the larger one."""
+    """The largest batch size from `good` to below `bad` whose epoch fits, by those at a size."""
 
-    def is_too_much(smaller: int) -> bool:
-        there = scaled(programs, size, smaller, fixed)
+    def is_too_much(wanted: int) -> bool:
+        there = scaled(programs, size, wanted, fixed)
         return not all(card.fits(partial(card.replay, program)) for program in there)
 
-    return good + bisect_left(range(good + 1, size), True, key=is_too_much)
+    return good + bisect_left(range(good + 1, bad), True, key=is_too_much)
 
 
 def scaled(

@@ -10,6 +10,7 @@ import hashlib
 import heapq
 import json
 import math
+import random
 import time
 import types
 from collections.abc import Mapping
@@ -52,6 +53,10 @@ MAX_PARTS = 1000  # of a collate_fn that are looked through for them
 # Of all samples that are kept together: 8 MB of the host's memory in tensors of 64 bits, some 40 MB
 # in lists of int; assumed.
 MOST_KEPT, MOST_ELEMENTS = 4096, 1 << 20
+
+# Drawn at random to know the largest batch: about a second, some thousand batches of a thousand;
+# assumed.
+DRAWN_SAMPLES, FEWEST_DRAWN, MOST_DRAWN = 1_000_000, 50, 10_000
 
 Dims = Dict[str, int]  # "input_ids.0" -> 317
 
@@ -110,6 +115,28 @@ def worst_indices(scan: Scan) -> List[int]:
     most = scan.collated or {name: (high, at) for name, (_, high, at) in scan.extremes.items()}
     first = dict.fromkeys(at for _, at in sorted(most.values(), key=lambda entry: -entry[0]))
     return [*first, *(index for index in scan.largest if index not in first)]
+
+
+def batches_drawn(size: int) -> int:
+    """How many batches of `size` samples are drawn to know the largest of them."""
+    return max(FEWEST_DRAWN, min(MOST_DRAWN, DRAWN_SAMPLES // size))
+
+
+def largest_drawn(scan: Scan, size: int) -> List[List[int]]:
+    """The indices of two batches of `size`: of many drawn at random the largest in total, and in
+    the sum of squares, as the memory of attention goes. Each has the samples that have most of some
+    dimension in place of its smallest, for a batch may be padded to them."""
+    totals, source = scan.totals, random.Random(0)
+    indices = list(totals)
+    drawn = [source.choices(indices, k=size) for _ in range(batches_drawn(size))]
+    most = worst_indices(scan)[: min(size, max(1, len(scan.collated or scan.extremes)))]
+    batches = []
+    for power in (1, 2):
+        cost = {index: total**power for index, total in totals.items()}
+        batch = max(drawn, key=lambda batch: sum(map(cost.__getitem__, batch)))
+        batch = sorted(batch, key=lambda index: -totals[index])[: size - len(most)]
+        batches.append([*most, *batch])
+    return batches
 
 
 def order_of(length: int) -> Iterator[int]:

@@ -20,7 +20,7 @@ from brimful_inside.probe.worst_case.scan import (
 )
 from brimful_inside.wire import SCANS_FILE
 
-# assumed: some 1 MB of text; beyond, only loaders with a plain batch sampler can use a scan
+# assumed: some 1 MB of text; of more samples only plain batch samplers can use a scan
 MAX_TOTALS = 200_000
 MAX_FILE_BYTES = 16 << 20  # assumed: 20 loaders of many samples each
 
@@ -62,7 +62,7 @@ class ScanCache:
         earlier = [
             known_scan
             for known_scan in self._earlier.get(key, [])
-            if known_scan.totals or not totals_needed
+            if len(known_scan.totals) == known_scan.scanned or not totals_needed
         ]
         kept = KeptSamples() if keeps else None
         result = scan(dataset, length, earlier=earlier, kept=kept)
@@ -75,7 +75,7 @@ class ScanCache:
             if (
                 result.extremes or not result.collated
             ):  # samples of equal sizes do not show that they are the same ones
-                self._keep(key, result, totals_needed)
+                self._keep(key, result)
             return result, {}
         samples = kept.samples() if kept is not None else {}
         result = result._replace(
@@ -92,13 +92,11 @@ class ScanCache:
         self._loaders[kind, length] = number + 1
         return world()[0], number, kind, length
 
-    def _keep(self, key: Key, result: Scan, totals_needed: bool) -> None:
+    def _keep(self, key: Key, result: Scan) -> None:
         """By one write call, so that no two lines are torn. A full disk or a vanished folder is not
         the script's business.
         """
-        if totals_needed and len(result.totals) > MAX_TOTALS:
-            return
-        line = encode(key, result, totals_needed)
+        line = encode(key, result)
         try:
             with open(
                 os.path.join(self._folder, SCANS_FILE % os.getpid()), "ab", buffering=0
@@ -125,7 +123,7 @@ def _kind_of(dataset: Any) -> str:
         return kind
 
 
-def encode(key: Key, result: Scan, with_totals: bool) -> bytes:
+def encode(key: Key, result: Scan) -> bytes:
     """One line. Totals stand in the order in which samples are measured, which the length alone
     decides.
     """
@@ -136,7 +134,7 @@ def encode(key: Key, result: Scan, with_totals: bool) -> bytes:
         "largest": result.largest,
         "first": result.first,
         "collated": result.collated,
-        "totals": list(result.totals.values()) if with_totals else None,
+        "totals": list(result.totals.values())[:MAX_TOTALS],
     }
     return (json.dumps(row, separators=(",", ":")) + "\n").encode()
 
@@ -160,7 +158,7 @@ def read(path: str) -> Iterator[Tuple[Key, Scan]]:
 def _decoded(row: Dict[str, Any], trial: str) -> Tuple[Key, Scan]:
     rank, number, kind, length = row["key"]
     extremes = {name: (low, high, at) for name, (low, high, at) in row["extremes"].items()}
-    totals = dict(zip(order_of(length), row["totals"] or []))
+    totals = dict(zip(order_of(length), row["totals"]))
     collated = {name: (most, at) for name, (most, at) in row["collated"].items()}
     result = Scan(
         row["scanned"], length, extremes, row["largest"], totals, row["first"], trial, collated

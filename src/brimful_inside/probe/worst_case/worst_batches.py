@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
-from torch.utils.data import BatchSampler, IterableDataset
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler
 from torch.utils.data import dataloader as torch_dataloader
 
 from brimful_inside.probe.batch_tensors import tensors_of
@@ -18,7 +18,12 @@ from brimful_inside.probe.context import current_context, current_probe, guarded
 from brimful_inside.probe.draws import ChangedSampler
 from brimful_inside.probe.passes import ATTRIBUTE, INDICES, TRAIN, batch_sampler_of
 from brimful_inside.probe.random_states import random_state_kept
-from brimful_inside.probe.worst_case.scan import Scan, worst_indices
+from brimful_inside.probe.worst_case.scan import (
+    Scan,
+    batches_drawn,
+    largest_drawn,
+    worst_indices,
+)
 from brimful_inside.probe.worst_case.scan_cache import ScanCache
 from brimful_inside.wire import TrialConfig, WorstBatch
 
@@ -39,6 +44,7 @@ class Plan(NamedTuple):
     indices: List[int] = []  # noqa: RUF012
     whole_batch: bool = False  # the indices are one batch of the script's own batch sampler
     samples: Dict[int, Any] = {}  # noqa: RUF012  # by index, where the data set would give others
+    change: Optional[Callable[[Any], Any]] = None  # of a loader whose batches are as drawn
 
     def batch_like(self, index: Any) -> Any:
         """The indices to fetch in place of `index`: as many, from the largest on; from the first
@@ -51,10 +57,27 @@ class Plan(NamedTuple):
         return [self.indices[n % len(self.indices)] for n in range(len(index))]
 
 
+class AsDrawn:
+    """The batches that a loader draws at random, with the largest of many in place of two of them.
+
+    `at`: the number of the first; a smaller batch, at the end of an epoch, stays."""
+
+    def __init__(self, at: int, largest: List[List[int]]):
+        self._at, self._largest = at, list(largest)
+        self._given = 0
+
+    def __call__(self, index: Any) -> Any:
+        self._given += 1
+        if self._given <= self._at or not self._largest or len(index) != len(self._largest[0]):
+            return index
+        return self._largest.pop(0)
+
+
 class WorstBatches:
     """Plans by loader."""
 
     def __init__(self, config: TrialConfig):
+        self._largest_at = config.largest_at
         self._imaginary = config.device == "imaginary"
         self._scans = ScanCache(config.folder, config.scans)
         self._plans: Any = weakref.WeakKeyDictionary()
@@ -82,6 +105,8 @@ class WorstBatches:
 
     def sampler_for(self, loader: Any, sampler: Any) -> Any:
         plan = self._plans.get(loader)
+        if plan is not None and plan.change is not None:
+            return ChangedSampler(sampler, plan.change)
         if plan is None or not plan.indices or not plan.reported.varies:
             return sampler
         return ChangedSampler(sampler, plan.batch_like)
@@ -123,7 +148,17 @@ class WorstBatches:
         except Exception as error:
             why = "the data set gave an error where samples were read (%s)" % _short(error)
             return Plan(WorstBatch(0, length, False, "not scanned: " + why))
-        return self._plan_of(scan, custom_batches, samples)
+        at_random = _draws_at_random(loader)
+        if self._largest_at is None or _evaluates(at_random):
+            return self._plan_of(scan, custom_batches, samples)
+        left_alone = WorstBatch(scan.scanned, length, scan.varies, "batches are as drawn")
+        if not (at_random and scan.varies and scan.totals and scan.repeatable):
+            return Plan(left_alone)
+        size = batch_sampler_of(loader).batch_size
+        count = batches_drawn(size)
+        what = "%s: of %d batches drawn at random the largest counts" % (_extent(scan), count)
+        reported = replace(left_alone, what=what, drawn=count)
+        return Plan(reported, change=AsDrawn(self._largest_at, largest_drawn(scan, size)))
 
     def _plan_of(
         self, scan: Scan, custom_batches: List[List[int]], samples: Dict[int, Any]
@@ -158,22 +193,10 @@ def _sentence(scan: Scan, kept: bool) -> str:
     if not scan.varies:
         looked_at = "" if scan.scanned == scan.length else f" looked at (of {scan.length:,})"
         return f"all {scan.scanned:,} samples{looked_at} have the same shape"
-    parts = [
-        "%s from %d to %d" % (name, low, high)
-        for name, (low, high, _) in sorted(scan.extremes.items())
-    ]
-    parts = parts or ["only as the collate_fn makes them"]
-    more = "" if len(parts) <= 4 else " and %d more" % (len(parts) - 4)
-    of = (
-        "all %d samples" % scan.length
-        if scan.scanned == scan.length
-        else "%d of %d samples" % (scan.scanned, scan.length)
-    )
-    vary = "samples vary (%s%s, in %s): " % (", ".join(parts[:4]), more, of)
     if not scan.repeatable and not kept:
         return (
-            vary + "the data set gives others when it is asked again, so batches need not be made "
-            "of the largest"
+            _extent(scan) + ": the data set gives others when it is asked again, so batches need "
+            "not be made of the largest"
         )
     most = [
         "%s up to %d" % (name, high)
@@ -186,7 +209,42 @@ def _sentence(scan: Scan, kept: bool) -> str:
         if kept
         else ""
     )
-    return vary + "every batch is made of the largest" + by + again
+    return _extent(scan) + ": every batch is made of the largest" + by + again
+
+
+def _extent(scan: Scan) -> str:
+    """ "samples vary (0.0 from 3 to 40, in all 1000 samples)"."""
+    parts = [
+        "%s from %d to %d" % (name, low, high)
+        for name, (low, high, _) in sorted(scan.extremes.items())
+    ]
+    parts = parts or ["only as the collate_fn makes them"]
+    more = "" if len(parts) <= 4 else " and %d more" % (len(parts) - 4)
+    of = (
+        "all %d samples" % scan.length
+        if scan.scanned == scan.length
+        else "%d of %d samples" % (scan.scanned, scan.length)
+    )
+    return "samples vary (%s%s, in %s)" % (", ".join(parts[:4]), more, of)
+
+
+def _evaluates(at_random: bool) -> bool:
+    """Whether a loader that is iterated for the first time now gives evaluation batches."""
+    probe = current_probe()
+    made_steps = probe is not None and probe.steps.count > 0
+    return not torch.is_grad_enabled() or (made_steps and not at_random)
+
+
+def _draws_at_random(loader: Any) -> bool:
+    """Whether each sample is as likely as others in any batch."""
+    if loader.batch_sampler is None or _has_custom_batches(loader):
+        return False
+    sampler = batch_sampler_of(loader).sampler
+    draws = getattr(type(sampler), "__iter__", None)
+    seeded = type(sampler).__name__ == "SeedableRandomSampler"  # Accelerate's
+    return getattr(sampler, "shuffle", True) and (
+        draws in (RandomSampler.__iter__, DistributedSampler.__iter__) or seeded
+    )
 
 
 def _has_custom_batches(loader: Any) -> bool:

@@ -163,7 +163,9 @@ def test_the_largest_batch_size_over_an_epoch_fits_in_every_order_and_was_traced
         size for size in range(1, 400) if reserved(training([12] * 4, size)) <= room * MIB
     )
     fixed = frozenset({WEIGHTS, 2 * WEIGHTS})
-    size = run_search(largest_over_an_epoch(card(room * MIB), largest_alone, 1, fixed), programs)
+    size = run_search(
+        largest_over_an_epoch(card(room * MIB), largest_alone, largest_alone, 1, fixed), programs
+    )
     assert size in traced and len(traced) <= MOST_SIZES
     for program in traced[size]:
         assert replay_cards(program, program.sizes, capacity_bytes=room * MIB)[0].full is None
@@ -174,8 +176,35 @@ def test_the_largest_batch_size_over_an_epoch_fits_in_every_order_and_was_traced
 
 
 def test_a_batch_size_whose_epoch_fits_is_looked_at_once():
-    search = largest_over_an_epoch(card(1 << 40), 64, 1, frozenset())
+    search = largest_over_an_epoch(card(1 << 40), 64, 64, 1, frozenset())
     assert next(search) == 64
     with pytest.raises(StopIteration) as end:
         search.send(epochs_of(training([4, 8, 6, 7, 5]), None))
     assert end.value.value == 64
+
+
+@pytest.mark.parametrize("fails_from", [None, 50])
+@pytest.mark.parametrize("ceiling", [45, 2000])
+def test_where_no_batch_is_made_of_the_largest_samples_alone_the_batch_size_rises(
+    ceiling, fails_from
+):
+    room, looked_at = 900, []
+
+    def programs(size):
+        looked_at.append(size)
+        if fails_from is not None and size >= fails_from:
+            return ()
+        return epochs_of(training([5, 7, 6, 7, 6, 5], size), None)
+
+    search = largest_over_an_epoch(card(room * MIB), 40, ceiling, 1, frozenset({WEIGHTS}))
+    size = run_search(search, programs)
+    assert 40 < size <= max(looked_at) <= ceiling and size in looked_at
+    assert fails_from is None or size < fails_from
+    fits = [
+        all(
+            replay_cards(program, program.sizes, capacity_bytes=room * MIB)[0].full is None
+            for program in programs(at)
+        )
+        for at in (size, int(1.1 * size))
+    ]
+    assert fits[0] and (not fits[1] or fails_from or size == ceiling)

@@ -9,13 +9,14 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brimful_inside.probe.random_states import random_state_kept
 from brimful_inside.probe.worst_case import scan as scan_module
 from brimful_inside.probe.worst_case.scan import (
     KeptSamples,
+    largest_drawn,
     measure,
     order_of,
     scan,
@@ -34,6 +35,25 @@ def test_any_beginning_of_the_order_is_spread_over_the_data_set(length):
     first = sorted(next(order) for _ in range(34))
     gaps = [b - a for a, b in itertools.pairwise(first)]
     assert max(gaps) < length / 8
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 90), min_size=2, max_size=60), st.integers(1, 40))
+def test_the_largest_batch_drawn_is_no_smaller_than_others_and_has_the_largest_sample(
+    lengths, size
+):
+    samples = [torch.zeros(length) for length in lengths]
+    result = scan(samples, len(samples))
+    source = random.Random(1)
+    with mock.patch.object(scan_module, "MOST_DRAWN", 300):
+        batches = largest_drawn(result, size)
+    for batch in batches:
+        total = sum(lengths[index] for index in batch)
+        assert len(batch) == size
+        assert max(lengths[index] for index in batch) == max(lengths)
+        assert total <= size * max(lengths)
+        others = [sum(source.choices(lengths, k=size)) for _ in range(20)]
+        assert total >= sorted(others)[9]
 
 
 class Image:

@@ -63,6 +63,44 @@ def test_every_batch_is_made_of_the_largest_samples_by_the_workers(run_trial):
     assert trial.failures == []
 
 
+AS_DRAWN = (
+    HEAD
+    + """
+def concatenate(samples):
+    return torch.cat([x for x, _ in samples]), torch.tensor([i for _, i in samples])
+
+data = Sentences(300, 101)
+train(DataLoader(data, 8, shuffle=SHUFFLE, num_workers=2, collate_fn=concatenate))
+loader = DataLoader(data, 8, collate_fn=concatenate)
+with torch.no_grad():
+    for x, _ in loader:
+        print("evaluation", len(x), flush=True)
+        break
+"""
+)
+
+
+def test_of_batches_drawn_at_random_two_are_the_largest_of_many_and_all_others_as_drawn(run_trial):
+    trial = run_trial(AS_DRAWN.replace("SHUFFLE", "True"), worst_batch=True, largest_at=4, steps=9)
+    lines = trial.stdout.splitlines()
+    lengths = [int(line[1 : line.index(",")]) for line in lines if line.startswith("(")]
+    largest = lengths[4:6]
+    assert len(lengths) == 10
+    # A batch of eight has 424 words in the mean, and 792 of the largest samples.
+    assert all(640 < length < 790 for length in largest)
+    assert max(lengths[:4] + lengths[6:]) < min(largest)
+    assert trial.report["worst_batch"]["drawn"] == 10_000
+    evaluated = [int(line.split()[1]) for line in lines if line.startswith("evaluation")]
+    assert evaluated == [max(evaluated)] and evaluated[0] > max(largest)
+
+
+def test_a_loader_that_does_not_draw_at_random_keeps_its_batches(run_trial):
+    trial = run_trial(AS_DRAWN.replace("SHUFFLE", "False"), worst_batch=True, largest_at=2, steps=4)
+    kept = run_trial(AS_DRAWN.replace("SHUFFLE", "False"), worst_batch=False, steps=4)
+    assert trial.stdout.splitlines()[:5] == kept.stdout.splitlines()[:5]
+    assert trial.report["worst_batch"]["drawn"] == 0
+
+
 def test_of_a_batch_sampler_with_a_budget_the_largest_batch_is_taken(run_trial):
     trial = run_trial(
         HEAD
