@@ -1,1 +1,1 @@
-"""What two of the recipes share."""
+"""What the recipes share."""

@@ -2,8 +2,8 @@
 
 The head is small, so a card or a CPU does nothing but wait for it. Thirty of them (ten seeds on
 three data sets) make products that are worth starting. Each member has its own rows, order,
-dropout, clipping and early stop, and its numbers do not depend on
-who else is in the ensemble: they are those of `recipe.train_head` to rounding.
+dropout, clipping and early stop, and its numbers do not depend on who else is in the ensemble: they
+are those of `recipe.train_head` to rounding.
 
 Members of one ensemble have as many training pairs as each other, so that their epochs and learning
 rates go together.

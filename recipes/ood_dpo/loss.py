@@ -1,17 +1,18 @@
 """The losses. An energy is low in distribution and high out of it; each pair of the two in a batch
 should be ranked so.
 
-    dpo    mean over all pairs of softplus(-β (E_ood - E_id))
-    (arXiv 2509.25509, Mole-PAIR) hinge  mean over all pairs of max(0, margin - (E_ood - E_id))
+    dpo    mean over all pairs of softplus(-β (E_ood - E_id)) (arXiv 2509.25509, Mole-PAIR)
+    hinge  mean over all pairs of max(0, margin - (E_ood - E_id))
     bce    mean over all molecules of the binary cross-entropy, the energy as the logit of "out of
-    distribution" mse    mean of σ(E_id)² + mean of (1 - σ(E_ood))²
+           distribution"
+    mse    mean of σ(E_id)² + mean of (1 - σ(E_ood))²
 
 each with λ (mean E_id² + mean E_ood²) added, as its authors' code has them
 (github.com/langzhouhe/OOD-DPO, `model.py`).
 
 A batch of 8,192 pairs has 67 million differences: 256 MiB, and plain PyTorch keeps about four of
-them. Here they are computed
-in tiles, and the gradients with them: memory is linear in the batch, and nothing is computed twice.
+them. Here they are computed in tiles, and the gradients with them: memory is linear in the batch,
+and nothing is computed twice.
 """
 
 from collections.abc import Callable

@@ -4,8 +4,8 @@ the high ones.
 auroc  the chance that a molecule out of distribution has a higher energy than one in distribution
 aupr   average precision of finding those out of distribution, Σ (R_k - R_k-1) P_k; without any
        skill it is their share
-fpr95  the share of molecules in distribution that are called out, at the
-highest threshold that finds 95 % of those out
+fpr95  the share of molecules in distribution that are called out, at the highest threshold that
+       finds 95 % of those out
 """
 
 import numpy as np

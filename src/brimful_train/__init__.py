@@ -1,4 +1,4 @@
-"""The engine: train a model under a plan, fast, exact and hard to kill.
+"""The engine: train a model from a task and its settings, fast, exact and hard to kill.
 
 A recipe makes a `Task` (model, loss, data) and a `Config` (settings) and calls `fit`. `engine.py`,
 read from top to bottom, is how it trains. Names are loaded when they are first used: the settings

@@ -1,8 +1,10 @@
 """One rank of many, started without the others: the command without its launcher, and the
 environment that a launcher gives.
 
-torchrun --nproc-per-node 8 --nnodes 8 train.py --lr 1e-3   as rank 3 of 64   ->   python train.py
---lr 1e-3, RANK=3 ...
+As rank 3 of 64,
+    torchrun --nproc-per-node 8 --nnodes 8 train.py --lr 1e-3
+becomes
+    python train.py --lr 1e-3        with RANK=3, WORLD_SIZE=64, ... in its environment
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """PyTorch's CUDA caching allocator as arithmetic: the same segments, splits and merges, without any
 memory.
 
-The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.6 to 2.13):
+The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.6 to 2.15):
 
 - a request is rounded up to 512 bytes; up to 1 MiB it comes from the small pool (segments of 2
   MiB), else from the large one (segments of 20 MiB for requests under 10 MiB, else the request
@@ -10,7 +10,7 @@ The rules are those of c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.6 to 2.13):
   rest is worth keeping (512 bytes in the small pool, more than 1 MiB in the large one); free
   neighbours merge;
 - a full card makes it give back oversize blocks, then every segment that is wholly free, before it
-gives up.
+  gives up.
 
 A block that another stream uses (`record_stream`) is retired first and ready later: when the other
 stream's event is done is for the caller to say, as a card's clock is not here."""

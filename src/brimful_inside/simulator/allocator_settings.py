@@ -1,7 +1,6 @@
 """The caching allocator's settings, as PYTORCH_ALLOC_CONF (or the older PYTORCH_CUDA_ALLOC_CONF)
-spells them. Keys, defaults
-and rules: c10/core/AllocatorConfig.h and .cpp, c10/cuda/CUDAAllocatorConfig.h of PyTorch 2.6 to
-2.15."""
+spells them. Keys, defaults and rules: c10/core/AllocatorConfig.h and .cpp,
+c10/cuda/CUDAAllocatorConfig.h of PyTorch 2.6 to 2.15."""
 
 from __future__ import annotations
 

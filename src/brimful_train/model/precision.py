@@ -1,4 +1,4 @@
-"""Numbers in training: fp32, tf32, bf16 and fp16 with a scaled loss.
+"""Mixed precision: fp32, tf32, bf16 and fp16 with a scaled loss.
 
 One update, whatever the precision: `autocast()` around each forward, `backward(loss)` for each
 micro-batch, the gradients reduced, then once `unscale(optimizer)`, clipping, and `step(optimizer)`.

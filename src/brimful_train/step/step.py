@@ -5,9 +5,9 @@
    dropped and put back, the micro-batch is halved, and the rank's whole part runs again from zero
    gradients.
 3. The ranks meet on the host. Only when each has its part, gradients are reduced: no rank waits for
-one that failed.
+   one that failed.
 4. Clipping, the check of the loss, the learning rate, the update. What is missing here is a few
-bytes: tried again at once.
+   bytes: tried again at once.
 """
 
 import contextlib

@@ -2,10 +2,10 @@
 without input or output.
 
 Two small traces extrapolate each allocation's size, and the third, at the answer, must come out to
-the byte, or at least as far as to a row by which no larger size has room. Else the traces nearest
-to the answer, or peaks alone, give the next size, until the size above one that fits was traced and
-does not: so the answer does not depend on which size the user asked about. Where sizes fit that
-were taken not to, steps double.
+the byte, or at least up to the allocation at which every larger size fails already. Else the traces
+nearest to the answer, or peaks alone, give the next size, until the size above one that fits was
+traced and does not: so the answer does not depend on which size the user asked about. Where sizes
+fit that were taken not to, steps double.
 """
 
 from collections.abc import Generator, Mapping, Sequence

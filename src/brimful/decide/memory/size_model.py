@@ -1,9 +1,9 @@
 """The size of each allocation as a function of the batch size, fitted through two traces, or three
-where batch meets batch.
+where it is quadratic in the batch (every sample against every other).
 
-The peak of a run is not affine in its batch size, for its moment moves. But each allocation's size
-is, and their order stays: the peak at any size comes from replaying the program with the sizes
-computed anew.
+The peak of a run is not affine in its batch size, since it occurs elsewhere at another size. But
+each allocation's size is, and their order stays: the peak at any size comes from replaying the
+program with the sizes computed anew.
 """
 
 from collections import Counter

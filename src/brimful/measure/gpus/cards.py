@@ -1,9 +1,9 @@
 """The cards. Rates are dense, without sparsity; tensor-core rates accumulate in fp32, as PyTorch
 does by default.
 
-Usable memory is what ``torch.cuda.mem_get_info()[1]`` shows, which is less than the sticker by what
-the driver and ECC keep. It differs by some 0.1 to 1 % between drivers; where several values were
-seen, the middle one stands here.
+Usable memory is what ``torch.cuda.mem_get_info()[1]`` shows, which is less than the nominal
+capacity by what the driver and ECC keep. It differs by some 0.1 to 1 % between drivers; where
+several values were seen, the middle one stands here.
 """
 
 from dataclasses import replace

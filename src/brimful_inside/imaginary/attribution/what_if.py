@@ -1,8 +1,9 @@
 """What if the script did something otherwise: switched from outside, in a trial on the imaginary
 card alone.
 
-autocast        the forward passes, and what follows up to the backward pass (the loss), run under
-torch.autocast checkpointing   blocks that repeat are run under torch.utils.checkpoint in training
+autocast       the forward passes, and what follows up to the backward pass (the loss), run under
+               torch.autocast
+checkpointing  blocks that repeat are run under torch.utils.checkpoint in training
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What an audit looks for in a training besides: lines that wait for a card, the format that it
-computes in, split batches.
+"""What an audit looks for in a training besides: lines that wait for a card, the precision (dtype)
+that it computes in, split batches.
 """
 
 from __future__ import annotations

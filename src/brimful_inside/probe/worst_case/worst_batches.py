@@ -1,5 +1,5 @@
-"""The worst batch: a trial's batches are made of the largest samples, so that its peak is the peak
-of the whole run.
+"""The worst batch: a trial's batches are made of the largest samples, so that its peak
+bounds that of every batch of the run.
 """
 
 from __future__ import annotations
