@@ -18,13 +18,15 @@ from brimful.errors import CommandFailed, NoSuchDevice
 from brimful.measure import accelerators, host
 from brimful.measure.gpus import calibrations
 from brimful.record import record_home
-from brimful.units import format_bytes
+from brimful.units import counted, format_bytes
 from brimful.values import Calibration, Diagnostic, Machine
 
 SCRIPT = Path(brimful_inside.__file__).parent / "calibration.py"
 TIME_LIMIT_S = 300.0  # of a calibration
 _SMALL_SHM_BYTES = 1 << 30
 _SMALL_DISK_BYTES = 1 << 30
+_BUSY = 1.5  # processes a core; assumed
+_CPUS = Path("/sys/devices/system/cpu")
 
 
 def doctor() -> tuple[Machine, tuple[Diagnostic, ...]]:
@@ -34,6 +36,7 @@ def doctor() -> tuple[Machine, tuple[Diagnostic, ...]]:
     return machine, (
         *_about_torch(interpreter),
         *_about_cards(interpreter),
+        *_about_the_processor(machine),
         *_about_memory(machine),
         *_about_the_disk(),
     )
@@ -83,6 +86,33 @@ def _about_cards(interpreter: str) -> Iterator[Diagnostic]:
             "use already",
             "budgets are taken of what is free, and timings suffer from other processes",
             "check `nvidia-smi` for processes that you no longer need",
+        )
+
+
+def _about_the_processor(machine: Machine) -> Iterator[Diagnostic]:
+    load, cores = os.getloadavg()[0], machine.cores
+    if load > _BUSY * cores:
+        yield Diagnostic(
+            "busy-machine",
+            f"{load:.1f} processes want the processor's {counted(cores, 'core')} (mean of the last "
+            "minute)",
+            "what is timed now comes out slow, and the threads of a training on the CPU wait for "
+            "each other",
+            "measure when the machine is quiet; train on the CPU beside other work with "
+            "OMP_NUM_THREADS=1",
+        )
+    governors = {
+        path.read_text().strip()
+        for path in _CPUS.glob("cpu*/cpufreq/scaling_governor")
+        # Under these drivers the hardware chooses the clock, whatever the governor's name.
+        if not (path.parent / "scaling_driver").read_text().startswith(("intel_p", "amd-p"))
+    }
+    if "powersave" in governors:
+        yield Diagnostic(
+            "slow-clock",
+            "the processor is kept at its lowest clock (governor powersave)",
+            "loading and the CPU's part of each step take longer than they need to",
+            "set another: cpupower frequency-set -g performance",
         )
 
 

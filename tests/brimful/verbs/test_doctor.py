@@ -1,6 +1,7 @@
 """`doctor --calibrate`, with a child that answers as on a card."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -86,3 +87,25 @@ def test_the_command_line_says_that_there_is_no_card_and_ends_with_4(tmp_path):
     assert done.returncode == 4, done.stderr
     assert "no CUDA card" in done.stderr and json.loads(done.stdout)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("load", "governor", "driver", "said"),
+    [
+        (9.0, "performance", "acpi-cpufreq", {"busy-machine"}),
+        (0.5, "powersave", "acpi-cpufreq", {"slow-clock"}),
+        (0.5, "powersave", "intel_pstate", set()),
+    ],
+)
+def test_load_and_a_slow_clock_are_named_where_they_spoil_measurements(
+    tmp_path, monkeypatch, load, governor, driver, said
+):
+    folder = tmp_path / "cpu0" / "cpufreq"
+    folder.mkdir(parents=True)
+    (folder / "scaling_governor").write_text(governor + "\n")
+    (folder / "scaling_driver").write_text(driver + "\n")
+    monkeypatch.setattr(verb, "_CPUS", tmp_path)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(verb.host, "cores", lambda: 2)
+    machine = verb.host.machine()
+    assert {row.code for row in verb._about_the_processor(machine)} == said
