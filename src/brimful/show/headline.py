@@ -208,14 +208,17 @@ def of_prediction(prediction: Prediction) -> Headline:
     return Headline("good" if fits else "bad", sentence)
 
 
+AT_MOST = 0.03  # of the peak: less at upper bounds is not worth a word (a bench's median is 1 %)
 _EMPTIES = ", but only because PyTorch empties its cache when memory is full (slower steps)"
 
 
 def _peak_text(peak: PeakEstimate, budget: int, fits: bool) -> str:
-    """ ": predicted peak 110 GiB (101 to 120 GiB) of 79.2 GiB allowed"."""
+    """ ": predicted peak 110 GiB (101 to 120 GiB) of 79.2 GiB allowed"; "at most 110 GiB" where
+    much of it is an upper bound."""
     interval = bytes_interval_text(*peak.device_interval_bytes)
     about = f" ({interval})" if interval else ""
-    shown = f"{peak.source.value} peak {bytes_text(peak.device_bytes)}{about}"
+    most = "at most " if peak.at_most_bytes > AT_MOST * peak.device_bytes else ""
+    shown = f"{peak.source.value} peak {most}{bytes_text(peak.device_bytes)}{about}"
     # the interval ends at the card's memory
     gives_back = _EMPTIES if fits and peak.device_interval_bytes[1] >= budget else ""
     if fits and peak.device_bytes > budget:

@@ -29,6 +29,9 @@ class PeakEstimate:
     device_interval_bytes: tuple[int, int]  # 95 %
     source: Source
     interval_basis: str  # the bench result it rests on, or why it is assumed
+    # by so much the device's is lower if nothing is as large as the upper bound at which it counts
+    # where only values decide its size (a boolean mask that selects nothing)
+    at_most_bytes: int = 0
 
 
 @dataclass(frozen=True)

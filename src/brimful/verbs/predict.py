@@ -35,7 +35,7 @@ from brimful.verbs.start import start
 from brimful.verbs.step_speed import seconds_outside_steps, speed_of
 from brimful.verbs.trials import Trials
 from brimful.verbs.warnings import Answer, warnings_of
-from brimful.verbs.what_if import explain, what_would_help
+from brimful.verbs.what_if import explain, opened_downwards, what_would_help
 from brimful.verbs.which_card import which_card
 
 
@@ -150,6 +150,8 @@ def _prediction(
     view: CardView, answer: Answer, wants_what_if: bool | None, noted: Sequence[Diagnostic]
 ) -> Prediction:
     trials = view.trials
+    explained = explain(view, answer)
+    answer = opened_downwards(view.card, answer, explained) if explained else answer
     report, fits = trials.representative().reports[0], answer.verdict == Verdict.FITS
     traced = answer.size in trials.results
     estimate = answer.conclusion.estimate if answer.conclusion else None
@@ -161,7 +163,6 @@ def _prediction(
     if isinstance(speed, Diagnostic):
         warnings.append(speed)
         speed = None
-    explained = explain(view, answer)
     what_if = None
     if explained and (not fits if wants_what_if is None else wants_what_if):
         step_s = None if speed is None else speed.step_s

@@ -32,6 +32,7 @@ from brimful.values import (
     Estimate,
     NoRemedy,
     Outcome,
+    PeakEstimate,
     Remedy,
     Source,
     TrialResult,
@@ -43,6 +44,7 @@ from brimful.verbs.step_speed import has_a_fixed_total, with_whole_steps
 from brimful.verbs.warnings import Answer
 from brimful_inside.simulator.allocator_settings import with_expandable_segments
 from brimful_inside.simulator.program import Program, program_of
+from brimful_inside.simulator.replay import Peaks
 from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, Kernel
 from brimful_inside.simulator.trace import CardTrace, Trace
 
@@ -98,6 +100,34 @@ def _explained(card: Card, origins: Iterable["_Origin"], peak_bytes: int) -> Exp
         if breakdowns and sum(breakdowns.whole.parts.values()) == peak_bytes:
             return Explained(breakdowns, *origin)
     return None
+
+
+def opened_downwards(card: Card, answer: Answer, explained: Explained) -> Answer:
+    """The answer whose intervals reach down to the peaks that are left if nothing is as large as
+    the upper bound at which it counts."""
+    allocations = explained.annotated.allocations
+    if not any(allocation.at_most for allocation in allocations):
+        return answer
+    pairs = zip(allocations, explained.sizes, strict=True)
+    sizes = tuple(0 if allocation.at_most else size for allocation, size in pairs)
+    program = explained.program.of_sizes(sizes, explained.program.args)
+    least = card.shown(partial(card.replay, program))
+
+    def opened(peak: PeakEstimate, peaks: Peaks) -> PeakEstimate:
+        (low, high), at_most = peak.device_interval_bytes, peak.device_bytes - peaks.reserved
+        at_most = max(0, at_most - card.context_bytes)
+        low = min(low, card.around(peak.device_bytes - at_most)[0])
+        return replace(peak, device_interval_bytes=(low, high), at_most_bytes=at_most)
+
+    phases = {
+        name: opened(peak, least.phases.get(name, least.peak))
+        for name, peak in answer.phases.items()
+    }
+    peak, verdict = answer.peak and opened(answer.peak, least.peak), answer.verdict
+    may_fit = peak is not None and peak.device_interval_bytes[0] <= card.budget_bytes
+    if verdict == Verdict.DOES_NOT_FIT and may_fit:
+        verdict = Verdict.TIGHT
+    return replace(answer, peak=peak, phases=phases, verdict=verdict)
 
 
 class _Origin(NamedTuple):

@@ -35,6 +35,7 @@ and in the model each allocation belongs.
     ["at", n]                                   from here on, mallocs are at site n
     ["tag", id, category, module, model, itemsize]
                                                 what the allocation `id` is, for its whole life
+    ["at_most", id]                             its size is an upper bound: values decide it
     ["backward", 1] and ["backward", 0]         a backward pass begins, ends
     ["uses", name]                              the script uses "autocast",
                                                 "gradient_checkpointing", ...
@@ -118,6 +119,7 @@ Step = NamedTuple("Step", [("number", int)])
 EmptyCache = NamedTuple("EmptyCache", [])
 Settings = NamedTuple("Settings", [("text", str)])
 At = NamedTuple("At", [("number", int)])
+AtMost = NamedTuple("AtMost", [("id", int)])
 Backward = NamedTuple("Backward", [("begins", bool)])  # 1 or 0 in the trace
 Uses = NamedTuple("Uses", [("name", str)])
 
@@ -136,7 +138,7 @@ Row = Union[
     Retire,
     Ready,
 ]
-Note = Union[Site, At, Tag, Backward, Uses]
+Note = Union[Site, At, Tag, AtMost, Backward, Uses]
 
 _ROWS: Dict[str, Any] = {
     "malloc": Malloc,
@@ -153,7 +155,14 @@ _ROWS: Dict[str, Any] = {
     "empty_cache": EmptyCache,
     "settings": Settings,
 }
-_NOTES: Dict[str, Any] = {"site": Site, "at": At, "tag": Tag, "backward": Backward, "uses": Uses}
+_NOTES: Dict[str, Any] = {
+    "site": Site,
+    "at": At,
+    "tag": Tag,
+    "at_most": AtMost,
+    "backward": Backward,
+    "uses": Uses,
+}
 
 
 EVALUATION = "eval"

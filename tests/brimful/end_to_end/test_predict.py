@@ -2,6 +2,7 @@
 
 import pytest
 
+from brimful.show.headline import headline
 from brimful.units import GIB
 from brimful.values import Verdict
 from tests.brimful.end_to_end.helper import TRAINING, TRAPS, brimful, python, script
@@ -316,3 +317,38 @@ def test_of_concatenated_samples_the_largest_batch_drawn_counts_and_not_one_of_t
     assert prediction.worst_batch.drawn > 1000
     assert "batches drawn at random" in prediction.worst_batch.what
     assert sum(prediction.breakdown.parts.values()) == peak.device_bytes
+
+
+SELECTED = """
+import torch
+
+rows = torch.randn(1 << 20, 256, device="cuda")
+weight = torch.zeros(256, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    picked = rows[rows[:, 0] > 0] if MASKED else rows
+    (picked * weight).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_what_values_decide_opens_the_interval_downwards_and_is_said_to_be_the_most(tmp_path):
+    def predicted(source, code=0):
+        words = "--gpu-memory", "6GiB", "--no-what-if", "--json"
+        command = python(script(tmp_path, source))
+        done = brimful(tmp_path, "predict", *words, *command, code=code)
+        return done.json, headline(done.record).sentence
+
+    masked = SELECTED.replace("MASKED", "True")
+    answer, sentence = predicted(masked)
+    peak = answer["peak"]
+    low, high = peak["device_interval_bytes"]
+    # what the mask picks, its product, and the index: 2 GiB of the 3 that are held
+    assert peak["at_most_bytes"] == pytest.approx(2 * GIB, rel=0.1)
+    assert low <= peak["device_bytes"] - 2 * GIB < peak["device_bytes"] <= high
+    assert "predicted peak at most " in sentence
+    answer, sentence = predicted(SELECTED.replace("MASKED", "False"))
+    assert answer["peak"]["at_most_bytes"] == 0 and "at most" not in sentence
+    answer, sentence = predicted(masked.replace("1 << 20", "3 << 20"), code=3)
+    assert answer["verdict"] == "tight", "it fits if the mask picks little"

@@ -20,6 +20,7 @@ from brimful_inside.simulator.replay import FIRST_PHASE, replay
 from brimful_inside.simulator.trace import (
     RECOMPUTATION,
     At,
+    AtMost,
     Backward,
     Free,
     Malloc,
@@ -90,6 +91,7 @@ class Allocation:
     model: str  # the outermost module's class name; "" outside of any
     site: Site
     itemsize: int = 0  # bytes of an element of a parameter, a state, ...; 0: not known
+    at_most: bool = False  # its size is an upper bound, as the values are not there that decide it
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class _Life:
     before_training: bool
     steps: set[int] = field(default_factory=set)  # at whose backward passes it was alive
     freed: bool = False
+    at_most: bool = False
 
 
 @uncollected
@@ -142,6 +145,8 @@ def annotate(trace: Trace) -> Annotated:
                 row.id not in tags or tags[row.id].category == "input"
             ):  # a copy from the host that is a parameter
                 tags[row.id] = row
+        elif isinstance(row, AtMost):
+            alive[row.id].at_most = True
         elif isinstance(row, Backward) and row.begins:
             for life in alive.values():
                 life.steps.add(step)
@@ -156,7 +161,10 @@ def annotate(trace: Trace) -> Annotated:
         for id_, life in made
         if id_ in tags and _OF_TAG.get(tags[id_].category) in (PARAMETERS, BUFFERS)
     }
-    allocations = (_allocation(life, tags.get(id_), life.nbytes in of_model) for id_, life in made)
+    allocations = (
+        replace(_allocation(life, tags.get(id_), life.nbytes in of_model), at_most=life.at_most)
+        for id_, life in made
+    )
     return Annotated(tuple(allocations), frozenset(uses))
 
 

@@ -238,6 +238,7 @@ class Repeats:
                     or entry.key in storages
                     or entry.values is not None
                     or entry.most is not None
+                    or entry.at_most
                     or entry.known_true
                 ):
                     return None

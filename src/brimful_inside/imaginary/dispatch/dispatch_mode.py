@@ -282,8 +282,9 @@ class Operations(TorchDispatchMode):
                     if facts.handler is None
                     else facts.handler(gpu, func, args, kwargs)
                 )
+            doubtful = gpu.lengths.of(facts.short, args, out) if gpu.lengths.any else ()
             for tensor in tensors_in(out):
-                _see(tensor, facts.name, ledger)
+                _see(tensor, facts.name, ledger, doubtful)
             gpu.known.follow(func, facts.follows, args, kwargs, out)
             if facts.bounds or (gpu.bounds.any and facts.in_place):
                 gpu.bounds.ran(func, facts.in_place, args, out)
@@ -311,24 +312,25 @@ class Operations(TorchDispatchMode):
         if facts.blas:
             self.gpu.workspaces.for_product(facts.short, args, taken)
         if facts.temporaries is not None:
-            name = facts.short + " (temporary)"
+            name, at_most = facts.short + " (temporary)", self.gpu.lengths.are_among(args)
             for held in facts.temporaries(self.gpu.machine, args, kwargs):
-                self._hold(held, name, taken)
+                self._hold(held, name, taken, at_most)
 
-    def _hold(self, held: Held, name: str, taken: List[Block]) -> None:
+    def _hold(self, held: Held, name: str, taken: List[Block], at_most: bool) -> None:
         ledger = self.gpu.ledger
         if isinstance(held, int):
             if held:
-                taken.append(ledger.reserve(held, name))
+                taken.append(ledger.reserve(held, name, at_most=at_most))
         elif isinstance(held, Transient):
             passing: List[Block] = []
             try:
                 for item in held.items:
-                    self._hold(item, name, passing)
+                    self._hold(item, name, passing, at_most)
             finally:
                 ledger.release_all(passing)
         else:
-            taken.append(ledger.reserve(bytes_of(held.name, held.args), name, held.name, held.args))
+            nbytes = bytes_of(held.name, held.args)
+            taken.append(ledger.reserve(nbytes, name, held.name, held.args, at_most))
 
     def _on_card(self, args: Tuple, kwargs: Dict[str, Any], facts: _Facts) -> bool:
         """Whether the operation is the card's. Raises RuntimeError where tensors of both sides
@@ -354,7 +356,8 @@ class Operations(TorchDispatchMode):
         return False
 
 
-def _see(tensor: Tensor, op: str, ledger: Ledger) -> None:
+def _see(tensor: Tensor, op: str, ledger: Ledger, doubtful: Sequence[int]) -> None:
+    """`doubtful`: lengths of dimensions that are upper bounds."""
     if not is_meta(tensor):
         return
     if tensor.layout != torch.strided:
@@ -362,7 +365,8 @@ def _see(tensor: Tensor, op: str, ledger: Ledger) -> None:
     storage = tensor.untyped_storage()
     entry = ledger.storages.get(storage._cdata)
     if entry is None or entry() is None:
-        ledger.add(storage, op)
+        at_most = next((length for length in doubtful if length in tensor.shape), 0)
+        ledger.add(storage, op, at_most)
     elif entry.nbytes != storage.nbytes():
         ledger.resized(entry, storage.nbytes(), op)
 

@@ -40,14 +40,16 @@ def _indices(*shape: int) -> Tensor:
 
 def _nonzero(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     most = gpu.bounds.of(args[0])
-    gpu.approximate("nonzero")
+    most = args[0].numel() if most is None else most
+    gpu.at_most("nonzero", most)
     # The kernel lays its result out by dimension (at::nonzero: transposed, contiguous columns).
-    return _indices(args[0].dim(), args[0].numel() if most is None else most).t()
+    return _indices(args[0].dim(), most).t()
 
 
 def _masked_select(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
-    gpu.approximate("masked_select")
-    return args[0].new_empty(broadcast(args[0].shape, args[1].shape).numel())
+    most = broadcast(args[0].shape, args[1].shape).numel()
+    gpu.at_most("masked_select", most)
+    return args[0].new_empty(most)
 
 
 def _goes_class_by_class() -> bool:
@@ -64,13 +66,14 @@ def _unique(
     gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]
 ) -> Tuple[Tensor, ...]:
     """_unique, _unique2, unique_consecutive (flattened): every element may be another."""
-    gpu.approximate("unique")
     values = args[0]
     if _goes_class_by_class():
+        gpu.approximate("unique")
         return (values.new_empty(1), _indices(0), _indices(0))[: len(func._schema.returns)]
     options = {**dict(zip([a.name for a in func._schema.arguments], args)), **kwargs}
     dim = options.get("dim")
     length = values.numel() if dim is None else values.shape[dim]
+    gpu.at_most("unique", length)
     places = values.shape if dim is None else (length,)
     inverse = _indices(*places) if options.get("return_inverse", dim is not None) else _indices(0)
     counts = _indices(length) if options.get("return_counts") else _indices(0)
@@ -133,7 +136,10 @@ def _has_masks(indices: Any) -> bool:
 
 def _index(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> Tensor:
     tensor, indices = args
-    return func(tensor, _on_card(_without_masks(gpu, indices) if _has_masks(indices) else indices))
+    if _has_masks(indices):
+        indices = _without_masks(gpu, indices)
+        gpu.lengths.result_is_as_long_as(indices)
+    return func(tensor, _on_card(indices))
 
 
 def _on_card(indices: Any) -> List[Optional[Tensor]]:
@@ -172,7 +178,8 @@ def _nms(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[str, Any]) -> T
     count = boxes.shape[0]
     gpu.approximate("non-maximum suppression")
     kept = _indices(count)
-    gpu.ledger.add(kept.untyped_storage(), "torchvision.nms")
+    gpu.ledger.add(kept.untyped_storage(), "torchvision.nms", count)
+    gpu.lengths.any = True
     pairs = 0 if _goes_class_by_class() else count * -(-count // _BITS) * 8
     gpu.ledger.pass_by((count * 8, boxes.nbytes, pairs), "torchvision.nms (temporary)")
     return kept

@@ -28,7 +28,7 @@ import torch
 from brimful_inside.imaginary.state.clock import Clock
 from brimful_inside.imaginary.state.errors import cuda_error
 from brimful_inside.imaginary.state.garbage import Garbage
-from brimful_inside.imaginary.state.known_values import Bounds, Known
+from brimful_inside.imaginary.state.known_values import Bounds, Known, Lengths
 from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
@@ -158,6 +158,7 @@ class ImaginaryGpu:
         self.garbage = Garbage()
         self.storages: Dict[int, Any] = {}  # of all cards, by StorageImpl's address
         self.known, self.bounds = Known(self.storages), Bounds(self.storages)
+        self.lengths = Lengths(self.storages)
         self.clocks = [Clock(card) for _ in range(count)]
         self.has_trace = trace is not None
         settings = settings_in(os.environ) if settings is None else settings
@@ -310,6 +311,11 @@ class ImaginaryGpu:
     def approximate(self, name: str) -> None:
         """An upper bound, `name` says which, stands in for what is not known."""
         self.approximations[name] += 1
+
+    def at_most(self, name: str, length: int) -> None:
+        """As `approximate`: the operation's result is of this length at most."""
+        self.approximate(name)
+        self.lengths.result_is(length)
 
     # --- which card ---
 

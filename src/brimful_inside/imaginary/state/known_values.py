@@ -16,7 +16,7 @@ samples 512 of 2000 proposals writes ones at 512 places of a mask of zeros."""
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -527,3 +527,61 @@ RULES: Dict[Any, Callable[[Bounds, Tuple, Any], None]] = {
         (aten.unsqueeze_.default, aten.squeeze_.default, aten.detach_.default), _unchanged
     ),
 }
+
+
+# --- which tensors are as long as an upper bound ---
+
+# What they return is shaped as their first argument, whatever is written to it.
+_AS_THE_FIRST = ("index_put", "index_add", "index_copy", "index_fill", "scatter", "masked_")
+
+
+class Lengths:
+    """Of which tensors a dimension has a length that is an upper bound, as the values are not there
+    that decide it: results of `nonzero` and the like, and what is computed from them. One belongs
+    to a storage. `any` is True once there was one.
+
+    A dimension is recognized by its length; where another one of the tensor is as long, nothing
+    follows from it."""
+
+    def __init__(self, storages: Dict[int, Any]):
+        self._storages = storages  # the ledgers' entries
+        self._result = 0
+        self.any = False
+
+    def result_is(self, length: int) -> None:
+        """The operation that runs returns so many elements at most."""
+        self._result, self.any = length, True
+
+    def result_is_as_long_as(self, indices: Iterable[Any]) -> None:
+        """As `result_is`, by indices of which some are themselves of an upper bound's length."""
+        lengths = [self._of(index)[0] for index in indices if self._of(index)]
+        self.result_is(max(lengths, default=0))
+
+    def are_among(self, args: Tuple) -> bool:
+        """Whether an operation reads such a tensor."""
+        return self.any and any(self._of(tensor) for tensor in tensors_in(args))
+
+    def of(self, name: str, args: Tuple, out: Any) -> Sequence[int]:
+        """The lengths of the operation's result that are upper bounds."""
+        result, self._result = self._result, 0
+        if result:
+            return (result,)
+        if name.startswith("new_"):  # of a shape that the host gives
+            return ()
+        read = args[:1] if name.startswith(_AS_THE_FIRST) else args
+        lengths = [length for tensor in tensors_in(*read) for length in self._of(tensor)]
+        if name == "cat" and lengths:
+            lengths.append(out.shape[args[1] if len(args) > 1 else 0])
+        return lengths
+
+    def _of(self, tensor: Any) -> Sequence[int]:
+        """Those of a tensor; of a flattened one the multiples of what it was."""
+        entry = None
+        if isinstance(tensor, Tensor) and is_meta(tensor):
+            entry = entry_of(self._storages, tensor)
+        if entry is None or not entry.at_most:
+            return ()
+        count = tuple(tensor.shape).count(entry.at_most)
+        if count:
+            return (entry.at_most,) if count == 1 else ()
+        return [size for size in tensor.shape if size and size % entry.at_most == 0]

@@ -48,6 +48,7 @@ class _Storage(weakref.ref):
 
     __slots__ = (
         "address",
+        "at_most",
         "id",
         "key",
         "known_true",
@@ -111,8 +112,9 @@ class Ledger:
         """How many there were so far."""
         return self._next_id
 
-    def add(self, storage: torch.UntypedStorage, op: str) -> None:
-        """`storage` is new on the card."""
+    def add(self, storage: torch.UntypedStorage, op: str, at_most: int = 0) -> None:
+        """`storage` is new on the card. `at_most`: so long is a dimension whose length is an upper
+        bound (known_values.py: Lengths)."""
         nbytes = storage.nbytes()
         entry = _Storage(storage, self._on_freed)
         entry.key, entry.ledger, entry.nbytes = storage._cdata, self, nbytes
@@ -128,7 +130,8 @@ class Ledger:
             0.0,
         )
         entry.stream, entry.used_by = self._stream(), None
-        entry.id, entry.address = self.reserve(nbytes, op) if nbytes else (0, 0)
+        entry.at_most, is_most = at_most, at_most > 0
+        entry.id, entry.address = self.reserve(nbytes, op, at_most=is_most) if nbytes else (0, 0)
         self.storages[entry.key] = entry
 
     def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
@@ -271,9 +274,15 @@ class Ledger:
             self._trace.write(line)
 
     def reserve(
-        self, nbytes: int, op: str, formula: Optional[str] = None, args: Sequence[int] = ()
+        self,
+        nbytes: int,
+        op: str,
+        formula: Optional[str] = None,
+        args: Sequence[int] = (),
+        at_most: bool = False,
     ) -> Block:
-        """Memory for a tensor or a workspace. `release` ends it."""
+        """Memory for a tensor or a workspace. `release` ends it. `at_most`: `nbytes` is an upper
+        bound, since values decide it."""
         self._work_off()
         if nbytes >= ONE_EXBIBYTE:  # the allocator is not asked, so observers are not told
             self._refuse("CUDA out of memory. Tried to allocate more than 1EB memory.")
@@ -311,6 +320,8 @@ class Ledger:
                         else ',"%s",[%s]' % (formula, ",".join(map(str, args)))
                     )
                     self._trace.write('["malloc",%d,%d,"%s"%s]\n' % (number, nbytes, op, tail))
+                    if at_most:
+                        self._trace.write('["at_most",%d]\n' % number)
                 return number, address
         allowed = self.allocator.memory.allowed_bytes
         for observer in tuple(self.observers):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from brimful_inside.imaginary import Unsupported
+from brimful_inside.imaginary.state.tensors import entry_of
 
 
 def test_a_boolean_mask_selects_everything_at_most(gpu):
@@ -34,6 +35,24 @@ def test_unique_values_are_all_of_them(gpu):
     assert torch.unique_consecutive(card).shape == (6,) and torch.unique(
         card.view(2, 3), dim=0
     ).shape == (2, 3)
+
+
+def test_what_is_as_long_as_an_upper_bound_is_known_to_be_an_upper_bound_itself(gpu):
+    def most(tensor):
+        return entry_of(gpu.storages, tensor).at_most
+
+    card, weight = torch.randn(6, 4, device="cuda"), torch.randn(4, 3, device="cuda")
+    picked = card[card[:, 0] > 0]
+    assert most(picked) == 6 and most((picked @ weight).relu()) == 6
+    assert most(torch.cat([picked, card])) == 12 and most(picked.view(-1) * 2) == 24
+    assert most(card * 2) == most(picked.t() @ picked) == most(picked.sum(0)) == 0
+    values = card.unique()
+    assert most(values) == most(card.masked_select(card > 0)) == 24
+    card.requires_grad_()
+    card[card[:, 0] > 0].sum().backward()
+    assert most(card.grad) == 0, "as large as what was selected from"
+    square = torch.randn(4, 4, device="cuda")
+    assert most(square[square[:, 0] > 0].t() @ square[square[:, 0] > 0]) == 0, "no telling"
 
 
 def test_writing_through_a_mask_is_no_approximation_where_a_number_is_written(gpu):
