@@ -3,6 +3,7 @@ itself.
 """
 
 import json
+import math
 import random
 import statistics
 from collections import Counter
@@ -11,12 +12,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.harness import MIB
-from brimful.decide.memory.intervals import KINDS, STEP_TIME, STEP_TIME_GROUPED, Evidence
+from brimful.decide.memory.intervals import (
+    KINDS,
+    SEVERAL_RANKS,
+    STEP_TIME,
+    STEP_TIME_GROUPED,
+    Evidence,
+)
 
 # An interval is the shortest stretch that holds this share of a bench's networks and one more,
 # which lies outside: what is predicted may be that one. Made of two thirds of timm's models, such
 # intervals held 95 % of the runs of the others (log.md).
 SHARE_HELD = 0.95
+FAMILIES = 10  # so many speak for another one
+# Student's t at 99 % by degrees of freedom, 1 to 18 (a table of any textbook)
+STUDENT = (31.82, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821)
+STUDENT += (2.764, 2.718, 2.681, 2.65, 2.624, 2.602, 2.583, 2.567, 2.552)
 
 
 @dataclass(frozen=True)
@@ -128,20 +139,21 @@ def evidence_from(
     hardware: str,
     basis: str,
     networks: Sequence[str] | None = None,
+    ends: tuple[float, float] | None = None,
 ) -> Evidence:
     """Summarise a bench's signed relative errors. Raises ValueError for fewer than 20 networks, of
     which no quantile speaks.
 
     `networks` names each run's, as those of one err alike: all weigh the same. Without it each run
-    is of one of its own.
+    is of one of its own. `ends`: those of the interval, where they are made otherwise.
     """
     names = [str(number) for number in range(len(errors))] if networks is None else networks
-    if len(set(names)) < 20:
+    if len(set(names)) < 20 and ends is None:
         raise ValueError(f"{len(set(names))} networks are too few for a 95 % interval")
-    known = (*KINDS, STEP_TIME, STEP_TIME_GROUPED)
+    known = (*KINDS, SEVERAL_RANKS, STEP_TIME, STEP_TIME_GROUPED)
     if situation not in known:
         raise ValueError(f"{situation!r} is none of: {'; '.join(known)}")
-    low, high = shortest_stretch(errors, names, SHARE_HELD)
+    low, high = ends or shortest_stretch(errors, names, SHARE_HELD)
     return Evidence(
         situation, statistics.median(errors), low, high, len(errors), date, hardware, basis
     )
@@ -169,6 +181,36 @@ def shortest_stretch(
         )
         held -= weight
     return best
+
+
+def ends_by_families(errors: Sequence[float], families: Sequence[str]) -> tuple[float, float]:
+    """The ends between which the runs of another family are expected, in whole percent: all lie
+    above the lower one, those of all families but one below the upper one. Raises ValueError for
+    fewer than 10 families.
+
+    One family may lie above, as what one of its runs took would else be kept free on every card;
+    the lower end decides about the word "tight" alone.
+    """
+    largest: dict[str, float] = {}
+    for error, family in zip(errors, families, strict=True):
+        largest[family] = max(error, largest.get(family, error))
+    if len(largest) < FAMILIES:
+        raise ValueError(f"{len(largest)} families are too few to speak for another")
+    return in_percent(min(errors), sorted(largest.values())[-2])
+
+
+def ends_of_few(errors: Sequence[float]) -> tuple[float, float]:
+    """The ends between which 98 of 100 runs are expected, by 2 to 19 that are taken for draws from
+    a normal distribution (Student's t), in whole percent.
+    """
+    reach = statistics.stdev(errors) * math.sqrt(1 + 1 / len(errors)) * STUDENT[len(errors) - 2]
+    middle = statistics.mean(errors)
+    return in_percent(middle - reach, middle + reach)
+
+
+def in_percent(low: float, high: float) -> tuple[float, float]:
+    """Both ends, away from each other."""
+    return math.floor(low * 100) / 100, math.ceil(high * 100) / 100
 
 
 def evidence_json(evidence: Evidence) -> str:

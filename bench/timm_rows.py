@@ -14,14 +14,15 @@ that.
 """
 
 import itertools
+import json
 import random
+import re
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 from unittest import mock
@@ -33,6 +34,7 @@ from brimful.decide.memory.fit import context_of
 from brimful.decide.memory.intervals import interval_for, kind_of
 from brimful.decide.memory.size_model import fit_size_model
 from brimful.measure.gpus import find_gpu, loaded_at_once, to_card
+from brimful.values import Gpu
 from brimful_inside.simulator.program import Program
 from brimful_inside.wire import Card
 
@@ -47,6 +49,9 @@ WITHOUT_SAMPLES_MIB = 12_000
 # Of the peak; a network whose weights outweigh its activations shows little growth at first, and
 # that is sound
 VISIBLE = 0.05
+# Words in front of a name that say whose weights or which variant it is, not which family
+MARKS = ("tf", "legacy", "dm", "nf", "eca", "gc")
+WHOLE_NAME = 5  # letters: shorter ones end names of other kinds (convit is no vit)
 JUMP = 3.0  # times as much memory a sample as between the two sizes before
 
 
@@ -65,6 +70,40 @@ class Row:
     @property
     def pair(self) -> accuracy.Pair:
         return accuracy.Pair(self.device_peak_mib * MIB, self.reserved_bytes)
+
+
+def card_of_the_rows() -> Gpu:
+    """As they show, their machine had a driver that loads all kernels together."""
+    return loaded_at_once(find_gpu("a100-40gb"))
+
+
+def predicted_context() -> int:
+    """The context that brimful predicts on that card, in bytes: each of the models has a
+    convolution.
+    """
+    return round(context_of(card_of_the_rows(), uses_cudnn=True).value)
+
+
+def families(models: Iterable[str]) -> dict[str, str]:
+    """The family of each model: the letters at the front of its name, without a version; where they
+    end with another family's whole name, that one (seresnet101 is a resnet).
+    """
+    fronts = {}
+    for model in models:
+        words = model.split("_")
+        front = next(word for word in words if word not in MARKS)
+        fronts[model] = re.match(r"[a-z]+?(?=v?\d|$)", front)[0]  # type: ignore[index]
+    whole = [front for front in fronts.values() if len(front) >= WHOLE_NAME]
+    return {
+        model: min((name for name in whole if front.endswith(name)), key=len, default=front)
+        for model, front in fronts.items()
+    }
+
+
+def kept_rows(result: Path) -> list[Row]:
+    """The rows beside a result, without those of models that look broken."""
+    odd = json.loads(result.read_text(encoding="utf-8"))["odd"]
+    return [Row(**line) for line in harness.read_rows(result) if line["model"] not in odd]
 
 
 def read_measured(folder: Path, count: int | None, seed: int) -> dict[str, dict[int, int]]:
@@ -269,25 +308,26 @@ def worst(rows: list[Row], context: int, count: int = 20) -> list[dict[str, Any]
 
 
 def write_evidence(
-    rows: list[Row], context: int, hardware: str, date: str, folder: Path, odd: Collection[str] = ()
+    rows: list[Row], context: int, result: dict[str, Any], folder: Path, odd: Collection[str] = ()
 ) -> None:
     """The errors of all models but the `odd` ones, under the context (bytes) that brimful predicts
-    with, by kind of network.
+    with, by kind of network. `result`: its date and versions are those of the rows.
     """
     rows = [row for row in rows if row.model not in odd]
     basis = (
         "timm's models with SGD in fp32, measured by GPUMemNet (arXiv 2602.17817), one constant "
         "of the workspace model "
-        f"and the context fitted to them; traced with torch {version('torch')}, timm "
-        f"{version('timm')}"
+        f"and the context fitted to them; traced with torch {result['versions']['torch']}, timm "
+        f"{result['versions']['timm']}"
     )
+    family = families([row.model for row in rows])
+    hardware, date = f"one {find_gpu(result['gpu']).name}", result["date"]
     for kind in sorted({row.kind for row in rows}):
         of = [row for row in rows if row.kind == kind]
         errors = accuracy.relative_to_predicted([row.pair for row in of], context)
         try:
-            evidence = accuracy.evidence_from(
-                errors, kind, date, hardware, basis, [row.model for row in of]
-            )
+            ends = accuracy.ends_by_families(errors, [family[row.model] for row in of])
+            evidence = accuracy.evidence_from(errors, kind, date, hardware, basis, ends=ends)
         except ValueError as error:
             print(f"{kind}: {error}")
             continue
@@ -323,8 +363,7 @@ def main(
     evidence: Annotated[bool, "also write what intervals rest on"] = False,
     out: harness.Out = harness.RESULTS,
 ) -> None:
-    # As the rows show: their machine had a driver that loads all kernels together.
-    gpu = loaded_at_once(find_gpu("a100-40gb"))
+    gpu = card_of_the_rows()
     rows, failed = predict_all(read_measured(data, models, seed), to_card(gpu))
     judged = judge(rows, harness.read_names(SEEN), int(gpu.total_bytes.value))
     print_table(judged)
@@ -339,9 +378,7 @@ def main(
     }
     harness.keep("timm", result, out, of=gpu.key, rows=[asdict(row) for row in rows])
     if evidence:  # each of these models has a convolution
-        context, odd = round(context_of(gpu, uses_cudnn=True).value), judged["odd"]
-        hardware = f"one {gpu.name}"
-        write_evidence(rows, context, hardware, result["date"], harness.EVIDENCE, odd)
+        write_evidence(rows, predicted_context(), result, harness.EVIDENCE, judged["odd"])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from bench.accuracy import (
     accuracy,
     context_bytes,
     coverage,
+    ends_by_families,
+    ends_of_few,
     evidence_from,
     evidence_json,
     halves,
@@ -108,3 +110,18 @@ def test_networks_weigh_the_same_however_many_runs_each_has_and_a_few_hold_all()
         "by runs, the many would decide"
     )
     assert shortest_stretch([-0.1, 0.0, 0.3], list("abc"), 0.95) == (-0.1, 0.3)
+
+
+def test_all_families_but_one_lie_below_the_upper_end_and_all_above_the_lower_one():
+    errors = [-0.031, 0.5, 0.02, 0.041, *[0.0] * 9]
+    families = ["far", "far", "near", "next", *map(str, range(9))]
+    assert ends_by_families(errors, families) == (-0.04, 0.05)
+    with pytest.raises(ValueError, match="9 families are too few"):
+        ends_by_families(errors[4:], families[4:])
+
+
+def test_few_runs_make_the_wider_an_interval_the_fewer_there_are():
+    # Student's t at 99 % and three degrees of freedom is 4.541; the deviation of these four 0.02
+    few = [0.03, 0.07, 0.05 - 0.02 / 2**0.5, 0.05 + 0.02 / 2**0.5]
+    assert ends_of_few(few) == (-0.06, 0.16)
+    assert ends_of_few(few[:2])[1] > 1

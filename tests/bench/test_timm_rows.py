@@ -114,13 +114,16 @@ def test_two_traces_predict_every_row_of_a_model_unless_the_order_changes_with_t
     assert {row.kind for row in rows} == {"convolutions of unknown workspaces"} or not same_order
 
 
-def test_evidence_is_written_for_kinds_with_rows_enough(tmp_path, monkeypatch):
-    monkeypatch.setattr(timm_rows, "version", lambda name: "0")
-    rows = made_rows(20) + [
-        replace(row, model="other") for row in made_rows(2, kind="no workspaces")
-    ]
-    timm_rows.write_evidence(rows, 1800 * MIB, "one card", "2026-01-31", tmp_path)
+def test_evidence_is_written_for_kinds_with_families_enough(tmp_path):
+    result = {
+        "date": "2026-01-31",
+        "gpu": "a100-40gb",
+        "versions": {"torch": "2.15.0", "timm": "1.0.31"},
+    }
+    made = made_rows(10) + made_rows(2, kind="no workspaces")
+    rows = [replace(row, model=f"{'abcdefghij'[int(row.model[3:])]}net") for row in made]
+    timm_rows.write_evidence(rows, 1800 * MIB, result, tmp_path)
     (path,) = tmp_path.iterdir()
     evidence = read_evidence(path.read_text())
-    assert evidence.situation == "workspaces" and evidence.count >= 20
+    assert evidence.situation == "workspaces" and evidence.count == 40
     assert interval_for("workspaces", [evidence]).high == pytest.approx(0.0, abs=1e-6)

@@ -13,7 +13,12 @@ from brimful.command import fill, placeholders
 from brimful.decide.loaders_seen import dataset_length, largest_batch
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.fit import Card, Replayer, context_of, slack_of
-from brimful.decide.memory.intervals import WITH_CONVOLUTIONS, interval_for, kind_of
+from brimful.decide.memory.intervals import (
+    WITH_CONVOLUTIONS,
+    interval_for,
+    kind_of,
+    of_several_ranks,
+)
 from brimful.decide.memory.known_traces import Traced
 from brimful.decide.memory.search_traced import MemoryConclusion, search_largest
 from brimful.decide.memory.size_model import SizeModel
@@ -212,11 +217,14 @@ class CardView:
         program = programs[0] if len(programs) == 1 else NOTHING
         gpu = with_its_context(gpu, trials.results[size], program)
         kind, context = kind_of(program), gpu.context_bytes
+        interval, reports = interval_for(kind), trials.results[size].reports
+        if any(ranks > 1 for report in reports for ranks in report.communicators):
+            interval = of_several_ranks(interval)
         card = Card(
             budget_bytes=self.budget.bytes,
             context_bytes=int(context.value),
             context_slack_bytes=slack_of(context),
-            interval=interval_for(kind),
+            interval=interval,
             settings=settings_in({**os.environ, **trials.command.environment}),
             capacity_bytes=capacity_bytes(self.device),
             calibration=gpu.calibration,

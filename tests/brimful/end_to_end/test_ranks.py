@@ -6,7 +6,7 @@ import pytest
 
 from brimful.units import MIB
 from brimful.values import Outcome
-from tests.brimful.end_to_end.helper import brimful, left_over, script, torchrun
+from tests.brimful.end_to_end.helper import brimful, left_over, python, script, torchrun
 
 #: On a card each rank has one of its own, and the second one's model is twice as wide.
 SCRIPT = """
@@ -121,3 +121,27 @@ def test_a_rank_too_many_gets_pytorchs_error(tmp_path):
         code=5,
     )
     assert "invalid device ordinal" in done.err
+
+
+ALONE = """
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+weight = torch.zeros(1 << 26, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    weight.sum().backward()
+    EXCHANGE
+    optimizer.step()
+"""
+
+
+def test_the_interval_of_a_rank_that_exchanges_with_others_is_that_of_several_ranks(tmp_path):
+    peaks = []
+    for exchange in ("pass", "dist.all_reduce(weight.grad)"):
+        words = "--gpu", "a100-40gb", "--ranks", "2", "--no-what-if", "--json"
+        command = python(script(tmp_path, ALONE.replace("EXCHANGE", exchange)))
+        peaks.append(brimful(tmp_path, "predict", *words, *command, code=0).json["peak"])
+    alone, together = peaks
+    ratios = [peak["device_interval_bytes"][1] / peak["device_bytes"] for peak in peaks]
+    assert ratios[1] > ratios[0] and ratios[1] >= 1.2
+    assert "FSDP" in together["interval_basis"] and "FSDP" not in alone["interval_basis"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from math import ceil
 
-from brimful.decide.memory.intervals import RelativeInterval
+from brimful.decide.memory.intervals import RelativeInterval, of_several_ranks
 from brimful.decide.memory.size_model import SizeModel
 from brimful.values import Estimate, Gpu, PeakEstimate, Point, Source, Verdict
 from brimful_inside.simulator.allocator_settings import DEFAULT_SETTINGS, AllocatorSettings
@@ -130,10 +130,13 @@ class Card:
     calibration: str | None = None
 
     def among(self, ranks: int) -> "Card":
-        """The same card as one of so many that train together, with NCCL's buffers."""
+        """The same card as one of so many that train together, with NCCL's buffers and the doubt
+        about several ranks.
+        """
         nccl, (below, above) = nccl_bytes([ranks]), self.context_slack_bytes
         return replace(
             self,
+            interval=of_several_ranks(self.interval) if ranks > 1 else self.interval,
             context_bytes=self.context_bytes + nccl,
             context_slack_bytes=(
                 below + int((1 - NCCL_LOW) * nccl),

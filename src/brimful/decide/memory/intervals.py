@@ -8,7 +8,7 @@ predicted) / predicted.
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
@@ -47,6 +47,9 @@ KINDS = (DENSE, NO_CONVOLUTIONS, *WITH_CONVOLUTIONS)
 SMALL = 0.0175  # of the most bytes alive at once
 STEM = 0.05  # of all that is allocated: results of convolutions, where these are more than a stem
 
+# Ranks that train together: what FSDP's streams and NCCL hold beside the tensors is in doubt.
+SEVERAL_RANKS = "several ranks"
+
 # Situations of their own: errors of predicted step times (predicted_speed.py), where convolutions
 # by groups matter and not.
 STEP_TIME, STEP_TIME_GROUPED = "step time", "step time, grouped convolutions"
@@ -58,9 +61,9 @@ class Evidence:
     predicted.
     """
 
-    situation: str  # one of KINDS, or STEP_TIME, STEP_TIME_GROUPED
+    situation: str  # one of KINDS, or SEVERAL_RANKS, STEP_TIME, STEP_TIME_GROUPED
     median_error: float
-    # the shortest stretch that holds 95 % of the networks, and one more that lies outside
+    # the ends of the interval; how they are made: bench/accuracy.py
     low_error: float
     high_error: float
     count: int
@@ -108,6 +111,14 @@ def interval_for(kind: str, evidence: Iterable[Evidence] | None = None) -> Relat
     return RelativeInterval(
         min(best.low_error, 0.0), max(best.high_error, 0.0), basis, Source.MEASURED
     )
+
+
+def of_several_ranks(interval: RelativeInterval) -> RelativeInterval:
+    """The interval of a card that trains with others, from that of the network alone."""
+    ranks = interval_for(SEVERAL_RANKS)
+    basis = f"{interval.basis}; of several ranks: {ranks.basis}"
+    low, high = min(interval.low, ranks.low), max(interval.high, ranks.high)
+    return replace(interval, low=low, high=high, basis=basis)
 
 
 def kind_of(program: Program) -> str:

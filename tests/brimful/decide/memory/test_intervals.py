@@ -3,12 +3,14 @@ import pytest
 from brimful.decide.memory.intervals import (
     ASSUMED_ERROR,
     NO_CONVOLUTIONS,
+    SEVERAL_RANKS,
     UNKNOWN_WORKSPACES,
     Evidence,
     committed_evidence,
     growth,
     interval_for,
     kind_of,
+    of_several_ranks,
     read_evidence,
 )
 from brimful.values import Source
@@ -46,6 +48,13 @@ def test_an_interval_grows_with_each_doubling_beyond_what_was_seen():
     assert interval.around(1000, 0.18) == (800, 1200)
 
 
+def test_a_card_among_others_has_an_interval_that_holds_what_sharded_trainings_took():
+    alone = interval_for("dense")
+    together = of_several_ranks(alone)
+    assert together.low < alone.low < alone.high < together.high and together.high >= 0.08
+    assert together.basis.startswith(alone.basis) and "FSDP" in together.basis
+
+
 @pytest.mark.parametrize("text", ['{"schema": 99}', '{"schema": 1, "situation": "dense"}'])
 def test_what_is_no_evidence_is_refused(text):
     with pytest.raises(ValueError, match="evidence"):
@@ -55,7 +64,7 @@ def test_what_is_no_evidence_is_refused(text):
 def test_what_comes_with_the_package_can_be_read():
     for bench in committed_evidence():
         assert bench.low_error <= bench.median_error <= bench.high_error
-        assert bench.count >= 20
+        assert bench.count >= (4 if bench.situation == SEVERAL_RANKS else 20)
 
 
 def of(*allocations: tuple[str, int]) -> Program:

@@ -1,0 +1,143 @@
+"""Whether intervals hold on families of networks that they were not made of, by the rows that
+benches kept: nothing is predicted anew.
+
+    python -m bench.families [--evidence]
+
+For each family the interval is made of the errors of all others. Exits with 1 where of any family
+fewer than 94 % of the runs lie inside, or more than 1 % above the upper end. Of few runs no share
+says anything: one may lie outside, and above, of every family.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from bench import accuracy, harness, timm_rows
+from brimful.decide.memory.intervals import SEVERAL_RANKS
+
+TIMM, LLM = (harness.RESULTS / f"{name}.json" for name in ("timm-a100-40gb-2026-11", "llm-2026-11"))
+LEAST_INSIDE, MOST_ABOVE = 0.94, 0.01
+UNDER = 0.05  # of what was measured
+
+Ends = Callable[[Sequence[float], Sequence[str]], tuple[float, float]]  # of errors and families
+
+
+class Run(NamedTuple):
+    """A measured run. `error`: (measured - predicted) / predicted."""
+
+    family: str
+    situation: str
+    error: float
+
+
+@dataclass
+class Outcome:
+    """Of a family whose runs made none of its intervals: how many runs."""
+
+    runs: int = 0
+    inside: int = 0
+    above: int = 0
+    under: int = 0  # predicted at less than 95 % of what was measured
+
+    def add(self, error: float, ends: tuple[float, float]) -> None:
+        low, high = ends
+        self.runs += 1
+        self.inside += min(low, 0) <= error <= max(high, 0)
+        self.above += error > max(high, 0)
+        self.under += 1 - 1 / (1 + error) > UNDER
+
+    @property
+    def holds(self) -> bool:
+        most_outside, most_above = (1 - LEAST_INSIDE) * self.runs, MOST_ABOVE * self.runs
+        return self.runs - self.inside <= max(1, most_outside) and self.above <= max(1, most_above)
+
+    def line(self, name: str) -> str:
+        shares = (self.inside / self.runs, self.above / self.runs, self.under / self.runs)
+        return f"{name:20}{self.runs:>6}" + "".join(f"{share:>10.1%}" for share in shares)
+
+
+def timm_runs(result: Path = TIMM) -> list[Run]:
+    """Those of models whose rows do not look broken, with the context that brimful predicts."""
+    rows = timm_rows.kept_rows(result)
+    family = timm_rows.families([row.model for row in rows])
+    errors = accuracy.relative_to_predicted(
+        [row.pair for row in rows], timm_rows.predicted_context()
+    )
+    return [
+        Run(family[row.model], row.kind, error) for row, error in zip(rows, errors, strict=True)
+    ]
+
+
+def sharded_runs(result: Path = LLM) -> list[Run]:
+    """Those of language models over several cards. A method (all weights, LoRA) is a family."""
+    runs = []
+    for line in harness.read_rows(result):
+        measured, predicted = line["measured"]["device"], line["predicted"].get("device")
+        if ", FSDP over " in line["kind"] and measured and predicted:
+            method = line["name"].split(", ")[2]
+            runs.append(Run(method, SEVERAL_RANKS, measured / predicted - 1))
+    return runs
+
+
+def of_few(errors: Sequence[float], families: Sequence[str]) -> tuple[float, float]:
+    return accuracy.ends_of_few(errors)
+
+
+def judge(runs: Sequence[Run], ends: Ends) -> dict[str, Outcome]:
+    """Of each family, how the intervals that all others make hold."""
+    outcomes: dict[str, Outcome] = {}
+    for family, situation in sorted({(run.family, run.situation) for run in runs}):
+        alike = [run for run in runs if run.situation == situation]
+        others = [run for run in alike if run.family != family]
+        made = ends([run.error for run in others], [run.family for run in others])
+        for run in alike:
+            if run.family == family:
+                outcomes.setdefault(family, Outcome()).add(run.error, made)
+    return outcomes
+
+
+def table(outcomes: dict[str, Outcome]) -> list[str]:
+    """A line for each family, and one for all together."""
+    total = Outcome(*map(sum, zip(*map(astuple, outcomes.values()), strict=True)))
+    head = f"{'left out':20}{'runs':>6}{'inside':>10}{'above':>10}{'5 % under':>10}"
+    lines = [
+        of.line(name) + ("" if of.holds else "  does not hold") for name, of in outcomes.items()
+    ]
+    return [head, *lines, total.line(f"{len(outcomes)} families")]
+
+
+def write_evidence() -> None:
+    """What intervals rest on, by the kept rows."""
+    timm, llm = (json.loads(path.read_text(encoding="utf-8")) for path in (TIMM, LLM))
+    context = timm_rows.predicted_context()
+    timm_rows.write_evidence(timm_rows.kept_rows(TIMM), context, timm, harness.EVIDENCE)
+    errors = [run.error for run in sharded_runs()]
+    basis = (
+        "Mistral-7B, all weights and LoRA, by Transformers' Trainer with FSDP over two cards, "
+        "measured by foundation-model-stack/fms-acceleration; traced with torch "
+        f"{llm['versions']['torch']}"
+    )
+    ends, hardware = accuracy.ends_of_few(errors), "two NVIDIA A100-SXM4-80GB"
+    evidence = accuracy.evidence_from(
+        errors, SEVERAL_RANKS, llm["date"], hardware, basis, ends=ends
+    )
+    path = harness.EVIDENCE / "several-ranks-a100-80gb.json"
+    path.write_text(accuracy.evidence_json(evidence), encoding="utf-8")
+
+
+def main(*, evidence: Annotated[bool, "also write what intervals rest on"] = False) -> int:
+    if evidence:
+        write_evidence()
+    judged = (
+        judge(timm_runs(), accuracy.ends_by_families),
+        judge(sharded_runs(), of_few),
+    )
+    for outcomes in judged:
+        print("\n".join(table(outcomes)), end="\n\n")
+    return int(not all(of.holds for outcomes in judged for of in outcomes.values()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(harness.run(main))
