@@ -15,7 +15,7 @@ STAMP := $(VENV)/.set-up
 # One thread a process: the tests run two processes at a time.
 TEST_ENVIRONMENT := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-llm bench-clock bench-probe bench-checkpoints bench-engine bench-kills bench-gpu bench-cost bench-allocator bench-scripts bench-epochs clean
+.PHONY: help setup test test-slow test-quick test-browser check format demo golden bench-predict bench-timm bench-families bench-llm bench-clock bench-probe bench-checkpoints bench-engine bench-kills bench-gpu bench-cost bench-allocator bench-scripts bench-epochs clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ $(TIMM_VENV)/.set-up:
 bench-timm: $(TIMM_VENV)/.set-up ## Predict measured image models, in an environment of their own (5 GB): make bench-timm DATA=<folder with timm_a100_40gb.csv> (MODELS=20 for so many)
 	@[ -n "$(DATA)" ] || { echo "Say where the rows are: make bench-timm DATA=<folder with timm_a100_40gb.csv>" >&2; exit 2; }
 	PYTHONPATH=src $(TIMM_VENV)/bin/python -m bench.timm_rows "$(DATA)" $(if $(MODELS),--models $(MODELS))
+
+bench-families: $(STAMP) ## Whether intervals hold on families of networks that did not make them, by the kept rows (seconds; EVIDENCE=--evidence writes what intervals rest on anew)
+	$(PY) -m bench.families $(EVIDENCE)
 
 bench-llm: $(STAMP) ## Predict measured fine-tunings of language models: make bench-llm DATA=<folder with llm_rows.csv> (ONLY="words" for some rows; without DATA a public ladder of QLoRA alone, which needs bitsandbytes)
 	$(PY) -m bench.llm_rows $(if $(DATA),"$(DATA)") $(if $(ONLY),--only $(ONLY))
