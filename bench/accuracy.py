@@ -26,8 +26,10 @@ from brimful.decide.memory.intervals import (
 SHARE_HELD = 0.95
 FAMILIES = 10  # so many speak for another one
 # Student's t at 99 % by degrees of freedom, 1 to 18 (a table of any textbook)
-STUDENT = (31.82, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821)
-STUDENT += (2.764, 2.718, 2.681, 2.65, 2.624, 2.602, 2.583, 2.567, 2.552)
+# fmt: off
+STUDENT = (31.82, 6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764, 2.718, 2.681, 2.65,
+           2.624, 2.602, 2.583, 2.567, 2.552)
+# fmt: on
 
 
 @dataclass(frozen=True)

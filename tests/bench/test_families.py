@@ -46,8 +46,8 @@ def runs_of(errors: list[float], family: str = "odd") -> list[Run]:
     ],
 )
 def test_a_family_holds_by_its_shares_and_one_run_of_few_may_lie_outside(errors, holds):
-    outcome = families.judge(runs_of(errors), accuracy.ends_by_families)["odd"]
-    assert outcome.runs == len(errors) and outcome.holds is holds
+    judged = families.judge(runs_of(errors), accuracy.ends_by_families)["odd"]
+    assert len(judged) == len(errors) and families.holds(judged) is holds
 
 
 def test_the_check_fails_and_names_the_family_that_does_not_hold(monkeypatch, capsys):

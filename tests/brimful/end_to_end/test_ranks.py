@@ -130,18 +130,14 @@ weight = torch.zeros(1 << 26, device="cuda", requires_grad=True)
 optimizer = torch.optim.SGD([weight], lr=0.1)
 for _ in range(3):
     weight.sum().backward()
-    EXCHANGE
+    dist.all_reduce(weight.grad)
     optimizer.step()
 """
 
 
 def test_the_interval_of_a_rank_that_exchanges_with_others_is_that_of_several_ranks(tmp_path):
-    peaks = []
-    for exchange in ("pass", "dist.all_reduce(weight.grad)"):
-        words = "--gpu", "a100-40gb", "--ranks", "2", "--no-what-if", "--json"
-        command = python(script(tmp_path, ALONE.replace("EXCHANGE", exchange)))
-        peaks.append(brimful(tmp_path, "predict", *words, *command, code=0).json["peak"])
-    alone, together = peaks
-    ratios = [peak["device_interval_bytes"][1] / peak["device_bytes"] for peak in peaks]
-    assert ratios[1] > ratios[0] and ratios[1] >= 1.2
-    assert "FSDP" in together["interval_basis"] and "FSDP" not in alone["interval_basis"]
+    words = "--gpu", "a100-40gb", "--ranks", "2", "--no-what-if", "--json"
+    command = python(script(tmp_path, ALONE))
+    peak = brimful(tmp_path, "predict", *words, *command, code=0).json["peak"]
+    assert peak["device_interval_bytes"][1] / peak["device_bytes"] >= 1.2
+    assert "FSDP" in peak["interval_basis"], "of dense networks it is +1.6 %"

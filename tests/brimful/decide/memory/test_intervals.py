@@ -10,7 +10,6 @@ from brimful.decide.memory.intervals import (
     growth,
     interval_for,
     kind_of,
-    of_several_ranks,
     read_evidence,
 )
 from brimful.values import Source
@@ -46,13 +45,6 @@ def test_an_interval_grows_with_each_doubling_beyond_what_was_seen():
     assert growth(512, 64, 0.06) == pytest.approx(0.18)
     interval = interval_for("dense", [evidence("dense", -0.02, 0.02)])
     assert interval.around(1000, 0.18) == (800, 1200)
-
-
-def test_a_card_among_others_has_an_interval_that_holds_what_sharded_trainings_took():
-    alone = interval_for("dense")
-    together = of_several_ranks(alone)
-    assert together.low < alone.low < alone.high < together.high and together.high >= 0.08
-    assert together.basis.startswith(alone.basis) and "FSDP" in together.basis
 
 
 @pytest.mark.parametrize("text", ['{"schema": 99}', '{"schema": 1, "situation": "dense"}'])
