@@ -201,9 +201,11 @@ def ends_by_families(errors: Sequence[float], families: Sequence[str]) -> tuple[
     return in_percent(min(errors), sorted(largest.values())[-2])
 
 
-def ends_of_few(errors: Sequence[float]) -> tuple[float, float]:
+def ends_of_few(
+    errors: Sequence[float], families: Sequence[str] | None = None
+) -> tuple[float, float]:
     """The ends between which 98 of 100 runs are expected, by 2 to 19 that are taken for draws from
-    a normal distribution (Student's t), in whole percent.
+    a normal distribution (Student's t), in whole percent; of whatever `families`.
     """
     reach = statistics.stdev(errors) * math.sqrt(1 + 1 / len(errors)) * STUDENT[len(errors) - 2]
     middle = statistics.mean(errors)

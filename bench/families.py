@@ -79,10 +79,6 @@ def sharded_runs(result: Path = LLM) -> list[Run]:
     return runs
 
 
-def of_few(errors: Sequence[float], families: Sequence[str]) -> tuple[float, float]:
-    return accuracy.ends_of_few(errors)
-
-
 def judge(runs: Sequence[Run], ends: Ends) -> dict[str, list[Judged]]:
     """Of each family, how the intervals that all others make hold."""
     judged: dict[str, list[Judged]] = {}
@@ -106,16 +102,17 @@ def table(judged: dict[str, list[Judged]]) -> list[str]:
     for name, of in everything.items():
         runs, *numbers = counts(of)
         cells = "".join(f"{number / runs:>10.1%}" for number in numbers)
-        fails = "" if holds(of) or name not in judged else "  does not hold"
-        lines.append(f"{name:20}{runs:>6}{cells}{fails}")
+        cells += "" if holds(of) or name not in judged else "  does not hold"
+        lines.append(f"{name:20}{runs:>6}{cells}")
     return lines
 
 
 def write_evidence() -> None:
     """What intervals rest on, by the kept rows."""
     timm, llm = (json.loads(path.read_text(encoding="utf-8")) for path in (TIMM, LLM))
-    context = timm_rows.predicted_context()
-    timm_rows.write_evidence(timm_rows.kept_rows(TIMM), context, timm, harness.EVIDENCE)
+    timm_rows.write_evidence(
+        timm_rows.kept_rows(TIMM), timm_rows.predicted_context(), timm, harness.EVIDENCE
+    )
     errors = [run.error for run in sharded_runs()]
     basis = (
         "Mistral-7B, all weights and LoRA, by Transformers' Trainer with FSDP over two cards, "
@@ -135,7 +132,7 @@ def main(*, evidence: Annotated[bool, "also write what intervals rest on"] = Fal
         write_evidence()
     judged = (
         judge(timm_runs(), accuracy.ends_by_families),
-        judge(sharded_runs(), of_few),
+        judge(sharded_runs(), accuracy.ends_of_few),
     )
     print("\n".join(line for of in judged for line in [*table(of), ""]))
     return int(not all(holds(runs) for of in judged for runs in of.values()))

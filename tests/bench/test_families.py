@@ -18,7 +18,7 @@ def test_what_intervals_rest_on_is_what_the_kept_rows_make():
     }
     for runs, ends in (
         (families.timm_runs(), accuracy.ends_by_families),
-        (families.sharded_runs(), families.of_few),
+        (families.sharded_runs(), accuracy.ends_of_few),
     ):
         for situation in {run.situation for run in runs}:
             of = [run for run in runs if run.situation == situation]
