@@ -170,8 +170,8 @@ class Failure:
     """An exception that ended the script, or out of memory wherever it was raised (a script may
     catch it and continue)."""
 
-    # "out_of_device_memory", "out_of_host_memory", "unsupported" (a call that the imaginary GPU
-    # lacks), "crashed"
+    # "out_of_device_memory", "out_of_host_memory" or another of `simulator.oom_patterns`,
+    # "unsupported" (a call that the imaginary GPU lacks), "crashed"
     kind: str
     type: str  # the exception's qualified name
     message: str

@@ -6,7 +6,10 @@ peer" is a consequence. A trial is cut short by brimful, so what its processes r
 a run ends on its own, so its exit code does.
 """
 
+import os
 import re
+import resource
+import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,24 +19,33 @@ from brimful.measure import gather, host
 from brimful.measure.gather import RankFailure, Reported
 from brimful.measure.output import tail
 from brimful.measure.supervisor import Ending, Stop
-from brimful.outcomes import OUT_OF_MEMORY
+from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY
 from brimful.units import format_bytes
 from brimful.values import Failure, Outcome, Report
 from brimful_inside import wire
-from brimful_inside.simulator.oom_patterns import CONSEQUENCE, SHARED, match_oom
+from brimful_inside.simulator.oom_patterns import (
+    CONSEQUENCE,
+    DESCRIPTORS,
+    DISK,
+    SHARED,
+    kind_of,
+    match_exhausted,
+)
 
 MESSAGE_CHARACTERS = 200  # of an exception's first line: some hold whole tensors
 
 _MEMORY_KINDS = {outcome.value: outcome for outcome in OUT_OF_MEMORY}
 _KINDS = {
     **_MEMORY_KINDS,
-    SHARED: Outcome.FULL_SHARED_MEMORY,
+    **{outcome.value: outcome for outcome in EXHAUSTED},
     "unsupported": Outcome.UNSUPPORTED,
 }
+# for want of which a thread of a worker cannot hand over a batch
+_HANDED_OVER_BY = SHARED, DESCRIPTORS
 # where an error without a name says "No space left on device": a lock or a block of multiprocessing
 _IN_SHARED_MEMORY = re.compile(r"SemLock|shared_memory|/dev/shm")
 _SMALL_BYTES = 1 << 30  # of a mount, assumed; Docker's own is 64 MiB, Linux's half of the memory
-_FULL_SHARE = 0.02  # free of it, assumed
+_FULL_SHARE = 0.02  # free of it, or of a disk, assumed
 _SILENT_S = 30.0  # after that error, assumed: longer than a step, and than most of evaluations
 # torchrun's words for a rank that was killed
 _RANK_KILLED = re.compile(r"exitcode\s*:\s*-9\b|Signal 9 \(SIGKILL\)")
@@ -66,13 +78,14 @@ def of_trial(
             "the script caught the error and went on with less",
         )
     fatal = _gravest(reported.failures)
-    if fatal is not None and fatal.failure.kind in _KINDS and fatal.failure.kind != SHARED:
-        return Cause(_KINDS[fatal.failure.kind], fatal)
+    kind = _KINDS.get(fatal.failure.kind) if fatal is not None else None
+    if kind is not None and kind not in EXHAUSTED:
+        return Cause(kind, fatal)
     if reported.reports and all(report.ended == "steps_done" for report in reported.reports):
         return Cause(Outcome.COMPLETED, fatal, _after_measured(fatal.failure) if fatal else None)
-    shared = _full_shared_memory(fatal, stderr_tail)
-    if shared is not None and ending.exit_code != 0:
-        return shared
+    exhausted = _exhausted(fatal, stderr_tail)
+    if exhausted is not None and ending.exit_code != 0:
+        return exhausted
     if ending.stop is Stop.TIME_LIMIT:
         return Cause(Outcome.TIMED_OUT, fatal)
     if fatal is not None:
@@ -91,8 +104,8 @@ def of_run(
     if ending.exit_code == 0:
         return Cause(Outcome.COMPLETED)
     fatal = _gravest(reported.failures)
-    if (shared := _full_shared_memory(fatal, stderr_tail)) is not None:
-        return shared
+    if (exhausted := _exhausted(fatal, stderr_tail)) is not None:
+        return exhausted
     if fatal is None or (follows(fatal.failure) and not is_for_memory(fatal.failure)):
         caught = (
             f for f in reported.failures if f.failure.caught and f.failure.kind in _MEMORY_KINDS
@@ -180,42 +193,83 @@ def _gravest(failures: Sequence[RankFailure]) -> RankFailure | None:
     return min(uncaught, key=order, default=None)
 
 
-def _full_shared_memory(fatal: RankFailure | None, stderr_tail: str) -> Cause | None:
-    """By the words of the error, or of standard error where the error only follows from another
-    process's; by the size of the mount where the words do not say which disk was full.
+def _exhausted(fatal: RankFailure | None, stderr_tail: str) -> Cause | None:
+    """The cause, where it is a resource other than memory: by the words of the error, or of
+    standard error where the error only follows from another process's.
     """
     failure = fatal.failure if fatal else None
-    words = failure.kind == SHARED if failure else False
+    kind = failure.kind if failure else None
     if failure is None or follows(failure):
-        words = words or says_full_shared_memory(stderr_tail)
-    total, free = host.shm_bytes() or 0, host.shm_free_bytes() or 0
-    unnamed = (
-        failure is not None
-        and "No space left on device" in failure.message
-        and _IN_SHARED_MEMORY.search(failure.traceback) is not None
-        and (total < _SMALL_BYTES or free < total * _FULL_SHARE)
-    )
-    if not words and not unnamed:
+        printed = match_exhausted("", stderr_tail)
+        kind = kind_of(printed) if printed else kind
+    if kind == DISK and failure is not None and _is_of_shared_memory(failure):
+        kind = SHARED
+    outcome = _KINDS.get(kind or "")
+    if outcome not in EXHAUSTED:
         return None
-    sentence = (
-        f"/dev/shm ran full, through which loader workers hand over their batches: it has "
-        f"{format_bytes(total)}, {format_bytes(free)} of it free now"
+    return Cause(outcome, fatal, _SENTENCES[outcome](failure.message if failure else stderr_tail))
+
+
+def _is_of_shared_memory(failure: Failure) -> bool:
+    """By the size of the mount, where the words do not say which disk was full."""
+    total, free = host.shm_bytes() or 0, host.shm_free_bytes() or 0
+    small = total < _SMALL_BYTES or free < total * _FULL_SHARE
+    return small and _IN_SHARED_MEMORY.search(failure.traceback) is not None
+
+
+def _of_shared_memory(message: str) -> str:
+    return (
+        "/dev/shm ran full, through which loader workers hand over their batches: it has "
+        f"{format_bytes(host.shm_bytes() or 0)}, {format_bytes(host.shm_free_bytes() or 0)} of it "
+        "free now"
     )
-    return Cause(Outcome.FULL_SHARED_MEMORY, fatal, sentence)
+
+
+def _of_disk(message: str) -> str:
+    """Names the path of the error, and what is free of the disks that may be meant."""
+    path = next(iter(re.findall(r"'(/[^']+)'", message)), "")
+    folders = [os.path.dirname(path), os.environ.get("TMPDIR", "/tmp"), os.getcwd()]
+    disks = {folder: shutil.disk_usage(folder) for folder in folders if os.path.isdir(folder)}
+    full = {folder: disk for folder, disk in disks.items() if disk.free < disk.total * _FULL_SHARE}
+    free = (
+        f"{folder} has {format_bytes(disk.free)} free of {format_bytes(disk.total)} now"
+        for folder, disk in (full or disks).items()
+    )
+    return f"a disk ran full{f', for {path}' if path else ''}: {', '.join(free)}"
+
+
+def _limit(number: int) -> str:
+    limits = resource.getrlimit(number)
+    soft, hard = ("none" if part == resource.RLIM_INFINITY else f"{part:,}" for part in limits)
+    return f"{soft} (it may be raised to {hard})" if soft != hard else soft
+
+
+_SENTENCES = {
+    Outcome.FULL_SHARED_MEMORY: _of_shared_memory,
+    Outcome.FULL_DISK: _of_disk,
+    Outcome.NO_FILE_DESCRIPTORS: lambda _: (
+        "a process of the command had no file descriptors left: its limit (ulimit -n) is "
+        f"{_limit(resource.RLIMIT_NOFILE)}"
+    ),
+    Outcome.NO_PROCESSES: lambda _: (
+        "the command could start no further thread or process: the user's limit (ulimit -u) is "
+        f"{_limit(resource.RLIMIT_NPROC)}, and a container can have a smaller one"
+    ),
+    Outcome.FULL_ADDRESS_SPACE: lambda _: (
+        "a process of the command came to its limit of address space (ulimit -v), which is not "
+        f"its memory: {_limit(resource.RLIMIT_AS)} bytes"
+    ),
+}
 
 
 def waits_for_lost_batch(folder: Path) -> bool:
     """Whether a worker's thread could not hand over a batch, for which the script now waits for
     good: torch prints the error, and tells nobody.
     """
-    return gather.silent_s(folder) > _SILENT_S and says_full_shared_memory(
-        tail(folder / "stderr.txt")
-    )
-
-
-def says_full_shared_memory(stderr_tail: str) -> bool:
-    pattern = match_oom("", stderr_tail)
-    return pattern is not None and pattern.kind == SHARED
+    if gather.silent_s(folder) <= _SILENT_S:
+        return False
+    printed = match_exhausted("", tail(folder / "stderr.txt"))
+    return printed is not None and printed.kind in _HANDED_OVER_BY
 
 
 def _kind(failure: Failure, reports: Sequence[Report]) -> Outcome:
@@ -250,10 +304,12 @@ def _from_outside(ending: Ending, stderr_tail: str) -> Cause | None:
             None,
             "killed by the kernel for host memory (its oom-kill counter moved)",
         )
-    pattern = match_oom("", stderr_tail)
+    pattern = match_exhausted("", stderr_tail)
     if pattern is not None:
         return Cause(
-            _KINDS[pattern.kind], None, "recognised from what the script printed to standard error"
+            _KINDS[kind_of(pattern)],
+            None,
+            "recognised from what the script printed to standard error",
         )
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return Cause(Outcome.KILLED, None, "killed, probably for memory")

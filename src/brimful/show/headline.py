@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES
+from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, OUTCOMES
 from brimful.show.several_sections import which_sentence
 from brimful.show.text import (
     bytes_interval_text,
@@ -36,7 +36,7 @@ from brimful.values import (
 
 #: The command never reached the point where it can be judged.
 _FAILURES = (
-    Outcome.FULL_SHARED_MEMORY,
+    *EXHAUSTED,
     Outcome.CRASHED,
     Outcome.PROBE_NOT_LOADED,
     Outcome.NO_STEP,

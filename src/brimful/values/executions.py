@@ -17,6 +17,10 @@ class Outcome(StrEnum):
     OUT_OF_HOST_MEMORY = "out_of_host_memory"
     # /dev/shm, through which loader workers hand over their batches
     FULL_SHARED_MEMORY = "full_shared_memory"
+    FULL_DISK = "full_disk"  # or a quota that is used up
+    NO_FILE_DESCRIPTORS = "no_file_descriptors"
+    NO_PROCESSES = "no_processes"  # and no threads: the kernel counts them together
+    FULL_ADDRESS_SPACE = "full_address_space"  # `ulimit -v`, whatever memory is free
     TIMED_OUT = "timed_out"
     KILLED = "killed"  # by a signal that nobody can explain; 9 is "probably for memory"
     CRASHED = "crashed"  # the script raised an error, or left with an exit code of its own

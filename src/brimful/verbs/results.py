@@ -16,7 +16,7 @@ from brimful.errors import (
     UsageError,
 )
 from brimful.measure.trial import failure_text
-from brimful.outcomes import OUT_OF_MEMORY, SHARED_MEMORY_HELP
+from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, remedy
 from brimful.units import format_duration
 from brimful.values import Command, Diagnostic, Outcome, TrialResult
 from brimful.verbs.session import Session
@@ -72,7 +72,7 @@ def require_steps_or_memory(session: Session, result: TrialResult) -> TrialResul
     if result.outcome in OUT_OF_MEMORY or trained(result):
         return result
     error = error_of(session, result)
-    if not any(map(trained, session.results)) or result.outcome is Outcome.FULL_SHARED_MEMORY:
+    if not any(map(trained, session.results)) or result.outcome in EXHAUSTED:
         raise error
     at = _settings_of(result)
     what = error.problem.replace(at, "", 1)
@@ -111,8 +111,8 @@ def error_of(session: Session, result: TrialResult) -> BrimfulError:
             explanation=notes[0] if notes else _last_line(text),
             suggestion="try a smaller batch size, or a larger --budget",
         )
-    if outcome is Outcome.FULL_SHARED_MEMORY:
-        return TrialFailed(notes[0], _last_line(text), SHARED_MEMORY_HELP, traceback=text)
+    if outcome in EXHAUSTED:
+        return TrialFailed(notes[0], _last_line(text), remedy(outcome), traceback=text)
     if outcome is Outcome.UNSUPPORTED:
         return Unsupported(
             problem=_what_is_lacking(result, text),

@@ -28,7 +28,7 @@ from brimful.errors import DiskFull, UsageError
 from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.outcome import is_final
 from brimful.measure.supervisor import GRACE_S, SignalForwarding
-from brimful.outcomes import OUT_OF_MEMORY, OUTCOMES, SHARED_MEMORY_HELP
+from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, OUTCOMES, remedy
 from brimful.show.text import environment_text, failure_text
 from brimful.units import counted, format_bytes, format_duration, parse_bytes
 from brimful.values import (
@@ -378,9 +378,10 @@ def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
         ended = f"the command ended by itself ({_code(attempt.exit_code)})"
         killed = attempt.exit_code is None
         message = f"{attempt.outcome} {took}; {'brimful had to kill it' if killed else ended}"
-    elif attempt.outcome is Outcome.FULL_SHARED_MEMORY:
+    elif attempt.outcome in EXHAUSTED:
         message = f"{attempt.notes[0]}; the command ended {took}"
-        going.note(Diagnostic("full-shared-memory", attempt.notes[0], "", SHARED_MEMORY_HELP))
+        code = attempt.outcome.replace("_", "-")
+        going.note(Diagnostic(code, attempt.notes[0], "", remedy(attempt.outcome)))
     else:
         what = "the script raised an error" if attempt.failure else "the command failed"
         message = f"{what} {took} ({_code(attempt.exit_code)}){reason(attempt)}"

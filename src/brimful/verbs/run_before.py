@@ -1,4 +1,5 @@
-"""The run before of the same command, where it was cut off: killed, or its machine went down.
+"""The run before of the same command, where it was cut off: killed, told to end, or for want of
+something that its machine had no more of.
 
 Started as before, the script would begin anew and write its first checkpoint over its last one. The
 same command: the same words, settings apart, in the same folder, with the same seed, output folder
@@ -15,9 +16,10 @@ from brimful import command as commands
 from brimful.errors import RecordUnreadable, UsageError
 from brimful.measure.process_tree import alive_with
 from brimful.measure.supervisor import LEFTOVERS_S
+from brimful.outcomes import OUTCOMES, STOPPED
 from brimful.record import is_being_written, list_records, read_record
 from brimful.show.headline import where_cut_off
-from brimful.values import Command, Diagnostic, EffectiveSetting, Outcome, Record, Run
+from brimful.values import Command, Diagnostic, EffectiveSetting, Record, Run
 
 _MOST_READ = 50  # records, the newest first, as for plans
 
@@ -59,7 +61,8 @@ def cut_off(
     where = where_cut_off(
         last.number, run.going_steps if run.going else run.attempts[-1].steps or None
     )
-    happened = f"the run before of this command, {name}, was cut off {where}"
+    how = f" ({OUTCOMES[run.ended.outcome].text})" if run.ended else ""
+    happened = f"the run before of this command, {name}, was cut off {where}{how}"
     if not commands.can_resume(command):
         raise UsageError(
             problem=f"{happened}, and the command has no {{resume}}",
@@ -145,12 +148,12 @@ def _still_running(problem: str) -> UsageError:
 
 
 def _cut_off_in_training(record: Record, run: Run) -> bool:
-    """Whether it has no end, or the end of a command that somebody killed, and may have trained."""
+    """Whether it has no end, or one that came from outside, and may have trained."""
     before = any(attempt.steps or attempt.resumed for attempt in run.attempts)
     before = before or run.started.goes_on is not None
     if run.ended is not None:
         unseen = not run.attempts[-1].reports
-        return run.ended.outcome is Outcome.KILLED and (before or unseen)
+        return run.ended.outcome in STOPPED and (before or unseen)
     if run.going is None:
         return before
     # A record that was closed without an end is of a command that could not be started.

@@ -1,25 +1,28 @@
-"""Out-of-memory patterns: one table, by which an exception or the end of a standard error is
-recognised. Not among them: limits of a kernel launch ("invalid configuration argument", Triton's
-"out of resource: shared memory"), illegal memory access, CUDNN_STATUS_NOT_SUPPORTED, and Python's
-own errors that merely mention memory."""
+"""Out of memory, or of another resource: one table, by which an exception or the end of a standard
+error is recognised. Not among them: limits of a kernel launch ("invalid configuration argument",
+Triton's "out of resource: shared memory"), illegal memory access, CUDNN_STATUS_NOT_SUPPORTED, and
+Python's own errors that merely mention memory."""
 
 from __future__ import annotations
 
 import re
+import resource
 from typing import List, NamedTuple, Optional, Tuple
 
 DEVICE = "out_of_device_memory"
 HOST = "out_of_host_memory"
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}  # of PyTorch's own words
-# /dev/shm, through which loader workers hand over their batches: no smaller batch helps
+# Of these no smaller batch needs less. /dev/shm: loader workers hand over their batches through it.
 SHARED = "full_shared_memory"
+DISK, DESCRIPTORS, PROCESSES = "full_disk", "no_file_descriptors", "no_processes"
+ADDRESSES = "full_address_space"  # by a limit alone: its words are those of HOST
 
 
 class OomPattern(NamedTuple):
-    """One way in which missing memory shows itself."""
+    """One way in which a missing resource shows itself."""
 
     name: str
-    kind: str  # DEVICE, HOST or SHARED
+    kind: str  # DEVICE, HOST, SHARED, DISK, DESCRIPTORS or PROCESSES
     pattern: str  # a regular expression over the message, case-sensitive
     # over the exception's qualified name; empty: any that is not plainly Python's own
     type_pattern: str = ""
@@ -41,6 +44,27 @@ OOM_PATTERNS: Tuple[OomPattern, ...] = tuple(
             r"unable to (allocate shared|write to file|resize|mmap).*No space left"
             r"|unable to write to file </torch_"
             r"|No space left on device.*'/?(dev/shm/|torch_|psm_|pym-|sem\.)",
+        ),
+        (
+            "EMFILE",
+            DESCRIPTORS,
+            r"\[Errno 2[34]\]|Too many open files|received \d+ items of ancdata",
+            r"(OSError|RuntimeError)$",
+        ),
+        (
+            "no thread",
+            PROCESSES,
+            r"can't start new thread|libgomp: Thread creation failed"
+            r"|what\(\):\s+Resource temporarily unavailable",
+        ),
+        ("EAGAIN", PROCESSES, r"\[Errno 11\] Resource temp", r"(BlockingIOError|OSError)$"),
+        ("brimful's DiskFull", DISK, r"", r"^brimful\.errors\.DiskFull$"),
+        (
+            "ENOSPC",
+            DISK,
+            r"\[Errno 28\]|\[Errno 122\]|No space left on device|Disk quota exceeded"
+            r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+",
+            r"(OSError|RuntimeError)$",
         ),
         # Host memory. The first two are c10/core/impl/alloc_cpu.cpp on Linux and on Windows.
         (
@@ -142,8 +166,21 @@ CONSEQUENCE = re.compile(
 
 
 def match_oom(type_name: str, message: str) -> Optional[OomPattern]:
-    """The pattern of an exception, by its qualified name and message; None if it is not about
-    missing memory. Without a name, `message` is a process's last words (the end of its standard
+    """`match_exhausted`, of memory alone, which smaller batches need less of."""
+    pattern = match_exhausted(type_name, message)
+    return pattern if pattern is not None and pattern.kind in (DEVICE, HOST) else None
+
+
+def kind_of(pattern: OomPattern) -> str:
+    """What is missing in this process, or in one with its limits: memory that it must not address
+    is not asked for of the host."""
+    limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    return ADDRESSES if pattern.kind == HOST and limited else pattern.kind
+
+
+def match_exhausted(type_name: str, message: str) -> Optional[OomPattern]:
+    """The pattern of an exception, by its qualified name and message; None if it is not about a
+    missing resource. Without a name, `message` is a process's last words (the end of its standard
     error): the exceptions in it are looked at from the last one back, those that only follow from
     another's fall passed over."""
     if not type_name:
@@ -162,7 +199,7 @@ def match_oom(type_name: str, message: str) -> Optional[OomPattern]:
 def _match_in(text: str) -> Optional[OomPattern]:
     exceptions = _exceptions_in(text)
     for name, message in reversed(exceptions):
-        pattern = match_oom(name, message)
+        pattern = match_exhausted(name, message)
         if pattern is not None:
             return pattern
         if not CONSEQUENCE.search(name) and not CONSEQUENCE.search(message):

@@ -1,8 +1,9 @@
 """Memory that runs out while a batch is made: in the data set, in its collate, in a worker of the
 loader.
 
-It ends the training: the loader has used up that batch and gives the next one, and it makes whole
-micro-batches, so that neither to try again nor to split the micro-batch helps.
+Another resource may run out there (/dev/shm, the file descriptors), which is no want of memory.
+Either ends the training: the loader has used up that batch and gives the next one, and it makes
+whole micro-batches, so that neither to try again nor to split the micro-batch helps.
 """
 
 import contextlib
@@ -10,20 +11,20 @@ import re
 from collections.abc import Iterator
 
 from brimful.errors import BrimfulError, CommandFailed, DoesNotFit
-from brimful_inside.simulator.oom_patterns import HOST, SHARED, match_oom
+from brimful_inside.simulator.oom_patterns import HOST, match_oom
 
 # torch.utils.data on a dead worker: its SIGCHLD handler's words, which raises wherever the main
 # thread is, and the loader's.
 _DEAD = re.compile(
     r"DataLoader worker \(pid(\(s\))? [\d, ]+\) (is killed by signal|exited unexpectedly)"
 )
-_FOR_MEMORY = re.compile(r"is killed by signal: (Killed|Bus error)")
+_FOR_MEMORY, _BUS_ERROR = "is killed by signal: Killed", "is killed by signal: Bus error"
 # An error of a worker or of the pinning thread, raised again in the main one.
 _CAUGHT = re.compile(r"^Caught \S+ (in .*?)\.?$", re.MULTILINE)
 _KEPT = "The last checkpoint stays as it is."
 _LESS = (
-    "Use fewer workers (data.workers), a smaller data.prefetch or a smaller micro-batch; give "
-    "the process more memory, or in a container a larger /dev/shm."
+    "Use fewer workers (data.workers), a smaller data.prefetch or a smaller micro-batch, or give "
+    "the process more memory."
 )
 
 
@@ -37,6 +38,12 @@ class BatchNotMade(DoesNotFit):
 
 class BatchMemoryError(BatchNotMade):
     """The host's memory. By this name (``…MemoryError``) a probe of brimful recognises it."""
+
+
+class SharedMemoryFull(CommandFailed):
+    """A worker found no room in /dev/shm. Memory may be free, and no smaller micro-batch is a
+    remedy. A probe of brimful recognises the words that it quotes.
+    """
 
 
 class WorkerDied(CommandFailed):
@@ -69,11 +76,18 @@ def dead_worker(error: BaseException) -> BrimfulError | None:
     if not messages:
         return None
     words = first_line(messages[0])
-    if _FOR_MEMORY.search(words):
+    if _BUS_ERROR in words:
+        return SharedMemoryFull(
+            f"/dev/shm ran full while a batch was being made: {words}",
+            f"Workers hand over their batches through it. This one is lost with it. {_KEPT}",
+            "Give it more room (Docker: --shm-size=8g), or use fewer workers (data.workers) or a "
+            "smaller data.prefetch.",
+        )
+    if _FOR_MEMORY in words:
         return BatchMemoryError(
             f"Memory ran out while a batch was being made on the host: {words}",
-            "A worker of the loader was killed: by a bus error where /dev/shm is full, else "
-            f"probably by the system for want of memory. Its batch is lost with it. {_KEPT}",
+            "A worker of the loader was killed, probably by the system for want of memory. Its "
+            f"batch is lost with it. {_KEPT}",
             _LESS,
         )
     return WorkerDied(
@@ -97,7 +111,7 @@ def _missing_memory(error: Exception) -> BatchNotMade | None:
         "It is not the step that lacks it: to put fewer samples through the model at once makes "
         f"no batch smaller. {_KEPT}"
     )
-    if pattern.kind in (HOST, SHARED):
+    if pattern.kind == HOST:
         return BatchMemoryError(
             f"Memory ran out while a batch was being made on the host: {_words(error)}",
             explanation,

@@ -254,11 +254,11 @@ LOST = failed("crashed", message="DataLoader worker (pid(s) 7) exited unexpected
 LOCK = RankFailure(
     0,
     Failure(
-        *("crashed", "OSError", "[Errno 28] No space left on device"),
+        *("full_disk", "OSError", "[Errno 28] No space left on device"),
         *("in SemLock", None, "train", 1, False),
     ),
 )
-DISK = failed("crashed", "OSError", "[Errno 28] No space left on device")
+DISK = failed("full_disk", "OSError", "[Errno 28] No space left on device: '/tmp/x'")
 FULL_SHM = Outcome.FULL_SHARED_MEMORY
 
 
@@ -271,12 +271,15 @@ FULL_SHM = Outcome.FULL_SHARED_MEMORY
         ([], BUS_ERROR, (64 << 30, 64 << 30), FULL_SHM),
         ([LOCK], "", (64 << 20, 64 << 20), FULL_SHM),
         ([LOCK], "", (64 << 30, 1 << 20), FULL_SHM),
-        ([LOCK], "", (64 << 30, 32 << 30), Outcome.CRASHED),
-        ([DISK], "", (64 << 20, 0), Outcome.CRASHED),  # the disk of a checkpoint
+        ([LOCK], "", (64 << 30, 32 << 30), Outcome.FULL_DISK),
+        ([DISK], "", (64 << 20, 0), Outcome.FULL_DISK),  # of a checkpoint
+        ([failed("no_processes")], "", (0, 0), Outcome.NO_PROCESSES),
+        ([LOST], "OSError: [Errno 24] Too many open files", (0, 0), Outcome.NO_FILE_DESCRIPTORS),
+        ([failed("full_address_space")], "", (0, 0), Outcome.FULL_ADDRESS_SPACE),
         ([failed("crashed")], BUS_ERROR, (64 << 20, 0), Outcome.CRASHED),
     ],
 )
-def test_a_full_shared_memory_is_told_from_missing_memory_by_its_words_and_its_mount(
+def test_what_else_than_memory_has_run_out_is_told_by_its_words_and_full_shared_memory_by_its_mount(
     monkeypatch, of, failures, stderr, mount, outcome
 ):
     monkeypatch.setattr("brimful.measure.host.shm_bytes", lambda: mount[0])

@@ -3,10 +3,14 @@
 import pytest
 
 from brimful_inside.simulator.oom_patterns import (
+    DESCRIPTORS,
     DEVICE,
+    DISK,
     HOST,
     OOM_PATTERNS,
+    PROCESSES,
     SHARED,
+    match_exhausted,
     match_oom,
     unallocated_bytes,
 )
@@ -82,6 +86,33 @@ SEEN = [
         "/dev/shm is full",
         SHARED,
     ),
+    ("OSError", "[Errno 28] No space left on device: '/tmp/x'", "ENOSPC", DISK),
+    ("OSError", "[Errno 122] Disk quota exceeded", "ENOSPC", DISK),
+    (
+        "RuntimeError",
+        "[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0",
+        "ENOSPC",
+        DISK,
+    ),
+    (
+        "brimful.errors.DiskFull",
+        "The disk is full: x could not be written.",
+        *(
+            "brimful's DiskFull",
+            DISK,
+        ),
+    ),
+    ("OSError", "[Errno 24] Too many open files: 'x'", "EMFILE", DESCRIPTORS),
+    (
+        "RuntimeError",
+        "unable to open shared memory object </torch_1_2> in read-write mode: Too many open files "
+        "(24)",
+        "EMFILE",
+        DESCRIPTORS,
+    ),
+    ("RuntimeError", "received 0 items of ancdata", "EMFILE", DESCRIPTORS),
+    ("RuntimeError", "can't start new thread", "no thread", PROCESSES),
+    ("BlockingIOError", "[Errno 11] Resource temporarily unavailable", "EAGAIN", PROCESSES),
     (
         "RuntimeError",
         "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
@@ -190,7 +221,7 @@ NOT_MEMORY = [
     ("KeyError", "'CUDA out of memory'"),
     ("ValueError", "not enough memory slots: CUDA out of memory"),
     ("builtins.AssertionError", "expected CUDA out of memory"),
-    ("OSError", "[Errno 28] No space left on device"),
+    ("FileNotFoundError", "[Errno 2] No such file or directory: '/dev/shm/x'"),
     ("RuntimeError", "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`"),
     ("my.module.NotMemoryErrorAtAll", "whatever"),
     ("UserWarning", "CUDA out of memory soon"),
@@ -198,10 +229,11 @@ NOT_MEMORY = [
 
 
 @pytest.mark.parametrize(("type_name", "message", "name", "kind"), SEEN)
-def test_out_of_memory_is_recognised(type_name, message, name, kind):
-    pattern = match_oom(type_name, message)
+def test_what_has_run_out_is_recognised(type_name, message, name, kind):
+    pattern = match_exhausted(type_name, message)
     assert pattern is not None
     assert (pattern.name, pattern.kind) == (name, kind)
+    assert match_oom(type_name, message) == (pattern if kind in (DEVICE, HOST) else None)
 
 
 def test_every_row_of_the_table_has_a_case():
@@ -210,7 +242,7 @@ def test_every_row_of_the_table_has_a_case():
 
 @pytest.mark.parametrize(("type_name", "message"), NOT_MEMORY)
 def test_this_is_not_out_of_memory(type_name, message):
-    assert match_oom(type_name, message) is None
+    assert match_exhausted(type_name, message) is None
 
 
 LAST_WORDS = [
@@ -250,6 +282,11 @@ LAST_WORDS = [
         "shared memory (shm).\n",
         SHARED,
     ),
+    (
+        "terminate called after throwing an instance of 'std::system_error'\n  what():  Resource "
+        "temporarily unavailable\n",
+        PROCESSES,
+    ),
     ("epoch 1 loss 2.3\nusing 3 GiB of memory\n", None),
     ("", None),
 ]
@@ -257,7 +294,7 @@ LAST_WORDS = [
 
 @pytest.mark.parametrize(("words", "kind"), LAST_WORDS)
 def test_the_end_of_standard_error_is_searched(words, kind):
-    pattern = match_oom("", words)
+    pattern = match_exhausted("", words)
     assert (pattern.kind if pattern is not None else None) == kind
 
 

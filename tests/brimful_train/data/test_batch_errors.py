@@ -18,12 +18,13 @@ from brimful.errors import DoesNotFit, UsageError
 from brimful.measure.outcome import is_final
 from brimful.values import Failure
 from brimful_inside.probe.hooks.exceptions import Failures, kind_of
-from brimful_inside.simulator.oom_patterns import DEVICE, HOST, match_oom
+from brimful_inside.simulator.oom_patterns import DEVICE, HOST, SHARED, match_oom
 from brimful_train import BatchingConfig, Config, OptimizerConfig, Task, fit
 from brimful_train.config import DataConfig
 from brimful_train.data.batch_errors import (
     BatchMemoryError,
     BatchNotMade,
+    SharedMemoryFull,
     WorkerDied,
     batches_are_made,
     dead_worker,
@@ -142,7 +143,7 @@ def test_what_a_worker_lacked_is_reported_in_its_words(error, tmp_path):
 @pytest.mark.parametrize(
     ("number", "error"),
     [
-        (signal.SIGBUS, BatchMemoryError),
+        (signal.SIGBUS, SharedMemoryFull),
         (signal.SIGKILL, BatchMemoryError),
         (signal.SIGTERM, WorkerDied),
     ],
@@ -208,8 +209,8 @@ def test_the_loader_s_own_error_is_read_with_its_cause():
     outer = RuntimeError("DataLoader worker (pid(s) 7, 8) exited unexpectedly")
     assert isinstance(dead_worker(outer), WorkerDied)
     outer.__cause__ = RuntimeError(KILLED.format("Bus error"))
-    assert isinstance(dead_worker(outer), BatchMemoryError) and "Bus error" in str(
-        dead_worker(outer)
-    )
+    full = dead_worker(outer)
+    assert isinstance(full, SharedMemoryFull) and "Bus error" in str(full)
+    assert kind_of(full) == SHARED and "emory ran out" not in str(full).replace("/dev/shm", "")
     assert isinstance(dead_worker(RuntimeError(KILLED.format("Killed"))), BatchMemoryError)
     assert isinstance(dead_worker(RuntimeError(KILLED.format("Segmentation fault"))), WorkerDied)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from brimful.errors import DoesNotFit
-from brimful_train.data.batch_errors import BatchMemoryError
+from brimful_train.data.batch_errors import BatchMemoryError, SharedMemoryFull
 from brimful_train.step.oom import Missing, attempt, expands_segments
 
 WORDS = "CUDA out of memory. Tried to allocate 1 GiB"
@@ -40,7 +40,7 @@ def test_an_error_of_brimfuls_own_is_no_shortage_whatever_its_words(error):
 
 
 def test_a_worker_that_was_killed_is_no_shortage_of_the_step_that_meets_its_error():
-    with pytest.raises(BatchMemoryError, match="Bus error") as caught:
+    with pytest.raises(SharedMemoryFull, match="Bus error") as caught:
         attempt(
             raising(
                 RuntimeError(
@@ -49,7 +49,21 @@ def test_a_worker_that_was_killed_is_no_shortage_of_the_step_that_meets_its_erro
                 )
             )
         )
-    assert caught.value.exit_code == DoesNotFit.exit_code
+    assert caught.value.exit_code != DoesNotFit.exit_code
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(24, "Too many open files"),
+        RuntimeError("can't start new thread"),
+        RuntimeError("unable to write to file </torch_1_2>: No space left on device (28)"),
+    ],
+)
+def test_another_resource_that_is_exhausted_is_no_shortage_of_memory(error):
+    with pytest.raises(type(error)) as caught:
+        attempt(raising(error))
+    assert caught.value is error
 
 
 def test_an_attempt_keeps_nothing_of_what_failed():

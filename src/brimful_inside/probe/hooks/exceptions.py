@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 from brimful_inside import Refused
 from brimful_inside.probe.batch_size import user_code
 from brimful_inside.probe.context import call_probe, current_context, guarded
-from brimful_inside.simulator.oom_patterns import match_oom
+from brimful_inside.simulator import oom_patterns
 from brimful_inside.wire import Failure
 
 UNSUPPORTED, CRASHED = "unsupported", "crashed"
@@ -53,16 +53,16 @@ _QUOTED_PATH = re.compile(r"'(/[^']+)'")
 
 
 def kind_of(error: BaseException) -> str:
-    """Out of device memory, out of host memory, a call that the imaginary card lacks, or a crash of
-    the script's own.
+    """Out of memory or another resource, a call that the imaginary card lacks, or a crash of the
+    script's own.
     """
     if any(
         kind.__name__ == "Unsupported" and kind.__module__.startswith("brimful_inside.imaginary")
         for kind in (*type(error).__mro__, *type(error.__cause__).__mro__)
     ):
         return UNSUPPORTED
-    pattern = match_oom(qualified_name(type(error)), _message(error))
-    return pattern.kind if pattern is not None else CRASHED
+    pattern = oom_patterns.match_exhausted(qualified_name(type(error)), _message(error))
+    return oom_patterns.kind_of(pattern) if pattern is not None else CRASHED
 
 
 def qualified_name(cls: type) -> str:

@@ -1,0 +1,114 @@
+"""A command that runs out of something else than memory: what, and what to do, is said in a
+sentence, and no smaller batch size is tried.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brimful.record import read_record
+from brimful.values import Outcome
+from tests.brimful.end_to_end.helper import environment, script
+from tests.brimful.end_to_end.test_shared_memory import mounts
+
+TRAINING = """
+import argparse, os, tempfile, threading, time, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=64)
+parser.add_argument("--takes")
+args = parser.parse_args()
+model = torch.nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+held = []
+def take():
+    if args.takes == "descriptors":
+        held.append(open("/dev/null"))
+    elif args.takes == "disk":
+        held.append(tempfile.NamedTemporaryFile(buffering=0, delete=False))
+        held[-1].write(b"x" * 100_000)
+    elif args.takes == "checkpoint":
+        torch.save(torch.zeros(100_000), f"{tempfile.gettempdir()}/{len(held)}.pt"), held.append(0)
+    elif args.takes == "threads":  # root has no limit of them
+        os.setresuid(54321, 54321, 0)
+        try:
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        finally:
+            os.setresuid(0, 0, 0)
+    elif args.takes == "addresses":
+        held.append(torch.empty(1 << 28))
+for step in range(100):
+    model(torch.randn(args.batch_size, 16)).sum().backward()
+    optimizer.step()
+    for _ in range(300 if step else 0):
+        take()
+"""
+MOUNT = "mkdir -p full && mount -t tmpfs -o size=1m tmpfs full && export TMPDIR=$PWD/full"
+
+
+def of(folder: Path, before: str, verb: str, takes: str, *prefix: str):
+    """(exit code, what was said, the record) of a verb, after the shell has done something."""
+    path = script(folder, TRAINING)
+    words = f"{before} && exec {sys.executable} -m brimful {verb} --device cpu -- {sys.executable} "
+    done = subprocess.run(
+        [*prefix, "bash", "-c", f"{words} {path} --batch-size 64 --takes {takes}"],
+        cwd=folder,
+        env=environment(folder / "home"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 5, said
+    record = read_record("latest", folder / "home")
+    return said, [end.outcome for end in (record.run.attempts if record.run else record.trials)]
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("verb", "before", "takes", "outcome", "says"),
+    [
+        (
+            "run",
+            "ulimit -Sn 200",
+            "descriptors",
+            Outcome.NO_FILE_DESCRIPTORS,
+            ("its limit (ulimit -n) is 200", "raise the limit (ulimit -n 65536)"),
+        ),
+        ("tune", "ulimit -Sn 200", "descriptors", Outcome.NO_FILE_DESCRIPTORS, ("ulimit -n",)),
+        (
+            "run",
+            "ulimit -v 12000000",
+            "addresses",
+            Outcome.FULL_ADDRESS_SPACE,
+            ("limit of address space (ulimit -v)", "12,288,000,000 bytes", "raise or lift it"),
+        ),
+    ],
+)
+def test_a_limit_of_the_shell_is_named_with_its_remedy(
+    tmp_path, verb, before, takes, outcome, says
+):
+    said, outcomes = of(tmp_path, before, verb, takes)
+    assert outcomes == [outcome]
+    assert all(part in said for part in (*says, "brimful tries no smaller batch size for it"))
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(not mounts(), reason="needs root, for a mount of its own")
+@pytest.mark.parametrize("takes", ["disk", "checkpoint"])
+def test_a_full_disk_is_named_with_what_is_free_of_it(tmp_path, takes):
+    said, outcomes = of(tmp_path, MOUNT, "run", takes, "unshare", "-m")
+    assert outcomes == [Outcome.FULL_DISK]
+    assert "a disk ran full" in said and "full has" in said and "of 1.00 MiB now" in said
+    assert "TMPDIR" in said and "brimful tries no smaller batch size for it" in said
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a user without other processes")
+def test_threads_that_are_used_up_are_named_with_their_limit(tmp_path):
+    said, outcomes = of(tmp_path, "ulimit -u 60", "run", "threads")
+    assert outcomes == [Outcome.NO_PROCESSES]
+    assert "could start no further thread" in said and "(ulimit -u) is 60" in said
+    assert "--pids-limit" in said and "brimful tries no smaller batch size for it" in said
