@@ -211,10 +211,10 @@ def _run_of(entries: list[Entry], last: dict[type, Any], folder: Path) -> values
     begun, ended = last.get(values.AttemptStarted), last.get(values.RunEnded)
     if ended is not None or begun is None or begun.number in [a.number for a in attempts]:
         return values.Run(started, attempts, ended)
-    return values.Run(started, attempts, None, begun, _steps_of(folder / begun.folder))
+    return values.Run(started, attempts, None, begun, steps_of(folder / begun.folder))
 
 
-def _steps_of(attempt: Path) -> int | None:
+def steps_of(attempt: Path) -> int | None:
     """The steps that the processes of an attempt reported before they were cut off. None where they
     may have trained unseen: without torch, or by an optimizer that is none of torch's.
     """

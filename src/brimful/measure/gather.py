@@ -53,16 +53,23 @@ def of_trial(folder: Path) -> Reported:
 
 
 def of_run(folder: Path) -> Reported:
-    """Leaves out what it cannot read. A process that was killed reports by its last snapshot."""
+    """Leaves out what it cannot read. A process that was killed reports by its last snapshots, of
+    which that of its steps may be the newer one."""
     events_by_process, damaged = [], 0
     for path in sorted(folder.glob("wire-*.jsonl")):
         events, whole = codec.read_wire_leniently(path)
         if not any(isinstance(event, Report) for event in events):
-            snapshot = Path(wire.latest_path(str(path), "report"))
-            events += codec.read_wire_leniently(snapshot)[0] if snapshot.exists() else []
+            reports, progress = (_snapshot(path, event) for event in ("report", "progress"))
+            steps = max((event.steps for event in progress), default=0)
+            events += [replace(report, steps=max(report.steps, steps)) for report in reports]
         events_by_process.append(events)
         damaged += not whole
     return gathered(events_by_process, damaged)
+
+
+def _snapshot(wire_file: Path, event: str) -> list[Any]:
+    path = Path(wire.latest_path(str(wire_file), event))
+    return codec.read_wire_leniently(path)[0] if path.exists() else []
 
 
 def gathered(events_by_process: Sequence[Sequence[Any]], damaged_files: int = 0) -> Reported:

@@ -205,7 +205,7 @@ def _exhausted(fatal: RankFailure | None, stderr_tail: str) -> Cause | None:
     if kind == DISK and failure is not None and _is_of_shared_memory(failure):
         kind = SHARED
     outcome = _KINDS.get(kind or "")
-    if outcome not in EXHAUSTED:
+    if outcome is None or outcome not in EXHAUSTED:
         return None
     return Cause(outcome, fatal, _SENTENCES[outcome](failure.message if failure else stderr_tail))
 

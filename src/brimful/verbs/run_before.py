@@ -17,9 +17,17 @@ from brimful.errors import RecordUnreadable, UsageError
 from brimful.measure.process_tree import alive_with
 from brimful.measure.supervisor import LEFTOVERS_S
 from brimful.outcomes import OUTCOMES, STOPPED
-from brimful.record import is_being_written, list_records, read_record
+from brimful.record import is_being_written, list_records, read_record, steps_of
 from brimful.show.headline import where_cut_off
-from brimful.values import Command, Diagnostic, EffectiveSetting, Record, Run
+from brimful.values import (
+    Attempt,
+    AttemptStarted,
+    Command,
+    Diagnostic,
+    EffectiveSetting,
+    Record,
+    Run,
+)
 
 _MOST_READ = 50  # records, the newest first, as for plans
 
@@ -56,11 +64,9 @@ def cut_off(
     _refuse_alive(record)
     run, name = record.run, record.opened.record_id
     last = run.going or (run.attempts[-1] if run.attempts else None)
-    if last is None or not _cut_off_in_training(record, run):
+    if last is None or not _cut_off_in_training(record, run, last):
         return None
-    where = where_cut_off(
-        last.number, run.going_steps if run.going else run.attempts[-1].steps or None
-    )
+    where = where_cut_off(last.number, steps_of(Path(record.folder) / last.folder))
     how = f" ({OUTCOMES[run.ended.outcome].text})" if run.ended else ""
     happened = f"the run before of this command, {name}, was cut off {where}{how}"
     if not commands.can_resume(command):
@@ -147,15 +153,13 @@ def _still_running(problem: str) -> UsageError:
     )
 
 
-def _cut_off_in_training(record: Record, run: Run) -> bool:
+def _cut_off_in_training(record: Record, run: Run, last: Attempt | AttemptStarted) -> bool:
     """Whether it has no end, or one that came from outside, and may have trained."""
+    if run.ended is not None and run.ended.outcome not in STOPPED:
+        return False
     before = any(attempt.steps or attempt.resumed for attempt in run.attempts)
-    before = before or run.started.goes_on is not None
-    if run.ended is not None:
-        unseen = not run.attempts[-1].reports
-        return run.ended.outcome in STOPPED and (before or unseen)
-    if run.going is None:
-        return before
-    # A record that was closed without an end is of a command that could not be started.
-    unseen = run.going_steps is None and record.closed is None
-    return before or unseen or bool(run.going_steps)
+    if before or run.started.goes_on is not None:
+        return True
+    if run.ended is None and (run.going is None or record.closed is not None):
+        return False  # closed without an end: the command could not be started
+    return steps_of(Path(record.folder) / last.folder) != 0

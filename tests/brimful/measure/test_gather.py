@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from brimful.measure import gather
 from brimful.values import PhasePeak, Report
-from brimful_inside.wire import Failure, ProcessStarted
+from brimful_inside.wire import Failure, ProcessStarted, Progress, Writer
 from tests.brimful.measure.helper import REPORT
 
 
@@ -105,3 +105,13 @@ def test_no_rank_holds_more_than_the_worst(ranks):
     together = gather.worst([peak(device, host) for device, host in ranks])
     assert together.device_bytes == max(device for device, _ in ranks)
     assert together.host_bytes == sum(host for _, host in ranks)
+
+
+def test_a_process_that_was_killed_made_the_steps_of_its_newest_snapshot(tmp_path):
+    writer = Writer(str(tmp_path), 7)
+    writer.write(ProcessStarted(7, "rank", 0, []))
+    writer.replace(report(steps=0, ended="running"))
+    writer.replace(Progress("train", 5, 1.0))
+    assert gather.of_run(tmp_path).steps == 5
+    writer.write(report(steps=9))
+    assert gather.of_run(tmp_path).steps == 9

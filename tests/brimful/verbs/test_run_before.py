@@ -193,6 +193,37 @@ def test_a_command_that_was_killed_goes_on_too(cuts):
     assert cuts.again("{resume}")[0].lines == ["train.py --resume last"]
 
 
+@pytest.mark.parametrize(
+    ("number", "outcome"),
+    [(signal.SIGTERM, Outcome.TERMINATED), (signal.SIGINT, Outcome.INTERRUPTED)],
+)
+def test_a_run_that_was_told_to_end_goes_on_as_after_a_kill(cuts, number, outcome):
+    Path("train.py").write_text(
+        "import os, sys, time\nprint(*sys.argv)\n"
+        f"os.kill(os.getppid(), {int(number)})\ntime.sleep(60)"
+    )
+    _, record = cuts.again("{resume}")
+    assert record.run.ended.outcome is outcome
+    Path("train.py").write_text("import sys; print(*sys.argv)")
+    user, _ = cuts.again("{resume}")
+    assert user.lines == ["train.py --resume last"]
+    assert f"was cut off in attempt 1 ({outcome})" in " ".join(user.messages)
+    assert cuts.again("{resume}")[0].lines == ["train.py"], "that one came to its end"
+
+
+def test_a_run_whose_script_raised_an_error_is_begun_anew(cuts):
+    Path("train.py").write_text("import sys; print(*sys.argv); sys.exit(3)")
+    cuts.again("{resume}")
+    assert cuts.again("{resume}")[0].lines == ["train.py"]
+
+
+@pytest.mark.parametrize("error", ["OSError(24, 'Too many open files')", "OSError(28, 'No space')"])
+def test_where_the_machine_had_no_more_of_something_it_goes_on_once_there_is(cuts, error):
+    Path("train.py").write_text(f"import sys; print(*sys.argv); raise {error}")
+    cuts.again("{resume}")
+    assert cuts.again("{resume}")[0].lines == ["train.py --resume last"]
+
+
 def test_a_second_run_is_refused_while_the_first_one_lives(cuts, tmp_path, monkeypatch):
     Path("train.py").write_text("import time; print('x', flush=True); time.sleep(60)")
     words = (*WORDS, "--", sys.executable, "train.py", "{resume}")
