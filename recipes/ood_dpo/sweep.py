@@ -18,10 +18,9 @@ from typing import Any
 import psutil
 import torch
 
-from brimful.errors import UsageError
 from brimful.units import counted
 from recipes.common.cache import lock, write_json, write_whole
-from recipes.common.description import differences, write_description
+from recipes.common.description import require_same
 from recipes.common.host_allocator import set_host_allocator
 from recipes.common.running import say
 from recipes.ood_dpo import page
@@ -110,15 +109,7 @@ def _check(settings: Settings) -> None:
         dataset,
         settings.sweep.cross,
     )
-    file = settings.out / FILE_NAME
-    differs = differences(file, now) if file.is_file() else []
-    if differs:
-        raise UsageError(
-            f"{settings.out} holds results of another sweep: it has {', '.join(differs)}.",
-            "They cannot stand in one table.",
-            "Choose another folder with --out.",
-        )
-    write_description(settings.out, FILE_NAME, now)
+    require_same(settings.out, FILE_NAME, now, "sweep")
 
 
 # --- the ensemble engine ---

@@ -3,6 +3,9 @@ page shows it.
 """
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from recipes.ood_dpo.page import study_page
 from recipes.ood_dpo.pairs import pair_data
 from recipes.ood_dpo.settings import HeadOptions
 from recipes.ood_dpo.study import Measured
+from tests.recipes.conftest import environment
 from tests.recipes.ood_dpo.conftest import made, run_recipe
 
 
@@ -105,3 +109,27 @@ def test_equal_samples_and_equal_updates_are_equal(csv_file: Path, tmp_path: Pat
             if point["equal"] == "updates"
             else 100 <= point["samples"] < 100 + point["batch_in_force"]
         )
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(300)
+def test_a_study_that_is_killed_goes_on_with_the_sizes_that_are_left(
+    csv_file: Path, tmp_path: Path
+):
+    out = tmp_path / "out"
+    words = ["study", "batch-size", "--dataset", csv_file, "--domain", "scaffold"]
+    words += ["--encoder", "morgan", "--device", "cpu", "--cache", tmp_path / "cache"]
+    words += ["--samples", 600, "--updates", 40, "--seeds", 2, "--sizes", 4]
+    command = [sys.executable, "-m", "recipes.ood_dpo", *map(str, words), "--out", str(out)]
+    first = out / "points" / "samples-4.json"
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not first.exists():
+            time.sleep(0.01)
+        process.kill()
+    assert first.exists() and not (out / "batch_size.json").exists()
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("points/*.json")}
+    assert len(kept) < 2
+    run_recipe(*words, "--out", out)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept, "a size was trained again"
+    points = json.loads((out / "batch_size.json").read_text())["points"]
+    assert [point["batch_size"] for point in points] == 4 * [4]
