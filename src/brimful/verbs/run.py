@@ -267,10 +267,9 @@ def _to_the_end(going: _Going, signals: SignalForwarding) -> RunEnded:
             )
         if _expands_segments(going, attempt):
             continue
-        record, fitting = going.chosen.record, FittingSizes()
-        if record:
-            lever = lever_of(attempt, going.rows)
-            fitting = fitting_sizes(record.trials, record.opened.budget, record.memory, lever)
+        record, home = going.chosen.record, going.session.options.home
+        known = run_plan.known_of(going.command, home, going.chosen.device)
+        fitting = fitting_sizes([record] if record else known, lever_of(attempt, going.rows))
         first = going.attempts[0]
         step = next_settings(attempt, going.command, going.rows, going.started, fitting, first)
         if isinstance(step, str):
@@ -456,7 +455,10 @@ def next_settings(
         kept = rows if before is None else first.settings
         effective = (before or failed) * int(values_in_force(kept).get(ACCUMULATION) or 1)
     ladder = started.ladder if name == BATCH_SIZE else ()
-    size = next_smaller(failed, fitting, effective, ladder)
+    held = attempt.host_bytes
+    if attempt.outcome is Outcome.OUT_OF_DEVICE_MEMORY:
+        held = attempt.peak.device_bytes if attempt.peak else None
+    size = next_smaller(failed, fitting, effective, ladder, held)
     if size is None:
         on_it = " on --ladder" if ladder else ""
         return f"{where} at {name} {failed}: there is nothing smaller{on_it}"

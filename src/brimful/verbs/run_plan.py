@@ -6,6 +6,7 @@ card. What is free (seeds, names, places to write to, epochs) may differ, so tha
 many runs; `strict` refuses that too.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -187,18 +188,30 @@ def _of_the_same(command: Command, home: Path | None) -> Iterator[Record]:
 
 def _planned_here(home: Path | None) -> Iterator[tuple[Record, Command]]:
     """Tune records in this folder that hold a plan, with their commands, the newest first."""
-    tuned = [folder for folder in list_records(home) if "-tune" in folder.name]
-    for folder in reversed(tuned[-_MOST_READ:]):
+    return (pair for pair in _made_here(home, "tune") if pair[0].plan is not None)
+
+
+def known_of(command: Command, home: Path | None, device: Device) -> Iterator[Record]:
+    """What other verbs and earlier runs have found out about this command on this device, in this
+    folder: their records, the newest first."""
+    for record, theirs in _made_here(home, "tune", "predict", "run"):
+        if _difference(theirs, command) is None:
+            with contextlib.suppress(PlanMismatch):
+                _device_for(record, command, device.kind)
+                yield record
+
+
+def _made_here(home: Path | None, *verbs: str) -> Iterator[tuple[Record, Command]]:
+    """Records of these verbs in this folder, with their commands, the newest first."""
+    made = [f for f in list_records(home) if any(f"-{verb}" in f.name for verb in verbs)]
+    for folder in reversed(made[-_MOST_READ:]):
         try:
             record = read_record(folder)
         except (RecordUnreadable, OSError):
             continue  # one record that cannot be read must not keep another from being found
         opened = record.opened
-        if (
-            record.plan is not None
-            and opened.command is not None
-            and opened.working_folder in (None, os.getcwd())
-        ):
+        here = opened.working_folder in (None, os.getcwd())
+        if opened.command is not None and opened.verb in verbs and here:
             yield record, opened.command
 
 

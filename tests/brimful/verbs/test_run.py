@@ -94,6 +94,16 @@ def test_out_of_memory_goes_on_with_smaller_sizes_until_it_fits(trains, user):
     assert record.closed is not None and record.closed.exit_code == 0
 
 
+def test_without_a_plan_a_size_that_completed_in_an_earlier_run_comes_before_half(trains, user):
+    trains("{batch_size}", "20", settings={"batch_size": 20})
+    trains("{batch_size}", "30", settings={"batch_size": 30})  # another command
+    user.out = b""
+    record = trains("{batch_size}", "20", settings={"batch_size": 64})
+    assert user.lines == ["started 64 20", "started 20 20"]
+    why = record.run.attempts[1].settings[0].why  # type: ignore[union-attr]
+    assert why == "the next smaller size that ran before; 64 ran out of memory"
+
+
 @pytest.mark.parametrize(
     ("limit", "settings", "started", "changed"),
     [

@@ -15,7 +15,7 @@ from brimful.measure.sources import digests
 from brimful.record import RecordWriter, list_records
 from brimful.values import Budget, Device, EffectiveSetting, Objective, Opened, Plan, Source
 from brimful.verbs import devices
-from brimful.verbs.run_plan import choose
+from brimful.verbs.run_plan import choose, known_of
 
 WORDS = ("python", "train.py", "--batch-size", "64")
 CPU, CARD = Device("cpu", "cpu"), Device("accelerator", "cuda:0")
@@ -256,3 +256,20 @@ def test_a_plan_found_with_another_state_of_the_files_is_refused(tmp_path, chang
 def test_a_file_outside_of_the_working_folder_may_lie_elsewhere_on_another_machine(tmp_path):
     name = tuned(tmp_path, sources={"/elsewhere/lib.py": "0"})
     assert chosen(tmp_path, plan=name).differences == ("/elsewhere/lib.py is not here",)
+
+
+def test_what_is_known_of_a_command_is_of_this_device(tmp_path, monkeypatch):
+    of_a_card = {"device": IMAGINARY, "budget": None, "plan": False}
+    predicted = tuned(tmp_path, verb="predict", **of_a_card)
+    on_cpu = tuned(tmp_path, verb="run", plan=False)
+    tuned(tmp_path, ("python", "other.py"), verb="run", plan=False)
+    tuned(tmp_path, verb="audit", plan=False)
+
+    def known(device):
+        return [r.opened.record_id for r in known_of(parse(WORDS), tmp_path, device)]
+
+    assert known(CPU) == [on_cpu]
+    here(monkeypatch, "NVIDIA A100-SXM4-40GB", total=40 << 30)
+    assert known(CARD) == [predicted]
+    here(monkeypatch, "NVIDIA H100")
+    assert known(CARD) == []

@@ -1,19 +1,23 @@
 """The next smaller batch size of a run that ran out of memory, and the accumulation that keeps its
 effective batch.
 
-A size that ran within the budget in a trial comes first. Without one it is three quarters of a size
-that had fitted in a trial (something grew, a near miss), and half of one of which nothing is known
-(memory grows about linearly with the batch). Sizes that the user names (`ladder_of`) replace all of
-that.
+The largest size that was found or predicted to fit comes first, then one that ran within the budget
+in a trial, or in a run before. Without one it is three quarters of a size that had run (something
+grew, a near miss); else the largest whose peak, by the curve of a search or a prediction, is no
+more than what the command held when it ran out, and a tenth less than that of the size that failed;
+and half of one of which nothing is known (memory grows about linearly with the batch). Sizes that
+the user names (`ladder_of`) replace all of that.
 """
 
+import math
+from bisect import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from brimful.decide.tune.objective import fits_budget
 from brimful.errors import UsageError
-from brimful.values import Budget, MemoryEstimate, Outcome, TrialResult
+from brimful.values import MemoryEstimate, Outcome, Point, Record
 
 _NEAR_MISS, _UNKNOWN = 3 / 4, 1 / 2  # assumed, as argued above
 # assumed: a size that ran and is larger than this share of the failed one is likely to fail as well
@@ -27,10 +31,12 @@ _MULTIPLE = 8
 
 @dataclass(frozen=True)
 class FittingSizes:
-    """Those that ran within the budget, and the largest that was concluded to fit."""
+    """Those that ran within the budget, and the largest that was `found` to fit, or predicted."""
 
     ran: tuple[int, ...] = ()
     largest: int | None = None
+    found: str = "found"
+    peaks: tuple[Point, ...] = ()  # by batch size, in bytes
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Size:
     batch_size: int
     accumulation: int | None
     why: str
-    ran: bool = False  # this size ran in a trial
+    ran: bool = False  # this size ran in a trial, or in a run before
 
     @property
     def effective_batch(self) -> int:
@@ -50,25 +56,33 @@ class Size:
         return self.batch_size * (self.accumulation or 1)
 
 
-def fitting_sizes(
-    samples: Iterable[TrialResult],
-    budget: Budget | None,
-    estimate: MemoryEstimate | None,
-    name: str = "batch_size",
-) -> FittingSizes:
-    """What the record of a plan says of sizes of the setting `name`."""
-    sizes = set()
-    for sample in samples:
-        size = sample.trial.settings.get(name)
-        fits = (
-            fits_budget(sample, budget)
-            if budget is not None
-            else sample.outcome is Outcome.COMPLETED
+def fitting_sizes(records: Iterable[Record], name: str = "batch_size") -> FittingSizes:
+    """What records of a command, the newest first, say of sizes of the setting `name`. An estimate
+    is the newest one's that has one.
+    """
+    sizes: set[object] = set()
+    estimate: MemoryEstimate | None = None
+    found = "found"
+    for record in records:
+        budget, predicts = record.opened.budget, record.opened.verb == "predict"
+        sizes |= {
+            sample.trial.settings.get(name)
+            for sample in (() if predicts else record.trials)
+            if (fits_budget(sample, budget) if budget else sample.outcome is Outcome.COMPLETED)
+        }
+        completed = (
+            attempt
+            for attempt in (record.run.attempts if record.run else ())
+            if attempt.outcome is Outcome.COMPLETED and (attempt.steps or not attempt.reports)
         )
-        if isinstance(size, int) and fits:
-            sizes.add(size)
-    largest = estimate.largest_batch_size if estimate is not None and name == "batch_size" else None
-    return FittingSizes(tuple(sorted(sizes)), largest)
+        rows = (row for attempt in completed for row in attempt.settings)
+        sizes |= {row.effective for row in rows if row.name == name}
+        if estimate is None and name == "batch_size" and record.memory is not None:
+            estimate, found = record.memory, "predicted" if predicts else "found"
+    ran = tuple(sorted(size for size in sizes if isinstance(size, int)))
+    if estimate is None:
+        return FittingSizes(ran)
+    return FittingSizes(ran, estimate.largest_batch_size, found, estimate.curve)
 
 
 def ladder_of(text: str | None) -> tuple[int, ...]:
@@ -96,12 +110,14 @@ def next_smaller(
     fitting: FittingSizes,
     effective: int | None = None,
     ladder: tuple[int, ...] = (),
+    held_bytes: int | None = None,
 ) -> Size | None:
     """The size to try after `failed` ran out of memory; None where there is none, as it was 1.
 
     `effective`: the samples of an update (of a rank) that are to stay, where the command takes an
     accumulation; None where it takes none. They stay exactly if a divisor of them is near enough,
     else as nearly as a whole number allows. `ladder`: the sizes to take, and no others.
+    `held_bytes`: what the command held when it ran out; None where nobody measured it.
     """
     if ladder:
         below = next((size for size in ladder if size < failed), None)
@@ -111,7 +127,7 @@ def next_smaller(
         return Size(below, accumulation, "the next of --ladder", below in fitting.ran)
     if failed <= 1:
         return None
-    size, why = _smaller_by_trials(failed, fitting)
+    size, why = _smaller_by_trials(failed, fitting, held_bytes)
     if effective is None:
         return Size(size, None, why, size in fitting.ran)
     divisor = next((d for d in range(size, 0, -1) if effective % d == 0), 1)
@@ -124,31 +140,55 @@ def next_smaller(
     return Size(size, max(1, round(effective / size)), why, size in fitting.ran)
 
 
-def _smaller_by_trials(failed: int, fitting: FittingSizes) -> tuple[int, str]:
+def _smaller_by_trials(
+    failed: int, fitting: FittingSizes, held_bytes: int | None
+) -> tuple[int, str]:
     if (
         fitting.largest is not None and 1 <= fitting.largest < failed
     ):  # 0: not one sample fits, by the estimate
-        return fitting.largest, f"the largest that was found to fit; {failed:,} ran out of memory"
+        return fitting.largest, (
+            f"the largest that was {fitting.found} to fit; {failed:,} ran out of memory"
+        )
     near = [size for size in fitting.ran if failed * _LEAST_SHARE <= size <= failed * _WORTH_IT]
     if near:
         size = max(near)
-        next_below = size == max(
-            size_that_ran for size_that_ran in fitting.ran if size_that_ran < failed
+        next_below = size == max(ran for ran in fitting.ran if ran < failed)
+        which = "next smaller size" if next_below else "largest size at least a tenth smaller"
+        return size, f"the {which} that ran before; {failed:,} ran out of memory"
+    by_peak = _smaller_by_peak(failed, fitting.peaks, held_bytes)
+    if by_peak is not None and failed not in fitting.ran:
+        return by_peak, (
+            f"by the peaks that were {fitting.found}, the largest that is clear of what "
+            f"{failed:,} held when it ran out of memory"
         )
-        which = (
-            "the next smaller size that"
-            if next_below
-            else "the largest size at least a tenth smaller that"
-        )
-        return size, f"{which} ran in a trial; {failed:,} ran out of memory"
     share, part, what = _UNKNOWN, "half", "ran out of memory"
     if failed in fitting.ran:
-        share, part, what = _NEAR_MISS, "three quarters", "ran in a trial and not to its end here"
-    size = max(1, int(failed * share))
-    if size >= 2 * _MULTIPLE:
-        size -= size % _MULTIPLE
+        share, part, what = _NEAR_MISS, "three quarters", "ran before and not to its end here"
+    size = _rounded(max(1, int(failed * share)))
     return (
         size,
         f"{part} of {failed:,}{'' if size == failed * share else ', rounded down'}; {failed:,} "
         f"{what}",
     )
+
+
+def _smaller_by_peak(failed: int, peaks: tuple[Point, ...], held_bytes: int | None) -> int | None:
+    """Between the sizes of the curve in proportion; None where it does not reach so far."""
+    known = sorted((point.batch_size, point.value.value) for point in peaks)
+    if not known or not known[0][0] <= failed <= known[-1][0]:
+        return None
+    most = min(_peak_at(failed, known) * _WORTH_IT, held_bytes or math.inf)
+    sizes = range(max(known[0][0], math.ceil(failed * _LEAST_SHARE)), failed)
+    count = bisect(sizes, most, key=lambda size: _peak_at(size, known))
+    size = _rounded(sizes[count - 1]) if count else 0
+    return size if size in sizes else None
+
+
+def _peak_at(size: int, known: list[tuple[int, float]]) -> float:
+    at = max(1, bisect(known, size, hi=len(known) - 1, key=lambda pair: pair[0]))
+    (low, below), (high, above) = known[at - 1], known[min(at, len(known) - 1)]
+    return below if high == low else below + (above - below) * (size - low) / (high - low)
+
+
+def _rounded(size: int) -> int:
+    return size - size % _MULTIPLE if size >= 2 * _MULTIPLE else size

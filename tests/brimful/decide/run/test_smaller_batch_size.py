@@ -6,18 +6,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brimful.codec import SCHEMA
 from brimful.decide.run.smaller_batch_size import FittingSizes, Size, fitting_sizes, next_smaller
 from brimful.values import (
+    Attempt,
     Budget,
     Command,
     Device,
+    EffectiveSetting,
+    Estimate,
     MemoryEstimate,
+    Opened,
     Outcome,
     PhasePeak,
+    Point,
+    Record,
+    Run,
+    RunStarted,
+    Source,
     Trial,
     TrialKind,
     TrialResult,
 )
+from tests.brimful.measure.helper import REPORT
+
+CPU = Device("cpu", "cpu")
 
 sizes = st.integers(1, 10**6)
 knowns = st.builds(
@@ -66,8 +79,8 @@ def test_powers_of_two_keep_their_effective_batch_exactly_all_the_way_down(accum
 
 
 NEXT, NEAR = (
-    "the next smaller size that ran in a trial",
-    "the largest size at least a tenth smaller that ran in a trial",
+    "the next smaller size that ran before",
+    "the largest size at least a tenth smaller that ran before",
 )
 
 
@@ -120,8 +133,7 @@ def test_a_size_that_ran_comes_before_a_guess_and_one_rounded_to_a_divisor_is_ne
 def test_what_is_named_as_run_or_as_half_is_so(failed, known):
     found = next_smaller(failed, known)
     assert found.ran or (
-        "size that ran in a trial" not in found.why
-        and "smaller that ran in a trial" not in found.why
+        "size that ran before" not in found.why and "smaller that ran before" not in found.why
     )
     for word, share in (("half", 1 / 2), ("three quarters", 3 / 4)):
         if found.why.startswith(word):
@@ -169,14 +181,76 @@ def sample(size: int, outcome: Outcome, peak: int) -> TrialResult:
     return TrialResult(trial=trial, outcome=outcome, peak=seen, duration_s=1.0, folder="t")
 
 
+def record(verb="tune", trials=(), memory=None, budget=None, attempts=()):
+    opened = Opened(SCHEMA, "r", verb, (), Command(("t",)), CPU, None, 0.0, budget)
+    run = Run(RunStarted("command", "", 10, ()), tuple(attempts), None) if attempts else None
+    return Record("folder", opened, tuple(trials), memory=memory, run=run)
+
+
+def attempt(size: int, outcome: Outcome, steps: int = 5) -> Attempt:
+    row = EffectiveSetting("batch_size", size, size, "", Source.MEASURED)
+    more = {"environment": {}, "resumed": None, "samples": None, "started_unix_s": 0.0}
+    return Attempt(
+        number=1,
+        reports=(REPORT,),
+        settings=(row,),
+        argv=("t",),
+        steps=steps,
+        outcome=outcome,
+        duration_s=1.0,
+        folder="a",
+        **more,
+    )
+
+
+def estimate(largest: int | None, *peaks: tuple[int, float]) -> MemoryEstimate:
+    curve = tuple(
+        Point(size, Estimate(value, None, None, Source.PREDICTED)) for size, value in peaks
+    )
+    return MemoryEstimate("host", "peaks", False, None, None, None, curve, (), largest, "budget")
+
+
 def test_only_sizes_that_ran_within_the_budget_count_as_known():
     budget = Budget(100, 200, 150, "host", "")
-    estimate = MemoryEstimate("host", "peaks", False, None, None, None, (), (), 80, "budget")
     samples = [
         sample(8, Outcome.COMPLETED, 50),
         sample(16, Outcome.COMPLETED, 101),
         sample(32, Outcome.OUT_OF_HOST_MEMORY, 90),
     ]
-    assert fitting_sizes(samples, budget, estimate) == FittingSizes((8,), 80)
-    assert fitting_sizes(samples, None, None) == FittingSizes((8, 16))
-    assert fitting_sizes(samples, budget, estimate, "eval_batch_size") == FittingSizes()
+    tuned = record(trials=samples, memory=estimate(80), budget=budget)
+    assert fitting_sizes([tuned]) == FittingSizes((8,), 80)
+    assert fitting_sizes([record(trials=samples)]) == FittingSizes((8, 16))
+    assert fitting_sizes([tuned], "eval_batch_size") == FittingSizes()
+
+
+def test_sizes_of_earlier_runs_count_and_those_of_predicted_trials_do_not():
+    ends = (Outcome.COMPLETED, Outcome.OUT_OF_HOST_MEMORY, Outcome.CRASHED)
+    ran = record(
+        "run", attempts=[attempt(size, end) for size, end in zip((12, 48, 24), ends, strict=True)]
+    )
+    nothing = record("run", attempts=[attempt(40, Outcome.COMPLETED, steps=0)])
+    predicted = record("predict", [sample(64, Outcome.COMPLETED, 1)], estimate(20))
+    known = fitting_sizes([nothing, ran, predicted, record(memory=estimate(99))])
+    assert (known.ran, known.largest, known.found) == ((12,), 20, "predicted")
+    found = next_smaller(64, known)
+    assert found is not None and (found.batch_size, found.ran) == (20, False)
+    assert found.why == "the largest that was predicted to fit; 64 ran out of memory"
+
+
+CURVE = ((1, 1010), (4096, 41960))  # 1,000 bytes beside 10 a sample
+
+
+@pytest.mark.parametrize(("held", "size"), [(None, 888), (10_500, 888), (6_000, 496), (6, 496)])
+def test_where_a_predicted_size_ran_out_its_curve_says_what_is_clear_of_what_it_held(held, size):
+    known = fitting_sizes([record("predict", memory=estimate(4096, *CURVE))])
+    found = next_smaller(1000, known, held_bytes=held)
+    # 0.9 × 11,000 bytes are 890 samples; 6,000 bytes are 500; of 6 bytes the curve says nothing
+    assert found is not None and found.batch_size == size
+    by_peak = "by the peaks that were predicted, the largest that is clear of what 1,000 held"
+    assert found.why.startswith("half" if held == 6 else by_peak)
+
+
+@pytest.mark.parametrize("peaks", [((1, 10), (64, 90)), ((1, 1000), (9999, 1010)), ()])
+def test_a_curve_that_ends_below_or_hardly_falls_leaves_half(peaks):
+    found = next_smaller(1000, fitting_sizes([record(memory=estimate(None, *peaks))]))
+    assert found is not None and found.why.startswith("half")
