@@ -1,13 +1,46 @@
 """The files of a trial or an attempt that stay in its record, without what is secret in them."""
 
+import contextlib
 import json
 import os
 from pathlib import Path
 
 from brimful import masking
+from brimful.codec import read_wire_leniently
+from brimful.measure.process_tree import alive_with
+from brimful.record import FILE_NAME, is_being_written, list_records
+from brimful_inside import wire
 
 _HOLD_WORDS = "*.json", "wire-*.jsonl", "latest-*.jsonl"
+_MASKED = "masked"  # an empty file: the records of brimful that was killed have one
+_MOST_READ = 50  # records, the newest first, as for plans
 _MOST_BYTES = 64 << 20  # of printed output; more than that is left as it is
+
+
+def mask_cut_off(home: Path) -> None:
+    """Of every record in `home` that brimful could not close, as it was killed: once, when no
+    process of its command is alive."""
+    for record in list_records(home)[-_MOST_READ:]:
+        with contextlib.suppress(OSError):
+            is_closed = b'"entry":"closed"' in (record / FILE_NAME).read_bytes()
+            if (record / _MASKED).exists() or is_closed or is_being_written(record):
+                continue
+            configs = [*record.glob("*/trial_config.json")]
+            if not any(alive_with(str(config.resolve())) for config in configs):
+                for config in configs:
+                    _learn_from(config.parent)
+                    mask(config.parent)
+                (record / _MASKED).touch()
+
+
+def _learn_from(folder: Path) -> None:
+    """The secrets that its processes were given, before they are masked."""
+    with contextlib.suppress(ValueError, TypeError):
+        masking.learn((), json.loads(_text_of(folder / "trial_config.json"))["settings"])
+    for path in folder.glob("wire-*.jsonl"):
+        for event in read_wire_leniently(path)[0]:
+            if isinstance(event, wire.ProcessStarted):
+                masking.learn(event.argv)
 
 
 def mask(folder: Path) -> None:

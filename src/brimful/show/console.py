@@ -110,16 +110,18 @@ def _show_brief(console: Console, record: Record, prediction: Prediction, above:
     """A prediction in `_LINES` lines with the `above` ones, the line that names the record among
     them: as many facts as there is room for, and the command to use next."""
     following, facts = prediction.next_command, _brief_facts(prediction, record)
+    remarks = CommandLine("", following.line).remarks if following is not None else ()
     if prediction.which or prediction.grid:  # as long as the cards are many, or the values
         table = which_table(prediction) if prediction.which else grid_table(prediction)
         show_sections(console, [table])
     else:
-        room = _LINES - 1 - above - (0 if following is None else 3)
+        room = _LINES - 1 - above - (0 if following is None else 3 + len(remarks))
         facts = _fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room)
     if facts.rows:
         console.print(_drawn(facts))
     if following is not None:
         console.print(Text(f"\nNext ({following.why}):"))
+        console.print(*map(Text, remarks), sep="\n", end="\n" if remarks else "")
         console.print(Text(following.line, style="bold"), soft_wrap=True)
 
 
@@ -256,7 +258,7 @@ def _drawn(section: Section) -> ConsoleRenderable:
                 parts += _indented(finding.explanation, finding.suggestion)
             return Group(*parts)
         case CommandLine():
-            return Group(*map(Text, section.notes), Text(""), Text(section.line, style="bold"))
+            return Group(*map(Text, section.remarks), Text(""), Text(section.line, style="bold"))
         case Quote():
             return Text(section.text, style="dim")
     raise TypeError(f"the terminal does not draw {type(section).__name__}")

@@ -64,7 +64,7 @@ def _drawn(section: Section) -> str:
                 lines.append(f"- **{escape(finding.problem)}**" + (f"  \n  {rest}" if rest else ""))
             return "\n".join(lines)
         case CommandLine():
-            return "\n\n".join((code_block(section.line, "sh"), *map(escape, section.notes)))
+            return "\n\n".join((code_block(section.line, "sh"), *map(escape, section.remarks)))
         case Quote():
             return code_block(section.text)
     raise TypeError(f"markdown does not draw {type(section).__name__}")

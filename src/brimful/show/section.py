@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from brimful.masking import MASK
 from brimful.show.text import Cell
 from brimful.values import Diagnostic
 
@@ -58,6 +59,12 @@ class CommandLine(Section):
 
     line: str
     notes: tuple[str, ...] = ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, and what is left to do before the line works."""
+        hidden = f"Put your own values where {MASK} stands." if MASK in self.line else ""
+        return (*self.notes, *filter(None, (hidden,)))
 
 
 @dataclass(frozen=True)

@@ -228,6 +228,7 @@ def opened(
         objective=objective,
         working_folder=os.getcwd(),
     )
+    kept_files.mask_cut_off(record_home(options.home))
     session = Session(RecordWriter.create(record_home(options.home), entry), options)
     if command is not None:
         _report_flags(session, command)

@@ -1,9 +1,13 @@
 """Records as sections: what a table holds, and that a view states nothing which no value states."""
 
+import io
 from dataclasses import replace
 
 import pytest
 
+from brimful.show.console import make_console, render_text, show_record
+from brimful.show.html import render_page
+from brimful.show.markdown import render_markdown
 from brimful.show.section import Figure, Section, Table
 from brimful.show.sections import changes_table, effective_rows, memory_sentences, sections
 from brimful.values import Budget, Estimate, MemoryEstimate, Point, Record, Source, TrialKind
@@ -193,3 +197,21 @@ def test_no_chart_says_that_nothing_fits_where_a_size_on_it_fits(name: str) -> N
         point.value.value <= budget.bytes for point in (*record.memory.curve, *record.memory.probes)
     )
     assert not (fits and "already needs" in " ".join(memory_sentences(record.memory, budget)))
+
+
+def test_a_command_to_paste_says_what_is_to_be_put_where_a_secret_was():
+    tuned = product.tune_on_cpu()
+    assert tuned.plan is not None
+    line = "python train.py --hub_token '***' --batch-size 256"
+    hidden = replace(tuned, plan=replace(tuned.plan, command_line=line))
+    said = "Put your own values where *** stands."
+    assert said in render_text(hidden) and said not in render_text(tuned)
+    assert said in render_page(hidden) and said.replace("*", "\\*") in render_markdown(hidden)
+    fits = product.predict_fits()
+    assert fits.prediction is not None and fits.prediction.next_command is not None
+    following = replace(fits.prediction.next_command, line=line)
+    brief = io.StringIO()
+    console = make_console(brief, width=80, is_terminal=False)
+    hidden = replace(fits, prediction=replace(fits.prediction, next_command=following))
+    show_record(console, hidden, full=False)
+    assert brief.getvalue().rstrip().endswith(f"{said}\n{line}")

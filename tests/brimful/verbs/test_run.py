@@ -2,6 +2,8 @@
 shows and keeps.
 """
 
+import os
+import subprocess
 import sys
 import textwrap
 from dataclasses import replace
@@ -388,6 +390,34 @@ def test_the_script_gets_its_secrets_and_nothing_that_is_kept_or_shown_has_them(
     assert any("***" in path.read_text() for path in kept if path.name.startswith("wire-"))
     assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
     assert (Path(record.folder)).stat().st_mode & 0o777 == 0o700
+
+
+def test_files_of_a_command_that_was_killed_with_brimful_are_masked_by_the_next_one(
+    trains, tmp_path, monkeypatch
+):
+    secret = "correct-horse-9"
+    with monkeypatch.context() as patch:  # as a kill leaves them
+        patch.setattr("brimful.measure.kept_files.mask", lambda folder: None)
+        patch.setattr(RecordWriter, "append", lambda self, entry: None)
+        trains("--hub_token", secret, script="import sys; print(sys.argv, flush=True)")
+    (folder,) = (tmp_path / "home").glob("*-run*")
+    (folder / "record.jsonl").write_text("")
+    monkeypatch.setattr("brimful.masking._learned", set())  # another process
+
+    def with_secret() -> list[Path]:
+        kept = (path for path in folder.rglob("*") if path.is_file())
+        return [path for path in kept if secret in path.read_text()]
+
+    assert {path.name.split("-")[0] for path in with_secret()} == {"stdout.txt", "wire"}
+    monkeypatch.setenv("BRIMFUL_TRIAL_CONFIG", "")
+    config = next(folder.glob("*/trial_config.json"))
+    alive = {**os.environ, "BRIMFUL_TRIAL_CONFIG": str(config)}
+    with subprocess.Popen(["sleep", "60"], env=alive) as left:
+        trains("other")
+        assert with_secret(), "a process of it still writes there"
+        left.kill()
+    trains("other")
+    assert with_secret() == [] and "***" in (config.parent / "stdout.txt").read_text()
 
 
 def test_a_ladder_names_the_sizes_after_out_of_memory_and_no_others(trains, user):
