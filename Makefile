@@ -164,8 +164,9 @@ bench-engine: $(STAMP) ## What the engine costs a step, against loops written by
 	OMP_NUM_THREADS=1 $(PY) -m bench.overlap
 	OMP_NUM_THREADS=1 $(PY) -m bench.engine_cost
 
-bench-kills: $(STAMP) ## Kill 100 trainings at random moments and compare what they end with, bit for bit (5 minutes)
+bench-kills: $(STAMP) ## Kill 100 trainings of the engine, and runs of brimful run 100 times, at random moments, and look at what is lost (20 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m bench.kills
+	OMP_NUM_THREADS=1 $(PY) -m bench.run_kills
 
 bench-probe: $(STAMP) ## What the probe costs a training step
 	$(PY) -m bench.probe_cost
