@@ -27,9 +27,11 @@ from brimful_inside.simulator.oom_patterns import (
     CONSEQUENCE,
     DESCRIPTORS,
     DISK,
+    PROCESSES,
     SHARED,
     kind_of,
     match_exhausted,
+    match_oom,
 )
 
 MESSAGE_CHARACTERS = 200  # of an exception's first line: some hold whole tensors
@@ -44,6 +46,8 @@ _KINDS = {
 _HANDED_OVER_BY = SHARED, DESCRIPTORS
 # where an error without a name says "No space left on device": a lock or a block of multiprocessing
 _IN_SHARED_MEMORY = re.compile(r"SemLock|shared_memory|/dev/shm")
+# where the same error number is not of a file
+_STARTS = re.compile(r"fork|Popen|spawn|start_new_thread")
 _SMALL_BYTES = 1 << 30  # of a mount, assumed; Docker's own is 64 MiB, Linux's half of the memory
 _FULL_SHARE = 0.02  # free of it, or of a disk, assumed
 _SILENT_S = 30.0  # after that error, assumed: longer than a step, and than most of evaluations
@@ -204,6 +208,9 @@ def _exhausted(fatal: RankFailure | None, stderr_tail: str) -> Cause | None:
         kind = kind_of(printed) if printed else kind
     if kind == DISK and failure is not None and _is_of_shared_memory(failure):
         kind = SHARED
+    words = f"{failure.traceback}{failure.message}" if failure else stderr_tail
+    if kind == PROCESSES and "[Errno 11]" in words and not _STARTS.search(words):
+        return None  # another process holds a lock
     outcome = _KINDS.get(kind or "")
     if outcome is None or outcome not in EXHAUSTED:
         return None
@@ -240,7 +247,7 @@ def _of_disk(message: str) -> str:
 
 def _limit(number: int) -> str:
     limits = resource.getrlimit(number)
-    soft, hard = ("none" if part == resource.RLIM_INFINITY else f"{part:,}" for part in limits)
+    soft, hard = ("none here" if part == resource.RLIM_INFINITY else f"{part:,}" for part in limits)
     return f"{soft} (it may be raised to {hard})" if soft != hard else soft
 
 
@@ -256,8 +263,8 @@ _SENTENCES = {
         f"{_limit(resource.RLIMIT_NPROC)}, and a container can have a smaller one"
     ),
     Outcome.FULL_ADDRESS_SPACE: lambda _: (
-        "a process of the command came to its limit of address space (ulimit -v), which is not "
-        f"its memory: {_limit(resource.RLIMIT_AS)} bytes"
+        "a process of the command came to its limit of address space (ulimit -v, here in bytes), "
+        f"which is not its memory: {_limit(resource.RLIMIT_AS)}"
     ),
 }
 
@@ -304,12 +311,10 @@ def _from_outside(ending: Ending, stderr_tail: str) -> Cause | None:
             None,
             "killed by the kernel for host memory (its oom-kill counter moved)",
         )
-    pattern = match_exhausted("", stderr_tail)
+    pattern = match_oom("", stderr_tail)
     if pattern is not None:
         return Cause(
-            _KINDS[kind_of(pattern)],
-            None,
-            "recognised from what the script printed to standard error",
+            _KINDS[pattern.kind], None, "recognised from what the script printed to standard error"
         )
     if code in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return Cause(Outcome.KILLED, None, "killed, probably for memory")

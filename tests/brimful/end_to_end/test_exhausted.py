@@ -83,7 +83,7 @@ def of(folder: Path, before: str, verb: str, takes: str, *prefix: str):
             "ulimit -v 12000000",
             "addresses",
             Outcome.FULL_ADDRESS_SPACE,
-            ("limit of address space (ulimit -v)", "12,288,000,000 bytes", "raise or lift it"),
+            ("limit of address space (ulimit -v, here in bytes)", "12,288,000,000", "lift it"),
         ),
     ],
 )

@@ -259,6 +259,8 @@ LOCK = RankFailure(
     ),
 )
 DISK = failed("full_disk", "OSError", "[Errno 28] No space left on device: '/tmp/x'")
+AGAIN = "BlockingIOError", "[Errno 11] Resource temporarily unavailable"
+FORK = RankFailure(0, Failure("no_processes", *AGAIN, "in fork_exec", None, "train", 1, False))
 FULL_SHM = Outcome.FULL_SHARED_MEMORY
 
 
@@ -274,6 +276,10 @@ FULL_SHM = Outcome.FULL_SHARED_MEMORY
         ([LOCK], "", (64 << 30, 32 << 30), Outcome.FULL_DISK),
         ([DISK], "", (64 << 20, 0), Outcome.FULL_DISK),  # of a checkpoint
         ([failed("no_processes")], "", (0, 0), Outcome.NO_PROCESSES),
+        ([FORK], "", (0, 0), Outcome.NO_PROCESSES),
+        ([failed("no_processes", *AGAIN)], "", (0, 0), Outcome.CRASHED),  # a lock
+        ([], f"  os.fork()\n{': '.join(AGAIN)}\n", (0, 0), Outcome.NO_PROCESSES),
+        ([], f"  fcntl.flock(file, LOCK_NB)\n{': '.join(AGAIN)}\n", (0, 0), Outcome.CRASHED),
         ([LOST], "OSError: [Errno 24] Too many open files", (0, 0), Outcome.NO_FILE_DESCRIPTORS),
         ([failed("full_address_space")], "", (0, 0), Outcome.FULL_ADDRESS_SPACE),
         ([failed("crashed")], BUS_ERROR, (64 << 20, 0), Outcome.CRASHED),
