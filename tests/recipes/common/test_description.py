@@ -9,6 +9,7 @@ from recipes.common.description import (
     check_resumable,
     description_of,
     read_description,
+    require_same,
     write_description,
 )
 
@@ -56,3 +57,11 @@ def test_a_training_goes_on_with_its_own_configuration_alone(tmp_path: Path):
     with pytest.raises(UsageError, match="image height 24 and not 30") as caught:
         check_resumable(Config(out=tmp_path), NAME, replace(FACTS, image_height=30))
     assert "alphabet" not in caught.value.problem and "--resume no" in caught.value.suggestion
+
+
+def test_a_folder_takes_results_of_one_description_alone(tmp_path: Path):
+    for _ in range(2):
+        require_same(tmp_path, NAME, FACTS, "study")
+    other = replace(FACTS, image_height=32)
+    with pytest.raises(UsageError, match="of another study: it has image height 24 and not 32"):
+        require_same(tmp_path, NAME, other, "study")
