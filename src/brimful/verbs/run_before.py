@@ -25,6 +25,7 @@ from brimful.values import (
     Command,
     Diagnostic,
     EffectiveSetting,
+    Outcome,
     Record,
     Run,
 )
@@ -36,7 +37,7 @@ _MOST_READ = 50  # records, the newest first, as for plans
 class CutOff:
     """A run that was cut off after it trained, and how the next one goes on."""
 
-    record_id: str
+    record_id: str | None  # None: it begins anew
     settings: tuple[EffectiveSetting, ...]  # in force when it was cut off
     advice: Diagnostic
 
@@ -56,7 +57,8 @@ def cut_off(
     home: Path | None,
 ) -> CutOff | None:
     """None where the newest run of the command came to its end, or made no step. Raises UsageError
-    where it is still going on, and where it was cut off and the command has no ``{resume}``.
+    where it is still going on, and where it was cut off, but for Ctrl-C, and the command has no
+    ``{resume}``.
     """
     record = _newest_of_the_same(command, rows, home)
     if record is None or record.run is None:
@@ -70,13 +72,19 @@ def cut_off(
     how = f" ({OUTCOMES[run.ended.outcome].text})" if run.ended else ""
     happened = f"the run before of this command, {name}, was cut off {where}{how}"
     if not commands.can_resume(command):
+        how = (
+            "write {resume} where your script takes the words to resume, with "
+            '--resume-with "--resume last"'
+        )
+        if run.ended is not None and run.ended.outcome is Outcome.INTERRUPTED:  # by the user's hand
+            why = "the command has no {resume}"
+            return CutOff(None, (), Diagnostic("anew", f"{happened}: begun anew", why, how))
         raise UsageError(
             problem=f"{happened}, and the command has no {{resume}}",
             explanation="the script may begin anew and write over its own checkpoint, and brimful "
             "does not know how to tell it to go on",
-            suggestion="write {resume} where your script takes the words to resume, with "
-            '--resume-with "--resume last"; or give --fresh: to begin anew, or where the script '
-            "finds its checkpoint by itself",
+            suggestion=f"{how}; or give --fresh: to begin anew, or where the script finds its "
+            "checkpoint by itself",
         )
     words = f"going on with {' '.join(resume_words)}" if resume_words else "going on as it is"
     advice = Diagnostic("goes-on", f"{happened}: {words}", "", "--fresh begins anew")

@@ -211,6 +211,17 @@ def test_a_run_that_was_told_to_end_goes_on_as_after_a_kill(cuts, number, outcom
     assert cuts.again("{resume}")[0].lines == ["train.py"], "that one came to its end"
 
 
+def test_without_words_to_resume_a_run_that_ctrl_c_ended_is_begun_anew_and_says_so(cuts):
+    Path("train.py").write_text(
+        "import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(60)"
+    )
+    cuts.again(resume_with=None)
+    Path("train.py").write_text("import sys; print(*sys.argv)")
+    user, record = cuts.again(resume_with=None)
+    assert user.lines == ["train.py"] and record.run.started.goes_on is None
+    assert "was cut off in attempt 1 (interrupted): begun anew" in " ".join(user.messages)
+
+
 def test_a_run_whose_script_raised_an_error_is_begun_anew(cuts):
     Path("train.py").write_text("import sys; print(*sys.argv); sys.exit(3)")
     cuts.again("{resume}")
