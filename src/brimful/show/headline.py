@@ -303,7 +303,8 @@ def of_audit(audit: Audit) -> Headline:
     )
     if isinstance(whole, int) and isinstance(accumulation, int):
         whole *= accumulation
-    if whole is None or per_step is None or whole == per_step:
+    replaced = any(asked.changed_at for asked in audit.asked)
+    if whole is None or per_step is None or whole == per_step or replaced:
         return Headline("note", f"{findings}: {audit.findings[0].problem}")
     return Headline(
         "note",

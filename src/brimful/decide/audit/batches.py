@@ -1,6 +1,6 @@
 """Findings about what is in a batch, and in a step."""
 
-from brimful.decide.audit.observed import Observed, Texts
+from brimful.decide.audit.observed import Observed, Texts, replacement
 from brimful.units import format_share
 
 DROPPED_SHARE = 0.01  # of the data set, never trained on in an epoch
@@ -13,11 +13,13 @@ def hidden_cap(observed: Observed) -> Texts:
     """The loader's largest batch is smaller than requested, and neither the data set's end, nor
     ranks, nor accumulation make up for it (a batch size that is meant over all ranks and
     micro-batches is no cap)."""
-    asked, given = observed.asked, observed.given
-    if asked is None or given is None or given >= asked:
+    asked, given, replaced = observed.asked, observed.given, observed.replaced("batch_size")
+    if asked is None or given is None or (given >= asked and replaced is None):
         return None
     # another finding
     exceeds = observed.length is not None and observed.length < asked and given >= observed.length
+    if replaced is not None and not exceeds:
+        return replacement(replaced, "batch size", f"memory and speed are those of {given:,}.")
     if exceeds or given * (observed.batches_per_step or 1) * len(observed.sample.reports) == asked:
         return None
     return (
@@ -37,6 +39,17 @@ def hidden_accumulation(observed: Observed) -> Texts:
     asked = int(value) if isinstance(value, int | float) else 1
     if not got or got in (asked, asked * len(observed.loaders)):
         return None
+    replaced = observed.replaced("accumulation")
+    if replaced is not None:
+        whole = (
+            f" ({observed.sample.samples_per_step:,} samples)"
+            if observed.sample.samples_per_step
+            else ""
+        )
+        loss = (
+            f"{got} batches go into each optimizer step{whole}, for which the learning rate acts."
+        )
+        return replacement(replaced, "accumulation", loss)
     optimizers = observed.report.optimizers
     # Without a DataLoader batches are counted by backward passes, which several optimizers or a
     # closure need more of.

@@ -2,7 +2,7 @@
 
 import statistics
 
-from brimful.decide.audit.observed import Observed, Texts
+from brimful.decide.audit.observed import Observed, Texts, replacement
 from brimful.decide.loading import workers_needed
 from brimful.units import counted, format_duration, format_share
 
@@ -185,6 +185,20 @@ def idle_workers(observed: Observed) -> Texts:
         "none "
         "and take memory.",
         f"Set num_workers={loader.length} or less for it, or make its batches smaller.",
+    )
+
+
+def replaced_workers(observed: Observed) -> Texts:
+    """Another number of loader workers is in force, or of batches that each makes ahead, than the
+    script asks for; fewer on a machine of fewer cores are no finding."""
+    workers = observed.replaced("num_workers")
+    if workers is not None and (
+        observed.machine is None or workers.requested <= observed.machine.cores
+    ):
+        return replacement(workers, "number of loader workers", "batches are made by so many.")
+    ahead = observed.replaced("prefetch_factor")
+    return (
+        None if ahead is None else replacement(ahead, "prefetch factor", "so many are made ahead.")
     )
 
 
