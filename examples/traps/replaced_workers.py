@@ -1,4 +1,4 @@
-"""The trap: a loader worker is asked for, and none is started. Somebody set it to 0 once, to debug."""
+"""The trap: a loader worker is asked for, and none is started. Somebody set it to 0 once."""
 
 import argparse
 

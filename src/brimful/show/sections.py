@@ -154,10 +154,9 @@ def _cell_of(value: Estimate | None, text: Callable[[float], str]) -> Cell:
 def audit_sections(audit: Audit) -> list[Section]:
     """Requested and done side by side, the peaks, then the findings."""
     known = {asked.setting: asked for asked in audit.asked}
-    rows = ((name, setting_text(v), known.get(name)) for name, v in audit.requested.items())
     asked = (
-        (f"requested: {name}", Cell(f"{text}{_becomes(asked) if asked else ''}"))
-        for name, text, asked in rows
+        (f"requested: {name}", Cell(setting_text(value) + _becomes(known.get(name))))
+        for name, value in audit.requested.items()
     )
     parts: list[Section] = [Facts("What the command really does", (*asked, *effective_rows(audit)))]
     parts += [Findings("Findings", audit.findings)] if audit.findings else []
@@ -165,11 +164,12 @@ def audit_sections(audit: Audit) -> list[Section]:
     return parts + phases_table(title, {**audit.phases, **audit.cards}, audit.not_seen)
 
 
-def _becomes(asked: Asked) -> str:
-    """ " (config.py:7), in force 2 (sft.py:10)", behind what is requested."""
-    text = f" ({asked.place})" if asked.place else ""
-    by = f", in force {setting_text(asked.effective)} ({asked.changed_at})"
-    return text + (by if asked.changed_at else "")
+def _becomes(asked: Asked | None) -> str:
+    # " (config.py:7), in force 2 (sft.py:10)"
+    text = f" ({asked.place})" if asked and asked.place else ""
+    if asked and asked.changed_at:
+        text += f", in force {setting_text(asked.effective)} ({asked.changed_at})"
+    return text
 
 
 def effective_rows(audit: Audit) -> tuple[tuple[str, Cell], ...]:

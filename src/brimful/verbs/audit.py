@@ -67,7 +67,7 @@ def audit(
         result = _with_context(session, result)
         requested = {**began.command.given, **trial.settings}
         asked = tuple(
-            a
+            replace(a, place=began.command.found_flags.get(a.setting, a.place))
             for a in requests_in(result)
             if requested.setdefault(a.setting, a.requested) == a.requested
         )

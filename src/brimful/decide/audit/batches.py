@@ -39,24 +39,18 @@ def hidden_accumulation(observed: Observed) -> Texts:
     asked = int(value) if isinstance(value, int | float) else 1
     if not got or got in (asked, asked * len(observed.loaders)):
         return None
-    replaced = observed.replaced("accumulation")
-    if replaced is not None:
-        whole = (
-            f" ({observed.sample.samples_per_step:,} samples)"
-            if observed.sample.samples_per_step
-            else ""
+    effective = observed.sample.samples_per_step
+    whole = f" ({effective:,} samples)" if effective else ""
+    if (replaced := observed.replaced("accumulation")) is not None:
+        does = (
+            f"{got} batches go into each optimizer step{whole}, and the learning rate acts on all."
         )
-        loss = (
-            f"{got} batches go into each optimizer step{whole}, for which the learning rate acts."
-        )
-        return replacement(replaced, "accumulation", loss)
+        return replacement(replaced, "accumulation", does)
     optimizers = observed.report.optimizers
     # Without a DataLoader batches are counted by backward passes, which several optimizers or a
     # closure need more of.
     if observed.loader is None and (len(optimizers) != 1 or optimizers[0].uses_closure):
         return None
-    effective = observed.sample.samples_per_step
-    whole = f" ({effective:,} samples)" if effective else ""
     flag = (
         f"you asked for {asked}"
         if "accumulation" in observed.requested

@@ -191,15 +191,11 @@ def idle_workers(observed: Observed) -> Texts:
 def replaced_workers(observed: Observed) -> Texts:
     """Another number of loader workers is in force, or of batches that each makes ahead, than the
     script asks for; fewer on a machine of fewer cores are no finding."""
-    workers = observed.replaced("num_workers")
-    if workers is not None and (
-        observed.machine is None or workers.requested <= observed.machine.cores
-    ):
+    workers, ahead = observed.replaced("num_workers"), observed.replaced("prefetch_factor")
+    cores = observed.machine.cores if observed.machine is not None else None
+    if workers is not None and (cores is None or workers.requested <= cores):
         return replacement(workers, "number of loader workers", "batches are made by so many.")
-    ahead = observed.replaced("prefetch_factor")
-    return (
-        None if ahead is None else replacement(ahead, "prefetch factor", "so many are made ahead.")
-    )
+    return replacement(ahead, "prefetch factor", "so many are made ahead.") if ahead else None
 
 
 def long_evaluation(observed: Observed) -> Texts:

@@ -56,7 +56,6 @@ class Observed:
         return samples_of(self.loader) if self.loader else None
 
     def replaced(self, setting: str) -> Asked | None:
-        """What is requested, where something else is in force."""
         asked = self.script.get(setting)
         return asked if asked is not None and asked.changed_at else None
 
@@ -77,8 +76,7 @@ def replacement(asked: Asked, what: str, loss: str) -> Texts:
             f"Pass {asked.name} on, or take it out of the script.",
         )
     requested += f" ({asked.place})" if asked.place else ""
-    lowers = asked.effective is not None and asked.effective < asked.requested
-    caps, at = ("caps", "at") if lowers else ("raises", "to")
+    caps, at = ("caps", "at") if (asked.effective or 0) < asked.requested else ("raises", "to")
     return (
         f"{asked.changed_at} {caps} the {what} of {requested} {at} {effective}.",
         f"`{asked.text}` stands between: {loss}",

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from math import isclose
 
 from brimful.decide.loaders_seen import batches_per_step, main_loader
 from brimful.values import Asked, TrialResult
@@ -14,7 +15,7 @@ _PLAIN = {
     "accumulation": r"(gradient_|grad_)?accum(ulation|ulate)?(_steps|_grad_batches)?",
     "lr": r".*",
 }
-_SAME = 1e-9  # numbers that differ by less, relatively, are the same
+_COUNTED = "accumulation"  # of a loop's `step % 16`, which may count for another purpose
 
 
 def requests_in(result: TrialResult) -> tuple[Asked, ...]:
@@ -28,46 +29,46 @@ def requests_in(result: TrialResult) -> tuple[Asked, ...]:
         "lr": optimizers[0].made_with if len(optimizers) == 1 else None,
     }
     asked = result.reports[0].asked
-    requests = (
-        _request([a for a in asked if a.setting == setting], setting, value)
+    return tuple(
+        request
         for setting, value in in_force.items()
         if value is not None
+        and (request := _request([a for a in asked if a.setting == setting], value)) is not None
     )
-    return tuple(request for request in requests if request is not None)
 
 
-def _request(asked: list[Asked], setting: str, value: float) -> Asked | None:
-    changes = [a for a in asked if a.use == "replaced" and _are_same(a.effective, value)]
+def _request(asked: list[Asked], value: float) -> Asked | None:
+    changes = [a for a in asked if a.use == "replaced" and isclose(a.effective or 0, value)]
     places = {a.changed_at for a in changes}
     known = [a for a in asked if a.use in ("read", "unread") and a.place not in places]
-    same = [a for a in known if _are_same(a.requested, value)]
-    passed = {a.place for a in asked if a.use == "passed" and _are_same(a.requested, value)}
-    plain = [a for a in known if re.fullmatch(_PLAIN[setting], a.name, re.IGNORECASE)]
-    request, unread = None, {(a.requested, "unread") for a in plain[:1]}
+    same = [a for a in known if isclose(a.requested, value)]
+    passed = [a for a in asked if a.use == "passed" and isclose(a.requested, value)]
+    plain = [a for a in known if re.fullmatch(_PLAIN[a.setting], a.name, re.IGNORECASE)]
+    request = None
     if changes:
-        one = len({(a.requested, a.changed_at) for a in changes}) == 1
-        if one and not any(a.use == "read" for a in same):
-            meant = [a for a in known if _are_same(a.requested, changes[0].requested)]
+        # the number in force may come from another name, or stand in the call itself
+        others = any(a.use == "read" for a in same) or (passed and passed[0].name != _COUNTED)
+        if not others and len({(a.requested, a.changed_at) for a in changes}) == 1:
+            meant = [a for a in known if isclose(a.requested, changes[0].requested)]
             request = replace(changes[0], place=_place(meant, changes[0].name))
     elif same:
         request = replace(same[0], place=_place(same, same[0].name))
-    elif plain and len(passed) == 1 and {(a.requested, a.use) for a in plain} == unread:
-        request = replace(plain[0], changed_at=passed.pop())
+    elif (
+        passed
+        and plain
+        and {(a.requested, a.use) for a in plain} == {(plain[0].requested, "unread")}
+    ):
+        request = replace(plain[0], changed_at=passed[0].place)
     if request is None:
         return None
     return replace(request, requested=_written(request.requested), effective=_written(value))
 
 
-def _are_same(first: float | None, second: float) -> bool:
-    return first is not None and abs(first - second) <= _SAME * max(abs(first), abs(second))
-
-
 def _written(value: float) -> float:
-    """As it would be written: 64 for 64.0."""
-    return int(value) if float(value).is_integer() else value
+    return int(value) if float(value).is_integer() else value  # 64 for 64.0
 
 
 def _place(asked: list[Asked], name: str) -> str:
-    """The only one, among those of that name first."""
+    # the only one, among those of that name first
     places = {a.place for a in asked if a.name == name} or {a.place for a in asked}
     return places.pop() if len(places) == 1 else ""

@@ -32,14 +32,14 @@ def learning_rate(observed: Observed) -> Texts:
         in_force += meant or optimizer.first_learning_rates
     if not in_force:
         return None
+    if any(abs(rate - value) <= RATE_TOLERANCE * max(abs(rate), abs(value)) for rate in in_force):
+        return None
     replaced, asked = observed.replaced("lr"), observed.script.get("lr")
-    if replaced is not None and not any(_are_near(rate, value) for rate in in_force):
+    if replaced is not None:
         return replacement(replaced, "learning rate", "the steps are not of the size asked for.")
     if asked is not None and max(in_force) < value:
         return None  # a schedule by hand may be warming up
     closest = min(in_force, key=lambda rate: abs(rate - value))
-    if any(_are_near(rate, value) for rate in in_force):
-        return None
     where = f" ({asked.place})" if asked is not None and asked.place else ""
     factor = f", {closest / value:.3g} times as much" if value else ""
     return (
@@ -49,10 +49,6 @@ def learning_rate(observed: Observed) -> Texts:
         f"Look where the optimizer is made; ask for what gives {value:g}, or note that "
         f"{closest:g} is what you train with.",
     )
-
-
-def _are_near(first: float, second: float) -> bool:
-    return abs(first - second) <= RATE_TOLERANCE * max(abs(first), abs(second))
 
 
 def ignored_learning_rate(observed: Observed) -> Texts:

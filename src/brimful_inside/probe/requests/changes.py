@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
-import copy
 import dataclasses
 import os
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -21,7 +20,6 @@ from brimful_inside.wire import Asked
 MOST, MOST_WORDS = 64, 80  # changes that are reported, characters of an expression
 _BOUNDED, _CHOSEN = "__brimful_bounded__", "__brimful_chosen__"  # the recorders, in builtins
 _BOUNDS = ("min", "max", "minimum", "maximum", "fmin", "fmax", "clip", "clamp")
-_NOT_IN = ("forward", "__call__")  # a compiler may trace these
 
 # What has a recorder, and which argument of a call asks; by (that, asked, given): what it did.
 _spots: List[Tuple[Asked, int]] = []
@@ -70,10 +68,11 @@ class _Marker(ast.NodeTransformer):
         self._other: Dict[ast.AST, ast.expr] = {}
 
     def visit_FunctionDef(self, node: Any) -> Any:
-        return node if node.name in _NOT_IN else self.generic_visit(node)
+        # a compiler may trace these
+        return node if node.name in ("forward", "__call__") else self.generic_visit(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        """An attribute of a class is a first value, and its name is not that of a global one."""
+        # an attribute of a class is a first value, and its name is not that of a global one
         for part in node.body:
             if not isinstance(part, ast.Assign):
                 self.visit(part)
@@ -106,16 +105,14 @@ class _Marker(ast.NodeTransformer):
         names = [name_of(arg) for arg in node.args]
         self.generic_visit(node)
         asking = [at for at, name in enumerate(names) if setting_of(name)]
-        plain = not any(isinstance(arg, ast.Starred) for arg in node.args)
-        if name_of(node.func) in _BOUNDS and len(asking) == 1 and plain:
+        starred = any(isinstance(arg, ast.Starred) for arg in node.args)
+        if name_of(node.func) in _BOUNDS and len(asking) == 1 and not starred:
             number = self._spot(names[asking[0]], node, asking[0])
             node.func, node.args = ast.Name(_BOUNDED, ast.Load()), [number, node.func, *node.args]
         return node
 
     def _recorded(self, value: Any, other: Any, whole: Any) -> ast.Call:
-        loaded: Any = copy.deepcopy(other)
-        lazily: Any = ast.parse("lambda: 0", mode="eval").body
-        loaded.ctx, lazily.body = ast.Load(), loaded
+        lazily = ast.parse("lambda: " + ast.unparse(other), mode="eval").body
         args = [self._spot(name_of(other), whole, 0), value, lazily]
         return ast.copy_location(ast.Call(ast.Name(_CHOSEN, ast.Load()), args, []), value)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import linecache
 import os
 import re
 import sys
 from typing import Any, Dict, Iterator, List, Tuple
 
 from brimful_inside.probe.batch_size import user_code
+from brimful_inside.probe.batch_size.places import calls_of
 from brimful_inside.probe.context import guarded
 from brimful_inside.probe.requests.names import constant_of, name_of, setting_of
 from brimful_inside.wire import Asked
@@ -30,11 +32,14 @@ _opened: Dict[str, bool] = {}
 
 
 def watch_opened_files() -> None:
+    @guarded  # an error would be one of the script's own call
     def opens(event: str, args: Tuple[Any, ...]) -> None:
         if event == "open" and isinstance(args[0], str) and args[0].endswith(_SUFFIXES):
             path = os.path.abspath(args[0])
-            if len(_opened) < MOST_FILES and user_code.is_users(path):
-                _opened.setdefault(path, user_code.is_users(sys._getframe(1).f_code.co_filename))
+            small = os.path.isfile(path) and os.path.getsize(path) <= LARGEST
+            if small and len(_opened) < MOST_FILES and user_code.is_users(path):
+                by = calls_of(sys._getframe(1))[:1]
+                _opened.setdefault(path, any(map(user_code.is_users, by)))
 
     sys.addaudithook(opens)
 
@@ -54,19 +59,15 @@ def definitions() -> List[Asked]:
     for path, line, name, node, use in pairs:
         setting, (text, variable) = setting_of(name), _number_of(node)
         with contextlib.suppress(ValueError):
-            place = "environment variable " + variable if variable else ""
-            place = place or "%s:%d" % (os.path.basename(path), line)
+            place = "%s:%d" % (os.path.basename(path), line)
+            place = "environment variable " + variable if variable else place
             use = _READ if use == _UNREAD and name in read else use
             found += [Asked(setting, name, float(text), place, use)] if setting and text else []
     return found[:MOST]
 
 
 def _text(path: str) -> str:
-    with contextlib.suppress(OSError):
-        if os.path.getsize(path) <= LARGEST:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                return file.read()
-    return ""
+    return "".join(linecache.getlines(path))
 
 
 def _in_text(tree: ast.AST) -> Iterator[Tuple[int, str, Any, str]]:
@@ -89,10 +90,9 @@ def _in_text(tree: ast.AST) -> Iterator[Tuple[int, str, Any, str]]:
             options = [word.lstrip("-").replace("-", "_") for word in words if word[:1] == "-"]
             use = _READ if _HOLDERS.search(name_of(node.func)) else _PASSED
             pairs = [(k.arg or "", k.value, use) for k in node.keywords if k.arg != "default"]
-            default = [k.value for k in node.keywords if k.arg == "default"]
-            pairs += [(option, value, _UNREAD) for option in options for value in default]
-        for name, value, use in pairs:
-            yield getattr(value, "lineno", 0), name, value, use
+            default = (k.value for k in node.keywords if k.arg == "default")
+            pairs += [(option, value, _UNREAD) for value in default for option in options]
+        yield from ((getattr(pair[1], "lineno", 0), *pair) for pair in pairs)
 
 
 def _number_of(node: Any) -> Tuple[str, str]:

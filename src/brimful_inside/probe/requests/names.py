@@ -61,5 +61,7 @@ def asks(node: ast.AST) -> Optional[str]:
 
 def is_bare(node: Any) -> bool:
     """Whether an expression is a number as it stands, or has a name that asks for nothing."""
-    named = isinstance(node, (ast.Name, ast.Attribute)) and _OTHERS.search(name_of(node))
-    return constant_of(node, int, float) is not None or bool(named)
+    named = isinstance(node, (ast.Name, ast.Attribute))
+    return constant_of(node, int, float) is not None or bool(
+        named and _OTHERS.search(name_of(node))
+    )

@@ -185,7 +185,7 @@ def test_a_batch_size_is_a_request_wherever_it_stands_and_what_caps_it_is_found(
     place = (
         PLACES[leaf]
         if "train.py" not in PLACES[leaf]
-        else ("train.py:%d" % (int(PLACES[leaf].split(":")[1]) + 1))
+        else f"train.py:{int(PLACES[leaf].split(':')[1]) + 1}"
     )
     found = read(train=train, env=env, **LEAVES[leaf][1])["batch_size"]
     expected = (64, place, 2, f"train.py:{line}") if cap else (64, place, 64, "")
