@@ -11,6 +11,7 @@ import builtins
 import contextlib
 import dataclasses
 import os
+import re
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from brimful_inside.probe.batch_size import user_code
@@ -19,7 +20,8 @@ from brimful_inside.wire import Asked
 
 MOST, MOST_WORDS = 64, 80  # changes that are reported, characters of an expression
 _BOUNDED, _CHOSEN = "__brimful_bounded__", "__brimful_chosen__"  # the recorders, in builtins
-_BOUNDS = ("min", "max", "minimum", "maximum", "fmin", "fmax", "clip", "clamp")
+# None of torch's: they take tensors, in functions that a compiler may trace.
+_BOUNDS = re.compile(r"min|max|clip|clamp|(np|numpy)\.(clip|[fa]?min(imum)?|[fa]?max(imum)?)")
 
 # What has a recorder, and which argument of a call asks; by (that, asked, given): what it did.
 _spots: List[Tuple[Asked, int]] = []
@@ -106,7 +108,7 @@ class _Marker(ast.NodeTransformer):
         self.generic_visit(node)
         asking = [at for at, name in enumerate(names) if setting_of(name)]
         starred = any(isinstance(arg, ast.Starred) for arg in node.args)
-        if name_of(node.func) in _BOUNDS and len(asking) == 1 and not starred:
+        if len(asking) == 1 and not starred and _BOUNDS.fullmatch(ast.unparse(node.func)):
             number = self._spot(names[asking[0]], node, asking[0])
             node.func, node.args = ast.Name(_BOUNDED, ast.Load()), [number, node.func, *node.args]
         return node
