@@ -39,7 +39,9 @@ def learning_rate(observed: Observed) -> Texts:
         return replacement(replaced, "learning rate", "the steps are not of the size asked for.")
     if asked is not None and max(in_force) < value:
         return None  # a schedule by hand may be warming up
-    closest = min(in_force, key=lambda rate: abs(rate - value))
+    # of a cycle, where it goes: it begins anywhere
+    goes_to = [r for optimizer in observed.report.optimizers for r in optimizer.max_learning_rates]
+    closest = min(goes_to or in_force, key=lambda rate: abs(rate - value))
     where = f" ({asked.place})" if asked is not None and asked.place else ""
     factor = f", {closest / value:.3g} times as much" if value else ""
     return (
