@@ -42,6 +42,30 @@ def test_the_keys_of_a_file_that_the_script_opens_its_environment_and_its_change
     assert trial.report["optimizers"][0]["made_with"] == 5e-4
 
 
+ENDS = """
+import torch
+from torch.utils.data import DataLoader
+
+batch_size = 8
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for x in DataLoader(torch.randn(16, 8), batch_size=batch_size):
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_that_comes_to_its_end_is_read_as_well(run_trial):
+    report = run_trial(ENDS, device="cpu", audits=True).report
+    assert report["ended"] == "script_ended"
+    assert [path.rpartition("/")[2] for path in report["sources"] if "script" in path] == [
+        "script.py"
+    ]
+    assert [one["place"] for one in report["asked"] if one["name"] == "batch_size"] == [
+        "script.py:5"
+    ]
+
+
 def test_a_trial_that_is_no_audit_reports_none(run_trial):
     report = run_trial(FILES, device="cpu", env={"LOADER_WORKERS": "0"}).report
     assert report["asked"] == []
