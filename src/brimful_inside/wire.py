@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Type
+from typing import Any, Dict, List, Optional, Type, Union
 
 WIRE_VERSION = 2
 TRIAL_CONFIG_VARIABLE = "BRIMFUL_TRIAL_CONFIG"
@@ -325,13 +325,13 @@ class Asked:
 
     setting: str  # "batch_size", "num_workers", "prefetch_factor", "accumulation" or "lr"
     name: str  # "batch_size_per_gpu"
-    requested: float
+    requested: Union[int, float]
     place: str  # "config.py:7", "environment variable BATCH_SIZE"; "" where not known
     # What the script does with it: "read"; "unread" (it shows the name at most); "replaced" (the
     # line `changed_at` puts another number in its place). "passed": a number as it stands in a
     # call, which asks for nothing.
     use: str
-    effective: Optional[float] = None  # what is in force; None where that is not known
+    effective: Union[int, float, None] = None  # what is in force; None where that is not known
     changed_at: str = ""  # "sft.py:10", which has the number in force
     text: str = ""  # "min(config.batch_size_per_gpu, 2)"
 

@@ -59,8 +59,9 @@ def _chosen(number: int, value: Any, other: Callable[[], Any]) -> Any:
 def _note(number: int, asked: Any, given: Any) -> None:
     numbers = all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in (asked, given))
     if numbers and asked != given and len(replaced) < MOST:
-        spot = dataclasses.replace(_spots[number][0], requested=asked, effective=given)
-        replaced[number, asked, given] = spot
+        replaced[number, asked, given] = dataclasses.replace(
+            _spots[number][0], requested=asked, effective=given
+        )
 
 
 class _Marker(ast.NodeTransformer):
@@ -107,8 +108,11 @@ class _Marker(ast.NodeTransformer):
         names = [name_of(arg) for arg in node.args]
         self.generic_visit(node)
         asking = [at for at, name in enumerate(names) if setting_of(name)]
-        starred = any(isinstance(arg, ast.Starred) for arg in node.args)
-        if len(asking) == 1 and not starred and _BOUNDS.fullmatch(ast.unparse(node.func)):
+        if (
+            len(asking) == 1
+            and not any(isinstance(arg, ast.Starred) for arg in node.args)
+            and _BOUNDS.fullmatch(ast.unparse(node.func))
+        ):
             number = self._spot(names[asking[0]], node, asking[0])
             node.func, node.args = ast.Name(_BOUNDED, ast.Load()), [number, node.func, *node.args]
         return node

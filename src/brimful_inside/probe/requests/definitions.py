@@ -38,8 +38,9 @@ def watch_opened_files() -> None:
             path = os.path.abspath(args[0])
             small = os.path.isfile(path) and os.path.getsize(path) <= LARGEST
             if small and len(_opened) < MOST_FILES and user_code.is_users(path):
-                by_user = map(user_code.is_users, calls_of(sys._getframe(1))[:1])
-                _opened.setdefault(path, any(by_user))
+                _opened.setdefault(
+                    path, any(map(user_code.is_users, calls_of(sys._getframe(1))[:1]))
+                )
 
     sys.addaudithook(opens)
 
