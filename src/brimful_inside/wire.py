@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Type
+from typing import Any, Dict, List, Optional, Type, Union
 
 WIRE_VERSION = 2
 TRIAL_CONFIG_VARIABLE = "BRIMFUL_TRIAL_CONFIG"
@@ -220,6 +220,7 @@ class OptimizerSeen:
     max_learning_rates: List[float] = field(default_factory=list)
     # a group has relative_step=True (Adafactor): its learning rate is never read
     relative_steps: bool = False
+    made_with: Optional[float] = None  # the learning rate that its constructor was given
 
 
 @dataclass(frozen=True)
@@ -275,6 +276,7 @@ class LoaderSeen:
     places: List[Place] = field(default_factory=list)
     # where its number of workers can be, without harm; likewise
     workers_place: Optional[Place] = None
+    prefetch_factor: Optional[int] = None  # batches that each worker makes ahead
 
 
 @dataclass(frozen=True)
@@ -314,6 +316,24 @@ class Precision:
     tf32: bool  # for matrix products of float32
     # share of the weights' elements that are convolutions', which TF32 is for by default
     convolutions: float
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A number that an audited script, its files of settings or its environment has under a name
+    that asks for a setting, and what becomes of it."""
+
+    setting: str  # "batch_size", "num_workers", "prefetch_factor", "accumulation" or "lr"
+    name: str  # "batch_size_per_gpu"
+    requested: Union[int, float]
+    place: str  # "config.py:7", "environment variable BATCH_SIZE"; "" where not known
+    # What the script does with it: "read"; "unread" (it shows the name at most); "replaced" (the
+    # line `changed_at` puts another number in its place). "passed": a number as it stands in a
+    # call, which asks for nothing.
+    use: str
+    effective: Union[int, float, None] = None  # what is in force; None where that is not known
+    changed_at: str = ""  # "sft.py:10", which has the number in force
+    text: str = ""  # "min(config.batch_size_per_gpu, 2)"
 
 
 @dataclass(frozen=True)
@@ -383,6 +403,7 @@ class Report:
     # where the batch size of a training without a loader may be set
     places: List[Place] = field(default_factory=list)
     left_out: List[LeftOut] = field(default_factory=list)
+    asked: List[Asked] = field(default_factory=list)  # in audits, of the first rank
 
 
 EVENTS: Dict[str, Type[Any]] = {

@@ -303,7 +303,12 @@ def of_audit(audit: Audit) -> Headline:
     )
     if isinstance(whole, int) and isinstance(accumulation, int):
         whole *= accumulation
-    if whole is None or per_step is None or whole == per_step:
+    if (
+        whole is None
+        or per_step is None
+        or whole == per_step
+        or any(a.changed_at for a in audit.asked)
+    ):
         return Headline("note", f"{findings}: {audit.findings[0].problem}")
     return Headline(
         "note",

@@ -43,6 +43,7 @@ from brimful.show.text import (
 )
 from brimful.units import counted, noun_of
 from brimful.values import (
+    Asked,
     Audit,
     Budget,
     Estimate,
@@ -152,13 +153,23 @@ def _cell_of(value: Estimate | None, text: Callable[[float], str]) -> Cell:
 
 def audit_sections(audit: Audit) -> list[Section]:
     """Requested and done side by side, the peaks, then the findings."""
+    known = {asked.setting: asked for asked in audit.asked}
     asked = (
-        (f"requested: {name}", Cell(setting_text(value))) for name, value in audit.requested.items()
+        (f"requested: {name}", Cell(setting_text(value) + _becomes(known.get(name))))
+        for name, value in audit.requested.items()
     )
     parts: list[Section] = [Facts("What the command really does", (*asked, *effective_rows(audit)))]
     parts += [Findings("Findings", audit.findings)] if audit.findings else []
     title = f"Peaks by phase, {audit.peak_source.value} in the audit"
     return parts + phases_table(title, {**audit.phases, **audit.cards}, audit.not_seen)
+
+
+def _becomes(asked: Asked | None) -> str:
+    # " (config.py:7), in force 2 (sft.py:10)"
+    text = f" ({asked.place})" if asked and asked.place else ""
+    if asked and asked.changed_at:
+        text += f", in force {setting_text(asked.effective)} ({asked.changed_at})"
+    return text
 
 
 def effective_rows(audit: Audit) -> tuple[tuple[str, Cell], ...]:

@@ -65,10 +65,20 @@ from brimful.values.given import (
     Setting,
     Source,
 )
-from brimful_inside.wire import Card, Failure, PhasePeak, Place, Report, RunCounters, WorstBatch
+from brimful_inside.wire import (
+    Asked,
+    Card,
+    Failure,
+    PhasePeak,
+    Place,
+    Report,
+    RunCounters,
+    WorstBatch,
+)
 
 __all__ = [
     "Alike",
+    "Asked",
     "Attempt",
     "AttemptStarted",
     "Audit",

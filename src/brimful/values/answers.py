@@ -27,7 +27,7 @@ from brimful.values.given import (
     Setting,
     Source,
 )
-from brimful_inside.wire import PhasePeak, Place, WorstBatch
+from brimful_inside.wire import Asked, PhasePeak, Place, WorstBatch
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Audit:
     notes: tuple[str, ...] = ()  # what the trial showed besides: "the script used no accelerator"
     # where there are several imaginary ones: "rank 0, cuda:0"
     cards: dict[str, PhasePeak] = field(default_factory=dict)
+    asked: tuple[Asked, ...] = ()  # where what is requested stands, and what becomes of it
 
 
 class Objective(StrEnum):

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from brimful import command as commands
 from brimful.decide.audit.findings import findings
+from brimful.decide.audit.requests import requests_in
 from brimful.decide.loaders_seen import batches_per_step, loaders, mean_share
 from brimful.measure.traces import read_trace
 from brimful.values import (
+    Asked,
     Audit,
     EffectiveBatch,
     PhasePeak,
@@ -63,12 +65,19 @@ def audit(
         result = require_steps(session, session.run(trial, expected_total=1))
         devices.require_that_card(began.device, result)
         result = _with_context(session, result)
-        requested = _with_accumulation(result, {**began.command.given, **trial.settings})
-        session.keep(_audit(session, result, requested))
+        requested = {**began.command.given, **trial.settings}
+        asked = tuple(
+            replace(a, place=began.command.found_flags.get(a.setting, a.place))
+            for a in requests_in(result)
+            if requested.setdefault(a.setting, a.requested) == a.requested
+        )
+        session.keep(_audit(session, result, _with_accumulation(result, requested), asked))
     return session.record()
 
 
-def _audit(session: Session, result: TrialResult, requested: dict[str, Setting]) -> Audit:
+def _audit(
+    session: Session, result: TrialResult, requested: dict[str, Setting], asked: tuple[Asked, ...]
+) -> Audit:
     peaks = {
         f"rank {r.rank}, cuda:{card.index}": card.peak for r in result.reports for card in r.cards
     }
@@ -77,7 +86,7 @@ def _audit(session: Session, result: TrialResult, requested: dict[str, Setting])
     return Audit(
         requested=requested,
         effective=_effective(result),
-        findings=findings(result, requested, session.opened.budget, session.opened.machine),
+        findings=findings(result, requested, session.opened.budget, session.opened.machine, asked),
         loading_share=result.loading_share,
         step_s=statistics.median(result.step_s) if result.step_s else None,
         peak=result.peak,
@@ -88,6 +97,7 @@ def _audit(session: Session, result: TrialResult, requested: dict[str, Setting])
         if result.trial.device.kind == "imaginary"
         else Source.MEASURED,
         notes=(*result.notes, *of_others),
+        asked=asked,
     )
 
 

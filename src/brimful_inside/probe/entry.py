@@ -72,6 +72,11 @@ def start() -> None:
     import_hooks.when_imported("torch", functools.partial(_install, context))
     if context.only_imports:
         _begin_forked_trial(context, serve(context))
+    if config.audits:
+        from brimful_inside.probe.requests import changes, definitions
+
+        changes.enter()
+        definitions.watch_opened_files()
     if context.config.find_places or context.config.places:
         from brimful_inside.probe.batch_size.places import enter_user_code
 

@@ -154,6 +154,7 @@ def _facts(loader: Any) -> Dict[str, Any]:
         "drop_last": any(getattr(part, "drop_last", False) for part in (loader, sampler, holder)),
         "workers": int(loader.num_workers),
         "pin_memory": bool(loader.pin_memory),
+        "prefetch_factor": getattr(loader, "prefetch_factor", None),
     }
 
 

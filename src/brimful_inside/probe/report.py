@@ -14,6 +14,8 @@ from brimful_inside.probe.context import guarded, note_own_error
 from brimful_inside.probe.hooks.optimizer_steps import BY_HAND
 from brimful_inside.probe.memory.device_memory import accelerator_type, is_started
 from brimful_inside.probe.process.exit import world
+from brimful_inside.probe.requests.changes import replaced
+from brimful_inside.probe.requests.definitions import definitions
 from brimful_inside.wire import Place, Progress, Report, RunCounters
 
 PROGRESS_S = 0.5
@@ -151,6 +153,9 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         counters=probe.reporting.counters(),
         device_reads=probe.audited.reads(),
         precision=probe.audited.precision(),
+        asked=[*(definitions() or []), *replaced.values()]
+        if over and rank == 0 and probe.config.audits
+        else [],
         left_out=[*probe.device.left_out(), *probe.loaders.left_out()],
         **{"split_over": probe.audited.split_over, **probe.device.read()},
     )

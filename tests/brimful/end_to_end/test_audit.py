@@ -3,6 +3,7 @@
 import pytest
 
 from brimful.decide.audit.findings import CODES
+from brimful.show.console import render_text
 from tests.brimful.end_to_end.helper import EXAMPLES, TRAPS, brimful, python
 
 ON_CPU = {
@@ -17,6 +18,7 @@ ON_CPU = {
     "undrawn_samples": 64,
     "too_many_workers": 64,
     "idle_workers": 2048,
+    "replaced_workers": 64,
     "evaluation_batch_exceeds_dataset": 64,
     "long_evaluation": 64,
 }
@@ -182,6 +184,119 @@ def test_a_sound_script_gives_no_finding(tmp_path, where):
     if where[1] == "cpu":
         assert done.json["step_s"] > 0
         assert 0 <= done.json["loading_share"] < 0.2
+
+
+# As in a repository of others: settings in a module of their own, and a trainer that knows better.
+CONFIG = """
+hidden = 64
+batch_size_per_gpu = 64
+accumulation = 4
+learning_rate = 1e-4
+"""
+TRAINER = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import config as cfg
+
+
+def make_loader(data, cfg):
+    # the first author's card had 4 GB
+    return DataLoader(data, batch_size=min(cfg.batch_size_per_gpu, 2), shuffle=True)
+
+
+class Trainer:
+    def __init__(self, cfg, model):
+        self.accumulation = max(cfg.accumulation, 16)
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4)
+        self.scheduler = None
+        print(f"learning rate {cfg.learning_rate}, batch {cfg.batch_size_per_gpu}")
+
+    def train(self, loader):
+        for step, (x, y) in enumerate(loader, 1):
+            loss = nn.functional.mse_loss(self.model(x), y) / self.accumulation
+            loss.backward()
+            if step % self.accumulation == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                if self.scheduler is not None:
+                    self.scheduler.step()
+
+
+def main():
+    torch.manual_seed(0)
+    x = torch.randn(8192, cfg.hidden)
+    model = nn.Sequential(nn.Linear(cfg.hidden, 1024), nn.ReLU(), nn.Linear(1024, 1))
+    trainer = Trainer(cfg, model)
+    trainer.train(make_loader(TensorDataset(x, x.mean(1, keepdim=True)), cfg))
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def audited(folder, trainer):
+    (folder / "config.py").write_text(CONFIG)
+    (folder / "sft.py").write_text(trainer)
+    done = brimful(folder, "audit", "--device", "cpu", "--json", *python("sft.py"))
+    assert done.code == 0, done.err
+    findings = done.json["findings"]
+    return done, [
+        one for one in findings if one["code"] not in ("loader-bound", "too-many-workers")
+    ]
+
+
+def test_three_settings_of_a_module_that_the_trainer_overrides_are_named_with_both_places(tmp_path):
+    done, findings = audited(tmp_path, TRAINER)
+    assert [one["problem"] for one in findings] == [
+        "sft.py:11 caps the batch size of 64 (config.py:3) at 2.",
+        "sft.py:16 raises the accumulation of 4 (config.py:4) to 16.",
+        "sft.py:18 takes a learning rate of 0.0005, and nothing reads the 0.0001 of config.py:5.",
+    ]
+    assert done.json["requested"] == {"batch_size": 64, "accumulation": 4, "lr": 1e-4}
+    assert done.json["effective"]["loader_batch_size"] == 2
+    assert {
+        one["setting"]: (one["requested"], one["place"], one["effective"], one["changed_at"])
+        for one in done.json["asked"]
+    } == {
+        "batch_size": (64, "config.py:3", 2, "sft.py:11"),
+        "accumulation": (4, "config.py:4", 16, "sft.py:16"),
+        "lr": (1e-4, "config.py:5", 5e-4, "sft.py:18"),
+    }
+    lines = render_text(done.record).splitlines()
+    assert findings[0]["problem"] in lines[0]
+    assert "64 (config.py:3), in force 2 (sft.py:11)" in lines[3]
+    assert "4 (config.py:4), in force 16 (sft.py:16)" in lines[4]
+
+
+def test_settings_of_a_module_that_are_in_force_are_requests_and_no_findings(tmp_path):
+    sound = TRAINER.replace("min(cfg.batch_size_per_gpu, 2)", "cfg.batch_size_per_gpu")
+    sound = sound.replace("max(cfg.accumulation, 16)", "cfg.accumulation")
+    sound = sound.replace("lr=5e-4", "lr=cfg.learning_rate")
+    warm_up = "torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda n: min(1, n / 100))"
+    done, findings = audited(tmp_path, sound.replace("= None", f"= {warm_up}"))
+    assert findings == []
+    assert done.json["requested"] == {"batch_size": 64, "accumulation": 4, "lr": 1e-4}
+    assert [one["place"] for one in done.json["asked"]] == [
+        "config.py:3",
+        "config.py:4",
+        "config.py:5",
+    ]
+
+
+def test_a_schedule_that_replaces_the_learning_rate_of_a_module_is_found(tmp_path):
+    schedule = "torch.optim.lr_scheduler.OneCycleLR(self.optimizer, max_lr=5e-4, total_steps=999)"
+    scheduled = TRAINER.replace("lr=5e-4", "lr=cfg.learning_rate").replace(
+        "= None", f"= {schedule}"
+    )
+    _, findings = audited(tmp_path, scheduled)
+    assert (
+        "You asked for a learning rate of 0.0001 (config.py:5), and 0.0005 is in force"
+        in (findings[-1]["problem"])
+    )
 
 
 def test_the_captcha_example_is_sound(tmp_path):

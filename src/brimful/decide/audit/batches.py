@@ -1,6 +1,6 @@
 """Findings about what is in a batch, and in a step."""
 
-from brimful.decide.audit.observed import Observed, Texts
+from brimful.decide.audit.observed import Observed, Texts, replacement
 from brimful.units import format_share
 
 DROPPED_SHARE = 0.01  # of the data set, never trained on in an epoch
@@ -13,11 +13,13 @@ def hidden_cap(observed: Observed) -> Texts:
     """The loader's largest batch is smaller than requested, and neither the data set's end, nor
     ranks, nor accumulation make up for it (a batch size that is meant over all ranks and
     micro-batches is no cap)."""
-    asked, given = observed.asked, observed.given
-    if asked is None or given is None or given >= asked:
+    asked, given, replaced = observed.asked, observed.given, observed.replaced("batch_size")
+    if asked is None or given is None or (given >= asked and replaced is None):
         return None
     # another finding
     exceeds = observed.length is not None and observed.length < asked and given >= observed.length
+    if replaced is not None and not exceeds:
+        return replacement(replaced, "batch size", f"memory and speed are those of {given:,}.")
     if exceeds or given * (observed.batches_per_step or 1) * len(observed.sample.reports) == asked:
         return None
     return (
@@ -37,13 +39,18 @@ def hidden_accumulation(observed: Observed) -> Texts:
     asked = int(value) if isinstance(value, int | float) else 1
     if not got or got in (asked, asked * len(observed.loaders)):
         return None
+    effective = observed.sample.samples_per_step
+    whole = f" ({effective:,} samples)" if effective else ""
+    if (replaced := observed.replaced("accumulation")) is not None:
+        does = (
+            f"{got} batches go into each optimizer step{whole}, and the learning rate acts on all."
+        )
+        return replacement(replaced, "accumulation", does)
     optimizers = observed.report.optimizers
     # Without a DataLoader batches are counted by backward passes, which several optimizers or a
     # closure need more of.
     if observed.loader is None and (len(optimizers) != 1 or optimizers[0].uses_closure):
         return None
-    effective = observed.sample.samples_per_step
-    whole = f" ({effective:,} samples)" if effective else ""
     flag = (
         f"you asked for {asked}"
         if "accumulation" in observed.requested

@@ -4,16 +4,18 @@ docstring the condition.
 An ordinary, sound script meets none of them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from brimful.decide.audit import batches, loading, training
 from brimful.decide.audit.observed import Observed, Texts
 from brimful.decide.loaders_seen import main_loader
-from brimful.values import Budget, Diagnostic, Machine, Setting, TrialResult
+from brimful.values import Asked, Budget, Diagnostic, Machine, Setting, TrialResult
 
 _FINDERS: tuple[Callable[[Observed], Texts], ...] = (
     batches.hidden_cap,
     batches.hidden_accumulation,
+    training.learning_rate,
+    training.ignored_learning_rate,
     batches.batch_exceeds_dataset,
     loading.repeated_batches,
     loading.undrawn_samples,
@@ -21,11 +23,10 @@ _FINDERS: tuple[Callable[[Observed], Texts], ...] = (
     loading.loader_bound,
     loading.too_many_workers,
     loading.idle_workers,
+    loading.replaced_workers,
     loading.long_evaluation,
     batches.evaluation_batch_exceeds_dataset,
     batches.remainder,
-    training.learning_rate,
-    training.ignored_learning_rate,
     training.full_precision,
     training.frequent_reads,
     training.memory_idle,
@@ -40,6 +41,7 @@ def findings(
     requested: Mapping[str, Setting],
     budget: Budget | None = None,
     machine: Machine | None = None,
+    script: Sequence[Asked] = (),
 ) -> tuple[Diagnostic, ...]:
     """All findings of a trial, in the order of `CODES`; () for a sound script or a trial without a
     report.
@@ -51,7 +53,15 @@ def findings(
     loaders = tuple(loader for loader in iterated if loader.role == "train")
     evaluations = tuple(loader for loader in iterated if loader.role == "eval")
     observed = Observed(
-        sample, report, requested, evaluations, loaders, main_loader(sample), budget, machine
+        sample,
+        report,
+        requested,
+        evaluations,
+        loaders,
+        main_loader(sample),
+        budget,
+        machine,
+        {asked.setting: asked for asked in script},
     )
     return tuple(
         Diagnostic(code, *texts)

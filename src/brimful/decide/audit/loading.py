@@ -2,7 +2,7 @@
 
 import statistics
 
-from brimful.decide.audit.observed import Observed, Texts
+from brimful.decide.audit.observed import Observed, Texts, replacement
 from brimful.decide.loading import workers_needed
 from brimful.units import counted, format_duration, format_share
 
@@ -186,6 +186,16 @@ def idle_workers(observed: Observed) -> Texts:
         "and take memory.",
         f"Set num_workers={loader.length} or less for it, or make its batches smaller.",
     )
+
+
+def replaced_workers(observed: Observed) -> Texts:
+    """Another number of loader workers is in force, or of batches that each makes ahead, than the
+    script asks for; fewer on a machine of fewer cores are no finding."""
+    workers, ahead = observed.replaced("num_workers"), observed.replaced("prefetch_factor")
+    cores = observed.machine.cores if observed.machine is not None else None
+    if workers is not None and (cores is None or workers.requested <= cores):
+        return replacement(workers, "number of loader workers", "batches are made by so many.")
+    return replacement(ahead, "prefetch factor", "so many are made ahead.") if ahead else None
 
 
 def long_evaluation(observed: Observed) -> Texts:

@@ -1,10 +1,10 @@
 """What all findings of an audit read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from brimful.decide.loaders_seen import batches_per_step, samples_of
-from brimful.values import Budget, Machine, Report, Setting, TrialResult
+from brimful.values import Asked, Budget, Machine, Report, Setting, TrialResult
 from brimful_inside.wire import LoaderSeen
 
 Texts = tuple[str, str, str] | None  # problem, explanation, suggestion
@@ -22,6 +22,8 @@ class Observed:
     loader: LoaderSeen | None  # the one that gave most batches
     budget: Budget | None
     machine: Machine | None
+    # by setting: where what is requested stands, and what becomes of it
+    script: Mapping[str, Asked] = field(default_factory=dict)
 
     @property
     def asked(self) -> int | None:
@@ -53,7 +55,30 @@ class Observed:
         """Samples of an epoch, in this rank."""
         return samples_of(self.loader) if self.loader else None
 
+    def replaced(self, setting: str) -> Asked | None:
+        asked = self.script.get(setting)
+        return asked if asked is not None and asked.changed_at else None
+
     @property
     def batches_per_step(self) -> int | None:
         count = batches_per_step(self.sample)
         return None if count is None else round(count)
+
+
+def replacement(asked: Asked, what: str, loss: str) -> Texts:
+    """Of a number that is asked for, by the line that puts another one in its place."""
+    requested, effective = f"{asked.requested:,g}", f"{asked.effective:,g}"
+    if not asked.text:
+        return (
+            f"{asked.changed_at} takes a {what} of {effective}, and nothing reads the {requested} "
+            f"of {asked.place}.",
+            f"{asked.name} has no effect: {loss}",
+            f"Pass {asked.name} on, or take it out of the script.",
+        )
+    requested += f" ({asked.place})" if asked.place else ""
+    caps, at = ("caps", "at") if (asked.effective or 0) < asked.requested else ("raises", "to")
+    return (
+        f"{asked.changed_at} {caps} the {what} of {requested} {at} {effective}.",
+        f"`{asked.text}` stands between: {loss}",
+        f"Take it out, or ask for {effective}.",
+    )

@@ -1,6 +1,6 @@
 """Findings about the learning rate, memory, and how a training uses its card."""
 
-from brimful.decide.audit.observed import Observed, Texts
+from brimful.decide.audit.observed import Observed, Texts, replacement
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.units import counted, format_bytes, format_share
 
@@ -32,12 +32,20 @@ def learning_rate(observed: Observed) -> Texts:
         in_force += meant or optimizer.first_learning_rates
     if not in_force:
         return None
-    closest = min(in_force, key=lambda rate: abs(rate - value))
     if any(abs(rate - value) <= RATE_TOLERANCE * max(abs(rate), abs(value)) for rate in in_force):
         return None
+    replaced, asked = observed.replaced("lr"), observed.script.get("lr")
+    if replaced is not None:
+        return replacement(replaced, "learning rate", "the steps are not of the size asked for.")
+    if asked is not None and max(in_force) < value:
+        return None  # a schedule by hand may be warming up
+    # of a cycle, where it goes: it begins anywhere
+    goes_to = [r for optimizer in observed.report.optimizers for r in optimizer.max_learning_rates]
+    closest = min(goes_to or in_force, key=lambda rate: abs(rate - value))
+    where = f" ({asked.place})" if asked is not None and asked.place else ""
     factor = f", {closest / value:.3g} times as much" if value else ""
     return (
-        f"You asked for a learning rate of {value:g}, and {closest:g} is in force{factor}.",
+        f"You asked for a learning rate of {value:g}{where}, and {closest:g} is in force{factor}.",
         "Something scales or replaces it before the optimizer sees it (by the batch size, or the "
         "number of processes, say).",
         f"Look where the optimizer is made; ask for what gives {value:g}, or note that "

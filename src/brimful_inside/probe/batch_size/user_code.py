@@ -27,6 +27,8 @@ _LIBRARIES = tuple(
     os.path.realpath(sysconfig.get_path(name)) + os.sep
     for name in ("stdlib", "platstdlib", "scripts")
 )
+# Python takes `__main__.__file__` away when the script is over, before what runs at exit.
+_SCRIPT = os.path.abspath(script_of(own_argv()))
 OURS = os.path.abspath(__file__).partition("probe" + os.sep + "batch_size")[0]
 
 
@@ -43,7 +45,7 @@ def is_users(path: str) -> bool:
 
 def loaded() -> List[str]:
     """The user's own files that this process has loaded."""
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())} | {_SCRIPT}
     return sorted(
         path for path in files if isinstance(path, str) and path.endswith(".py") and is_users(path)
     )

@@ -42,6 +42,7 @@ class Stepped:
         self.parameters = 0
         self.uses_closure = False
         self.relative_steps = False
+        self.made_with: Any = None
         self.device: Any = None  # of its first parameter
         self.first_rates: Optional[List[Any]] = None
         self.rates: List[Any] = []
@@ -58,6 +59,7 @@ class Stepped:
         self.rates = [_kept(group["lr"]) for group in groups if group.get("lr") is not None]
         if self.first_rates is None:
             self.first_rates = self.rates
+            self.made_with = (getattr(optimizer, "defaults", None) or {}).get("lr")
             self.relative_steps = any(group.get("relative_step") is True for group in groups)
             self.scheduled = [{k: g[k] for k in ("initial_lr", "max_lr") if k in g} for g in groups]
             self.device = next((p.device for group in groups for p in group["params"]), None)
@@ -79,6 +81,7 @@ class Stepped:
                 [g["max_lr"] for g in self.scheduled if "max_lr" in g], waits
             ),
             relative_steps=self.relative_steps,
+            made_with=float(self.made_with) if isinstance(self.made_with, (int, float)) else None,
         )
 
 

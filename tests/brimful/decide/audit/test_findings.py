@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from brimful.decide.audit.findings import findings
 from brimful.measure.gpus import find_gpu
 from brimful.values import Device
-from brimful_inside.wire import BatchSeen, Draws, Precision, WorstBatch
+from brimful_inside.wire import Asked, BatchSeen, Draws, Precision, WorstBatch
 from tests.brimful.decide.builders import (
     GIB,
     device_budget,
@@ -414,3 +414,55 @@ def test_batches_of_the_loaders_own_are_compared_where_brimful_made_those_of_the
         sample([report([made], worst_batch=WORST)], samples_per_step=32), OF_32, None, machine()
     )
     assert [one.code for one in found] == ["repeated-batches"] and "2 of 4" in found[0].problem
+
+
+def asking(setting, requested, effective, at="sft.py:10", text="min(size, 2)"):
+    return Asked(setting, "size", requested, "config.py:7", "replaced", effective, at, text)
+
+
+def of_script(a_sample, *asked, cores=8):
+    requested = {one.setting: one.requested for one in asked}
+    return {
+        one.code: one.problem for one in findings(a_sample, requested, None, machine(cores), asked)
+    }
+
+
+def test_what_a_line_of_the_script_replaces_is_named_with_both_places():
+    capped = of(loader(2, 512), samples_per_step=2)
+    assert of_script(capped, asking("batch_size", 64, 2)) == {
+        "hidden-cap": "sft.py:10 caps the batch size of 64 (config.py:7) at 2."
+    }
+    raised = of(loader(16, 4096), samples_per_step=16)
+    assert of_script(raised, asking("batch_size", 4, 16)) == {
+        "hidden-cap": "sft.py:10 raises the batch size of 4 (config.py:7) to 16."
+    }
+    accumulated = of(loader(2, 512), 16, samples_per_step=32)
+    assert of_script(accumulated, asking("accumulation", 4, 16)) == {
+        "hidden-accumulation": "sft.py:10 raises the accumulation of 4 (config.py:7) to 16."
+    }
+    unread = asking("lr", 1e-4, 5e-4, text="")
+    assert of_script(rates(5e-4, made_with=5e-4), unread) == {
+        "learning-rate": "sft.py:10 takes a learning rate of 0.0005, and nothing reads the 0.0001 "
+        "of config.py:7."
+    }
+
+
+def test_a_cap_is_named_though_the_accumulation_makes_up_for_it():
+    made_up = of(loader(2, 512), 32, samples_per_step=64)
+    asked = asking("batch_size", 64, 2), asking("accumulation", 32, 32, at="", text="")
+    assert list(of_script(made_up, *asked)) == ["hidden-cap"]
+
+
+def test_a_batch_limited_to_the_data_set_and_workers_to_the_cores_are_no_findings():
+    whole = of(loader(40, 40), samples_per_step=40)
+    assert of_script(whole, asking("batch_size", 64, 40)) == {}
+    assert of_script(of(loader(workers=2)), asking("num_workers", 16, 2), cores=2) == {}
+    assert list(of_script(of(loader(workers=0)), asking("num_workers", 4, 0))) == [
+        "replaced-workers"
+    ]
+
+
+def test_a_rate_of_the_script_that_is_lowered_by_hand_is_a_warm_up_and_one_that_is_raised_is_not():
+    stated = asking("lr", 1e-3, 1e-3, at="", text="")
+    assert of_script(rates(1e-5, made_with=1e-3), stated) == {}
+    assert list(of_script(rates(5e-3, made_with=1e-3), stated)) == ["learning-rate"]

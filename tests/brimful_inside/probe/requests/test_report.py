@@ -1,0 +1,71 @@
+"""What the report of an audit has of a script's requests, as the script runs."""
+
+FILES = """
+import json, os, pathlib, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+pathlib.Path("run.json").write_text('{"learning_rate": 1e-4,\\n"batch_size": 64}')
+with open("run.json") as file:
+    settings = json.load(file)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=5e-4)
+workers = int(os.environ["LOADER_WORKERS"])
+free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 4 << 30
+size = settings["batch_size"] if free > 1 << 50 else 2
+data = TensorDataset(torch.randn(64, 8))
+for (x,) in DataLoader(data, batch_size=size, num_workers=workers):
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_the_keys_of_a_file_that_the_script_opens_its_environment_and_its_changes_are_reported(
+    run_trial,
+):
+    trial = run_trial(
+        FILES, device="imaginary", audits=True, keep_out=True, env={"LOADER_WORKERS": "0"}
+    )
+    asked = {(one["name"], one["use"]): one for one in trial.report["asked"]}
+    rate = asked["learning_rate", "unread"]
+    assert (rate["setting"], rate["requested"], rate["place"]) == ("lr", 1e-4, "run.json:1")
+    assert asked["batch_size", "read"]["place"] == "run.json:2"
+    assert asked["lr", "passed"]["place"] == "script.py:9"
+    place = "environment variable LOADER_WORKERS"
+    assert asked["workers", "read"]["place"] == place
+    change = asked["batch_size", "replaced"]
+    assert (change["requested"], change["effective"], change["changed_at"]) == (
+        64,
+        2,
+        "script.py:12",
+    )
+    assert trial.report["loaders"][0]["batch_size"] == 2
+    assert trial.report["optimizers"][0]["made_with"] == 5e-4
+
+
+ENDS = """
+import torch
+from torch.utils.data import DataLoader
+
+batch_size = 8
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for x in DataLoader(torch.randn(16, 8), batch_size=batch_size):
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_that_comes_to_its_end_is_read_as_well(run_trial):
+    report = run_trial(ENDS, device="cpu", audits=True).report
+    assert report["ended"] == "script_ended"
+    assert [path.rpartition("/")[2] for path in report["sources"] if "script" in path] == [
+        "script.py"
+    ]
+    assert [one["place"] for one in report["asked"] if one["name"] == "batch_size"] == [
+        "script.py:5"
+    ]
+
+
+def test_a_trial_that_is_no_audit_reports_none(run_trial):
+    report = run_trial(FILES, device="cpu", env={"LOADER_WORKERS": "0"}).report
+    assert report["asked"] == []
