@@ -274,12 +274,13 @@ def drawn_steps(programs: Sequence[Program]) -> int:
 
 
 def are_uneven(program: Program) -> bool:
-    """Whether the steps of a card's program take different bytes, from the third on: the first two
-    make gradients and optimizer states."""
+    """Whether the steps of a card's program take different bytes, small allocations apart, from the
+    third on: the first two make gradients and optimizer states."""
     taken, number = [0], 0
     for event in program.events:
         if event[0] == "malloc":
-            taken[-1] += program.sizes[number]
+            nbytes = program.sizes[number]
+            taken[-1] += nbytes if nbytes > SMALL_SIZE else 0
             number += 1
         elif event[0] == "step":
             taken.append(0)

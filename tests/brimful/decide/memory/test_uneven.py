@@ -141,6 +141,13 @@ def test_the_step_of_the_largest_samples_is_part_of_an_epoch():
 def test_steps_that_are_alike_are_not_uneven():
     assert not are_uneven(training([30] * 6))
     assert are_uneven(training([30, 30, 31, 30, 32, 30]))
+    alike = training([30] * 5)
+    counter = Program(
+        (*alike.events[:-2], ("malloc", "op", None, 0), *alike.events[-2:]),
+        (*alike.sizes, 4),
+        (*alike.args, ()),
+    )
+    assert not are_uneven(counter)
 
 
 def test_a_run_of_too_few_steps_to_repeat_is_its_own_epoch():
