@@ -57,7 +57,7 @@ class Stretch(NamedTuple):
 
 @dataclass
 class Stretches:
-    """A card's program, taken apart. `repeated` is empty where it has too few steps."""
+    """A card's program, taken apart. `repeated` is empty where it has too few steps to repeat."""
 
     begin: Program  # the first steps and all before them
     lasting: set[int] = field(default_factory=set)  # its allocations that outlive all steps
@@ -69,7 +69,8 @@ class Stretches:
 def take_apart(program: Program) -> Stretches:
     """The program of one card as steps that can follow each other in any order."""
     ends = [at + 1 for at, event in enumerate(program.events) if event[0] == "step"]
-    if len(ends) < FIRST + 2:
+    captures = any(event[0] == "capture" for event in program.events)  # once, in the first steps
+    if len(ends) < FIRST + 2 or captures:
         return Stretches(program)
     starts, end = [*ends[FIRST - 1 : -1], len(program.events)], len(program.events)
     gone = {e[1]: at for at, e in enumerate(program.events) if e[0] in ("free", "ready")}
@@ -275,7 +276,8 @@ def drawn_steps(programs: Sequence[Program]) -> int:
 
 def are_uneven(program: Program) -> bool:
     """Whether the steps of a card's program take different bytes, small allocations apart, from the
-    third on: the first two make gradients and optimizer states."""
+    third on: the first two make gradients and optimizer states. Not those of a captured graph,
+    whose replays allocate nothing."""
     taken, number = [0], 0
     for event in program.events:
         if event[0] == "malloc":
@@ -284,6 +286,8 @@ def are_uneven(program: Program) -> bool:
             number += 1
         elif event[0] == "step":
             taken.append(0)
+        elif event[0] == "capture":
+            return False
     return len(set(taken[FIRST:-1])) > 1
 
 

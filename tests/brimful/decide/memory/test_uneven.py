@@ -150,6 +150,13 @@ def test_steps_that_are_alike_are_not_uneven():
     assert not are_uneven(counter)
 
 
+def test_the_steps_that_capture_a_graph_are_not_repeated():
+    drawn = training([10, 20, 30, 10, 20, 30])
+    captured = Program((("capture", 1), *drawn.events), drawn.sizes, drawn.args)
+    assert are_uneven(drawn) and not are_uneven(captured)
+    assert epochs_of(captured, None) == [captured]
+
+
 def test_a_run_of_too_few_steps_to_repeat_is_its_own_epoch():
     drawn = training([10, 20, 30])
     assert take_apart(drawn).repeated == []
