@@ -275,20 +275,24 @@ def drawn_steps(programs: Sequence[Program]) -> int:
 
 
 def are_uneven(program: Program) -> bool:
-    """Whether the steps of a card's program take different bytes, small allocations apart, from the
-    third on: the first two make gradients and optimizer states. Not those of a captured graph,
+    """Whether the steps of a card's program take different bytes: of training, small allocations
+    apart, from the third on, as the first two make gradients and optimizer states. Not the last
+    one where there are others, which may load no further batch, and not those of a captured graph,
     whose replays allocate nothing."""
-    taken, number = [0], 0
+    taken, number, trains = [0], 0, True
     for event in program.events:
         if event[0] == "malloc":
             nbytes = program.sizes[number]
-            taken[-1] += nbytes if nbytes > SMALL_SIZE else 0
+            taken[-1] += nbytes if trains and nbytes > SMALL_SIZE else 0
             number += 1
         elif event[0] == "step":
             taken.append(0)
+        elif event[0] == "phase":
+            trains = event[1] != "eval"
         elif event[0] == "capture":
             return False
-    return len(set(taken[FIRST:-1])) > 1
+    steps = taken[FIRST:-1]
+    return len(set(steps[:-1] if len(steps) > 2 else steps)) > 1
 
 
 def largest_over_an_epoch(

@@ -150,6 +150,18 @@ def test_steps_that_are_alike_are_not_uneven():
     assert not are_uneven(counter)
 
 
+def test_an_evaluation_between_steps_and_a_last_step_that_loads_no_batch_are_not_uneven():
+    events, sizes = [], []
+    for step, batches in enumerate((1, 1, 1, 1, 0)):
+        for phase, nbytes in (("train", 9 * MIB), ("eval", 20 * MIB * (step % 2)), ("train", 0)):
+            events.append(("phase", phase))
+            events += [("malloc", "op", None, 0)] * (batches if nbytes else 0)
+            sizes += [nbytes] * (batches if nbytes else 0)
+        events.append(("step", step + 1))
+    program = Program(tuple(events), tuple(sizes), tuple(() for _ in sizes))
+    assert not are_uneven(program)
+
+
 def test_the_steps_that_capture_a_graph_are_not_repeated():
     drawn = training([10, 20, 30, 10, 20, 30])
     captured = Program((("capture", 1), *drawn.events), drawn.sizes, drawn.args)
