@@ -15,6 +15,7 @@ from brimful.show.text import limited_text
 from brimful.units import format_duration
 from brimful.values import Failure, Outcome, Source
 from brimful_inside.simulator.trace import Free, Malloc
+from brimful_inside.wire import LoadingSpeed
 from tests.brimful.verbs.world import GIB, MIB, WORLDS, World, reporting, work
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -213,7 +214,8 @@ def timed(world):
     """The same world, whose first trial that is asked to times its loader."""
 
     def changed(result):
-        loaders = [replace(result.reports[0].loaders[0], workers=2, rates={"1": 500.0, "2": 900.0})]
+        speeds = {"1": LoadingSpeed(500, 480, 520, 0.0), "2": LoadingSpeed(900, 880, 920, 0.0)}
+        loaders = [replace(result.reports[0].loaders[0], workers=2, speeds=speeds)]
         return (
             replace(result, reports=(replace(result.reports[0], loaders=loaders),))
             if result.trial.time_loader
