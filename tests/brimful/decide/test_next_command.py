@@ -76,9 +76,7 @@ def test_an_accumulation_that_was_advised_stays_in_what_comes_next() -> None:
     assert line(value, accumulates) == "python train.py --batch-size 1500 --accum 6"
 
 
-def test_a_change_that_fits_the_size_asked_for_is_named_beside_the_largest_as_the_script_is() -> (
-    None
-):
+def test_a_change_that_fits_what_was_asked_is_named_beside_the_largest_without_it() -> None:
     value = product.predict_oom().prediction
     assert value is not None and value.what_if is not None
     half = replace(value.what_if.remedies[-1], code="mixed-precision", what="mixed precision")
