@@ -101,7 +101,8 @@ def _numbers(prediction: Prediction, size: int) -> str:
     if row is None or row.peak_bytes is None:
         return ""
     allowed = format_bytes(prediction.budget.bytes)
-    text = f"; predicted {format_bytes(int(row.peak_bytes.value))} of {allowed}"
+    taken = "over " * row.is_least + format_bytes(int(row.peak_bytes.value))
+    text = f"; predicted {taken} of {allowed}"
     return text + (f", {format_rate(row.samples_per_s.value)}" if row.samples_per_s else "")
 
 

@@ -75,10 +75,9 @@ def headline(record: Record) -> Headline:
     if record.plan is not None:
         return of_plan(record.plan, record)
     if record.prediction is not None:
-        if record.prediction.grid:
-            return of_grid(record.prediction)
-        answer, before = of_prediction(record.prediction), _idle_cards(record.prediction)
-        before += which_sentence(record.prediction)
+        prediction = record.prediction
+        answer = of_grid(prediction) if prediction.grid else of_prediction(prediction)
+        before = which_sentence(prediction) or _idle_cards(prediction)
         return replace(answer, sentence=before + answer.sentence)
     if record.audit is not None:
         return of_audit(record.audit)
@@ -274,10 +273,10 @@ def _largest_part(prediction: Prediction, fits: bool) -> str:
 def _recommended_part(prediction: Prediction, value: int, largest: int) -> str:
     """The memory of the size that the next command trains at, where the sentence is of another."""
     size = prediction.next_command.batch_size if prediction.next_command is not None else None
-    peaks = {row.batch_size: row.peak_bytes for row in prediction.sizes}
-    if size is None or size == value or (peak := peaks.get(size)) is None:
+    row = next((row for row in prediction.sizes if row.batch_size == size), None)
+    if size == value or row is None or (peak := row.peak_bytes) is None:
         return ""
-    taken, source = bytes_text(peak.value), peak.source.value
+    taken, source = "over " * row.is_least + bytes_text(peak.value), peak.source.value
     if size == largest:
         return f" ({taken}, {source})"
     return f"; the recommended {size:,} takes {taken} ({source})"

@@ -95,8 +95,14 @@ def prediction_sizes(prediction: Prediction, brief: bool = False) -> list[Sectio
     """The table of batch sizes, the recommended one set off."""
     following = prediction.next_command
     chosen = following.batch_size if following is not None else None
-    uneven = prediction.largest_batches_peak is not None
-    notes = ["Memory is that of an epoch of uneven batches."] if uneven else []
+    uneven, epoch = prediction.largest_batches_peak is not None, prediction.epoch
+    notes = (
+        ["Memory is that of an epoch of uneven batches; over: of batches of the largest samples."]
+        if uneven
+        else []
+    )
+    if epoch is not None and epoch.waits_for_data:
+        notes.append("An epoch takes its time with loading as it is here.")
     return sizes_table(prediction.sizes, prediction.budget, chosen, notes, brief)
 
 

@@ -261,7 +261,7 @@ def sizes_table(
             else Cell(bytes_text(size.allocated_bytes))
             for size in sizes
         ],
-        "of the card" if is_whole else "of the budget": [_share_cell(s, budget) for s in sizes],
+        "of card" if is_whole else "of budget": [_share_cell(s, budget) for s in sizes],
         "effective batch": [_number(size.effective_batch, count_text) for size in sizes],
         "updates / epoch": [_number(size.updates_per_epoch, count_text) for size in sizes],
         "time / step": [_number(size.step_s, seconds_text) for size in sizes],
@@ -302,6 +302,8 @@ def _peak_cell(size: TriedSize) -> Cell:
     if size.fits is False and size.peak_bytes is None:
         return Cell("out of memory", tone="bad")
     cell = _number(size.peak_bytes, bytes_text)
+    if size.is_least and size.peak_bytes is not None:
+        cell = replace(cell, text=f"over {cell.text}")
     if size.traced is False and size.peak_bytes is not None:
         cell = replace(cell, text=f"{cell.text}*")
     return replace(cell, tone="bad" if size.fits is False else "")

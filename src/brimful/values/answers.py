@@ -79,6 +79,8 @@ class TriedSize:
     effective_batch: Estimate | None = None  # samples in an update, over all ranks
     updates_per_epoch: Estimate | None = None
     epoch_s: Estimate | None = None
+    # of uneven batches: that of the largest samples alone, where no epoch is known near this size
+    is_least: bool = False
     allocated_bytes: int | None = None  # of that peak
     samples_per_s: Estimate | None = None  # over all ranks
     step_s: Estimate | None = None

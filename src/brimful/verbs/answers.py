@@ -193,13 +193,13 @@ def sizes_of(
             replayers = view.traced_replayers(at)
         elif model is not None and at >= min(model.fitted_at):
             replayers = view.extrapolated(model, at)
-        peak = None
+        peak, is_near = None, view.knows_epochs_near(at)
         if replayers is not None:
             answer = answer_at(view, size, replayers)
-            fits, peak = answer.verdict == Verdict.FITS, answer.peak
+            fits, peak = answer.verdict == Verdict.FITS, answer.peak if is_near else answer.alone
         if at in trials.results and at not in completed:
             fits = False
-        row = TriedSize(size, fits, estimate_of(peak), traced=at in completed)
+        row = TriedSize(size, fits, estimate_of(peak), is_least=not is_near, traced=at in completed)
         if peak is not None:
             row = replace(row, allocated_bytes=peak.allocated_bytes)
         speed = _speed_at(view, at) if fits is not False else None
