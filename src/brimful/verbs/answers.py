@@ -11,7 +11,7 @@ from brimful.decide.memory.fit import giving_back_s
 from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of
-from brimful.decide.tune.sizes import tried_sizes
+from brimful.decide.tune.sizes import on_the_curve, tried_sizes
 from brimful.errors import UsageError
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import (
@@ -184,25 +184,14 @@ def sizes_of(
     trial is run. Sizes of which nothing is known have no numbers. `loading`, `samples`: as
     `epoch_of` takes them.
     """
-    trials, model, rows = view.trials, conclusion.size_model, []
+    trials, rows = view.trials, []
     completed = trials.completed()
     for size in sizes:
         at = trials.in_force(conclusion, size) or size
-        fits, replayers = None, None
-        if at in completed:
-            replayers = view.traced_replayers(at)
-        elif model is not None and at >= min(model.fitted_at):
-            replayers = view.extrapolated(model, at)
-        peak, is_near = None, view.knows_epochs_near(at)
-        if replayers is not None:
-            answer = answer_at(view, size, replayers)
-            fits, peak = answer.verdict == Verdict.FITS, answer.peak if is_near else answer.alone
+        row = replace(_memory_at(view, conclusion, at), batch_size=size, traced=at in completed)
         if at in trials.results and at not in completed:
-            fits = False
-        row = TriedSize(size, fits, estimate_of(peak), is_least=not is_near, traced=at in completed)
-        if peak is not None:
-            row = replace(row, allocated_bytes=peak.allocated_bytes)
-        speed = _speed_at(view, at) if fits is not False else None
+            row = replace(row, fits=False)
+        speed = _speed_at(view, at)
         if speed is not None:
             epoch = epoch_of(trials.representative(), speed, loading, samples)
             row = replace(row, samples_per_s=speed.samples_per_s, step_s=speed.step_s)
@@ -215,6 +204,28 @@ def sizes_of(
                 )
         rows.append(row)
     return tried_sizes(list(trials.results.values()), rows)
+
+
+def _memory_at(view: CardView, conclusion: MemoryConclusion, size: int) -> TriedSize:
+    """By a trace at the size, by a model that a trace confirmed, or by the curve between those that
+    hold at the nearest traces."""
+    trials, model, is_near = view.trials, conclusion.size_model, view.knows_epochs_near(size)
+    if size in trials.completed():
+        replayers = view.traced_replayers(size)
+    elif model is not None and size >= min(model.fitted_at):
+        replayers = view.extrapolated(model, size)
+    else:
+        smallest = min((at for at in trials.completed() if at is not None), default=size)
+        peak = on_the_curve(conclusion.estimate.curve, size) if size > smallest else None
+        fits = None if peak is None else (peak.high or peak.value) <= view.budget.bytes
+        is_uneven = any(trials.epochs.values())
+        return TriedSize(size, fits, peak, is_least=is_uneven and peak is not None)
+    if replayers is None:
+        return TriedSize(size)
+    answer = answer_at(view, size, replayers)
+    peak = answer.peak if is_near else answer.alone
+    fits, allocated = answer.verdict == Verdict.FITS, peak.allocated_bytes if peak else None
+    return TriedSize(size, fits, estimate_of(peak), is_least=not is_near, allocated_bytes=allocated)
 
 
 def _speed_at(view: CardView, size: int) -> PredictedSpeed | None:

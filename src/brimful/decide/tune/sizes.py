@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from brimful.decide.loaders_seen import batches_per_step, main_loader
 from brimful.decide.speed.predicted import samples_by_size
-from brimful.values import Estimate, Outcome, Source, TrialResult, TriedSize
+from brimful.values import Estimate, Outcome, Point, Source, TrialResult, TriedSize
 
 _ROWS = 6  # of sizes to show, where nobody named them
 
@@ -72,6 +72,26 @@ def sizes_to_show(largest: int, also: Iterable[int | None], spills: bool) -> lis
     between = [power for power in powers if power >= min(wanted)]
     powers = powers[-max(room, len(between)) :]
     return sorted(wanted.union(powers[:: -math.ceil(len(powers) / room)]))
+
+
+def on_the_curve(curve: Sequence[Point], size: int) -> Estimate | None:
+    """Between two points, on the line through them; None outside of them."""
+    below = max((point for point in curve if point.batch_size <= size), key=_size, default=None)
+    above = min((point for point in curve if point.batch_size >= size), key=_size, default=None)
+    if below is None or above is None:
+        return None
+    part = (size - below.batch_size) / max(1, above.batch_size - below.batch_size)
+
+    def between(name: str) -> float | None:
+        ends = getattr(below.value, name), getattr(above.value, name)
+        return None if None in ends else ends[0] + part * (ends[1] - ends[0])
+
+    value = below.value.value + part * (above.value.value - below.value.value)
+    return replace(below.value, value=value, low=between("low"), high=between("high"))
+
+
+def _size(point: Point) -> int:
+    return point.batch_size
 
 
 def _epoch_s(rate: Estimate, samples: float | None) -> Estimate | None:

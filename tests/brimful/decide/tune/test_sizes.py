@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.decide.tune.sizes import sizes_to_show, tried_sizes
-from brimful.values import Estimate, Outcome, Source, TriedSize
+from brimful.decide.tune.sizes import on_the_curve, sizes_to_show, tried_sizes
+from brimful.values import Estimate, Outcome, Point, Source, TriedSize
 from tests.brimful.decide.builders import loader, report, sample
 
 
@@ -109,3 +109,20 @@ def test_the_table_of_the_readme_has_the_sizes_that_people_climb():
 def test_without_a_report_there_is_nothing_to_show():
     (row,) = tried_sizes([sample([])], [TriedSize(8)])
     assert row == TriedSize(8) and tried_sizes([sample([])], []) == ()
+
+
+@given(st.integers(1, 100), st.integers(1, 100), st.floats(0, 1e9), st.floats(0, 1e6))
+def test_between_two_points_of_a_curve_lies_the_line_and_beyond_them_nothing(
+    first, gap, base, each
+):
+    def value(size: int) -> Estimate:
+        return Estimate(base + each * size, Source.PREDICTED, base, base + 2 * each * size)
+
+    curve = [Point(size, value(size)) for size in (first, first + gap)]
+    for size in (first, first + gap // 2, first + gap):
+        peak = on_the_curve(curve, size)
+        assert peak is not None and peak.source is Source.PREDICTED
+        assert math.isclose(peak.value, value(size).value, rel_tol=1e-9)
+        assert math.isclose(peak.high, value(size).high, rel_tol=1e-9)
+    assert on_the_curve(curve, first + gap + 1) is on_the_curve(curve, first - 1) is None
+    assert on_the_curve([], first) is None
