@@ -117,7 +117,9 @@ def _show_brief(console: Console, record: Record, prediction: Prediction, above:
         show_sections(console, [table])
     else:
         show_sections(console, prediction_sizes(prediction, brief=True))
-        room = _LINES - 1 - above - (len(console.render_lines(why)) + 1 + len(remarks) if why else 0)
+        room = (
+            _LINES - 1 - above - (len(console.render_lines(why)) + 1 + len(remarks) if why else 0)
+        )
         facts = _fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room)
     if facts.rows:
         console.print(_drawn(facts))
