@@ -252,6 +252,20 @@ class Draws:
 
 
 @dataclass(frozen=True)
+class LoadingSpeed:
+    """How fast so many workers made batches: samples per second, the median of some bursts and
+    their ends.
+    """
+
+    median: float
+    low: float
+    high: float
+    # of the time in which they could have run, the share that they waited for a core; None: the
+    # kernel does not say
+    waited: Optional[float] = None
+
+
+@dataclass(frozen=True)
 class LoaderSeen:
     """One DataLoader that was iterated."""
 
@@ -268,8 +282,8 @@ class LoaderSeen:
     samples_seen: Optional[int]
     batches: List[BatchSeen]  # at most the first 64
     iterations: int = 1  # how often it was iterated
-    # number of workers -> samples per second (`TrialConfig.time_loader`)
-    rates: Dict[str, float] = field(default_factory=dict)
+    # by number of workers (`TrialConfig.time_loader`)
+    speeds: Dict[str, LoadingSpeed] = field(default_factory=dict)
     draws: Optional[Draws] = None  # in audits
     batch_s: Optional[float] = None  # in audits, of an evaluation: from one batch to the next
     # where its batch size can be set; with `TrialConfig.find_places` alone

@@ -210,6 +210,7 @@ def predict(
     samples: str | None = None,
     solve: str | None = None,
     grid: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
+    sizes: str | None = None,
     words: Words = (),
 ) -> int:
     """Will it fit a card that you need not have: memory by phase, speed, and the largest batch size
@@ -230,6 +231,9 @@ def predict(
     grid
         A table: --grid batch_size=1,2,4,8 shows memory and speed at each. Given twice, of every
         combination.
+    sizes
+        The batch sizes of the table that says what each means: --sizes 32,48,64. Without it,
+        brimful takes some up to the largest. No further trial is run.
     """
     from brimful.verbs.predict import predict as verb
 
@@ -242,6 +246,7 @@ def predict(
             samples=whole("--samples", samples, 1) if samples is not None else None,
             solve=solve and setting_name(solve),
             grid=axes(grid),
+            sizes=[parse_batch_size(size) for size in sizes.split(",")] if sizes else (),
         )
     return views.show_prediction(record, common.json, common.details)
 

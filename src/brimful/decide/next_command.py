@@ -3,59 +3,111 @@
 import shlex
 from collections.abc import Callable, Mapping
 
-from brimful.command import fill, placeholders
+from brimful.command import fill, opened, placeholders
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
+from brimful.decide.run.settings import ACCUMULATION
 from brimful.decide.tune.plan import command_line
-from brimful.units import format_share
+from brimful.units import format_bytes, format_rate, format_share
 from brimful.values import Command, NextCommand, Prediction, Setting, Verdict
+
+SettingsAt = Callable[[int | None], Mapping[str, Setting]]
+
+
+def recommended(prediction: Prediction, is_open: bool) -> tuple[int | None, int]:
+    """(The batch size to train at, how many batches of it stand for one that was asked for.)
+
+    Of what fits: the size that was asked; where it was left open the smallest that is nearly as
+    fast, if speed is known. Else the part that was advised, where it fits as the script is, or the
+    largest that does. None where nothing fits, and where the script follows no size.
+    """
+    size, largest, speed = prediction.batch_size, prediction.largest_batch_size, prediction.speed
+    if size is None or _follows_none(prediction):
+        return None, 1
+    if prediction.verdict == Verdict.FITS:
+        knee = speed.knee_batch_size if speed is not None else None
+        return (knee or largest or size) if is_open else size, 1
+    parts = _parts(prediction)
+    if parts > 1 and largest is not None and -(-size // parts) <= largest:
+        return -(-size // parts), parts
+    return largest, 1
 
 
 def after_prediction(
-    command: Command,
-    prediction: Prediction,
-    is_open: bool,
-    settings_at: Callable[[int | None], Mapping[str, Setting]],
+    command: Command, prediction: Prediction, is_open: bool, settings_at: SettingsAt
 ) -> NextCommand | None:
     """None where nothing fits. `is_open`: nobody asked for a batch size; the prediction's own is
-    the largest, or the script's.
+    the largest, or the script's. The numbers are those of its `sizes`.
 
     `settings_at`: all settings of the command at a batch size (None: of the command as it stands).
     """
     if prediction.solved is not None or prediction.grid:
         return _after_a_table(command, prediction, settings_at)
-    size, largest, speed = prediction.batch_size, prediction.largest_batch_size, prediction.speed
-    words = shlex.join(fill(command, settings_at(size)))
-    unfollowed = prediction.ignores_batch_size or prediction.limited_by == NOT_FOLLOWED
-    if size is None or prediction.in_force is not None or unfollowed:
+    asked, (size, parts) = prediction.batch_size, recommended(prediction, is_open)
+    if asked is None or _follows_none(prediction):
         return NextCommand(
-            f"brimful audit -- {words}",
+            _by("audit", command, settings_at(asked)),
             "what the loader really gives, and what else the command really does",
         )
-    if prediction.verdict != Verdict.FITS:
-        line = None if largest is None else _line(command, settings_at(largest), largest)
-        return None if line is None else NextCommand(line, "the largest batch size that fits")
-    if not is_open:
+    if size is None:
+        return None
+    fits = prediction.verdict == Verdict.FITS
+    if fits and not is_open:
         return NextCommand(
-            f"brimful tune -- {words}",
+            _by("tune", command, settings_at(size)),
             "on the machine with that card: which settings train fastest, measured",
+            size,
         )
-    knee = speed.knee_batch_size if speed is not None else None
-    if speed is None or knee is None or knee == largest:
-        best = largest or size
-        return NextCommand(
-            _line(command, settings_at(best), best), "the largest batch size that fits"
-        )
-    return NextCommand(
-        _line(command, settings_at(knee), knee),
-        f"the smallest batch size within {format_share(speed.tolerance)} of the best predicted "
-        "speed",
-    )
+    numbers, settings = _numbers(prediction, size), dict(settings_at(size))
+    if parts > 1:
+        command = opened(command, ACCUMULATION)
+        if ACCUMULATION in placeholders(command):
+            before = settings.get(ACCUMULATION, command.given.get(ACCUMULATION, 1))
+            settings[ACCUMULATION] = parts * int(before)
+            why = f"{size:,} a batch, {parts} of them accumulated: an update as asked"
+        else:
+            why = f"{size:,} a batch; accumulate {parts} in the script for {asked:,} an update"
+    elif fits and prediction.speed is not None and size != prediction.largest_batch_size:
+        tolerance = format_share(prediction.speed.tolerance)
+        why = f"{size:,}: the smallest batch size within {tolerance} of the best predicted speed"
+    else:
+        why = f"{size:,}: the largest batch size that fits"
+        if not fits and (changes := _changes_that_fit(prediction)):
+            why += f" as the script is; with {changes} {asked:,} does"
+    return NextCommand(_line(command, settings), f"{why}{numbers}", size)
+
+
+def _follows_none(prediction: Prediction) -> bool:
+    unfollowed = prediction.ignores_batch_size or prediction.limited_by == NOT_FOLLOWED
+    return unfollowed or prediction.in_force is not None
+
+
+def _parts(prediction: Prediction) -> int:
+    """The micro-batches of the changes that would make it fit; 1 without."""
+    remedies = prediction.what_if.remedies if prediction.what_if is not None else ()
+    codes = [remedy.code for remedy in remedies if remedy.code.startswith("accumulation-")]
+    return int(codes[-1].rpartition("-")[2]) if codes else 1
+
+
+def _changes_that_fit(prediction: Prediction) -> str:
+    remedies = prediction.what_if.remedies if prediction.what_if is not None else ()
+    if not remedies or remedies[-1].verdict != Verdict.FITS:
+        return ""
+    return " and ".join(remedy.what for remedy in remedies)
+
+
+def _numbers(prediction: Prediction, size: int) -> str:
+    """ "; predicted 18.9 GiB of 23.7 GiB, 54.1 samples/s"; "" where nothing is known of a size."""
+    row = next((row for row in prediction.sizes if row.batch_size == size), None)
+    if row is None or row.peak_bytes is None:
+        return ""
+    allowed = format_bytes(prediction.budget.bytes)
+    taken = "over " * row.is_least + format_bytes(int(row.peak_bytes.value))
+    text = f"; predicted {taken} of {allowed}"
+    return text + (f", {format_rate(row.samples_per_s.value)}" if row.samples_per_s else "")
 
 
 def _after_a_table(
-    command: Command,
-    prediction: Prediction,
-    settings_at: Callable[[int | None], Mapping[str, Setting]],
+    command: Command, prediction: Prediction, settings_at: SettingsAt
 ) -> NextCommand | None:
     """The command with the value that was solved for, or with the best cell of a grid."""
     solved, best = (
@@ -65,13 +117,8 @@ def _after_a_table(
     if prediction.verdict != Verdict.FITS:
         return None
     if solved is None:
-        settings, size = {**settings_at(None), **best}, best.get("batch_size")
-        line = (
-            _line(command, settings, size)
-            if isinstance(size, int)
-            else command_line(command, settings)
-        )
-        return NextCommand(line, "the fastest of the table that fits")
+        settings = {**settings_at(None), **best}
+        return NextCommand(_line(command, settings), "the fastest of the table that fits")
     return NextCommand(
         command_line(command, settings_at(solved.value)),
         f"the largest {solved.name} that fits"
@@ -80,8 +127,15 @@ def _after_a_table(
     )
 
 
-def _line(command: Command, settings: Mapping[str, Setting], batch_size: int) -> str:
+def _line(command: Command, settings: Mapping[str, Setting]) -> str:
     """The user's own command; by `brimful run` where nothing in it takes the batch size."""
-    if "batch_size" in placeholders(command):
+    if "batch_size" in placeholders(command) or "batch_size" not in settings:
         return command_line(command, settings)
-    return f"brimful run --set batch_size={batch_size} -- {shlex.join(fill(command, settings))}"
+    return _by("run", command, settings)
+
+
+def _by(verb: str, command: Command, settings: Mapping[str, Setting]) -> str:
+    """The command behind a verb, with a batch size that nothing in it takes."""
+    size, words = settings.get("batch_size"), shlex.join(fill(command, settings))
+    is_set = size is not None and "batch_size" not in placeholders(command)
+    return f"brimful {verb}{f' --set batch_size={size}' if is_set else ''} -- {words}"

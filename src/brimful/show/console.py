@@ -18,7 +18,7 @@ from rich.text import Text
 
 from brimful.errors import BrimfulError
 from brimful.show.headline import headline
-from brimful.show.prediction_sections import card_groups, speed_sentence
+from brimful.show.prediction_sections import card_groups, prediction_sizes, speed_sentence
 from brimful.show.run_sections import warnings_of
 from brimful.show.section import (
     CommandLine,
@@ -52,8 +52,8 @@ _TONES = {
     "": "",
 }
 
-# A prediction as long as nobody asks for details: what a user needs first.
-_LINES = 15
+# A prediction as long as nobody asks for details, without its table: what a user needs first.
+_LINES = 18
 _NUMBERS = ("memory", "uneven", "speed", "would help", "loading", "epoch")
 
 
@@ -108,19 +108,23 @@ def render_text(record: Record) -> str:
 
 def _show_brief(console: Console, record: Record, prediction: Prediction, above: int) -> None:
     """A prediction in `_LINES` lines with the `above` ones, the line that names the record among
-    them: as many facts as there is room for, and the command to use next."""
+    them: as many facts as there is room for, and the command to use next. A table comes on top."""
     following, facts = prediction.next_command, _brief_facts(prediction, record)
     remarks = CommandLine("", following.line).remarks if following is not None else ()
+    why = Text(f"\nNext ({following.why}):") if following is not None else None
     if prediction.which or prediction.grid:  # as long as the cards are many, or the values
         table = which_table(prediction) if prediction.which else grid_table(prediction)
         show_sections(console, [table])
     else:
-        room = _LINES - 1 - above - (0 if following is None else 3 + len(remarks))
+        show_sections(console, prediction_sizes(prediction, brief=True))
+        room = (
+            _LINES - 1 - above - (len(console.render_lines(why)) + 1 + len(remarks) if why else 0)
+        )
         facts = _fitted(facts, lambda some: len(console.render_lines(_drawn(some))) <= room)
     if facts.rows:
         console.print(_drawn(facts))
-    if following is not None:
-        console.print(Text(f"\nNext ({following.why}):"))
+    if following is not None and why is not None:
+        console.print(why)
         console.print(*map(Text, remarks), sep="\n", end="\n" if remarks else "")
         console.print(Text(following.line, style="bold"), soft_wrap=True)
 
@@ -132,6 +136,7 @@ def _brief_facts(prediction: Prediction, record: Record) -> Facts:
     rows = [
         ("warning", Cell(warning.problem, tone="warn", note=warning.suggestion or None))
         for warning in first
+        if warning.code != "idle-cards"  # the headline says it
     ]
     if prediction.which or prediction.grid:
         return Facts("", tuple(rows))
@@ -204,7 +209,9 @@ def show_sections(console: Console, shown: Iterable[Section]) -> None:
             continue
         if section.title and not isinstance(section, Findings):
             console.print(Text(f"{section.title}:", style="bold"))
-        console.print(_drawn(section), soft_wrap=isinstance(section, CommandLine | Quote))
+        console.print(
+            _drawn(section, console.width), soft_wrap=isinstance(section, CommandLine | Quote)
+        )
         console.print()
 
 
@@ -221,7 +228,20 @@ def _indented(*sentences: str) -> list[Padding]:
     return [Padding(Text(text), (0, 0, 0, 2), expand=False) for text in sentences if text]
 
 
-def _drawn(section: Section) -> ConsoleRenderable:
+def _narrow(table: Table, cells: Sequence[Sequence[Text]], width: int) -> list[int] | None:
+    """The widths of columns of nothing but numbers that are too wide: their heads are broken, and
+    no number; None of all others.
+    """
+    texts = [
+        (column.name, *(row[n].plain for row in cells)) for n, column in enumerate(table.columns)
+    ]
+    natural = sum(max(map(len, column)) + 2 for column in texts)
+    if natural <= width or not all(column.right for column in table.columns):
+        return None
+    return [max(map(len, (*name.split(), *numbers))) for name, *numbers in texts]
+
+
+def _drawn(section: Section, width: int = 80) -> ConsoleRenderable:
     match section:
         case Sentences() | Figure():  # a terminal has no chart
             return Text("\n".join(section.sentences))
@@ -233,22 +253,25 @@ def _drawn(section: Section) -> ConsoleRenderable:
                 facts.add_row(Text(name), _cell(value))
             return facts
         case Table():
+            cells = [tuple(map(_cell, row)) for row in section.rows]
+            widths = _narrow(section, cells, width)
             table = RichTable(
                 box=box.SIMPLE_HEAD,
                 pad_edge=False,
                 header_style="dim",
-                padding=(0, 1, 0, 0),
+                padding=(0, 0 if widths else 1, 0, 0),
                 show_edge=False,
             )
-            for column in section.columns:
+            for n, column in enumerate(section.columns):
                 table.add_column(
                     column.name,
+                    width=widths[n] if widths else None,
                     justify="right" if column.right else "left",
                     overflow="fold",
                     no_wrap=column.whole,
                 )
-            for row in section.rows:
-                table.add_row(*map(_cell, row))
+            for row in cells:
+                table.add_row(*row)
             return Group(table, *map(Text, section.notes))
         case Findings():
             parts: list[ConsoleRenderable] = []

@@ -75,10 +75,10 @@ def headline(record: Record) -> Headline:
     if record.plan is not None:
         return of_plan(record.plan, record)
     if record.prediction is not None:
-        if record.prediction.grid:
-            return of_grid(record.prediction)
-        answer = of_prediction(record.prediction)
-        return replace(answer, sentence=which_sentence(record.prediction) + answer.sentence)
+        prediction = record.prediction
+        answer = of_grid(prediction) if prediction.grid else of_prediction(prediction)
+        before = which_sentence(prediction) or _idle_cards(prediction)
+        return replace(answer, sentence=before + answer.sentence)
     if record.audit is not None:
         return of_audit(record.audit)
     return _without_result(record)
@@ -208,6 +208,12 @@ def of_prediction(prediction: Prediction) -> Headline:
     return Headline("good" if fits else "bad", sentence)
 
 
+def _idle_cards(prediction: Prediction) -> str:
+    """What is to be known before any number: that some of the cards do nothing."""
+    idle = next((w for w in prediction.warnings if w.code == "idle-cards"), None)
+    return f"{_sentence(idle.problem)}; {idle.suggestion}. " if idle is not None else ""
+
+
 AT_MOST = 0.03  # of the peak: less at upper bounds is not worth a word (a bench's median is 1 %)
 _EMPTIES = ", but only because PyTorch empties its cache when memory is full (slower steps)"
 
@@ -253,14 +259,27 @@ def _largest_part(prediction: Prediction, fits: bool) -> str:
     if largest is None:
         return "; not even the smallest fits" if prediction.nothing_fits and not fits else ""
     by = "" if limited_by in (None, "budget") else f", {limited_text(limited_by)}"
+    taken = _recommended_part(prediction, value, largest)
     if largest != value:
-        return f"; the largest that fits is {largest:,}{by}"
+        return f"; the largest that fits is {largest:,}{by}{taken}"
     if prediction.solved is not None and prediction.solved.multiple_of > 1:
         return (
             f"; it is the largest multiple of {prediction.solved.multiple_of} that fits, and at "
             "others the script fails"
         )
-    return f"; it is the largest that {'fits' if limited_by in _WITHIN else 'ran'}{by}"
+    return f"; it is the largest that {'fits' if limited_by in _WITHIN else 'ran'}{by}{taken}"
+
+
+def _recommended_part(prediction: Prediction, value: int, largest: int) -> str:
+    """The memory of the size that the next command trains at, where the sentence is of another."""
+    size = prediction.next_command.batch_size if prediction.next_command is not None else None
+    row = next((row for row in prediction.sizes if row.batch_size == size), None)
+    if size == value or row is None or (peak := row.peak_bytes) is None:
+        return ""
+    taken, source = "over " * row.is_least + bytes_text(peak.value), peak.source.value
+    if size == largest:
+        return f" ({taken}, {source})"
+    return f"; the recommended {size:,} takes {taken} ({source})"
 
 
 def of_grid(prediction: Prediction) -> Headline:

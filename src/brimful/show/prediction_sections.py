@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from brimful.show.section import Column, CommandLine, Facts, Figure, Section, Sentences, Table
-from brimful.show.several_sections import grid_figure, grid_table, which_table
+from brimful.show.several_sections import grid_figure, grid_table, sizes_table, which_table
 from brimful.show.text import (
     ABSENT,
     CATEGORIES,
@@ -79,6 +79,7 @@ def prediction_sections(prediction: Prediction) -> list[Section]:
     parts += [grid_table(prediction), grid_figure(prediction)] if prediction.grid else []
     if prediction.speed is not None:
         parts.append(Sentences("", (speed_sentence(prediction.speed),)))
+    parts += prediction_sizes(prediction)
     parts += _phases(prediction)
     if prediction.what_if is not None:
         parts.append(_what_if(prediction, prediction.what_if))
@@ -88,6 +89,21 @@ def prediction_sections(prediction: Prediction) -> list[Section]:
     if (following := prediction.next_command) is not None:
         parts.append(CommandLine(f"Next ({following.why})", following.line))
     return parts
+
+
+def prediction_sizes(prediction: Prediction, brief: bool = False) -> list[Section]:
+    """The table of batch sizes, the recommended one set off."""
+    following = prediction.next_command
+    chosen = following.batch_size if following is not None else None
+    uneven, epoch = prediction.largest_batches_peak is not None, prediction.epoch
+    notes = (
+        ["Memory is that of an epoch of uneven batches; over: of batches of the largest samples."]
+        if uneven
+        else []
+    )
+    if epoch is not None and epoch.waits_for_data:
+        notes.append("An epoch takes its time with loading as it is here.")
+    return sizes_table(prediction.sizes, prediction.budget, chosen, notes, brief)
 
 
 # --- peaks ---

@@ -50,7 +50,7 @@ _CHANGE_THE_NUMBERS = (
         "memory-grows",
         "evaluation-collects",
     ),
-    *("nothing-on-the-card", "stray-card", "one-rank-alone", "changes-nothing"),
+    *("nothing-on-the-card", "stray-card", "one-rank-alone", "changes-nothing", "idle-cards"),
 )
 
 

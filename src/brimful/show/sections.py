@@ -1,7 +1,7 @@
 """A record as one list of sections, which the terminal, the page and Markdown draw alike."""
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from brimful.show.headline import planned_batch_size
@@ -25,6 +25,7 @@ from brimful.show.section import (
     Sentences,
     Table,
 )
+from brimful.show.several_sections import sizes_table
 from brimful.show.text import (
     ABSENT,
     Cell,
@@ -56,7 +57,6 @@ from brimful.values import (
     SpeedEstimate,
     TrialKind,
     TrialResult,
-    TriedSize,
 )
 
 
@@ -89,66 +89,19 @@ def _plan_sections(record: Record, plan: Plan) -> list[Section]:
     return [
         CommandLine("The command to paste", plan.command_line, (note,)),
         *settings_table(plan.settings),
-        *sizes_table(record, plan),
+        *_sizes(record, plan),
         *changes_table(record),
     ]
 
 
-def sizes_table(record: Record, plan: Plan) -> list[Section]:
-    """Batch sizes as people climb them by hand: memory, share of the budget, update, epoch."""
-    if not plan.sizes:
-        return []
-    budget, chosen = record.opened.budget, planned_batch_size(record)
-    numbers: dict[str, list[Cell]] = {
-        "memory": [_peak_cell(size) for size in plan.sizes],
-        "of the budget": [_budget_cell(size, budget) for size in plan.sizes],
-        "effective batch": [_cell_of(size.effective_batch, count_text) for size in plan.sizes],
-        "updates / epoch": [_cell_of(size.updates_per_epoch, count_text) for size in plan.sizes],
-        "time / epoch": [_cell_of(size.epoch_s, seconds_text) for size in plan.sizes],
-    }
-    names = []
-    for name, cells in numbers.items():
-        sources = [cell.source for cell in cells if cell.source is not None]
-        if sources:  # that of most stands above them, and every other one beside its number
-            most = max(sources, key=sources.count)
-            numbers[name] = [
-                replace(cell, source=None) if cell.source is most else cell for cell in cells
-            ]
-            name += f", {most.value}"
-        names.append(name)
-    sizes = [
-        Cell(count_text(size.batch_size), tone="strong" if size.batch_size == chosen else "")
-        for size in plan.sizes
-    ]
+def _sizes(record: Record, plan: Plan) -> list[Section]:
     notes = [
         f"Memory: {report.worst_batch.what}"
         for trial in record.trials
         for report in trial.reports
         if report.worst_batch
     ]
-    columns = tuple(Column(name, right=True) for name in ("batch size", *names))
-    rows = tuple(zip(sizes, *numbers.values(), strict=True))
-    return [Table("What each batch size means", columns, rows, tuple(notes[:1]))]
-
-
-def _peak_cell(size: TriedSize) -> Cell:
-    if size.fits is False and size.peak_bytes is None:
-        return Cell("out of memory", tone="bad")
-    tone = "bad" if size.fits is False else ""
-    return replace(_cell_of(size.peak_bytes, bytes_text), tone=tone)
-
-
-def _budget_cell(size: TriedSize, budget: Budget | None) -> Cell:
-    if size.peak_bytes is None or budget is None or not budget.bytes:
-        return ABSENT
-    share = size.peak_bytes.value / budget.bytes
-    tone = "bad" if size.fits is False else ""
-    spills = ", may spill" if tone and share <= 1 else ""  # by the upper end of its interval
-    return Cell(share_text(share) + spills, share=share, tone=tone)
-
-
-def _cell_of(value: Estimate | None, text: Callable[[float], str]) -> Cell:
-    return ABSENT if value is None else Cell(text(value.value), value.source)
+    return sizes_table(plan.sizes, record.opened.budget, planned_batch_size(record), notes[:1])
 
 
 def audit_sections(audit: Audit) -> list[Section]:

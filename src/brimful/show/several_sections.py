@@ -1,8 +1,11 @@
-"""Several answers of one prediction: a table with a line for each card and the sentence that names
-the cheapest; a table of settings and its heat map for the page.
+"""Several answers of one question: a table with a line for each card and the sentence that names
+the cheapest; a table of settings and its heat map for the page; what each batch size means.
 """
 
-from brimful.show.section import Column, Figure, Table
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from brimful.show.section import Column, Figure, Section, Table
 from brimful.show.text import (
     ABSENT,
     VERDICTS,
@@ -13,10 +16,20 @@ from brimful.show.text import (
     seconds_text,
     setting_text,
     settings_text,
+    share_text,
     speed_text,
 )
 from brimful.units import GIB, counted
-from brimful.values import CardAnswer, GridCell, Prediction, Verdict
+from brimful.values import (
+    Budget,
+    CardAnswer,
+    Estimate,
+    GridCell,
+    Prediction,
+    Source,
+    TriedSize,
+    Verdict,
+)
 
 _FITS = {
     None: Cell("fails", tone="bad"),
@@ -46,6 +59,7 @@ _CELLS_TRACED = (
     "Cells were traced at these very settings; * is extrapolated from traces of others, which a "
     "further one confirmed."
 )
+_SIZES_TRACED = "* is extrapolated from traces of other sizes."
 
 
 # --- cards ---
@@ -219,3 +233,90 @@ def grid_figure(prediction: Prediction) -> Figure:
         ),
     )
     return Figure("Device peak in GiB, predicted", draw, legend, wide=False)
+
+
+# --- batch sizes ---
+
+
+def sizes_table(
+    sizes: Sequence[TriedSize],
+    budget: Budget | None,
+    chosen: int | None,
+    notes: Sequence[str] = (),
+    brief: bool = False,
+) -> list[Section]:
+    """Batch sizes as people climb them by hand: memory, its share of the budget, update, epoch.
+    `chosen` is set off; `brief`: without what only some look for.
+    """
+    if not sizes:
+        return []
+    is_whole = (
+        budget is not None and budget.memory == "device" and budget.bytes == budget.total_bytes
+    )
+    numbers: dict[str, list[Cell]] = {
+        "memory": [_peak_cell(size) for size in sizes],
+        "allocated": [
+            ABSENT
+            if brief or size.allocated_bytes is None
+            else Cell(bytes_text(size.allocated_bytes))
+            for size in sizes
+        ],
+        "of card" if is_whole else "of budget": [_share_cell(s, budget) for s in sizes],
+        "effective batch": [_number(size.effective_batch, count_text) for size in sizes],
+        "updates / epoch": [_number(size.updates_per_epoch, count_text) for size in sizes],
+        "time / step": [_number(size.step_s, seconds_text) for size in sizes],
+        "time / epoch": [_number(size.epoch_s, seconds_text) for size in sizes],
+        "samples/s": [_number(size.samples_per_s, speed_text) for size in sizes],
+    }
+    numbers = {name: cells for name, cells in numbers.items() if any(c != ABSENT for c in cells)}
+    sources = sorted({cell.source for cells in numbers.values() for cell in cells if cell.source})
+    title, below = "What each batch size means", []
+    if len(sources) == 1:
+        title += f", {sources[0].value}"
+    else:  # that of most in a column is said once, and every other beside its number
+        most = {name: _most(cells) for name, cells in numbers.items()}
+        for source in sources:
+            of_source = [name for name in most if most[name] is source]
+            below += [f"{source.value.capitalize()}: {', '.join(of_source)}."] if of_source else []
+    numbers = {
+        name: [replace(c, source=None) if c.source is _most(cells) else c for c in cells]
+        for name, cells in numbers.items()
+    }
+    heads = tuple(Column(name, right=True) for name in ("batch size", *numbers))
+    first = (
+        Cell(count_text(s.batch_size), tone="strong" * (s.batch_size == chosen)) for s in sizes
+    )
+    rows = tuple(zip(first, *numbers.values(), strict=True))
+    if any(size.traced is False and size.peak_bytes is not None for size in sizes):
+        below.append(_SIZES_TRACED)
+    return [Table(title, heads, rows, (*below, *notes))]
+
+
+def _most(cells: Sequence[Cell]) -> Source | None:
+    """The source of most of them; None where none has one."""
+    sources = [cell.source for cell in cells if cell.source is not None]
+    return max(sources, key=sources.count, default=None)
+
+
+def _peak_cell(size: TriedSize) -> Cell:
+    if size.fits is False and size.peak_bytes is None:
+        return Cell("out of memory", tone="bad")
+    cell = _number(size.peak_bytes, bytes_text)
+    if size.is_least and size.peak_bytes is not None:
+        cell = replace(cell, text=f"over {cell.text}")
+    if size.traced is False and size.peak_bytes is not None:
+        cell = replace(cell, text=f"{cell.text}*")
+    return replace(cell, tone="bad" if size.fits is False else "")
+
+
+def _share_cell(size: TriedSize, budget: Budget | None) -> Cell:
+    if size.peak_bytes is None or budget is None or not budget.bytes:
+        return ABSENT
+    share = size.peak_bytes.value / budget.bytes
+    tone = "bad" if size.fits is False else ""
+    spills = ", tight" if tone and share <= 1 else ""  # by the upper end of its interval
+    return Cell(share_text(share) + spills, share=share, tone=tone)
+
+
+def _number(value: Estimate | None, text: Callable[[float], str]) -> Cell:
+    return ABSENT if value is None else Cell(text(value.value), value.source)

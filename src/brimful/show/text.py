@@ -239,13 +239,21 @@ def reason(execution: Execution) -> str:
 
 
 def loading_text(loading: Loading) -> str:
-    """ "16,100 samples/s on the card (predicted); one core here loads 2,900 (measured): 6 workers
-    needed". Where one core keeps
-    up and no worker loads, what that costs: the card waits while the script's own process loads."""
+    """ "16,100 samples/s on the card (predicted); one core here loads about 2,900 (measured, 2,600
+    to 3,100): about 6 workers needed (6 to 7)". Where one core keeps up and no worker loads, what
+    that costs: the card waits while the script's own process loads."""
+    if loading.busy is not None:
+        return (
+            "not measured: this machine is busy (a worker of the loader waited "
+            f"{share_text(loading.busy)} of the time for a core)"
+        )
     one_worker, card, workers = loading.one_worker.value, loading.card, loading.workers
-    text = f"one core here loads {speed_text(one_worker)}{'' if card else ' samples/s'} (measured)"
+    unit = "" if card else " samples/s"
+    interval = speed_cell(loading.one_worker).interval
+    measured = f"measured, {interval}" if interval else "measured"
+    text = f"one core here loads about {speed_text(one_worker)}{unit} ({measured})"
     if workers > 1:
-        text += f", the {workers} workers asked for {speed_text(loading.all_workers.value)}"
+        text += f", the {workers} workers asked for about {speed_text(loading.all_workers.value)}"
     if card is None:
         return text if workers else f"{text}, and the script has no worker"
     text = f"{speed_text(card.value)} samples/s on the card (predicted); {text}"
@@ -254,7 +262,10 @@ def loading_text(loading: Loading) -> str:
             f"{text}; without a worker the card waits "
             f"{share_text(card.value / (card.value + one_worker))} of the time"
         )
-    needed = f"{counted(loading.needed or 1, 'worker')} needed"
+    ends = loading.needed_interval
+    needed = f"about {counted(loading.needed or 1, 'worker')} needed"
+    if ends is not None and ends[0] < ends[1]:
+        needed += " ({:,} to {:,})".format(*ends)
     if (
         loading.binds and (loading.needed or 1) <= workers
     ):  # beside others each is slower than alone

@@ -67,16 +67,25 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True)
 class TriedSize:
-    """A batch size as a row of the table of `tune`. Each number says whether it was measured at
-    this size, or predicted.
+    """A batch size as a row of the table of `predict` and `tune`. Each number says whether it was
+    measured at this size, or predicted.
     """
 
     batch_size: int
-    fits: bool | None  # within the budget; None: not known
-    peak_bytes: Estimate | None  # of the memory that the budget is of; None where a trial ran out
-    effective_batch: Estimate | None  # samples in an update, over all ranks
-    updates_per_epoch: Estimate | None
-    epoch_s: Estimate | None
+    fits: bool | None = None  # within the budget; None: not known
+    # of the memory that the budget is of, with uneven batches over an epoch; None where a trial ran
+    # out
+    peak_bytes: Estimate | None = None
+    effective_batch: Estimate | None = None  # samples in an update, over all ranks
+    updates_per_epoch: Estimate | None = None
+    epoch_s: Estimate | None = None
+    # of uneven batches: that of the largest samples alone, where no epoch is known near this size
+    is_least: bool = False
+    allocated_bytes: int | None = None  # of that peak
+    samples_per_s: Estimate | None = None  # over all ranks
+    step_s: Estimate | None = None
+    # of an imaginary card: at this very size; else extrapolated from traces of others
+    traced: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -195,6 +204,7 @@ class NextCommand:
 
     line: str
     why: str
+    batch_size: int | None = None  # that the command then trains at, where it is known
 
 
 @dataclass(frozen=True)
@@ -238,6 +248,7 @@ class Prediction:
     solved: Solved | None = None  # where another setting than the batch size was asked for
     # of a table: every combination; the rest is the answer for the `best` of them
     grid: tuple[GridCell, ...] = ()
+    sizes: tuple[TriedSize, ...] = ()  # what each batch size means, ascending
     # how often the allocator gives its cached memory back to go on; None: no trace
     retries_per_step: float | None = None
     # the time of a step that this takes, beside that of `speed`

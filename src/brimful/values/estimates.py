@@ -184,6 +184,10 @@ class Loading:
     card: Estimate | None  # one rank's share of the predicted speed; None where that is not known
     needed: int | None  # workers that keep up with it; None likewise
     binds: bool  # the card waits for what is loaded here
+    needed_interval: tuple[int, int] | None = None  # by the ends of `one_worker`
+    # of the time in which a worker could have run, the share that it waited for a core, where that
+    # is so much that these speeds say nothing; None: they were measured
+    busy: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""What is answered for one card: which batch size is asked about, its peak by phase, and whether it
-fits.
+"""What is answered for one card: which batch size is asked about, its peak by phase, whether it
+fits, and what other sizes mean.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from brimful import command as commands
@@ -9,12 +10,25 @@ from brimful.decide.batch_size_place import AUTO
 from brimful.decide.memory.fit import giving_back_s
 from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.run.settings import BATCH_SIZE
+from brimful.decide.speed.epoch import epoch_of
+from brimful.decide.tune.sizes import on_the_curve, tried_sizes
 from brimful.errors import UsageError
 from brimful.outcomes import SCRIPT_FAILED
-from brimful.values import Diagnostic, Outcome, Verdict
+from brimful.values import (
+    Diagnostic,
+    Estimate,
+    Loading,
+    Outcome,
+    PeakEstimate,
+    PredictedSpeed,
+    Source,
+    TriedSize,
+    Verdict,
+)
 from brimful.verbs import imaginary
 from brimful.verbs.imaginary import CardView, Replayers
 from brimful.verbs.start import Start, takes
+from brimful.verbs.step_speed import FIXED_TOTAL, speed_of
 from brimful.verbs.trials import Trials
 from brimful.verbs.warnings import Answer
 
@@ -157,3 +171,75 @@ def replayers_of_trial(view: CardView, batch_size: int | None) -> Replayers | No
     if view.trials.result(batch_size).outcome is Outcome.OUT_OF_DEVICE_MEMORY:
         view.trials.result(batch_size, limitless=True)
     return view.traced_replayers(batch_size)
+
+
+def sizes_of(
+    view: CardView,
+    conclusion: MemoryConclusion,
+    sizes: Sequence[int],
+    loading: Loading | None = None,
+    samples: int | None = None,
+) -> tuple[TriedSize, ...]:
+    """What each batch size means by the traces that a search left, and by the models of them: no
+    trial is run. Sizes of which nothing is known have no numbers. `loading`, `samples`: as
+    `epoch_of` takes them.
+    """
+    trials, rows = view.trials, []
+    completed = trials.completed()
+    for size in sizes:
+        at = trials.in_force(conclusion, size) or size
+        row = replace(_memory_at(view, conclusion, at), batch_size=size, traced=at in completed)
+        if at in trials.results and at not in completed:
+            row = replace(row, fits=False)
+        speed = _speed_at(view, at)
+        if speed is not None:
+            epoch = epoch_of(trials.representative(), speed, loading, samples)
+            row = replace(row, samples_per_s=speed.samples_per_s, step_s=speed.step_s)
+            if epoch is not None:
+                row = replace(
+                    row,
+                    effective_batch=Estimate(epoch.samples_per_step, Source.PREDICTED),
+                    updates_per_epoch=Estimate(epoch.steps, Source.PREDICTED),
+                    epoch_s=epoch.train_s,
+                )
+        rows.append(row)
+    return tried_sizes(list(trials.results.values()), rows)
+
+
+def _memory_at(view: CardView, conclusion: MemoryConclusion, size: int) -> TriedSize:
+    """By a trace at the size, by a model that a trace confirmed, or by the curve between those that
+    hold at the nearest traces."""
+    trials, model, is_near = view.trials, conclusion.size_model, view.knows_epochs_near(size)
+    if size in trials.completed():
+        replayers = view.traced_replayers(size)
+    elif model is not None and size >= min(model.fitted_at):
+        replayers = view.extrapolated(model, size)
+    else:
+        smallest = min((at for at in trials.completed() if at is not None), default=size)
+        peak = on_the_curve(conclusion.estimate.curve, size) if size > smallest else None
+        fits = None if peak is None else (peak.high or peak.value) <= view.budget.bytes
+        is_uneven = any(trials.epochs.values())
+        return TriedSize(size, fits, peak, is_least=is_uneven and peak is not None)
+    if replayers is None:
+        return TriedSize(size)
+    answer = answer_at(view, size, replayers)
+    peak = answer.peak if is_near else answer.alone
+    fits, allocated = answer.verdict == Verdict.FITS, peak.allocated_bytes if peak else None
+    return TriedSize(size, fits, estimate_of(peak), is_least=not is_near, allocated_bytes=allocated)
+
+
+def _speed_at(view: CardView, size: int) -> PredictedSpeed | None:
+    """None where kernels at a size that was not traced are not known."""
+    completed, speed = view.trials.completed(), speed_of(view, size, None)
+    if isinstance(speed, Diagnostic):
+        return None
+    is_known = size in completed or (len(completed) > 1 and FIXED_TOTAL not in speed.notes)
+    return speed if is_known else None
+
+
+def estimate_of(peak: PeakEstimate | None) -> Estimate | None:
+    """The device peak."""
+    if peak is None:
+        return None
+    low, high = peak.device_interval_bytes
+    return Estimate(peak.device_bytes, peak.source, low, high, peak.interval_basis)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure import accelerators, host
-from brimful.measure.gpus import all_gpus, custom_gpu, loaded_at_once
+from brimful.measure.gpus import all_gpus, custom_gpu, find_gpu, loaded_at_once, others_named
 from brimful.measure.gpus.calibrations import calibrated, find_calibrated
 from brimful.units import format_bytes, parse_budget
 from brimful.values import Budget, Command, Device, Diagnostic, Gpu, TrialResult
@@ -77,6 +77,21 @@ def cards(request: CardRequest, home: Path | None = None) -> tuple[Cards, ...]:
         for kind, count in product(kinds, counts):
             named.setdefault((kind.key, count), Cards(kind, count, ranks, as_rank))
     return tuple(named.values())
+
+
+def which_was_taken(request: CardRequest) -> list[Diagnostic]:
+    """What a name of several cards was taken to be."""
+    names = {part.strip().partition(":")[0] for part in (request.gpu or "").split(",")}
+    return [
+        Diagnostic(
+            "which-card",
+            f"{name} is taken to be {(taken := find_gpu(name)).key} ({taken.name})",
+            f"the catalogue also has {', '.join(others)}",
+            f"name the one you mean: --gpu {others[0]}",
+        )
+        for name in sorted(names)
+        if (others := others_named(name))
+    ]
 
 
 def _counted(part: str, names: str) -> tuple[str, range]:

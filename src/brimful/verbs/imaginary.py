@@ -42,6 +42,9 @@ from brimful_inside.simulator.allocator_settings import settings_in
 from brimful_inside.simulator.program import NOTHING, Program, joined, program_of
 from brimful_inside.simulator.replay import worst_of
 
+# An epoch of uneven batches tells of sizes up to so many times larger or smaller (assumed).
+NEAR = 2
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -140,6 +143,12 @@ class CardView:
         if size in self.trials.epochs or size is None or not known:
             return size
         return min(known, key=lambda at: abs((at or 0) - size))
+
+    def knows_epochs_near(self, size: int) -> bool:
+        """Whether an epoch was learned near a size, or batches are alike: the fewer samples in a
+        batch, the more batches differ."""
+        nearest = self._learned_at(size) or size
+        return nearest <= NEAR * size and size <= NEAR * nearest
 
     @property
     def fixed_sizes(self) -> frozenset[int]:

@@ -9,9 +9,10 @@ from functools import partial
 from math import prod
 
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
-from brimful.decide.next_command import after_prediction
+from brimful.decide.next_command import after_prediction, recommended
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
+from brimful.decide.tune.sizes import sizes_to_show
 from brimful.errors import UsageError
 from brimful.measure.traces import cards_of
 from brimful.values import (
@@ -23,9 +24,10 @@ from brimful.values import (
     Record,
     Setting,
     Solved,
+    TriedSize,
     Verdict,
 )
-from brimful.verbs.answers import asked_about, by_search, timed_batch
+from brimful.verbs.answers import asked_about, by_search, sizes_of, timed_batch
 from brimful.verbs.devices import CardRequest
 from brimful.verbs.grid import MOST_CELLS, grid_of, without_effect
 from brimful.verbs.imaginary import CardView, view_of
@@ -52,6 +54,7 @@ def predict(
     samples: int | None = None,
     solve: str | None = None,
     grid: Mapping[str, Sequence[Setting]] | None = None,
+    sizes: Sequence[int] = (),
 ) -> Record:
     """Runs the command for a few steps on an imaginary card. Returns the record, whose `prediction`
     is the answer.
@@ -60,7 +63,8 @@ def predict(
     does not fit. `samples`: of an epoch, where only a part of the data is here. With
     ``{batch_size}`` left open it answers for the largest that fits. `solve`: another setting to
     name the largest value of, on each of the cards. `grid`: one or two settings with their values;
-    each combination is a cell of a table, and the fastest that fits is the answer. Raises
+    each combination is a cell of a table, and the fastest that fits is the answer. `sizes`: the
+    batch sizes of its table of them; () takes some up to the largest. Raises
     UsageError without a card, NoSuchDevice for an unknown one, DoesNotFit when an open batch size
     fits at no value, and the errors of `verbs.results`.
     """
@@ -73,6 +77,12 @@ def predict(
             f"--grid for {len(began.several)} cards",
             "a table of settings is for one card",
             "name one card, or compare cards without --grid",
+        )
+    if sizes and (grid or solve is not None or len(began.several) > 1):
+        raise UsageError(
+            "--sizes together with --grid, --solve or several cards",
+            "these have a table of their own",
+            "leave --sizes out",
         )
     if solve is not None:
         began = replace(began, asked=None)
@@ -94,6 +104,9 @@ def predict(
         outside = seconds_outside_steps(view, speed.batch_size) if speed is not None else {}
         epoch = epoch_of(trials.representative(), speed, prediction.loading, samples, outside)
         is_open = began.asked is None
+        if not (grid or which):
+            shown = _sizes(view, answer, prediction, is_open, sizes, samples)
+            prediction = replace(prediction, sizes=shown)
         following = after_prediction(trials.command, prediction, is_open, trials.settings_at)
         session.keep(replace(prediction, next_command=following, epoch=epoch))
     return session.record()
@@ -199,6 +212,26 @@ def _prediction(
         what_if=what_if,
         seconds=time.monotonic() - trials.session.started,
     )
+
+
+def _sizes(
+    view: CardView,
+    answer: Answer,
+    prediction: Prediction,
+    is_open: bool,
+    wanted: Sequence[int],
+    samples: int | None,
+) -> tuple[TriedSize, ...]:
+    """The table of batch sizes: those wanted, else the size in question, the recommended one, the
+    largest, and some between, as far as something is known of them."""
+    conclusion, largest = answer.conclusion, prediction.largest_batch_size
+    if conclusion is None or largest is None or not view.trials.in_batches:
+        return ()
+    size, _ = recommended(prediction, is_open)
+    spills = prediction.limited_by == "budget"
+    sizes = sorted(set(wanted)) or sizes_to_show(largest, [prediction.batch_size, size], spills)
+    rows = sizes_of(view, conclusion, sizes, prediction.loading, samples)
+    return rows if wanted else tuple(row for row in rows if row.fits is not None)
 
 
 def _solved(trials: Trials, answer: Answer, largest: int | None) -> Solved | None:

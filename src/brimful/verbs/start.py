@@ -29,7 +29,8 @@ class Start:
     device: Device
     budget: Budget
     options: Options
-    advice: Diagnostic | None  # where brimful replaced a bare `python`
+    # where brimful replaced a bare `python`, or took one of several cards of a name
+    advice: tuple[Diagnostic, ...]
     sets: tuple[str, ...] = (BATCH_SIZE,)  # settings that the verb gives its trials
     # All cards that were asked about; `device` and `budget` are the first.
     several: tuple[tuple[Device, Budget], ...] = ()
@@ -41,8 +42,8 @@ class Start:
             device = Device("imaginary", f"{len(self.several)} cards (imaginary)")
             budget = None
         with opened(verb, self.command, device, self.options, budget, objective) as session:
-            if self.advice:
-                session.note(self.advice)
+            for note in self.advice:
+                session.note(note)
             yield session
 
     @property
@@ -123,7 +124,8 @@ def start(
         chosen, accelerator = devices.choose(command, device, kind)
         several.append((chosen, devices.budget_for(chosen, accelerator, options.budget)))
     first, budget = several[0]
-    return Start(command, given, asked, first, budget, options, advice, sets, tuple(several))
+    notes = (*([advice] if advice else []), *devices.which_was_taken(request))
+    return Start(command, given, asked, first, budget, options, notes, sets, tuple(several))
 
 
 def _opened(command: Command, name: str, given: Mapping[str, Setting]) -> Command:

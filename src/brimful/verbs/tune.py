@@ -6,11 +6,11 @@ from typing import Any
 
 from brimful import command as commands
 from brimful.decide.loading import EVAL_TIMES, POLICIES
-from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
+from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.speed.predicted import rates_of
 from brimful.decide.tune.plan import Choice, Numbers, make_plan
-from brimful.decide.tune.sizes import sizes_to_show, tried_sizes
+from brimful.decide.tune.sizes import sizes_to_show
 from brimful.errors import Interrupted, TimeIsUp, UsageError
 from brimful.units import format_share
 from brimful.values import (
@@ -25,9 +25,9 @@ from brimful.values import (
     Setting,
     Source,
     SpeedEstimate,
-    TriedSize,
 )
 from brimful.verbs import imaginary, tune_measured, tune_plan
+from brimful.verbs.answers import estimate_of, sizes_of
 from brimful.verbs.devices import CardRequest
 from brimful.verbs.imaginary import CardView, view_of
 from brimful.verbs.results import ignores_the_batch_size
@@ -155,6 +155,8 @@ def _on_imaginary(
     if speed is not None:
         best, knee = speed.best_batch_size, speed.knee_batch_size
         view.trials.session.keep(SpeedEstimate(speed.curve, best, knee, None, speed.tolerance))
+    spills = estimate.limited_by == "budget"
+    shown = sizes_to_show(largest, [asked, choice.batch_size], spills)
     return _plan(
         view,
         goal,
@@ -167,7 +169,7 @@ def _on_imaginary(
             *choice.warnings,
             *tune_plan.rate_advice(view.trials.representative(), asked, choice.batch_size),
         ),
-        sizes=_sizes(view, conclusion, choice, asked),
+        sizes=sizes_of(view, conclusion, shown),
     )
 
 
@@ -203,7 +205,7 @@ def _plan(
         trials.command,
         trials.session.results,
         Choice(trials.settings_at(choice.batch_size), why, requested),
-        Numbers(peak is not None, Source.PREDICTED, _estimate(peak), choice.samples_per_s),
+        Numbers(peak is not None, Source.PREDICTED, estimate_of(peak), choice.samples_per_s),
         **more,
     )
 
@@ -233,34 +235,6 @@ def _largest_so_far(
     return _plan(view, goal, asked, choice, peaks[size], partial=ended, warnings=warnings)
 
 
-def _sizes(
-    view: CardView, conclusion: MemoryConclusion, choice: _Choice, asked: int | None
-) -> tuple[TriedSize, ...]:
-    """Powers of two around the largest, and what was traced or requested: peaks by the traces, else
-    by the sizes of allocations extrapolated from them."""
-    largest, card = conclusion.estimate.largest_batch_size or 1, view.card
-    results, completed = view.trials.results, view.trials.completed()
-    model = conclusion.size_model
-    speed = choice.speed or speed_of(view, largest, largest)
-    curve = () if isinstance(speed, Diagnostic) else speed.curve
-    peaks, fitting = {}, {}
-    spills = conclusion.estimate.limited_by == "budget"
-    for size in sizes_to_show(largest, [asked, choice.batch_size, *results], spills):
-        replayer = None
-        if size in completed:
-            replayer = view.replayer(size)
-        elif model is not None and size >= min(model.fitted_at):
-            replayer = view.extrapolated(model, size).all_orders
-        if replayer is None and size not in results:
-            continue  # nothing is known of it
-        if replayer is not None:
-            peaks[size] = _estimate(card.peak(replayer))
-        may_fit = size in completed or size not in results
-        fitting[size] = may_fit and replayer is not None and card.fits(replayer)
-    rates = {point.batch_size: point.value for point in curve}
-    return tried_sizes(list(results.values()), peaks, rates, fitting, fitting)
-
-
 def _confirm(view: CardView, size: int) -> PeakEstimate | None:
     """The peak of a trace at the size itself, if it fits."""
     if view.trials.result(size).outcome is not Outcome.COMPLETED:
@@ -268,13 +242,6 @@ def _confirm(view: CardView, size: int) -> PeakEstimate | None:
     view.learn_epochs(size)
     card, replayer = view.card, view.replayer(size)
     return card.peak(replayer) if replayer is not None and card.fits(replayer) else None
-
-
-def _estimate(peak: PeakEstimate | None) -> Estimate | None:
-    if peak is None:
-        return None
-    low, high = peak.device_interval_bytes
-    return Estimate(peak.device_bytes, peak.source, low, high, peak.interval_basis)
 
 
 def _choose(

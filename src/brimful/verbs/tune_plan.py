@@ -253,8 +253,10 @@ def _sizes(
     for run in session.results:
         if BATCH_SIZE in run.trial.settings:
             trials.setdefault(int(run.trial.settings[BATCH_SIZE]), []).append(run)
-    peaks, fitting = {}, {}
+    rates = {point.batch_size: point.value for point in result.speed.points}
+    rows = []
     for size, runs in trials.items():
+        row = TriedSize(size, samples_per_s=rates.get(size))
         true = [run for run in runs if not task.on_cpu or run.trial.kind is TrialKind.MEMORY]
         measured = [
             peak
@@ -263,14 +265,15 @@ def _sizes(
         ]
         failed = any(run.outcome in OUT_OF_MEMORY for run in runs)
         if measured and not failed:
-            peaks[size] = Estimate(max(measured), Source.MEASURED)
+            row = replace(row, peak_bytes=Estimate(max(measured), Source.MEASURED))
         elif not true and not failed and memory.fixed_bytes is not None:
             linear, quadratic = memory.linear_bytes or 0, memory.quadratic_bytes or 0
             curve = memory.fixed_bytes + linear * size + quadratic * size**2
-            peaks[size] = Estimate(curve, Source.PREDICTED)
-        fitting[size] = not failed and (size not in peaks or peaks[size].value <= budget.bytes)
-    rates = {point.batch_size: point.value for point in result.speed.points}
-    return tried_sizes(session.results, peaks, rates, fitting)
+            row = replace(row, peak_bytes=Estimate(curve, Source.PREDICTED))
+        peak = row.peak_bytes
+        fits = not failed and (peak is None or peak.value <= budget.bytes)
+        rows.append(replace(row, fits=fits))
+    return tried_sizes(session.results, rows)
 
 
 def _load_advice(results: Sequence[TrialResult]) -> list[Diagnostic]:

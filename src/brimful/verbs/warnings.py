@@ -8,6 +8,7 @@ from brimful.decide.audit.findings import findings
 from brimful.decide.loaders_seen import largest_batch, loaders, samples_of
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.decide.memory.search_traced import MemoryConclusion
+from brimful.measure.traces import cards_of
 from brimful.units import counted, format_bytes, format_duration, noun_of
 from brimful.values import (
     Diagnostic,
@@ -171,6 +172,17 @@ def _about_the_budget(view: CardView, answer: Answer) -> Iterator[Diagnostic]:
 def _about_ranks(result: TrialResult) -> Iterator[Diagnostic]:
     """Where ranks share a machine, or one of them was started alone."""
     device = result.trial.device
+    used = {index for _, index in cards_of(result)}
+    if device.ranks is None and 0 < len(used) < device.cards:
+        uses = "one" if len(used) == 1 else f"{len(used)}"
+        cards, all_of_them = ("two", "both") if device.cards == 2 else (device.cards, "all of them")
+        yield Diagnostic(
+            "idle-cards",
+            f"the command uses {uses} of the {cards} cards",
+            "a script trains on several cards by a process for each, with DistributedDataParallel",
+            f"torchrun --nproc-per-node {device.cards} … uses {all_of_them}, if the script trains "
+            "so",
+        )
     if device.ranks is not None:
         yield Diagnostic(
             "one-rank-alone",

@@ -5,14 +5,18 @@ An imaginary card's own batches (`worst_case`) are made without workers, of few 
 modes that stand for the card. So real workers are forked for a moment, in which torch is as it was,
 over samples from all parts of the data set; the script's sampler and random numbers stay where they
 are.
+
+A speed is the median of short bursts, which begin when every worker has given a batch: their start
+is no loading. What else runs on the machine shows in how long the workers waited for a core.
 """
 
 from __future__ import annotations
 
 import itertools
 import multiprocessing
+import statistics
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from torch.utils.data import dataloader as torch_dataloader
 
@@ -21,8 +25,10 @@ from brimful_inside.probe.draws import private_copy
 from brimful_inside.probe.passes import samples_in
 from brimful_inside.probe.random_states import random_state_kept
 from brimful_inside.probe.worst_case.scan import order_of
+from brimful_inside.wire import LoadingSpeed
 
-FOR_S = 0.5  # after the first batch has come (assumed: enough for a rate within some 10 %)
+FOR_S = 0.5  # after every worker has given a batch (assumed: enough for a rate within some 10 %)
+BURST_S = FOR_S / 5
 TIMEOUT_S = 10.0  # for one batch; beyond, nothing is said
 SHORT_S = 0.05  # batches grow as long as they come faster than that
 LARGE_BYTES = 16 << 20  # of a batch: some of them lie in /dev/shm at a time
@@ -44,25 +50,26 @@ class _Batches:
             yield batch
 
 
-def rates_of(loader: Any, most: int, in_worker: Callable[[], None]) -> Dict[int, float]:
-    """Samples per second, by number of workers: one, and the loader's own number. Batches have up
-    to `most` samples.
+def speeds_of(loader: Any, most: int, in_worker: Callable[[], None]) -> Dict[int, LoadingSpeed]:
+    """By number of workers: one, and the loader's own number. Batches have up to `most` samples.
 
     `in_worker` runs in each worker before its first sample. {} where the data set's samples cannot
     be drawn by number.
     """
     if loader.batch_sampler is None:
         return {}
-    rates = {}
+    speeds = {}
     for workers in sorted({1, max(1, int(loader.num_workers))}):
-        rate = _rate(loader, workers, most, in_worker)
-        if rate is None:
+        speed = _speed(loader, workers, most, in_worker)
+        if speed is None:
             break
-        rates[workers] = rate
-    return rates
+        speeds[workers] = speed
+    return speeds
 
 
-def _rate(loader: Any, workers: int, most: int, in_worker: Callable[[], None]) -> Optional[float]:
+def _speed(
+    loader: Any, workers: int, most: int, in_worker: Callable[[], None]
+) -> Optional[LoadingSpeed]:
     iterable = loader._dataset_kind == torch_dataloader._DatasetKind.Iterable
     batches = _Batches(1 if iterable else len(loader.dataset) or 1)
     own_init = loader.worker_init_fn
@@ -90,26 +97,59 @@ def _rate(loader: Any, workers: int, most: int, in_worker: Callable[[], None]) -
             iterator._shutdown_workers()
 
 
-def _receive(iterator: Any, batches: _Batches, most: int, iterable: bool) -> Optional[float]:
-    """Samples per second from the first batch on, which the start of the workers is over with."""
-    began = last = None
-    samples = 0
+def _receive(iterator: Any, batches: _Batches, most: int, iterable: bool) -> Optional[LoadingSpeed]:
+    """None where the samples lie on a card: what is there already is not loaded."""
+    processes = [worker.pid for worker in iterator._workers]
+    bursts: List[float] = []
+    received = samples = 0
+    began = burst_began = last = time.perf_counter()
+    before = _scheduled(processes)
     for batch in iterator:
         now = time.perf_counter()
+        received += 1
         count = samples_in(batches.given.pop(0), batch, iterable) or 0
-        if began is None or last is None:
-            began = last = now
-            continue
         parts = tensors_of(batch)
         if any(str(getattr(part, "device", "cpu")) != "cpu" for part in parts):
-            return None  # what lies on a card already is not loaded
+            return None
+        if received <= len(processes):
+            began = burst_began = last = now
+            before = _scheduled(processes)
+            continue
         samples += count
-        if now - began >= FOR_S:
+        if now - burst_began >= BURST_S:
+            bursts.append(samples / (now - burst_began))
+            samples, burst_began = 0, now
+        if bursts and now - began >= FOR_S:
             break
         nbytes = sum(part.nbytes for part in parts)
         if now - last < SHORT_S and count and 2 * batches.size * nbytes <= LARGE_BYTES * count:
             batches.size = min(2 * batches.size, most)
         last = now
     else:
-        now = time.perf_counter()
-    return samples / (now - began) if began is not None and samples else None
+        if not bursts and samples:  # a short stream
+            bursts.append(samples / (time.perf_counter() - burst_began))
+    if not any(bursts):
+        return None
+    waited = _waited(before, _scheduled(processes))
+    return LoadingSpeed(statistics.median(bursts), min(bursts), max(bursts), waited)
+
+
+def _scheduled(processes: Iterable[int]) -> Optional[Tuple[int, int]]:
+    """(nanoseconds that they ran, nanoseconds that they waited for a core), by Linux's
+    Documentation/scheduler/sched-stats.rst; None where the kernel does not count them."""
+    ran = waited = 0
+    try:
+        for process in processes:
+            with open("/proc/%d/schedstat" % process) as file:
+                numbers = file.read().split()
+            ran, waited = ran + int(numbers[0]), waited + int(numbers[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return ran, waited
+
+
+def _waited(before: Optional[Tuple[int, int]], after: Optional[Tuple[int, int]]) -> Optional[float]:
+    if before is None or after is None:
+        return None
+    ran, waited = after[0] - before[0], after[1] - before[1]
+    return waited / (ran + waited) if ran + waited > 0 else None

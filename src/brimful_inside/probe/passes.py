@@ -14,7 +14,7 @@ from brimful_inside.probe import batch_tensors
 from brimful_inside.probe.batch_size.places import places_of_loader
 from brimful_inside.probe.context import guarded
 from brimful_inside.probe.random_states import random_states
-from brimful_inside.wire import BatchSeen, Draws, LoaderSeen, Place
+from brimful_inside.wire import BatchSeen, Draws, LoaderSeen, LoadingSpeed, Place
 
 KEPT_STEPS = 2000  # of a run without an end
 TRAIN, EVAL = "train", "eval"
@@ -39,7 +39,7 @@ class Loader:
         self.shown: Optional[int] = None
         self.kept: Any = None  # (batch, samples) that later passes give again
         self.first: List[BatchSeen] = []
-        self.rates: Dict[int, float] = {}  # number of workers -> samples per second
+        self.speeds: Dict[int, LoadingSpeed] = {}  # by number of workers
         self.facts = _facts(loader)
         # batches, at most
         self.ahead = int(loader.num_workers) * (getattr(loader, "prefetch_factor", None) or 0)
@@ -73,7 +73,7 @@ class Loader:
             draws=self.draws,
             batch_s=statistics.median(times) if times else None,
             iterations=self.passes,
-            rates={str(workers): rate for workers, rate in self.rates.items()},
+            speeds={str(workers): speed for workers, speed in self.speeds.items()},
             workers_place=self.workers_place,
             **self.facts,
         )

@@ -50,8 +50,43 @@ def test_where_the_size_was_left_open_the_knee_is_taken_and_the_largest_where_no
 def test_where_the_size_does_not_fit_the_largest_that_does_is_named() -> None:
     value = product.predict_oom().prediction
     assert value is not None
+    value = replace(value, what_if=None)
     assert line(value) == "python train.py --batch-size 1713"
     assert line(replace(value, largest_batch_size=None)) is None
+
+
+def test_a_size_that_was_asked_for_is_in_the_line_where_the_script_has_no_flag_for_it() -> None:
+    asked = "brimful tune --set batch_size=64 -- python train.py"
+    assert line(fits(), INSIDE) == asked
+
+
+def test_an_accumulation_that_was_advised_stays_in_what_comes_next() -> None:
+    value = product.predict_oom().prediction
+    assert value is not None and value.what_if is not None
+    assert value.what_if.remedies[-1].code == "accumulation-2"
+    after = after_prediction(FLAG, value, False, lambda size: {"batch_size": size} if size else {})
+    assert after is not None
+    assert (after.line, after.batch_size) == ("python train.py --batch-size 1500", 1500)
+    assert after.why == (
+        "1,500 a batch; accumulate 2 in the script for 3,000 an update; predicted 30.7 GiB of "
+        "35.5 GiB, 299,000 samples/s"
+    )
+    words = ("python", "train.py", "--batch-size", "{batch_size}", "--accum", "3")
+    accumulates = Command(words, given={"accumulation": 3})
+    assert line(value, accumulates) == "python train.py --batch-size 1500 --accum 6"
+
+
+def test_a_change_that_fits_what_was_asked_is_named_beside_the_largest_without_it() -> None:
+    value = product.predict_oom().prediction
+    assert value is not None and value.what_if is not None
+    half = replace(value.what_if.remedies[-1], code="mixed-precision", what="mixed precision")
+    value = replace(value, what_if=replace(value.what_if, remedies=(half,)))
+    after = after_prediction(FLAG, value, False, lambda size: {"batch_size": size} if size else {})
+    assert after is not None and after.line == "python train.py --batch-size 1713"
+    assert after.why == (
+        "1,713: the largest batch size that fits as the script is; with mixed precision 3,000 "
+        "does; predicted 34.9 GiB of 35.5 GiB, 341,000 samples/s"
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,6 +99,5 @@ def test_where_the_size_does_not_fit_the_largest_that_does_is_named() -> None:
     ],
 )
 def test_where_the_script_trains_on_another_size_an_audit_shows_why(changes: dict) -> None:
-    assert str(line(replace(fits(), **changes), INSIDE)).startswith(
-        "brimful audit -- python train.py"
-    )
+    size = "" if "batch_size" in changes else " --set batch_size=64"
+    assert line(replace(fits(), **changes), INSIDE) == f"brimful audit{size} -- python train.py"

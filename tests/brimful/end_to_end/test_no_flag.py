@@ -101,7 +101,8 @@ def test_a_fixed_batch_size_is_predicted_as_with_a_flag_and_its_plan_is_run(tmp_
         *python(path),
         cwd=path.parent,
     )
-    assert plan.code == 0 and plan.json["command_line"].startswith("brimful run -- "), plan.err
+    line = plan.json["command_line"] if plan.code == 0 else plan.err
+    assert line.startswith("brimful run --set batch_size="), "`run` follows no plan of this card"
     (place,) = plan.json["places"].values()
     assert place["kind"] == "script" and place["line"] == 2 and plan.json["trials"] >= 3
     ran = brimful(

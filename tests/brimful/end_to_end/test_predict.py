@@ -352,3 +352,38 @@ def test_what_values_decide_opens_the_interval_downwards_and_is_said_to_be_the_m
     assert answer["peak"]["at_most_bytes"] == 0 and "at most" not in sentence
     answer, sentence = predicted(masked.replace("1 << 20", "3 << 20"), code=3)
     assert answer["verdict"] == "tight", "it fits if the mask picks little"
+
+
+PADDED = """
+import argparse, random, torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=8)
+args = parser.parse_args()
+random.seed(0)
+data = [torch.zeros(random.randint(16, 512), dtype=torch.long) for _ in range(1000)]
+collate = lambda batch: nn.utils.rnn.pad_sequence(batch, batch_first=True)
+model = nn.Sequential(nn.Embedding(100, 64), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1))
+model = model.cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for tokens in DataLoader(data, batch_size=args.batch_size, shuffle=True, collate_fn=collate):
+    model(tokens.cuda()).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_with_uneven_batches_the_table_has_an_epoch_near_one_that_is_known_and_else_the_least(
+    tmp_path,
+):
+    command = python(script(tmp_path, PADDED), "--batch-size", 24)
+    options = ("--gpu", "t4", "--max-batch-size", 100, "--sizes", "5,24,30", "--json")
+    answer = brimful(tmp_path, "predict", *options, *command, code=0).json
+    few, asked, more = answer["sizes"]
+    assert few["is_least"] and few["traced"] and few["fits"]
+    assert not asked["is_least"] and not more["is_least"] and not more["traced"]
+    assert asked["peak_bytes"]["value"] == answer["peak"]["device_bytes"]
+    alone = answer["largest_batches_peak"]["device_bytes"]
+    assert few["peak_bytes"]["value"] <= alone and few["allocated_bytes"] < asked["allocated_bytes"]

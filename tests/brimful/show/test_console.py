@@ -18,6 +18,7 @@ from brimful.errors import CommandFailed, NoSuchDevice, ProbeNotLoaded
 from brimful.measure.gpus import find_gpu
 from brimful.show import console as screens
 from brimful.show.machine_sections import doctor_sections, gpu_sections
+from brimful.show.prediction_sections import prediction_sizes
 from brimful.values import Diagnostic, Estimate, Source
 from tests.brimful.show import product
 
@@ -80,7 +81,7 @@ def test_no_golden_copy_is_left_of_a_screen_that_is_gone() -> None:
 def test_the_short_form_begins_like_the_full_one_and_leaves_out_the_details() -> None:
     short, full = draw(SCREENS["predict-fits"]), draw(SCREENS["predict-fits-full"])
     assert short.split("\n\n")[0] == full.split("\n\n")[0]
-    assert len(short.splitlines()) < 20 < len(full.splitlines())
+    assert len(short.splitlines()) < 25 < len(full.splitlines())
     assert "Where the memory goes" in full and "Where the memory goes" not in short
     assert "the command has no {batch_size}" in draw(SCREENS["predict-as-given"]), (
         "warnings are never details"
@@ -88,7 +89,7 @@ def test_the_short_form_begins_like_the_full_one_and_leaves_out_the_details() ->
 
 
 @pytest.mark.parametrize("name", ["predict-fits", "predict-out-of-memory", "predict-as-given"])
-def test_a_prediction_has_at_most_15_lines_with_that_of_the_record_however_much_there_is_to_say(
+def test_a_prediction_has_at_most_18_lines_and_its_table_however_much_there_is_to_say(
     name: str,
 ) -> None:
     record = product.ALL[name]()
@@ -100,7 +101,8 @@ def test_a_prediction_has_at_most_15_lines_with_that_of_the_record_however_much_
         prediction=replace(record.prediction, warnings=(*record.prediction.warnings, *warnings)),
     )
     shown = draw(lambda c: screens.show_record(c, crowded, full=False))
-    assert len(shown.splitlines()) <= 14
+    table = draw(lambda c: screens.show_sections(c, prediction_sizes(record.prediction, True)))
+    assert len(shown.splitlines()) <= 17 + len(table.rstrip().splitlines()) + bool(table.strip())
     assert draw(SCREENS[name]).splitlines()[-1] == shown.splitlines()[-1], (
         "the command to use next stays"
     )

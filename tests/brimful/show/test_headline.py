@@ -47,8 +47,8 @@ SENTENCES = {
     ),
     "tune-card": (
         "good",
-        "Batch size 16,034 is the largest that fits on NVIDIA GeForce RTX 3080: predicted peak "
-        "16.9 GiB ",
+        "Batch size 16,034 is the largest that fits on NVIDIA GeForce RTX 3080 20GB: predicted "
+        "peak 16.9 GiB ",
     ),
     "tune-interrupted": (
         "unfinished",
@@ -104,9 +104,13 @@ def loads(workers: int, one: float, asked: float) -> Loading:
 def test_where_the_card_waits_for_data_the_headline_has_both_rates_and_the_workers() -> None:
     ends = {
         (4, 11_000): "The card waits for data: 16,100 samples/s on the card (predicted); one core "
-        "here loads 2,900 (measured), the 4 workers asked for 11,000: 6 workers needed.",
-        (0, 2_900): "here loads 2,900 (measured): 6 workers needed, and the script has none.",
-        (6, 5_000): "asked for 5,000: 6 workers needed, each with a core of its own.",
+        "here loads about 2,900 (measured), the 4 workers asked for about 11,000: about 6 workers "
+        "needed.",
+        (
+            0,
+            2_900,
+        ): "loads about 2,900 (measured): about 6 workers needed, and the script has none.",
+        (6, 5_000): "for about 5,000: about 6 workers needed, each with a core of its own.",
     }
     for (workers, rate), end in ends.items():
         said = of_prediction(prediction(loading=loads(workers, 2_900, rate)))
@@ -117,7 +121,7 @@ def test_where_the_card_waits_for_data_the_headline_has_both_rates_and_the_worke
 
 def test_where_one_core_keeps_up_the_share_of_the_time_says_what_loading_costs() -> None:
     assert loading_text(loads(0, 16_100, 16_100)) == (
-        "16,100 samples/s on the card (predicted); one core here loads 16,100 (measured); "
+        "16,100 samples/s on the card (predicted); one core here loads about 16,100 (measured); "
         "without a worker the card waits 50 % of the time"
     )
     assert loading_text(loads(0, 1_593_900, 1_593_900)).endswith(
@@ -147,7 +151,7 @@ def test_a_plan_claims_no_trial_and_no_speed_that_it_lacks() -> None:
 
 
 def test_a_prediction_of_the_largest_says_that_it_is_the_largest() -> None:
-    assert of_prediction(prediction(batch_size=4096)).sentence.endswith(
+    assert of_prediction(prediction(batch_size=4096, next_command=None)).sentence.endswith(
         "; it is the largest that fits, limited by the length of the dataset."
     )
     unknown = prediction(
@@ -159,6 +163,34 @@ def test_a_prediction_of_the_largest_says_that_it_is_the_largest() -> None:
         "No batch size fits NVIDIA A100-SXM4-40GB: not even the smallest stays within 35.5 GiB."
     )
     assert of_prediction(nothing) == Headline("bad", fits_none)
+
+
+def test_the_memory_of_the_recommended_size_stands_beside_that_of_the_size_in_question() -> None:
+    value = product.predict_oom().prediction
+    assert value is not None and value.next_command is not None
+    said = of_prediction(value).sentence
+    assert said.endswith("fits is 1,713; the recommended 1,500 takes 30.7 GiB (predicted).")
+    largest = replace(value, next_command=replace(value.next_command, batch_size=1713))
+    assert of_prediction(largest).sentence.endswith(" fits is 1,713 (34.9 GiB, predicted).")
+    same = replace(value, next_command=replace(value.next_command, batch_size=3000))
+    assert of_prediction(same).sentence.endswith(" fits is 1,713.")
+
+
+def test_a_loader_that_waited_for_a_core_is_not_called_slow() -> None:
+    busy = replace(loads(0, 2_900, 2_900), busy=0.64, binds=False)
+    assert loading_text(busy) == (
+        "not measured: this machine is busy (a worker of the loader waited 64 % of the time for a "
+        "core)"
+    )
+
+
+def test_cards_that_the_command_leaves_idle_stand_before_all_numbers() -> None:
+    idle = Diagnostic("idle-cards", "the command uses one of the two cards", "", "torchrun … both")
+    record = replace(product.predict_fits(), prediction=prediction(warnings=(idle,)))
+    said = headline(record).sentence
+    assert said.startswith(
+        "The command uses one of the two cards; torchrun … both. Batch size 64 fits "
+    )
 
 
 def test_what_does_not_fit_as_it_is_may_fit_compiled() -> None:

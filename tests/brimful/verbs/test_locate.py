@@ -9,7 +9,7 @@ from brimful.measure import host
 from brimful.values import Outcome, Place
 from brimful.verbs.predict import predict
 from brimful.verbs.tune import tune
-from tests.brimful.verbs.world import GIB, MIB, World, work
+from tests.brimful.verbs.world import GIB, MIB, World, chosen, work
 
 SCRIPT = Place("script", "/work/train.py", 6, 13, 16, "batch_size = 16", "data.py:51")
 LOADER = Place(
@@ -105,9 +105,12 @@ def test_what_is_asked_and_not_there_is_an_error():
 @pytest.mark.parametrize("where", [{"device": "cpu"}, {"gpu": "a100-40gb"}])
 def test_a_plan_remembers_where_the_size_is_set(where):
     result = world(fixed=GIB, linear=8 * MIB)
-    plan = work(result, tune, COMMAND, **where).plan
+    record = work(result, tune, COMMAND, **where)
+    plan = record.plan
     assert plan is not None and plan.places == {"batch_size": SCRIPT}
-    assert plan.command_line == "brimful run -- my-train --epochs 3"
+    # `run` follows the plan of this machine by itself, and none of an imaginary card
+    sets = "" if "device" in where else f" --set batch_size={chosen(record)}"
+    assert plan.command_line == f"brimful run{sets} -- my-train --epochs 3"
     row = next(row for row in plan.settings if row.name == "batch_size")
     assert row.requested == 16 and row.effective != 16
     assert set(kinds(result)[1:]) == {"script"}

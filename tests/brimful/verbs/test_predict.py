@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from brimful import predict
 from brimful.errors import CommandFailed, DoesNotFit, TrialFailed, UsageError
-from brimful.show.headline import of_prediction
+from brimful.show.headline import headline, of_prediction
 from brimful.show.text import limited_text
 from brimful.units import format_duration
 from brimful.values import Failure, Outcome, Source
+from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc
+from brimful_inside.wire import LoadingSpeed
 from tests.brimful.verbs.world import GIB, MIB, WORLDS, World, reporting, work
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -213,7 +215,8 @@ def timed(world):
     """The same world, whose first trial that is asked to times its loader."""
 
     def changed(result):
-        loaders = [replace(result.reports[0].loaders[0], workers=2, rates={"1": 500.0, "2": 900.0})]
+        speeds = {"1": LoadingSpeed(500, 480, 520, 0.0), "2": LoadingSpeed(900, 880, 920, 0.0)}
+        loaders = [replace(result.reports[0].loaders[0], workers=2, speeds=speeds)]
         return (
             replace(result, reports=(replace(result.reports[0], loaders=loaders),))
             if result.trial.time_loader
@@ -233,6 +236,85 @@ def test_one_trial_times_the_loader_in_batches_of_the_size_in_question():
     left_open = timed(World(dataset=640))
     assert work(left_open, predict, gpu_memory="4GiB").prediction.loading.card is None
     assert left_open.launched[0].time_loader == 256
+
+
+def test_the_table_of_sizes_takes_no_further_trial_and_agrees_with_the_answer():
+    world = timed(World(linear=10 * MIB, dataset=6_400))
+    prediction = work(
+        world, predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb"
+    ).prediction
+    rows = {row.batch_size: row for row in prediction.sizes}
+    traced = {trial.settings["batch_size"] for trial in world.launched}
+    assert len(world.launched) == 3 and {64, prediction.largest_batch_size} <= rows.keys()
+    assert {size for size, row in rows.items() if row.traced} == traced & rows.keys() < rows.keys()
+    row = rows[64]
+    assert row.fits and row.peak_bytes.value == prediction.peak.device_bytes
+    assert row.allocated_bytes == prediction.peak.allocated_bytes
+    assert (row.effective_batch.value, row.updates_per_epoch.value) == (64, 100)
+    assert max(size for size, row in rows.items() if row.fits) == prediction.largest_batch_size
+    for row in prediction.sizes:
+        assert row.peak_bytes.source is Source.PREDICTED
+        alone = predicted(world, str(row.batch_size), gpu_memory="39.4GiB")
+        assert alone.peak.allocated_bytes == row.allocated_bytes, "as a trial at it says"
+
+
+@dataclass
+class Clocked(World):
+    """Its steps run kernels, so that their time is predicted."""
+
+    def rows(self, size):
+        kernels = [Kernel("aten.relu.default", "memory", 0, 10_000_000 * size)] * 20
+        return [*super().rows(size), *kernels]
+
+
+def test_the_times_of_the_table_are_those_of_the_speed_and_of_the_epoch():
+    world = timed(Clocked(linear=10 * MIB, dataset=6_400))
+    argv = ("my-train", "--batch-size", "64")
+    prediction = work(world, predict, argv, gpu="a100-40gb", samples=64_000).prediction
+    (row,) = (row for row in prediction.sizes if row.batch_size == 64)
+    assert row.samples_per_s == prediction.speed.samples_per_s
+    assert row.step_s == prediction.speed.step_s and row.epoch_s == prediction.epoch.train_s
+    assert row.updates_per_epoch.value == prediction.epoch.steps == 1_000
+    assert row.epoch_s.value == 64_000 / 900, "the two workers are slower than the card"
+
+
+def test_the_sizes_of_the_table_can_be_named():
+    world = World(linear=10 * MIB, dataset=None)
+    argv = ("my-train", "--batch-size", "64")
+    named = work(world, predict, argv, gpu="a100-40gb", sizes=[96, 3, 32]).prediction.sizes
+    assert [row.batch_size for row in named] == [3, 32, 96] and len(world.launched) == 3
+    assert named[0].fits is named[0].peak_bytes is None, "below all that was traced"
+    with pytest.raises(UsageError, match="--sizes"):
+        work(world, predict, argv, gpu="a100-40gb,l4", sizes=[96])
+
+
+def test_the_recommended_size_is_in_the_table_and_in_the_first_lines():
+    world = Clocked(linear=100 * MIB, dataset=None)
+    prediction = work(world, predict, gpu="a100-40gb").prediction
+    size = prediction.next_command.batch_size
+    (row,) = (row for row in prediction.sizes if row.batch_size == size)
+    assert size != prediction.batch_size and row.fits
+    assert f"; the recommended {size:,} takes " in of_prediction(prediction).sentence
+    assert f"--batch-size {size}" in prediction.next_command.line
+
+
+def test_cards_that_the_command_does_not_use_are_named_with_the_way_to_use_them():
+    record = work(World(dataset=None), predict, ("my-train", "--batch-size", "64"), gpu="l4:2")
+    (idle,) = (note for note in record.prediction.warnings if note.code == "idle-cards")
+    assert idle.problem == "the command uses one of the two cards"
+    assert idle.suggestion.startswith("torchrun --nproc-per-node 2 … uses both, if ")
+    assert headline(record).sentence.startswith("The command uses one of the two cards; torchrun ")
+    alone = work(World(dataset=None), predict, ("my-train", "--batch-size", "64"), gpu="l4")
+    assert "idle-cards" not in codes(alone.prediction)
+
+
+def test_a_name_of_several_cards_says_which_was_taken():
+    record = work(World(), predict, ("my-train", "--batch-size", "64"), gpu="a100")
+    (note,) = (note for note in record.notes if note.code == "which-card")
+    assert note.problem == "a100 is taken to be a100-40gb (NVIDIA A100-SXM4-40GB)"
+    assert "a100-40gb-pcie" in note.explanation
+    named = work(World(), predict, ("my-train", "--batch-size", "64"), gpu="a100-40gb")
+    assert not [note for note in named.notes if note.code == "which-card"]
 
 
 @SLOW

@@ -9,6 +9,7 @@ from brimful.errors import CommandFailed, DoesNotFit, UsageError
 from brimful.measure.gpus.prices import keep
 from brimful.values import Outcome, Source
 from brimful.verbs import which_card
+from brimful_inside.wire import LoadingSpeed
 from tests.brimful.verbs.test_predicted_speed import Clocked
 from tests.brimful.verbs.test_solve import Shaped
 from tests.brimful.verbs.world import GIB, MIB, Ragged, World, reporting, work
@@ -178,7 +179,7 @@ def test_an_epoch_takes_the_loaders_samples_at_the_predicted_speed_and_costs_its
 
 
 def test_cards_that_are_faster_than_loading_here_are_marked_and_slower_ones_are_not():
-    prediction = asked(clocked(rates={"1": 400_000.0}, workers=1)).which
+    prediction = asked(clocked(speeds={"1": LoadingSpeed(4e5, 4e5, 4e5)}, workers=1)).which
     assert {line.gpu.key: line.slow_loading for line in prediction} == {
         "t4": False,
         "l4": False,

@@ -39,8 +39,13 @@ def run_trial(tmp_path_factory):
 
 
 def rates(trial) -> dict:
+    """Samples per second by number of workers."""
     (loader,) = trial.report["loaders"]
-    return loader["rates"]
+    speeds = loader["speeds"]
+    for speed in speeds.values():
+        assert speed["low"] <= speed["median"] <= speed["high"]
+        assert speed["waited"] is None or 0 <= speed["waited"] <= 1
+    return {workers: speed["median"] for workers, speed in speeds.items()}
 
 
 @pytest.mark.heavy
@@ -53,6 +58,15 @@ def test_the_script_draws_and_trains_as_without(run_trial, workers) -> None:
         rates(timed).keys() == ({"1", "2"} if workers else {"1"}) and min(rates(timed).values()) > 0
     )
     assert rates(plain) == {} and timed.failures == []
+
+
+@pytest.mark.heavy
+def test_the_start_of_the_workers_is_no_part_of_how_fast_they_load(run_trial) -> None:
+    starts = "import time\ndef start(number): time.sleep(0.8 * (number > 0))\n"
+    train = "train(Rows(), shuffle=True, num_workers=3, worker_init_fn=start)\n"
+    by_workers = rates(run_trial(TRAIN + starts + train, time_loader=8))
+    # with the start of the second one among it, no more than some tens in a second
+    assert by_workers["3"] > 100 and by_workers["3"] > by_workers["1"] / 20
 
 
 @pytest.mark.heavy

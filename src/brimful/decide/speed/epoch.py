@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from brimful.decide.loaders_seen import dataset_length, loaders, samples_of
 from brimful.values import Epoch, Estimate, Loading, PredictedSpeed, Source, TrialResult
+from brimful_inside.wire import LoadingSpeed
 
 # Samplers that draw every sample once at most. What others draw (with weights, with replacement)
 # nobody knows beforehand.
@@ -13,6 +14,9 @@ _ONCE = ("SequentialSampler", "RandomSampler", "SubsetRandomSampler", "Distribut
 # Of a training step's time for as many samples, where no trial showed what runs: a forward pass,
 # which a backward pass takes twice the time of.
 EVALUATION = 1 / 3
+# Of a worker's time: one that waits for a core longer than this says nothing of how fast it loads
+# (assumed: up to there what it would do alone is within a factor of two of what was seen).
+BUSY = 0.5
 _EVALUATION_BASIS = "assumed: a third of the training's time for each sample"
 
 
@@ -27,6 +31,7 @@ def epoch_of(
     the user gives them. `outside`: the card's seconds for a sample of an evaluation, by the place
     of its loader in a report, and (None) from one pass over the training's data to the next, as far
     as trials showed them."""
+    loading = None if loading is None or loading.busy is not None else loading
     loader, here = next(loaders(result, "train"), None), dataset_length(result)
     length = None if here is None else here * result.reports[0].world_size
     total = samples or length
@@ -105,25 +110,42 @@ def loading_of(results: Iterable[TrialResult], speed: PredictedSpeed | None) -> 
     none did.
     """
     reports = (report for result in results for report in result.reports)
-    loader = next((loader for report in reports for loader in report.loaders if loader.rates), None)
-    if loader is None or "1" not in loader.rates:
+    timed = (loader for report in reports for loader in report.loaders if "1" in loader.speeds)
+    if (loader := next(timed, None)) is None:
         return None
-    one_worker = _measured(loader.rates["1"])
-    all_workers = _measured(loader.rates.get(str(loader.workers), one_worker.value))
+    one = loader.speeds["1"]
+    waited = one.waited or 0.0
+    one_worker = _alone(one, min(waited, BUSY))
+    several = loader.speeds.get(str(loader.workers))
+    all_workers = one_worker
+    if several is not None and loader.workers > 1:
+        # They may wait for each other, too: only the fast end is that of a machine of their own.
+        all_workers = replace(_alone(several, 0.0), high=_alone(several, min(waited, BUSY)).high)
+    busy = waited if waited > BUSY else None
     rate = None if speed is None else speed.samples_per_s
     card = (
         None
         if speed is None or rate is None
         else replace(rate.with_all(lambda samples: samples / speed.ranks), note=None)
     )
-    needed = None if card is None else max(1, math.ceil(card.value / one_worker.value))
-    binds = card is not None and all_workers.value < card.value
-    return Loading(loader.workers, one_worker, all_workers, card, needed, binds)
+    if card is None:
+        return Loading(loader.workers, one_worker, all_workers, None, None, False, busy=busy)
+    most, needed, least = (
+        max(1, math.ceil(card.value / (end or one_worker.value)))
+        for end in (one_worker.low, one_worker.value, one_worker.high)
+    )
+    binds = busy is None and (all_workers.high or all_workers.value) < card.value
+    ends = least, most
+    return Loading(loader.workers, one_worker, all_workers, card, needed, binds, ends, busy)
 
 
-def _measured(samples_per_s: float) -> Estimate:
+def _alone(speed: LoadingSpeed, waited: float) -> Estimate:
+    """What was measured, less the share of the time that was spent waiting for a core; the slow end
+    is what was seen."""
     return Estimate(
-        samples_per_s,
+        speed.median / (1 - waited),
         Source.MEASURED,
+        speed.low,
+        speed.high / (1 - waited),
         note="on this machine, by processes of the script's own loader",
     )

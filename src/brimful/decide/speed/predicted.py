@@ -260,7 +260,7 @@ def _exchange(gpu: Gpu, steps: Sequence[Step]) -> Estimate | None:
     link = (
         (gpu.peer_bytes_per_s.note or "").split(";")[0]
         if gpu.peer_bytes_per_s
-        else "PCIe 3.0, assumed"
+        else "PCIe 3.0 x16, assumed"
     )
     return Estimate(middle, Source.PREDICTED, fast, slow, link)
 

@@ -21,15 +21,20 @@ from brimful.values import (
 
 
 def command_line(
-    command: Command, settings: Mapping[str, Setting], environment: Mapping[str, str] | None = None
+    command: Command,
+    settings: Mapping[str, Setting],
+    environment: Mapping[str, str] | None = None,
+    with_sets: bool = False,
 ) -> str:
     """A line for the shell: the environment in front, every word quoted where it has to be.
 
-    A script in which brimful sets a number itself is run by brimful, with the plan. Raises
-    UsageError for a placeholder that `settings` leaves open.
+    A script in which brimful sets a number itself is run by brimful, with the plan, or with these
+    numbers (`with_sets`). Raises UsageError for a placeholder that `settings` leaves open.
     """
     if command.places:
-        return f"brimful run -- {shlex.join(filled(command, settings))}"
+        sets = [f"--set {name}={settings[name]}" for name in command.places if name in settings]
+        words = ["brimful run", *(sets if with_sets else []), "--"]
+        return " ".join([*words, shlex.join(filled(command, settings))])
     variables = sorted((command.environment | dict(environment or {})).items())
     return " ".join(
         [
@@ -115,7 +120,10 @@ def make_plan(
             command, choice.settings, choice.why, source, choice.requested, choice.environment
         ),
         environment=dict(choice.environment),
-        command_line=command_line(command, choice.settings, choice.environment),
+        # `run` follows no plan of an imaginary card by itself
+        command_line=command_line(
+            command, choice.settings, choice.environment, numbers.source is Source.PREDICTED
+        ),
         verified=numbers.verified,
         trials=len(results),
         out_of_memory_trials=sum(result.outcome in OUT_OF_MEMORY for result in results),

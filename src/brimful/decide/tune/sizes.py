@@ -6,92 +6,99 @@ and are called predicted.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from brimful.decide.loaders_seen import batches_per_step, main_loader
 from brimful.decide.speed.predicted import samples_by_size
-from brimful.values import Estimate, Outcome, Source, TrialResult, TriedSize
+from brimful.values import Estimate, Outcome, Point, Source, TrialResult, TriedSize
 
-_ROWS = 12  # of predicted sizes; the trials' own are always there
+_ROWS = 6  # of sizes to show, where nobody named them
 
 
 @dataclass(frozen=True)
 class _Epoch:
     """What trials showed of updates, by batch size."""
 
-    effective: dict[int, float]  # samples in an update, over all ranks
-    updates: dict[int, int]  # in an epoch
+    effective: dict[int, Estimate]  # samples in an update, over all ranks
+    updates: dict[int, Estimate]  # in an epoch
     samples: float | None  # in an epoch, over all ranks
 
 
-def tried_sizes(
-    trials: Sequence[TrialResult],
-    peaks: Mapping[int, Estimate],
-    rates: Mapping[int, Estimate],
-    fitting: Mapping[int, bool],
-    sizes: Iterable[int] = (),
-) -> tuple[TriedSize, ...]:
-    """A row for each batch size of `trials` and of `sizes`, ascending.
+def tried_sizes(trials: Sequence[TrialResult], known: Iterable[TriedSize]) -> tuple[TriedSize, ...]:
+    """The rows of `known`, ascending, with what follows from the trials where they say nothing of
+    updates and of an epoch.
 
-    `peaks` and `rates` (samples per second) by batch size, each with its source; `fitting`: whether
-    it is within the budget.
+    What does not fit has no speed and no epoch.
     """
     epoch = _epoch(trials)
-    samples_at = samples_by_size(dict(epoch.effective))
+    samples_at = samples_by_size({size: samples.value for size, samples in epoch.effective.items()})
     rows = []
-    for size in sorted({*_by_size(trials), *sizes}):
-        effective = _number(
-            epoch.effective.get(size), samples_at(size) if samples_at is not None else None
+    for row in sorted(known, key=lambda row: row.batch_size):
+        size, rate = row.batch_size, row.samples_per_s
+        effective = row.effective_batch or epoch.effective.get(size)
+        if effective is None and samples_at is not None:
+            effective = Estimate(samples_at(size), Source.PREDICTED)
+        updates = row.updates_per_epoch or epoch.updates.get(size)
+        if updates is None and effective is not None and epoch.samples:
+            updates = Estimate(math.ceil(epoch.samples / effective.value), Source.PREDICTED)
+        step_s, epoch_s = row.step_s, row.epoch_s
+        if row.fits is False:
+            rate = step_s = epoch_s = None
+        elif rate is not None and rate.value:
+            if step_s is None and effective is not None:
+                step_s = replace(rate, value=effective.value / rate.value, low=None, high=None)
+            epoch_s = epoch_s or _epoch_s(rate, epoch.samples)
+        rows.append(
+            replace(
+                row,
+                effective_batch=effective,
+                updates_per_epoch=updates,
+                samples_per_s=rate,
+                step_s=step_s,
+                epoch_s=epoch_s,
+            )
         )
-        updates = None
-        if effective is not None:
-            expected = math.ceil(epoch.samples / effective.value) if epoch.samples else None
-            updates = _number(epoch.updates.get(size), expected)
-        fits = fitting.get(size)
-        epoch_s = (
-            _epoch_s(rates.get(size) or _between(rates, size), epoch.samples)
-            if fits is not False
-            else None
-        )
-        rows.append(TriedSize(size, fits, peaks.get(size), effective, updates, epoch_s))
     return tuple(rows)
 
 
 def sizes_to_show(largest: int, also: Iterable[int | None], spills: bool) -> list[int]:
-    """Powers of two up to the largest that fits, the highest of them where there are many, and
-    `also`; the next one too where the largest is so because more `spills`."""
-    powers = [1 << power for power in range(largest.bit_length() + spills)]
-    return sorted({*powers[-_ROWS:], largest, *(size for size in also if size is not None)})
+    """The largest that fits, and `also`, with powers of two between them and below, and the next
+    one where the largest is so because more `spills`: few rows, evenly spread."""
+    wanted = {largest, *(size for size in also if size is not None)}
+    end = max(wanted)
+    powers = [1 << n for n in range(end.bit_length() + (spills and end == largest))]
+    room = max(2, _ROWS - len(wanted.difference(powers)))
+    between = [power for power in powers if power >= min(wanted)]
+    powers = powers[-max(room, len(between)) :]
+    return sorted(wanted.union(powers[:: -math.ceil(len(powers) / room)]))
 
 
-def _number(measured: float | None, predicted: float | None) -> Estimate | None:
-    if measured is not None:
-        return Estimate(measured, Source.MEASURED)
-    return Estimate(predicted, Source.PREDICTED) if predicted is not None else None
-
-
-def _between(rates: Mapping[int, Estimate], size: int) -> Estimate | None:
-    """Where rates are predicted, those of a curve: on the line between its neighbours. None outside
-    of it.
-    """
-    below = max((at for at in rates if at < size), default=None)
-    above = min((at for at in rates if at > size), default=None)
-    if (
-        below is None
-        or above is None
-        or any(rate.source is not Source.PREDICTED for rate in rates.values())
-    ):
+def on_the_curve(curve: Sequence[Point], size: int) -> Estimate | None:
+    """Between two points, on the line through them; None outside of them."""
+    below = max((point for point in curve if point.batch_size <= size), key=_size, default=None)
+    above = min((point for point in curve if point.batch_size >= size), key=_size, default=None)
+    if below is None or above is None:
         return None
-    part = (size - below) / (above - below)
-    return Estimate(rates[below].value * (1 - part) + rates[above].value * part, Source.PREDICTED)
+    part = (size - below.batch_size) / max(1, above.batch_size - below.batch_size)
+
+    def between(name: str) -> float | None:
+        ends = getattr(below.value, name), getattr(above.value, name)
+        return None if None in ends else ends[0] + part * (ends[1] - ends[0])
+
+    value = below.value.value + part * (above.value.value - below.value.value)
+    return replace(below.value, value=value, low=between("low"), high=between("high"))
 
 
-def _epoch_s(rate: Estimate | None, samples: float | None) -> Estimate | None:
+def _size(point: Point) -> int:
+    return point.batch_size
+
+
+def _epoch_s(rate: Estimate, samples: float | None) -> Estimate | None:
     """Nobody waited for an epoch: its time is predicted, from measured steps or from predicted
     ones.
     """
-    if rate is None or not rate.value or not samples:
+    if not samples:
         return None
     note = "by its measured steps" if rate.source is Source.MEASURED else None
     return Estimate(samples / rate.value, Source.PREDICTED, note=note)
@@ -108,16 +115,18 @@ def _by_size(trials: Iterable[TrialResult]) -> dict[int, list[TrialResult]]:
 
 def _epoch(trials: Sequence[TrialResult]) -> _Epoch:
     done = [trial for trial in trials if trial.outcome is Outcome.COMPLETED and trial.reports]
-    effective: dict[int, float] = {}
-    updates: dict[int, int] = {}
+    effective: dict[int, Estimate] = {}
+    updates: dict[int, Estimate] = {}
     totals: list[float] = []
     for size, several in _by_size(done).items():
         for trial in several:
+            is_imaginary = trial.trial.device.kind == "imaginary"
+            source = Source.PREDICTED if is_imaginary else Source.MEASURED
             if trial.samples_per_step is not None:
-                effective[size] = trial.samples_per_step
+                effective[size] = Estimate(trial.samples_per_step, source)
             count, total = _of_an_epoch(trial)
             if count is not None:
-                updates[size] = count
+                updates[size] = Estimate(count, source)
             totals += [total] if total is not None else []
     return _Epoch(effective, updates, max(totals, default=None))
 

@@ -3,6 +3,14 @@ assumed.
 """
 
 from brimful.measure.gpus.contexts import context, loaded_at_once
-from brimful.measure.gpus.find import all_gpus, custom_gpu, find_gpu, to_card
+from brimful.measure.gpus.find import all_gpus, custom_gpu, find_gpu, others_named, to_card
 
-__all__ = ["all_gpus", "context", "custom_gpu", "find_gpu", "loaded_at_once", "to_card"]
+__all__ = [
+    "all_gpus",
+    "context",
+    "custom_gpu",
+    "find_gpu",
+    "loaded_at_once",
+    "others_named",
+    "to_card",
+]

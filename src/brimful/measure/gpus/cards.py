@@ -132,11 +132,20 @@ def _card(
 _POWER_LIMITED = {
     "t4": (24.0, "https://forums.developer.nvidia.com/t/about-gpu-peak-performance/264462"),
     "l4": (53.8, "https://github.com/zzc0721/torch-performance-test-data/issues/120"),
+    # 250 W where an SXM board has 400 W: the mean of products of 8192 and of 10240
+    "a100-40gb-pcie": (201.6, "https://github.com/zzc0721/torch-performance-test-data/issues/108"),
+}
+# Nobody has published these: shares of the clock.
+_POWER_ASSUMED = {
+    "a100-80gb-pcie": (0.95, "assumed: 300 W, between the 250 W of an A100-PCIE-40GB and 400 W")
 }
 
 
 def _sustained(key: str, fp16: float | None) -> Estimate | None:
     """The share of the clock that is left, by what large products reach of a peak that is held."""
+    if key in _POWER_ASSUMED:
+        share, note = _POWER_ASSUMED[key]
+        return Estimate(share, Source.ASSUMED, note=note)
     if key not in _POWER_LIMITED or fp16 is None:
         return None
     teraflops, where = _POWER_LIMITED[key]
@@ -168,9 +177,7 @@ def _link(key: str, capability: tuple[int, int], sheet: str) -> Estimate:
     if key in _NVLINK:
         return Estimate(_NVLINK[key] * 1e9, Source.DATASHEET, note=f"NVLink; {sheet}")
     generation, gb_per_s = _PCIE.get(capability[0], (5, 63.0))
-    return Estimate(
-        gb_per_s * 1e9, Source.DATASHEET, note=f"PCIe {generation}.0, 16 lanes; {sheet}"
-    )
+    return Estimate(gb_per_s * 1e9, Source.DATASHEET, note=f"PCIe {generation}.0 x16; {sheet}")
 
 
 # key, name, usable memory, capability, multiprocessors, GB/s, TFLOPS in fp32, tf32, fp16, bf16,
@@ -250,6 +257,24 @@ CARDS: tuple[Gpu, ...] = (
         (8, 0),
         108,
         2039,
+        19.5,
+        156,
+        312,
+        312,
+        _A100,
+    ),
+    _card(
+        "a100-40gb-pcie",
+        "NVIDIA A100-PCIE-40GB",
+        _by_rule(
+            42_298_834_944,
+            "the same memory as an A100-SXM4-40GB, and ECC beside it",
+            42_285_268_992,
+            39.59 * GIB,
+        ),
+        (8, 0),
+        108,
+        1555,
         19.5,
         156,
         312,
@@ -395,7 +420,7 @@ CARDS: tuple[Gpu, ...] = (
     # card's.
     _card(
         "rtx3080-20gb",
-        "NVIDIA GeForce RTX 3080",
+        "NVIDIA GeForce RTX 3080 20GB",
         _by_rule(
             0.978 * 20 * GIB,
             "the share of the sticker that the 10 GB card gives, 97.8 %",

@@ -21,7 +21,9 @@ _UNKNOWN = "an RTX 3090's, since nothing is known of this card"
 _SHORT = {
     "a100": "a100-40gb",
     "a100-sxm4-40gb": "a100-40gb",
-    "a100-pcie-40gb": "a100-40gb",
+    "a100-pcie": "a100-40gb-pcie",
+    "a100-pcie-40gb": "a100-40gb-pcie",
+    "a100-pcie-80gb": "a100-80gb-pcie",
     "a100-80gb-sxm": "a100-80gb",
     "v100": "v100-16gb",
     "h100-80gb": "h100",
@@ -52,6 +54,14 @@ def find_gpu(name: str) -> Gpu:
     if card is None:
         raise NoSuchDevice(name, [card.key for card in CARDS])
     return card
+
+
+def others_named(name: str) -> list[str]:
+    """Where a name alone means several cards ("a100"), the keys of those that were not taken."""
+    taken, plain = _by_name().get(_plain(name)), _plain(name)
+    if taken is None or plain not in map(_plain, _SHORT):
+        return []
+    return [c.key for c in CARDS if c is not taken and _plain(c.key).startswith(plain)]
 
 
 def custom_gpu(memory: str | int, name: str | None = None) -> Gpu:

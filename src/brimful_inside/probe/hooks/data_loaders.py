@@ -18,7 +18,7 @@ from torch.utils.data import dataloader as torch_dataloader
 from brimful_inside.probe import batch_tensors
 from brimful_inside.probe.context import call_probe, current_probe, guarded, patch
 from brimful_inside.probe.draws import OWN, draws_of
-from brimful_inside.probe.loading_speed import rates_of
+from brimful_inside.probe.loading_speed import speeds_of
 from brimful_inside.probe.passes import (
     ATTRIBUTE,
     EVAL,
@@ -155,7 +155,7 @@ class Loaders:
         self._held.pop(pass_.serial, None)
 
     def time_trained(self, in_worker: Callable[[], None]) -> None:
-        """Times the loader that is trained on; `in_worker` as in `rates_of`."""
+        """Times the loader that is trained on; `in_worker` as in `speeds_of`."""
         trained = (
             known for known in self._all if known.role == TRAIN and known.loader() is not None
         )
@@ -163,7 +163,7 @@ class Loaders:
         if most_drawn is not None and self._time_of and exit.world()[0] == 0:
             # a data set on the card, or of keys that are no numbers, stays untimed
             with contextlib.suppress(Exception):
-                most_drawn.rates = rates_of(most_drawn.loader(), self._time_of, in_worker)
+                most_drawn.speeds = speeds_of(most_drawn.loader(), self._time_of, in_worker)
         self._time_of = None
         self._held.clear()
 

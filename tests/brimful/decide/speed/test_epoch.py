@@ -6,6 +6,7 @@ import pytest
 
 from brimful.decide.speed.epoch import EVALUATION, epoch_of, loading_of
 from brimful.values import Epoch, Estimate, Loading, PredictedSpeed, Source, TrialResult
+from brimful_inside.wire import LoadingSpeed
 from tests.brimful.show import product
 
 
@@ -152,12 +153,13 @@ def card_speed(ranks: int = 1) -> PredictedSpeed:
     return replace(speed(ranks), samples_per_s=Estimate(16_100, Source.PREDICTED, 8_000, 30_000))
 
 
-def timed(workers: int, **rates: float) -> TrialResult:
+def timed(workers: int, waited: float | None = None, **rates: float) -> TrialResult:
     result = product.predict_fits().trials[0]
     report = result.reports[0]
-    loader = replace(
-        report.loaders[0], workers=workers, rates={name[1:]: rate for name, rate in rates.items()}
-    )
+    speeds = {
+        name[1:]: LoadingSpeed(rate, 0.9 * rate, 1.1 * rate, waited) for name, rate in rates.items()
+    }
+    loader = replace(report.loaders[0], workers=workers, speeds=speeds)
     return replace(result, reports=(replace(report, loaders=[loader]),))
 
 
@@ -183,6 +185,26 @@ def test_the_card_waits_where_the_workers_asked_for_are_slower(
         and answer.card is not None
         and answer.card.source is Source.PREDICTED
     )
+
+
+def test_the_workers_needed_have_an_interval() -> None:
+    answer = loading(timed(0, w1=2_900), card_speed())
+    assert answer.needed_interval == (6, 7) and answer.busy is None
+
+
+def test_a_worker_that_waited_for_a_core_would_load_faster_with_one_of_its_own() -> None:
+    quiet, shared = (
+        loading(timed(0, waited, w1=rate), card_speed())
+        for waited, rate in ((0.0, 2_900.0), (0.4, 0.6 * 2_900))
+    )
+    assert shared.one_worker.value == pytest.approx(2_900) and shared.needed == quiet.needed == 6
+    assert shared.one_worker.low == pytest.approx(0.9 * 0.6 * 2_900), "what was seen"
+
+
+def test_on_a_busy_machine_nothing_is_said_of_loading_and_an_epoch_is_the_cards_alone() -> None:
+    answer = loading(timed(0, 0.64, w1=500), card_speed())
+    assert answer.busy == 0.64 and not answer.binds
+    assert epoch_of(result(), card_speed(), answer) == epoch_of(result(), card_speed(), None)
 
 
 def test_each_rank_loads_its_own_share() -> None:

@@ -116,7 +116,7 @@ def test_exchange_between_cards_is_in_the_step_by_the_link_of_the_card_with_an_i
         exchanging("peer", 10**9), gpu=replace(find_gpu("a100-80gb-pcie"), name=card().name)
     )
     assert plain.exchange is None and nvlink.exchange is not None and by_pcie.exchange is not None
-    assert nvlink.exchange.note == "NVLink" and by_pcie.exchange.note == "PCIe 4.0, 16 lanes"
+    assert nvlink.exchange.note == "NVLink" and by_pcie.exchange.note == "PCIe 4.0 x16"
     assert by_pcie.exchange.value == pytest.approx(nvlink.exchange.value * 300 / 31.5, rel=0.01)
     assert by_pcie.step_s.value == pytest.approx(
         plain.step_s.value + by_pcie.exchange.value, rel=0.02

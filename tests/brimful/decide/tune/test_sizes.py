@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brimful.decide.tune.sizes import sizes_to_show, tried_sizes
-from brimful.values import Estimate, Outcome, Source
+from brimful.decide.tune.sizes import on_the_curve, sizes_to_show, tried_sizes
+from brimful.values import Estimate, Outcome, Point, Source, TriedSize
 from tests.brimful.decide.builders import loader, report, sample
 
 
@@ -33,24 +33,27 @@ PEAK = Estimate(1 << 30, Source.MEASURED)
 
 
 def test_what_a_trial_counted_is_measured_and_an_epoch_that_nobody_waited_for_is_predicted():
-    (row,) = tried_sizes([ran(16, length=63, accumulation=2)], {16: PEAK}, {16: RATE}, {16: True})
+    (row,) = tried_sizes(
+        [ran(16, length=63, accumulation=2)], [TriedSize(16, True, PEAK, samples_per_s=RATE)]
+    )
     assert (row.effective_batch, row.updates_per_epoch) == (
         Estimate(32, Source.MEASURED),
         Estimate(32, Source.MEASURED),
     )
     assert row.peak_bytes == PEAK and row.fits
     assert (row.epoch_s.value, row.epoch_s.source) == (10.0, Source.PREDICTED)
+    assert (row.step_s.value, row.step_s.source) == (0.32, Source.MEASURED)
 
 
 def test_several_ranks_share_an_epoch():
-    (row,) = tried_sizes([ran(16, length=32, ranks=2)], {}, {16: RATE}, {})
+    (row,) = tried_sizes([ran(16, length=32, ranks=2)], [TriedSize(16, samples_per_s=RATE)])
     assert row.effective_batch.value == 32 and row.updates_per_epoch.value == 32
     assert row.epoch_s.value == 10.0, "all of the 1,000 samples"
 
 
 @given(st.integers(1, 500), st.integers(1, 4), st.integers(1, 1000))
 def test_other_sizes_follow_and_are_called_predicted(size, accumulation, other):
-    rows = tried_sizes([ran(size, accumulation=accumulation)], {}, {}, {}, [other])
+    rows = tried_sizes([ran(size, accumulation=accumulation)], map(TriedSize, {size, other}))
     assert [row.batch_size for row in rows] == sorted({size, other})
     (row,) = (row for row in rows if row.batch_size == other)
     if other != size:
@@ -61,38 +64,65 @@ def test_other_sizes_follow_and_are_called_predicted(size, accumulation, other):
 
 def test_a_size_that_ran_out_of_memory_has_its_row_and_no_time():
     spilled = replace(ran(64), outcome=Outcome.OUT_OF_DEVICE_MEMORY, reports=())
-    rows = tried_sizes([ran(16), spilled], {16: PEAK}, {16: RATE, 64: RATE}, {16: True, 64: False})
+    known = [TriedSize(64, False, samples_per_s=RATE), TriedSize(16, True, PEAK)]
+    rows = tried_sizes([ran(16), spilled], known)
     assert rows[1].batch_size == 64 and rows[1].fits is False and rows[1].peak_bytes is None
-    assert rows[1].epoch_s is None and rows[1].updates_per_epoch.source is Source.PREDICTED
+    assert rows[1].epoch_s is rows[1].step_s is rows[1].samples_per_s is None
+    assert rows[1].updates_per_epoch.source is Source.PREDICTED
 
 
-def test_a_predicted_curve_holds_between_its_points_and_a_measured_one_says_nothing_there():
-    for source, known in ((Source.PREDICTED, True), (Source.MEASURED, False)):
-        (_, row, beyond) = tried_sizes(
-            [ran(8)], {}, {8: Estimate(50.0, source), 32: Estimate(200.0, source)}, {}, [16, 64]
-        )
-        assert (
-            row.epoch_s is not None and row.epoch_s.value == 10.0
-        ) == known and beyond.epoch_s is None
+def test_what_is_known_of_a_size_stands_and_only_the_rest_follows():
+    known = TriedSize(
+        64,
+        True,
+        PEAK,
+        Estimate(60, Source.PREDICTED),
+        Estimate(17, Source.PREDICTED),
+        Estimate(99.0, Source.PREDICTED),
+        samples_per_s=RATE,
+        step_s=Estimate(0.5, Source.PREDICTED),
+    )
+    assert tried_sizes([ran(16)], [known]) == (known,)
 
 
 def test_a_fixed_effective_batch_is_as_each_trial_counted_it():
     rows = tried_sizes(
-        [ran(16, samples=64, accumulation=4), ran(32, samples=64, accumulation=2)], {}, {}, {}
+        [ran(16, samples=64, accumulation=4), ran(32, samples=64, accumulation=2)],
+        map(TriedSize, (16, 32)),
     )
     assert [row.effective_batch.value for row in rows] == [64, 64]
 
 
-@given(st.integers(1, 100_000), st.booleans())
-def test_powers_of_two_around_the_largest_are_shown_few_of_them_and_what_matters_always(
-    largest, spills
-):
-    shown = sizes_to_show(largest, [7, None], spills)
-    assert {7, largest} <= set(shown) and len(shown) <= 14 and shown == sorted(shown)
-    assert any(size > largest for size in shown if size != 7) == spills
+@given(st.integers(1, 100_000), st.integers(1, 100_000), st.booleans())
+def test_few_sizes_are_shown_evenly_spread_and_what_matters_always(largest, asked, spills):
+    shown = sizes_to_show(largest, [asked, None], spills)
+    assert {asked, largest} <= set(shown) and len(shown) <= 8 and shown == sorted(shown)
+    assert any(size > largest for size in shown if size != asked) or not spills or asked > largest
+    assert spills or max(shown) <= max(largest, asked)
+
+
+def test_the_table_of_the_readme_has_the_sizes_that_people_climb():
+    assert sizes_to_show(18, [64, 16], True) == [4, 8, 16, 18, 32, 64]
+    assert sizes_to_show(16_034, [5], True) == [5, 32, 256, 2048, 16_034, 16_384]
 
 
 def test_without_a_report_there_is_nothing_to_show():
-    assert tried_sizes([sample([])], {}, {}, {}) == () or all(
-        row.effective_batch is None for row in tried_sizes([sample([])], {}, {}, {})
-    )
+    (row,) = tried_sizes([sample([])], [TriedSize(8)])
+    assert row == TriedSize(8) and tried_sizes([sample([])], []) == ()
+
+
+@given(st.integers(1, 100), st.integers(1, 100), st.floats(0, 1e9), st.floats(0, 1e6))
+def test_between_two_points_of_a_curve_lies_the_line_and_beyond_them_nothing(
+    first, gap, base, each
+):
+    def value(size: int) -> Estimate:
+        return Estimate(base + each * size, Source.PREDICTED, base, base + 2 * each * size)
+
+    curve = [Point(size, value(size)) for size in (first, first + gap)]
+    for size in (first, first + gap // 2, first + gap):
+        peak = on_the_curve(curve, size)
+        assert peak is not None and peak.source is Source.PREDICTED
+        assert math.isclose(peak.value, value(size).value, rel_tol=1e-9)
+        assert math.isclose(peak.high, value(size).high, rel_tol=1e-9)
+    assert on_the_curve(curve, first + gap + 1) is on_the_curve(curve, first - 1) is None
+    assert on_the_curve([], first) is None

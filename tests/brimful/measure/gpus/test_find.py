@@ -4,7 +4,7 @@ import re
 import pytest
 
 from brimful.errors import NoSuchDevice, UsageError
-from brimful.measure.gpus import all_gpus, custom_gpu, find_gpu, to_card
+from brimful.measure.gpus import all_gpus, custom_gpu, find_gpu, others_named, to_card
 from brimful.values import Estimate, Source
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -15,6 +15,7 @@ STICKERS = {  # what is printed on the box, GiB
     "rtx2080ti": 11,
     "a100-40gb": 40,
     "a100-80gb": 80,
+    "a100-40gb-pcie": 40,
     "a100-80gb-pcie": 80,
     "a30": 24,
     "a10": 24,
@@ -100,6 +101,10 @@ def test_the_cards_of_the_promise_are_there_and_found_by_key():
         ("NVIDIA H100 80GB HBM3", "h100"),
         ("Tesla T4", "t4"),
         ("RTX A6000", "a6000"),
+        ("A100-PCIE-40GB", "a100-40gb-pcie"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb-pcie"),
+        ("a100-pcie-80gb", "a100-80gb-pcie"),
+        ("NVIDIA A100 80GB PCIe", "a100-80gb-pcie"),
     ],
 )
 def test_a_card_is_found_by_any_of_its_names(name, key):
@@ -137,3 +142,24 @@ def test_a_child_gets_whole_bytes():
     assert card.total_bytes == 42298834944
     assert isinstance(card.total_bytes, int) and isinstance(card.context_bytes, int)
     assert card.capability == [8, 0] and card.multiprocessors == 108
+
+
+@pytest.mark.parametrize("key", ["a100-40gb", "a100-80gb"])
+def test_an_a100_on_pcie_has_that_link_and_a_clock_that_its_power_holds(key):
+    board, pcie = find_gpu(key), find_gpu(f"{key}-pcie")
+    assert board.sustained_clock is None and 0.9 < pcie.sustained_clock.value < 1
+    assert pcie.peer_bytes_per_s.value == 31.5e9 and board.peer_bytes_per_s.value == 300e9
+    assert pcie.peer_bytes_per_s.note.startswith("PCIe 4.0 x16; https://")
+    assert pcie.total_bytes.value == pytest.approx(board.total_bytes.value, rel=0.001)
+
+
+def test_a_name_of_several_cards_names_those_that_were_not_taken():
+    assert others_named("A100") == ["a100-80gb", "a100-40gb-pcie", "a100-80gb-pcie"]
+    assert others_named("rtx3080") == ["rtx3080-20gb"]
+    for name in ("a100-40gb", "h100", "rtx3060", "nothing"):
+        assert others_named(name) == []
+
+
+def test_cards_with_different_memory_are_called_by_different_names():
+    names = [gpu.name for gpu in all_gpus()]
+    assert len(set(names)) == len(names)
