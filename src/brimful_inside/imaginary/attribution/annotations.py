@@ -30,6 +30,7 @@ from brimful_inside.imaginary.state.clock import Clock
 from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import OURS, TORCH
 from brimful_inside.imaginary.state.ledger import Ledger
+from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import (
     C,
@@ -99,6 +100,7 @@ class Annotations:
         if "autocast" not in self._what_if:
             self._watch_autocast(patches)
 
+    @one_at_a_time
     def uses(self, name: str) -> None:
         """The script uses `name`; written once."""
         if name not in self._used:
@@ -119,36 +121,36 @@ class Annotations:
 
 
 class CallSites:
-    """Numbers the places that allocate."""
+    """The places that allocate. Each card numbers those that it met."""
 
     def __init__(self, calls: ModuleCalls, clocks: Sequence[Clock] = ()) -> None:
         self.calls = calls
         self._clocks = clocks
-        self.known: List[Site] = []  # by number
-        self._numbers: Dict[Tuple[Place, str, int, int], int] = {}
         # by the id of a code object: to hash one takes longer than all the rest
         self._kinds: Dict[int, int] = {}
         self._codes: List[Any] = []  # kept, so that no other gets the id of one
-        self._in_step = 0
 
     def patch(self, patches: Patches) -> None:
         self.calls.patch(patches)
-        begins = register_optimizer_step_pre_hook(lambda *_: self._steps_inside(self._in_step + 1))
+        begins = register_optimizer_step_pre_hook(
+            lambda *_: self._steps_inside(self.calls.thread.in_step + 1)
+        )
         # none: an exception may have left a step without this hook
         ends = register_optimizer_step_post_hook(lambda *_: self._steps_inside(0))
         patches.undo_by(begins.remove)
         patches.undo_by(ends.remove)
 
-    def current(self) -> int:
-        """The number of the site that the current thread is at."""
+    def current(self, numbers: Dict[Any, int]) -> Tuple[int, Optional[Site]]:
+        """The number of the site that the current thread is at, and the site where it is none of
+        `numbers` yet; then it is from now on."""
         place, during = self._doing()
         code, line = self._line(sys._getframe(4))  # those before are of the ledger
         key = (place, during, id(code), line)
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.known)
-            self.known.append(Site(number, place.path, _text_of(code, line), during, place.model))
-        return number
+        if key in numbers:
+            return numbers[key], None
+        site = Site(len(numbers), place.path, _text_of(code, line), during, place.model)
+        numbers[key] = site.number
+        return site.number, site
 
     def _doing(self) -> Tuple[Place, str]:
         thread = self.calls.thread
@@ -159,7 +161,7 @@ class CallSites:
             return self.calls.of_backward(), BACKWARD
         if stack:
             return stack[-1], FORWARD
-        return NOWHERE, OPTIMIZER if self._in_step else ""
+        return NOWHERE, OPTIMIZER if thread.in_step else ""
 
     def line(self) -> Tuple[int, int]:
         """What stands for the user's line, for one who is called by the function in place of
@@ -199,7 +201,7 @@ class CallSites:
         return line
 
     def _steps_inside(self, count: int) -> None:
-        self._in_step = count
+        self.calls.thread.in_step = count
         for clock in self._clocks:
             clock.updates = count > 0
 
@@ -256,6 +258,7 @@ class Categories:
             if entry.id:
                 self._write_entry(entry, GRADIENT, NOWHERE, 4)
 
+    @one_at_a_time
     def _outermost(self, module: torch.nn.Module, begins: bool) -> None:
         if self._calls.roots_seen != self._roots_written:
             self._roots_written = self._calls.roots_seen
@@ -325,6 +328,7 @@ class Categories:
             ]
         return self._modules
 
+    @one_at_a_time
     def _write(self, owned: Iterable[Owned]) -> None:
         with torch._C.DisableTorchFunction():
             for tensor, category, place in owned:
@@ -340,6 +344,7 @@ class Categories:
         if entry is not None and entry.id:
             self._write_entry(entry, category, place, tensor.element_size())
 
+    @one_at_a_time
     def _write_entry(self, entry: Any, category: str, place: Place, element_bytes: int) -> None:
         """The row that gives the category of what `entry` stands for, where none is written yet."""
         key = (entry.ledger.index, entry.id)

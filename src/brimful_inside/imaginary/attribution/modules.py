@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 import torch
 
+from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.streams import NO_NUMBER, current_number, next_number
 
@@ -42,6 +43,7 @@ class Thread(threading.local):
         self.numbers: List[int] = []  # the next node's number, where the place changed
         self.places: List[Place] = []
         self.backward = 0  # backward passes that are under way, one inside another
+        self.in_step = 0  # optimizers' steps that are under way
         self.base = 0  # the height of the stack where the outermost of them began
         self.last = NOWHERE  # of the backward operation before
 
@@ -181,6 +183,7 @@ class ModuleCalls:
         if len(numbers) > MOST_MARKS:
             del numbers[: MOST_MARKS // 2], thread.places[: MOST_MARKS // 2]
 
+    @one_at_a_time
     def _outermost(self, module: torch.nn.Module) -> Place:
         self.thread.root = module
         if self._place_of(module) is None:
@@ -189,6 +192,7 @@ class ModuleCalls:
             callback(module, True)
         return self._place_of(module) or NOWHERE
 
+    @one_at_a_time
     def _place(self, module: torch.nn.Module) -> Optional[Place]:
         """Of a module that was not called before: it may have come since its outermost one was
         registered."""

@@ -4,13 +4,13 @@ are done above autograd, function by function, by CUDA's lists (aten/src/ATen/au
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch._library.custom_ops import OPDEFS
 
 from brimful_inside.imaginary.state.device import Handler, ImaginaryGpu, call_plainly
+from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.tensors import C, Tensor, autocast_on, is_meta, tensors_in
 
@@ -148,13 +148,12 @@ class Casts:
 
     def __init__(self) -> None:
         self._kept: Dict[int, Tuple[Tensor, Tensor]] = {}
-        self._lock = threading.Lock()
 
+    @one_at_a_time
     def clear(self) -> None:
-        with self._lock:
-            kept, self._kept = self._kept, {}
-        kept.clear()
+        self._kept.clear()
 
+    @one_at_a_time
     def cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """`tensor` as `dtype`: a leaf that needs gradients is cast once (cached_cast)."""
         if not _eligible(tensor) or tensor.dtype == dtype:
@@ -172,8 +171,7 @@ class Casts:
         kept = self._kept.get(id(tensor))
         if kept is None:
             kept = (tensor, tensor.to(dtype))
-            with self._lock:
-                self._kept[id(tensor)] = kept
+            self._kept[id(tensor)] = kept
         return kept[1]
 
     def cast_all(self, value: Any, dtype: torch.dtype) -> Any:

@@ -76,11 +76,11 @@ def _reduced(
 def _by_nccl(gpu: ImaginaryGpu, nbytes: int, devices: Sequence[int]) -> Iterator[None]:
     """Copies to all `devices` are one broadcast."""
     gpu.exchanged("nccl::broadcast", nbytes if len(devices) > 1 else 0, devices)
-    before, gpu.copies_cross = gpu.copies_cross, False
+    before, gpu.here.copies_cross = gpu.here.copies_cross, False
     try:
         yield
     finally:
-        gpu.copies_cross = before
+        gpu.here.copies_cross = before
 
 
 def _broadcast(gpu: ImaginaryGpu, tensor: Tensor, devices: Sequence[int]) -> List[Tensor]:

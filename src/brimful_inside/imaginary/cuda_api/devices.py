@@ -144,11 +144,11 @@ def _let_scripts_move(gpu: ImaginaryGpu, patches: Patches) -> None:
     original = scripted._apply
 
     def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
-        before, gpu.moves_script = gpu.moves_script, True
+        before, gpu.here.moves_script = gpu.here.moves_script, True
         try:
             return original(self, *args, **kwargs)
         finally:
-            gpu.moves_script = before
+            gpu.here.moves_script = before
 
     patches.set(scripted, "_apply", _apply)
 
@@ -269,7 +269,7 @@ def _shallow_copy_fits(gpu: ImaginaryGpu, func: Any, args: Tuple, kwargs: Dict[s
     """nn.Module.to asks whether ``parameter.data = moved`` will do. From host to card it does on a
     real card."""
     if is_meta(args[0]) != is_meta(args[1]) and args[0].layout == args[1].layout == torch.strided:
-        return not gpu.moves_script
+        return not gpu.here.moves_script
     return func(*args, **kwargs)
 
 

@@ -27,6 +27,7 @@ from brimful_inside.imaginary.state.device import ImaginaryGpu
 from brimful_inside.imaginary.state.errors import Unsupported, different_devices
 from brimful_inside.imaginary.state.known_values import RULES, follows
 from brimful_inside.imaginary.state.ledger import Block, Ledger
+from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.imaginary.state.tensors import META, C, Tensor, aten, empty, is_meta, tensors_in
 from brimful_inside.simulator.workspaces import bytes_of
 
@@ -229,6 +230,7 @@ class Operations(TorchDispatchMode):
         with self:
             return args[2](*args[3:], **kwargs)
 
+    @one_at_a_time
     def _run(self, func: Any, facts: _Facts, args: Tuple, kwargs: Dict[str, Any]) -> Any:
         """Runs the operation on the card where its inputs are."""
         if self.gpu.count == 1:
@@ -291,7 +293,7 @@ class Operations(TorchDispatchMode):
             launched = facts.own is None or gpu.passed_over > passed_over
             if clock.on and not facts.free and launched:
                 clock.ran(facts.name, kernels_of(facts.cost, args, kwargs, out, gpu.classes))
-                if gpu.count > 1 and gpu.copies_cross and facts.short in _COPIES:
+                if gpu.count > 1 and gpu.here.copies_cross and facts.short in _COPIES:
                     _note_crossing(gpu, facts.name, args, out)
         except NotImplementedError as error:
             if isinstance(error, Unsupported):

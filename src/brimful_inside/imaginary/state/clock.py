@@ -13,6 +13,7 @@ from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 
+from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.simulator import roofline
 from brimful_inside.simulator.roofline import (
     BY_AUTOGRAD,
@@ -76,6 +77,7 @@ class Clock:
         self._begun: Dict[Work, Counter[Row]] = {}  # since it was kept last
         self._kept: Dict[Work, Tuple[Counter[Row], int]] = {}  # with its amount
 
+    @one_at_a_time
     def ran(self, op: str, kernels: Iterable[Part]) -> None:
         """An operation ran on the card, with these kernels."""
         if len(self._rows) > self._most:
@@ -109,6 +111,7 @@ class Clock:
         if self.on:
             self.ran(op, ((kind, flops, nbytes, launches, shape),))
 
+    @one_at_a_time
     def synchronized(self) -> None:
         """The host has waited for the card."""
         if self.on:
@@ -122,6 +125,7 @@ class Clock:
         """What ran since `mark`, where no step or other phase began since."""
         return self._rows[mark:]
 
+    @one_at_a_time
     def again(self, rows: List[Row]) -> None:
         """The same kernels ran once more."""
         if len(self._rows) + len(rows) > self._most:
@@ -133,11 +137,13 @@ class Clock:
         if self._outside is not None:
             self._outside.update(rows)
 
+    @one_at_a_time
     def outside(self, work: Optional[Work]) -> None:
         """From here on what runs is this work outside of the training's passes; None: it is of the
         training."""
         self._outside = None if work is None else self._begun.setdefault(work, Counter())
 
+    @one_at_a_time
     def keep_outside(self, work: Work, amount: int) -> None:
         """What ran as this work since the last call was so much of it; with 0 it is left out."""
         rows = self._begun.pop(work, None)
@@ -146,10 +152,12 @@ class Clock:
             kept.update(rows)
             self._kept[work] = (kept, before + amount)
 
+    @one_at_a_time
     def outside_was(self, work: Work, other: Work) -> None:
         """What ran as this work since it was kept last was the other."""
         self._begun.setdefault(other, Counter()).update(self._begun.pop(work, {}))
 
+    @one_at_a_time
     def captured(self, mark: int) -> List[Row]:
         """What came since `mark` did not run: it is what a CUDA graph will run when it is
         replayed."""
@@ -160,10 +168,12 @@ class Clock:
         self._read = min(self._read, mark)
         return rows
 
+    @one_at_a_time
     def replayed(self, rows: List[Row]) -> None:
         if self.on:
             self._add([("a CUDA graph's launch", MEMORY, 0, 0, 0, 0, ()), *rows])
 
+    @one_at_a_time
     def step(self, counts: bool = True) -> None:
         """An optimizer step is complete. One that does not count stands in only where there is no
         other."""
@@ -175,6 +185,7 @@ class Clock:
         if self._away is not None:
             self._away, self._most = 0, MOST_ROWS_AWAY
 
+    @one_at_a_time
     def phase(self, name: str) -> None:
         """Another phase begins: what runs outside of the training is no part of a step."""
         if name == self._phase:
@@ -197,6 +208,7 @@ class Clock:
         del self._rows[first:]
         self._read = min(self._read, first)
 
+    @one_at_a_time
     def now_s(self) -> float:
         """The time at which the card is done with all it was given, in seconds since the first
         event."""

@@ -30,6 +30,7 @@ from brimful_inside.imaginary.state.errors import cuda_error
 from brimful_inside.imaginary.state.garbage import Garbage
 from brimful_inside.imaginary.state.known_values import Bounds, Known, Lengths
 from brimful_inside.imaginary.state.ledger import LateTrace, Ledger
+from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.imaginary.state.patches import Patches
 from brimful_inside.imaginary.state.streams import Captures, CurrentStreams
 from brimful_inside.imaginary.state.tensors import (
@@ -112,6 +113,16 @@ class DeviceNames:
         return self._streams.target if index is None else index
 
 
+class Here(threading.local):
+    """What the call in hand of one thread means for those inside it."""
+
+    user_meta = False  # it makes meta tensors of the script's own
+    # a scripted module is moving: C++ holds its tensors as well, so they are replaced
+    moves_script = False
+    # a copy to another card takes time of the links; not where NCCL's broadcast is made of some
+    copies_cross = True
+
+
 class ImaginaryGpu:
     """`count` cards of one kind (cuda:0, cuda:1, ...), as one process has them.
 
@@ -172,8 +183,6 @@ class ImaginaryGpu:
         # calls of compiled code that did nothing, in the operation that runs (library_kernels.py)
         self.passed_over = 0
         self.split_over = 1  # so many cards share a batch (nn.DataParallel)
-        # a copy to another card takes time of the links; not where NCCL's broadcast is made of some
-        self.copies_cross = True
         # NCCL groups that were used: by name, how many ranks
         self.communicators: Dict[str, int] = {}
         # of operations, found out once for each (dispatch/dispatch_mode.py)
@@ -181,9 +190,7 @@ class ImaginaryGpu:
         self.operation_handlers: Dict[Any, Callable] = {}
         self.function_handlers: Dict[Any, Any] = {}
         self.has_user_meta = False  # the script has meta tensors of its own
-        self._user_meta = threading.local()
-        # a scripted module is moving: C++ holds its tensors as well, so they are replaced
-        self.moves_script = False
+        self.here = Here()
         self.touched = False  # CUDA is initialized
         self._settings_read = False
         self.in_bad_fork = False
@@ -239,6 +246,7 @@ class ImaginaryGpu:
             self.in_bad_fork = True
             self._forget()
 
+    @one_at_a_time
     def phase(self, name: str) -> None:
         """From here on peaks belong to phase `name`."""
         self.stretch_ends()
@@ -252,6 +260,7 @@ class ImaginaryGpu:
         for ledger in self.ledgers:
             ledger.note(PhaseWas(name))
 
+    @one_at_a_time
     def step(self, number: int, counts: bool = True) -> None:
         """The `number`-th optimizer step is complete. `counts`: it shows how long a step takes."""
         self.stretch_ends()
@@ -269,6 +278,7 @@ class ImaginaryGpu:
         for ledger in self.ledgers:
             ledger.on_out_of_memory = callback
 
+    @one_at_a_time
     def end_trace(self) -> None:
         """As `flush`, with what ran in the last complete step and outside of the training: nothing
         more is to come."""
@@ -284,6 +294,7 @@ class ImaginaryGpu:
             for ledger in self.ledgers:
                 ledger.flush()
 
+    @one_at_a_time
     def touch(self) -> None:
         """Something was asked of a card: CUDA is initialized now. Raises PyTorch's error in a
         forked child."""
@@ -308,6 +319,7 @@ class ImaginaryGpu:
                 ledger.change_settings(spelled(wanted))
         self._settings_read = True
 
+    @one_at_a_time
     def approximate(self, name: str) -> None:
         """An upper bound, `name` says which, stands in for what is not known."""
         self.approximations[name] += 1
@@ -407,18 +419,17 @@ class ImaginaryGpu:
 
     def wants_user_meta(self) -> bool:
         """Whether the call in hand makes meta tensors of the script's own."""
-        return getattr(self._user_meta, "on", False)
+        return self.here.user_meta
 
     @contextmanager
     def user_meta(self) -> Iterator[None]:
         """What is made in here on the meta device is the user's own, not a card's."""
         self.has_user_meta = True
-        before = self.wants_user_meta()
-        self._user_meta.on = True
+        before, self.here.user_meta = self.here.user_meta, True
         try:
             yield
         finally:
-            self._user_meta.on = before
+            self.here.user_meta = before
 
     # --- what the host reads ---
 

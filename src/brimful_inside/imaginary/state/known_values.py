@@ -20,6 +20,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 
 import torch
 
+from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.imaginary.state.tensors import Tensor, aten, entry_of, is_meta, tensors_in
 
 FEW = 16  # elements: of any shape and type
@@ -110,6 +111,7 @@ class Known:
         # the age of what somebody asked for; who wants to know sets it to this
         self.oldest_read = math.inf
 
+    @one_at_a_time
     def values(self, tensor: Tensor) -> Optional[Tensor]:
         """The numbers of a tensor of the card, as a tensor of the host that shares them with its
         views; None: unknown."""
@@ -118,6 +120,7 @@ class Known:
         self.oldest_read = min(self.oldest_read, self._since)
         return values
 
+    @one_at_a_time
     def exceeds(self, tensor: Tensor, count: int) -> bool:
         """Whether one of its numbers is known not to be among 0 to `count` - 1. Nothing that
         follows depends on them."""
@@ -152,6 +155,7 @@ class Known:
         shared = torch.empty(0, dtype=tensor.dtype, device="cpu")
         return shared.set_(entry.values, offset, tensor.shape, stride)
 
+    @one_at_a_time
     def keep(self, tensor: Tensor, numbers: Tensor, since: float = SENT) -> None:
         """`tensor` of the card has these numbers, where they are few and it has its storage for
         itself. Of rows that are shown to be alike by a stride of 0, one is kept."""

@@ -29,6 +29,7 @@ import torch
 
 from brimful_inside.imaginary.state.errors import out_of_memory
 from brimful_inside.imaginary.state.history import History
+from brimful_inside.imaginary.state.lock import one_at_a_time
 from brimful_inside.simulator import trace as rows
 from brimful_inside.simulator.allocator import CachingAllocator, CardFull, Retired, rounded_size
 from brimful_inside.wire import Card
@@ -40,6 +41,9 @@ Block = Tuple[int, int]  # of an allocation: its number in the trace, and its ad
 # is full and launching waits. 1024 is what people see; NVIDIA documents no figure (assumed).
 RUN_AHEAD = 1024
 ONE_EXBIBYTE = 1 << 60  # NativeCachingAllocator::allocate
+# Of the table of storages: a card takes out an entry while another one may put in the next of the
+# same address. Frees take no other lock, so that this is one of its own.
+_TABLE = threading.RLock()
 
 
 class _Storage(weakref.ref):
@@ -100,8 +104,9 @@ class Ledger:
         self._trace = trace
         # who allocates (attribution.annotations.CallSites), where the trace is to say it
         self.call_sites: Any = None
+        # of the card, by first allocation, so that its trace does not depend on other threads
+        self._sites: Dict[Any, int] = {}
         self._site = -1  # of the trace's malloc before
-        self._sites_written: Set[int] = set()
         self._lock = threading.Lock()
         self._freed: Deque[_Storage] = deque()
         self._next_id = 0
@@ -132,8 +137,10 @@ class Ledger:
         entry.stream, entry.used_by = self._stream(), None
         entry.at_most, is_most = at_most, at_most > 0
         entry.id, entry.address = self.reserve(nbytes, op, at_most=is_most) if nbytes else (0, 0)
-        self.storages[entry.key] = entry
+        with _TABLE:
+            self.storages[entry.key] = entry
 
+    @one_at_a_time
     def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
         """`stream` uses the storage as well: its freed block waits for what that stream was given
         till then."""
@@ -143,6 +150,7 @@ class Ledger:
             captured = used_by.get(stream, False) or self.allocator.capturing > 0
             entry.used_by = {**used_by, stream: captured}
 
+    @one_at_a_time
     def synchronized(self, stream: Optional[int] = None, launches: Optional[int] = None) -> None:
         """The host has waited for `stream` (None: for the card), or for its first so many
         `launches`."""
@@ -152,6 +160,7 @@ class Ledger:
             elif launches is None or retired_at <= launches:
                 streams.discard(stream)
 
+    @one_at_a_time
     def resized(self, entry: _Storage, nbytes: int, op: str) -> None:
         """The storage of `entry` has another size now. PyTorch takes the new block before it gives
         the old one back."""
@@ -192,18 +201,19 @@ class Ledger:
         self._trace = None
 
     def phase(self, name: str) -> None:
-        self.note(rows.Phase(name))
-        self.allocator.reset_peaks()
+        self._do(rows.Phase(name), self.allocator.reset_peaks)
 
     def empty_cache(self) -> None:
         self._do(rows.EmptyCache(), self.allocator.empty_cache)
 
     def _do(self, row: Any, action: Callable[..., None], *args: int) -> None:
         """Writes a row of the trace, and does the same with the allocator."""
-        self.note(row)
         with self._lock:
+            self._give_back_freed()
+            self._write(rows.encode_row(row) + "\n")
             action(*args)
 
+    @one_at_a_time
     def divert(self, pool: Any, serves: Callable[[int], bool], captures: bool = False) -> None:
         """From here on the private pool `pool` serves the streams for which `serves` is true
         (beginAllocateToPool), for a capture of what they do where `captures` is set."""
@@ -213,6 +223,7 @@ class Ledger:
         if captures:
             self._do(rows.Capture(True), self.allocator.capture, True)
 
+    @one_at_a_time
     def end_divert(self, pool: Any) -> None:
         """The end of `divert`. What the pool gave stays its own (endAllocateToPool)."""
         ended = [scope for scope in self._diverted if scope[0] == pool]
@@ -220,6 +231,7 @@ class Ledger:
         if any(captures for *_, captures in ended):
             self._do(rows.Capture(False), self.allocator.capture, False)
 
+    @one_at_a_time
     def release_pool(self, pool: Any, empty: bool = False) -> None:
         """A private pool has no users any more. With `empty`, its free segments are given back
         now."""
@@ -230,6 +242,7 @@ class Ledger:
         if empty:
             self._do(rows.EmptyPool(number), self.allocator.empty_pool, number)
 
+    @one_at_a_time
     def pool_number(self, pool: Any) -> int:
         """The trace's number of a private pool, by first use; a pool that was released comes back
         as another one."""
@@ -253,17 +266,16 @@ class Ledger:
 
     def note_lines(self, lines: str) -> None:
         """As `note`, for rows that are encoded already."""
-        self._work_off()
-        if self._trace is not None:
-            with self._lock:
-                self._write(lines)
+        with self._lock:
+            self._give_back_freed()
+            self._write(lines)
 
     def change_settings(self, text: str) -> None:
         """The allocator's settings are others from now on. Raises ValueError for what it does not
         know."""
         with self._lock:
             self.allocator.change_settings(text)
-        self.note(rows.Settings(text))
+            self._write(rows.encode_row(rows.Settings(text)) + "\n")
 
     def flush(self) -> None:
         if self._trace is not None:
@@ -273,6 +285,7 @@ class Ledger:
         if self._trace is not None:
             self._trace.write(line)
 
+    @one_at_a_time
     def reserve(
         self,
         nbytes: int,
@@ -283,10 +296,10 @@ class Ledger:
     ) -> Block:
         """Memory for a tensor or a workspace. `release` ends it. `at_most`: `nbytes` is an upper
         bound, since values decide it."""
-        self._work_off()
         if nbytes >= ONE_EXBIBYTE:  # the allocator is not asked, so observers are not told
             self._refuse("CUDA out of memory. Tried to allocate more than 1EB memory.")
         with self._lock:
+            self._give_back_freed()
             if self._waiting and not self.allocator.capturing:
                 self._process_events()
             stream = self._stream()
@@ -345,13 +358,13 @@ class Ledger:
         if pool != self._last_pool:
             self._last_pool = pool
             self._write(rows.encode_row(rows.Pool(pool)) + "\n")
-        call_sites = self.call_sites
-        number = self._site if call_sites is None else call_sites.current()
-        if call_sites is not None and number != self._site:
+        if self.call_sites is None:
+            return
+        number, new = self.call_sites.current(self._sites)
+        if new is not None:
+            self._write(rows.encode_row(new) + "\n")
+        if number != self._site:
             self._site = number
-            if number not in self._sites_written:
-                self._sites_written.add(number)
-                self._write(rows.encode_row(call_sites.known[number]) + "\n")
             self._write('["at",%d]\n' % number)
 
     def _free(self, number: int, address: int) -> None:
@@ -405,13 +418,18 @@ class Ledger:
         ones as well."""
         while self._freed and self._lock.acquire(blocking=False):
             try:
-                while self._freed:
-                    entry = self._freed.popleft()
-                    if self.storages.get(entry.key) is entry:
-                        del self.storages[entry.key]
-                    self._give_back(entry)
+                self._give_back_freed()
             finally:
                 self._lock.release()
+
+    def _give_back_freed(self) -> None:
+        """What is in the queue, by who holds the lock."""
+        while self._freed:
+            entry = self._freed.popleft()
+            with _TABLE:
+                if self.storages.get(entry.key) is entry:
+                    del self.storages[entry.key]
+            self._give_back(entry)
 
 
 class LateTrace:

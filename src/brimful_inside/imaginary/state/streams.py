@@ -13,6 +13,7 @@ import torch
 
 from brimful_inside.imaginary.state.errors import cuda_error
 from brimful_inside.imaginary.state.ledger import Ledger, PoolId
+from brimful_inside.imaginary.state.lock import one_at_a_time
 
 Stream = Tuple[int, int]  # the card's number, and the stream's on it
 _POOL_SIZE = 32  # streams per priority that PyTorch hands out in turn (c10/cuda/CUDAStream.cpp)
@@ -137,9 +138,11 @@ class Captures:
     def users(self, ledger: Ledger, pool: PoolId) -> int:
         return self._users.get((ledger.index, pool), 0)
 
+    @one_at_a_time
     def retain(self, ledger: Ledger, pool: PoolId) -> None:
         self._users[ledger.index, pool] = self.users(ledger, pool) + 1
 
+    @one_at_a_time
     def release(self, ledger: Ledger, pool: PoolId, empty: bool = False) -> None:
         """One user of `pool` less. After the last one its memory may go; with `empty` it goes
         now."""
@@ -148,6 +151,7 @@ class Captures:
             del self._users[ledger.index, pool]
             ledger.release_pool(pool, empty)
 
+    @one_at_a_time
     def join(self, stream: Stream, captured: Optional[Captured]) -> None:
         """`stream` waits for work that was given under `captured`: while that goes on, so does its
         own."""
@@ -161,6 +165,7 @@ class Captures:
             # cudaErrorStreamCaptureUnsupported
             raise cuda_error("operation not permitted when stream is capturing")
 
+    @one_at_a_time
     def register_generator(self, captured: Captured) -> None:
         """Seed and offset of the generator lie on the card while a graph lives
         (CUDAGeneratorState::register_graph)."""
@@ -173,6 +178,7 @@ class Captures:
             ]
         registered.append(captured)
 
+    @one_at_a_time
     def forget(self, captured: Captured) -> None:
         registered = self._with_generator[captured.ledger.index]
         registered.remove(captured)
@@ -180,6 +186,7 @@ class Captures:
             captured.ledger.release_all(self._generator_state.pop(captured.ledger.index))
         self.end(captured)
 
+    @one_at_a_time
     def end(self, captured: Captured) -> None:
         """No stream is under this capture any more."""
         if not captured.ended:

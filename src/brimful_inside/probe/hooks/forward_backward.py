@@ -36,16 +36,16 @@ class ForwardWatch:
         if self._handle is None and not _compiled:
             self._handle = torch.nn.modules.module.register_module_forward_pre_hook(self._fire)
 
-    def disarm(self) -> None:
+    def disarm(self) -> bool:
+        """Whether it was armed: of several threads one hears so."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.remove()
+        return handle is not None
 
     def _fire(self, module: Any, args: Any) -> None:
-        if self._handle is None or (self._with_gradients and not torch.is_grad_enabled()):
-            return
-        self.disarm()
-        self._callback(module, args)
+        if (torch.is_grad_enabled() or not self._with_gradients) and self.disarm():
+            self._callback(module, args)
 
 
 def trains_now() -> bool:
