@@ -9,7 +9,7 @@ from brimful.decide import batch_size_place as decide
 from brimful.decide.batch_size_place import AUTO, LOADER, SCRIPT
 from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE
 from brimful.values import Command, Diagnostic, Outcome, Place, Setting, Trial, TrialResult
-from brimful.verbs.results import require_steps
+from brimful.verbs.results import error_of, fails_alike, require_steps
 from brimful.verbs.session import Session
 
 
@@ -41,7 +41,8 @@ def locate(
     given: Mapping[str, Setting] | None = None,
 ) -> Located:
     """`trial(command, batch size)` makes a trial of the verb's kind (None: at the script's own
-    number); `size` is another number to try. The results of both are worth keeping."""
+    number); `size` is another number to try. The results of both are worth keeping. Raises the
+    script's error, where it is the same at both."""
     first = _find(session, command, trial, wants)
     places = decide.places_in(first, wants)
     if not places:
@@ -52,6 +53,8 @@ def locate(
         other = size if size != place.number else size + 7
         changed = decide.with_place(command, BATCH_SIZE, place)
         result = session.run(trial(changed, other))
+        if fails_alike(first, result):
+            raise error_of(session, first)
         doubt = decide.doubt(first, result, place, other)
         if doubt is None:
             results[other] = result
@@ -68,7 +71,7 @@ def locate(
     changed = decide.with_place(command, BATCH_SIZE, place)
     changed = _with_evaluation(session, changed, first, place, given or {})
     note = decide.found(place, why_not)
-    session.note(note)
+    session.note(note, decide.found(replace(place, others=[]), why_not))
     return Located(changed, place, results, note)
 
 
@@ -76,7 +79,7 @@ def _find(
     session: Session, command: Command, trial: Callable[[Command, int | None], Trial], wants: str
 ) -> TrialResult:
     """The trial at the script's own number. Where a script does not take integers that know their
-    place, without those.
+    place, without those. Raises its error where it fails all the same.
     """
 
     def named(result: TrialResult) -> TrialResult:
@@ -91,6 +94,8 @@ def _find(
         again = session.run(replace(trial(command, None), find_places=LOADER), named=named)
         if again.outcome is not Outcome.CRASHED:
             return again
+        if fails_alike(result, again):
+            raise error_of(session, result)
     return result
 
 

@@ -259,6 +259,15 @@ def exception_of(result: TrialResult) -> str | None:
     return f"{words} ({failure.where})" if failure.where else words
 
 
+def fails_alike(first: TrialResult, second: TrialResult) -> bool:
+    """Whether both ended before the first step with the same exception in the same line: what
+    differs between them is not why."""
+    for result in (first, second):
+        if result.outcome is not Outcome.CRASHED or any(report.steps for report in result.reports):
+            return False
+    return exception_of(first) is not None and exception_of(first) == exception_of(second)
+
+
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "it printed nothing to standard error"

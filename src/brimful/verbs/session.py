@@ -187,10 +187,12 @@ class Session:
         self.entries.append(entry)
         self.writer.append(entry)
 
-    def note(self, advice: Diagnostic) -> None:
+    def note(self, advice: Diagnostic, said: Diagnostic | None = None) -> None:
+        """`said`: what is said of it at once, where the record has more."""
         self.keep(advice)
-        text = "; ".join(filter(None, (advice.problem, advice.explanation)))
-        self.message(f"{text}. {advice.suggestion}".rstrip())
+        said = said or advice
+        text = "; ".join(filter(None, (said.problem, said.explanation)))
+        self.message(f"{text}. {said.suggestion}".rstrip())
 
     def message(self, text: str) -> None:
         self.options.watcher.message(masking.text(text))

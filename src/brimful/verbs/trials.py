@@ -28,7 +28,7 @@ from brimful.values import (
 )
 from brimful.verbs.locate import Located, locate
 from brimful.verbs.long_evaluation import shown_whole
-from brimful.verbs.results import require_steps, require_steps_or_memory, trained
+from brimful.verbs.results import fails_alike, require_steps, require_steps_or_memory, trained
 from brimful.verbs.session import Session
 from brimful.verbs.start import following
 from brimful_inside.simulator.program import Program, program_of
@@ -312,7 +312,7 @@ def first_that_trains(trials: Trials, asked: int | None) -> tuple[int, int]:
 
     Scripts that want pairs, or groups of four or eight, fail at the usual first size; then brimful
     tries a group of eight, and multiples alone where that trains. Raises the first failure where
-    that is not the reason.
+    that is not the reason: at once, where both sizes fail with the same error.
     """
     if not trials.in_batches:
         return _first_value(trials)
@@ -326,6 +326,8 @@ def first_that_trains(trials: Trials, asked: int | None) -> tuple[int, int]:
             raise
         if start % GROUP and (most or GROUP) >= GROUP and _trains(trials, GROUP):
             return GROUP, _multiples(trials, GROUP, start)
+        if GROUP in trials.results and fails_alike(trials.results[start], trials.results[GROUP]):
+            raise
         if asked is not None and asked < start and _trains(trials, asked):
             return asked, 1
         raise

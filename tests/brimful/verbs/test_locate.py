@@ -2,14 +2,17 @@
 in all that follow.
 """
 
+from dataclasses import replace
+
 import pytest
 
-from brimful.errors import UsageError
+from brimful.errors import CommandFailed, UsageError
 from brimful.measure import host
-from brimful.values import Outcome, Place
+from brimful.values import Failure, Outcome, Place
 from brimful.verbs.predict import predict
+from brimful.verbs.session import Nobody
 from brimful.verbs.tune import tune
-from tests.brimful.verbs.world import GIB, MIB, World, chosen, work
+from tests.brimful.verbs.world import GIB, MIB, World, chosen, reporting, work
 
 SCRIPT = Place("script", "/work/train.py", 6, 13, 16, "batch_size = 16", "data.py:51")
 LOADER = Place(
@@ -132,3 +135,51 @@ def test_workers_are_set_beside_a_batch_size_where_neither_has_a_flag(monkeypatc
     plan = work(result, tune, COMMAND, device="cpu", budget="1GiB").plan
     assert plan is not None and plan.places == {"batch_size": SCRIPT, "num_workers": at}
     assert plan.command_line == "brimful run -- my-train --epochs 3"
+
+
+SCALER = Failure(
+    "crashed",
+    "TypeError",
+    "fill_value must be Number, not str",
+    "",
+    "train.py:19",
+    "setup",
+    0,
+    False,
+    raised_by="script",
+)
+
+
+@pytest.mark.parametrize("wants", ["auto", "loader"])
+@pytest.mark.parametrize("verb", [predict, tune])
+def test_a_script_that_fails_the_same_way_twice_before_its_first_step_is_not_tried_again(
+    verb, wants
+):
+    def fails(result):
+        return replace(result, outcome=Outcome.CRASHED, failure=SCALER, exit_code=1)
+
+    result = reporting(fails, world(), steps=0)
+    with pytest.raises(CommandFailed, match=r"TypeError: fill_value .* str \(train.py:19\)"):
+        work(result, verb, COMMAND, gpu="a100-40gb", batch_size_from=wants)
+    assert len(result.launched) == 2
+
+
+def test_a_small_size_that_was_asked_for_is_not_tried_where_two_others_failed_alike():
+    def fails(result):
+        return replace(result, outcome=Outcome.CRASHED, failure=SCALER, exit_code=1)
+
+    result = reporting(fails, World(), steps=0)
+    with pytest.raises(CommandFailed, match="TypeError"):
+        work(result, predict, ("my-train", "--batch-size", "3"), gpu="a100-40gb")
+    assert [trial.settings["batch_size"] for trial in result.launched] == [5, 8]
+
+
+def test_other_places_of_the_number_are_a_detail_of_the_record(monkeypatch):
+    said = []
+    monkeypatch.setattr(Nobody, "message", lambda self, text: said.append(text))
+    places = (replace(SCRIPT, others=["model.py:31"]), LOADER)
+    answer = work(world(places=places), predict, COMMAND, gpu="a100-40gb").prediction
+    (note,) = [result for result in answer.warnings if result.code == "batch-size-place"]
+    assert "16 also stands at model.py:31" in note.explanation
+    (line,) = [text for text in said if "set where train.py:6 has 16" in text]
+    assert line.endswith("what the script computes from it follows. " + note.suggestion)
