@@ -47,6 +47,13 @@ def test_the_learning_rate_after_epoch_1_is_a_fifth_of_the_peak():
     assert schedule.lr(150 * NOTES_SAMPLES) == pytest.approx(1e-6)
 
 
+def test_the_large_batch_decays_and_clips_as_the_notes_have_it():
+    config = config_of("large-batch")
+    assert (config.optimizer.name, config.optimizer.weight_decay) == ("adamw", 1e-4)
+    assert config.clip_norm == 1.0
+    assert not any("assumed" in why for why in presets.presets["large-batch"].assumed.values())
+
+
 def test_the_original_has_no_warm_up():
     config = config_of("original")
     schedule = Schedule(config.schedule, config.optimizer.lr, config.epochs * 50_000, 50_000)
