@@ -186,8 +186,8 @@ AGGRESSIVE = replace(
     flags={**ORIGINAL.flags, "batch-size": 8192},
 )
 
-# Batch, learning rate, schedule and epochs were chosen on three targets that bench/ood_sweep.py does
-# not race, for the AUROC of a fifth of the samples; the rest is the authors'.
+# Batch, learning rate, schedule and epochs were chosen on three targets that bench/ood_sweep.py
+# does not race, for the AUROC of a fifth of the samples; the rest is the authors'.
 FAST = replace(
     ORIGINAL,
     name="fast",

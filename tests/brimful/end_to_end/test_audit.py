@@ -306,3 +306,44 @@ def test_the_captcha_example_is_sound(tmp_path):
     done = brimful(tmp_path, "audit", "--device", "cpu", "--steps", 4, "--json", *command)
     assert codes(done) == []
     assert done.json["phases"].keys() >= {"train", "eval"}
+
+
+REPLICAS = """
+import sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(1, 16, 3, padding=1), nn.Linear(16, 4)
+        self.layers = nn.ModuleList(nn.Conv2d(16, 16, 3, padding=1) for _ in range(40))
+
+    def forward(self, images):
+        hidden = torch.relu(self.first(images))
+        for layer in self.layers:
+            hidden = hidden + torch.relu(layer(hidden))
+        return self.last(hidden.mean((2, 3)))
+
+sys.setswitchinterval(1e-6)  # threads change as often as they can
+data = TensorDataset(torch.randn(768, 1, 8, 8), torch.randint(0, 4, (768,)))
+model = nn.DataParallel(Net().cuda())
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("cuda")
+for images, labels in DataLoader(data, batch_size=48, drop_last=True):
+    optimizer.zero_grad()
+    with torch.autocast("cuda", torch.float16):
+        loss = nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
+    scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()
+"""
+
+
+@pytest.mark.heavy
+def test_replicas_in_threads_on_three_cards_are_audited_and_predicted_alike_each_time(tmp_path):
+    (tmp_path / "replicas.py").write_text(REPLICAS)
+    words = ("--gpu", "a100-40gb:3", "--json", *python(tmp_path / "replicas.py"))
+    answers = [brimful(tmp_path, "audit", *words, code=0).json for _ in range(2)]
+    answers += [brimful(tmp_path, "predict", "--no-what-if", *words, code=0).json for _ in range(2)]
+    assert len({answer["peak"]["reserved_bytes"] for answer in answers}) == 1
+    assert {answer["largest_batch_size"] for answer in answers[2:]} == {768}
+    assert not any("fails" in str(answer["warnings"]) for answer in answers[2:])
