@@ -47,6 +47,7 @@ from brimful.values import (
     Asked,
     Audit,
     Budget,
+    Diagnostic,
     Estimate,
     MemoryEstimate,
     Outcome,
@@ -65,7 +66,7 @@ def sections(record: Record) -> list[Section]:
     left out.
     """
     first, rest = warnings_of(record)
-    parts: list[Section] = [Findings("What changes these numbers", first)] if first else []
+    parts: list[Section] = []
     if record.run is not None:
         parts += run_sections(record.run)
     if record.plan is not None:
@@ -75,9 +76,26 @@ def sections(record: Record) -> list[Section]:
     if record.prediction is not None and record.plan is None:
         parts += prediction_sections(record.prediction)
     parts += _trial_phases(record) + _figures(record)
-    parts += [Findings("Warnings", rest)] if rest else []
-    parts += trial_sections(record)
-    return parts + _environment(record)
+    warnings = tuple(warning for warning in rest if warning.suggestion)
+    notes = tuple(said_of(note) for note in rest if not note.suggestion)
+    below = [part for part in parts if part.detail and not isinstance(part, Figure)]
+    above = [part for part in parts if part not in below]
+    if record.plan is None:  # the command to paste is what a plan is for
+        above.sort(key=lambda part: isinstance(part, CommandLine))
+    return [
+        *([Findings("What changes these numbers", first)] if first else []),
+        *sorted(above, key=lambda part: isinstance(part, Figure)),
+        *([Findings("Warnings", warnings)] if warnings else []),
+        *([Sentences("Notes", notes)] if notes else []),
+        *below,
+        *trial_sections(record),
+        *_environment(record),
+    ]
+
+
+def said_of(note: Diagnostic) -> str:
+    """A note in one sentence."""
+    return "; ".join(filter(None, (note.problem, note.explanation)))
 
 
 def _plan_sections(record: Record, plan: Plan) -> list[Section]:
