@@ -145,12 +145,13 @@ class Progress:
         return masking.text(", ".join(parts))
 
     def seconds_left(self) -> float | None:
-        """By the mean of the trials so far; None before the first has ended, where their number is
-        unknown, and where this one takes longer than that mean.
+        """By the mean of the trials so far but the first, whose imports the others share; None
+        without one, where their number is unknown, and where this one takes longer than that mean.
         """
-        if not self._durations or self._expected is None or self._trial is None:
+        known = self._durations[1:]
+        if not known or self._expected is None or self._trial is None:
             return None
-        mean = sum(self._durations) / len(self._durations)
+        mean = sum(known) / len(known)
         this_one = mean - (self._clock() - self._started)
         return this_one + mean * max(self._expected - self._number, 0) if this_one > 0 else None
 

@@ -159,18 +159,19 @@ def test_on_a_terminal_the_line_is_redrawn_and_what_ended_stays(
     assert "trial 1: memory at batch_size 512 on cpu: completed" in written
 
 
-def test_time_left_is_the_mean_of_the_trials_so_far() -> None:
+def test_time_left_is_the_mean_of_the_trials_so_far_but_the_first_which_imports() -> None:
     progress, _, clock = off_terminal()
     trial = result(64, TrialKind.MEMORY)
-    progress.trial_started(trial.trial, 1, 4)
-    assert progress.seconds_left() is None
-    clock.now += 10
-    progress.trial_ended(trial)
-    progress.trial_started(trial.trial, 2, 4)
+    for number, took_s in ((1, 90), (2, 10)):
+        progress.trial_started(trial.trial, number, 5)
+        assert progress.seconds_left() is None
+        clock.now += took_s
+        progress.trial_ended(trial)
+    progress.trial_started(trial.trial, 3, 5)
     clock.now += 4
     assert progress.seconds_left() == pytest.approx(6 + 2 * 10)
     assert "about 26 s left" in progress.line()
-    progress.trial_started(trial.trial, 4, 4)
+    progress.trial_started(trial.trial, 5, 5)
     clock.now += 500
     assert progress.seconds_left() is None, "it takes longer than the others"
     assert progress.line().endswith("8 min 20 s")
