@@ -116,8 +116,6 @@ _FREE_NAMES = re.compile(
     r"|(out|output|save|log|results?)_?(path|to)|(ckpt|checkpoint)_?(dir|directory|folder|prefix)"
 )
 _LENGTH_AND_PORTS = re.compile(r"epochs$|port$|rdzv", re.IGNORECASE)
-_PLAIN = re.compile(r"[\w@%+=:./{}-]+")  # a shell takes it as it is; no comma: {a,b} are two words
-_ALMOST_THE_SAME = 0.8  # of two names, 1 being equal: batchsize and batch_size are at 0.95
 # these are also options of Python, switches, and names of other things
 _NUMBERS_ONLY = "-b", "--batch", "batch"
 
@@ -416,14 +414,11 @@ def says_inside(text: str, name: str) -> bool:
 def no_place_for(command: Command, name: str, problem: str) -> UsageError:
     """Of a setting that the command has no place for; the example is the command itself."""
     with_place = opened(command, name, whole=False)
-    if with_place is command:
-        flag = f"--{name.replace('_', '-')}"
-        with_place = replace(command, argv=(*command.argv, flag, f"{{{name}}}"))
-    others = {key: value for key, value in with_place.given.items() if key != name}
-    words = filled(with_place, others)
-    line = " ".join(word if _PLAIN.fullmatch(word) else shlex.quote(word) for word in words)
+    added = (f"--{name.replace('_', '-')}", f"{{{name}}}") if with_place is command else ()
+    line = shlex.join((*filled(with_place, {**command.given, name: f"{{{name}}}"}), *added))
     settings = _named(command)
-    close = get_close_matches(name, set(settings) - {name}, 1, _ALMOST_THE_SAME)
+    # batchsize and batch_size are alike at 0.95 of 1
+    close = get_close_matches(name, {*settings} - {name}, 1, cutoff=0.8)
     return UsageError(
         problem,
         f"brimful has no place to write it; the command's settings are {', '.join(settings)}",
@@ -435,13 +430,13 @@ def no_place_for(command: Command, name: str, problem: str) -> UsageError:
 
 def _named(command: Command) -> tuple[str, ...]:
     """The names of the settings that the command's own words give: behind flags and as keys."""
-    names = ["batch_size"]
-    for word, following in pairwise((*command.argv, "-")):
-        key, equals, _ = word.partition("=")
-        has_value = equals or (key.startswith("--") and not following.startswith("-"))
-        if has_value and _KEY.fullmatch(key):
-            names.append(key.lstrip("+-").split(".")[-1].replace("-", "_"))
-    return tuple(dict.fromkeys(names))
+    keys = [
+        word.partition("=")[0]
+        for word, following in pairwise((*command.argv, "-"))
+        if "=" in word or (word.startswith("--") and not following.startswith("-"))
+    ]
+    names = (key.lstrip("+-").split(".")[-1] for key in keys if _KEY.fullmatch(key))
+    return tuple(dict.fromkeys(("batch_size", *(name.replace("-", "_") for name in names))))
 
 
 def no_place_for_a_batch_size(why: str = "") -> UsageError:

@@ -273,9 +273,9 @@ def test_of_a_flag_given_twice_the_last_one_is_the_batch_size_as_with_argparse()
         ("contxt", "did you mean context?"),
         (
             "max_length",
-            "goes, for instance:\nmy-train -b 64 --context=32 --max-length {max_length}",
+            "goes, for instance:\nmy-train -b 64 --context=32 --max-length '{max_length}'",
         ),
-        ("context", "goes, for instance:\nmy-train -b 64 --context={context}"),
+        ("context", "goes, for instance:\nmy-train -b 64 '--context={context}'"),
     ],
 )
 def test_a_setting_without_a_place_is_explained_with_the_users_own_command(name, says):

@@ -471,13 +471,19 @@ def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:
     from brimful.show.console import make_console
 
     app.console = make_console()
-    ours = _with_negative_values(ours)
+    ours = _NEGATIVE.sub(r"\1=", "\0".join(ours)).split("\0") if ours else []
     try:
         function, bound, ignored = _parsed(ours)
     except CycloptsError as error:
         raise _not_understood(error, ours, words) from None
     if "words" in ignored:
-        _refuse_quoted(ours, words)
+        if words and len(words[0].split()) > 1 and shutil.which(words[0]) is None:
+            raise UsageError(
+                f"your command is one word in quotes: {words[0]!r}",
+                "there is no program of that name; without the quotes its words are the command",
+                f"type:\n{shlex.join(['brimful', *ours, '--'])} "
+                + " ".join([words[0], *map(shlex.quote, words[1:])]),
+            )
         bound.arguments["words"] = tuple(words)
     elif words:
         verb = ours[0] if ours else ""
@@ -493,52 +499,31 @@ def _parsed(ours: list[str]) -> tuple[Callable[..., Any], Any, dict[str, Any]]:
     return app.parse_args(ours, exit_on_error=False, print_error=False)
 
 
-def _refuse_quoted(ours: list[str], words: list[str]) -> None:
-    """Raises UsageError where quotes make one word of a command and its own words."""
-    if words and len(words[0].split()) > 1 and shutil.which(words[0]) is None:
-        parts = shlex.join(["brimful", *ours, "--"]), words[0], shlex.join(words[1:])
-        raise UsageError(
-            f"your command is one word in quotes: {words[0]!r}",
-            "there is no program of that name; without the quotes its words are the command",
-            f"type:\n{' '.join(parts).rstrip()}",
-        )
-
-
-def _with_negative_values(ours: list[str]) -> list[str]:
-    """A number below zero is the value of the option before it, whose own words refuse it."""
-    joined: list[str] = []
-    for word in ours:
-        if joined and re.match(r"-[0-9.]", word) and re.match(r"--[^=]*$", joined[-1]):
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
-
-
 def _not_understood(error: CycloptsError, ours: list[str], words: list[str]) -> UsageError:
     verb, problem = ours[0], " ".join(str(error).split())
     for cyclopts_words, plain in _PLAIN:
         problem = re.sub(cyclopts_words, plain, problem)
     if verb not in app:
         is_command = not verb.startswith("-") and "Did you mean" not in problem
-        suggestion = _a_verb([*ours, *words]) if is_command else "see `brimful --help`"
-        return UsageError(problem, suggestion=suggestion)
-    at = _start_of_a_command(ours)
-    if at is not None:
-        line = shlex.join(["brimful", *ours[:at], "--", *ours[at:], *words])
+        todo = _a_verb([*ours, *words]) if is_command else "see `brimful --help`"
+        return UsageError(problem, suggestion=todo)
+    if (at := _start_of_a_command(ours)) is not None:
         return UsageError(
             f"two dashes are missing before your command ({ours[at]} ...)",
             "without them brimful reads the command's words as its own options",
-            f"type:\n{line}",
+            f"type:\n{shlex.join(['brimful', *ours[:at], '--', *ours[at:], *words])}",
         )
-    explanation = ""
-    if isinstance(error, UnknownOptionError):
-        explanation = "brimful's own options come before the two dashes, your command after them"
-        if words:
-            explanation += "; the script's own settings are given as --set batch_size=64"
+    explanation = (
+        "brimful's own options come before the two dashes, your command after them; the script's "
+        "own settings are given as --set batch_size=64"
+        if isinstance(error, UnknownOptionError)
+        else ""
+    )
     return UsageError(problem, explanation, f"see `brimful {verb} --help`")
 
 
+# An option, and a number below zero behind it, which is its value.
+_NEGATIVE = re.compile(r"((?:^|\0)--[^=\0]+)\0(?=-[0-9.])")
 # What cyclopts says of a mistake, and the same in plain words.
 _PLAIN = (
     (r'^Command "\S+" parameter (\S+) requires an argument\.$', r"\1 has no value"),
@@ -552,17 +537,16 @@ def _start_of_a_command(ours: list[str]) -> int | None:
     """Where a command begins that no two dashes announce: behind words that a verb understands
     alone; None where there is none.
     """
-    for at in range(1, len(ours)):
-        if not ours[at].startswith("-"):
-            with suppress(CycloptsError):
-                return at if "words" in _parsed(ours[:at])[2] else None
+    for at in (at for at, word in enumerate(ours) if at and not word.startswith("-")):
+        with suppress(CycloptsError):
+            return at if "words" in _parsed(ours[:at])[2] else None
     return None
 
 
 def _a_verb(words: Sequence[str]) -> str:
-    """What to type where no verb was named."""
-    example = shlex.join(["brimful", "predict", "--gpu", "a100-40gb", "--", *words])
-    return f"say what brimful is to do with it, for instance:\n{example}"
+    return "say what brimful is to do with it, for instance:\n" + shlex.join(
+        ["brimful", "predict", "--gpu", "a100-40gb", "--", *words]
+    )
 
 
 def _show_error(error: BrimfulError, json: bool) -> int:
@@ -579,7 +563,7 @@ def _show_error(error: BrimfulError, json: bool) -> int:
 
 def whole(name: str, text: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
-        raise UsageError(f"{name} {text}", "it takes a whole number", f"give {least} or more")
+        raise UsageError(f"{name} {text}", f"it takes a whole number, {least} or more")
     return int(text)
 
 

@@ -199,8 +199,8 @@ def _remedies_text(prediction: Prediction, remedies: Sequence[Remedy]) -> str:
         f"({last.source.value}), {VERDICTS[last.verdict]}"
     )
     if last.step_s is not None and speed is not None and speed.step_s.value:
-        times = f"{last.step_s.value / speed.step_s.value:.2g}"
-        text += "" if times == "1" else f"; a step takes {times} × as long"
+        times = last.step_s.value / speed.step_s.value
+        text += f"; a step takes {times:.2g} × as long" if f"{times:.2g}" != "1" else ""
     return f"{text}; what to write: --details"
 
 

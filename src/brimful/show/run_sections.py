@@ -133,8 +133,9 @@ def trial_sections(record: Record) -> list[Section]:
         memory = "reserved"
     kinds = (worst[0] for result in record.trials if (worst := worst_memory(result, memory)))
     kind = next(kinds, None)
-    said = {warning.problem for warnings in warnings_of(record) for warning in warnings}
-    said.update(record.audit.notes if record.audit else ())
+    said = {warning.problem for warning in chain(*warnings_of(record))}.union(
+        record.audit.notes if record.audit else ()
+    )
     rows, notes = [], []
     for number, result in enumerate(record.trials, 1):
         rows.append(_trial_row(number, result, memory, kind))

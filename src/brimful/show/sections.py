@@ -47,7 +47,6 @@ from brimful.values import (
     Asked,
     Audit,
     Budget,
-    Diagnostic,
     Estimate,
     MemoryEstimate,
     Outcome,
@@ -77,25 +76,28 @@ def sections(record: Record) -> list[Section]:
         parts += prediction_sections(record.prediction)
     parts += _trial_phases(record) + _figures(record)
     warnings = tuple(warning for warning in rest if warning.suggestion)
-    notes = tuple(said_of(note) for note in rest if not note.suggestion)
+    notes = tuple(
+        "; ".join(filter(None, (note.problem, note.explanation)))
+        for note in rest
+        if not note.suggestion
+    )
     below = [part for part in parts if part.detail and not isinstance(part, Figure)]
-    above = [part for part in parts if part not in below]
-    if record.plan is None:  # the command to paste is what a plan is for
-        above.sort(key=lambda part: isinstance(part, CommandLine))
+    # the command to paste is what a plan is for, and stays before its tables
+    above = sorted(
+        (part for part in parts if part not in below),
+        key=lambda part: (
+            2 * isinstance(part, Figure) + (record.plan is None and isinstance(part, CommandLine))
+        ),
+    )
     return [
         *([Findings("What changes these numbers", first)] if first else []),
-        *sorted(above, key=lambda part: isinstance(part, Figure)),
+        *above,
         *([Findings("Warnings", warnings)] if warnings else []),
         *([Sentences("Notes", notes)] if notes else []),
         *below,
         *trial_sections(record),
         *_environment(record),
     ]
-
-
-def said_of(note: Diagnostic) -> str:
-    """A note in one sentence."""
-    return "; ".join(filter(None, (note.problem, note.explanation)))
 
 
 def _plan_sections(record: Record, plan: Plan) -> list[Section]:

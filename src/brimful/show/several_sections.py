@@ -103,9 +103,7 @@ def dollars_text(value: float) -> str:
     """Two digits that say something, and cents at least: "$12.50", "$0.03", "$0.00021", "under
     $0.0001".
     """
-    if value < 1e-4:
-        return "under $0.0001"
-    return f"${value:,.2f}" if value >= 0.1 else f"${value:.2g}"
+    return "under $0.0001" if value < 1e-4 else f"${value:.2g}" if value < 0.1 else f"${value:,.2f}"
 
 
 def which_sentence(prediction: Prediction) -> str:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from brimful.units import (
     counted,
     format_bytes,
-    format_bytes_interval,
     format_duration,
-    format_duration_interval,
+    format_interval,
     format_rate,
     format_share,
     noun_of,
@@ -155,12 +154,12 @@ def interval_text(
     low: float | None,
     high: float | None,
     value: float,
-    as_text: Callable[[float, float, float], str] = format_bytes_interval,
+    as_text: Callable[[float], str] = format_bytes,
 ) -> str | None:
     """ "14.5 to 15.2 GiB", or None where there is no interval or both ends read the same."""
     if low is None or high is None:
         return None
-    text = as_text(low, high, value)
+    text = format_interval(low, high, value, as_text)
     return text if " to " in text else None
 
 
@@ -184,7 +183,7 @@ def speed_cell(value: Estimate | None) -> Cell:
 
 
 def seconds_cell(value: Estimate) -> Cell:
-    interval = interval_text(value.low, value.high, value.value, format_duration_interval)
+    interval = interval_text(value.low, value.high, value.value, format_duration)
     return Cell(seconds_text(value.value), value.source, interval, value.note)
 
 

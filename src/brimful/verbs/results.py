@@ -5,7 +5,6 @@ error.
 import re
 import shlex
 import shutil
-from pathlib import Path
 
 from brimful.command import filled
 from brimful.decide.batch_size_place import set_at
@@ -220,11 +219,10 @@ def _crashed(result: TrialResult, text: str, logs: str) -> CommandFailed:
         )
     elif "No module named 'torch'" in error:
         program, *others = filled(result.trial.command, result.trial.command.given)
-        who = f"{shutil.which(program) or program} has no torch: the script ended"
-        line = shlex.join(("/path/to/its/bin/" + Path(program).name, *others))
+        line = shlex.join(("/path/to/its/bin/" + program.rpartition("/")[2], *others))
         suggestion = (
-            "activate the environment of your script before you call brimful, or name its Python "
-            f"in the command:\n-- {line}"
+            f"{shutil.which(program) or program} has no torch: activate the environment of your "
+            f"script before you call brimful, or name its Python in the command:\n-- {line}"
         )
     elif device == "imaginary" and not caught and failure and failure.type in _BY_VALUES:
         suggestion = (

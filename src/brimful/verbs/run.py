@@ -234,8 +234,8 @@ def _resume_words(command: Command, text: str | None) -> tuple[str, ...]:
         raise UsageError(
             problem=f"you gave --resume-with {text!r}, and the command has no {{resume}}",
             explanation="brimful has no place to write the words",
-            suggestion="write {resume} where they go: python train.py --batch-size {batch_size} "
-            "{resume}",
+            suggestion="write {resume} where they go, for instance:\n"
+            + shlex.join((*commands.filled(command, command.given), "{resume}")),
         )
     if text is None and commands.can_resume(command):
         raise UsageError(

@@ -9,7 +9,7 @@ from brimful.decide.loaders_seen import largest_batch, loaders, samples_of
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.measure.traces import cards_of
-from brimful.units import counted, format_bytes, format_duration, format_duration_interval, noun_of
+from brimful.units import counted, format_bytes, format_duration, format_interval, noun_of
 from brimful.values import (
     Diagnostic,
     Estimate,
@@ -118,8 +118,8 @@ def _gives_cache_back(answer: Answer) -> Diagnostic:
         ends = [end if end is not None else longer.value for end in (longer.low, longer.high)]
         slower = (
             f"a step takes some {format_duration(longer.value)} "
-            f"({format_duration_interval(ends[0], ends[1], longer.value)}, {longer.source.value}) "
-            "longer than predicted"
+            f"({format_interval(ends[0], ends[1], longer.value, format_duration)}, "
+            f"{longer.source.value}) longer than predicted"
         )
     return Diagnostic(
         "gives-cache-back",

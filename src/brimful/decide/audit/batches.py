@@ -40,7 +40,7 @@ def hidden_accumulation(observed: Observed) -> Texts:
     if not got or got in (asked, asked * len(observed.loaders)):
         return None
     effective = observed.sample.samples_per_step
-    whole = f" ({effective:,} samples)" if effective else ""
+    whole = f" ({counted(effective, 'sample')})" if effective else ""
     if (replaced := observed.replaced("accumulation")) is not None:
         does = (
             f"{got} batches go into each optimizer step{whole}, and the learning rate acts on all."
@@ -62,7 +62,8 @@ def hidden_accumulation(observed: Observed) -> Texts:
     )
     if got > asked and observed.asked is not None and effective == observed.asked:
         explanation = (
-            f"A step sees the {counted(effective, 'sample')} asked for, but memory and speed are "
+            f"A step sees the {counted(effective or 0, 'sample')} asked for, but memory and "
+            "speed are "
             "those of "
             f"a batch of {observed.given:,}."
         )

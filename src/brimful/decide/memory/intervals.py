@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from brimful.units import counted
 from brimful.values import Source
 from brimful_inside.simulator.program import Program
 
@@ -108,7 +107,7 @@ def interval_for(kind: str, evidence: Iterable[Evidence] | None = None) -> Relat
         )
         return RelativeInterval(-ASSUMED_ERROR, ASSUMED_ERROR, basis, Source.ASSUMED)
     best = max(measured, key=lambda e: e.count)
-    basis = f"{best.basis} ({counted(best.count, 'run')}, {best.hardware}, {best.date})"
+    basis = f"{best.basis} ({best.count} runs, {best.hardware}, {best.date})"
     return RelativeInterval(
         min(best.low_error, 0.0), max(best.high_error, 0.0), basis, Source.MEASURED
     )

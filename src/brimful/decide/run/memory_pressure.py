@@ -32,7 +32,8 @@ class MemoryPressure:
                 f"in {counted(heartbeat.retry_streak, 'step')} in a row PyTorch's allocator "
                 "found no room "
                 "and freed its cache first "
-                f"({counted(heartbeat.alloc_retries, 'time')} by step {heartbeat.steps:,}){held}",
+                f"({counted(heartbeat.alloc_retries or 0, 'time')} by step "
+                f"{heartbeat.steps:,}){held}",
                 "the card is full: steps are slower for it, and a slightly larger batch is out "
                 "of memory",
                 "a smaller batch size; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps "

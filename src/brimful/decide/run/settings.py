@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from brimful.command import placeholders
 from brimful.decide.run.smaller_batch_size import Size
-from brimful.units import counted
 from brimful.values import Command, EffectiveSetting, Plan, Setting, Source
 
 BATCH_SIZE, EVAL_BATCH_SIZE, ACCUMULATION, WORKERS = (
@@ -129,9 +128,7 @@ def with_size(
     )
     why = {
         lever: size.why,
-        ACCUMULATION: (
-            f"so that {counted(size.effective_batch, 'sample')} go into an update of each rank"
-        ),
+        ACCUMULATION: f"so that {size.effective_batch:,} samples go into an update of each rank",
     }
     source = Source.MEASURED if size.ran else Source.ASSUMED
     by_name = {row.name: row for row in rows}

@@ -17,7 +17,6 @@ from itertools import pairwise
 
 from brimful.decide.tune.objective import fits_budget
 from brimful.errors import UsageError
-from brimful.units import counted
 from brimful.values import MemoryEstimate, Outcome, Point, Record
 
 _NEAR_MISS, _UNKNOWN = 3 / 4, 1 / 2  # assumed, as argued above
@@ -134,8 +133,7 @@ def next_smaller(
     divisor = next((d for d in range(size, 0, -1) if effective % d == 0), 1)
     if divisor < size and divisor >= max(1, failed * _LEAST_SHARE):
         why = (
-            f"the largest up to {size:,} that divides the {counted(effective, 'sample')} of an "
-            "update; "
+            f"the largest up to {size:,} that divides the {effective:,} samples of an update; "
             f"{size:,} is {why}"
         )
         size = divisor

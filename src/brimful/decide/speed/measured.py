@@ -9,7 +9,6 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from brimful.units import counted
 from brimful.values import Estimate, Point, Source, SpeedEstimate, TrialResult
 
 TOLERANCE = 0.03  # sizes this close to the best count as equal, and the smaller one is taken
@@ -99,7 +98,7 @@ def rate_estimate(rates: Sequence[float], spread: float | None) -> Estimate:
     """
     middle = statistics.median(rates)
     repeats = len(rates)
-    note = counted(repeats, "run")
+    note = "1 run" if repeats == 1 else f"{repeats} runs"
     if spread is None:
         return Estimate(middle, Source.MEASURED, note=note)
     # the median of one or two values is their mean

@@ -17,7 +17,6 @@ from brimful.decide.memory.intervals import (
 )
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels, StepKernels
 from brimful.decide.speed.measured import TOLERANCE
-from brimful.units import counted
 from brimful.values import Estimate, Gpu, KernelShare, Point, PredictedSpeed, Source
 from brimful_inside.simulator.roofline import (
     COLLECTIVE,
@@ -133,7 +132,7 @@ def step_interval(
         )
     of_this_card = [bench for bench in benches if gpu.name in bench.hardware]
     best = max(of_this_card or benches, key=lambda bench: bench.count)
-    basis = f"{best.basis} ({counted(best.count, 'model')}, {best.hardware}, {best.date})"
+    basis = f"{best.basis} ({best.count} models, {best.hardware}, {best.date})"
     if of_this_card or "bandwidth_bytes_per_s" in gpu.reached:
         basis += "; by rates measured on this card" if gpu.reached else ""
         return RelativeInterval(best.low_error, best.high_error, basis, Source.MEASURED)
