@@ -115,7 +115,7 @@ def package_versions() -> dict[str, str]:
         raise UsageError(
             f"The Python package {error.name} is not installed.",
             "The captcha recipe draws its images with it.",
-            "pip install 'brimful[captcha]'",
+            "pip install '.[train,captcha]'",
         ) from None
 
 

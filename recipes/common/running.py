@@ -210,7 +210,7 @@ def run(app: App, argv: Sequence[str]) -> int:
         missing = UsageError(
             f"The Python package {package} is not installed.",
             "This recipe needs it.",
-            f"In the clone: pip install -e '.[train,{extra}]'",
+            f"In the clone: pip install '.[train,{extra}]'",
         )
         return _failed(missing, app, argv)
     except KeyboardInterrupt:

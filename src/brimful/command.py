@@ -6,8 +6,10 @@ use. Pure.
 """
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 
@@ -407,6 +409,34 @@ def says_inside(text: str, name: str) -> bool:
     64)``.
     """
     return re.search(rf"\bsetting\(\s*[\"']{re.escape(name)}[\"']", text) is not None
+
+
+def no_place_for(command: Command, name: str, problem: str) -> UsageError:
+    """Of a setting that the command has no place for; the example is the command itself."""
+    with_place = opened(command, name, whole=False)
+    added = (f"--{name.replace('_', '-')}", f"{{{name}}}") if with_place is command else ()
+    line = shlex.join((*filled(with_place, {**command.given, name: f"{{{name}}}"}), *added))
+    settings = _named(command)
+    # batchsize and batch_size are alike at 0.95 of 1
+    close = get_close_matches(name, {*settings} - {name}, 1, cutoff=0.8)
+    return UsageError(
+        problem,
+        f"brimful has no place to write it; the command's settings are {', '.join(settings)}",
+        f"did you mean {close[0]}?"
+        if close
+        else f"write {{{name}}} where its value goes, for instance:\n{line}",
+    )
+
+
+def _named(command: Command) -> tuple[str, ...]:
+    """The names of the settings that the command's own words give: behind flags and as keys."""
+    keys = [
+        word.partition("=")[0]
+        for word, following in pairwise((*command.argv, "-"))
+        if "=" in word or (word.startswith("--") and not following.startswith("-"))
+    ]
+    names = (key.lstrip("+-").split(".")[-1] for key in keys if _KEY.fullmatch(key))
+    return tuple(dict.fromkeys(("batch_size", *(name.replace("-", "_") for name in names))))
 
 
 def no_place_for_a_batch_size(why: str = "") -> UsageError:

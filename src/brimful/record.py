@@ -29,6 +29,7 @@ from brimful.errors import (
     nearest,
     not_writable,
 )
+from brimful.units import counted
 from brimful_inside import wire
 
 FILE_NAME = "record.jsonl"
@@ -84,7 +85,10 @@ class RecordWriter:
             os.ftruncate(self._descriptor, start)
             if not DiskFull.caused(error):
                 raise
-            kept = f"{self._entries} entries of the record, whole, in {self.folder}."
+            kept = (
+                f"{counted(self._entries, 'entry', 'entries')} of the record, whole, in "
+                f"{self.folder}."
+            )
             raise DiskFull(str(self.folder / FILE_NAME), kept) from error
         self._entries += 1
 

@@ -7,6 +7,7 @@ right.
 
 import math
 import re
+from collections.abc import Callable
 
 from brimful.errors import UsageError
 
@@ -36,6 +37,7 @@ _SIZE = re.compile(_NUMBER + r"\s*([a-z]*)", re.IGNORECASE)
 _DURATION_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)\s*(ms|min|[smhd])", re.IGNORECASE)
 _DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _SHOWN_UNITS = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB}
+_UNITS = {**_SHOWN_UNITS, "bytes": 1, "byte": 1, "s": 1, "ms": 1e-3, "µs": 1e-6}
 _SIZE_HELP = "Write it as 20GiB (20 x 1024^3 bytes), 20GB (20 x 1000^3 bytes) or 500MiB."
 
 
@@ -139,14 +141,16 @@ def format_bytes(value: float, digits: int = 3) -> str:
     return "1 byte" if round(value) == 1 else f"{round(value)} bytes"
 
 
-def format_bytes_interval(low: float, high: float) -> str:
-    """ "12.1 to 12.9 GiB": both ends in the unit of the upper one, or one number where they read
-    the same.
+def format_interval(
+    low: float, high: float, value: float, as_text: Callable[[float], str] = format_bytes
+) -> str:
+    """ "12.1 to 12.9 GiB", "0.771 to 4.69 ms", around `value`: both ends in its unit, or one number
+    where they read the same. `as_text` writes the value; an end as well, where it takes two units.
     """
-    upper = format_bytes(high)
-    number, unit = upper.split(" ")
-    lower = _significant(low / _SHOWN_UNITS.get(unit, 1), 3)
-    return upper if lower == number else f"{lower} to {upper}"
+    unit = as_text(value).split(" ", 1)[1]
+    size = _UNITS.get(unit)
+    ends = (_significant(end / size, 3) if size else as_text(end) for end in (low, high))
+    return " to ".join(dict.fromkeys(ends)) + (f" {unit}" if size else "")
 
 
 def format_duration(seconds: float) -> str:

@@ -264,3 +264,30 @@ def test_of_a_flag_given_twice_the_last_one_is_the_batch_size_as_with_argparse()
         ["python", "train.py", "--batch-size", "64", "--batch-size", "{batch_size}"]
     )
     assert commands.signature(behind) == commands.signature(command)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("batchsize", "did you mean batch_size?"),
+        ("contxt", "did you mean context?"),
+        (
+            "max_length",
+            "goes, for instance:\nmy-train -b 64 --context=32 --max-length '{max_length}'",
+        ),
+        ("context", "goes, for instance:\nmy-train -b 64 '--context={context}'"),
+    ],
+)
+def test_a_setting_without_a_place_is_explained_with_the_users_own_command(name, says):
+    command = commands.parse(("my-train", "-b", "64", "--context=32"))
+    error = commands.no_place_for(command, name, "no place")
+    assert "the command's settings are batch_size, context" in error.explanation
+    assert error.suggestion.endswith(says)
+
+
+def test_the_settings_of_hydra_and_of_flags_without_a_value_are_told_apart():
+    command = commands.parse(
+        ("train.py", "data.batch_size=8", "model.depth=3", "--amp", "--lr", "1")
+    )
+    explanation = commands.no_place_for(command, "width", "").explanation
+    assert explanation.endswith("settings are batch_size, depth, lr")

@@ -106,9 +106,21 @@ def test_bytes_are_written_with_three_figures(value, text):
 
 
 def test_an_interval_has_one_unit():
-    assert units.format_bytes_interval(12.1 * units.GIB, 12.9 * units.GIB) == "12.1 to 12.9 GiB"
-    assert units.format_bytes_interval(900 * units.MIB, 1.5 * units.GIB) == "0.879 to 1.50 GiB"
-    assert units.format_bytes_interval(3 * units.GIB, 3 * units.GIB) == "3.00 GiB"
+    gib, mib = units.GIB, units.MIB
+    assert units.format_interval(12.1 * gib, 12.9 * gib, 12.4 * gib) == "12.1 to 12.9 GiB"
+    assert units.format_interval(900 * mib, 1.5 * gib, 1.2 * gib) == "0.879 to 1.50 GiB"
+    assert units.format_interval(3 * gib, 3 * gib, 3 * gib) == "3.00 GiB"
+
+
+def test_an_interval_has_the_unit_of_its_value():
+    assert units.format_interval(476 * units.MIB, 1.15 * units.GIB, 679 * units.MIB) == (
+        "476 to 1,180 MiB"
+    )
+    duration = units.format_duration
+    assert units.format_interval(771e-6, 4.69e-3, 1.69e-3, duration) == "0.771 to 4.69 ms"
+    assert units.format_interval(50.0, 70.0, 59.0, duration) == "50.0 to 70.0 s"
+    assert units.format_interval(50.0, 70.0, 61.0, duration) == "50.0 s to 1 min 10 s"
+    assert units.format_interval(0.0, 0.0, 0.0, duration) == "0 s"
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,19 @@ came of it.
 """
 
 import os
+import re
+import shlex
+import shutil
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
 
 from brimful import __version__, masking
 from brimful.cli import views
@@ -33,26 +37,33 @@ class Common:
 
     set_: Annotated[
         tuple[str, ...],
-        Parameter(name=["--set", "-s"], group=TRIALS, negative="", show_default=False),
+        Parameter(
+            name=["--set", "-s"],
+            group=TRIALS,
+            metavar="NAME=VALUE",
+            negative="",
+            show_default=False,
+        ),
     ] = ()
-    """Give a setting its value: --set lr=3e-4 for {lr}. May be repeated."""
-    budget: Annotated[str | None, Parameter(group=TRIALS)] = None
+    """The value of a placeholder of your command: --set lr=3e-4 for {lr}. May be repeated."""
+    budget: Annotated[str | None, Parameter(group=TRIALS, metavar="MEMORY")] = None
     """The most memory to use: a share of what is free (90%), or bytes (20GiB). Default: 90%, or all
     of an imaginary card.
     """
-    max_batch_size: Annotated[str | None, Parameter(group=TRIALS)] = None
+    max_batch_size: Annotated[str | None, Parameter(group=TRIALS, metavar="N")] = None
     """Never name or try a larger batch size."""
-    time_limit: Annotated[str | None, Parameter(group=TRIALS)] = None
+    time_limit: Annotated[str | None, Parameter(group=TRIALS, metavar="TIME")] = None
     """The longest that one trial may take (default: 10min). For tune: the longest that the whole
     search may take; its plan is then the best found so far.
     """
-    steps: Annotated[str | None, Parameter(group=TRIALS)] = None
+    steps: Annotated[str | None, Parameter(group=TRIALS, metavar="N")] = None
     """How many optimizer steps a trial measures. Memory trials of tune take at most two."""
-    batch_size_from: Annotated[str, Parameter(group=TRIALS)] = "auto"
+    batch_size_from: Annotated[str, Parameter(group=TRIALS, metavar="PLACE")] = "auto"
     """Where brimful sets the batch size: flag (of the command), script (a number in its text),
-    loader (where the DataLoader is made) or none. auto takes the first that exists.
+    loader (where the DataLoader is made) or none (it stays as it is). auto takes the first of them
+    that exists.
     """
-    home: Annotated[Path | None, Parameter(group=OUTPUT)] = None
+    home: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FOLDER")] = None
     """The folder of the records. Default: BRIMFUL_HOME, or .brimful here."""
     json: Annotated[
         bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)
@@ -82,16 +93,16 @@ class Common:
 class Card:
     """An imaginary card."""
 
-    gpu: Annotated[str | None, Parameter(group=WHERE)] = None
-    """A card of the catalogue (brimful gpus) to imagine: a100-40gb, or three of them: a100-40gb:3.
-    predict compares several: l4,a100-80gb:1..4, or all.
+    gpu: Annotated[str | None, Parameter(group=WHERE, metavar="NAME")] = None
+    """A card of the catalogue (`brimful gpus`), which need not be here: a100-40gb, or three of
+    them: a100-40gb:3. predict compares several: l4,a100-80gb:1..4, or all.
     """
-    gpu_memory: Annotated[str | None, Parameter(group=WHERE)] = None
-    """A card with this much memory to imagine: 20GiB, or three of them: 20GiB:3."""
-    ranks: Annotated[int | None, Parameter(group=WHERE)] = None
-    """Start one rank alone, on an imaginary card, of a training over so many: --ranks 64."""
-    as_rank: Annotated[int | None, Parameter(group=WHERE)] = None
-    """Which of these ranks to start. Default: 0."""
+    gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY")] = None
+    """A card that is in no catalogue, by its memory: 20GiB, or three of them: 20GiB:3."""
+    ranks: Annotated[int | None, Parameter(group=WHERE, metavar="N")] = None
+    """How many ranks the training has, where brimful is to start one of them alone: --ranks 64."""
+    as_rank: Annotated[int | None, Parameter(group=WHERE, metavar="N")] = None
+    """With --ranks: which of them to start. Default: 0."""
 
     def chosen(self) -> dict[str, Any]:
         """The cards as the verbs take them."""
@@ -103,7 +114,7 @@ class Card:
 class Here:
     """What is here."""
 
-    device: Annotated[str, Parameter(group=WHERE)] = "auto"
+    device: Annotated[str, Parameter(group=WHERE, metavar="DEVICE")] = "auto"
     """auto (the accelerator that is here, else the CPU), cpu or accelerator."""
 
 
@@ -112,43 +123,49 @@ class Here:
 class Running:
     """What `run` takes."""
 
-    plan: Annotated[str | None, Parameter(group=RUN)] = None
+    plan: Annotated[str | None, Parameter(group=RUN, metavar="RECORD")] = None
     """A record of `brimful tune`, `latest` (the newest of this command) or `none`. Without it and
     without --set: the newest of this command that is for this machine, if there is one."""
     strict: Annotated[bool, Parameter(group=RUN, negative="", show_default=False)] = False
     """Refuse a plan that was tuned with another seed, output folder, run name or number of epochs;
     without it, brimful lists such differences and follows the plan."""
     set_: Annotated[
-        tuple[str, ...], Parameter(name=["--set", "-s"], group=RUN, negative="", show_default=False)
+        tuple[str, ...],
+        Parameter(
+            name=["--set", "-s"], group=RUN, metavar="NAME=VALUE", negative="", show_default=False
+        ),
     ] = ()
-    """Give a setting its value, in place of the plan's: --set batch_size=64. May be repeated."""
-    max_restarts: Annotated[str, Parameter(group=RUN)] = "10"
+    """The value of a setting, in place of the plan's: --set batch_size=64. May be repeated."""
+    max_restarts: Annotated[str, Parameter(group=RUN, metavar="N")] = "10"
     """How often it may start again with a smaller batch size after it ran out of memory."""
-    resume_with: Annotated[str | None, Parameter(group=RUN, allow_leading_hyphen=True)] = None
+    resume_with: Annotated[
+        str | None, Parameter(group=RUN, metavar="WORDS", allow_leading_hyphen=True)
+    ] = None
     """The text that replaces {resume} when it starts again: --resume-with "--resume last"."""
     fresh: Annotated[bool, Parameter(group=RUN, negative="", show_default=False)] = False
-    """Begin anew where the run before of this command was cut off (killed, or the machine went
+    """Begin anew, although the last run of this command was cut off (killed, or the machine went
     down); without it, brimful goes on from that run's checkpoint, with the text of --resume-with.
     """
-    ladder: Annotated[str | None, Parameter(group=RUN)] = None
+    ladder: Annotated[str | None, Parameter(group=RUN, metavar="N,N,...")] = None
     """The batch sizes that you trust, tried in this order after out of memory: --ladder 96,80,64.
     Without it brimful takes one that tune found to fit, or half."""
-    grace: Annotated[str, Parameter(group=RUN)] = "90s"
+    grace: Annotated[str, Parameter(group=RUN, metavar="TIME")] = "90s"
     """How long the command may take to end after a signal, writing its checkpoint, before brimful
     kills it.
     """
-    batch_size_from: Annotated[str, Parameter(group=RUN)] = "auto"
-    """Where brimful sets the batch size: flag, script (a number in its text), loader (where it is
-    made) or none. auto takes the first that exists.
+    batch_size_from: Annotated[str, Parameter(group=RUN, metavar="PLACE")] = "auto"
+    """Where brimful sets the batch size: flag (of the command), script (a number in its text),
+    loader (where the DataLoader is made) or none (it stays as it is). auto takes the first of them
+    that exists.
     """
-    host_limit: Annotated[str | None, Parameter(group=RUN)] = None
+    host_limit: Annotated[str | None, Parameter(group=RUN, metavar="MEMORY")] = None
     """End the command as out of host memory when its processes hold more: 20GiB. brimful checks
     about every 0.01 s, and they can pass the limit between two checks."""
-    device: Annotated[str | None, Parameter(group=WHERE)] = None
+    device: Annotated[str | None, Parameter(group=WHERE, metavar="DEVICE")] = None
     """auto (the plan's, else the accelerator that is here, else the CPU), cpu or accelerator."""
-    gpu: Annotated[str | None, Parameter(group=WHERE, show=False)] = None
-    gpu_memory: Annotated[str | None, Parameter(group=WHERE, show=False)] = None
-    home: Annotated[Path | None, Parameter(group=OUTPUT)] = None
+    gpu: Annotated[str | None, Parameter(group=WHERE, metavar="NAME", show=False)] = None
+    gpu_memory: Annotated[str | None, Parameter(group=WHERE, metavar="MEMORY", show=False)] = None
+    home: Annotated[Path | None, Parameter(group=OUTPUT, metavar="FOLDER")] = None
     """The folder of the records. Default: BRIMFUL_HOME, or .brimful here."""
     json: Annotated[
         bool, Parameter(name="--json", negative="", show_default=False, group=OUTPUT)
@@ -188,7 +205,7 @@ Json = Annotated[bool, Parameter(name="--json", negative="", show_default=False)
 
 
 def _example(words: str) -> str:
-    return f"Your own command follows two dashes: brimful {words}"
+    return f"Your own command follows two dashes:\n\nbrimful {words}"
 
 
 app = App(
@@ -207,14 +224,16 @@ def predict(
     card: Card = CARD,
     common: Common = COMMON,
     what_if: bool | None = None,
-    samples: str | None = None,
-    solve: str | None = None,
-    grid: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = (),
-    sizes: str | None = None,
+    samples: Annotated[str | None, Parameter(metavar="N")] = None,
+    solve: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    grid: Annotated[
+        tuple[str, ...], Parameter(negative="", show_default=False, metavar="NAME=N,N,...")
+    ] = (),
+    sizes: Annotated[str | None, Parameter(metavar="N,N,...")] = None,
     words: Words = (),
 ) -> int:
-    """Will it fit a card that you need not have: memory by phase, speed, and the largest batch size
-    that fits.
+    """Whether a training fits a card that need not be here: memory by phase, speed, and the largest
+    batch size that fits.
 
     Parameters
     ----------
@@ -226,11 +245,11 @@ def predict(
         Training samples of an epoch, over all ranks, where only a part of the data is here:
         --samples 50030.
     solve
-        Name the largest value of another setting that fits: --solve max_length, for a {max_length}
-        or a flag --max-length.
+        Find the largest value of another setting that fits: --solve max_length for the command's
+        flag --max-length, or wherever {max_length} stands in it.
     grid
-        A table: --grid batch_size=1,2,4,8 shows memory and speed at each. Given twice, of every
-        combination.
+        Memory and speed at each of several values, as a table: --grid batch_size=1,2,4,8. Given
+        twice, at every combination.
     sizes
         The batch sizes of the table that says what each means: --sizes 32,48,64. Without it,
         brimful takes some up to the largest. No further trial is run.
@@ -289,12 +308,12 @@ def tune(
     ----------
     objective
         fastest (the default), largest (the largest batch size that fits) or fit (the largest up to
-        the requested one). With
-        --gpu brimful predicts which is fastest; with --gpu-memory, which says nothing of speed, the
-        default is largest.
+        the requested one). With --gpu brimful predicts which is fastest. With --gpu-memory, which
+        says nothing of speed, the default is largest.
     host_policy
-        How many loader workers there is room for: measured (bytes of workers and batches, under 60
-        % of the memory that is free here) or ladder (fixed, under 8 and 13 GiB free).
+        How brimful limits the loader workers: measured (their bytes and those of their batches take
+        at most 60 % of the free memory here) or ladder (a fixed number with under 8 GiB free, and
+        with under 13 GiB).
     strict
         Refuse a number of workers that the host has no room for; without it, brimful keeps it with
         a warning.
@@ -452,26 +471,82 @@ def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:
     from brimful.show.console import make_console
 
     app.console = make_console()
+    ours = _NEGATIVE.sub(r"\1=", "\0".join(ours)).split("\0") if ours else []
     try:
-        function, bound, ignored = app.parse_args(ours, exit_on_error=False, print_error=False)
+        function, bound, ignored = _parsed(ours)
     except CycloptsError as error:
-        explanation = "brimful's own options come before the two dashes, your command after them"
-        if words:
-            explanation += "; the script's own settings are given as --set batch_size=64"
-        raise UsageError(
-            problem=" ".join(str(error).split()),
-            explanation=explanation,
-            suggestion="see `brimful --help`",
-        ) from None
+        raise _not_understood(error, ours, words) from None
     if "words" in ignored:
+        if words and len(words[0].split()) > 1 and shutil.which(words[0]) is None:
+            raise UsageError(
+                f"your command is one word in quotes: {words[0]!r}",
+                "there is no program of that name; without the quotes its words are the command",
+                f"type:\n{shlex.join(['brimful', *ours, '--'])} "
+                + " ".join([words[0], *map(shlex.quote, words[1:])]),
+            )
         bound.arguments["words"] = tuple(words)
     elif words:
+        verb = ours[0] if ours else ""
         raise UsageError(
-            problem=f"a command after the two dashes: {words[0]} ...",
-            explanation="this verb runs no command",
-            suggestion="leave it out",
+            problem=f"there is a command after the two dashes: {words[0]} ...",
+            explanation=f"brimful {verb} runs no command" if verb else "no verb stands before them",
+            suggestion="leave it out" if verb else _a_verb(words),
         )
     return function, bound
+
+
+def _parsed(ours: list[str]) -> tuple[Callable[..., Any], Any, dict[str, Any]]:
+    return app.parse_args(ours, exit_on_error=False, print_error=False)
+
+
+def _not_understood(error: CycloptsError, ours: list[str], words: list[str]) -> UsageError:
+    verb, problem = ours[0], " ".join(str(error).split())
+    for cyclopts_words, plain in _PLAIN:
+        problem = re.sub(cyclopts_words, plain, problem)
+    if verb not in app:
+        is_command = not verb.startswith("-") and "Did you mean" not in problem
+        todo = _a_verb([*ours, *words]) if is_command else "see `brimful --help`"
+        return UsageError(problem, suggestion=todo)
+    if (at := _start_of_a_command(ours)) is not None:
+        return UsageError(
+            f"two dashes are missing before your command ({ours[at]} ...)",
+            "without them brimful reads the command's words as its own options",
+            f"type:\n{shlex.join(['brimful', *ours[:at], '--', *ours[at:], *words])}",
+        )
+    explanation = (
+        "brimful's own options come before the two dashes, your command after them; the script's "
+        "own settings are given as --set batch_size=64"
+        if isinstance(error, UnknownOptionError)
+        else ""
+    )
+    return UsageError(problem, explanation, f"see `brimful {verb} --help`")
+
+
+# An option, and a number below zero behind it, which is its value.
+_NEGATIVE = re.compile(r"((?:^|\0)--[^=\0]+)\0(?=-[0-9.])")
+# What cyclopts says of a mistake, and the same in plain words.
+_PLAIN = (
+    (r'^Command "\S+" parameter (\S+) requires an argument\.$', r"\1 has no value"),
+    (r"^Unused Tokens: \[(.*)\]\.$", r"more words than it takes: \1"),
+    (r'unable to convert (".*") into int', r"\1 is no whole number"),
+    (r'unable to convert (".*") into bool', r"\1 is neither yes nor no"),
+)
+
+
+def _start_of_a_command(ours: list[str]) -> int | None:
+    """Where a command begins that no two dashes announce: behind words that a verb understands
+    alone; None where there is none.
+    """
+    for at in (at for at, word in enumerate(ours) if at and not word.startswith("-")):
+        with suppress(CycloptsError):
+            return at if "words" in _parsed(ours[:at])[2] else None
+    return None
+
+
+def _a_verb(words: Sequence[str]) -> str:
+    return "say what brimful is to do with it, for instance:\n" + shlex.join(
+        ["brimful", "predict", "--gpu", "a100-40gb", "--", *words]
+    )
 
 
 def _show_error(error: BrimfulError, json: bool) -> int:
@@ -488,7 +563,7 @@ def _show_error(error: BrimfulError, json: bool) -> int:
 
 def whole(name: str, text: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
-        raise UsageError(f"{name} {text}", "it takes a whole number", f"give {least} or more")
+        raise UsageError(f"{name} {text}", f"it takes a whole number, {least} or more")
     return int(text)
 
 

@@ -84,7 +84,8 @@ def show_run(record: Record, json: bool) -> int:
         attempts = [replace(attempt, reports=()) for attempt in run.attempts]
         _show(record, False, run, attempts=attempts, notes=record.notes)
     else:
-        console.show_record(console.make_console(sys.stderr), record, full=False)
+        said = replace(record, notes=())  # each was said when it was noted
+        console.show_record(console.make_console(sys.stderr), said, full=False)
         print(f"Record: {record.folder}", file=sys.stderr)
     return run.ended.exit_code
 

@@ -229,12 +229,12 @@ def most_workers(
             )
         )
     if bounded:
-        cores = f"{host.cores} cores" + (f" for {host.ranks} ranks" if host.ranks > 1 else "")
+        cores = counted(host.cores, "core") + (f" for {host.ranks} ranks" if host.ranks > 1 else "")
         bounds.append((host.cores // host.ranks, f"there are {cores}"))
         bounds.append(
             (
                 need.batches if need.batches > 1 else 0,
-                f"an epoch has {need.batches:,} batches on a rank",
+                f"an epoch has {counted(need.batches, 'batch', 'batches')} on a rank",
             )
         )
     most, why = min(bounds, key=lambda bound: bound[0])
@@ -308,7 +308,7 @@ def _warnings(
     names = {name: value for name, value in given.items() if value}
     what = (
         ", ".join(f"{name} {value}" for name, value in names.items())
-        or f"the batch of {need.batch:,} samples"
+        or f"the batch of {counted(need.batch, 'sample')}"
     )
     sums = (
         f"{counted(plan.workers, 'worker')} and the batches of a rank take "

@@ -106,7 +106,9 @@ def _behind(launcher: str, python: str, words: list[str]) -> tuple[tuple[str, ..
             if name == "mixed_precision":
                 environment["ACCELERATE_MIXED_PRECISION"] = value
     raise UsageError(
-        f"{launcher} without a script", "there is nothing to start", "name it behind the options"
+        f"{launcher} without a script",
+        "there is nothing to start",
+        "name it behind the launcher's options",
     )
 
 

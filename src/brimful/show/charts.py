@@ -17,7 +17,7 @@ import altair
 import vl_convert
 
 from brimful.show.text import CATEGORIES, share_text
-from brimful.units import format_bytes, noun_of
+from brimful.units import format_bytes, format_interval, noun_of
 from brimful.values import (
     Breakdown,
     Budget,
@@ -309,7 +309,7 @@ def _memory_row(point: Point, noun: str) -> dict[str, Any]:
     span = (
         ""
         if value.low is None or value.high is None
-        else f" ({format_bytes(int(value.low))} to {format_bytes(int(value.high))})"
+        else f" ({format_interval(value.low, value.high, value.value)})"
     )
     return {
         "x": point.batch_size,

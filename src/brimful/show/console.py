@@ -199,7 +199,8 @@ def _remedies_text(prediction: Prediction, remedies: Sequence[Remedy]) -> str:
         f"({last.source.value}), {VERDICTS[last.verdict]}"
     )
     if last.step_s is not None and speed is not None and speed.step_s.value:
-        text += f"; a step takes {last.step_s.value / speed.step_s.value:.2g} × as long"
+        times = last.step_s.value / speed.step_s.value
+        text += f"; a step takes {times:.2g} × as long" if f"{times:.2g}" != "1" else ""
     return f"{text}; what to write: --details"
 
 
@@ -221,7 +222,10 @@ def show_error(console: Console, error: BrimfulError) -> None:
         console.print(Text(str(traceback).rstrip(), style="dim"), soft_wrap=True)
         console.print()
     console.print(Text("error: ", style="bold red").append(error.problem, style="bold"))
-    console.print(Group(*_indented(error.explanation, error.suggestion)))
+    suggestion, _, line = error.suggestion.partition("\n")
+    console.print(Group(*_indented(error.explanation, suggestion)))
+    if line:  # to paste
+        console.print(Text(line), soft_wrap=True)
 
 
 def _indented(*sentences: str) -> list[Padding]:

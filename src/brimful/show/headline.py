@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, OUTCOMES
 from brimful.show.several_sections import which_sentence
 from brimful.show.text import (
-    bytes_interval_text,
     bytes_text,
     cards_text,
     count_text,
+    interval_text,
     limited_text,
     loading_text,
     not_counted_text,
@@ -221,7 +221,7 @@ _EMPTIES = ", but only because PyTorch empties its cache when memory is full (sl
 def _peak_text(peak: PeakEstimate, budget: int, fits: bool) -> str:
     """ ": predicted peak 110 GiB (101 to 120 GiB) of 79.2 GiB allowed"; "at most 110 GiB" where
     much of it is an upper bound."""
-    interval = bytes_interval_text(*peak.device_interval_bytes)
+    interval = interval_text(*peak.device_interval_bytes, peak.device_bytes)
     about = f" ({interval})" if interval else ""
     most = "at most " if peak.at_most_bytes > AT_MOST * peak.device_bytes else ""
     shown = f"{peak.source.value} peak {most}{bytes_text(peak.device_bytes)}{about}"
@@ -243,7 +243,7 @@ def _not_in_force(prediction: Prediction) -> str:
     if asked is None or given is None:
         return ""
     if any(warning.code == "batch-exceeds-dataset" for warning in prediction.warnings):
-        return f"Batch size {asked:,} is not in force: the data set has {given:,} samples"
+        return f"Batch size {asked:,} is not in force: the data set has {counted(given, 'sample')}"
     return (
         f"Batch size {asked:,} is not in force: the script's loader makes batches of {given:,} at "
         "most"
@@ -303,15 +303,17 @@ def of_grid(prediction: Prediction) -> Headline:
         unit = "tokens/s" if best.tokens_per_s else "samples/s"
         peak = f"about {speed_text(rate.value)} {unit}, {peak}"
     return Headline(
-        "good", f"Of {combinations} {fit} fit {card}; the {name} is {settings}: {peak} {of}."
+        "good",
+        f"Of {combinations} {counted(fit, 'fits', 'fit')} {card}; the {name} is {settings}: "
+        f"{peak} {of}.",
     )
 
 
 def of_audit(audit: Audit) -> Headline:
     per_step = audit.effective.samples_per_step
     does = (
-        f"{'an unknown number of' if per_step is None else count_text(per_step)} samples in each "
-        "step"
+        f"{'an unknown number of' if per_step is None else count_text(per_step)} "
+        f"{'sample' if per_step == 1 else 'samples'} in each step"
     )
     if not audit.findings:
         return Headline("good", f"No issues found: the command does what was requested, {does}.")

@@ -15,10 +15,10 @@ from brimful.show.text import (
     approximation_text,
     at_text,
     bytes_cell,
-    bytes_interval_text,
     bytes_text,
     count_text,
     epoch_text,
+    interval_text,
     limited_text,
     loading_text,
     method_text,
@@ -131,7 +131,7 @@ def _peak_row(name: str, peak: PeakEstimate, budget: int) -> tuple[Cell, ...]:
         Cell(bytes_text(peak.allocated_bytes)),
         Cell(bytes_text(peak.reserved_bytes)),
         Cell(bytes_text(peak.device_bytes)),
-        Cell(bytes_interval_text(*peak.device_interval_bytes) or ""),
+        Cell(interval_text(*peak.device_interval_bytes, peak.device_bytes) or ""),
         ABSENT if share is None else Cell(share_text(share), share=share),
     )
 

@@ -138,21 +138,22 @@ class Progress:
         parts = [f"trial {self._number}{total}: {_tried(self._trial)}"]
         if self._newest is not None:
             parts.append(f"{self._newest.phase}, step {self._newest.steps}")
-        parts.append(seconds_text(float(round(self._clock() - self._started))))
+        parts.append(_whole_seconds(self._clock() - self._started))
         left = self.seconds_left()
         if left is not None:
-            parts.append(f"about {seconds_text(float(max(round(left), 1)))} left")
+            parts.append(f"about {_whole_seconds(max(left, 1.0))} left")
         return masking.text(", ".join(parts))
 
     def seconds_left(self) -> float | None:
-        """By the mean of the trials so far; None before the first has ended, and where their number
-        is unknown.
+        """By the mean of the trials so far but the first, whose imports the others share; None
+        without one, where their number is unknown, and where this one takes longer than that mean.
         """
-        if not self._durations or self._expected is None or self._trial is None:
+        known = self._durations[1:]
+        if not known or self._expected is None or self._trial is None:
             return None
-        mean = sum(self._durations) / len(self._durations)
-        this_one = max(mean - (self._clock() - self._started), 0.0)
-        return this_one + mean * max(self._expected - self._number, 0)
+        mean = sum(known) / len(known)
+        this_one = mean - (self._clock() - self._started)
+        return this_one + mean * max(self._expected - self._number, 0) if this_one > 0 else None
 
     def _write(self, text: str) -> None:
         self._last_line = self._clock()
@@ -281,7 +282,7 @@ def no_step_text(number: int, seconds: float, progress: wire.Progress | None) ->
             "it still imports or prepares its data, or trains by means that brimful does not see"
         )
     return (
-        f"trial {number}: no step in {seconds_text(float(round(seconds)))}; seen: "
+        f"trial {number}: no step in {_whole_seconds(seconds)}; seen: "
         f"{counted(batches, 'batch', 'batches') if batches else 'no batch'} of a DataLoader and "
         f"{passes if backward else 'no backward pass'}: {means}. "
         "The trial goes on; Ctrl-C ends it, and --time-limit limits it"
@@ -321,15 +322,23 @@ def heartbeat_line(attempt: int, beat: Heartbeat) -> str:
         f"{bytes_text(beat.reserved_bytes)} reserved": beat.reserved_bytes is not None,
         f"{count_text(beat.alloc_retries)} allocator retries": bool(beat.alloc_retries),
         f"{bytes_text(beat.process_tree_host_bytes)} host": bool(beat.process_tree_host_bytes),
-        seconds_text(float(round(beat.seconds))): True,
+        _whole_seconds(beat.seconds): True,
     }
     return ", ".join(text for text, is_known in parts.items() if is_known)
 
 
 def attempt_line(attempt: Attempt) -> str:
     """ "Attempt 1: out of device memory, 812 steps, 14 min"."""
-    text = f"Attempt {attempt.number}: {OUTCOMES[attempt.outcome].text}, {attempt.steps:,} steps"
+    text = (
+        f"Attempt {attempt.number}: {OUTCOMES[attempt.outcome].text}, "
+        f"{counted(attempt.steps, 'step')}"
+    )
     return text + _rate_and_time(attempt)
+
+
+def _whole_seconds(seconds: float) -> str:
+    """Of a clock that runs: "5 s", "2 min 05 s"."""
+    return f"{round(seconds)} s" if seconds < 59.5 else seconds_text(float(round(seconds)))
 
 
 def _rate_and_time(ended: TrialResult | Attempt) -> str:

@@ -133,11 +133,14 @@ def trial_sections(record: Record) -> list[Section]:
         memory = "reserved"
     kinds = (worst[0] for result in record.trials if (worst := worst_memory(result, memory)))
     kind = next(kinds, None)
+    said = {warning.problem for warning in chain(*warnings_of(record))}.union(
+        record.audit.notes if record.audit else ()
+    )
     rows, notes = [], []
     for number, result in enumerate(record.trials, 1):
         rows.append(_trial_row(number, result, memory, kind))
         texts = (reason(result), *result.notes, _with(result.trial.environment))
-        notes += [(number, text) for text in texts]
+        notes += [(number, text) for text in texts if text not in said]
     names = (
         "#",
         "for",

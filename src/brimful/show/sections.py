@@ -65,7 +65,7 @@ def sections(record: Record) -> list[Section]:
     left out.
     """
     first, rest = warnings_of(record)
-    parts: list[Section] = [Findings("What changes these numbers", first)] if first else []
+    parts: list[Section] = []
     if record.run is not None:
         parts += run_sections(record.run)
     if record.plan is not None:
@@ -75,9 +75,29 @@ def sections(record: Record) -> list[Section]:
     if record.prediction is not None and record.plan is None:
         parts += prediction_sections(record.prediction)
     parts += _trial_phases(record) + _figures(record)
-    parts += [Findings("Warnings", rest)] if rest else []
-    parts += trial_sections(record)
-    return parts + _environment(record)
+    warnings = tuple(warning for warning in rest if warning.suggestion)
+    notes = tuple(
+        "; ".join(filter(None, (note.problem, note.explanation)))
+        for note in rest
+        if not note.suggestion
+    )
+    below = [part for part in parts if part.detail and not isinstance(part, Figure)]
+    # the command to paste is what a plan is for, and stays before its tables
+    above = sorted(
+        (part for part in parts if part not in below),
+        key=lambda part: (
+            2 * isinstance(part, Figure) + (record.plan is None and isinstance(part, CommandLine))
+        ),
+    )
+    return [
+        *([Findings("What changes these numbers", first)] if first else []),
+        *above,
+        *([Findings("Warnings", warnings)] if warnings else []),
+        *([Sentences("Notes", notes)] if notes else []),
+        *below,
+        *trial_sections(record),
+        *_environment(record),
+    ]
 
 
 def _plan_sections(record: Record, plan: Plan) -> list[Section]:

@@ -93,13 +93,17 @@ def _row(answer: CardAnswer) -> tuple[Cell, ...]:
         if answer.epoch_s is None
         else Cell(seconds_text(answer.epoch_s.value) + ("*" if answer.slow_loading else "")),
         ABSENT if answer.price_per_h is None else Cell(f"{answer.price_per_h.value:.2f}"),
-        ABSENT if answer.epoch_price is None else Cell(dollars_text(answer.epoch_price.value)),
+        ABSENT
+        if answer.epoch_price is None
+        else Cell(dollars_text(answer.epoch_price.value).replace("$", "")),
     )
 
 
 def dollars_text(value: float) -> str:
-    """Two digits that say something, and cents at least: "12.50", "0.03", "0.00021"."""
-    return f"{value:,.2f}" if value >= 0.1 else f"{value:.2g}" if value >= 1e-4 else f"{value:.1e}"
+    """Two digits that say something, and cents at least: "$12.50", "$0.03", "$0.00021", "under
+    $0.0001".
+    """
+    return "under $0.0001" if value < 1e-4 else f"${value:.2g}" if value < 0.1 else f"${value:,.2f}"
 
 
 def which_sentence(prediction: Prediction) -> str:
@@ -114,11 +118,9 @@ def which_sentence(prediction: Prediction) -> str:
         return f"Of {counted(len(which), 'card')} none fits for sure. "
     best = which[0]
     name = best.gpu.name if best.cards == 1 else f"{best.cards} x {best.gpu.name}"
+    fit = f"Of {counted(len(which), 'card')} {counted(len(fitting), 'fits', 'fit')}"
     if best.solved is not None:
-        return (
-            f"Of {counted(len(which), 'card')} {len(fitting)} fit; {name} has the largest "
-            f"{question_of(prediction)[0]}. "
-        )
+        return f"{fit}; {name} has the largest {question_of(prediction)[0]}. "
     ranks = (
         "the cheapest"
         if best.price_per_h is not None
@@ -129,12 +131,12 @@ def which_sentence(prediction: Prediction) -> str:
     about = ""
     if best.epoch_s is not None:
         price = (
-            f", for ${dollars_text(best.epoch_price.value)} (price assumed)"
+            f", for {dollars_text(best.epoch_price.value)} (price assumed)"
             if best.epoch_price is not None
             else ""
         )
         about = f": {seconds_text(best.epoch_s.value)} an epoch (predicted){price}"
-    return f"Of {counted(len(which), 'card')} {len(fitting)} fit; {ranks} is {name}{about}. "
+    return f"{fit}; {ranks} is {name}{about}. "
 
 
 # --- settings ---

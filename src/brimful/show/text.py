@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from brimful.units import (
     counted,
     format_bytes,
-    format_bytes_interval,
     format_duration,
+    format_interval,
     format_rate,
     format_share,
     noun_of,
@@ -150,11 +150,16 @@ def when(unix_s: float) -> str:
     return datetime.datetime.fromtimestamp(unix_s, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def bytes_interval_text(low: float | None, high: float | None) -> str | None:
+def interval_text(
+    low: float | None,
+    high: float | None,
+    value: float,
+    as_text: Callable[[float], str] = format_bytes,
+) -> str | None:
     """ "14.5 to 15.2 GiB", or None where there is no interval or both ends read the same."""
     if low is None or high is None:
         return None
-    text = format_bytes_interval(low, high)
+    text = format_interval(low, high, value, as_text)
     return text if " to " in text else None
 
 
@@ -164,23 +169,22 @@ def bytes_cell(value: Estimate | None) -> Cell:
     return Cell(
         bytes_text(value.value),
         value.source,
-        bytes_interval_text(value.low, value.high),
+        interval_text(value.low, value.high, value.value),
         value.note,
     )
 
 
 def speed_cell(value: Estimate | None) -> Cell:
-    return ABSENT if value is None else _with_interval(format_rate(value.value), value, speed_text)
+    if value is None:
+        return ABSENT
+    low, high = speed_text(value.low), speed_text(value.high)
+    interval = None if ABSENT_TEXT in (low, high) or low == high else f"{low} to {high}"
+    return Cell(format_rate(value.value), value.source, interval, value.note)
 
 
 def seconds_cell(value: Estimate) -> Cell:
-    return _with_interval(seconds_text(value.value), value, seconds_text)
-
-
-def _with_interval(text: str, value: Estimate, end: Callable[[float | None], str]) -> Cell:
-    low, high = end(value.low), end(value.high)
-    interval = None if ABSENT_TEXT in (low, high) or low == high else f"{low} to {high}"
-    return Cell(text, value.source, interval, value.note)
+    interval = interval_text(value.low, value.high, value.value, format_duration)
+    return Cell(seconds_text(value.value), value.source, interval, value.note)
 
 
 def memory_of(peak: PhasePeak | None, memory: str | None = None) -> tuple[str, int] | None:
@@ -308,8 +312,8 @@ def epoch_text(epoch: Epoch) -> str:
     if epoch.samples_given:
         drawn = "by --samples"
     steps = (
-        f"{counted(epoch.steps, 'step')} of {epoch.samples_per_step:,}: {epoch.samples:,} "
-        f"samples, {drawn}"
+        f"{counted(epoch.steps, 'step')} of {epoch.samples_per_step:,}: "
+        f"{counted(epoch.samples, 'sample')}, {drawn}"
     )
     loaded = ", with loading as it is here" if epoch.waits_for_data else ""
     time = f"{seconds_text(epoch.train_s.value)} ({epoch.train_s.source.value}{loaded})"

@@ -120,7 +120,9 @@ def _require_sensible_ranks(request: CardRequest) -> None:
     ranks, as_rank = request.ranks, request.as_rank
     if ranks is None and as_rank is not None:
         raise UsageError(
-            f"--as-rank {as_rank}", "of how many ranks?", "give their number: --ranks 64"
+            f"--as-rank {as_rank} without --ranks",
+            "brimful has to know how many ranks the training has",
+            "give their number: --ranks 64",
         )
     if ranks is not None and not request.names:
         raise UsageError(

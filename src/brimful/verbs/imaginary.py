@@ -350,6 +350,6 @@ def nothing_fits(view: CardView, conclusion: MemoryConclusion) -> DoesNotFit:
     return DoesNotFit(
         problem=f"no {noun} fits: at {noun} {smallest} {needs} of device memory",
         explanation=f"the budget is {format_bytes(view.budget.bytes)} ({view.budget.why})",
-        suggestion="see what would make it fit: brimful predict, with the same options, -- "
-        f"{words}",
+        suggestion="brimful predict shows what would make it fit, with the same options and this "
+        f"command:\n-- {words}",
     )

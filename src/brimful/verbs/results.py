@@ -3,7 +3,10 @@ error.
 """
 
 import re
+import shlex
+import shutil
 
+from brimful.command import filled
 from brimful.decide.batch_size_place import set_at
 from brimful.decide.loaders_seen import main_loader
 from brimful.errors import (
@@ -17,7 +20,7 @@ from brimful.errors import (
 )
 from brimful.measure.trial import failure_text
 from brimful.outcomes import EXHAUSTED, OUT_OF_MEMORY, remedy
-from brimful.units import format_duration
+from brimful.units import counted, format_duration
 from brimful.values import Command, Diagnostic, Outcome, TrialResult
 from brimful.verbs.session import Session
 from brimful_inside.wire import CANNOT_RUN
@@ -126,7 +129,7 @@ def error_of(session: Session, result: TrialResult) -> BrimfulError:
         return TrialFailed(
             problem="brimful ended the trial after its time limit of "
             f"{format_duration(result.trial.time_limit_s)}",
-            explanation=f"it had {f'taken {steps} steps' if steps else 'not taken a step'}; {logs}",
+            explanation=f"it had taken {counted(steps, 'step') if steps else 'no step'}; {logs}",
             suggestion="allow more with --time-limit, or let the script begin to train sooner (a "
             "smaller data set, a cache)",
             traceback=text,
@@ -183,7 +186,8 @@ def _too_few_batches(result: TrialResult) -> str:
         return ""
     return (
         "; if it accumulates gradients, the accumulation may need more batches than an epoch has: "
-        f"the trial met {loader.batches_seen:,} batches, in {loader.iterations:,} iterations of "
+        f"the trial met {counted(loader.batches_seen, 'batch', 'batches')}, in "
+        f"{counted(loader.iterations, 'iteration')} of "
         "the loader"
     )
 
@@ -212,6 +216,13 @@ def _crashed(result: TrialResult, text: str, logs: str) -> CommandFailed:
         suggestion = (
             "the script asks for a card, and none is here: name an imaginary one, --gpu "
             "a100-40gb (see `brimful gpus`)"
+        )
+    elif "No module named 'torch'" in error:
+        program, *others = filled(result.trial.command, result.trial.command.given)
+        line = shlex.join(("/path/to/its/bin/" + program.rpartition("/")[2], *others))
+        suggestion = (
+            f"{shutil.which(program) or program} has no torch: activate the environment of your "
+            f"script before you call brimful, or name its Python in the command:\n-- {line}"
         )
     elif device == "imaginary" and not caught and failure and failure.type in _BY_VALUES:
         suggestion = (

@@ -234,8 +234,8 @@ def _resume_words(command: Command, text: str | None) -> tuple[str, ...]:
         raise UsageError(
             problem=f"you gave --resume-with {text!r}, and the command has no {{resume}}",
             explanation="brimful has no place to write the words",
-            suggestion="write {resume} where they go: python train.py --batch-size {batch_size} "
-            "{resume}",
+            suggestion="write {resume} where they go, for instance:\n"
+            + shlex.join((*commands.filled(command, command.given), "{resume}")),
         )
     if text is None and commands.can_resume(command):
         raise UsageError(
@@ -463,7 +463,7 @@ def next_settings(
         on_it = " on --ladder" if ladder else ""
         return f"{where} at {name} {failed}: there is nothing smaller{on_it}"
     if attempt.number > started.max_restarts:
-        restarts = f"{started.max_restarts} restarts (--max-restarts)"
+        restarts = f"{counted(started.max_restarts, 'restart')} (--max-restarts)"
         return f"{where} at {name} {failed:,}, after {restarts}"
     accumulation = ""
     if size.accumulation is not None:
@@ -482,7 +482,7 @@ def next_settings(
 def _where(attempt: Attempt) -> str:
     failure, text = attempt.failure, OUTCOMES[attempt.outcome].text
     if failure is None:
-        return f"{text} after {attempt.steps:,} steps"
+        return f"{text} after {counted(attempt.steps, 'step')}"
     rank = f", rank {attempt.failed_rank}" if attempt.failed_rank is not None else ""
     return f"{text} in step {attempt.steps + 1:,} ({failure.phase}{rank})"
 
@@ -510,7 +510,7 @@ def _effective_batch(name: str, failed: int, size: Size, effective: int | None) 
     return [
         Diagnostic(
             "effective-batch",
-            f"an update of each rank goes from {effective or failed:,} samples to "
+            f"an update of each rank goes from {counted(effective or failed, 'sample')} to "
             f"{size.effective_batch:,}",
             "this changes the training: its learning rate was chosen for the larger batch",
             suggestion,

@@ -107,7 +107,7 @@ class Session:
         result = named(
             self._one_result(trial, number, None)
             if expected_total == 1
-            else self._result(trial, number)
+            else self._result(trial, number, expected_total)
         )
         self.results.append(result)
         self.keep(result)
@@ -120,7 +120,7 @@ class Session:
             raise self._time_is_up()
         return result
 
-    def _result(self, trial: Trial, number: int) -> TrialResult:
+    def _result(self, trial: Trial, number: int, expected_total: int | None) -> TrialResult:
         """Where a process that was forked with its imports fails as no unforked one has, an
         unforked one shows whether the fork is the reason. The files of the forked one stay beside
         it."""
@@ -138,6 +138,7 @@ class Session:
             return result
         folder = self.writer.trial_folder(number)
         folder.rename(folder.with_name(f"{folder.name}-forked"))
+        self.options.watcher.trial_started(trial, number, expected_total)  # its time begins anew
         again = self._one_result(self._in_time(trial)[0], number, None)
         if again.outcome is result.outcome:
             self.failed_unforked.add(again.outcome)

@@ -137,11 +137,11 @@ def _opened(command: Command, name: str, given: Mapping[str, Setting]) -> Comman
     command = commands.opened(command, name, whole=False)
     if takes(command, name):
         return command
-    raise UsageError(
-        problem=f"you asked about {name}, and the command has no {{{name}}} and no "
+    raise commands.no_place_for(
+        command,
+        name,
+        f"you asked about {name}, and the command has no {{{name}}} and no "
         f"--{name.replace('_', '-')} with a value",
-        explanation="brimful has no place to set it",
-        suggestion=f"write {{{name}}} where the value goes: python train.py --my-flag {{{name}}}",
     )
 
 
@@ -170,12 +170,8 @@ def refuse_unreachable(command: Command, given: Mapping[str, Setting]) -> None:
     texts, opened = _texts(command), commands.placeholders(command)
     name = next((name for name in given if name not in opened), None)
     if name is not None and texts and not any("brimful" in text for text in texts):
-        raise UsageError(
-            problem=f"you gave --set {name}=…, and the command has no {{{name}}}",
-            explanation="brimful has no place to write it",
-            suggestion=f"write {{{name}}} where the value goes: --{name.replace('_', '-')} "
-            f"{{{name}}}",
-        )
+        problem = f"you gave --set {name}=…, and the command has no {{{name}}}"
+        raise commands.no_place_for(command, name, problem)
 
 
 def _texts(command: Command) -> list[str]:

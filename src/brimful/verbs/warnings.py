@@ -9,7 +9,7 @@ from brimful.decide.loaders_seen import largest_batch, loaders, samples_of
 from brimful.decide.memory.leaks import memory_that_grows
 from brimful.decide.memory.search_traced import MemoryConclusion
 from brimful.measure.traces import cards_of
-from brimful.units import counted, format_bytes, format_duration, noun_of
+from brimful.units import counted, format_bytes, format_duration, format_interval, noun_of
 from brimful.values import (
     Diagnostic,
     Estimate,
@@ -70,7 +70,7 @@ def _about_the_batch_size(
             )
         yield Diagnostic(
             "batch-exceeds-dataset",
-            f"you asked for a batch of {asked:,} and the data set has {length:,} samples",
+            f"you asked for a batch of {asked:,} and the data set has {counted(length, 'sample')}",
             explanation,
             f"ask for {length:,} or less",
         )
@@ -115,12 +115,11 @@ def _gives_cache_back(answer: Answer) -> Diagnostic:
     often = "" if not times else " once a step" if times == 1 else f" {times:.2g} times a step"
     slower = "steps are slower than predicted"
     if longer is not None:
-        ends = " to ".join(
-            format_duration(end) for end in (longer.low, longer.high) if end is not None
-        )
+        ends = [end if end is not None else longer.value for end in (longer.low, longer.high)]
         slower = (
-            f"a step takes some {format_duration(longer.value)} ({ends}, {longer.source.value}) "
-            "longer than predicted"
+            f"a step takes some {format_duration(longer.value)} "
+            f"({format_interval(ends[0], ends[1], longer.value, format_duration)}, "
+            f"{longer.source.value}) longer than predicted"
         )
     return Diagnostic(
         "gives-cache-back",

@@ -58,6 +58,14 @@
     return [...document.querySelectorAll(".chart svg")].filter((e) => e.checkVisibility())
       .map((e) => { const b = e.getBoundingClientRect(); return { width: b.width, height: b.height, right: b.right }; });
   },
+  // Tables with columns beyond their edge and nothing that shows it: a shadow stays there while what scrolls moves.
+  hidden() {
+    return [...document.querySelectorAll(".scroll")].filter((e) => this.visible(e) && e.scrollWidth > e.clientWidth + 1)
+      .filter((e) => {
+        const style = getComputedStyle(e);
+        return !(style.backgroundImage.includes("gradient") && style.backgroundAttachment.includes("scroll"));
+      }).map((e) => e.textContent.trim().slice(0, 60));
+  },
   overflow() {
     const room = document.documentElement.clientWidth;
     const within = (e) => e.closest(".scroll") && e.closest(".scroll") !== e || e.closest("details pre") || e.closest("svg");

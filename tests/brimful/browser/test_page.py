@@ -114,6 +114,14 @@ def test_a_script_from_elsewhere_does_not_run(opened: Callable[..., Page]) -> No
     assert page.complaints() != []
 
 
+def test_a_column_beyond_the_edge_of_a_phone_is_shown_to_be_there(
+    opened: Callable[..., Page],
+) -> None:
+    assert look(opened("tune-cpu", width=390), "hidden") == []
+    bare = opened("tune-cpu", with_style(".scroll { background: none; }"), width=390)
+    assert look(bare, "hidden") != [], "some table is wider than the window"
+
+
 @pytest.mark.parametrize(
     "change", [with_style("main { width: 700px; }"), with_style(".scroll { overflow: visible; }")]
 )

@@ -153,6 +153,62 @@ def test_what_cannot_be_meant_is_a_usage_error_with_a_sentence(typed, words, exp
     assert err.startswith("error: ") or "\nerror: " in err
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            "predict --gpu a100-40gb python train.py --batch-size 64",
+            "brimful predict --gpu a100-40gb -- python train.py --batch-size 64",
+        ),
+        ("audit --details python train.py", "brimful audit --details -- python train.py"),
+        (
+            "tune --steps 3 python train.py -- --batch-size 8",
+            "brimful tune --steps 3 -- python train.py --batch-size 8",
+        ),
+        ("python train.py", "brimful predict --gpu a100-40gb -- python train.py"),
+        ("-- python train.py", "brimful predict --gpu a100-40gb -- python train.py"),
+    ],
+)
+def test_a_command_without_its_dashes_or_verb_is_printed_on_one_line_as_it_is_typed(
+    typed, words, line
+):
+    code, out, err = typed(*words.split())
+    assert (code, out) == (2, "") and err.splitlines()[-1] == line
+
+
+def test_a_command_in_quotes_is_printed_without_them(typed, tmp_path):
+    words = ["predict", "--gpu", "a100-40gb", "--", "python train.py --name 'a b' --batch-size 64"]
+    code, _, err = typed(*words)
+    assert code == 2 and "your command is one word in quotes" in err
+    assert err.splitlines()[-1] == f"brimful predict --gpu a100-40gb -- {words[-1]}"
+    assert not list(tmp_path.glob("home/*")), "nothing was tried"
+    spaced = tmp_path / "my train"
+    spaced.write_text("#!/bin/sh\nexit 3\n")
+    spaced.chmod(0o755)
+    assert typed("audit", "--device", "cpu", "--", str(spaced))[0] == 5, "a path may hold a space"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["predict", "--gpu", "t4", "--budget", "-5GiB", *TRAIN, "8"], "'-5GiB' is no amount of"),
+        (["audit", "--steps", "-3", *TRAIN, "8"], "--steps -3\n  it takes a whole number"),
+        (["predict", "--gpu", "--details", *TRAIN, "8"], "error: --gpu has no value"),
+        (["predict", "--ranks", "x", *TRAIN, "8"], '--ranks: "x" is no whole number'),
+        (["report", "one", "two"], "more words than it takes: 'two'"),
+        (["tune", "--gpuu", "t4"], "see `brimful tune --help`"),
+        (
+            ["predict", "--gpu", "t4", "--set", "batchsize=8", "--", "train.py"],
+            "did you mean batch_size?",
+        ),
+    ],
+)
+def test_a_value_that_is_none_is_refused_in_plain_words(typed, tmp_path, words, says):
+    (tmp_path / "train.py").write_text("print('a script')\n")
+    code, _, err = typed(*words)
+    assert code == 2 and says in err
+
+
 def test_a_setting_that_reaches_nothing_is_refused(typed, tmp_path):
     (tmp_path / "train.py").write_text("print('no flags')\n")
     code, _, err = typed(

@@ -128,3 +128,13 @@ def test_the_machine_and_the_cards_are_data_too(
             "gpus": {"schema", "gpus", "prices_per_h"},
         }[name]
     )
+
+
+def test_the_end_of_a_run_says_nothing_again_that_was_said_while_it_ran(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record = product.run_restarted()
+    views.show_run(record, False)
+    shown = " ".join(capsys.readouterr().err.split())
+    assert record.notes and not any(note.problem in shown for note in record.notes)
+    assert "Attempts" in shown

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from brimful.show.headline import Headline, headline, of_audit, of_plan, of_prediction
-from brimful.show.section import Findings
+from brimful.show.section import Findings, Sentences
 from brimful.show.sections import sections
 from brimful.show.text import loading_text
 from brimful.values import (
@@ -305,7 +305,8 @@ def test_a_leak_stands_before_the_peak_that_it_outgrows() -> None:
 
 def test_what_changes_the_meaning_of_numbers_comes_before_them_and_the_rest_after() -> None:
     warnings = (
-        Diagnostic("upper-bounds", "assumed", "", ""),
+        Diagnostic("upper-bounds", "assumed", "", "look there"),
+        Diagnostic("trial-note", "no evaluation", "", ""),
         Diagnostic("memory-grows", "it grows", "", ""),
     )
     record = product.predict_fits()
@@ -317,3 +318,5 @@ def test_what_changes_the_meaning_of_numbers_comes_before_them_and_the_rest_afte
         for one in part.found
     }
     assert places["memory-grows"] == 0 < places["upper-bounds"]
+    assert "trial-note" not in places, "what asks for nothing is no warning"
+    assert Sentences("Notes", ("no evaluation",)) in shown

@@ -46,7 +46,7 @@ def test_the_speed_says_level_interval_knee_and_what_binds() -> None:
     exchange = Estimate(0.0275, Source.PREDICTED, 0.0214, 0.0641, "PCIe 4.0")
     counted = speed(ranks=3, exchange=exchange)
     assert "; exchange between cards 27.5 ms, over PCIe 4.0)" in speed_sentence(counted)
-    assert dict(speed_rows(counted))["between cards"].interval == "21.4 ms to 64.1 ms"
+    assert dict(speed_rows(counted))["between cards"].interval == "21.4 to 64.1 ms"
     assert speed_sentence(speed(samples_per_s=None, curve=())).startswith(
         "About 5.03 ms a step at 3,000 (predicted)"
     )

@@ -8,9 +8,18 @@ import pytest
 from brimful.show.console import make_console, render_text, show_record
 from brimful.show.html import render_page
 from brimful.show.markdown import render_markdown
-from brimful.show.section import Figure, Section, Table
+from brimful.show.section import CommandLine, Figure, Section, Sentences, Table
 from brimful.show.sections import changes_table, effective_rows, memory_sentences, sections
-from brimful.values import Budget, Estimate, MemoryEstimate, Point, Record, Source, TrialKind
+from brimful.values import (
+    Budget,
+    Diagnostic,
+    Estimate,
+    MemoryEstimate,
+    Point,
+    Record,
+    Source,
+    TrialKind,
+)
 from tests.brimful.show import product
 from tests.brimful.verbs.world import GIB, MIB
 
@@ -40,6 +49,35 @@ def test_parts_that_a_record_lacks_are_left_out() -> None:
     titles = {section.title for section in sections(product.empty())}
     assert titles == {"Where this ran", "The machine"}
     assert not titled(product.tune_on_card(), "Before and after")
+
+
+def test_the_order_is_table_next_command_charts_warnings_notes_then_modules_and_trials() -> None:
+    record = product.predict_as_given()
+    note = Diagnostic("trial-note", "no evaluation", "", "")
+    shown = sections(replace(record, notes=(note,)))
+    places = {
+        "table": next(n for n, part in enumerate(shown) if part.title.startswith("Peaks by phase")),
+        "next": next(n for n, part in enumerate(shown) if isinstance(part, CommandLine)),
+        "charts": next(n for n, part in enumerate(shown) if isinstance(part, Figure)),
+        "warnings": shown.index(next(part for part in shown if part.title == "Warnings")),
+        "notes": shown.index(Sentences("Notes", ("no evaluation",))),
+        "modules": next(n for n, part in enumerate(shown) if part.title == "By category"),
+        "trials": next(n for n, part in enumerate(shown) if part.title == "Trials"),
+    }
+    assert list(places.values()) == sorted(places.values())
+    assert not any(isinstance(part, Figure) for part in shown[places["warnings"] :])
+
+
+def test_a_note_is_shown_once_and_not_again_under_the_trials() -> None:
+    record, text = product.predict_fits(), "the trial reached no evaluation"
+    noted = tuple(replace(trial, notes=(text, "it left 2 files")) for trial in record.trials)
+    warned = replace(record.prediction, warnings=(Diagnostic("trial-note", text, "", ""),))
+    shown = render_text(replace(record, trials=noted, prediction=warned))
+    assert shown.count(text) == 1 and shown.count("it left 2 files") == 1
+    audit = product.audit_record()
+    noted = tuple(replace(trial, notes=(text,)) for trial in audit.trials)
+    shown = render_text(replace(audit, trials=noted, audit=replace(audit.audit, notes=(text,))))
+    assert shown.count(text) == 1
 
 
 def test_the_phases_are_of_the_true_memory_trial_nearest_to_the_plan() -> None:

@@ -114,12 +114,12 @@ def test_the_page_has_the_table_too():
 
 def test_dollars_keep_two_digits_that_say_something():
     assert [dollars_text(value) for value in (1234.5, 12.0, 0.1, 0.0312, 0.00021, 6e-6)] == [
-        "1,234.50",
-        "12.00",
-        "0.10",
-        "0.031",
-        "0.00021",
-        "6.0e-06",
+        "$1,234.50",
+        "$12.00",
+        "$0.10",
+        "$0.031",
+        "$0.00021",
+        "under $0.0001",
     ]
 
 

@@ -6,14 +6,15 @@ import pytest
 
 from brimful.show.text import (
     ABSENT_TEXT,
-    bytes_interval_text,
     bytes_text,
     cards_text,
     count_text,
     epoch_text,
+    interval_text,
     limited_text,
     memory_of,
     reason,
+    seconds_cell,
     setting_text,
     settings_text,
     speed_cell,
@@ -41,11 +42,16 @@ def test_settings_read_as_a_person_writes_them() -> None:
 
 
 def test_an_interval_that_reads_as_one_number_is_none() -> None:
-    assert bytes_interval_text(2**30, 2**30) is None
-    assert bytes_interval_text(None, 2**30) is None
-    assert bytes_interval_text(2**30, 3 * 2**29) == "1.00 to 1.50 GiB"
+    assert interval_text(2**30, 2**30, 2**30) is None
+    assert interval_text(None, 2**30, 2**30) is None
+    assert interval_text(2**30, 3 * 2**29, 2**30) == "1.00 to 1.50 GiB"
     assert speed_cell(Estimate(3.0, Source.MEASURED, 3.0, 3.0)).interval is None
     assert speed_cell(Estimate(3.0, Source.MEASURED, 2.0, 4.0)).interval == "2.00 to 4.00"
+
+
+def test_a_time_and_its_interval_have_one_unit() -> None:
+    step = seconds_cell(Estimate(1.69e-3, Source.PREDICTED, 771e-6, 4.69e-3))
+    assert (step.text, step.interval) == ("1.69 ms", "0.771 to 4.69 ms")
 
 
 def test_a_peak_shows_the_memory_asked_for_else_the_nearest_to_it() -> None:

@@ -450,7 +450,7 @@ def test_what_another_size_may_not_mend_is_raised_and_a_crash_is_tried_once_more
 def test_where_no_size_fits_the_error_names_the_command_that_shows_what_would_make_it_fit():
     with pytest.raises(DoesNotFit, match="no batch size fits") as error:
         work(World(fixed=6 * GIB), predict, gpu_memory="4GiB")
-    words = shlex.split(error.value.suggestion.partition(" -- ")[2])
+    words = shlex.split(error.value.suggestion.partition("\n-- ")[2])
     asked = work(World(fixed=6 * GIB), predict, words, gpu_memory="4GiB").prediction
     assert asked.verdict == "does_not_fit" and asked.what_if is not None
 

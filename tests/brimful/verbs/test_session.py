@@ -207,6 +207,16 @@ def test_where_only_the_forked_process_of_a_trial_fails_all_start_as_ever(tmp_pa
     assert all(trial.outcome is Outcome.COMPLETED for trial in record.trials)
 
 
+def test_a_trial_that_starts_again_is_timed_anew(tmp_path, monkeypatch):
+    """What is said of its time is what its result says."""
+    started: list[int] = []
+    monkeypatch.setattr(
+        Nobody, "trial_started", lambda _, trial, number, of: started.append(number)
+    )
+    work(Forking(), predict, ("my-train", "--batch-size", "4"), gpu_memory="4GiB", home=tmp_path)
+    assert started[:2] == [1, 1] and started.count(2) <= 1
+
+
 def test_a_script_that_fails_by_itself_is_run_without_shared_imports_once(tmp_path):
     world = Forking(fails_alone=True)
     work(world, predict, ("my-train", "--batch-size", "4"), gpu_memory="4GiB", home=tmp_path)

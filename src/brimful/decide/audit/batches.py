@@ -1,7 +1,7 @@
 """Findings about what is in a batch, and in a step."""
 
 from brimful.decide.audit.observed import Observed, Texts, replacement
-from brimful.units import format_share
+from brimful.units import counted, format_share
 
 DROPPED_SHARE = 0.01  # of the data set, never trained on in an epoch
 SHORT_BATCH_SHARE = 0.5  # of the batch size: a last batch under this is a short one
@@ -40,7 +40,7 @@ def hidden_accumulation(observed: Observed) -> Texts:
     if not got or got in (asked, asked * len(observed.loaders)):
         return None
     effective = observed.sample.samples_per_step
-    whole = f" ({effective:,} samples)" if effective else ""
+    whole = f" ({counted(effective, 'sample')})" if effective else ""
     if (replaced := observed.replaced("accumulation")) is not None:
         does = (
             f"{got} batches go into each optimizer step{whole}, and the learning rate acts on all."
@@ -62,7 +62,9 @@ def hidden_accumulation(observed: Observed) -> Texts:
     )
     if got > asked and observed.asked is not None and effective == observed.asked:
         explanation = (
-            f"A step sees the {effective:,} samples asked for, but memory and speed are those of "
+            f"A step sees the {counted(effective or 0, 'sample')} asked for, but memory and "
+            "speed are "
+            "those of "
             f"a batch of {observed.given:,}."
         )
     suggestion = "If it is meant, ask for it with a flag"
@@ -83,7 +85,7 @@ def batch_exceeds_dataset(observed: Observed) -> Texts:
     if size is None or observed.length is None or size <= observed.length:
         return None
     return (
-        f"The batch size is {size:,}, and the data set has {observed.length:,} samples.",
+        f"The batch size is {size:,}, and the data set has {counted(observed.length, 'sample')}.",
         f"Every batch size above {observed.length:,} is the same batch of {observed.length:,}: "
         "comparing "
         "them compares nothing, and an epoch is one step.",
@@ -108,7 +110,8 @@ def evaluation_batch_exceeds_dataset(observed: Observed) -> Texts:
     if over[0].drop_last:
         explanation = "With drop_last the loader gives no batch at all: nothing is evaluated."
     return (
-        f"The evaluation batch size is {size:,}, and the evaluation set has {length:,} samples.",
+        f"The evaluation batch size is {size:,}, and the evaluation set has "
+        f"{counted(length, 'sample')}.",
         explanation,
         f"Use at most {length:,} for evaluation.",
     )
@@ -126,7 +129,8 @@ def split_batch(observed: Observed) -> Texts:
     return (
         f"A batch of {given:,} is split over {cards} cards (nn.DataParallel): "
         f"{-(-given // cards):,} a card.",
-        f"Batch normalization and memory see {-(-given // cards):,} samples; the learning rate "
+        f"Batch normalization and memory see {counted(-(-given // cards), 'sample')}; the "
+        "learning rate "
         f"acts on {given:,}.",
         f"For {given:,} on each card ask for {given * cards:,}, and judge the learning rate for "
         "that. DistributedDataParallel is faster: it does not copy the model at every step.",

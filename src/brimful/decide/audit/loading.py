@@ -92,7 +92,7 @@ def undrawn_samples(observed: Observed) -> Texts:
         return (
             f"{draws.dataset} ignores the index that it is asked for and picks a sample at "
             "random: an epoch meets about "
-            f"{format_share(share)} of {length:,} samples.",
+            f"{format_share(share)} of {counted(length, 'sample')}.",
             "Computed for samples that are picked equally often; the others are not trained on "
             "in that epoch.",
             "Pick by the index, and let shuffle=True draw the order: then each sample comes once "
@@ -133,7 +133,8 @@ def loader_bound(observed: Observed) -> Texts:
         suggestion = f"Set num_workers={needed}."
     else:
         suggestion = (
-            f"It would take {needed} workers and this machine has {cores} cores: "
+            f"It would take {counted(needed, 'worker')} and this machine has "
+            f"{counted(cores, 'core')}: "
             "cache decoded samples, or make loading itself cheaper."
         )
     return (
@@ -180,7 +181,7 @@ def idle_workers(observed: Observed) -> Texts:
         counted(loader.length or 0, "batch", "batches"),
     )
     return (
-        f"An epoch of the {role} loader has {batches}, and {loader.workers} workers.",
+        f"An epoch of the {role} loader has {batches}, and {counted(loader.workers, 'worker')}.",
         f"A worker makes whole batches, so {loader.workers - (loader.length or 0)} of them make "
         "none "
         "and take memory.",

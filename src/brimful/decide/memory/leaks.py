@@ -4,7 +4,7 @@ leaves on the card.
 
 from collections.abc import Mapping
 
-from brimful.units import format_bytes
+from brimful.units import counted, format_bytes
 from brimful.values import Diagnostic
 
 # of the peak, a step (or a batch of an evaluation of unknown length): below, 1,000 of them do not
@@ -56,11 +56,11 @@ def _evaluation(
     per_batch, length, met = _batches(growth)
     if length is None:
         total, small = per_batch * MANY, per_batch < STEP_SHARE * peak_bytes
-        of, when = "", f"after {MANY:,} more of them"
+        batches, when = counted(met, "batch", "batches"), f"after {MANY:,} more of them"
     else:
         total = per_batch * max(0, length - met)
         small = total < EVALUATION_SHARE * peak_bytes
-        of, when = f" of {length:,}", "at its end"
+        batches, when = f"{met:,} of {length:,} batches", "at its end"
     if not total or small:
         return None
     explanation = (
@@ -76,7 +76,7 @@ def _evaluation(
     return Diagnostic(
         "memory-grows",
         f"each evaluation batch leaves {format_bytes(per_batch)} more on the card; the trial met "
-        f"{met:,}{of} batches",
+        + batches,
         explanation,
         "move what is kept to the host: .cpu(), or .item() for numbers",
     )
@@ -103,8 +103,9 @@ def _collected(
         "evaluation-collects",
         f"the evaluation keeps {format_bytes(per_batch)} of each batch on the card; the trial "
         f"met {met:,} of {length:,}",
-        f"the trial computed its end from {met:,} batches: where each of the {samples:,} samples "
-        f"meets each, as in a matrix of similarities, that takes {format_bytes(pairs_bytes)}, "
+        f"the trial computed its end from {counted(met, 'batch', 'batches')}: where each of the "
+        f"{samples:,} samples meets each, as in a matrix of similarities, that takes "
+        f"{format_bytes(pairs_bytes)}, "
         "which is not in the predicted peak",
         "compare them in parts, or on the host: .cpu()",
     )

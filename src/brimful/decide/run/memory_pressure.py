@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from brimful.units import format_bytes, format_share
+from brimful.units import counted, format_bytes, format_share
 from brimful.values import Diagnostic, Heartbeat
 
 # : Steps (or polls) in a row in which PyTorch's allocator freed its whole cache to find room: after
@@ -29,9 +29,11 @@ class MemoryPressure:
             )
             yield Diagnostic(
                 "allocator-retries",
-                f"in {heartbeat.retry_streak} steps in a row PyTorch's allocator found no room "
+                f"in {counted(heartbeat.retry_streak, 'step')} in a row PyTorch's allocator "
+                "found no room "
                 "and freed its cache first "
-                f"({heartbeat.alloc_retries} times by step {heartbeat.steps:,}){held}",
+                f"({counted(heartbeat.alloc_retries or 0, 'time')} by step "
+                f"{heartbeat.steps:,}){held}",
                 "the card is full: steps are slower for it, and a slightly larger batch is out "
                 "of memory",
                 "a smaller batch size; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps "
