@@ -41,6 +41,7 @@ from brimful.values.estimates import (
 from brimful.values.executions import (
     Attempt,
     AttemptStarted,
+    CoursePoint,
     Execution,
     Heartbeat,
     Outcome,
@@ -90,6 +91,7 @@ __all__ = [
     "CardPeak",
     "Closed",
     "Command",
+    "CoursePoint",
     "Device",
     "Diagnostic",
     "EffectiveBatch",

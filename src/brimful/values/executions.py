@@ -148,6 +148,17 @@ class AttemptStarted:
     pid: int  # of brimful
 
 
+@dataclass(frozen=True)
+class CoursePoint:
+    """Of an attempt, `seconds` after it began. Absent is None."""
+
+    seconds: float
+    loss: float | None
+    samples_per_s: float | None  # of all ranks, lately
+    allocated_bytes: int | None  # on the card, of the fullest rank
+    host_bytes: int | None  # resident, of all processes together
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attempt(Execution):
     """One start of the command in a run, to its end."""
@@ -162,6 +173,7 @@ class Attempt(Execution):
     samples: int | None = None  # trained on, over all ranks; None where not known
     started_unix_s: float
     output_cut: str | None = None  # why a part of its output is not in the record
+    course: tuple[CoursePoint, ...] = ()  # evenly over its time, some hundred at most
 
 
 @dataclass(frozen=True)
