@@ -21,7 +21,7 @@ alt: Any = altair
 ROW = 24  # pixels a line
 # of the style sheet's legend marks "line" and "limit"
 COLOURS = (PALETTE["fit"], PALETTE["limit"])
-NAMES = dict(zip(PHASES, ("encoding", "training", "evaluation"), strict=True))
+NAMES: dict[str, str] = dict(zip(PHASES, ("encoding", "training", "evaluation"), strict=True))
 FOOTER = (
     "AUROC, AUPR (average precision) and FPR95 count molecules out of distribution as the "
     "positive class. Mean ± standard deviation over seeds.",
@@ -58,10 +58,10 @@ def sweep_page(
     shown += [_course(number, start) for number, start in enumerate(occupancy, 1)]
     headline = f"{len(each) - len(failed) - left:,} of {counted(len(each), 'experiment')} done"
     headline += f", {len(failed):,} failed" if len(failed) else ""
-    peaks = {phase: _largest(same, phase) for phase in PHASES}
-    if any(peaks.values()):
-        phase = max(peaks, key=lambda name: peaks[name] or 0)
-        headline += f"; highest peak {_size(peaks[phase])} {_where(same)}, in {NAMES[phase]}"
+    peaks = [(size, phase) for phase in PHASES if (size := _largest(same, phase)) is not None]
+    if peaks:
+        size, phase = max(peaks)
+        headline += f"; highest peak {_size(size)} {_where(same)}, in {NAMES[phase]}"
     tone = "bad" if len(failed) else "note" if left else "good"
     return _page(shown, headline, words, tone)
 
