@@ -6,8 +6,9 @@ import contextlib
 import json
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 import torch
@@ -16,51 +17,44 @@ from brimful_inside.script import is_imaginary
 from recipes.common.cache import write_json
 
 MOST = 240  # points of a curve: from there on every second one is left out, and the next come later
+Starts = list[dict[str, Any]]
 
 
-class Occupancy:
-    """Watches `device` from entering to leaving. `starts` is what `file` holds: of each start of
-    the sweep that ended, its device, and points (seconds, share of the memory in use, share of the
-    time busy or None).
+@contextlib.contextmanager
+def watched(device: torch.device, file: Path, every_s: float = 1.0) -> Iterator[Starts]:
+    """What `file` holds; when the block ends, with this start: its device, and points (seconds,
+    share of the memory in use, share of the time busy or None).
     """
+    starts: Starts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    points: list[tuple[float, float, float | None]] = []
+    ends, begun = threading.Event(), time.monotonic()
 
-    def __init__(self, device: torch.device, file: Path, every_s: float = 1.0) -> None:
-        self._device, self._file, self._every_s = device, file, every_s
-        self.starts: list[dict[str, Any]] = []
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            self.starts = json.loads(file.read_text(encoding="utf-8"))
-        self._points: list[tuple[float, float, float | None]] = []
-        self._ends, self._begun = threading.Event(), time.monotonic()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Self:
-        if not is_imaginary():
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-            self.starts.append({"device": str(self._device), "points": self._points})
-            write_json(self._file, self.starts)
-
-    def _watch(self) -> None:
-        ended = False
+    def watch() -> None:
+        ended, pause_s = is_imaginary(), every_s
         psutil.cpu_percent()  # answers for the time since this thread asked before
         while not ended:
-            ended = self._ends.wait(self._every_s)
-            self._points.append((round(time.monotonic() - self._begun, 1), *self._now()))
-            if len(self._points) >= MOST:
-                del self._points[::2]
-                self._every_s *= 2
+            ended = ends.wait(pause_s)
+            points.append((round(time.monotonic() - begun, 1), *_now(device)))
+            if len(points) >= MOST:
+                del points[::2]
+                pause_s *= 2
 
-    def _now(self) -> tuple[float, float | None]:
-        if self._device.type != "cuda":
-            return psutil.virtual_memory().percent / 100, psutil.cpu_percent() / 100
-        free, total = torch.cuda.mem_get_info(self._device)
-        try:
-            busy = torch.cuda.utilization(self._device) / 100
-        except Exception:  # NVML and its errors are the driver's
-            busy = None
-        return 1 - free / total, busy
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield starts
+    finally:
+        ends.set()
+        thread.join()
+        starts.append({"device": str(device), "points": points})
+        write_json(file, starts)
+
+
+def _now(device: torch.device) -> tuple[float, float | None]:
+    if device.type != "cuda":
+        return psutil.virtual_memory().percent / 100, psutil.cpu_percent() / 100
+    free, total = torch.cuda.mem_get_info(device)
+    busy = None
+    with contextlib.suppress(Exception):  # NVML and its errors are the driver's
+        busy = torch.cuda.utilization(device) / 100
+    return 1 - free / total, busy

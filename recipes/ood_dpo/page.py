@@ -4,7 +4,7 @@ look of brimful's reports.
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import altair
@@ -33,7 +33,7 @@ FOOTER = (
 def sweep_page(
     frame: Frame, occupancy: Sequence[Mapping[str, Any]] = (), words: Sequence[str] = ("sweep",)
 ) -> str:
-    """Of a table as `experiments.table` makes it, and of `Occupancy.starts`."""
+    """Of a table as `experiments.table` makes it, and of what `watched` gives."""
     done = frame[frame.state == "done"]
     shown: list[Section] = []
     same = done[done.tested_on == done.dataset]
@@ -45,8 +45,8 @@ def sweep_page(
         if method in HEADS and (group.tested_on != group.dataset).any():
             title = f"Tested on other data sets: AUROC of {method} ({TRIVIAL}), {encoder}"
             by_test = group.groupby(["dataset", "tested_on"], sort=False)
-            cells = by_test.auroc.agg(_spread).str.cat(_beside(by_test.trivial_auroc.mean()))
-            cells = cells.unstack()
+            beside = by_test.trivial_auroc.mean().map(" ({:.4f})".format, na_action="ignore")
+            cells = by_test.auroc.agg(_spread).str.cat(beside, na_rep="").unstack()
             shown.append(_table(title, cells.rename_axis("trained on").reset_index()))
     each = frame.drop_duplicates(IDENTITY)
     failed, left = each[each.state == "failed"], int((each.state == "left").sum())
@@ -78,8 +78,12 @@ def _largest(frame: Frame, phase: str) -> float | None:
     return None if isna(value) else value
 
 
-def _size(gib: float | None) -> str | None:
-    return None if gib is None else format_bytes(int(gib * GIB))
+def _size(gib: float) -> str:
+    return format_bytes(int(gib * GIB))
+
+
+def _text(value: Frame, text: Callable[[Any], str]) -> str | None:
+    return None if isna(value) else text(value)
 
 
 def _cost(frame: Frame) -> Table:
@@ -87,15 +91,14 @@ def _cost(frame: Frame) -> Table:
     rows = []
     for (method, encoder), group in frame.groupby(["method", "encoder"], sort=False):
         cached = "cached" if group.encoding_cached.eq(True).any() else None
-        sizes = {phase: _size(_largest(group, phase)) for phase in PHASES}
-        rate = group.samples_per_second.mean()
+        sizes = {phase: _text(_largest(group, phase), _size) for phase in PHASES}
         rows.append(
             {
                 "method": f"{method}, {encoder}",
                 "runs": len(group),
-                "a run": _duration(group.seconds.mean()),
-                "an epoch": _duration(group.epoch_seconds.mean()),
-                "samples": None if isna(rate) else format_rate(rate),
+                "a run": _text(group.seconds.mean(), format_duration),
+                "an epoch": _text(group.epoch_seconds.mean(), format_duration),
+                "samples": _text(group.samples_per_second.mean(), format_rate),
                 **{f"peak in {NAMES[phase]}": sizes[phase] for phase in PHASES},
                 "peak in encoding": sizes["encoding"] or cached,
                 "peak is of": _shared(group.peak_shared_by),
@@ -124,10 +127,6 @@ def _shared(by: Frame) -> str:
     return f"the ensemble of {most}" if by.min() == most else f"ensembles of up to {most}"
 
 
-def _duration(seconds: float) -> str | None:
-    return None if isna(seconds) else format_duration(seconds)
-
-
 def _course(number: int, start: Mapping[str, Any]) -> Figure:
     """How full and how busy the card was, in percent."""
     points = start["points"]
@@ -151,11 +150,6 @@ def _course(number: int, start: Mapping[str, Any]) -> Figure:
         tuple(sentences),
         wide=False,
     )
-
-
-def _beside(trivial: Frame) -> Frame:
-    """What heavy atoms and rings alone reach, behind an AUROC."""
-    return trivial.map(" ({:.4f})".format, na_action="ignore").fillna("")
 
 
 def _page(shown: Sequence[Section], headline: str, words: Sequence[str], tone: str = "note") -> str:

@@ -37,7 +37,7 @@ from recipes.ood_dpo.experiments import (
     table,
 )
 from recipes.ood_dpo.head import FEATURES, EnergyHead, make_head
-from recipes.ood_dpo.occupancy import Occupancy
+from recipes.ood_dpo.occupancy import watched
 from recipes.ood_dpo.runs import Bench, Settings, score_of, sentence, tested, work
 
 FILE_NAME = "sweep.json"
@@ -90,7 +90,7 @@ def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
         left = bench.results.left(plan)
         say(f"{len(plan) - len(left):,} of {len(plan):,} experiments are done, {len(left):,} left.")
         bench.standing = Standing(plan, bench.results, say)
-        with Occupancy(settings.device, settings.out / "occupancy.json") as occupancy:
+        with watched(settings.device, settings.out / "occupancy.json") as starts:
             if left and options.engine == "ray":
                 from recipes.ood_dpo import ray_engine  # it starts Ray's own processes
 
@@ -100,7 +100,7 @@ def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
         frame = table(plan, bench.results)
         write_whole(settings.out / "results.parquet", frame.to_parquet(index=False))
         write_json(settings.out / "dataset_metrics.json", dataset_metrics(frame))
-        write_whole(settings.out / "page.html", page.sweep_page(frame, occupancy.starts, words))
+        write_whole(settings.out / "page.html", page.sweep_page(frame, starts, words))
     say(progress(frame))
     say(f"The page: {settings.out / 'page.html'}")
     return 1 if (frame.state == "failed").any() else 0

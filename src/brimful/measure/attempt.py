@@ -24,7 +24,7 @@ from brimful.measure.supervisor import (
     write_config,
 )
 from brimful.units import counted
-from brimful.values import Attempt, CoursePoint, Device, EffectiveSetting, Heartbeat, Setting
+from brimful.values import Attempt, Device, EffectiveSetting, Heartbeat, Setting
 from brimful_inside import wire
 
 HEARTBEAT_S = 1.0
@@ -53,14 +53,13 @@ class Course:
     """Of the heartbeats of an attempt, so many that they make a curve, however long it is."""
 
     def __init__(self) -> None:
-        self.points: list[CoursePoint] = []
+        self.points: list[Heartbeat] = []
         self._every_s, self._due_s = HEARTBEAT_S, 0.0
 
     def add(self, beat: Heartbeat) -> None:
         if beat.seconds < self._due_s:
             return
-        memory = beat.allocated_bytes, beat.process_tree_host_bytes
-        self.points.append(CoursePoint(beat.seconds, beat.loss, beat.samples_per_s, *memory))
+        self.points.append(beat)
         if len(self.points) >= MOST_POINTS:
             del self.points[::2]
             self._every_s *= 2

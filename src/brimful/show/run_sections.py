@@ -27,10 +27,10 @@ from brimful.units import GIB
 from brimful.values import (
     Attempt,
     Budget,
-    CoursePoint,
     Diagnostic,
     EffectiveSetting,
     Execution,
+    Heartbeat,
     Outcome,
     PhasePeak,
     Record,
@@ -239,11 +239,11 @@ def _course(attempt: Attempt) -> list[Section]:
     """Loss, memory and throughput over the attempt's time; what was not seen twice is left out."""
     points = attempt.course
     on_card = any(point.allocated_bytes is not None for point in points)
-    curves: tuple[tuple[str, Callable[[CoursePoint], float | None], float, Shown], ...] = (
+    curves: tuple[tuple[str, Callable[[Heartbeat], float | None], float, Shown], ...] = (
         ("Loss", lambda point: point.loss, 1, "{:.4g}".format),
         (
             "Memory allocated on the card, GiB" if on_card else "Memory of all processes, GiB",
-            lambda point: point.allocated_bytes if on_card else point.host_bytes,
+            lambda point: point.allocated_bytes if on_card else point.process_tree_host_bytes,
             GIB,
             bytes_text,
         ),

@@ -41,7 +41,6 @@ from brimful.values.estimates import (
 from brimful.values.executions import (
     Attempt,
     AttemptStarted,
-    CoursePoint,
     Execution,
     Heartbeat,
     Outcome,
@@ -91,7 +90,6 @@ __all__ = [
     "CardPeak",
     "Closed",
     "Command",
-    "CoursePoint",
     "Device",
     "Diagnostic",
     "EffectiveBatch",

@@ -163,8 +163,12 @@ class ProgressLog:
             f"epoch {now.epochs:.4g}  step {now.updates:,}  {shown}{named}  lr {lr:.3g}  "
             f"{format_rate(rate)}  memory {self._memory()}  {times}"
         )
-        values = {"loss": loss, "lr": lr, "samples_per_s": rate}
-        values["memory_bytes"] = self._peaks.now_bytes()
+        values: dict[str, float | None] = {
+            "loss": loss,
+            "lr": lr,
+            "samples_per_s": rate,
+            "memory_bytes": self._peaks.now_bytes(),
+        }
         self._log.scalars(
             {**values, **{f"eval/{name}": value for name, value in measures.items()}}, now.updates
         )

@@ -323,4 +323,4 @@ def test_an_attempt_keeps_its_memory_over_time(tmp_path: Path):
     attempt = run(tmp_path, "time.sleep(2.5)")
     assert len(attempt.course) >= 2
     assert all((point.loss, point.allocated_bytes) == (None, None) for point in attempt.course)
-    assert attempt.course[-1].host_bytes
+    assert attempt.course[-1].process_tree_host_bytes

@@ -8,8 +8,8 @@ from brimful.show.section import Column, Figure, Table
 from brimful.show.text import worst_memory
 from brimful.values import (
     Attempt,
-    CoursePoint,
     EffectiveSetting,
+    Heartbeat,
     Outcome,
     PhasePeak,
     Run,
@@ -126,13 +126,18 @@ def test_a_phase_shows_its_visits_and_a_cached_one_has_no_share() -> None:
 
 def test_a_run_is_drawn_over_its_time_and_what_was_not_seen_is_left_out() -> None:
     one = run().attempts[-1]
+
+    def beat(at: float, loss: float | None, rate: float | None, held: int | None) -> Heartbeat:
+        more = {"samples_per_s": rate, "loss": loss, "allocated_bytes": held}
+        return Heartbeat("train", 1, at, process_tree_host_bytes=2 * GIB, **more)  # type: ignore
+
     course = (
-        CoursePoint(1.0, None, None, None, 2 * GIB),
-        CoursePoint(2.0, 3.0, 500.0, GIB, 2 * GIB),
-        CoursePoint(3.0, 1.0, 700.0, 3 * GIB, 2 * GIB),
+        beat(1.0, None, None, None),
+        beat(2.0, 3.0, 500.0, GIB),
+        beat(3.0, 1.0, 700.0, 3 * GIB),
     )
 
-    def figures(*points: CoursePoint) -> list[Figure]:
+    def figures(*points: Heartbeat) -> list[Figure]:
         shown = run_sections(run(replace(one, course=points)))
         return [part for part in shown if isinstance(part, Figure)]
 

@@ -2,6 +2,7 @@
 
 import html
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ pytest.importorskip("pandas")
 import torch
 
 from recipes.ood_dpo.experiments import TRIVIAL, Results, experiments, table
-from recipes.ood_dpo.occupancy import Occupancy
+from recipes.ood_dpo.occupancy import watched
 from recipes.ood_dpo.page import sweep_page
 from tests.recipes.ood_dpo.test_experiments import done, trained
 
@@ -65,13 +66,13 @@ def test_an_auroc_on_another_data_set_stands_beside_the_trivial_one(tmp_path):
 def test_the_occupancy_of_each_start_is_kept_and_drawn(tmp_path):
     file = tmp_path / "occupancy.json"
     for start in (1, 2):
-        with Occupancy(torch.device("cpu"), file, every_s=0.01) as occupancy:
-            pass
-        assert len(occupancy.starts) == start
-    at_s, used, busy = occupancy.starts[1]["points"][-1]
+        with watched(torch.device("cpu"), file, every_s=0.01) as starts:
+            time.sleep(0.1)
+        assert len(starts) == start and len(starts[-1]["points"]) > 1
+    at_s, used, busy = starts[1]["points"][-1]
     assert at_s >= 0 and 0 < used < 1 and 0 <= busy <= 1
     on_card = {"device": "cuda:0", "points": [(0, 0.1, None), (5, 0.3, None)]}
     frame = table([], Results(tmp_path))
-    page = sweep_page(frame, [occupancy.starts[0], on_card])
+    page = sweep_page(frame, [starts[0], on_card])
     assert "Memory in use: 20 % on average, 30 % at most." in page
     assert "The machine while the sweep ran (start 1)" in page and page.count("<svg") == 4
