@@ -106,7 +106,8 @@ def baseline(
     from recipes.ood_dpo.sweep import sweep
 
     options = SweepOptions(methods=tuple(methods), seeds=seeds)
-    return sweep(Settings(options, dataset, encoder, HEAD, Config(out=out, device=device)))
+    settings = Settings(options, dataset, encoder, HEAD, Config(out=out, device=device))
+    return sweep(settings, sys.argv[1:])
 
 
 @app.command(name="sweep")
@@ -130,7 +131,7 @@ def sweep_command(
     from recipes.ood_dpo.runs import Settings
     from recipes.ood_dpo.sweep import sweep as do
 
-    return do(Settings(sweep, dataset, encoder, head, config), sys.argv[2:])
+    return do(Settings(sweep, dataset, encoder, head, config), sys.argv[1:])
 
 
 study = App(
@@ -159,7 +160,8 @@ def batch_size(
     from recipes.ood_dpo.runs import Settings
     from recipes.ood_dpo.study import study_batch_size
 
-    return study_batch_size(Settings(SWEEP, dataset, encoder, head, config), study)
+    settings = Settings(SWEEP, dataset, encoder, head, config)
+    return study_batch_size(settings, study, sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ Members of one ensemble have as many training pairs as each other, so that their
 rates go together.
 """
 
+import contextlib
 import functools
 import math
 import time
@@ -27,6 +28,7 @@ from brimful_train.config import Config
 from brimful_train.data.epoch_sampler import EpochSampler
 from brimful_train.optim.optimizers import set_lr
 from brimful_train.optim.schedules import Schedule
+from brimful_train.reporting.peak_memory import EVAL, TRAIN, Peaks
 from recipes.ood_dpo.head import energies, make_head
 from recipes.ood_dpo.loss import head_loss
 from recipes.ood_dpo.metrics import metrics
@@ -103,7 +105,8 @@ class Trained:
 
 class Ensemble:
     """Trains a head for each of `members` until each has stopped. `state`: a file from which a
-    killed training goes on, bit for bit.
+    killed training goes on, bit for bit. `peaks`: where its phases are measured; there is one
+    memory for all members.
     """
 
     def __init__(
@@ -113,10 +116,11 @@ class Ensemble:
         config: Config,
         device: torch.device,
         state: Path | None = None,
+        peaks: Peaks | None = None,
     ) -> None:
         check_settings(config)
         self.members, self.options, self.config = members, options, config
-        self.device, self.state = device, state
+        self.device, self.state, self.peaks = device, state, peaks
         self.pairs = members[0].pairs
         if any(member.pairs != self.pairs for member in members):
             raise ValueError("members of one ensemble have as many training pairs as each other")
@@ -165,9 +169,14 @@ class Ensemble:
         return torch.func.vmap(head)((self.parameters, self.buffers), (x,))
 
     def train(
-        self, stopped: Callable[[int, Trained], None] | None = None, state_every_s: float = 20.0
+        self,
+        stopped: Callable[[int, Trained], None] | None = None,
+        state_every_s: float = 20.0,
+        evaluated: Callable[[], None] = lambda: None,
     ) -> list[Trained]:
-        """Calls `stopped` for each member as soon as it has stopped, with its best weights."""
+        """Calls `stopped` for each member as soon as it has stopped, with its best weights, and
+        `evaluated` after each epoch.
+        """
         saved = time.perf_counter()
         stopped = stopped or (lambda index, result: None)
         if self.state is not None and self.state.exists():
@@ -177,18 +186,28 @@ class Ensemble:
                 stopped(index, result)
         while self.alive:
             begun = time.perf_counter()
-            losses = self._train_epoch()
-            ended = self._evaluate(losses)
+            with self._phase(TRAIN):
+                losses = self._train_epoch()
+            with self._phase(EVAL):
+                ended = self._evaluate(losses)
             now = time.perf_counter()
             for index in self.alive:
                 self.results[index].seconds += (now - begun) / len(self.alive)
             for index in ended:
                 stopped(index, self.results[index])
             self._keep([index for index in self.alive if index not in ended])
+            evaluated()
             if self.state is not None and self.alive and now - saved > state_every_s:
                 self._save(self.state)
                 saved = now
         return self.results
+
+    def _phase(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self.peaks is None else self.peaks.phase(name)
+
+    def left_s(self, index: int) -> float:
+        """What a living member still takes at most, by its epochs so far."""
+        return self.results[index].seconds * (self.total / self.samples - 1)
 
     def _train_epoch(self) -> torch.Tensor:
         """Mean loss of each living member over the epoch."""

@@ -7,7 +7,8 @@ whole or not at all, so a sweep that is killed goes on with those that have none
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pandas
 from pandas import DataFrame
 
 from brimful.errors import UsageError, nearest
+from brimful.units import counted, format_duration
 from recipes.common.cache import write_json
 
 HEADS = ("dpo", "bce", "mse", "hinge")
@@ -26,6 +28,18 @@ MEASURES = ("auroc", "aupr", "fpr95")
 Frame = Any  # pandas.DataFrame, or a column of it: its methods have no exact types
 IDENTITY = ["dataset", "encoder", "method", "seed"]
 TRAINING = ["validation_auroc", "samples", "updates", "seconds", "engine", "error"]
+PHASES = ("encoding", "train", "eval")
+# as training_stats.json names them; gb is GiB
+MEMORY = [
+    name
+    for phase in PHASES
+    for name in (
+        f"peak_gpu_memory_{phase}_gb",
+        f"peak_gpu_memory_{phase}_reserved_gb",
+        f"peak_host_memory_{phase}_gb",
+    )
+]
+COST = ["epoch_seconds", "samples_per_second", "peak_shared_by", *MEMORY, "encoding_cached"]
 
 
 @dataclass(frozen=True, order=True)
@@ -43,8 +57,11 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of an experiment. tests: data set → measures on its iid_test and ood_test. seconds:
-    of an ensemble's member, its share of the time of all.
+    """What came of an experiment. tests: data set → measures on its iid_test and ood_test.
+
+    seconds and epoch_seconds: of an ensemble's member, its share of the time of all, so that its
+    samples_per_second are those of all together. memory: as in training_stats.json, of all
+    `peak_shared_by` experiments that trained at once.
     """
 
     experiment: Experiment
@@ -55,6 +72,10 @@ class Result:
     seconds: float | None = None
     engine: str = ""
     error: str = ""
+    epoch_seconds: float | None = None
+    samples_per_second: float | None = None
+    memory: dict[str, Any] = field(default_factory=dict)
+    peak_shared_by: int = 1
 
 
 @dataclass(frozen=True)
@@ -117,23 +138,32 @@ def experiments(
 
 def table(plan: Sequence[Experiment], results: Results) -> Frame:
     """A row for each experiment and data set it was tested on; one without measures where it failed
-    or is left.
+    or is left. trivial_auroc: what heavy atoms and rings alone reach in the same test.
     """
     rows: list[dict[str, Any]] = []
     for experiment in plan:
         result = results.read(experiment)
         row = {**asdict(experiment), "state": "left", "tested_on": experiment.dataset}
         if result is not None:
-            row |= asdict(result) | {"state": "failed" if result.error else "done"}
+            row |= asdict(result) | result.memory
+            row["state"] = "failed" if result.error else "done"
         tests = row.get("tests") or {experiment.dataset: {}}
         rows += [{**row, "tested_on": name, **measures} for name, measures in tests.items()]
-    columns = [*IDENTITY, "tested_on", "state", *MEASURES, *TRAINING]
-    return DataFrame(rows, columns=columns).astype({"samples": "Int64", "updates": "Int64"})
+    whole = dict.fromkeys(("samples", "updates", "peak_shared_by"), "Int64")
+    floats = dict.fromkeys((*MEASURES, *MEMORY, *COST[:2]), "float64")
+    columns = [*IDENTITY, "tested_on", "state", *MEASURES, *TRAINING, *COST]
+    frame = DataFrame(rows, columns=columns).astype(
+        {**whole, **floats, "encoding_cached": "boolean"}
+    )
+    same_test = ["dataset", "encoder", "seed", "tested_on"]
+    trivial = frame[frame.method == TRIVIAL].set_index(same_test).auroc.rename("trivial_auroc")
+    return frame.join(trivial, on=same_test)
 
 
 def dataset_metrics(frame: Frame) -> dict[str, Any]:
     """data set → encoder → method → data set of the test → measure → mean, standard deviation (of a
-    sample; null for one seed) and number over seeds.
+    sample; null for one seed) and number over seeds. Beside them trivial_auroc, and the cost of the
+    trainings under the data set's own test: means over seeds, and the largest peaks.
     """
     metrics: dict[str, Any] = {}
     done = frame[frame.state == "done"]
@@ -144,7 +174,20 @@ def dataset_metrics(frame: Frame) -> dict[str, Any]:
         for name in MEASURES:
             std = None if len(group) == 1 else float(group[name].std())
             place[name] = {"mean": float(group[name].mean()), "std": std, "seeds": len(group)}
+        place["trivial_auroc"] = _or_none(group.trivial_auroc.mean())
+        if keys[0] == keys[-1]:
+            means = {name: group[name].mean() for name in ("seconds", *COST[:2])}
+            peaks = {name: group[name].max() for name in MEMORY}
+            place["cost"] = {
+                **{name: _or_none(value) for name, value in (means | peaks).items()},
+                "peak_shared_by": int(group.peak_shared_by.max()),
+                "encoding_cached": bool(group.encoding_cached.eq(True).all()),
+            }
     return metrics
+
+
+def _or_none(value: Any) -> float | None:
+    return None if pandas.isna(value) else float(value)
 
 
 def progress(frame: Frame) -> str:
@@ -155,3 +198,60 @@ def progress(frame: Frame) -> str:
     for row in each[each.state == "failed"].itertuples():
         lines.append(f"{row.dataset}, {row.encoder}, {row.method}, seed {row.seed}: {row.error}")
     return "\n".join(lines)
+
+
+class Standing:
+    """Says every few seconds how many experiments are done, and about how long the others take: by
+    what those of the same method took. `done`: those that have a result already.
+    """
+
+    EVERY_S = 5.0
+
+    def __init__(
+        self, plan: Sequence[Experiment], done: Results, say: Callable[[str], None]
+    ) -> None:
+        self._left, self._total, self._say = set(done.left(plan)), len(plan), say
+        self._took: dict[str, list[float]] = {}
+        self._under_way: Mapping[Experiment, float] = {}
+        self._begun = self._said = time.monotonic()
+        self._measured_s = 0.0  # since then
+        for experiment in plan:
+            result = done.read(experiment) if experiment not in self._left else None
+            if result is not None and result.seconds:
+                self._took.setdefault(experiment.method, []).append(result.seconds)
+
+    def add(self, result: Result) -> None:
+        self._left.discard(result.experiment)
+        if result.seconds and not result.error:
+            self._took.setdefault(result.experiment.method, []).append(result.seconds)
+            self._measured_s += result.seconds
+        self._tell()
+
+    def under_way(self, seconds_left: Mapping[Experiment, float]) -> None:
+        """What each experiment that trains now still takes."""
+        self._under_way = seconds_left
+        self._tell()
+
+    def line(self) -> str:
+        """Nothing of the time left where none is known yet."""
+        means = {method: sum(took) / len(took) for method, took in self._took.items()}
+        times = [
+            self._under_way.get(experiment, means.get(experiment.method))
+            for experiment in self._left
+        ]
+        known = [seconds for seconds in times if seconds is not None]
+        text = f"{self._total - len(self._left):,} of {counted(self._total, 'experiment')} done"
+        if not known:
+            return text
+        # tasks that run side by side take less than the sum
+        passed = time.monotonic() - self._begun
+        at_once = min(1.0, passed / self._measured_s) if self._measured_s else 1.0
+        left_s = max(1.0, round(at_once * sum(known)))
+        text += f", about {format_duration(left_s)} left"
+        unknown = len(times) - len(known)
+        return text + (f" and {unknown:,} whose time is not known yet" if unknown else "")
+
+    def _tell(self) -> None:
+        if self._left and time.monotonic() >= self._said + self.EVERY_S:
+            self._said = time.monotonic()
+            self._say(f"  {self.line()}")

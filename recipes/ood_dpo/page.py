@@ -2,24 +2,26 @@
 look of brimful's reports.
 """
 
+import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import altair
-from pandas import isna
+from pandas import DataFrame, isna
 
-from brimful.show.charts import PALETTE, drawn, layered, shared_axes
+from brimful.show.charts import PALETTE, course_chart, drawn, layered, shared_axes
 from brimful.show.html import render_template
 from brimful.show.section import Column, Figure, Section, Sentences, Table
 from brimful.show.text import ABSENT, Cell, when
-from brimful.units import counted, format_bytes, format_duration
-from recipes.ood_dpo.experiments import HEADS, IDENTITY, MEASURES, TRIVIAL, Frame
+from brimful.units import GIB, counted, format_bytes, format_duration, format_rate, format_share
+from recipes.ood_dpo.experiments import HEADS, IDENTITY, MEASURES, PHASES, TRIVIAL, Frame
 
 alt: Any = altair
 ROW = 24  # pixels a line
 # of the style sheet's legend marks "line" and "limit"
 COLOURS = (PALETTE["fit"], PALETTE["limit"])
+NAMES: dict[str, str] = dict(zip(PHASES, ("encoding", "training", "evaluation"), strict=True))
 FOOTER = (
     "AUROC, AUPR (average precision) and FPR95 count molecules out of distribution as the "
     "positive class. Mean ± standard deviation over seeds.",
@@ -28,17 +30,23 @@ FOOTER = (
 )
 
 
-def sweep_page(frame: Frame) -> str:
-    """Of a table as `experiments.table` makes it."""
+def sweep_page(
+    frame: Frame, occupancy: Sequence[Mapping[str, Any]] = (), words: Sequence[str] = ("sweep",)
+) -> str:
+    """Of a table as `experiments.table` makes it, and of what `watched` gives."""
     done = frame[frame.state == "done"]
     shown: list[Section] = []
     same = done[done.tested_on == done.dataset]
+    if len(same):
+        shown.append(_cost(same))
     for (dataset, encoder), group in same.groupby(["dataset", "encoder"], sort=False):
         shown += _methods(f"{dataset}, {encoder}", group)
     for (encoder, method), group in done.groupby(["encoder", "method"], sort=False):
-        if method in (*HEADS, TRIVIAL) and (group.tested_on != group.dataset).any():
-            title = f"Tested on other data sets: AUROC of {method}, {encoder}"
-            cells = group.groupby(["dataset", "tested_on"], sort=False).auroc.agg(_spread).unstack()
+        if method in HEADS and (group.tested_on != group.dataset).any():
+            title = f"Tested on other data sets: AUROC of {method} ({TRIVIAL}), {encoder}"
+            by_test = group.groupby(["dataset", "tested_on"], sort=False)
+            beside = by_test.trivial_auroc.mean().map(" ({:.4f})".format, na_action="ignore")
+            cells = by_test.auroc.agg(_spread).str.cat(beside, na_rep="").unstack()
             shown.append(_table(title, cells.rename_axis("trained on").reset_index()))
     each = frame.drop_duplicates(IDENTITY)
     failed, left = each[each.state == "failed"], int((each.state == "left").sum())
@@ -47,20 +55,112 @@ def sweep_page(frame: Frame) -> str:
         shown.append(_table("Failed", failed[[*IDENTITY, "error"]].astype(str), note))
     elif left:
         shown.append(Sentences("State", (f"{counted(left, 'experiment')} left.",)))
+    shown += [_course(number, start) for number, start in enumerate(occupancy, 1)]
     headline = f"{len(each) - len(failed) - left:,} of {counted(len(each), 'experiment')} done"
     headline += f", {len(failed):,} failed" if len(failed) else ""
-    return _page(shown, headline, "sweep")
+    peaks = [(size, phase) for phase in PHASES if (size := _largest(same, phase)) is not None]
+    if peaks:
+        size, phase = max(peaks)
+        headline += f"; highest peak {_size(size)} {_where(same)}, in {NAMES[phase]}"
+    tone = "bad" if len(failed) else "note" if left else "good"
+    return _page(shown, headline, words, tone)
 
 
-def _page(shown: Sequence[Section], headline: str, command: str) -> str:
+def _where(frame: Frame) -> str:
+    on_card = frame[[f"peak_gpu_memory_{phase}_gb" for phase in PHASES]].notna().any(axis=None)
+    return "of the card" if on_card else "of host memory"
+
+
+def _largest(frame: Frame, phase: str) -> float | None:
+    """GiB: of the card, and without one of the host; None where it was not measured."""
+    kind = "gpu" if _where(frame) == "of the card" else "host"
+    value = frame[f"peak_{kind}_memory_{phase}_gb"].max()
+    return None if isna(value) else value
+
+
+def _size(gib: float) -> str:
+    return format_bytes(int(gib * GIB))
+
+
+def _text(value: Frame, text: Callable[[Any], str]) -> str | None:
+    return None if isna(value) else text(value)
+
+
+def _cost(frame: Frame) -> Table:
+    """What the trainings took: a row for each method and encoder."""
+    rows = []
+    for (method, encoder), group in frame.groupby(["method", "encoder"], sort=False):
+        cached = "cached" if group.encoding_cached.eq(True).any() else None
+        sizes = {phase: _text(_largest(group, phase), _size) for phase in PHASES}
+        rows.append(
+            {
+                "method": f"{method}, {encoder}",
+                "runs": len(group),
+                "a run": _text(group.seconds.mean(), format_duration),
+                "an epoch": _text(group.epoch_seconds.mean(), format_duration),
+                "samples": _text(group.samples_per_second.mean(), format_rate),
+                **{f"peak in {NAMES[phase]}": sizes[phase] for phase in PHASES},
+                "peak in encoding": sizes["encoding"] or cached,
+                "peak is of": _shared(group.peak_shared_by),
+            }
+        )
+    notes = [f"Measured. The largest peaks of all runs, {_where(frame)}; times are means."]
+    if _where(frame) == "of host memory":
+        notes.append("Host memory is the process's own, with all data sets that it has loaded.")
+    if frame.peak_shared_by.max() > 1:
+        notes.append(
+            "The members of an ensemble train at once and share one peak; the time of one is its "
+            "share, and samples a second are those of all together."
+        )
+    if frame.encoding_cached.eq(True).any():
+        notes.append(
+            "cached: the features came from the cache, so that nothing was encoded "
+            "(--recompute-features measures it)."
+        )
+    return _table("Memory by phase, and time", DataFrame(rows), *notes)
+
+
+def _shared(by: Frame) -> str:
+    most = int(by.max())
+    if most == 1:
+        return "each run"
+    return f"the ensemble of {most}" if by.min() == most else f"ensembles of up to {most}"
+
+
+def _course(number: int, start: Mapping[str, Any]) -> Figure:
+    """How full and how busy the card was, in percent."""
+    points = start["points"]
+    what = "card" if start["device"].startswith("cuda") else "machine"
+    curves = {"memory": [(at, 100 * used) for at, used, _ in points]}
+    legend, sentences = [("line", "memory in use")], []
+    busy = [(at, 100 * share) for at, _, share in points if share is not None]
+    if busy:
+        curves["busy"] = busy
+        legend.append(("limit", "busy"))
+    for (_, name), of in zip(legend, curves.values(), strict=True):
+        shares = [percent / 100 for _, percent in of]
+        sentences.append(
+            f"{name.capitalize()}: {format_share(sum(shares) / len(shares))} on average, "
+            f"{format_share(max(shares))} at most."
+        )
+    return Figure(
+        f"The {what} while the sweep ran (start {number}), whoever used it",
+        lambda width: course_chart(curves, "percent", width),
+        tuple(legend),
+        tuple(sentences),
+        wide=False,
+    )
+
+
+def _page(shown: Sequence[Section], headline: str, words: Sequence[str], tone: str = "note") -> str:
     return render_template(
         "base.html.j2",
         sections=shown,
         program="brimful, the molecule recipe",
         headline=headline,
-        tone="note",
+        tone=tone,
         cut_off=[],
-        typed=f"python -m recipes.ood_dpo {command}",
+        typed=shlex.join(["python", "-m", "recipes.ood_dpo", *words]),
         started=when(time.time()),
         footer=FOOTER,
     )
@@ -105,12 +205,22 @@ def _methods(title: str, group: Frame) -> list[Section]:
     ]
 
 
-def study_page(points: Frame, *, dataset: str, encoder: str, pairs: int, device: str) -> str:
+def study_page(
+    points: Frame,
+    words: Sequence[str],
+    *,
+    dataset: str,
+    encoder: str,
+    pairs: int,
+    device: str,
+    trivial_auroc: float,
+) -> str:
     """What the batch size does. `points` as `study.at_size` makes them."""
     larger = [f"{size:,}" for size in sorted(set(points.batch_size)) if size > pairs]
     sentences = [
         f"A batch larger than {pairs:,} pairs is the same batch as {pairs:,}: "
-        f"{', '.join(larger) or 'none of the sizes'} here."
+        f"{', '.join(larger) or 'none of the sizes'} here.",
+        f"Heavy atoms and rings alone reach a test AUROC of {trivial_auroc:.4f} ({TRIVIAL}).",
     ]
     if points.noise_scale.notna().any():
         sentences.append(
@@ -121,7 +231,7 @@ def study_page(points: Frame, *, dataset: str, encoder: str, pairs: int, device:
         )
     shown: list[Section] = [Sentences("In short", tuple(sentences))]
     for equal, group in points.groupby("equal", sort=False):
-        shown.append(_sizes_table(f"At equal {equal}", group))
+        shown.append(_sizes_table(f"At equal {equal}", group, trivial_auroc))
     shown += [
         _size_figure("Test AUROC", points.auroc, points),
         _size_figure("Updates", points.updates, points, log=True),
@@ -131,15 +241,16 @@ def study_page(points: Frame, *, dataset: str, encoder: str, pairs: int, device:
     headline = (
         f"The batch size and this head: {pairs:,} pairs of {dataset} ({encoder}), on {device}"
     )
-    return _page(shown, headline, "study batch-size")
+    return _page(shown, headline, words)
 
 
-def _sizes_table(title: str, points: Frame) -> Table:
+def _sizes_table(title: str, points: Frame, trivial_auroc: float) -> Table:
     by_size = points.groupby("batch_size")
     first = by_size.first()
     texts = first[["batch_in_force", "updates", "samples"]].map("{:,}".format)
     texts = texts.rename(columns={"batch_in_force": "in force"})
     texts["test AUROC"] = by_size.auroc.agg(_spread)
+    texts[TRIVIAL] = f"{trivial_auroc:.4f}"
     texts["seconds a seed"] = first.seconds.map(format_duration)
     texts["peak of all seeds"] = first.peak_bytes.map(
         lambda size: format_bytes(int(size)), na_action="ignore"

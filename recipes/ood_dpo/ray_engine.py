@@ -54,7 +54,7 @@ def run(left: list[Experiment], bench: Bench, words: Sequence[str]) -> None:
             message = sentence(error).splitlines()[0]
             results = [Result(experiment, engine="ray", error=message) for experiment in task]
         for result in results:
-            bench.results.write(result)
+            bench.done(result)
 
 
 def tasks_of(left: Sequence[Experiment], bench: Bench) -> list[list[Experiment]]:
@@ -67,7 +67,7 @@ def tasks_of(left: Sequence[Experiment], bench: Bench) -> list[list[Experiment]]
         try:
             bench.load(*key[:2])
         except Exception as error:
-            bench.results.write(Result(experiment, engine="ray", error=sentence(error)))
+            bench.done(Result(experiment, engine="ray", error=sentence(error)))
         else:
             tasks.setdefault(key, []).append(experiment)
     return list(tasks.values())
@@ -88,7 +88,7 @@ def task_resources(
         return sum(len(array) for data in tests for array in data.features.arrays.values())
 
     settings, name = bench.settings, max(tasks, key=molecules)[0].name
-    command = [sys.executable, "-m", "recipes.ood_dpo", "sweep", *words, "--only", name]
+    command = [sys.executable, "-m", "recipes.ood_dpo", *words, "--only", name]
     host = _peak(["audit", "--device", "cpu"], command, settings.out)["host_bytes"]
     resources = {"num_cpus": settings.sweep.threads, "max_retries": TRIES, "memory": int(host)}
     if settings.device.type == "cuda":

@@ -31,7 +31,7 @@ from torch import nn
 from brimful.errors import UsageError
 from brimful.units import GIB
 from brimful.values import EffectiveSetting
-from brimful_inside.script import is_imaginary, keeps_writes_out
+from brimful_inside.script import is_imaginary, keeps_writes_out, report_batch_asked
 from brimful_train.config import Config
 from brimful_train.data.arrays import Arrays
 from brimful_train.distributed.ranks import device_for
@@ -292,6 +292,7 @@ def held_to(config: Config, pairs: int) -> Config:
     most = max(batch.micro_batch, batch.effective or 0)
     if most <= pairs:
         return config
+    report_batch_asked(most)
     if is_first():
         say(
             f"A batch of {most:,} is more than the {pairs:,} pairs of the training data: each "

@@ -2,6 +2,7 @@
 tested.
 """
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +16,23 @@ from torch import nn
 from brimful.errors import BrimfulError, UsageError
 from brimful_train.config import Config
 from brimful_train.distributed.ranks import device_for
+from brimful_train.reporting.peak_memory import EVAL, TRAIN, Peaks
+from brimful_train.reporting.progress_log import memory_fields
 from recipes.common.running import say
 from recipes.ood_dpo import baselines
 from recipes.ood_dpo.datasets import Dataset, dataset_name, load_dataset
-from recipes.ood_dpo.experiments import HEADS, Experiment, Result, Results, experiments
+from recipes.ood_dpo.experiments import (
+    HEADS,
+    Experiment,
+    Result,
+    Results,
+    Standing,
+    experiments,
+)
 from recipes.ood_dpo.features import features_of
 from recipes.ood_dpo.head import energies
 from recipes.ood_dpo.metrics import metrics
-from recipes.ood_dpo.recipe import Loaded, train_head
+from recipes.ood_dpo.recipe import Loaded, phases, train_head
 from recipes.ood_dpo.settings import DatasetOptions, EncoderOptions, HeadOptions, SweepOptions
 
 Score = Callable[[Loaded, str], np.ndarray]  # of the molecules of a split
@@ -81,10 +91,21 @@ class Bench:
         self._datasets: dict[str, Dataset] = {}
         self.loaded = dict(loaded or {})
         self._detectors: dict[tuple[str, str, int], baselines.Detectors] = {}
+        self.standing: Standing | None = None  # of a sweep under way
 
     def plan(self) -> list[Experiment]:
         sweep = self.settings.sweep
         return experiments(self.datasets, self.encoders, sweep.methods, sweep.seeds)
+
+    def done(self, result: Result) -> None:
+        self.results.write(result)
+        if self.standing is not None:
+            self.standing.add(result)
+
+    def peaks(self, experiment: Experiment) -> Peaks:
+        """Where its phases are measured; its encoding has been."""
+        loaded = self.load(experiment.dataset, experiment.encoder)
+        return phases(loaded.features.encoding, self.settings.config.device)
 
     def load(self, name: str, encoder: str) -> Loaded:
         """Raises UsageError for data or an encoder that cannot be had."""
@@ -149,12 +170,16 @@ def sentence(error: BaseException) -> str:
 
 
 def run_baseline(experiment: Experiment, bench: Bench) -> Result:
-    score = bench.detectors(experiment).fit(experiment.method)
-    return tested(
-        experiment,
-        bench,
-        lambda data, split: score(data.features.arrays[split], data.smiles(split)),
-    )
+    peaks = bench.peaks(experiment)
+    with peaks.phase(TRAIN):
+        score = bench.detectors(experiment).fit(experiment.method)
+    with peaks.phase(EVAL):
+        result = tested(
+            experiment,
+            bench,
+            lambda data, split: score(data.features.arrays[split], data.smiles(split)),
+        )
+    return replace(result, memory=memory_fields(peaks.of))
 
 
 def run_head(experiment: Experiment, bench: Bench) -> Result:
@@ -164,15 +189,20 @@ def run_head(experiment: Experiment, bench: Bench) -> Result:
     settings, seed = bench.settings, experiment.seed
     config = replace(settings.config, out=settings.out / "runs" / experiment.name, seed=seed)
     pairs = bench.load(experiment.dataset, experiment.encoder).pairs(seed)
-    trained = train_head(pairs, settings.head_of(experiment.method), config)
+    peaks = bench.peaks(experiment)
+    trained = train_head(pairs, settings.head_of(experiment.method), config, peaks)
     result = tested(experiment, bench, score_of(trained.head, settings.device))
+    file, best = trained.result.statistics, trained.result.best
+    statistics = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     shutil.rmtree(config.out, ignore_errors=True)
-    best = trained.result.best
     return replace(
         result,
         validation_auroc=best["auroc"] if best else None,
         samples=trained.result.samples,
         updates=trained.result.steps,
+        epoch_seconds=statistics.get("avg_epoch_time_seconds"),
+        samples_per_second=statistics.get("samples_per_second"),
+        memory=memory_fields(peaks.of),
     )
 
 

@@ -21,6 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -105,15 +106,15 @@ class Measured(Ensemble):
         return of_noise / of_signal if updates and of_signal > 0 and of_noise > 0 else None
 
 
-def study_batch_size(settings: Settings, options: StudyOptions) -> int:
+def study_batch_size(settings: Settings, options: StudyOptions, words: Sequence[str]) -> int:
     """Trains all seeds at each size, writes batch_size.json and the page into --out. A size that
     has its file of points is done: the same command goes on with the others."""
     check_settings(settings.config)
     with lock(settings.out / "study", "studying into", say):
-        return _study(settings, options)
+        return _study(settings, options, words)
 
 
-def _study(settings: Settings, options: StudyOptions) -> int:
+def _study(settings: Settings, options: StudyOptions, words: Sequence[str]) -> int:
     set_host_allocator("keep", settings.device.type)
     bench = Bench(settings)
     name, encoder = bench.datasets[0], bench.encoders[0]
@@ -128,6 +129,7 @@ def _study(settings: Settings, options: StudyOptions) -> int:
         {**asdict(options), "sizes": None},
     )
     require_same(settings.out, FILE_NAME, same, "study")
+    trivial = fmean(loaded.trivial(seed)["auroc"] for seed in range(options.seeds))
     points: list[dict[str, Any]] = []
     for equal in ("samples", "updates"):
         for size in options.sizes:
@@ -136,12 +138,12 @@ def _study(settings: Settings, options: StudyOptions) -> int:
                 write_json(file, at_size(equal, size, members, settings, options, file))
                 file.with_suffix(".pt").unlink(missing_ok=True)
             points += json.loads(file.read_text(encoding="utf-8"))
-            say(_line(DataFrame(points[-options.seeds :]), pairs))
+            say(_line(DataFrame(points[-options.seeds :]), pairs, trivial))
     description: dict[str, Any] = {"dataset": name, "encoder": encoder, "pairs": pairs}
-    description["device"] = str(settings.device)
+    description |= {"device": str(settings.device), "trivial_auroc": trivial}
     write_json(settings.out / "batch_size.json", {**description, "points": points})
     file = settings.out / "batch_size.html"
-    write_whole(file, page.study_page(DataFrame(points), **description))
+    write_whole(file, page.study_page(DataFrame(points), words, **description))
     say(f"The page: {file}")
     return 0
 
@@ -217,12 +219,13 @@ def at_size(
     ]
 
 
-def _line(points: Frame, pairs: int) -> str:
+def _line(points: Frame, pairs: int, trivial: float) -> str:
     first, noise = points.iloc[0], points.noise_scale.dropna()
     same = f" (of {pairs:,} pairs: the batch is all of them)" if first.batch_size >= pairs else ""
     scale = f", noise scale {noise.median():,.0f}" if len(noise) else ""
     return (
         f"equal {first.equal}, batch {first.batch_size:,}{same}: AUROC {points.auroc.mean():.4f} "
+        f"(heavy atoms and rings alone {trivial:.4f}) "
         f"after {counted(first.updates, 'update')} and {first.samples:,} samples, "
         f"{first.seconds:.2f} s a seed{scale}"
     )

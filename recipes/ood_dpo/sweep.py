@@ -19,6 +19,8 @@ import psutil
 import torch
 
 from brimful.units import counted
+from brimful_train.reporting.peak_memory import Peaks
+from brimful_train.reporting.progress_log import memory_fields
 from recipes.common.cache import lock, write_json, write_whole
 from recipes.common.description import require_same
 from recipes.common.host_allocator import set_host_allocator
@@ -29,11 +31,13 @@ from recipes.ood_dpo.experiments import (
     HEADS,
     Experiment,
     Result,
+    Standing,
     dataset_metrics,
     progress,
     table,
 )
 from recipes.ood_dpo.head import FEATURES, EnergyHead, make_head
+from recipes.ood_dpo.occupancy import watched
 from recipes.ood_dpo.runs import Bench, Settings, score_of, sentence, tested, work
 
 FILE_NAME = "sweep.json"
@@ -63,8 +67,8 @@ class SweepDescription:
 
 
 def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
-    """Does what is left of the plan. `words`: the command line, of which Ray's tasks are predicted.
-    Exit code 0, or 1 where an experiment failed.
+    """Does what is left of the plan. `words`: the command line, which the page shows, and of which
+    Ray's tasks are predicted. Exit code 0, or 1 where an experiment failed.
 
     Raises UsageError for what cannot be meant, and where the folder holds results of other
     settings.
@@ -85,16 +89,18 @@ def sweep(settings: Settings, words: Sequence[str] = ()) -> int:
         _check(settings)
         left = bench.results.left(plan)
         say(f"{len(plan) - len(left):,} of {len(plan):,} experiments are done, {len(left):,} left.")
-        if left and options.engine == "ray":
-            from recipes.ood_dpo import ray_engine  # it starts Ray's own processes
+        bench.standing = Standing(plan, bench.results, say)
+        with watched(settings.device, settings.out / "occupancy.json") as starts:
+            if left and options.engine == "ray":
+                from recipes.ood_dpo import ray_engine  # it starts Ray's own processes
 
-            ray_engine.run(left, bench, words)
-        elif left:
-            run_ensembles(left, bench)
+                ray_engine.run(left, bench, words)
+            elif left:
+                run_ensembles(left, bench)
         frame = table(plan, bench.results)
         write_whole(settings.out / "results.parquet", frame.to_parquet(index=False))
         write_json(settings.out / "dataset_metrics.json", dataset_metrics(frame))
-        write_whole(settings.out / "page.html", page.sweep_page(frame))
+        write_whole(settings.out / "page.html", page.sweep_page(frame, starts, words))
     say(progress(frame))
     say(f"The page: {settings.out / 'page.html'}")
     return 1 if (frame.state == "failed").any() else 0
@@ -129,7 +135,7 @@ def run_ensembles(left: list[Experiment], bench: Bench) -> None:
         (experiment for experiment in left if experiment.method not in HEADS),
         key=lambda experiment: (experiment.dataset, experiment.encoder, experiment.seed),
     )
-    work(others, bench, bench.results.write)
+    work(others, bench, bench.done)
 
 
 def _killed(folder: Path, plan: Sequence[Experiment]) -> list[list[Experiment]]:
@@ -179,11 +185,18 @@ def member_bytes(pairs: int, batch: int, hidden: int) -> int:
 
 
 def _train(group: Sequence[Experiment], bench: Bench, file: Path) -> None:
-    settings, method = bench.settings, group[0].method
+    settings, method, peaks = bench.settings, group[0].method, Peaks(bench.settings.device)
 
     def stopped(index: int, trained: Trained) -> None:
         if not bench.results.is_done(group[index]):
-            bench.results.write(_result(group[index], trained, bench))
+            result = _result(group[index], trained, bench)
+            phases = bench.peaks(group[index]).of | peaks.of
+            bench.done(replace(result, memory=memory_fields(phases), peak_shared_by=len(group)))
+
+    def evaluated() -> None:
+        if bench.standing is not None:
+            left = {group[index]: ensemble.left_s(index) for index in ensemble.alive}
+            bench.standing.under_way(left)
 
     try:
         members = [bench.load(each.dataset, each.encoder).pairs(each.seed) for each in group]
@@ -192,9 +205,9 @@ def _train(group: Sequence[Experiment], bench: Bench, file: Path) -> None:
         say(f"{counted(len(group), 'head')} of {pairs:,} pairs at once, loss {method}.")
         state = file.with_suffix(".pt")
         ensemble = Ensemble(
-            members, settings.head_of(method), settings.config, settings.device, state
+            members, settings.head_of(method), settings.config, settings.device, state, peaks
         )
-        ensemble.train(stopped, settings.sweep.state_every_s)
+        ensemble.train(stopped, settings.sweep.state_every_s, evaluated)
     except Exception as error:
         _fail([each for each in group if bench.results.read(each) is None], bench, error)
     _forget(file)
@@ -216,12 +229,14 @@ def _result(experiment: Experiment, trained: Trained, bench: Bench) -> Result:
         updates=trained.updates,
         seconds=trained.seconds,
         engine="ensemble",
+        epoch_seconds=trained.seconds / len(trained.curve),
+        samples_per_second=trained.samples / trained.seconds,
     )
 
 
 def _fail(some: Sequence[Experiment], bench: Bench, error: Exception) -> None:
     for experiment in some:
-        bench.results.write(Result(experiment, engine="ensemble", error=sentence(error)))
+        bench.done(Result(experiment, engine="ensemble", error=sentence(error)))
 
 
 def _forget(file: Path) -> None:

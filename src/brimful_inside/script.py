@@ -89,6 +89,14 @@ def report_loss(loss: Optional[float]) -> None:
     call_probe("losses.report", loss)
 
 
+def report_batch_asked(size: int) -> None:
+    """The batch size that the script was asked for, by a preset or a default of its own, where it
+    trains on smaller ones because its data has no more samples."""
+    context = current_context()
+    if context is not None:
+        context.batch_asked = size
+
+
 def setting(name: str, default: T) -> T:
     """The planned value of a setting, in the type of `default`; `default` itself without brimful or
     without a plan for it. A value that cannot be turned into that type is an error of the plan: a

@@ -418,6 +418,8 @@ class Report:
     places: List[Place] = field(default_factory=list)
     left_out: List[LeftOut] = field(default_factory=list)
     asked: List[Asked] = field(default_factory=list)  # in audits, of the first rank
+    # as the script reports it, where its data has fewer samples
+    batch_asked: Optional[int] = None
 
 
 EVENTS: Dict[str, Type[Any]] = {

@@ -83,3 +83,8 @@ def test_it_needs_no_torch():
         ).stdout
         == "False\n"
     )
+
+
+def test_the_batch_size_that_the_script_was_asked_for_is_kept_for_the_report(planned):
+    script.report_batch_asked(8192)
+    assert planned.batch_asked == 8192

@@ -81,7 +81,7 @@ def show_run(record: Record, json: bool) -> int:
     run = record.run
     assert run is not None and run.ended is not None
     if json:
-        attempts = [replace(attempt, reports=()) for attempt in run.attempts]
+        attempts = [replace(attempt, reports=(), course=()) for attempt in run.attempts]
         _show(record, False, run, attempts=attempts, notes=record.notes)
     else:
         said = replace(record, notes=())  # each was said when it was noted

@@ -28,6 +28,7 @@ from brimful.values import Attempt, Device, EffectiveSetting, Heartbeat, Setting
 from brimful_inside import wire
 
 HEARTBEAT_S = 1.0
+MOST_POINTS = 240  # of a course: half a pixel of a chart's line each
 MEMORY_EVERY_S, MEMORY_EVERY_UNDER_LIMIT_S = 5.0, 0.2
 MEMORY_TIME_SHARE = 0.002
 
@@ -46,6 +47,23 @@ class Start:
     host_limit_bytes: int | None
     # where a script without a flag has a setting's number
     places: Mapping[str, wire.Place] = field(default_factory=dict)
+
+
+class Course:
+    """Of the heartbeats of an attempt, so many that they make a curve, however long it is."""
+
+    def __init__(self) -> None:
+        self.points: list[Heartbeat] = []
+        self._every_s, self._due_s = HEARTBEAT_S, 0.0
+
+    def add(self, beat: Heartbeat) -> None:
+        if beat.seconds < self._due_s:
+            return
+        self.points.append(beat)
+        if len(self.points) >= MOST_POINTS:
+            del self.points[::2]
+            self._every_s *= 2
+        self._due_s = (beat.seconds // self._every_s + 1) * self._every_s
 
 
 def run_attempt(
@@ -76,12 +94,15 @@ def run_attempt(
     )
     config_path = write_config(config, "what was kept before this attempt, which was not started")
     environment = environment_with_probe(start.device, start.environment, config_path)
+    course = Course()
     began_unix_s, heartbeats = time.time(), Heartbeats(folder)
     with OutputTee(folder, show, terminals) as output:
 
         def heartbeat(seconds: float, host_bytes: int) -> bool:
             output.follow_size()
-            on_heartbeat(heartbeats.read(seconds, host_bytes or None))
+            beat = heartbeats.read(seconds, host_bytes or None)
+            course.add(beat)
+            on_heartbeat(beat)
             return outcome.waits_for_lost_batch(folder)
 
         limited = start.host_limit_bytes is not None
@@ -109,6 +130,7 @@ def run_attempt(
         samples=gather.samples_trained(reported.reports),
         started_unix_s=began_unix_s,
         output_cut=output.cut,
+        course=tuple(course.points),
         samples_per_s=gather.training_rate(counters),
         loading_share=gather.training_loading_share(counters),
         **outcome.execution_fields(cause, ending, reported, where, _notes(ending, reported)),

@@ -8,7 +8,7 @@ or dark.
 import hashlib
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
@@ -66,6 +66,7 @@ COLOURS = {
     "context": "#9aa1a9",
 }
 
+_TIMES = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 _BATCH_SIZE = attrgetter("batch_size")
 _ROW = 30  # pixels a bar
 # Of a label at size 11 in DejaVu Sans, which Linux takes for Helvetica: a browser measured 6. Vega
@@ -198,6 +199,26 @@ def predicted_speed_chart(speed: PredictedSpeed, largest: int | None, width: int
     layers.append(_points(rows, PALETTE["fit"], filled=False, size=24))
     layers += _predicted_marks(speed, largest)
     return layered(axes, layers, width, "Predicted samples per second against batch size")
+
+
+def course_chart(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    title: str,
+    width: int,
+    from_zero: bool = True,
+) -> str:
+    """At most two curves of (seconds, value) over time. Returns SVG text."""
+    last = max((at for points in curves.values() for at, _ in points), default=0.0)
+    name, scale = next((unit for unit in _TIMES if last >= 2 * unit[1]), _TIMES[-1])
+    layers = [
+        _layer([{"x": at / scale, "value": value} for at, value in points])
+        .mark_line(color=color, strokeWidth=1.6)
+        .encode(y="value:Q")
+        for points, color in zip(curves.values(), (PALETTE["fit"], PALETTE["limit"]), strict=False)
+    ]
+    x = alt.X("x:Q", title=name, scale=alt.Scale(domain=[0, last / scale], nice=False))
+    axes = shared_axes(x, alt.Y("y:Q", title=title, scale=alt.Scale(zero=from_zero)))
+    return layered(axes, layers, width, f"{title} over time")
 
 
 def _predicted_marks(speed: PredictedSpeed, largest: int | None) -> list[Any]:

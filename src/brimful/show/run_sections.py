@@ -1,11 +1,13 @@
 """Sections of what ran: the attempts of a run, the trials of a search, and their peaks."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
+from math import isfinite
+from typing import Any
 
 from brimful.outcomes import OUTCOMES
-from brimful.show.section import Column, CommandLine, Quote, Section, Table
+from brimful.show.section import Column, CommandLine, Figure, Quote, Section, Table
 from brimful.show.text import (
     ABSENT,
     Cell,
@@ -21,12 +23,14 @@ from brimful.show.text import (
     speed_text,
     worst_memory,
 )
+from brimful.units import GIB
 from brimful.values import (
     Attempt,
     Budget,
     Diagnostic,
     EffectiveSetting,
     Execution,
+    Heartbeat,
     Outcome,
     PhasePeak,
     Record,
@@ -37,6 +41,7 @@ from brimful.values import (
     TrialResult,
 )
 
+Shown = Callable[[Any], str]
 _MEMORIES = ("allocated", "reserved", "device", "host")
 _RESUMED = {None: "", True: "resumed from its checkpoint", False: "started over"}
 _WHAT_IFS = {"autocast": "mixed precision", "checkpointing": "gradient checkpointing"}
@@ -229,7 +234,51 @@ def run_sections(run: Run) -> list[Section]:
         for attempt in run.attempts
         if (text := _traceback(attempt))
     ]
-    return parts + phases_table(f"Peaks by phase, measured in attempt {last.number}", last.phases)
+    parts += phases_table(f"Peaks by phase, measured in attempt {last.number}", last.phases)
+    return parts + _course(last)
+
+
+def _course(attempt: Attempt) -> list[Section]:
+    """Loss, memory and throughput over the attempt's time; what was not seen twice is left out."""
+    points = attempt.course
+    on_card = any(point.allocated_bytes is not None for point in points)
+    curves: tuple[tuple[str, Callable[[Heartbeat], float | None], float, Shown], ...] = (
+        ("Loss", lambda point: point.loss, 1, "{:.4g}".format),
+        (
+            "Memory allocated on the card, GiB" if on_card else "Memory of all processes, GiB",
+            lambda point: point.allocated_bytes if on_card else point.process_tree_host_bytes,
+            GIB,
+            bytes_text,
+        ),
+        ("Samples a second", lambda point: point.samples_per_s, 1, speed_text),
+    )
+    return [
+        figure
+        for name, value, unit, text in curves
+        for figure in _curve(name, [(p.seconds, value(p)) for p in points], unit, text)
+    ]
+
+
+def _curve(
+    name: str, points: list[tuple[float, float | None]], unit: float, text: Shown
+) -> list[Section]:
+    known = [(at, value) for at, value in points if value is not None and isfinite(value)]
+    if len(known) < 2:
+        return []
+
+    def draw(width: int) -> str:
+        from brimful.show.charts import course_chart
+
+        curve = [(at, value / unit) for at, value in known]
+        return course_chart({name: curve}, name, width, from_zero=name != "Loss")
+
+    values = [value for _, value in known]
+    sentence = (
+        f"{text(values[0])} at first, {text(values[-1])} at the end, {text(max(values))} at most "
+        "(measured)."
+    )
+    title = f"{name.partition(',')[0]} over time"
+    return [Figure(title, draw, (("line", name),), (sentence,), detail=True, wide=False)]
 
 
 def settings_table(settings: tuple[EffectiveSetting, ...]) -> list[Section]:

@@ -148,6 +148,28 @@ class AttemptStarted:
     pid: int  # of brimful
 
 
+@dataclass(frozen=True)
+class Heartbeat:
+    """What is seen of an attempt while it goes on, about once a second. Absent is None."""
+
+    phase: str | None  # None: no rank has reported yet
+    steps: int
+    seconds: float  # since the attempt began
+    ranks: int = 0
+    samples_per_s: float | None = None  # of all ranks, lately
+    loading_share: float | None = None  # of the slowest rank, lately
+    # as the engine reports it, else what went backward; None where reading waits for a device
+    loss: float | None = None
+    loss_rank: int | None = None  # whose loss it is; None: the mean of all ranks
+    allocated_bytes: int | None = None  # now, of the fullest rank
+    reserved_bytes: int | None = None
+    process_tree_host_bytes: int | None = None  # of all processes together
+    host_used_share: float | None = None  # of the machine's memory or the cgroup's, whoever uses it
+    alloc_retries: int | None = None  # since the attempt began, worst rank
+    # polls in a row in which the allocator had to try again, the longest of any rank
+    retry_streak: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attempt(Execution):
     """One start of the command in a run, to its end."""
@@ -162,6 +184,7 @@ class Attempt(Execution):
     samples: int | None = None  # trained on, over all ranks; None where not known
     started_unix_s: float
     output_cut: str | None = None  # why a part of its output is not in the record
+    course: tuple[Heartbeat, ...] = ()  # evenly over its time, some hundred at most
 
 
 @dataclass(frozen=True)
@@ -184,25 +207,3 @@ class Run:
     # None: not known, they may have trained
     going: AttemptStarted | None = None
     going_steps: int | None = None
-
-
-@dataclass(frozen=True)
-class Heartbeat:
-    """What is seen of an attempt while it goes on, about once a second. Absent is None."""
-
-    phase: str | None  # None: no rank has reported yet
-    steps: int
-    seconds: float  # since the attempt began
-    ranks: int = 0
-    samples_per_s: float | None = None  # of all ranks, lately
-    loading_share: float | None = None  # of the slowest rank, lately
-    # as the engine reports it, else what went backward; None where reading waits for a device
-    loss: float | None = None
-    loss_rank: int | None = None  # whose loss it is; None: the mean of all ranks
-    allocated_bytes: int | None = None  # now, of the fullest rank
-    reserved_bytes: int | None = None
-    process_tree_host_bytes: int | None = None  # of all processes together
-    host_used_share: float | None = None  # of the machine's memory or the cgroup's, whoever uses it
-    alloc_retries: int | None = None  # since the attempt began, worst rank
-    # polls in a row in which the allocator had to try again, the longest of any rank
-    retry_streak: int = 0

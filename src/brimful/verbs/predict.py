@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
+from brimful.decide.loaders_seen import largest_batch
 from brimful.decide.memory.search_traced import NOT_FOLLOWED
 from brimful.decide.next_command import after_prediction, recommended
 from brimful.decide.run.settings import BATCH_SIZE
@@ -180,7 +181,9 @@ def _prediction(
     if explained and (not fits if wants_what_if is None else wants_what_if):
         step_s = None if speed is None else speed.step_s
         what_if = what_would_help(view, answer, explained, step_s, bool(wants_what_if))
-    batch_size = trials.settings_at(answer.size).get(BATCH_SIZE)
+    batch_size = trials.settings_at(answer.size).get(BATCH_SIZE, report.batch_asked)
+    if answer.size is None and report.batch_asked is not None:
+        in_force = largest_batch(trials.representative())
     return Prediction(
         verdict=answer.verdict,
         retries_per_step=answer.retries_per_step,

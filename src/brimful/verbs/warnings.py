@@ -60,6 +60,7 @@ def _about_the_batch_size(
     trials: Trials, answer: Answer, result: TrialResult
 ) -> Iterator[Diagnostic]:
     asked, length = answer.size if trials.in_batches else None, trials.dataset_length()
+    asked = asked or result.reports[0].batch_asked
     estimate = answer.conclusion.estimate if answer.conclusion else None
     if asked and length and asked > length:
         explanation = f"the script would train with batches of {length:,}; brimful predicts those"

@@ -43,6 +43,7 @@ class ProcessContext:
         self.only_imports = False
         self.forked = False  # a forked child that has not shown itself to be a rank
         self.notes: List[str] = []
+        self.batch_asked: Optional[int] = None  # as the script reports it
         self._writer: Optional[Writer] = None
 
     def emit(self, event: Any, replaces: bool = False) -> None:

@@ -156,6 +156,7 @@ def report_of(probe: Any, ended: str, waits: bool = True) -> Report:
         asked=[*(definitions() or []), *replaced.values()]
         if over and rank == 0 and probe.config.audits
         else [],
+        batch_asked=probe.context.batch_asked,
         left_out=[*probe.device.left_out(), *probe.loaders.left_out()],
         **{"split_over": probe.audited.split_over, **probe.device.read()},
     )

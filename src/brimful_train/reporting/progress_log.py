@@ -163,7 +163,12 @@ class ProgressLog:
             f"epoch {now.epochs:.4g}  step {now.updates:,}  {shown}{named}  lr {lr:.3g}  "
             f"{format_rate(rate)}  memory {self._memory()}  {times}"
         )
-        values = {"loss": loss, "lr": lr, "samples_per_s": rate}
+        values: dict[str, float | None] = {
+            "loss": loss,
+            "lr": lr,
+            "samples_per_s": rate,
+            "memory_bytes": self._peaks.now_bytes(),
+        }
         self._log.scalars(
             {**values, **{f"eval/{name}": value for name, value in measures.items()}}, now.updates
         )
@@ -225,14 +230,15 @@ class Statistics:
                 "samples_per_second": self.timed_samples / self.train_time_s
                 if self.train_time_s
                 else None,
-                **_memory_fields(peaks),
+                **memory_fields(peaks),
                 **others,
                 "resumed": self.resumed,
             }
         )
 
 
-def _memory_fields(peaks: dict[str, Peak]) -> dict[str, Any]:
+def memory_fields(peaks: dict[str, Peak]) -> dict[str, Any]:
+    """Each phase's peaks, as training_stats.json names them."""
     fields: dict[str, Any] = {}
     for name in (*PHASES, *(name for name in peaks if name not in PHASES)):
         peak = peaks.get(name, Peak())

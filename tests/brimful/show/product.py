@@ -276,6 +276,7 @@ def ran(words: tuple[str, ...], script: str = TRAIN, **more: Any) -> Record:
             started_unix_s=STARTED,
             process_tree_host_bytes=300 * MIB,
             reports=(),
+            course=(),
         )
         for one in record.run.attempts
     )

@@ -1,11 +1,21 @@
 """Sections of what ran: trials and attempts."""
 
 from dataclasses import replace
+from math import nan
 
 from brimful.show.run_sections import command_of, phases_table, run_sections, trial_sections
-from brimful.show.section import Column, Table
+from brimful.show.section import Column, Figure, Table
 from brimful.show.text import worst_memory
-from brimful.values import Attempt, EffectiveSetting, Outcome, PhasePeak, Run, Source, TrialKind
+from brimful.values import (
+    Attempt,
+    EffectiveSetting,
+    Heartbeat,
+    Outcome,
+    PhasePeak,
+    Run,
+    Source,
+    TrialKind,
+)
 from tests.brimful.show import product
 from tests.brimful.verbs.world import GIB, MIB
 
@@ -112,3 +122,34 @@ def test_a_phase_shows_its_visits_and_a_cached_one_has_no_share() -> None:
     assert phases_table("Peaks", {}) == []
     (only,) = phases_table("Peaks", {}, ("eval",))
     assert only.columns == (Column("phase"), Column("peak"))
+
+
+def test_a_run_is_drawn_over_its_time_and_what_was_not_seen_is_left_out() -> None:
+    one = run().attempts[-1]
+
+    def beat(at: float, loss: float | None, rate: float | None, held: int | None) -> Heartbeat:
+        more = {"samples_per_s": rate, "loss": loss, "allocated_bytes": held}
+        return Heartbeat("train", 1, at, process_tree_host_bytes=2 * GIB, **more)  # type: ignore
+
+    course = (
+        beat(1.0, None, None, None),
+        beat(2.0, 3.0, 500.0, GIB),
+        beat(3.0, 1.0, 700.0, 3 * GIB),
+    )
+
+    def figures(*points: Heartbeat) -> list[Figure]:
+        shown = run_sections(run(replace(one, course=points)))
+        return [part for part in shown if isinstance(part, Figure)]
+
+    loss, memory, rate = figures(*course)
+    assert [part.title for part in (loss, memory, rate)] == [
+        "Loss over time",
+        "Memory allocated on the card over time",
+        "Samples a second over time",
+    ]
+    assert loss.sentences == ("3 at first, 1 at the end, 3 at most (measured).",)
+    assert memory.sentences[0].startswith("1.00 GiB at first, 3.00 GiB at the end")
+    assert "seconds" in memory.draw(450) and "GiB" in memory.draw(450)
+    (host,) = figures(*(replace(point, loss=nan, allocated_bytes=None) for point in course))[:1]
+    assert host.title == "Memory of all processes over time", "a loss that is NaN has no curve"
+    assert figures() == figures(course[0]) == []

@@ -615,3 +615,17 @@ def test_steps_that_leave_memory_are_warned_of_and_numbers_are_not():
     ), "one that was traced"
     assert warned({"train": 512, "eval": 512, "eval_seen": 2, "eval_length": 125}) == []
     assert warned({}) == []
+
+
+def test_a_batch_above_the_data_set_that_the_script_itself_asks_for_is_said_first():
+    """By a preset, say: the command has no batch size, and the loader's is the data set's."""
+
+    def asks(result):
+        return replace(result, reports=(replace(result.reports[0], batch_asked=8192),))
+
+    record = work(
+        reporting(asks, World(dataset=991, own=991)), predict, ("my-train",), gpu_memory="40GiB"
+    )
+    said = headline(record).sentence
+    assert said.startswith("Batch size 8,192 is not in force: the data set has 991 samples; that ")
+    assert (record.prediction.batch_size, record.prediction.in_force) == (8192, 991)

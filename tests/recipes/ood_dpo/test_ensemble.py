@@ -19,6 +19,7 @@ from brimful_train.config import (
     ScalingConfig,
     ScheduleConfig,
 )
+from brimful_train.reporting.peak_memory import Peaks
 from recipes.ood_dpo.ensemble import Ensemble, Trained, clip_each, energies
 from recipes.ood_dpo.head import make_head
 from recipes.ood_dpo.pairs import PairData, pair_data
@@ -203,3 +204,11 @@ def test_clipping_is_that_of_each_member_by_itself():
         for parameter, one in zip(parameters, stacked, strict=True):
             assert one.grad is not None and parameter.grad is not None
             torch.testing.assert_close(one.grad[place], parameter.grad)
+
+
+def test_an_ensemble_measures_its_phases_and_what_a_member_still_takes(tmp_path: Path):
+    peaks, left = Peaks(CPU), []
+    ensemble = Ensemble([pair_data(made(1), 3)], HeadOptions(), config(tmp_path), CPU, peaks=peaks)
+    ensemble.train(evaluated=lambda: left.extend(map(ensemble.left_s, ensemble.alive)))
+    assert set(peaks.of) == {"train", "eval"} and all(peak.host_bytes for peak in peaks.of.values())
+    assert len(left) == 5 and left[0] > left[-1] > 0, "of six epochs, after each but the last"

@@ -1,6 +1,8 @@
 """The plan of a sweep, its files of results and its tables."""
 
 import io
+import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,15 @@ pytest.importorskip("pyarrow")
 import pandas
 
 from brimful.errors import UsageError
+from recipes.ood_dpo import experiments as module
 from recipes.ood_dpo.experiments import (
     BASELINES,
+    COST,
     TRIVIAL,
     Experiment,
     Result,
     Results,
+    Standing,
     chosen_methods,
     dataset_metrics,
     experiments,
@@ -83,3 +88,77 @@ def test_progress_counts_and_shows_errors(half_done):
     assert lines[2].split() == ["a", "chemnet", "dpo", "2", "0", "1"]
     assert lines[4].split()[-4:] == ["dpo", "0", "3", "0"]
     assert lines[-1].endswith("RuntimeError: no memory")
+
+
+MEMORY = {
+    "peak_gpu_memory_encoding_gb": None,
+    "peak_gpu_memory_train_gb": 1.5,
+    "peak_gpu_memory_eval_gb": 0.5,
+    "encoding_cached": True,
+}
+
+
+def trained(one: Experiment, area: float) -> Result:
+    """One of thirty that trained at once, on a card, with cached features."""
+    return replace(
+        done(one, area),
+        epoch_seconds=0.5,
+        samples_per_second=700.0,
+        memory=MEMORY,
+        peak_shared_by=30,
+    )
+
+
+def test_tables_carry_peaks_by_phase_and_times_and_the_trivial_auroc_of_the_same_test(tmp_path):
+    plan, results = experiments(["a"], ["chemnet"], ["dpo"], 2), Results(tmp_path)
+    for one in plan:
+        results.write(done(one, 0.6) if one.method == TRIVIAL else trained(one, 0.8))
+    frame = table(plan, results)
+    again = pandas.read_parquet(io.BytesIO(frame.to_parquet(index=False)))
+    head = again[again.method == "dpo"].iloc[0]
+    assert {*COST, "trivial_auroc"} <= set(again.columns)
+    assert (head.peak_gpu_memory_train_gb, head.peak_shared_by, head.encoding_cached) == (
+        1.5,
+        30,
+        True,
+    )
+    assert (head.epoch_seconds, head.samples_per_second, head.trivial_auroc) == (0.5, 700.0, 0.6)
+    measures = dataset_metrics(frame)["a"]["chemnet"]["dpo"]["a"]
+    assert measures["trivial_auroc"] == 0.6
+    cost = measures["cost"]
+    assert (cost["seconds"], cost["peak_gpu_memory_train_gb"], cost["peak_shared_by"]) == (
+        1.5,
+        1.5,
+        30,
+    )
+    assert cost["peak_gpu_memory_encoding_gb"] is None and cost["encoding_cached"] is True
+
+
+def test_the_time_left_is_that_of_measured_experiments_and_unknown_before_one_is(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Standing, "EVERY_S", 0.0)
+    passed = itertools.count(0, 100)
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(passed))
+    plan, said = experiments(["a"], ["chemnet"], ["dpo"], 3), []
+    standing = Standing(plan, Results(tmp_path), said.append)
+    assert standing.line() == "0 of 6 experiments done"
+    standing.under_way(dict.fromkeys(plan[:3], 20.0))
+    assert said.pop().strip() == (
+        "0 of 6 experiments done, about 1 min 00 s left and 3 whose time is not known yet"
+    )
+    standing.add(done(plan[0], 0.8))
+    standing.under_way({})
+    assert said.pop().endswith("about 3.00 s left and 3 whose time is not known yet")
+    standing.add(done(plan[3], 0.6))
+    assert said.pop().strip() == "2 of 6 experiments done, about 6.00 s left"
+
+
+def test_tasks_side_by_side_take_less_than_the_sum_of_their_times(tmp_path, monkeypatch):
+    monkeypatch.setattr(module.time, "monotonic", lambda: 0.0)
+    plan = experiments(["a"], ["chemnet"], [TRIVIAL], 12)
+    standing = Standing(plan, Results(tmp_path), lambda _: None)
+    for one in plan[:8]:
+        standing.add(replace(done(one, 0.6), seconds=10.0))
+    monkeypatch.setattr(module.time, "monotonic", lambda: 20.0)
+    assert standing.line() == "8 of 12 experiments done, about 10.0 s left"

@@ -114,13 +114,16 @@ def test_the_weights_are_those_of_the_best_evaluation_and_the_training_ends_by_p
     assert trained.measures("validation")["auroc"] == pytest.approx(best["auroc"])
 
 
-def test_a_batch_of_more_pairs_than_there_are_is_one_of_all_of_them_and_is_said(tmp_path, capfd):
-    pairs = pair_data(features(), 0)
+def test_a_batch_of_more_pairs_than_there_are_is_one_of_all_of_them_and_is_said(
+    tmp_path, capfd, monkeypatch
+):
+    pairs, asked = pair_data(features(), 0), []
+    monkeypatch.setattr("recipes.ood_dpo.recipe.report_batch_asked", asked.append)
     held = held_to(
         config(tmp_path, batch=BatchingConfig(micro_batch=8192, effective=8192)), pairs.pairs
     )
     assert (held.batch.micro_batch, held.batch.effective) == (60, 60)
-    assert "8,192 is more than the 60 pairs" in capfd.readouterr().err
+    assert "8,192 is more than the 60 pairs" in capfd.readouterr().err and asked == [8192]
     results = [
         train_head(
             pairs,

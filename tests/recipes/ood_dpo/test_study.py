@@ -77,7 +77,16 @@ def test_the_page_says_which_sizes_are_the_same_batch():
             for seed in (0, 1)
         ]
     )
-    page = study_page(points, dataset="made", encoder="morgan", pairs=300, device="cpu")
+    page = study_page(
+        points,
+        ("study", "batch-size"),
+        dataset="made",
+        encoder="morgan",
+        pairs=300,
+        device="cpu",
+        trivial_auroc=0.625,
+    )
+    assert page.count("0.6250") == 1 + 4, "said, and beside each test AUROC"
     assert (
         "larger than 300 pairs is the same batch as 300: 8,192" in page and "about 50 pairs" in page
     )
@@ -101,7 +110,7 @@ def test_equal_samples_and_equal_updates_are_equal(csv_file: Path, tmp_path: Pat
     sizes = ("--sizes", 4, 16, 4096, "--samples", 100, "--updates", 7, "--seeds", 2)
     run_recipe(*words, *sizes, "--cache", tmp_path / "cache", "--out", tmp_path / "out")
     found = json.loads((tmp_path / "out" / "batch_size.json").read_text())
-    assert len(found["points"]) == 2 * 3 * 2
+    assert len(found["points"]) == 2 * 3 * 2 and 0 <= found["trivial_auroc"] <= 1
     for point in found["points"]:
         assert point["batch_in_force"] == min(point["batch_size"], found["pairs"])
         assert (

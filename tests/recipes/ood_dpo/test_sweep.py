@@ -18,6 +18,7 @@ pytest.importorskip("pyarrow")
 
 import pandas
 
+from recipes.ood_dpo.experiments import COST
 from tests.recipes.conftest import environment
 from tests.recipes.ood_dpo.conftest import molecules, run_recipe, write_csv
 
@@ -61,7 +62,7 @@ def words(files: dict[str, Path], out: Path, *more: object) -> list[str]:
 
 def rows(out: Path) -> list[dict]:
     """The table without what is another each time."""
-    frame = pandas.read_parquet(out / "results.parquet").drop(columns=["seconds", "engine"])
+    frame = pandas.read_parquet(out / "results.parquet").drop(columns=["seconds", "engine", *COST])
     return json.loads(frame.to_json(orient="records"))
 
 
@@ -78,9 +79,19 @@ def test_a_sweep_across_data_sets_has_its_tables_and_its_page(whole: Path):
     assert len(found) == 2 * 3 * 3 * 2 and {row["state"] for row in found} == {"done"}
     metrics = json.loads((whole / "dataset_metrics.json").read_text())
     assert set(metrics["one-scaffold"]["morgan"]["dpo"]) == {"one-scaffold", "other-scaffold"}
+    costs = {
+        method: metrics["one-scaffold"]["morgan"][method]["one-scaffold"]["cost"]
+        for method in ("dpo", "knn")
+    }
+    assert {name: cost["peak_shared_by"] for name, cost in costs.items()} == {"dpo": 3, "knn": 1}
+    for cost in costs.values():
+        assert all(cost[f"peak_host_memory_{phase}_gb"] > 0 for phase in ("encoding", "train"))
+    assert costs["dpo"]["epoch_seconds"] > 0 and costs["dpo"]["samples_per_second"] > 0
     page = (whole / "page.html").read_text()
     assert (
-        "18 of 18 experiments done" in page
+        "18 of 18 experiments done; highest peak" in page
+        and '<h1 class="good">' in page
+        and "the ensemble of 3" in page
         and "Tested on other data sets" in page
         and page.count("<svg") >= 4
     )

@@ -27,8 +27,8 @@ class Observed:
 
     @property
     def asked(self) -> int | None:
-        """The requested batch size."""
-        value = self.requested.get("batch_size")
+        """The requested batch size; where the command has none, that which the script reports."""
+        value = self.requested.get("batch_size", self.report.batch_asked)
         return (
             int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
         )

@@ -208,6 +208,17 @@ FOUND = {
         ),
         (["4,096", "2,000"], [], []),
     ),
+    "a batch larger than the data set, asked for by the script itself": (
+        partial(
+            only,
+            "batch-exceeds-dataset",
+            sample(
+                [report([dataclasses.replace(loader(991, 991), batch_size=None)], batch_asked=8192)]
+            ),
+            {},
+        ),
+        (["8,192", "991"], [], []),
+    ),
     "workers that share one random state": (
         partial(
             only, "repeated-batches", of(repeating(7, 14, workers=2), samples_per_step=32), OF_32
