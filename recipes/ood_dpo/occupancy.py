@@ -46,8 +46,9 @@ def watched(device: torch.device, file: Path, every_s: float = 1.0) -> Iterator[
     finally:
         ends.set()
         thread.join()
-        starts.append({"device": str(device), "points": points})
-        write_json(file, starts)
+        if points:  # none on an imaginary card
+            starts.append({"device": str(device), "points": points})
+            write_json(file, starts)
 
 
 def _now(device: torch.device) -> tuple[float, float | None]:

@@ -143,12 +143,13 @@ class Running:
     ] = None
     """The text that replaces {resume} when it starts again: --resume-with "--resume last"."""
     fresh: Annotated[bool, Parameter(group=RUN, negative="", show_default=False)] = False
-    """Begin anew, although the last run of this command was cut off (killed, or the machine went
-    down); without it, brimful goes on from that run's checkpoint, with the text of --resume-with.
-    """
+    """Begin anew, although the last run of this command was cut off (killed, told to end, or the
+    machine went down); without it, brimful goes on from that run's checkpoint, with the text of
+    --resume-with."""
     ladder: Annotated[str | None, Parameter(group=RUN, metavar="N,N,...")] = None
     """The batch sizes that you trust, tried in this order after out of memory: --ladder 96,80,64.
-    Without it brimful takes one that tune found to fit, or half."""
+    Without it brimful takes one that is known to fit, by trials, predictions or earlier runs, else
+    half."""
     grace: Annotated[str, Parameter(group=RUN, metavar="TIME")] = "90s"
     """How long the command may take to end after a signal, writing its checkpoint, before brimful
     kills it.

@@ -45,7 +45,7 @@ def after_prediction(
     asked, (size, parts) = prediction.batch_size, recommended(prediction, is_open)
     if asked is None or _follows_none(prediction):
         return NextCommand(
-            _by("audit", command, settings_at(asked)),
+            f"brimful audit -- {shlex.join(fill(command, settings_at(asked)))}",
             "what the loader really gives, and what else the command really does",
         )
     if size is None:

@@ -53,15 +53,23 @@ class Course:
     """Of the heartbeats of an attempt, so many that they make a curve, however long it is."""
 
     def __init__(self) -> None:
-        self.points: list[Heartbeat] = []
+        self._points: list[Heartbeat] = []
+        self._last: list[Heartbeat] = []  # where it is not among the points
         self._every_s, self._due_s = HEARTBEAT_S, 0.0
+
+    @property
+    def points(self) -> tuple[Heartbeat, ...]:
+        """The first and the last one among them."""
+        return (*self._points, *self._last)
 
     def add(self, beat: Heartbeat) -> None:
         if beat.seconds < self._due_s:
+            self._last = [beat]
             return
-        self.points.append(beat)
-        if len(self.points) >= MOST_POINTS:
-            del self.points[::2]
+        self._last = []
+        self._points.append(beat)
+        if len(self._points) >= MOST_POINTS:
+            del self._points[1::2]
             self._every_s *= 2
         self._due_s = (beat.seconds // self._every_s + 1) * self._every_s
 
@@ -130,7 +138,7 @@ def run_attempt(
         samples=gather.samples_trained(reported.reports),
         started_unix_s=began_unix_s,
         output_cut=output.cut,
-        course=tuple(course.points),
+        course=course.points,
         samples_per_s=gather.training_rate(counters),
         loading_share=gather.training_loading_share(counters),
         **outcome.execution_fields(cause, ending, reported, where, _notes(ending, reported)),

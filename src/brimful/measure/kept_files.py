@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 from pathlib import Path
 
 from brimful import masking
@@ -22,8 +23,12 @@ def mask_cut_off(home: Path) -> None:
     process of its command is alive."""
     for record in list_records(home)[-_MOST_READ:]:
         with contextlib.suppress(OSError):
-            is_closed = b'"entry":"closed"' in (record / FILE_NAME).read_bytes()
-            if (record / _MASKED).exists() or is_closed or is_being_written(record):
+            text = (record / FILE_NAME).read_bytes()
+            is_closed = b'"entry":"closed"' in text
+            is_of_here = json.dumps(socket.gethostname()).encode() in text
+            if (record / _MASKED).exists() or is_closed or not is_of_here:
+                continue  # of another machine in a shared home it is not known what is alive
+            if is_being_written(record):
                 continue
             configs = [*record.glob("*/trial_config.json")]
             if not any(alive_with(str(config.resolve())) for config in configs):

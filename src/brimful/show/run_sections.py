@@ -275,7 +275,7 @@ def _curve(
     values = [value for _, value in known]
     sentence = (
         f"{text(values[0])} at first, {text(values[-1])} at the end, {text(max(values))} at most "
-        "(measured)."
+        "of the points shown (measured)."
     )
     title = f"{name.partition(',')[0]} over time"
     return [Figure(title, draw, (("line", name),), (sentence,), detail=True, wide=False)]

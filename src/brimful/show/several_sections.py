@@ -273,15 +273,15 @@ def sizes_table(
     numbers = {name: cells for name, cells in numbers.items() if any(c != ABSENT for c in cells)}
     sources = sorted({cell.source for cells in numbers.values() for cell in cells if cell.source})
     title, below = "What each batch size means", []
+    most = {name: _most(cells) for name, cells in numbers.items()}
     if len(sources) == 1:
         title += f", {sources[0].value}"
     else:  # that of most in a column is said once, and every other beside its number
-        most = {name: _most(cells) for name, cells in numbers.items()}
         for source in sources:
             of_source = [name for name in most if most[name] is source]
             below += [f"{source.value.capitalize()}: {', '.join(of_source)}."] if of_source else []
     numbers = {
-        name: [replace(c, source=None) if c.source is _most(cells) else c for c in cells]
+        name: [replace(c, source=None) if c.source is most[name] else c for c in cells]
         for name, cells in numbers.items()
     }
     heads = tuple(Column(name, right=True) for name in ("batch size", *numbers))

@@ -2,6 +2,7 @@
 measures its card.
 """
 
+import contextlib
 import datetime
 import json
 import os
@@ -90,7 +91,7 @@ def _about_cards(interpreter: str) -> Iterator[Diagnostic]:
 
 
 def _about_the_processor(machine: Machine) -> Iterator[Diagnostic]:
-    load, cores = os.getloadavg()[0], machine.cores
+    load, cores = os.getloadavg()[0], os.cpu_count() or machine.cores  # both of the whole machine
     if load > _BUSY * cores:
         yield Diagnostic(
             "busy-machine",
@@ -101,13 +102,15 @@ def _about_the_processor(machine: Machine) -> Iterator[Diagnostic]:
             "measure when the machine is quiet; train on the CPU beside other work with "
             "OMP_NUM_THREADS=1",
         )
-    governors = {
-        path.read_text().strip()
-        for path in _CPUS.glob("cpu*/cpufreq/scaling_governor")
-        # Under these drivers the hardware chooses the clock, whatever the governor's name.
-        if not (path.parent / "scaling_driver").read_text().startswith(("intel_p", "amd-p"))
-    }
-    if "powersave" in governors:
+    slow = False
+    with contextlib.suppress(OSError):
+        slow = any(
+            (folder / "scaling_governor").read_text().strip() == "powersave"
+            # Under these drivers the hardware chooses the clock, whatever the governor's name.
+            and not (folder / "scaling_driver").read_text().startswith(("intel_p", "amd-p"))
+            for folder in _CPUS.glob("cpu*/cpufreq")
+        )
+    if slow:
         yield Diagnostic(
             "slow-clock",
             "the processor is kept at its lowest clock (governor powersave)",

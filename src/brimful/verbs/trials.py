@@ -170,7 +170,9 @@ class Trials:
             time_loader=None,
         )
         result = self.session.run(trial, expected_total=len(self.results) + len(self.epochs) + 1)
-        self.epochs[size] = ()
+        known, self.epochs[size] = any(self.epochs.values()), ()
+        if result.outcome is not Outcome.COMPLETED and known:
+            return  # that size is not named
         if result.outcome is not Outcome.COMPLETED:
             self.session.note(
                 Diagnostic(

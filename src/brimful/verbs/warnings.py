@@ -172,7 +172,7 @@ def _about_the_budget(view: CardView, answer: Answer) -> Iterator[Diagnostic]:
 def _about_ranks(result: TrialResult) -> Iterator[Diagnostic]:
     """Where ranks share a machine, or one of them was started alone."""
     device = result.trial.device
-    used = {index for _, index in cards_of(result)}
+    used = set(cards_of(result))  # a rank may see its own card alone, as its first
     if device.ranks is None and 0 < len(used) < device.cards:
         uses = "one" if len(used) == 1 else f"{len(used)}"
         cards, all_of_them = ("two", "both") if device.cards == 2 else (device.cards, "all of them")

@@ -31,6 +31,7 @@ from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.errors import BrimfulError, DoesNotFit, Interrupted
 from brimful.measure.gpus.prices import prices
 from brimful.measure.traces import cards_of
+from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import (
     Budget,
     CardAnswer,
@@ -197,7 +198,7 @@ def _line(
         )
         if extrapolated.largest_batch_size is None and not trials.in_batches:
             return _searched(view, group, samples, per_hour)
-        largest = _over_an_epoch(view, extrapolated.largest_batch_size, group.multiple_of)
+        largest = _over_an_epoch(view, extrapolated, group.multiple_of)
         extrapolated = replace(extrapolated, largest_batch_size=largest)
         size = group.asked or largest
         replayer = _replayer(view, extrapolated, size)
@@ -235,9 +236,10 @@ def _with_sizes(
     return replace(line, batch_size=batch_size, solved=largest)
 
 
-def _over_an_epoch(view: CardView, largest: int | None, multiple_of: int) -> int | None:
+def _over_an_epoch(view: CardView, extrapolated: Extrapolated, multiple_of: int) -> int | None:
     """The largest batch size that fits over an epoch of uneven batches as well, by one that fits
     with the largest samples."""
+    largest = extrapolated.largest_batch_size
     if largest is None:
         return None
     learned = max(view.trials.completed(), key=lambda size: size or 0)
@@ -250,7 +252,9 @@ def _over_an_epoch(view: CardView, largest: int | None, multiple_of: int) -> int
     smaller = range(multiple_of, largest + 1, multiple_of)
     if is_too_much(largest):
         return bisect_left(smaller, True, key=is_too_much) * multiple_of or None
-    most = MOST_RISE * largest if learned in view.trials.drawn else largest
+    failed = any(result.outcome in SCRIPT_FAILED for result in view.trials.results.values())
+    rises = learned in view.trials.drawn and extrapolated.loader_cap is None and not failed
+    most = MOST_RISE * largest if rises else largest
     ceiling = min(most, upper_limit(view.trials.limits())[0] or most)
     larger = range(largest, ceiling + 1, max(1, int(CLOSE * largest) // multiple_of) * multiple_of)
     return larger[bisect_left(larger, True, key=is_too_much) - 1]

@@ -116,7 +116,8 @@ def _receive(iterator: Any, batches: _Batches, most: int, iterable: bool) -> Opt
             before = _scheduled(processes)
             continue
         samples += count
-        if now - burst_began >= BURST_S:
+        # Whole rounds: of slow samples each worker's batch comes at the same time.
+        if now - burst_began >= BURST_S and received % max(1, len(processes)) == 0:
             bursts.append(samples / (now - burst_began))
             samples, burst_began = 0, now
         if bursts and now - began >= FOR_S:

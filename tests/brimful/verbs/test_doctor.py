@@ -106,6 +106,6 @@ def test_load_and_a_slow_clock_are_named_where_they_spoil_measurements(
     (folder / "scaling_driver").write_text(driver + "\n")
     monkeypatch.setattr(verb, "_CPUS", tmp_path)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr(verb.host, "cores", lambda: 2)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     machine = verb.host.machine()
     assert {row.code for row in verb._about_the_processor(machine)} == said

@@ -70,6 +70,15 @@ def test_the_start_of_the_workers_is_no_part_of_how_fast_they_load(run_trial) ->
 
 
 @pytest.mark.heavy
+def test_of_slow_samples_each_worker_counts(run_trial) -> None:
+    slow = "import time\nclass Slow(Rows):\n    def __getitem__(self, i):\n"
+    slow += "        time.sleep(0.3); return super().__getitem__(i)\n"
+    train = "train(Slow(), shuffle=True, num_workers=4)\n"
+    by_workers = rates(run_trial(TRAIN + slow + train, time_loader=1))
+    assert by_workers["4"] > 2.5 * by_workers["1"]
+
+
+@pytest.mark.heavy
 def test_a_loader_is_timed_on_an_imaginary_card_without_touching_its_trace(run_trial) -> None:
     script = TRAIN + "train(Rows(), 'cuda', shuffle=True, num_workers=2, pin_memory=True)\n"
     traces = []

@@ -12,6 +12,7 @@ pytest.importorskip("pandas")
 
 import torch
 
+from recipes.ood_dpo import occupancy
 from recipes.ood_dpo.experiments import TRIVIAL, Results, experiments, table
 from recipes.ood_dpo.occupancy import watched
 from recipes.ood_dpo.page import sweep_page
@@ -63,12 +64,17 @@ def test_an_auroc_on_another_data_set_stands_beside_the_trivial_one(tmp_path):
     assert text_of(page_of(tmp_path)).count("0.8000 ± 0.0000 (0.6000)") == 4
 
 
-def test_the_occupancy_of_each_start_is_kept_and_drawn(tmp_path):
+def test_the_occupancy_of_each_start_is_kept_and_drawn(tmp_path, monkeypatch):
     file = tmp_path / "occupancy.json"
     for start in (1, 2):
         with watched(torch.device("cpu"), file, every_s=0.01) as starts:
             time.sleep(0.1)
         assert len(starts) == start and len(starts[-1]["points"]) > 1
+    with monkeypatch.context() as patch:
+        patch.setattr(occupancy, "is_imaginary", lambda: True)
+        with watched(torch.device("cpu"), file) as starts:
+            pass
+    assert len(starts) == 2, "an imaginary card is neither full nor busy"
     at_s, used, busy = starts[1]["points"][-1]
     assert at_s >= 0 and 0 < used < 1 and 0 <= busy <= 1
     on_card = {"device": "cuda:0", "points": [(0, 0.1, None), (5, 0.3, None)]}

@@ -161,10 +161,7 @@ def annotate(trace: Trace) -> Annotated:
         for id_, life in made
         if id_ in tags and _OF_TAG.get(tags[id_].category) in (PARAMETERS, BUFFERS)
     }
-    allocations = (
-        replace(_allocation(life, tags.get(id_), life.nbytes in of_model), at_most=life.at_most)
-        for id_, life in made
-    )
+    allocations = (_allocation(life, tags.get(id_), life.nbytes in of_model) for id_, life in made)
     return Annotated(tuple(allocations), frozenset(uses))
 
 
@@ -191,12 +188,13 @@ def _allocation(life: _Life, tag: Tag | None, as_large_as_a_parameter: bool) -> 
     ):
         tag = None
     if tag is None:
-        return Allocation(life.op, _category(life), site.module, site.model, site)
+        category = _category(life)
+        return Allocation(life.op, category, site.module, site.model, site, at_most=life.at_most)
     category = _OF_TAG.get(tag.category, OTHER)
     owner = (
         (tag.module, tag.model) if tag.model or category == INPUTS else (site.module, site.model)
     )
-    return Allocation(life.op, category, *owner, site, tag.itemsize)
+    return Allocation(life.op, category, *owner, site, tag.itemsize, at_most=life.at_most)
 
 
 def _category(life: _Life) -> str:

@@ -302,6 +302,7 @@ def largest_over_an_epoch(
     with the largest samples first and none above the ceiling, and is sent the programs of epochs
     there, () where there are none. None where no size that was looked at fits. `fixed`: bytes of
     allocations at another batch size, as those of gradients are."""
+    ceiling = max(largest, ceiling - ceiling % multiple_of)
     good, bad, size, failed = 0, ceiling + multiple_of, largest, 0
     for _ in range(MOST_SIZES):
         programs = yield size

@@ -77,7 +77,7 @@ def fitting_sizes(records: Iterable[Record], name: str = "batch_size") -> Fittin
         )
         rows = (row for attempt in completed for row in attempt.settings)
         sizes |= {row.effective for row in rows if row.name == name}
-        if estimate is None and name == "batch_size" and record.memory is not None:
+        if estimate is None and record.memory is not None and record.memory.unknown == name:
             estimate, found = record.memory, "predicted" if predicts else "found"
     ran = tuple(sorted(size for size in sizes if isinstance(size, int)))
     if estimate is None:

@@ -201,6 +201,18 @@ def test_the_largest_batch_size_over_an_epoch_fits_in_every_order_and_was_traced
     )
 
 
+def test_only_multiples_are_looked_at_whatever_the_data_sets_length():
+    looked_at = []
+
+    def programs(size):
+        looked_at.append(size)
+        return epochs_of(training([5, 7, 6, 7, 6, 5], size), None)
+
+    search = largest_over_an_epoch(card(1 << 40), 40, 91, 8, frozenset({WEIGHTS}))
+    assert run_search(search, programs) == 88
+    assert all(size % 8 == 0 for size in looked_at)
+
+
 def test_a_batch_size_whose_epoch_fits_is_looked_at_once():
     search = largest_over_an_epoch(card(1 << 40), 64, 64, 1, frozenset())
     assert next(search) == 64

@@ -2,6 +2,8 @@
 effective batch kept.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -221,6 +223,8 @@ def test_only_sizes_that_ran_within_the_budget_count_as_known():
     assert fitting_sizes([tuned]) == FittingSizes((8,), 80)
     assert fitting_sizes([record(trials=samples)]) == FittingSizes((8, 16))
     assert fitting_sizes([tuned], "eval_batch_size") == FittingSizes()
+    of_lengths = replace(estimate(4096), unknown="max_length")
+    assert fitting_sizes([record("predict", memory=of_lengths)]) == FittingSizes()
 
 
 def test_sizes_of_earlier_runs_count_and_those_of_predicted_trials_do_not():
