@@ -478,12 +478,11 @@ def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:
     except CycloptsError as error:
         raise _not_understood(error, ours, words) from None
     if "words" in ignored:
-        if words and len(words[0].split()) > 1 and shutil.which(words[0]) is None:
+        if words and _is_quoted(words[0]):
             raise UsageError(
                 f"your command is one word in quotes: {words[0]!r}",
                 "there is no program of that name; without the quotes its words are the command",
-                f"type:\n{shlex.join(['brimful', *ours, '--'])} "
-                + " ".join([words[0], *map(shlex.quote, words[1:])]),
+                f"type:\n{shlex.join(['brimful', *ours, '--'])} " + _unquoted(words),
             )
         bound.arguments["words"] = tuple(words)
     elif words:
@@ -494,6 +493,16 @@ def _parse(ours: list[str], words: list[str]) -> tuple[Callable[..., Any], Any]:
             suggestion="leave it out" if verb else _a_verb(words),
         )
     return function, bound
+
+
+def _is_quoted(word: str) -> bool:
+    return len(word.split()) > 1 and shutil.which(word) is None
+
+
+def _unquoted(words: list[str]) -> str:
+    """A command to type, whose first word may be all of one in quotes."""
+    first = words[0] if _is_quoted(words[0]) else shlex.quote(words[0])
+    return " ".join([first, *map(shlex.quote, words[1:])])
 
 
 def _parsed(ours: list[str]) -> tuple[Callable[..., Any], Any, dict[str, Any]]:
@@ -512,7 +521,8 @@ def _not_understood(error: CycloptsError, ours: list[str], words: list[str]) -> 
         return UsageError(
             f"two dashes are missing before your command ({ours[at]} ...)",
             "without them brimful reads the command's words as its own options",
-            f"type:\n{shlex.join(['brimful', *ours[:at], '--', *ours[at:], *words])}",
+            f"type:\n{shlex.join(['brimful', *ours[:at], '--'])} "
+            + _unquoted([*ours[at:], *words]),
         )
     explanation = (
         "brimful's own options come before the two dashes, your command after them; the script's "

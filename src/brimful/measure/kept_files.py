@@ -25,8 +25,9 @@ def mask_cut_off(home: Path) -> None:
         with contextlib.suppress(OSError):
             text = (record / FILE_NAME).read_bytes()
             is_closed = b'"entry":"closed"' in text
-            is_of_here = json.dumps(socket.gethostname()).encode() in text
-            if (record / _MASKED).exists() or is_closed or not is_of_here:
+            here = json.dumps(socket.gethostname()).encode()
+            is_elsewhere = b'"hostname"' in text and here not in text
+            if (record / _MASKED).exists() or is_closed or is_elsewhere:
                 continue  # of another machine in a shared home it is not known what is alive
             if is_being_written(record):
                 continue

@@ -60,6 +60,7 @@ _CELLS_TRACED = (
     "further one confirmed."
 )
 _SIZES_TRACED = "* is extrapolated from traces of other sizes."
+_SIZES_ALONE = "over: of batches of uneven sizes no epoch was looked at there."
 
 
 # --- cards ---
@@ -291,6 +292,8 @@ def sizes_table(
     rows = tuple(zip(first, *numbers.values(), strict=True))
     if any(size.traced is False and size.peak_bytes is not None for size in sizes):
         below.append(_SIZES_TRACED)
+    if any(size.is_least for size in sizes):
+        below.append(_SIZES_ALONE)
     return [Table(title, heads, rows, (*below, *notes))]
 
 

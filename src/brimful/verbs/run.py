@@ -207,22 +207,21 @@ def run(
         chosen.source, chosen.why, max_restarts, resume_words, limit, sizes, goes_on
     )
     environment, kept = run_settings.environment_of(chosen.plan, os.environ)
-    with (
-        opened("run", command, chosen.device, options) as session,
-        SignalForwarding(grace_s) as signals,
-    ):
-        if finds:
+    with opened("run", command, chosen.device, options) as session:
+        if finds:  # until the training starts, a signal ends brimful
+            session.message("Looks where the script sets its batch size, by short trials")
             command = run_plan.place_found(session, command, chosen, given)
             rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
-        if before is not None:
-            rows = before.settings_over(rows)
-        going = _Going(session, watching, command, chosen, started, rows, environment)
-        going.begin(advice, kept)
-        if before is not None:
-            going.note(before.advice)
-        ended = _to_the_end(going, signals)
-        going.keep(ended)
-        session.exit_code, session.outlives_a_full_disk = ended.exit_code, True
+        with SignalForwarding(grace_s) as signals:
+            if before is not None:
+                rows = before.settings_over(rows)
+            going = _Going(session, watching, command, chosen, started, rows, environment)
+            going.begin(advice, kept)
+            if before is not None:
+                going.note(before.advice)
+            ended = _to_the_end(going, signals)
+            going.keep(ended)
+            session.exit_code, session.outlives_a_full_disk = ended.exit_code, True
     return session.record()
 
 
@@ -382,6 +381,15 @@ def _ended_by(attempt: Attempt, going: _Going) -> RunEnded:
         code = attempt.outcome.replace("_", "-")
         going.note(Diagnostic(code, attempt.notes[0], "", remedy(attempt.outcome)))
     else:
+        if attempt.resumed and not attempt.steps:
+            going.note(
+                Diagnostic(
+                    "not-resumed",
+                    "the command was given the words to resume, and failed before its first step",
+                    "perhaps the run that was cut off had written no checkpoint yet",
+                    "--fresh begins anew",
+                )
+            )
         what = "the script raised an error" if attempt.failure else "the command failed"
         message = f"{what} {took} ({_code(attempt.exit_code)}){reason(attempt)}"
     return RunEnded(attempt.outcome, OUTCOMES[attempt.outcome].exit_code, message)

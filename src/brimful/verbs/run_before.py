@@ -1,4 +1,4 @@
-"""The run before of the same command, where it was cut off: killed, told to end, or for want of
+"""The previous run of the same command, where it was cut off: killed, told to end, or for want of
 something that its machine had no more of.
 
 Started as before, the script would begin anew and write its first checkpoint over its last one. The
@@ -16,7 +16,7 @@ from brimful import command as commands
 from brimful.errors import RecordUnreadable, UsageError
 from brimful.measure.process_tree import alive_with
 from brimful.measure.supervisor import LEFTOVERS_S
-from brimful.outcomes import OUTCOMES, STOPPED
+from brimful.outcomes import OUTCOMES, SCRIPT_FAILED, STOPPED
 from brimful.record import is_being_written, list_records, read_record, steps_of
 from brimful.show.headline import where_cut_off
 from brimful.values import (
@@ -70,7 +70,7 @@ def cut_off(
         return None
     where = where_cut_off(last.number, steps_of(Path(record.folder) / last.folder))
     how = f" ({OUTCOMES[run.ended.outcome].text})" if run.ended else ""
-    happened = f"the run before of this command, {name}, was cut off {where}{how}"
+    happened = f"the previous run of this command, {name}, was cut off {where}{how}"
     if not commands.can_resume(command):
         how = (
             "write {resume} where your script takes the words to resume, with "
@@ -78,13 +78,14 @@ def cut_off(
         )
         if run.ended is not None and run.ended.outcome is Outcome.INTERRUPTED:  # by the user's hand
             why = "the command has no {resume}"
-            return CutOff(None, (), Diagnostic("anew", f"{happened}: begun anew", why, how))
+            anew = f"{happened}: started again, without words to resume"
+            return CutOff(None, (), Diagnostic("anew", anew, why, how))
         raise UsageError(
             problem=f"{happened}, and the command has no {{resume}}",
             explanation="the script may begin anew and write over its own checkpoint, and brimful "
             "does not know how to tell it to go on",
-            suggestion=f"{how}; or give --fresh: to begin anew, or where the script finds its "
-            "checkpoint by itself",
+            suggestion=f"{how}; or give --fresh, which starts the command as it is (a script that "
+            "finds its checkpoint by itself goes on then too)",
         )
     words = f"going on with {' '.join(resume_words)}" if resume_words else "going on as it is"
     advice = Diagnostic("goes-on", f"{happened}: {words}", "", "--fresh begins anew")
@@ -94,7 +95,7 @@ def cut_off(
 def _in_force(row: EffectiveSetting, before: EffectiveSetting) -> EffectiveSetting:
     if before.requested != row.requested or before.effective == row.effective:
         return row
-    why = f"in force when the run before was cut off: {before.why}"
+    why = f"in force when the previous run was cut off: {before.why}"
     return replace(row, effective=before.effective, why=why, source=before.source)
 
 
@@ -164,7 +165,10 @@ def _still_running(problem: str) -> UsageError:
 def _cut_off_in_training(record: Record, run: Run, last: Attempt | AttemptStarted) -> bool:
     """Whether it has no end, or one that came from outside, and may have trained."""
     if run.ended is not None and run.ended.outcome not in STOPPED:
-        return False
+        # What was to go on and failed before its first step: the checkpoint is what it was.
+        made_no_step = not any(attempt.steps for attempt in run.attempts)
+        failed = run.ended.outcome in SCRIPT_FAILED
+        return failed and made_no_step and run.started.goes_on is not None
     before = any(attempt.steps or attempt.resumed for attempt in run.attempts)
     if before or run.started.goes_on is not None:
         return True

@@ -147,7 +147,9 @@ def test_a_run_is_drawn_over_its_time_and_what_was_not_seen_is_left_out() -> Non
         "Memory allocated on the card over time",
         "Samples a second over time",
     ]
-    assert loss.sentences == ("3 at first, 1 at the end, 3 at most (measured).",)
+    assert loss.sentences == (
+        "3 at first, 1 at the end, 3 at most of the points shown (measured).",
+    )
     assert memory.sentences[0].startswith("1.00 GiB at first, 3.00 GiB at the end")
     assert "seconds" in memory.draw(450) and "GiB" in memory.draw(450)
     (host,) = figures(*(replace(point, loss=nan, allocated_bytes=None) for point in course))[:1]

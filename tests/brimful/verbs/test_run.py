@@ -416,6 +416,10 @@ def test_files_of_a_command_that_was_killed_with_brimful_are_masked_by_the_next_
         trains("other")
         assert with_secret(), "a process of it still writes there"
         left.kill()
+    (folder / "record.jsonl").write_text('{"hostname": "another-machine"}')
+    trains("other")
+    assert with_secret(), "what another machine writes to a shared home may be alive"
+    (folder / "record.jsonl").write_text("")
     trains("other")
     assert with_secret() == [] and "***" in (config.parent / "stdout.txt").read_text()
 

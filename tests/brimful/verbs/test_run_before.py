@@ -180,7 +180,7 @@ def test_the_smaller_batch_size_of_the_run_before_stays_in_force(cuts):
     path.write_text("\n".join(line for line in lines) + "\n")
     user, record = cuts.again("{batch_size}", "{resume}", settings={"batch_size": 64})
     assert user.lines == ["32 --resume last"]
-    assert "in force when the run before was cut off" in record.run.attempts[0].settings[0].why
+    assert "in force when the previous run was cut off" in record.run.attempts[0].settings[0].why
     cuts("{batch_size}", "{resume}", steps=3, settings={"batch_size": 20})
     user, _ = cuts.again("{batch_size}", "{resume}", settings={"batch_size": 24})
     assert user.lines == ["24 --resume last"]  # what the user asks for now
@@ -219,7 +219,18 @@ def test_without_words_to_resume_a_run_that_ctrl_c_ended_is_begun_anew_and_says_
     Path("train.py").write_text("import sys; print(*sys.argv)")
     user, record = cuts.again(resume_with=None)
     assert user.lines == ["train.py"] and record.run.started.goes_on is None
-    assert "was cut off in attempt 1 (interrupted): begun anew" in " ".join(user.messages)
+    assert "was cut off in attempt 1 (interrupted): started again" in " ".join(user.messages)
+
+
+def test_what_fails_before_its_first_step_is_to_go_on_again_and_a_missing_checkpoint_is_guessed(
+    cuts,
+):
+    cuts("{resume}", steps=17)
+    Path("train.py").write_text("import sys; print(*sys.argv); raise FileNotFoundError('last.pt')")
+    user, _ = cuts.again("{resume}")
+    assert "Perhaps the run that was cut off had written no checkpoint yet" in str(user.messages)
+    Path("train.py").write_text("import sys; print(*sys.argv)")
+    assert cuts.again("{resume}")[0].lines == ["train.py --resume last"]
 
 
 def test_a_run_whose_script_raised_an_error_is_begun_anew(cuts):
