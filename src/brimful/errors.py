@@ -81,10 +81,11 @@ class NoSuchDevice(BrimfulError):
     ) -> None:
         self.nearest = nearest(name, known)
         close = f"Nearest names: {', '.join(self.nearest)}. " if self.nearest else ""
+        memory = name if re.fullmatch(r"[\d.]+ ?[KMGT]i?B?", name, re.IGNORECASE) else "20GiB"
         super().__init__(
             problem or f"There is no card called {name!r} in the catalogue.",
             suggestion=suggestion
-            or f"{close}`brimful gpus` lists all cards; --gpu-memory 20GiB describes your own.",
+            or f"{close}`brimful gpus` lists all cards; --gpu-memory {memory} describes your own.",
         )
 
 
