@@ -166,5 +166,6 @@ def test_cards_with_different_memory_are_called_by_different_names():
 
 
 def test_an_amount_of_memory_in_place_of_a_card_is_answered_with_the_option_for_it():
-    with pytest.raises(NoSuchDevice, match="--gpu-memory 4GiB describes your own"):
+    with pytest.raises(NoSuchDevice) as caught:
         find_gpu("4GiB")
+    assert "--gpu-memory 4GiB describes your own" in caught.value.suggestion
