@@ -19,7 +19,7 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     inputs = torch.randn(2048, 256)
     loader = DataLoader(
-        TensorDataset(inputs, inputs.sum(1, keepdim=True)),
+        TensorDataset(inputs, inputs.mean(1, keepdim=True)),
         batch_size=args.batch_size,
         num_workers=args.num_workers,
         shuffle=True,

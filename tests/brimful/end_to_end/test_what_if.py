@@ -132,9 +132,9 @@ def test_micro_batches_make_it_fit_with_their_gradients_summed(tmp_path):
 @pytest.mark.heavy
 def test_cards_that_share_the_model_make_it_fit(tmp_path):
     words = ("--batch-size", 1, "--width", 2048, "--sgd")
-    (code,), last = ladder(tmp_path, "4GiB", *words)
-    assert code == "fsdp" and last["what"] == "FSDP over 4 cards"
-    own = alone(tmp_path, "4GiB", *words, "--sharded", cards=4)
+    (code,), last = ladder(tmp_path, "4.4GiB", *words)
+    assert code == "fsdp" and last["what"] == "FSDP over 8 cards"
+    own = alone(tmp_path, "4.4GiB", *words, "--sharded", cards=8)
     assert own["verdict"] == "fits" and own["peak"]["device_bytes"] == pytest.approx(
         last["device_bytes"], rel=0.12
     )

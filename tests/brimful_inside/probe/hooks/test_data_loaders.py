@@ -129,6 +129,7 @@ def test_the_facts_of_a_loader_are_its_settings():
         "sampler_samples": 10,
         "drop_last": True,
         "workers": 0,
+        "prefetch_factor": None,
         "pin_memory": False,
         "places": [],
     }
