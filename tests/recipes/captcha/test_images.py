@@ -86,5 +86,5 @@ def test_a_missing_package_is_named_with_how_to_get_it(monkeypatch: pytest.Monke
             needs()
         assert (
             "captcha is not installed" in caught.value.problem
-            and "brimful[captcha]" in caught.value.suggestion
+            and "train,captcha]" in caught.value.suggestion
         )
