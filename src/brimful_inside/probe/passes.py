@@ -136,7 +136,7 @@ def _facts(loader: Any) -> Dict[str, Any]:
     holder = getattr(loader, "d", loader) if loader.dataset is loader else loader
     sampler = batches if batches is not None else getattr(loader, "sampler", loader._index_sampler)
     plain = type(sampler).__name__ == "BatchSampler"
-    inner = loader.sampler if plain else sampler
+    inner = getattr(sampler, "sampler", None) if plain else sampler
     iterable = loader._dataset_kind == torch_dataloader._DatasetKind.Iterable
     sizes = (
         getattr(loader, "batch_size", None),
@@ -170,8 +170,11 @@ def _workers_place(loader: Any) -> Optional[Place]:
 
 def batch_sampler_of(loader: Any) -> Any:
     """The sampler of batches, inside of one that repeats it for ever (ultralytics, timm). None
-    without one: fastai's loaders have no more than torch's iterators need."""
+    without one: fastai's loaders have no more than torch's iterators need. A loader that fetches a
+    batch at once (`batch_size=None`) has it as its sampler of indices."""
     batches = getattr(loader, "batch_sampler", None)
+    if batches is None and isinstance(getattr(loader, "sampler", None), BatchSampler):
+        return loader.sampler
     inner = getattr(batches, "sampler", None)
     return inner if isinstance(inner, BatchSampler) else batches
 

@@ -237,9 +237,10 @@ def _evaluates(at_random: bool) -> bool:
 
 def _draws_at_random(loader: Any) -> bool:
     """Whether each sample is as likely as others in any batch."""
-    if loader.batch_sampler is None or _has_custom_batches(loader):
+    batches = batch_sampler_of(loader)
+    if batches is None or _has_custom_batches(loader):
         return False
-    sampler = batch_sampler_of(loader).sampler
+    sampler = batches.sampler
     draws = getattr(type(sampler), "__iter__", None)
     seeded = type(sampler).__name__ == "SeedableRandomSampler"  # Accelerate's
     return getattr(sampler, "shuffle", True) and (
@@ -327,12 +328,14 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
             self._passes += 1
             self._sampler_iter = iter(self._index_sampler)
             index = self._next_index()
-        if not self._auto_collation:
+        if not hasattr(index, "__len__"):
             return self._collate(self._sample(self._plan.indices[0]))
         if self._first is None:
             self._first = len(index)
         indices = self._plan.batch_like(range(self._first) if len(index) < self._first else index)
         self.__dict__[INDICES][-1] = indices  # what is counted is what is given
+        if not self._auto_collation:  # the data set gives whole batches
+            return self._collate(self._dataset[indices])
         return self._batch([indices[n % DISTINCT] for n in range(len(indices))])
 
     def _continues(self) -> bool:

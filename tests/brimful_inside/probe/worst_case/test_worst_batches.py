@@ -306,3 +306,34 @@ def test_a_collate_fn_that_says_nothing_of_one_sample_leaves_the_order_by_charac
     assert (
         worst["what"].endswith("every batch is made of the largest") and worst["indices"][0] == 88
     )
+
+WHOLE_BATCHES = """
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
+
+class Rows(Dataset):
+    def __len__(self):
+        return 270
+    def __getitem__(self, i):
+        return torch.ones(len(i), 5) if isinstance(i, list) else torch.ones(5)
+
+weight = torch.nn.Parameter(torch.ones(5).to(DEVICE))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+data = Rows()
+loader = DataLoader(data, sampler=BatchSampler(RandomSampler(data), 32, False), batch_size=None)
+for x in loader:
+    (x.to(DEVICE) * weight).mean().backward(); optimizer.step()
+    print(len(x), flush=True)
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "imaginary"])
+def test_a_data_set_that_gives_whole_batches_is_counted_in_samples(run_trial, device):
+    name = "cuda" if device == "imaginary" else "cpu"
+    script = WHOLE_BATCHES.replace("DEVICE", repr(name))
+    trial = run_trial(script, device=device, worst_batch=True, trace=device == "imaginary")
+    assert (trial.failures, set(trial.stdout.split())) == ([], {"32"})
+    loader = trial.report["loaders"][0]
+    assert (loader["batch_size"], loader["length"], loader["dataset_length"]) == (32, 9, 270)
+    assert (loader["sampler"], loader["sampler_samples"]) == ("RandomSampler", 270)
+    assert loader["batches"][0]["samples"] == 32
