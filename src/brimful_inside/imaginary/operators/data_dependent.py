@@ -1,5 +1,5 @@
-"""Values that do not exist. Whatever the host reads from the card is zero (docs/imaginary.md says
-what follows). Where the shape of an operation's result depends on them, its upper bound stands in,
+"""Values that do not exist. What the host reads from the card is zero, a single number that is no
+whole one 1 (docs/imaginary.md says what follows). Where the shape of an operation's result depends on them, its upper bound stands in,
 and is counted.
 
 Of torchvision's non-maximum suppression (torchvision/csrc/ops/cuda/nms_kernel.cu) all boxes are
@@ -369,13 +369,7 @@ def _patch_printing(gpu: ImaginaryGpu, patches: Patches) -> None:
     def _str(self: Tensor, *, tensor_contents: Any = None) -> str:
         if not gpu.holds(self):
             return real(self, tensor_contents=tensor_contents)
-        known = gpu.known.values(self)
-        zeros = (
-            torch.zeros((), dtype=self.dtype, device="cpu").expand(self.shape)
-            if known is None
-            else known
-        )
-        text = real(zeros, tensor_contents=tensor_contents)
+        text = real(gpu.read(self), tensor_contents=tensor_contents)
         suffix = ", device='%s'" % gpu.device_of(self)
         if self.grad_fn is not None:
             suffix += ", grad_fn=<%s>" % type(self.grad_fn).__name__

@@ -437,22 +437,17 @@ class ImaginaryGpu:
         """The one element of `tensor` as the host reads it."""
         if self.is_true(tensor):
             return True
-        known = self.known.values(tensor)
-        return (
-            torch.zeros((), dtype=tensor.dtype, device="cpu").item()
-            if known is None
-            else known.item()
-        )
+        return self.read(tensor).item()
 
     def read(self, tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
         """What the host gets when it reads `tensor`: a new tensor of the numbers that are known,
-        else of zeros."""
+        else of zeros; of a single number that is no whole one (a loss, a norm) 1, since scripts
+        divide by it and take its logarithm."""
         known = self.known.values(tensor)
-        return (
-            zeros_on_host(tensor, dtype)
-            if known is None
-            else known.to(dtype or tensor.dtype, copy=True)
-        )
+        if known is not None:
+            return known.to(dtype or tensor.dtype, copy=True)
+        read = zeros_on_host(tensor, dtype)
+        return read.fill_(1) if tensor.is_floating_point() and tensor.numel() == 1 else read
 
     def mark_true(self, tensor: Tensor) -> Tensor:
         """`tensor` is known to hold nothing but True (of isfinite, say)."""

@@ -87,6 +87,8 @@ class follows:
         self.written = [
             number for number, info in enumerate(infos) if info is not None and info.is_write
         ]
+        if short == "_amp_foreach_non_finite_check_and_unscale_":
+            self.written = self.written[:1]  # no overflow: what was found before stays
         is_view = not self.written and any(info is not None for info in infos)
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         # what others' kernels do to values is not known

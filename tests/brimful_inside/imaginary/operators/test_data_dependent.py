@@ -3,6 +3,7 @@ refused."""
 
 import copy
 import io
+import math
 import pickle
 
 import pytest
@@ -107,17 +108,20 @@ def test_looking_positions_up_makes_nothing_depend_on_their_numbers(gpu):
 # --- what the host reads ---
 
 
-def test_whatever_the_host_reads_is_zero(gpu):
+def test_a_number_that_the_host_reads_is_one_and_whole_numbers_and_many_are_zero(gpu):
     card = torch.randn(2, 3, device="cuda")
-    assert (
-        card.sum().item() == 0
-        and float(card.sum()) == 0
-        and int(card.sum()) == 0
-        and not bool(card.sum())
-    )
+    loss = card.sum()
+    assert (loss.item(), float(loss), int(loss), bool(loss), loss.cpu().item()) == (1, 1, 1, 1, 1)
+    assert (loss.tolist(), f"{loss:.1f}", str(loss)) == (1, "1.0", "tensor(1., device='cuda:0')")
+    assert [value.item() for value in card.sum(1)] == [1, 1]
+    assert torch.tensor([loss, loss]).tolist() == [1, 1]
     assert card.tolist() == [[0, 0, 0], [0, 0, 0]] and card.cpu().numpy().sum() == 0
-    assert not card.sum() > 1 and torch.tensor([card.sum(), card.sum()]).tolist() == [0, 0]
-    assert [value.item() for value in card.sum(1)] == [0, 0]
+    assert not loss > 1 and (card > 0).sum().item() == 0
+
+
+def test_a_loss_can_be_divided_by_and_has_a_logarithm(gpu):
+    error = torch.randn(3, device="cuda").pow(2).mean()
+    assert 10 * math.log10(1 / error.item()) == 0
 
 
 def test_numpy_of_the_card_is_refused_as_by_a_real_one(gpu):

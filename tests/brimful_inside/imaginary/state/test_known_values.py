@@ -55,7 +55,7 @@ def test_a_counter_counts_and_a_share_of_it_is_no_division_by_zero(gpu):
         labels = torch.randint(0, 10, (8,), device="cuda")
         right += (torch.randn(8, 10, device="cuda").argmax(1) == labels).sum()
         samples += labels.numel()
-    assert samples.item() == 24 and right.item() / samples.item() == 0.0
+    assert samples.item() == 24 and right.item() / samples.item() == 1 / 24
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_known_values_take_no_memory_of_the_card_and_large_and_broken_numbers_ar
     kept = torch.arange(1000, device="cuda")
     total = kept[:10].sum().item()
     assert total == 45 and torch.cuda.memory_allocated() == 8192
-    assert torch.ones(5, 5, device="cuda").sum().item() == 0
-    assert torch.linspace(0, 1, 100, device="cuda").sum().item() == 0
+    assert torch.ones(5, 5, device="cuda").sum().item() == 1
+    assert torch.linspace(0, 1, 100, device="cuda").sum().item() == 1
 
 
 def packed(positions: torch.Tensor) -> bool:
