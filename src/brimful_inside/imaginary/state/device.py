@@ -51,6 +51,9 @@ from brimful_inside.simulator.roofline import PEER
 from brimful_inside.simulator.trace import TRACE_VERSION, PhaseWas, Step, encode_row
 from brimful_inside.wire import Card
 
+# Of these a mask is made that the host may select by: what is not 0, and what is before a length.
+_SELECTS = tuple("aten.%s." % name for name in ("_to_copy", "le", "lt", "ge", "gt"))
+
 OpenTrace = Union[None, TextIO, Callable[[int], TextIO]]
 #: (gpu, function or operation, args, kwargs) -> what the card answers
 Handler = Callable[["ImaginaryGpu", Any, Tuple, Dict[str, Any]], Any]
@@ -441,13 +444,19 @@ class ImaginaryGpu:
 
     def read(self, tensor: Tensor, dtype: Optional[torch.dtype] = None) -> Tensor:
         """What the host gets when it reads `tensor`: a new tensor of the numbers that are known,
-        else of zeros; of a single number that is no whole one (a loss, a norm) 1, since scripts
-        divide by it and take its logarithm."""
+        else of zeros. A single number that is no whole one (a loss, a norm) is 1, since scripts
+        divide by it and take its logarithm. A mask selects everything, as it does on the card
+        (`aten.nonzero`); what says whether something is the end or equal (`aten.eq`) is false."""
         known = self.known.values(tensor)
         if known is not None:
             return known.to(dtype or tensor.dtype, copy=True)
         read = zeros_on_host(tensor, dtype)
-        return read.fill_(1) if tensor.is_floating_point() and tensor.numel() == 1 else read
+        if tensor.dtype == torch.bool:
+            entry = entry_of(self.storages, tensor)
+            is_one = bool(tensor.dim()) and entry is not None and entry.op.startswith(_SELECTS)
+        else:
+            is_one = tensor.is_floating_point() and tensor.numel() == 1
+        return read.fill_(1) if is_one else read
 
     def mark_true(self, tensor: Tensor) -> Tensor:
         """`tensor` is known to hold nothing but True (of isfinite, say)."""

@@ -59,6 +59,7 @@ class _Storage(weakref.ref):
         "ledger",
         "most",
         "nbytes",
+        "op",
         "stream",
         "used_by",
         "values",
@@ -123,6 +124,7 @@ class Ledger:
         nbytes = storage.nbytes()
         entry = _Storage(storage, self._on_freed)
         entry.key, entry.ledger, entry.nbytes = storage._cdata, self, nbytes
+        entry.op = op
         # what is known of its elements (device.py, known_values.py)
         entry.known_true, entry.most = (
             False,

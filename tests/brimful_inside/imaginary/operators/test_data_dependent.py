@@ -119,6 +119,17 @@ def test_a_number_that_the_host_reads_is_one_and_whole_numbers_and_many_are_zero
     assert not loss > 1 and (card > 0).sum().item() == 0
 
 
+def test_a_mask_selects_on_the_host_as_many_as_on_the_card(gpu):
+    """As GRPO's trainer cuts its completions."""
+    ids, end = torch.randint(0, 9, (2, 5), device="cuda"), torch.randint(0, 5, (2,), device="cuda")
+    mask = (torch.arange(5, device="cuda").expand(2, -1) <= end.unsqueeze(1)).int()
+    rows = [row[kept].tolist() for row, kept in zip(ids.cpu(), mask.bool().cpu(), strict=True)]
+    assert [len(row) for row in rows] == [5, 5] and len(ids[mask.bool()]) == 10
+    assert len(mask.bool().tolist()[0]) == sum(mask.bool().tolist()[0])
+    assert not (ids == 3).cpu().any(), "nothing is the end of a text"
+    assert not ids.float().isnan().cpu().any()
+
+
 def test_a_loss_can_be_divided_by_and_has_a_logarithm(gpu):
     error = torch.randn(3, device="cuda").pow(2).mean()
     assert 10 * math.log10(1 / error.item()) == 0
