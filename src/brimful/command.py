@@ -27,65 +27,30 @@ _ESCAPED = re.compile(r"\{(\{[a-z_][a-z0-9_]*\})\}")
 RESUME = "resume"
 
 
-def _in_both_spellings(*names: str) -> tuple[str, ...]:
-    return tuple(
-        dict.fromkeys(f"--{text}" for name in names for text in (name, name.replace("_", "-")))
-    )
-
-
-# : Flags by which scripts take their batch size, the most common names first; ``-b`` last since it
-# may mean other things.
-BATCH_SIZE_FLAGS = (
-    *_in_both_spellings(
-        "batch_size", "per_device_train_batch_size", "train_batch_size", "batch_size_per_gpu"
-    ),
-    *_in_both_spellings("micro_batch_size", "device_batch_size"),
-    *("--batchsize", "--bs", "--batch", "-b"),
-)
 _SHOWN_FLAGS = ("--batch-size", "--train-batch-size", "--bs", "-b", "batch_size=...")
-# Names of Transformers, Lightning, fairseq (ConvNeXt as well), MAE and open_clip, and of scripts
-# that write their own loop.
-_ACCUMULATION_NAMES = (
-    *(
-        "gradient_accumulation_steps",
-        "accumulate_grad_batches",
-        "update_freq",
-        "accum_iter",
-        "accum_freq",
-    ),
-    *("accumulation_steps", "grad_accum_steps", "grad_accum", "accumulation", "accum"),
-)
-#: Flags by which scripts take the batches of an update.
-ACCUMULATION_FLAGS = _in_both_spellings(*_ACCUMULATION_NAMES)
-
-_FLAGS = {
-    "batch_size": BATCH_SIZE_FLAGS,
-    "lr": (*_in_both_spellings("learning_rate"), "--lr"),
-    "num_workers": (
-        *_in_both_spellings("num_workers"),
-        "--workers",
-        "--dataloader_num_workers",
-        "-j",
-    ),
-    "accumulation": ACCUMULATION_FLAGS,
-}
-# Hydra, OmegaConf and Ultralytics (batch=16), jsonargparse and tyro (--data.batch_size 16): the
-# last part of a dotted key.
-_KEYS = {
-    "batch_size": {
-        *(
-            "batch_size",
-            "train_batch_size",
-            "per_device_train_batch_size",
-            "batch_size_per_gpu",
-            "bs",
-            "batch",
-        ),
-        *("micro_batch_size", "device_batch_size"),
-    },
+# By the last part of a flag or key: --learning-rate, --train.lr, trainer.lr=... (Hydra, OmegaConf,
+# jsonargparse, tyro). Accumulation: names of Transformers, Lightning, fairseq (ConvNeXt as well),
+# MAE and open_clip, and of scripts that write their own loop.
+_NAMES = {
     "lr": {"lr", "learning_rate"},
-    "num_workers": {"num_workers", "workers"},
-    "accumulation": set(_ACCUMULATION_NAMES),
+    "num_workers": {"num_workers", "workers", "dataloader_num_workers"},
+    "accumulation": {
+        *("gradient_accumulation_steps", "accumulate_grad_batches", "update_freq", "accum_iter"),
+        *("accum_freq", "accumulation_steps", "grad_accum_steps", "grad_accum", "accumulation"),
+        "accum",
+    },
+}
+_SHORT = {"-b": "batch_size", "-j": "num_workers"}
+_SETTINGS = ("batch_size", *_NAMES)
+# A batch size is known by the words of its name: --train-bs, --batchSize, --windows_batch_size.
+_SIZES = {"bs", "bsz", "bsize", "batchsize"}
+_OF_ONE_PASS = {"micro", "device", "gpu"}
+_OF_TRAINING = {"batch", "size", "train", "training", "mini", "per", *_SIZES, *_OF_ONE_PASS}
+_OF_OTHERS = {
+    *("eval", "evaluation", "val", "valid", "validation", "dev", "test", "testing"),
+    *("pred", "predict", "prediction", "infer", "inference", "gen", "generation", "rollout"),
+    *("sample", "sampling", "decode", "global", "total", "effective", "max", "min", "n", "num"),
+    *("no", "auto", "find", "scale", "warmup", "log"),
 }
 # Of a word such as key=value, --part.key or --part.key=value.
 _KEY = re.compile(r"(?:\+{0,2}|--)[A-Za-z_][\w@/-]*(?:\.[\w-]+)*")
@@ -116,8 +81,6 @@ _FREE_NAMES = re.compile(
     r"|(out|output|save|log|results?)_?(path|to)|(ckpt|checkpoint)_?(dir|directory|folder|prefix)"
 )
 _LENGTH_AND_PORTS = re.compile(r"epochs$|port$|rdzv", re.IGNORECASE)
-# these are also options of Python, switches, and names of other things
-_NUMBERS_ONLY = "-b", "--batch", "batch"
 
 
 def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> Command:
@@ -140,7 +103,7 @@ def parse(argv: tuple[str, ...] | list[str], opens_batch_size: bool = True) -> C
     given: dict[str, Setting] = {}
     flags: dict[str, str] = {}
     left = {*placeholders(Command(tuple(parts))), *(() if opens_batch_size else ("batch_size",))}
-    for name in [name for name in _FLAGS if name not in left]:
+    for name in [name for name in _SETTINGS if name not in left]:
         if (spot := _find(parts, name)) is not None:
             index, prefix, text, flag = spot
             given[name] = parse_setting(text)
@@ -168,8 +131,8 @@ def _refuse_overridden(parts: list[str]) -> None:
     """Raises UsageError where a flag that has a placeholder stands once more behind it: scripts
     take the last of two.
     """
-    for name, flags in _FLAGS.items():
-        for flag in flags:
+    for name in _SETTINGS:
+        for flag in _flags_of(parts, name):
             texts = [text for _, text in _values_behind(parts, flag)]
             if len(texts) > 1 and f"{{{name}}}" in texts and texts[-1] != f"{{{name}}}":
                 raise UsageError(
@@ -195,65 +158,62 @@ def _values_behind(parts: list[str], flag: str) -> list[tuple[int, str]]:
 def _last_of_each(words: list[str]) -> list[str]:
     """Without the known flags that the same flag overrides further on."""
     left_out: set[int] = set()
-    for flag in {flag for flags in _FLAGS.values() for flag in flags if flag.startswith("--")}:
+    for flag in {flag for name in _SETTINGS for flag in _flags_of(words, name)} - _SHORT.keys():
         for i, _ in _values_behind(words, flag)[:-1]:
             left_out |= {i} if "=" in words[i] else {i, i + 1}
     return [word for i, word in enumerate(words) if i not in left_out]
 
 
+def _flags_of(words: Sequence[str], name: str) -> set[str]:
+    """The flags among `words` that take setting `name`."""
+    flags = (word.partition("=")[0] for word in words if word.startswith("-"))
+    return {flag for flag in flags if _rank(name, flag)}
+
+
 def _find(parts: list[str], name: str) -> tuple[int, str, str, str] | None:
     """Where the value of setting `name` stands: index, what precedes it in that word, the value,
-    the flag. The last wins.
+    the flag or key. Of several the last that fits best.
     """
-    hit = None
+    hit, best = None, 1
     for i, word in enumerate(parts):
-        for flag in _FLAGS.get(name, _in_both_spellings(name)):
-            following = parts[i + 1] if i + 1 < len(parts) else ""
-            if (
-                word == flag
-                and following
-                and "{" not in following
-                and _may_be(name, flag, following)
-            ):
-                hit = (i + 1, "", parts[i + 1], flag)
-            elif (
-                word.startswith(flag + "=")
-                and flag.startswith("--")
-                and _may_be(name, flag, word[len(flag) + 1 :])
-            ):
-                hit = (i, flag + "=", word[len(flag) + 1 :], flag)
-        hit = _find_key(parts, i, name) or hit
+        key, equals, value = word.partition("=")
+        rank = _rank(name, key)
+        is_flag = key.startswith("-")
+        if rank < best or not (is_flag or equals) or (i > 0 and parts[i - 1] == "-c"):
+            continue
+        following = parts[i + 1] if i + 1 < len(parts) else ""
+        spot = (i, key + "=", value, key) if equals else (i + 1, "", following, key)
+        if spot[2] and "{" not in spot[2] and _may_be(name, rank, spot[2]):
+            hit, best = spot, rank
     return hit
 
 
-def _find_key(parts: list[str], i: int, name: str) -> tuple[int, str, str, str] | None:
-    """The same for key=value (of Hydra), --part.key=value and --part.key value. The program behind
-    ``python -c`` is none.
-    """
-    key, equals, value = parts[i].partition("=")
-    dotted = key.startswith("--") and "." in key
-    last = key.lstrip("+-").split(".")[-1].replace("-", "_")
-    is_key = (
-        _KEY.fullmatch(key)
-        and last in _KEYS.get(name, {name})
-        and (dotted or not key.startswith("-"))
-    )
-    if not is_key or (i > 0 and parts[i - 1] == "-c"):
-        return None
-    at, before = (i, key + "=") if equals else (i + 1, "")
-    text = value if equals else parts[i + 1] if dotted and i + 1 < len(parts) else ""
-    return (
-        (at, before, text, key) if text and "{" not in text and _may_be(name, last, text) else None
-    )
+def _rank(name: str, key: str) -> int:
+    """How well a flag or key fits setting `name`; 0: not at all. 1: it may mean something else."""
+    if len(key) == 2 and key.startswith("-"):
+        return int(_SHORT.get(key) == name)
+    if not _KEY.fullmatch(key):
+        return 0
+    last = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key.lstrip("+-").split(".")[-1])
+    last = last.replace("-", "_").lower()
+    if name != "batch_size":
+        return 2 * (last in _NAMES.get(name, {name}))
+    words = set(last.split("_"))
+    is_size = bool(words & _SIZES) or {"batch", "size"} <= words
+    if words & _OF_OTHERS or not (is_size or ("batch" in words and words <= _OF_TRAINING)):
+        return 0
+    if not (is_size and words <= _OF_TRAINING):
+        return 1
+    return 3 if words & _OF_ONE_PASS else 2
 
 
-def _may_be(name: str, flag: str, text: str) -> bool:
-    """Whether `text` can be the setting's value; a placeholder can.
+def _may_be(name: str, rank: int, text: str) -> bool:
+    """Whether `text` can be the setting's value.
 
     ``-b`` is also an option of Python and others, ``--accumulation`` may be a switch, and
     ``--update-freq`` take a list: behind those only a whole number is the setting's.
     """
-    return (flag not in _NUMBERS_ONLY and name != "accumulation") or text.isdecimal() or "{" in text
+    return (rank > 1 and name != "accumulation") or text.isdecimal()
 
 
 def asks_in_all(command: Command, samples: int) -> bool:
@@ -361,7 +321,7 @@ def signature(command: Command) -> tuple[str, ...]:
     words = _last_of_each([word for i, word in enumerate(words) if i not in free])
     if words and re.fullmatch(r"python(3(\.\d+)?)?", Path(words[0]).name):
         words[0] = "python"
-    for name in _FLAGS:
+    for name in _SETTINGS:
         spot = _find(words, name)
         if spot is not None and "{" not in spot[2]:
             words[spot[0]] = spot[1] + ("{accumulation}" if name == "accumulation" else "{}")

@@ -27,6 +27,15 @@ from brimful.errors import UsageError
         "--batch 64",
         "batch=64",
         "train/loader.batch_size=64",
+        "--batchSize 64",
+        "--bsz 64",
+        "--train_bs 64",
+        "--train-batch 64",
+        "--per-gpu-batch 64",
+        "--micro-batch-size=64",
+        "--train_micro_batch_size_per_gpu 64",
+        "--windows_batch_size 64",
+        "model.batchSize=64",
     ],
 )
 def test_a_known_flag_is_opened_and_reported(given):
@@ -140,6 +149,32 @@ def test_braces_that_are_no_placeholders_are_left_alone():
     assert commands.fill(commands.parse(words), {}) == words
 
 
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--eval-batch-size", "--val_bs", "--test-batch", "--max-batch-size", "--num_batches"),
+        *("--batch-norm", "--batch_first", "--global_batch_size", "--auto-batch", "--rebatch"),
+        *("--limit-train-batches", "--per_device_eval_batch_size", "-batch", "--bsd"),
+    ],
+)
+def test_a_flag_for_something_else_is_not_opened(flag):
+    assert commands.placeholders(commands.parse(["python", "train.py", flag, "64"])) == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "opened"),
+    [
+        ("--batch_size 128 --micro_batch_size 4", "--micro_batch_size"),
+        ("--micro_batch_size 4 --batch_size 128", "--micro_batch_size"),
+        ("--batch-size 8 --windows-batch-size 1024", "--batch-size"),
+        ("--train-batch-size 8 --batch-size 16", "--batch-size"),
+        ("--batch auto --bs 16", "--bs"),
+    ],
+)
+def test_of_several_flags_that_fit_the_one_of_a_single_pass_is_opened(words, opened):
+    assert commands.parse(["train.py", *words.split()]).found_flags == {"batch_size": opened}
+
+
 @given(
     st.lists(
         st.text(alphabet=st.characters(exclude_characters="{}="), max_size=12),
@@ -148,7 +183,7 @@ def test_braces_that_are_no_placeholders_are_left_alone():
     )
 )
 def test_words_without_placeholders_and_flags_pass_through_unchanged(words):
-    if not any(word in flags for word in words for flags in commands._FLAGS.values()):
+    if not any(commands._rank(name, word) for word in words for name in commands._SETTINGS):
         assert commands.fill(commands.parse(words), {"batch_size": 1}) == tuple(words)
 
 

@@ -226,9 +226,9 @@ def _crashed(result: TrialResult, text: str, logs: str) -> CommandFailed:
         )
     elif device == "imaginary" and not caught and failure and failure.type in _BY_VALUES:
         suggestion = (
-            "if it runs on a real card: values read from an imaginary one are 1 (a loss) or 0 (the "
-            "sum of a mask) where nobody can know them; else run the command without brimful, which "
-            "changes nothing in it but the settings"
+            "if it runs on a real card: values read from an imaginary one are 1 (a loss) or 0 "
+            "(the sum of a mask) where nobody can know them; else run the command without "
+            "brimful, which changes nothing in it but the settings"
         )
     elif _UNKNOWN_FLAG.search(text) and flag is not None:
         suggestion = (

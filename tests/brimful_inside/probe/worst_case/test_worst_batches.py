@@ -307,6 +307,7 @@ def test_a_collate_fn_that_says_nothing_of_one_sample_leaves_the_order_by_charac
         worst["what"].endswith("every batch is made of the largest") and worst["indices"][0] == 88
     )
 
+
 WHOLE_BATCHES = """
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
