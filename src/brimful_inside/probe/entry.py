@@ -73,10 +73,11 @@ def start() -> None:
     if context.only_imports:
         _begin_forked_trial(context, serve(context))
     if config.audits:
-        from brimful_inside.probe.requests import changes, definitions
+        from brimful_inside.probe.batch_size import config_files
+        from brimful_inside.probe.requests import changes
 
         changes.enter()
-        definitions.watch_opened_files()
+        config_files.watch()
     if context.config.find_places or context.config.places:
         from brimful_inside.probe.batch_size.places import enter_user_code
 

@@ -12,7 +12,7 @@ import sys
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from brimful_inside.probe.batch_size import user_code
+from brimful_inside.probe.batch_size import config_files, user_code
 from brimful_inside.probe.batch_size.literals import (
     Literal,
     Literals,
@@ -26,6 +26,7 @@ from brimful_inside.wire import Place, TrialConfig
 literals: Optional[Literals] = None  # in a finding trial
 
 MAX_CALLS = 30
+MOST_IN_FILES = 3  # places: each takes a trial
 SCRIPT, LOADER, WORKERS = "script", "loader", "workers"
 BATCH_SIZE, NUM_WORKERS = "batch_size", "num_workers"
 # Arguments of a DataLoader: which one it is behind the data set, and what PyTorch takes without it.
@@ -43,6 +44,7 @@ def enter_user_code(config: TrialConfig) -> None:
     global literals
     if config.find_places == SCRIPT:
         literals = marked = Literals()
+        config_files.watch()
         user_code.enter(lambda source, path: marked.mark(source, os.path.realpath(path)))
         ForkingPickler.register(Number, Number.keep_place)
     by_file: Dict[str, Dict[Tuple[int, int], Tuple[int, int]]] = {}
@@ -53,6 +55,7 @@ def enter_user_code(config: TrialConfig) -> None:
                 int(config.settings[name]),
             )
     if by_file:
+        config_files.replace(by_file)
         user_code.enter(lambda source, path: _replaced(source, os.path.realpath(path), by_file))
 
 
@@ -196,8 +199,9 @@ def places_of_loader(number: Any) -> List[Place]:
     made = "%s:%s" % (os.path.basename(file), line)
     text = linecache.getline(file, int(line)).strip()[:100]
     places = [Place(LOADER, file, int(line), 0, int(number), text, made, calls)]
-    if literal is not None and literals is not None:
-        places.insert(0, _in_text(literal, literals, made))
+    if literals is not None:
+        known = _in_config_files(int(number)) if literal is None else [literal]
+        places[:0] = [_in_text(literal, literals, made) for literal in known]
     return places
 
 
@@ -205,11 +209,18 @@ def places_of_input(size: int) -> List[Place]:
     """Where a training without a loader may have the size of its batches, which the model's input
     shows.
     """
-    return (
-        []
-        if literals is None
-        else [_in_text(place, literals, "") for place in literals.of_a_batch(size)]
-    )
+    if literals is None:
+        return []
+    known = [*_in_config_files(size), *literals.of_a_batch(size)]
+    return [_in_text(literal, literals, "") for literal in known]
+
+
+def _in_config_files(number: int) -> List[Literal]:
+    return [
+        Literal(at.file, at.line, at.column, number, at.text)
+        for at in config_files.numbers()
+        if at.setting == BATCH_SIZE and at.number == str(number)
+    ][:MOST_IN_FILES]
 
 
 def _in_text(literal: Literal, literals: Literals, made: str) -> Place:

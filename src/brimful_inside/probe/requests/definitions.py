@@ -8,54 +8,30 @@ import contextlib
 import linecache
 import os
 import re
-import sys
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Iterator, List, Tuple
 
-from brimful_inside.probe.batch_size import user_code
-from brimful_inside.probe.batch_size.places import calls_of
+from brimful_inside.probe.batch_size import config_files, user_code
 from brimful_inside.probe.context import guarded
 from brimful_inside.probe.requests.names import constant_of, name_of, setting_of
 from brimful_inside.wire import Asked
 
-LARGEST = 1 << 20  # bytes of a file: a larger one holds data
-MOST_FILES, MOST = 64, 256  # files of settings, numbers
-_SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".env")
-_PAIR = re.compile(r"""(?<![\w.-])["']?(\w+)["']?\s*[:=]\s*["']?([-+.\d][\w.+-]*)""")
+MOST = 256  # numbers
 # Calls whose keywords are settings, and calls that show a value and do nothing with it.
 _HOLDERS = re.compile(r"^dict$|space|conf|arg|param|option|setting|munch", re.I)
 _SHOWING = re.compile(r"print|log|info|debug|warning|format|write", re.I)
 _WITH_A_DEFAULT = ("int", "float", "get", "getenv", "field", "Field")
 _READ, _UNREAD, _PASSED = "read", "unread", "passed"
 
-# files of settings -> whether the user's own code opened them
-_opened: Dict[str, bool] = {}
-
-
-def watch_opened_files() -> None:
-    @guarded  # an error would be one of the script's own call
-    def opens(event: str, args: Tuple[Any, ...]) -> None:
-        if event == "open" and isinstance(args[0], str) and args[0].endswith(_SUFFIXES):
-            path = os.path.abspath(args[0])
-            small = os.path.isfile(path) and os.path.getsize(path) <= LARGEST
-            if small and len(_opened) < MOST_FILES and user_code.is_users(path):
-                _opened.setdefault(
-                    path, any(map(user_code.is_users, calls_of(sys._getframe(1))[:1]))
-                )
-
-    sys.addaudithook(opens)
-
 
 @guarded
 def definitions() -> List[Asked]:
     """Of this process, once its script has come to its end."""
-    trees = {path: ast.parse(_text(path)) for path in user_code.loaded()}
+    trees = {path: ast.parse("".join(linecache.getlines(path))) for path in user_code.loaded()}
     read = {name for tree in trees.values() for name in _names_read(tree)}
     pairs = [(path, *pair) for path, tree in trees.items() for pair in _in_text(tree)]
-    for path, by_user in list(_opened.items()):
-        text, use = _text(path), _UNREAD if by_user else _READ
-        for match in _PAIR.finditer(text):
-            line = text.count("\n", 0, match.start(2)) + 1
-            pairs.append((path, line, match[1], ast.Constant(match[2]), use))
+    for at in config_files.numbers():
+        use = _UNREAD if config_files.opened[at.file] else _READ
+        pairs.append((at.file, at.line, at.name, ast.Constant(at.number), use))
     found: List[Asked] = []
     for path, line, name, node, use in pairs:
         setting, (text, variable) = setting_of(name), _number_of(node)
@@ -65,10 +41,6 @@ def definitions() -> List[Asked]:
             use = _READ if use == _UNREAD and name in read else use
             found += [Asked(setting, name, float(text), place, use)] if setting and text else []
     return found[:MOST]
-
-
-def _text(path: str) -> str:
-    return "".join(linecache.getlines(path))
 
 
 def _in_text(tree: ast.AST) -> Iterator[Tuple[int, str, Any, str]]:
