@@ -9,6 +9,7 @@ from typing import Any, Optional, Tuple
 import torch
 
 from brimful_inside.probe.hooks.forward_backward import trained_in, trains_now
+from brimful_inside.probe.hooks.optimizer_steps import is_to_be_trained
 from brimful_inside.probe.passes import EVAL, TRAIN, Pass
 from brimful_inside.simulator.trace import BETWEEN, EVALUATION
 
@@ -171,6 +172,8 @@ class TrainOrEval:
         if not self._probe.steps.stepping:
             self._set_to_eval = weakref.ref(module)
             self._set_to_train = False
+            if not self._probe.steps.count and is_to_be_trained(module):
+                self._probe.forward.arm()  # an evaluation before the first step may have no loader
 
     def train_called(self) -> None:
         """Module.train(). After an evaluation the next forward pass may be of training: its peak is

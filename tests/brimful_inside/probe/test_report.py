@@ -417,3 +417,21 @@ print(torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated())
     assert trial.stdout == "True\nTrue\n", trial.stderr
     assert phases["eval"]["allocated_bytes"] < phases["train"]["allocated_bytes"]
     assert phases["train"]["device_bytes"] == phases["train"]["reserved_bytes"] + (500 << 20)
+
+
+@pytest.mark.parametrize("has_optimizer", [True, False])
+def test_an_evaluation_before_the_first_step_without_a_loader_is_no_setup(run_trial, has_optimizer):
+    """Of a model that no optimizer holds it may be any preparation."""
+    made = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
+    begins = HEAD if has_optimizer else HEAD.replace(made, "")
+    evaluates = """
+x, y = data.tensors
+model.eval()
+with torch.no_grad():
+    model(x)
+model.train()
+"""
+    trains = "for i in range(40):\n    step(x[:32], y[:32])\n"
+    trial = run_trial(begins + evaluates + ("" if has_optimizer else made) + trains)
+    assert ("eval" in trial.report["phases"]) == has_optimizer
+    assert ("the trial reached no evaluation" in trial.report["notes"]) != has_optimizer

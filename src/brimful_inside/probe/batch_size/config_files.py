@@ -103,12 +103,16 @@ def _open(
     **kwargs: Any,
 ) -> Any:
     reads = isinstance(file, (str, os.PathLike)) and not set(mode) & set("wax+")
-    numbers = by_file.get(os.path.realpath(file)) if reads else None
-    changed = None if numbers is None else _changed(original, os.fspath(file), numbers)
+    path = os.fspath(file) if reads else ""
+    numbers = by_file.get(os.path.realpath(path)) if reads else None
+    changed = None
+    # Python itself shows the lines of a script in its errors.
+    if numbers is not None and (not path.endswith(_PYTHON) or _user_opens(sys._getframe(1))):
+        changed = _changed(original, path, numbers)
     if changed is None:
         return original(file, mode, *args, **kwargs)
     raw: Any = io.BytesIO(changed)
-    raw.name = os.fspath(file)
+    raw.name = path
     if "b" in mode:
         return raw
     named: Dict[str, Any] = {**dict(zip(("buffering", *_OF_TEXT), args)), **kwargs}

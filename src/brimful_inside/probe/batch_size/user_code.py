@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib.machinery
+import io
 import os
 import sys
 import sysconfig
@@ -61,7 +62,7 @@ def enter(make_tree: MakeTree) -> None:
         try:
             if not is_users(path):
                 return None
-            with open(path, "rb") as file:
+            with io.FileIO(path) as file:  # `open` may give other numbers
                 tree = make_tree(file.read(), path)
             if tree is None:
                 return None

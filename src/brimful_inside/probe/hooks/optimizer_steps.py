@@ -8,7 +8,7 @@ import functools
 import sys
 import threading
 import weakref
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -103,6 +103,18 @@ def patch_optimizers() -> None:
 def _note_optimizer(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
     _optimizers.add(optimizer)
     original(optimizer, *args, **kwargs)
+
+
+def is_to_be_trained(module: Any) -> bool:
+    """Whether an optimizer, which need not have stepped yet, holds a parameter of `module`."""
+    return _hold((getattr(optimizer, "param_groups", []) for optimizer in _optimizers), module)
+
+
+def _hold(groups: Iterable[List[Any]], module: Any) -> bool:
+    parameters = {id(p) for p in module.parameters()}
+    return any(
+        id(p) in parameters for of_one in groups for group in of_one for p in group["params"]
+    )
 
 
 class Steps:
@@ -228,13 +240,8 @@ class Steps:
             return True
         known = self._trained.get(module)
         if known is None:
-            parameters = {id(p) for p in module.parameters()}
-            known = self._trained[module] = any(
-                id(p) in parameters
-                for record in self._alive.values()
-                for group in record.groups
-                for p in group["params"]
-            )
+            groups = (record.groups for record in self._alive.values())
+            known = self._trained[module] = _hold(groups, module)
         return known
 
     def _of(self, optimizer: Any) -> Stepped:

@@ -247,3 +247,61 @@ def test_a_framework_that_makes_its_own_loaders_gets_the_number_too(run_trial, t
         assert sizes(done.report, "train") == {24} and sizes(done.report, "eval") == {50}, (
             done.stderr
         )
+
+
+FILES = {
+    "settings.json": ('{"epochs": 3,\n "train": {"per_device_train_batch_size": 40}}', (2, 42)),
+    "settings.yaml": ("# ö batch_size: 40\nvocabulary: 40\nbatch_size: 40  # a pass\n", (3, 12)),
+    "settings.toml": ("[data]\nbatch_size = 40\neval_batch_size = 40\n", (2, 13)),
+    "override.py": ("batch_size = 40\n", (1, 13)),
+}
+READERS = {
+    ".json": "import json; settings = json.load(open(path))['train']",
+    ".yaml": "import yaml, pathlib; settings = yaml.safe_load(pathlib.Path(path).read_text())",
+    ".toml": "import tomllib\nwith open(path, 'rb') as file: settings = tomllib.load(file)['data']",
+    ".py": "settings = {}; exec(open(path, encoding='utf-8').read(), settings)",
+}
+
+
+@pytest.mark.parametrize("loads", [True, False])
+@pytest.mark.parametrize("name", FILES)
+def test_a_number_in_a_file_of_settings_is_found_and_set_there(run_trial, tmp_path, name, loads):
+    text, place_in_text = FILES[name]
+    script = f"""
+from common import *
+path = {name!r}
+{READERS[Path(name).suffix]}
+size = next(int(value) for key, value in settings.items() if key.endswith("batch_size"))
+"""
+    if loads:
+        script += "train(DataLoader(data, batch_size=size))\n"
+    else:  # as nanoGPT draws its batches
+        script += "train([(data.tensors[0][:size],) for _ in range(9)])\n"
+    work = folder_with(tmp_path, "pass")
+    (work / "script.py").write_text(script)
+    (work / name).write_text(text)
+    before = contents(work)
+    report = run_trial(["script.py"], find_places="script", steps=2).report
+    places = report["loaders"][0]["places"] if loads else report["places"]
+    place = Place(**places[0])
+    assert (place.kind, Path(place.file).name, place.line, place.column, place.number) == (
+        *("script", name),
+        *place_in_text,
+        40,
+    )
+    for path in tmp_path.glob("trial/wire-*"):
+        path.unlink()
+    done = run_trial(
+        ["script.py"], settings={"batch_size": 24}, places={"batch_size": place}, steps=2
+    ).report
+    assert done["samples_per_step"][1:3] == [24, 24]
+    assert contents(work) == before
+
+    (work / name).write_text(text.replace("40", "41"))
+    for path in tmp_path.glob("trial/wire-*"):
+        path.unlink()
+    changed = run_trial(
+        ["script.py"], settings={"batch_size": 24}, places={"batch_size": place}, steps=2
+    )
+    assert changed.report["samples_per_step"][1:3] == [41, 41]
+    assert any("has no 40 any more" in note for note in changed.report["notes"])
