@@ -280,6 +280,11 @@ def fails_alike(first: TrialResult, second: TrialResult) -> bool:
 
 
 def _last_line(text: str) -> str:
+    """Of torchrun's output that of a rank, before torchrun says that it failed."""
+    of_ranks, by_torchrun, _ = text.partition("torch/distributed/elastic/multiprocessing")
+    if by_torchrun:
+        shown = [line for line in of_ranks.splitlines()[:-1] if "torch/distributed/" not in line]
+        text = "\n".join(shown) if any(map(str.strip, shown)) else text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else "it printed nothing to standard error"
 

@@ -7,6 +7,7 @@ import pytest
 from brimful import audit
 from brimful.errors import BrimfulError
 from brimful.values import Failure, Outcome
+from brimful.verbs.results import _last_line
 from tests.brimful.verbs.world import reporting, work
 
 ON_A_CARD, ON_THE_CPU = {"gpu_memory": "4GiB"}, {"device": "cpu"}
@@ -103,3 +104,22 @@ def test_a_script_that_wants_a_card_where_there_is_none_is_pointed_to_an_imagina
 ):
     assert ("--gpu a100-40gb" in error(ON_THE_CPU, "AssertionError", message).suggestion) is points
     assert "--gpu a100-40gb" not in error(ON_A_CARD, "AssertionError", message).suggestion
+
+
+UNDER_TORCHRUN = """
+W1126 08:33:04.740000 29196 torch/distributed/run.py:874] Setting OMP_NUM_THREADS to 1
+usage: opt.py [-h] [--x X]
+opt.py: error: unrecognized arguments: --foo 3
+W1126 08:33:10.589000 29196 torch/distributed/elastic/multiprocessing/api.py:1028] Sending SIGTERM
+E1126 08:33:10.657000 29196 torch/distributed/elastic/multiprocessing/api.py:1002] failed
+Traceback (most recent call last):
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+"""
+
+
+def test_of_torchruns_output_the_last_words_of_a_rank_are_shown():
+    assert _last_line(UNDER_TORCHRUN) == "opt.py: error: unrecognized arguments: --foo 3"
+    nothing = UNDER_TORCHRUN.replace("usage: opt.py [-h] [--x X]\n", "")
+    nothing = nothing.replace("opt.py: error: unrecognized arguments: --foo 3\n", "")
+    assert _last_line(nothing) == "=" * 60, "the ranks said nothing"
