@@ -85,9 +85,8 @@ def test_an_operation_of_the_card_is_blamed_where_shapes_were_upper_bounds():
 
 @pytest.mark.parametrize(("name", "points"), [("ZeroDivisionError", True), ("KeyError", False)])
 def test_an_error_that_values_can_cause_points_to_the_values_of_an_imaginary_card(name, points):
-    assert (
-        "are 1 (a loss) or 0 (the sum of a mask) where nobody can know them" in error(ON_A_CARD, name, "division by zero").suggestion
-    ) is points
+    values = "are 1 (a loss) or 0 (the sum of a mask) where nobody can know them"
+    assert (values in error(ON_A_CARD, name, "division by zero").suggestion) is points
     assert "are 0" not in error(ON_THE_CPU, name, "division by zero").suggestion
 
 
