@@ -71,9 +71,9 @@ def _about_the_batch_size(
             )
         yield Diagnostic(
             "batch-exceeds-dataset",
-            f"you asked for a batch of {asked:,} and the data set has {counted(length, 'sample')}",
+            f"the batch size is {asked:,} and the data set has {counted(length, 'sample')}",
             explanation,
-            f"ask for {length:,} or less",
+            f"take {length:,} or less",
         )
     if answer.peak is not None and answer.peak.reserved_bytes == 0:
         yield Diagnostic(

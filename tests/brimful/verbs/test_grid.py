@@ -168,7 +168,7 @@ def test_batch_sizes_beyond_the_data_set_are_those_of_the_data_set():
     (warning,) = [
         trial for trial in clocked.prediction.warnings if trial.code == "batch-exceeds-dataset"
     ]
-    assert warning.problem == "you asked for a batch of 8 and the data set has 3 samples"
+    assert warning.problem == "the batch size is 8 and the data set has 3 samples"
 
 
 def test_a_command_without_a_place_for_a_batch_size_gets_no_table_of_them():
