@@ -21,8 +21,14 @@ def main_loader(result: TrialResult, role: str = "train") -> LoaderSeen | None:
 
 
 def samples_of(loader: LoaderSeen) -> int | None:
-    """Samples that its sampler gives in an epoch, in this rank."""
-    return loader.sampler_samples or loader.dataset_length
+    """Samples that its sampler gives in an epoch, in this rank. A sampler of whole batches, which
+    may share them among ranks (Accelerate's), gives no more than it has batches for."""
+    length, batches = loader.dataset_length, loader.length
+    if loader.sampler_samples is not None or length is None or batches is None:
+        return loader.sampler_samples or length
+    given = [batch.samples for batch in loader.batches if batch.samples is not None]
+    most = max(given, default=loader.batch_size)
+    return length if most is None else min(length, batches * most)
 
 
 def dataset_length(result: TrialResult) -> int | None:

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from brimful.decide.loaders_seen import samples_of
 from brimful.decide.speed.epoch import EVALUATION, epoch_of, loading_of
 from brimful.values import Epoch, Estimate, Loading, PredictedSpeed, Source, TrialResult
-from brimful_inside.wire import LoadingSpeed
+from brimful_inside.wire import BatchSeen, LoadingSpeed
 from tests.brimful.show import product
 
 
@@ -46,6 +47,16 @@ def test_an_epoch_has_its_steps_the_last_one_short_unless_it_is_dropped() -> Non
         == epoch(result(sampler_samples=960)).steps
         == 15
     )
+
+
+def test_a_sampler_that_shares_batches_among_ranks_gives_each_its_part() -> None:
+    """Accelerate's BatchSamplerShard: it has a number of batches and none of samples."""
+    batches = [BatchSeen(4, [[4, 3]])] * 3
+    shared = {"sampler": "BatchSamplerShard", "sampler_samples": None, "batches": batches}
+    assert samples_of(result(**shared, length=125).reports[0].loaders[0]) == 500
+    assert samples_of(result(**shared, length=250).reports[0].loaders[0]) == 1000
+    assert samples_of(result(**shared, length=400).reports[0].loaders[0]) == 1000
+    assert samples_of(result(**shared, length=None).reports[0].loaders[0]) == 1000
 
 
 def test_the_samples_that_the_user_gives_stand_for_those_that_are_here() -> None:
