@@ -206,7 +206,7 @@ def found(place: Place, why_not: str | None = None) -> Diagnostic:
             "buffers) does not follow"
         )
         return Diagnostic(
-            "batch-size-place",
+            "batch-size-past-a-limit" if past else "batch-size-place",
             f"batch_size: no flag in the command; set where {place.loader} makes the training "
             f"DataLoader with {place.number:,}{past}",
             explanation

@@ -366,7 +366,7 @@ def speed_sentence(speed: PredictedSpeed) -> str:
     else:
         parts = [f"About {seconds_text(speed.step_s.value)} a step{at} (predicted{alone})"]
     if knee := _knee(speed):
-        parts.append(knee if speed.still_rises else f"the knee is at {knee}")
+        parts.append(f"no knee: {knee}" if speed.still_rises else f"the knee is at {knee}")
     for bound, share in _largest_first(speed.bound_by)[:1]:
         parts.append(f"bound by {BOUNDS.get(bound, bound).split(' (')[0]} ({share_text(share)})")
     return "; ".join(parts) + "."
@@ -381,8 +381,8 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
     knee, ends = _knee(speed), speed.knee_interval
     if knee:
         interval = "{:,} to {:,}".format(*ends) if ends is not None and ends[0] != ends[1] else None
-        note = None if speed.still_rises else _KNEE
-        rows.append(("knee", Cell(knee, Source.PREDICTED, interval, note)))
+        text, note = (f"none: {knee}", None) if speed.still_rises else (knee, _KNEE)
+        rows.append(("knee", Cell(text, Source.PREDICTED, interval, note)))
     if speed.exchange is not None:
         rows.append(("between cards", seconds_cell(speed.exchange)))
     bounds = [
@@ -402,8 +402,8 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
 
 
 def _knee(speed: PredictedSpeed) -> str:
-    """ "256: 97 % of the best", "no knee: sizes up to 24 are more than 3 % slower"; "" without a
-    curve.
+    """ "256: 97 % of the best"; where there is none "sizes up to 24 are more than 3 % slower"; ""
+    without a curve.
     """
     rates = {point.batch_size: point.value.value for point in speed.curve}
     knee, best = speed.knee_batch_size, speed.best_batch_size
@@ -411,7 +411,7 @@ def _knee(speed: PredictedSpeed) -> str:
         return ""
     if speed.still_rises:
         below = max(size for size in rates if size < knee)
-        return f"no knee: sizes up to {below:,} are more than {share_text(speed.tolerance)} slower"
+        return f"sizes up to {below:,} are more than {share_text(speed.tolerance)} slower"
     return f"{knee:,}: {share_text(rates[knee] / rates[best])} of the best"
 
 

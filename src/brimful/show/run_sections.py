@@ -53,6 +53,7 @@ _CHANGE_THE_NUMBERS = (
         "ignores-batch-size",
         "hidden-cap",
         "batch-exceeds-dataset",
+        "batch-size-past-a-limit",
         "memory-grows",
         "evaluation-collects",
     ),

@@ -70,10 +70,10 @@ def test_the_speed_says_level_interval_knee_and_what_binds() -> None:
 def test_a_curve_that_rises_to_its_end_has_no_knee() -> None:
     points = [Point(n, Estimate(10.0 * n, Source.PREDICTED)) for n in (16, 24, 32)]
     rises = speed(curve=tuple(points), knee_batch_size=32, best_batch_size=32)
-    text = "no knee: sizes up to 24 are more than 3 % slower"
-    assert f"; {text}; bound by" in speed_sentence(rises)
+    text = "sizes up to 24 are more than 3 % slower"
+    assert f"; no knee: {text}; bound by" in speed_sentence(rises)
     row = dict(speed_rows(rises))["knee"]
-    assert (row.text, row.note) == (text, None)
+    assert (row.text, row.note) == (f"none: {text}", None)
     assert "knee" not in speed_sentence(
         speed(curve=tuple(points[:1]), knee_batch_size=16, best_batch_size=16)
     )

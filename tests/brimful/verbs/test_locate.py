@@ -8,6 +8,7 @@ import pytest
 
 from brimful.errors import CommandFailed, UsageError
 from brimful.measure import host
+from brimful.show.run_sections import warnings_of
 from brimful.values import Failure, Outcome, Place
 from brimful.verbs.predict import predict
 from brimful.verbs.session import Nobody
@@ -76,10 +77,12 @@ LIMITED = replace(SCRIPT, limit=32, limited_at="train.py:6 (`batch_size = min(as
 def test_a_number_that_the_script_limits_is_set_at_the_loader_whatever_is_asked(asked):
     result = world(places=(LIMITED, LOADER))
     given = {} if asked is None else {"batch_size": asked}
-    answer = work(result, predict, COMMAND, gpu="a100-40gb", settings=given).prediction
+    record = work(result, predict, COMMAND, gpu="a100-40gb", settings=given)
+    answer = record.prediction
     assert answer is not None and set(kinds(result)[1:]) == {"loader"}
-    (note,) = [warning for warning in answer.warnings if warning.code == "batch-size-place"]
+    (note,) = [w for w in answer.warnings if w.code == "batch-size-past-a-limit"]
     assert note.problem.endswith(f"DataLoader with 16, whatever {LIMITED.limited_at} allows")
+    assert note in warnings_of(record)[0], "said before the numbers"
     named = world(places=(LIMITED, LOADER))
     work(named, predict, COMMAND, gpu="a100-40gb", batch_size_from="script")
     assert set(kinds(named)[1:]) == {"script"}, "as the user wants it"
