@@ -204,3 +204,20 @@ def test_a_table_without_speed_says_why_and_what_has_it() -> None:
     assert stream.getvalue().lower().count("only its memory is known") == 1
     grid = replace(product.predict_grid().prediction, warnings=(unknown,))
     assert words in table(grid, "Memory and speed").notes
+
+
+def test_a_size_of_which_the_memory_is_not_known_says_so() -> None:
+    peak = Estimate(2**30, Source.PREDICTED)
+    sizes = (
+        TriedSize(3),
+        TriedSize(64, True, peak, traced=False),
+        TriedSize(80, True, peak, is_least=True),
+        TriedSize(96, False),
+    )
+    rows = table(replace(prediction(), sizes=sizes), "What each batch size means").rows
+    assert [row[1].text for row in rows] == [
+        "not known",
+        "1.00 GiB*",
+        "over 1.00 GiB",
+        "out of memory",
+    ]

@@ -105,7 +105,7 @@ def _note_limits(number: Number, other: Any) -> None:
             limits[literal] = min(limits.get(literal, (beside, where)), (beside, where))
 
 
-@functools.lru_cache(maxsize=None)  # a script may compare in every round of a long loop
+@functools.cache  # a script may compare in every round of a long loop
 def _min_or_max_at(path: str, line: int) -> Optional[str]:
     text = linecache.getline(path, line).strip()
     if not _MIN_OR_MAX.search(text):
