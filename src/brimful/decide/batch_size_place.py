@@ -200,20 +200,26 @@ def found(place: Place, why_not: str | None = None) -> Diagnostic:
     text.
     """
     if place.kind == LOADER:
-        past = f", whatever {place.limited_at} allows" if place.limited_at else ""
+        problem, way = (
+            f"batch_size: no flag in the command; set where {place.loader} makes the training "
+            f"DataLoader with {place.number:,}",
+            "--batch-size-from none leaves the script as it is",
+        )
         explanation = (
             f"what the script computes from its {place.number:,} elsewhere (steps of an epoch, "
             "buffers) does not follow"
         )
-        return Diagnostic(
-            "batch-size-past-a-limit" if past else "batch-size-place",
-            f"batch_size: no flag in the command; set where {place.loader} makes the training "
-            f"DataLoader with {place.number:,}{past}",
-            explanation
-            if why_not is None
-            else f"not in the script's text, as {why_not}; {explanation}",
-            "--batch-size-from none leaves the script as it is",
-        )
+        if why_not is not None:
+            explanation = f"not in the script's text, as {why_not}; {explanation}"
+        if place.limited_at:  # said in few words, before the numbers
+            return Diagnostic(
+                "batch-size-past-a-limit",
+                f"{place.limited_at} limits the batch size; brimful sets it past that, at "
+                f"{place.loader}",
+                f"{problem}; {explanation}; {way}",
+                "",
+            )
+        return Diagnostic("batch-size-place", problem, explanation, way)
     here, others = _short(place), [line for line in place.others if line != place.loader]
     makes = (
         "the training DataLoader is made"

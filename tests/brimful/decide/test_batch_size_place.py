@@ -172,8 +172,10 @@ def test_the_sentence_has_file_and_line_and_what_does_not_follow():
         "there"
     )
     limited = replace(LOADER, limited_at="train.py:7 (`min(batch, 4)`)")
-    assert batch_size_place.found(limited).problem.endswith(
-        "DataLoader with 128, whatever train.py:7 (`min(batch, 4)`) allows"
+    assert (
+        batch_size_place.found(limited).problem
+        == "train.py:7 (`min(batch, 4)`) limits the batch size; brimful sets it past that, at "
+        "data.py:51"
     )
     said = batch_size_place.found(LOADER, "the model follows it as well")
     assert (

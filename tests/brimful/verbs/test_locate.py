@@ -81,7 +81,8 @@ def test_a_number_that_the_script_limits_is_set_at_the_loader_whatever_is_asked(
     answer = record.prediction
     assert answer is not None and set(kinds(result)[1:]) == {"loader"}
     (note,) = [w for w in answer.warnings if w.code == "batch-size-past-a-limit"]
-    assert note.problem.endswith(f"DataLoader with 16, whatever {LIMITED.limited_at} allows")
+    assert note.problem.startswith(f"{LIMITED.limited_at} limits the batch size")
+    assert "set where data.py:51 makes the training DataLoader with 16" in note.explanation
     assert note in warnings_of(record)[0], "said before the numbers"
     named = world(places=(LIMITED, LOADER))
     work(named, predict, COMMAND, gpu="a100-40gb", batch_size_from="script")
