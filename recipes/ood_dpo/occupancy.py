@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 import torch
 
+from brimful.measure.course import Course
 from brimful_inside.script import is_imaginary
 from recipes.common.cache import write_json
 
-MOST = 240  # points of a curve: from there on every second one is left out, and the next come later
 Starts = list[dict[str, Any]]
 
 
@@ -26,18 +26,16 @@ def watched(device: torch.device, file: Path, every_s: float = 1.0) -> Iterator[
     share of the memory in use, share of the time busy or None).
     """
     starts: Starts = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    points: list[tuple[float, float, float | None]] = []
+    course = Course[tuple[float, float, float | None]](every_s)
     ends, begun = threading.Event(), time.monotonic()
 
     def watch() -> None:
-        ended, pause_s = is_imaginary(), every_s
+        ended = is_imaginary()
         psutil.cpu_percent()  # answers for the time since this thread asked before
         while not ended:
-            ended = ends.wait(pause_s)
-            points.append((round(time.monotonic() - begun, 1), *_now(device)))
-            if len(points) >= MOST:
-                del points[::2]
-                pause_s *= 2
+            ended = ends.wait(every_s)
+            seconds = time.monotonic() - begun
+            course.add(seconds, (round(seconds, 1), *_now(device)))
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -46,8 +44,8 @@ def watched(device: torch.device, file: Path, every_s: float = 1.0) -> Iterator[
     finally:
         ends.set()
         thread.join()
-        if points:  # none on an imaginary card
-            starts.append({"device": str(device), "points": points})
+        if course.points:  # none on an imaginary card
+            starts.append({"device": str(device), "points": course.points})
             write_json(file, starts)
 
 

@@ -377,26 +377,44 @@ def no_place_for(command: Command, name: str, problem: str) -> UsageError:
     added = (f"--{name.replace('_', '-')}", f"{{{name}}}") if with_place is command else ()
     line = shlex.join((*filled(with_place, {**command.given, name: f"{{{name}}}"}), *added))
     settings = _named(command)
-    # batchsize and batch_size are alike at 0.95 of 1
-    close = get_close_matches(name, {*settings} - {name}, 1, cutoff=0.8)
+    meant = _meant(name, settings)
     return UsageError(
         problem,
-        f"brimful has no place to write it; the command's settings are {', '.join(settings)}",
-        f"did you mean {close[0]}?"
-        if close
+        "brimful has no place to write it; the command"
+        + (f"'s settings are {', '.join(settings)}" if settings else " has no settings"),
+        f"did you mean {meant}?"
+        if meant
         else f"write {{{name}}} where its value goes, for instance:\n{line}",
     )
 
 
+def _meant(name: str, settings: Sequence[str]) -> str | None:
+    """The setting that another name probably stands for: the batch size, which brimful sets without
+    a flag too, by any name that scripts give it; one of the command's by what looks alike.
+    """
+    if name != "batch_size" and _rank("batch_size", name):
+        return "batch_size"
+    # batchsize and batch_size are alike at 0.95 of 1
+    others = {"batch_size", *settings} - {name}
+    return next(iter(get_close_matches(name, others, 1, cutoff=0.8)), None)
+
+
 def _named(command: Command) -> tuple[str, ...]:
-    """The names of the settings that the command's own words give: behind flags and as keys."""
+    """The names of the settings that the command gives: those that brimful knows, then by its own
+    words behind flags and as keys.
+    """
     keys = [
         word.partition("=")[0]
         for word, following in pairwise((*command.argv, "-"))
         if "=" in word or (word.startswith("--") and not following.startswith("-"))
     ]
-    names = (key.lstrip("+-").split(".")[-1] for key in keys if _KEY.fullmatch(key))
-    return tuple(dict.fromkeys(("batch_size", *(name.replace("-", "_") for name in names))))
+    words = (key.lstrip("+-").split(".")[-1] for key in keys if _KEY.fullmatch(key))
+    others = (
+        word.replace("-", "_")
+        for word in words
+        if not any(_rank(name, word) for name in command.given)
+    )
+    return tuple(dict.fromkeys((*command.given, *others)))
 
 
 def no_place_for_a_batch_size(why: str = "") -> UsageError:

@@ -12,7 +12,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from brimful_inside import wire
 
 FILE_NAME = "record.jsonl"
 _DEFAULT_HOME = ".brimful"
+_MOST_READ = 50  # records, the newest first: reading one takes a millisecond or so (assumed)
 # the folder above says more
 _DULL_NAMES = {"train", "main", "run", "finetune", "__main__", "src", "scripts", "."}
 
@@ -127,6 +128,22 @@ def list_records(home: Path | str | None = None) -> tuple[Path, ...]:
     """The folders of all records in `home`, oldest first; empty where there is no such folder."""
     files = record_home(home).glob(f"*/{FILE_NAME}")
     return tuple(sorted((path.parent for path in files), key=_order))
+
+
+def made_here(
+    home: Path | str | None, *verbs: str
+) -> Iterator[tuple[values.Record, values.Command]]:
+    """Records of these verbs in this working folder, with their commands, the newest first."""
+    made = [f for f in list_records(home) if any(f"-{verb}" in f.name for verb in verbs)]
+    for folder in reversed(made[-_MOST_READ:]):
+        try:
+            record = read_record(folder)
+        except (RecordUnreadable, OSError):
+            continue  # one record that cannot be read must not keep another from being found
+        opened = record.opened
+        here = opened.working_folder in (None, os.getcwd())
+        if opened.command is not None and opened.verb in verbs and here:
+            yield record, opened.command
 
 
 def latest(home: Path | str | None = None) -> Path | None:

@@ -65,6 +65,10 @@ class Place:
     # the same of loaders that keep their number
     not_calls: List[List[str]] = field(default_factory=list)
     others: List[str] = field(default_factory=list)  # where else the script's text has this number
+    # the smallest number that `min` or `max` sets beside it: beyond it the loader may not follow
+    limit: Optional[int] = None
+    # where: "train.py:25 (`min(batch, 4)`)"; of a loader, whose number that line does not limit
+    limited_at: str = ""
 
 
 @dataclass(frozen=True)

@@ -305,6 +305,8 @@ def test_of_a_flag_given_twice_the_last_one_is_the_batch_size_as_with_argparse()
     ("name", "says"),
     [
         ("batchsize", "did you mean batch_size?"),
+        ("bs", "did you mean batch_size?"),
+        ("per_device_train_batch_size", "did you mean batch_size?"),
         ("contxt", "did you mean context?"),
         (
             "max_length",
@@ -325,4 +327,13 @@ def test_the_settings_of_hydra_and_of_flags_without_a_value_are_told_apart():
         ("train.py", "data.batch_size=8", "model.depth=3", "--amp", "--lr", "1")
     )
     explanation = commands.no_place_for(command, "width", "").explanation
-    assert explanation.endswith("settings are batch_size, depth, lr")
+    assert explanation.endswith("settings are batch_size, lr, depth")
+
+
+def test_a_batch_size_is_a_setting_of_commands_that_have_one():
+    def explanation(*words):
+        return commands.no_place_for(commands.parse(("train.py", *words)), "width", "").explanation
+
+    assert explanation("--depth", "3").endswith("the command's settings are depth")
+    assert explanation("--amp").endswith("the command has no settings")
+    assert explanation("--workers", "4").endswith("settings are num_workers"), "each once"

@@ -5,7 +5,8 @@ are: at the loader."""
 from collections.abc import Sequence
 from dataclasses import replace
 
-from brimful.decide.loaders_seen import main_loader
+from brimful.decide.loaders_seen import main_loader, samples_of
+from brimful.decide.run.settings import BATCH_SIZE
 from brimful.errors import UsageError
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Command, Diagnostic, Outcome, Place, Report, TrialResult
@@ -83,6 +84,18 @@ def _alone(place: Place, others: list[LoaderSeen]) -> Place:
         if known.kind == LOADER and known.calls != place.calls
     ]
     return replace(place, not_calls=calls)
+
+
+def limited_at(result: TrialResult, place: Place) -> str | None:
+    """The line in which the script's own `min` or `max` sets another number beside this one, of
+    which the loader gets one: "train.py:25 (`batch = min(batch, 4)`)". None without one, and where
+    that number is no smaller than the data set.
+    """
+    train = main_loader(result)
+    if train is None or place.limit is None:
+        return None
+    samples = samples_of(train)
+    return place.limited_at if samples is None or place.limit < samples else None
 
 
 def doubt(
@@ -167,24 +180,46 @@ def _short(place: Place) -> str:
     return f"{place.file.rpartition('/')[2]}:{place.line}"
 
 
+def is_followed(place: Place, trials: Sequence[TrialResult], size: int, cap: int | None) -> bool:
+    """Whether trials with a number at a place showed that the loader follows it up to such a size.
+    `cap`: what the script's loader makes at most, where they showed that.
+    """
+    if place.kind == LOADER:
+        return True
+    sizes = [
+        int(result.trial.settings[BATCH_SIZE])
+        for result in trials
+        if result.outcome is Outcome.COMPLETED
+        and result.trial.command.places.get(BATCH_SIZE) == place
+    ]
+    return min(place.number, *sizes) <= size <= min(max(sizes), cap or size) if sizes else False
+
+
 def found(place: Place, why_not: str | None = None) -> Diagnostic:
     """What brimful sets, and what does not follow. `why_not`: why it is not set in the script's
     text.
     """
     if place.kind == LOADER:
+        problem, way = (
+            f"batch_size: no flag in the command; set where {place.loader} makes the training "
+            f"DataLoader with {place.number:,}",
+            "--batch-size-from none leaves the script as it is",
+        )
         explanation = (
             f"what the script computes from its {place.number:,} elsewhere (steps of an epoch, "
             "buffers) does not follow"
         )
-        return Diagnostic(
-            "batch-size-place",
-            f"batch_size: no flag in the command; set where {place.loader} makes the training "
-            f"DataLoader with {place.number:,}",
-            explanation
-            if why_not is None
-            else f"not in the script's text, as {why_not}; {explanation}",
-            "--batch-size-from none leaves the script as it is",
-        )
+        if why_not is not None:
+            explanation = f"not in the script's text, as {why_not}; {explanation}"
+        if place.limited_at:  # said in few words, before the numbers
+            return Diagnostic(
+                "batch-size-past-a-limit",
+                f"{place.limited_at} limits the batch size; brimful sets it past that, at "
+                f"{place.loader}",
+                f"{problem}; {explanation}; {way}",
+                "",
+            )
+        return Diagnostic("batch-size-place", problem, explanation, way)
     here, others = _short(place), [line for line in place.others if line != place.loader]
     makes = (
         "the training DataLoader is made"

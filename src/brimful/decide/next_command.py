@@ -97,12 +97,10 @@ def _changes_that_fit(prediction: Prediction) -> str:
 
 def _numbers(prediction: Prediction, size: int) -> str:
     """ "; predicted 18.9 GiB of 23.7 GiB, 54.1 samples/s"; "" where nothing is known of a size."""
-    row = next((row for row in prediction.sizes if row.batch_size == size), None)
-    if row is None or row.peak_bytes is None:
+    row = prediction.row_at(size)
+    if row is None or row.memory_text is None:
         return ""
-    allowed = format_bytes(prediction.budget.bytes)
-    taken = "over " * row.is_least + format_bytes(int(row.peak_bytes.value))
-    text = f"; predicted {taken} of {allowed}"
+    text = f"; predicted {row.memory_text} of {format_bytes(prediction.budget.bytes)}"
     return text + (f", {format_rate(row.samples_per_s.value)}" if row.samples_per_s else "")
 
 

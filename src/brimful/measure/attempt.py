@@ -12,6 +12,7 @@ from pathlib import Path
 
 from brimful import masking
 from brimful.measure import gather, kept_files, outcome
+from brimful.measure.course import Course
 from brimful.measure.gather import Heartbeats
 from brimful.measure.output import OutputTee, Show, tail
 from brimful.measure.supervisor import (
@@ -28,7 +29,6 @@ from brimful.values import Attempt, Device, EffectiveSetting, Heartbeat, Setting
 from brimful_inside import wire
 
 HEARTBEAT_S = 1.0
-MOST_POINTS = 240  # of a course: half a pixel of a chart's line each
 MEMORY_EVERY_S, MEMORY_EVERY_UNDER_LIMIT_S = 5.0, 0.2
 MEMORY_TIME_SHARE = 0.002
 
@@ -47,31 +47,6 @@ class Start:
     host_limit_bytes: int | None
     # where a script without a flag has a setting's number
     places: Mapping[str, wire.Place] = field(default_factory=dict)
-
-
-class Course:
-    """Of the heartbeats of an attempt, so many that they make a curve, however long it is."""
-
-    def __init__(self) -> None:
-        self._points: list[Heartbeat] = []
-        self._last: list[Heartbeat] = []  # where it is not among the points
-        self._every_s, self._due_s = HEARTBEAT_S, 0.0
-
-    @property
-    def points(self) -> tuple[Heartbeat, ...]:
-        """The first and the last one among them."""
-        return (*self._points, *self._last)
-
-    def add(self, beat: Heartbeat) -> None:
-        if beat.seconds < self._due_s:
-            self._last = [beat]
-            return
-        self._last = []
-        self._points.append(beat)
-        if len(self._points) >= MOST_POINTS:
-            del self._points[1::2]
-            self._every_s *= 2
-        self._due_s = (beat.seconds // self._every_s + 1) * self._every_s
 
 
 def run_attempt(
@@ -102,14 +77,14 @@ def run_attempt(
     )
     config_path = write_config(config, "what was kept before this attempt, which was not started")
     environment = environment_with_probe(start.device, start.environment, config_path)
-    course = Course()
+    course = Course[Heartbeat](HEARTBEAT_S)
     began_unix_s, heartbeats = time.time(), Heartbeats(folder)
     with OutputTee(folder, show, terminals) as output:
 
         def heartbeat(seconds: float, host_bytes: int) -> bool:
             output.follow_size()
             beat = heartbeats.read(seconds, host_bytes or None)
-            course.add(beat)
+            course.add(seconds, beat)
             on_heartbeat(beat)
             return outcome.waits_for_lost_batch(folder)
 

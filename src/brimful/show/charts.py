@@ -228,6 +228,8 @@ def _predicted_marks(speed: PredictedSpeed, largest: int | None) -> list[Any]:
     sizes = {"knee": speed.knee_batch_size, "largest": largest, "asked": speed.batch_size}
     if speed.batch_size == largest:
         del sizes["asked"]
+    if speed.still_rises:
+        del sizes["knee"]
     layers: list[Any] = []
     marked = [point for point in speed.curve if point.batch_size in sizes.values()]
     for number, point in enumerate(sorted(marked, key=_BATCH_SIZE)):

@@ -154,7 +154,8 @@ def _brief_facts(prediction: Prediction, record: Record) -> Facts:
         "worst batch": worst_batch.what if worst_batch and worst_batch.varies else "",
     }
     rows += [(name, Cell(text)) for name, text in numbers.items() if text]
-    rows += [("note", Cell(warning.problem)) for warning in rest]
+    in_table = ["no-clock"] if prediction.sizes else []
+    rows += [("note", Cell(warning.problem)) for warning in rest if warning.code not in in_table]
     return Facts("", tuple(rows))
 
 

@@ -273,13 +273,13 @@ def _largest_part(prediction: Prediction, fits: bool) -> str:
 def _recommended_part(prediction: Prediction, value: int, largest: int) -> str:
     """The memory of the size that the next command trains at, where the sentence is of another."""
     size = prediction.next_command.batch_size if prediction.next_command is not None else None
-    row = next((row for row in prediction.sizes if row.batch_size == size), None)
-    if size == value or row is None or (peak := row.peak_bytes) is None:
+    row = prediction.row_at(size)
+    if size == value or row is None or row.peak_bytes is None:
         return ""
-    taken, source = "over " * row.is_least + bytes_text(peak.value), peak.source.value
+    source = row.peak_bytes.source.value
     if size == largest:
-        return f" ({taken}, {source})"
-    return f"; the recommended {size:,} takes {taken} ({source})"
+        return f" ({row.memory_text}, {source})"
+    return f"; the recommended {size:,} takes {row.memory_text} ({source})"
 
 
 def of_grid(prediction: Prediction) -> Headline:

@@ -90,10 +90,10 @@ def _scaled(value: Estimate, unit: float, name: str) -> Cell:
 
 
 def doctor_sections(machine: Machine, findings: Sequence[Diagnostic]) -> list[Section]:
-    """What this machine is, and what stands in the way of good measurements."""
+    """What stands in the way of good measurements, then what this machine is."""
     return [
-        Facts("", machine_facts(machine)),
         Findings("Findings", tuple(findings)) if findings else Sentences("", ("No issues found.",)),
+        Facts("", machine_facts(machine)),
     ]
 
 

@@ -22,6 +22,7 @@ from brimful.show.text import (
     limited_text,
     loading_text,
     method_text,
+    no_speed_text,
     not_counted_text,
     question_of,
     seconds_cell,
@@ -103,6 +104,7 @@ def prediction_sizes(prediction: Prediction, brief: bool = False) -> list[Sectio
     )
     if epoch is not None and epoch.waits_for_data:
         notes.append("An epoch takes its time with loading as it is here.")
+    notes += filter(None, [no_speed_text(prediction)])
     return sizes_table(prediction.sizes, prediction.budget, chosen, notes, brief)
 
 
@@ -364,7 +366,7 @@ def speed_sentence(speed: PredictedSpeed) -> str:
     else:
         parts = [f"About {seconds_text(speed.step_s.value)} a step{at} (predicted{alone})"]
     if knee := _knee(speed):
-        parts.append(f"the knee is at {knee}")
+        parts.append(f"no knee: {knee}" if speed.still_rises else f"the knee is at {knee}")
     for bound, share in _largest_first(speed.bound_by)[:1]:
         parts.append(f"bound by {BOUNDS.get(bound, bound).split(' (')[0]} ({share_text(share)})")
     return "; ".join(parts) + "."
@@ -379,7 +381,8 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
     knee, ends = _knee(speed), speed.knee_interval
     if knee:
         interval = "{:,} to {:,}".format(*ends) if ends is not None and ends[0] != ends[1] else None
-        rows.append(("knee", Cell(knee, Source.PREDICTED, interval, _KNEE)))
+        text, note = (f"none: {knee}", None) if speed.still_rises else (knee, _KNEE)
+        rows.append(("knee", Cell(text, Source.PREDICTED, interval, note)))
     if speed.exchange is not None:
         rows.append(("between cards", seconds_cell(speed.exchange)))
     bounds = [
@@ -399,11 +402,16 @@ def speed_rows(speed: PredictedSpeed) -> list[tuple[str, Cell]]:
 
 
 def _knee(speed: PredictedSpeed) -> str:
-    """ "256: 97 % of the best", "" where there is no curve."""
+    """ "256: 97 % of the best"; where there is none "sizes up to 24 are more than 3 % slower"; ""
+    without a curve.
+    """
     rates = {point.batch_size: point.value.value for point in speed.curve}
     knee, best = speed.knee_batch_size, speed.best_batch_size
-    if knee is None or best is None or not rates.get(best):
+    if knee is None or best is None or not rates.get(best) or len(rates) < 2:
         return ""
+    if speed.still_rises:
+        below = max(size for size in rates if size < knee)
+        return f"sizes up to {below:,} are more than {share_text(speed.tolerance)} slower"
     return f"{knee:,}: {share_text(rates[knee] / rates[best])} of the best"
 
 

@@ -12,6 +12,7 @@ from brimful.show.text import (
     ABSENT,
     Cell,
     bytes_text,
+    count_text,
     environment_text,
     footnotes,
     memory_of,
@@ -26,6 +27,7 @@ from brimful.show.text import (
 from brimful.units import GIB
 from brimful.values import (
     Attempt,
+    AttemptStarted,
     Budget,
     Diagnostic,
     EffectiveSetting,
@@ -35,7 +37,6 @@ from brimful.values import (
     PhasePeak,
     Record,
     Run,
-    Setting,
     Source,
     Trial,
     TrialResult,
@@ -52,6 +53,7 @@ _CHANGE_THE_NUMBERS = (
         "ignores-batch-size",
         "hidden-cap",
         "batch-exceeds-dataset",
+        "batch-size-past-a-limit",
         "memory-grows",
         "evaluation-collects",
     ),
@@ -218,24 +220,28 @@ def _traceback(execution: Execution) -> str:
 
 
 def run_sections(run: Run) -> list[Section]:
-    """The command in force, its settings, every attempt in order, and the peaks of the last one."""
-    if not run.attempts:
+    """The command in force, its settings, every attempt in order, and the peaks of the last one
+    with an end.
+    """
+    last = run.going or next(reversed(run.attempts), None)
+    if last is None:
         return []
-    last = run.attempts[-1]
     parts: list[Section] = [
         CommandLine(
             "The command", command_of(last), (f"Settings from {run.started.why}.",), detail=True
         )
     ]
     parts += settings_table(last.settings)
-    parts.append(_attempts(run.attempts))
+    parts.append(_attempts(run))
     parts += [
         Quote(f"The script's own traceback, attempt {attempt.number}", text, detail=True)
         for attempt in run.attempts
         if (text := _traceback(attempt))
     ]
-    parts += phases_table(f"Peaks by phase, measured in attempt {last.number}", last.phases)
-    return parts + _course(last)
+    for ended in run.attempts[-1:]:
+        title = f"Peaks by phase, measured in attempt {ended.number}"
+        parts += phases_table(title, ended.phases) + _course(ended)
+    return parts
 
 
 def _course(attempt: Attempt) -> list[Section]:
@@ -296,13 +302,14 @@ def settings_table(settings: tuple[EffectiveSetting, ...]) -> list[Section]:
     return [Table("Settings, requested and in force", columns, rows)] if rows else []
 
 
-def _attempts(attempts: tuple[Attempt, ...]) -> Table:
+def _attempts(run: Run) -> Table:
     """Of the settings it shows those that differ between attempts; all of them where there is one
     attempt.
     """
+    attempts, started = run.attempts, [*run.attempts, *([run.going] if run.going else [])]
     values = [
         {row.name: row.effective for row in attempt.settings if row.effective is not None}
-        for attempt in attempts
+        for attempt in started
     ]
     names = list(dict.fromkeys(name for row in values for name in row))
     changed = [
@@ -310,15 +317,19 @@ def _attempts(attempts: tuple[Attempt, ...]) -> Table:
     ] or names
     kinds = [worst[0] for attempt in attempts if (worst := worst_memory(attempt))]
     rows, notes = [], []
-    for attempt, in_force in zip(attempts, values, strict=True):
-        rows.append(_attempt_row(attempt, in_force, changed))
-        texts = (
-            _RESUMED[attempt.resumed],
-            reason(attempt),
-            _with(attempt.environment),
-            *attempt.notes,
-            attempt.output_cut or "",
+    for attempt, in_force in zip(started, values, strict=True):
+        settings = "\n".join(
+            f"{name} {setting_text(in_force[name])}" for name in changed if name in in_force
         )
+        first = Cell(str(attempt.number)), Cell(settings or "as given")
+        texts = [_RESUMED[attempt.resumed], _with(attempt.environment)]
+        if isinstance(attempt, Attempt):
+            rows.append((*first, *_ended_cells(attempt)))
+            texts[1:1] = [reason(attempt)]
+            texts += [*attempt.notes, attempt.output_cut or ""]
+        else:
+            steps = Cell(count_text(run.going_steps))
+            rows.append((*first, Cell("no end", tone="bad"), steps, ABSENT, ABSENT, ABSENT))
         notes += [(attempt.number, text) for text in texts]
     names = (
         "#",
@@ -335,16 +346,10 @@ def _attempts(attempts: tuple[Attempt, ...]) -> Table:
     return Table("Attempts", columns, tuple(rows), footnotes("Attempt", notes))
 
 
-def _attempt_row(
-    attempt: Attempt, values: dict[str, Setting], changed: list[str]
-) -> tuple[Cell, ...]:
+def _ended_cells(attempt: Attempt) -> tuple[Cell, ...]:
+    """Its outcome, steps, speed, peak and time."""
     peak, rate = worst_memory(attempt), attempt.samples_per_s
-    settings = "\n".join(
-        f"{name} {setting_text(values[name])}" for name in changed if name in values
-    )
     return (
-        Cell(str(attempt.number)),
-        Cell(settings or "as given"),
         Cell(
             OUTCOMES[attempt.outcome].text,
             tone="" if attempt.outcome is Outcome.COMPLETED else "bad",
@@ -356,7 +361,7 @@ def _attempt_row(
     )
 
 
-def command_of(attempt: Attempt) -> str:
+def command_of(attempt: Attempt | AttemptStarted) -> str:
     """The words of the attempt's command, as a shell takes them."""
     environment = environment_text(dict(sorted(attempt.environment.items())))
     return " ".join(part for part in (environment, shlex.join(attempt.argv)) if part)

@@ -344,6 +344,8 @@ def _memory_figure(record: Record, memory: MemoryEstimate) -> Figure:
     legend += [kinds.get(source, ("dot hollow", source)) for source in sources]
     legend += [("limit", "budget")] if budget else []
     name, size = "chosen" if record.plan else "asked", planned_batch_size(record)
+    if record.prediction is not None and record.plan is None:
+        size = record.prediction.in_force or size
 
     def draw(width: int) -> str:
         from brimful.show.charts import memory_chart

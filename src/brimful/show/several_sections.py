@@ -12,6 +12,7 @@ from brimful.show.text import (
     Cell,
     bytes_text,
     count_text,
+    no_speed_text,
     question_of,
     seconds_text,
     setting_text,
@@ -76,6 +77,7 @@ def which_table(prediction: Prediction) -> Table:
     idle = ", ".join(f"{answer.gpu.key}:{answer.cards}" for answer in which if answer.unused)
     notes = [_HOW, _TRACED if prediction.solved is None else _SOLVED % prediction.solved.name]
     notes += [_LOADING] if any(answer.slow_loading for answer in which) else []
+    notes += filter(None, [no_speed_text(prediction)])
     notes += [_IDLE % idle] if idle else []
     notes += [f"{answer.gpu.key}: {answer.problem}" for answer in which if answer.problem]
     return Table("Which card", columns, tuple(map(_row, which)), tuple(dict.fromkeys(notes)))
@@ -165,6 +167,7 @@ def grid_table(prediction: Prediction) -> Table:
     notes = [
         f"The device peak, and {unit} a second; all is predicted.",
         "Every cell was traced." if all(cell.traced for cell in grid) else _CELLS_TRACED,
+        *filter(None, [no_speed_text(prediction)]),
         *(f"{settings_text(cell.settings)}: {cell.problem}" for cell in grid if cell.problem),
     ]
     return Table("Memory and speed", heads, rows, tuple(dict.fromkeys(notes)))
@@ -304,14 +307,13 @@ def _most(cells: Sequence[Cell]) -> Source | None:
 
 
 def _peak_cell(size: TriedSize) -> Cell:
-    if size.fits is False and size.peak_bytes is None:
-        return Cell("out of memory", tone="bad")
-    cell = _number(size.peak_bytes, bytes_text)
-    if size.is_least and size.peak_bytes is not None:
-        cell = replace(cell, text=f"over {cell.text}")
-    if size.traced is False and size.peak_bytes is not None:
-        cell = replace(cell, text=f"{cell.text}*")
-    return replace(cell, tone="bad" if size.fits is False else "")
+    tone = "bad" if size.fits is False else ""
+    if size.memory_text is None or size.peak_bytes is None:
+        return {None: Cell("not known"), True: ABSENT, False: Cell("out of memory", tone=tone)}[
+            size.fits
+        ]
+    text = size.memory_text + ("*" if size.traced is False else "")
+    return Cell(text, size.peak_bytes.source, tone=tone)
 
 
 def _share_cell(size: TriedSize, budget: Budget | None) -> Cell:

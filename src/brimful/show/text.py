@@ -286,6 +286,17 @@ def not_counted_text(speed: PredictedSpeed) -> str:
     )
 
 
+def no_speed_text(prediction: Prediction) -> str:
+    """ "Only the memory of this card is known, so no speed is predicted; for its speed …"; "" where
+    speed is predicted.
+    """
+    why = next((warning for warning in prediction.warnings if warning.code == "no-clock"), None)
+    if why is None:
+        return ""
+    text = "; ".join(filter(None, (f"{why.problem}, {why.explanation}", why.suggestion)))
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def uneven_text(prediction: Prediction) -> str:
     """ "batches of the largest samples alone 2.16 GiB; over an epoch, in the script's order
     2.79 GiB, in others up to 2.90 GiB"; "" where batches are alike.

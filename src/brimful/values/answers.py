@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from brimful.units import format_bytes
 from brimful.values.estimates import (
     Breakdown,
     CardPeak,
@@ -86,6 +87,12 @@ class TriedSize:
     step_s: Estimate | None = None
     # of an imaginary card: at this very size; else extrapolated from traces of others
     traced: bool | None = None
+
+    @property
+    def memory_text(self) -> str | None:
+        """ "18.9 GiB"; "over 18.9 GiB" where it is at least that; None where it is not known."""
+        peak = self.peak_bytes
+        return None if peak is None else "over " * self.is_least + format_bytes(int(peak.value))
 
 
 @dataclass(frozen=True)
@@ -253,6 +260,13 @@ class Prediction:
     retries_per_step: float | None = None
     # the time of a step that this takes, beside that of `speed`
     giving_back_s: Estimate | None = None
+    # as of a plan
+    places: dict[str, Place] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def row_at(self, batch_size: int | None) -> TriedSize | None:
+        """What the table of batch sizes has of one."""
+        return next((row for row in self.sizes if row.batch_size == batch_size), None)
 
 
 @dataclass(frozen=True)

@@ -171,6 +171,14 @@ class PredictedSpeed:
     # seconds of it between cards, hidden ones too; the note names the link. None: none seen
     exchange: Estimate | None = None
 
+    @property
+    def still_rises(self) -> bool:
+        """Whether all sizes but the largest one are slower by more than the tolerance: the curve
+        ends before its knee.
+        """
+        knee = self.knee_batch_size
+        return knee is not None and knee == max(point.batch_size for point in self.curve)
+
 
 @dataclass(frozen=True)
 class Loading:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from brimful.values.given import Command, Device, EffectiveSetting, Setting
-from brimful_inside.wire import Failure, PhasePeak, Report
+from brimful_inside.wire import Failure, PhasePeak, Place, Report
 
 
 class Outcome(StrEnum):
@@ -133,6 +133,10 @@ class RunStarted:
     ladder: tuple[int, ...] = ()
     # the run of the same command that was cut off, and that this one continues
     goes_on: str | None = None
+    # setting -> where brimful sets it in a script without a flag; digests of the files that it was
+    # found in, by path
+    places: dict[str, Place] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +146,7 @@ class AttemptStarted:
     number: int  # from 1
     settings: tuple[EffectiveSetting, ...]
     argv: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)  # added to the user's own
     resumed: bool | None  # as in `Attempt`
     folder: str  # relative to the record
     started_unix_s: float

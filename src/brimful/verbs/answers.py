@@ -179,10 +179,11 @@ def sizes_of(
     sizes: Sequence[int],
     loading: Loading | None = None,
     samples: int | None = None,
+    are_named: bool = False,
 ) -> tuple[TriedSize, ...]:
     """What each batch size means by the traces that a search left, and by the models of them: no
-    trial is run. Sizes of which nothing is known have no numbers. `loading`, `samples`: as
-    `epoch_of` takes them.
+    trial is run. `are_named`: by the user; of others those whose memory is not known are left out.
+    `loading`, `samples`: as `epoch_of` takes them.
     """
     trials, rows = view.trials, []
     completed = trials.completed()
@@ -203,6 +204,7 @@ def sizes_of(
                     epoch_s=epoch.train_s,
                 )
         rows.append(row)
+    rows = [row for row in rows if are_named or row.fits is not None]
     return tried_sizes(list(trials.results.values()), rows)
 
 

@@ -20,7 +20,8 @@ from brimful.measure import accelerators, host
 from brimful.measure.gpus import calibrations
 from brimful.record import record_home
 from brimful.units import counted, format_bytes
-from brimful.values import Calibration, Diagnostic, Machine
+from brimful.values import Calibration, Command, Diagnostic, Machine
+from brimful.verbs import devices
 
 SCRIPT = Path(brimful_inside.__file__).parent / "calibration.py"
 TIME_LIMIT_S = 300.0  # of a calibration
@@ -28,23 +29,39 @@ _SMALL_SHM_BYTES = 1 << 30
 _SMALL_DISK_BYTES = 1 << 30
 _BUSY = 1.5  # processes a core; assumed
 _CPUS = Path("/sys/devices/system/cpu")
+# Findings: without which nothing works, what spoils measurements, what is slower than it need be,
+# and what is as it is.
+_RANKS = (
+    *("no-torch", "torch-sees-no-card", "disk-nearly-full"),
+    *("card-in-use", "busy-machine", "small-shared-memory"),
+    *("slow-clock", "old-torch"),
+    *("no-accelerator", "other-interpreter", "memory-limit"),
+)
 
 
 def doctor() -> tuple[Machine, tuple[Diagnostic, ...]]:
-    """This machine, and what stands in the way. Starts no trial."""
+    """This machine, and what stands in the way, what matters most first. Starts no trial."""
     machine = host.machine()
-    interpreter = shutil.which("python") or sys.executable  # which runs the user's scripts
-    return machine, (
-        *_about_torch(interpreter),
-        *_about_cards(interpreter),
+    interpreter, other_python = _python()
+    version = accelerators.torch_version(interpreter)
+    findings = (
+        *_about_torch(interpreter, version),
+        *(_about_cards(interpreter) if version is not None else ()),
         *_about_the_processor(machine),
         *_about_memory(machine),
         *_about_the_disk(),
+        *([other_python] if other_python else []),
     )
+    return machine, tuple(sorted(findings, key=lambda finding: _RANKS.index(finding.code)))
 
 
-def _about_torch(interpreter: str) -> Iterator[Diagnostic]:
-    version = accelerators.torch_version(interpreter)
+def _python() -> tuple[str, Diagnostic | None]:
+    """(The Python by which brimful runs the user's scripts, why it is not the one on the PATH.)"""
+    command, why = devices.with_torch(Command(("python",)))
+    return shutil.which(command.argv[0]) or sys.executable, why
+
+
+def _about_torch(interpreter: str, version: str | None) -> Iterator[Diagnostic]:
     if version is None:
         yield Diagnostic(
             "no-torch",
@@ -76,8 +93,8 @@ def _about_cards(interpreter: str) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "no-accelerator",
             "no accelerator is visible here",
-            "`tune` and `audit` work on the CPU; `--gpu NAME` predicts for a card without having "
-            "it",
+            "`run`, `tune` and `audit` work on the CPU; `--gpu NAME` predicts for a card without "
+            "having it",
             "see `brimful gpus`",
         )
     elif used:
@@ -161,9 +178,7 @@ def calibrate(
     has no torch. Raises NoSuchDevice where torch sees no CUDA card there, CommandFailed where
     measuring it failed.
     """
-    if interpreter is None:
-        path = shutil.which("python")
-        interpreter = path if path and accelerators.torch_version(path) else sys.executable
+    interpreter = interpreter or _python()[0]
     cards = accelerators.visible()
     answer = _ask(interpreter, script)
     if "none" in answer:

@@ -23,8 +23,10 @@ from brimful.decide.memory.known_traces import Traced
 from brimful.decide.memory.search_traced import MemoryConclusion, search_largest
 from brimful.decide.memory.size_model import SizeModel
 from brimful.decide.memory.uneven import (
+    MEMORY,
     MOST_RISE,
     ORDERS,
+    SCRIPT,
     are_uneven,
     largest_over_an_epoch,
     scaled,
@@ -318,15 +320,21 @@ def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclu
     learned(most)
     if not any(trials.epochs.values()):
         return conclusion
-    upper, limit = upper_limit(trials.limits())
-    rises = estimate.limited_by == "budget" and most in trials.drawn
-    ceiling = min(upper or MOST_RISE * most, MOST_RISE * most) if rises else most
+    ceiling, limit = most, estimate.limited_by
+    if limit == "budget" and most in trials.drawn:
+        ceiling, limit = MOST_RISE * most, f"brimful, which tries none above {MOST_RISE * most:,}"
+        upper, name = upper_limit(trials.limits())
+        if upper is not None and upper <= ceiling:
+            ceiling, limit = upper, name
     multiple_of = conclusion.multiple_of
     search = largest_over_an_epoch(view.card, most, ceiling, multiple_of, view.fixed_sizes)
-    largest = run_search(search, learned)
-    if largest != upper:
-        limit = estimate.limited_by if largest == most else "budget"
-    estimate = replace(estimate, exact=False, largest_batch_size=largest, limited_by=limit)
+    end = run_search(search, learned)
+    if end.ended_by == SCRIPT:
+        failed = trials.failed_epochs[end.at]
+        limit = script_error(trials.session, failed, noun_of(trials.unknown), end.at)
+    elif end.ended_by == MEMORY:
+        limit = "budget"
+    estimate = replace(estimate, exact=False, largest_batch_size=end.largest, limited_by=limit)
     return replace(conclusion, estimate=estimate)
 
 

@@ -47,17 +47,22 @@ def locate(
     places = decide.places_in(first, wants)
     if not places:
         return Located(command, None, {None: first}, why=decide.why_none(first, wants))
-    results: dict[int | None, TrialResult] = {places[0].number: first}
-    why_not: str | None = None
+    tried: dict[int | None, TrialResult] = {}
+    why_not = limited = None
     for place in places:
+        limit = decide.limited_at(first, place) if wants == AUTO else None
+        if limit is not None:  # at which sizes it is followed no trial at a single one shows
+            limited = limited or limit
+            continue
         other = size if size != place.number else size + 7
+        place = replace(place, limited_at=limited or place.limited_at)
         changed = decide.with_place(command, BATCH_SIZE, place)
         result = session.run(trial(changed, other))
         if fails_alike(first, result):
             raise error_of(session, first)
         doubt = decide.doubt(first, result, place, other)
         if doubt is None:
-            results[other] = result
+            tried = {other: result}
             break
         why_not = why_not or doubt
     else:  # both fail there: the search meets the script's error, and says so
@@ -65,6 +70,7 @@ def locate(
             why = decide.why_not_there(places[0], why_not)
             return Located(command, None, {None: first}, why=why)
         place, why_not = places[0], None
+    results = {place.number: _at(first, place.number), **tried}
     in_script = any(p.kind == SCRIPT for p in places)
     if wants == AUTO and place.kind == LOADER and why_not is None and not in_script:
         why_not = "its number comes from no integer there"
@@ -83,10 +89,8 @@ def _find(
     """
 
     def named(result: TrialResult) -> TrialResult:
-        settings = dict(result.trial.settings)
-        for place in decide.places_in(result)[:1]:
-            settings[BATCH_SIZE] = place.number
-        return replace(result, trial=replace(result.trial, settings=settings))
+        places = decide.places_in(result)
+        return _at(result, places[0].number) if places else result
 
     first = LOADER if wants == LOADER else SCRIPT
     result = session.run(replace(trial(command, None), find_places=first), named=named)
@@ -97,6 +101,12 @@ def _find(
         if fails_alike(result, again):
             raise error_of(session, result)
     return result
+
+
+def _at(result: TrialResult, size: int) -> TrialResult:
+    """A trial at the script's own number, as one at that batch size."""
+    settings = {**result.trial.settings, BATCH_SIZE: size}
+    return replace(result, trial=replace(result.trial, settings=settings))
 
 
 def _with_evaluation(

@@ -109,7 +109,8 @@ def predict(
             shown = _sizes(view, answer, prediction, is_open, sizes, samples)
             prediction = replace(prediction, sizes=shown)
         following = after_prediction(trials.command, prediction, is_open, trials.settings_at)
-        session.keep(replace(prediction, next_command=following, epoch=epoch))
+        prediction = replace(prediction, next_command=following, epoch=epoch)
+        session.keep(replace(prediction, places=trials.command.places))
     return session.record()
 
 
@@ -233,8 +234,7 @@ def _sizes(
     size, _ = recommended(prediction, is_open)
     spills = prediction.limited_by == "budget"
     sizes = sorted(set(wanted)) or sizes_to_show(largest, [prediction.batch_size, size], spills)
-    rows = sizes_of(view, conclusion, sizes, prediction.loading, samples)
-    return rows if wanted else tuple(row for row in rows if row.fits is not None)
+    return sizes_of(view, conclusion, sizes, prediction.loading, samples, bool(wanted))
 
 
 def _solved(trials: Trials, answer: Answer, largest: int | None) -> Solved | None:

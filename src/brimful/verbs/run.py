@@ -189,10 +189,12 @@ def run(
     resume_words = _resume_words(command, resume_with)
     chosen = run_plan.choose(command, plan, bool(given), device, options.home, strict)
     command = run_plan.with_places(command, chosen, options)
-    finds = BATCH_SIZE in given and wants in (AUTO, SCRIPT, LOADER) and not takes(command)
-    placed = {*command.places, *((BATCH_SIZE, EVAL_BATCH_SIZE) if finds else ())}
-    refuse_unreachable(command, {name: given[name] for name in given if name not in placed})
     rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
+    is_set = BATCH_SIZE in given or (chosen.plan is not None and BATCH_SIZE in chosen.plan.places)
+    finds = is_set and wants in (AUTO, SCRIPT, LOADER) and not takes(command)
+    size = values_in_force(rows).get(BATCH_SIZE) if finds else None
+    reached = {*command.places, *((BATCH_SIZE, EVAL_BATCH_SIZE) if finds else ())}
+    refuse_unreachable(command, {name: given[name] for name in given if name not in reached})
     try:
         commands.fill(command, values_in_force(rows))
     except UsageError as error:
@@ -208,10 +210,10 @@ def run(
     )
     environment, kept = run_settings.environment_of(chosen.plan, os.environ)
     with opened("run", command, chosen.device, options) as session:
-        if finds:  # until the training starts, a signal ends brimful
-            session.message("Looks where the script sets its batch size, by short trials")
-            command = run_plan.place_found(session, command, chosen, given)
+        if size is not None:  # until the training starts, a signal ends brimful
+            command, sources = run_plan.placed(session, command, chosen, given, int(size))
             rows = run_settings.settings_of(command, chosen.plan, chosen.name, given)
+            started = replace(started, places=command.places, sources=sources)
         with SignalForwarding(grace_s) as signals:
             if before is not None:
                 rows = before.settings_over(rows)
@@ -330,6 +332,7 @@ def _attempt(going: _Going, signals: SignalForwarding) -> Attempt:
             number=number,
             settings=going.rows,
             argv=start.argv,
+            environment=dict(start.environment),
             resumed=start.resumed,
             folder=folder.name,
             started_unix_s=time.time(),

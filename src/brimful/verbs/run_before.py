@@ -6,31 +6,19 @@ same command: the same words, settings apart, in the same folder, with the same 
 and learning rate. Where brimful cannot know whether an attempt trained, it takes it that it did.
 """
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from brimful import command as commands
-from brimful.errors import RecordUnreadable, UsageError
+from brimful.errors import UsageError
 from brimful.measure.process_tree import alive_with
 from brimful.measure.supervisor import LEFTOVERS_S
 from brimful.outcomes import OUTCOMES, SCRIPT_FAILED, STOPPED
-from brimful.record import is_being_written, list_records, read_record, steps_of
+from brimful.record import is_being_written, made_here, steps_of
 from brimful.show.headline import where_cut_off
-from brimful.values import (
-    Attempt,
-    AttemptStarted,
-    Command,
-    Diagnostic,
-    EffectiveSetting,
-    Outcome,
-    Record,
-    Run,
-)
-
-_MOST_READ = 50  # records, the newest first, as for plans
+from brimful.values import Command, Diagnostic, EffectiveSetting, Outcome, Record, Run
 
 
 @dataclass(frozen=True)
@@ -60,15 +48,19 @@ def cut_off(
     where it is still going on, and where it was cut off, but for Ctrl-C, and the command has no
     ``{resume}``.
     """
-    record = _newest_of_the_same(command, rows, home)
+    runs = made_here(home, "run")
+    record = next((run for run, theirs in runs if _is_the_same(run, theirs, command, rows)), None)
     if record is None or record.run is None:
         return None
     _refuse_alive(record)
     run, name = record.run, record.opened.record_id
     last = run.going or (run.attempts[-1] if run.attempts else None)
-    if last is None or not _cut_off_in_training(record, run, last):
+    if last is None:
         return None
-    where = where_cut_off(last.number, steps_of(Path(record.folder) / last.folder))
+    steps = run.going_steps if run.going else steps_of(Path(record.folder) / last.folder)
+    if not _cut_off_in_training(record, run, steps):
+        return None
+    where = where_cut_off(last.number, steps)
     how = f" ({OUTCOMES[run.ended.outcome].text})" if run.ended else ""
     happened = f"the previous run of this command, {name}, was cut off {where}{how}"
     if not commands.can_resume(command):
@@ -99,28 +91,13 @@ def _in_force(row: EffectiveSetting, before: EffectiveSetting) -> EffectiveSetti
     return replace(row, effective=before.effective, why=why, source=before.source)
 
 
-def _newest_of_the_same(
-    command: Command, rows: Sequence[EffectiveSetting], home: Path | None
-) -> Record | None:
-    folders = [folder for folder in list_records(home) if "-run" in folder.name]
-    for folder in reversed(folders[-_MOST_READ:]):
-        try:
-            record = read_record(folder)
-        except (RecordUnreadable, OSError):
-            continue
-        if _is_the_same(record, command, rows):
-            return record
-    return None
-
-
-def _is_the_same(record: Record, command: Command, rows: Sequence[EffectiveSetting]) -> bool:
-    theirs, run = record.opened.command, record.run
+def _is_the_same(
+    record: Record, theirs: Command, command: Command, rows: Sequence[EffectiveSetting]
+) -> bool:
+    run = record.run
     started = run and (run.going or next(iter(run.attempts), None))
     return (
-        # what started nothing has written over nothing
-        theirs is not None
-        and bool(started)
-        and record.opened.working_folder == os.getcwd()
+        bool(started)  # what started nothing has written over nothing
         and commands.signature(theirs) == commands.signature(command)
         and commands.names_of_run(theirs) == commands.names_of_run(command)
         and _learning_rate(started.settings) == _learning_rate(rows)
@@ -162,8 +139,10 @@ def _still_running(problem: str) -> UsageError:
     )
 
 
-def _cut_off_in_training(record: Record, run: Run, last: Attempt | AttemptStarted) -> bool:
-    """Whether it has no end, or one that came from outside, and may have trained."""
+def _cut_off_in_training(record: Record, run: Run, steps: int | None) -> bool:
+    """Whether it has no end, or one that came from outside, and may have trained. `steps`: of its
+    last attempt; None: not known.
+    """
     if run.ended is not None and run.ended.outcome not in STOPPED:
         # What was to go on and failed before its first step: the checkpoint is what it was.
         made_no_step = not any(attempt.steps for attempt in run.attempts)
@@ -174,4 +153,4 @@ def _cut_off_in_training(record: Record, run: Run, last: Attempt | AttemptStarte
         return True
     if run.ended is None and (run.going is None or record.closed is not None):
         return False  # closed without an end: the command could not be started
-    return steps_of(Path(record.folder) / last.folder) != 0
+    return steps != 0

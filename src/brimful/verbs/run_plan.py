@@ -7,25 +7,40 @@ many runs; `strict` refuses that too.
 """
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from brimful import command as commands
-from brimful.decide.batch_size_place import AUTO, LOADER, SCRIPT
-from brimful.decide.run.settings import BATCH_SIZE, WORKERS
-from brimful.errors import NoSuchDevice, PlanMismatch, RecordUnreadable, UsageError
+from brimful.decide.batch_size_place import (
+    AUTO,
+    LOADER,
+    SCRIPT,
+    found,
+    is_followed,
+    with_place,
+)
+from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
+from brimful.errors import NoSuchDevice, PlanMismatch, UsageError
 from brimful.measure import host, sources
-from brimful.record import list_records, read_record
+from brimful.record import made_here, read_record
 from brimful.units import format_bytes
-from brimful.values import Command, Device, Plan, Record, Setting, Trial, TrialKind
+from brimful.values import (
+    Command,
+    Device,
+    Plan,
+    Prediction,
+    Record,
+    RunStarted,
+    Setting,
+    Trial,
+    TrialKind,
+)
 from brimful.verbs import devices
 from brimful.verbs.locate import locate
 from brimful.verbs.session import Options, Session
 
 _NONE = "none"
-_MOST_READ = 50  # records, the newest first: reading one takes a millisecond or so (assumed)
 
 
 @dataclass(frozen=True)
@@ -188,31 +203,17 @@ def _of_the_same(command: Command, home: Path | None) -> Iterator[Record]:
 
 def _planned_here(home: Path | None) -> Iterator[tuple[Record, Command]]:
     """Tune records in this folder that hold a plan, with their commands, the newest first."""
-    return (pair for pair in _made_here(home, "tune") if pair[0].plan is not None)
+    return (pair for pair in made_here(home, "tune") if pair[0].plan is not None)
 
 
 def known_of(command: Command, home: Path | None, device: Device) -> Iterator[Record]:
     """What other verbs and earlier runs have found out about this command on this device, in this
     folder: their records, the newest first."""
-    for record, theirs in _made_here(home, "tune", "predict", "run"):
+    for record, theirs in made_here(home, "tune", "predict", "run"):
         if _difference(theirs, command) is None:
             with contextlib.suppress(PlanMismatch):
                 _device_for(record, command, device.kind)
                 yield record
-
-
-def _made_here(home: Path | None, *verbs: str) -> Iterator[tuple[Record, Command]]:
-    """Records of these verbs in this folder, with their commands, the newest first."""
-    made = [f for f in list_records(home) if any(f"-{verb}" in f.name for verb in verbs)]
-    for folder in reversed(made[-_MOST_READ:]):
-        try:
-            record = read_record(folder)
-        except (RecordUnreadable, OSError):
-            continue  # one record that cannot be read must not keep another from being found
-        opened = record.opened
-        here = opened.working_folder in (None, os.getcwd())
-        if opened.command is not None and opened.verb in verbs and here:
-            yield record, opened.command
 
 
 def _device_for(record: Record, command: Command, asked: str | None) -> Device:
@@ -267,24 +268,54 @@ def _mismatch(record: Record, problem: str) -> PlanMismatch:
 
 
 def with_places(command: Command, chosen: Chosen, options: Options) -> Command:
-    """The command with the places of its plan, whose files are as they were (`run_plan`). A flag
-    for workers stands open where the plan changed their number."""
+    """The command with the places of its plan, where its files are as they were. A flag for workers
+    stands open where the plan changed their number."""
     if chosen.plan is None:
         return command
     if any(row.name == WORKERS and row.requested != row.effective for row in chosen.plan.settings):
         command = commands.opened(command, WORKERS)
-    if options.batch_size_from not in (AUTO, SCRIPT, LOADER):
+    moved = not sources.are_as_they_were(chosen.plan.sources)
+    if options.batch_size_from not in (AUTO, SCRIPT, LOADER) or moved:
         return command
     opened, places = commands.placeholders(command), chosen.plan.places
     return replace(command, places={name: places[name] for name in places if name not in opened})
 
 
-def place_found(
-    session: Session, command: Command, chosen: Chosen, given: Mapping[str, Setting]
-) -> Command:
-    """The command with the place that short trials find. Raises UsageError where there is none, and
-    what keeps them from training."""
+def placed(
+    session: Session, command: Command, chosen: Chosen, given: Mapping[str, Setting], size: int
+) -> tuple[Command, dict[str, str]]:
+    """(The command with the place of its batch size, digests of the files that it was found in): as
+    a record of this command on this device has it, whose files are as they were; else as short
+    trials find it. Raises UsageError where there is none, and what keeps them from training."""
+    needed = {BATCH_SIZE, *({EVAL_BATCH_SIZE} & given.keys())}
+    for record in known_of(command, session.options.home, chosen.device):
+        known = record.plan or record.prediction or (record.run and record.run.started)
+        if known and known.places.keys() >= needed and _still_holds(session, record, known, size):
+            note, others = found(known.places[BATCH_SIZE]), record.opened.record_id
+            session.note(replace(note, explanation=f"as {others} has it; {note.explanation}"))
+            for name in needed:
+                command = with_place(command, name, known.places[name])
+            return command, known.sources
+    session.message("Looks where the script sets its batch size, by short trials")
+    located = _located(session, command, chosen, given, size)
+    return located, sources.digests(commands.signature(command), session.results)
 
+
+def _still_holds(
+    session: Session, record: Record, known: Plan | Prediction | RunStarted, size: int
+) -> bool:
+    place, wants = known.places[BATCH_SIZE], session.options.batch_size_from
+    cap = record.memory.loader_cap if record.memory is not None else None
+    return (
+        wants in (AUTO, place.kind)
+        and is_followed(place, record.trials, size, cap)
+        and sources.are_as_they_were(known.sources)
+    )
+
+
+def _located(
+    session: Session, command: Command, chosen: Chosen, given: Mapping[str, Setting], size: int
+) -> Command:
     def trial(changed: Command, batch_size: int | None) -> Trial:
         settings = dict(given) | ({BATCH_SIZE: batch_size} if batch_size else {})
         if batch_size is None:
@@ -292,6 +323,6 @@ def place_found(
         return Trial(changed, settings, chosen.device, TrialKind.AUDIT, steps=1)
 
     wants = session.options.batch_size_from
-    located = locate(session, command, trial, int(given[BATCH_SIZE]), wants, given)
+    located = locate(session, command, trial, size, wants, given)
     located.require_place(session)
     return located.command

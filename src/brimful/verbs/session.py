@@ -32,6 +32,7 @@ from brimful.values import (
     Opened,
     Outcome,
     Plan,
+    Prediction,
     Record,
     Setting,
     Trial,
@@ -178,9 +179,9 @@ class Session:
         )
 
     def keep(self, entry: Entry) -> None:
-        """On the disk and in `record`, a plan with the files that it was found with. Raises
-        DiskFull; `record` has the entry even so."""
-        if isinstance(entry, Plan) and self.opened.command is not None:
+        """On the disk and in `record`, a plan or prediction with the files that it was found with.
+        Raises DiskFull; `record` has the entry even so."""
+        if isinstance(entry, Plan | Prediction) and self.opened.command is not None:
             entry = replace(
                 entry,
                 sources=sources.digests(commands.signature(self.opened.command), self.results),

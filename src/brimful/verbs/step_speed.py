@@ -34,7 +34,7 @@ def speed_of(
             "no-clock",
             "only the memory of this card is known",
             "so no speed is predicted",
-            "name a card of the catalogue where there is one: --gpu (see `brimful gpus`)",
+            "for its speed name the card: --gpu NAME (`brimful gpus` lists them)",
         )
     done = {
         size: result

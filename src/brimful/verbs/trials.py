@@ -73,6 +73,7 @@ class Trials:
     # The trials whose epochs hold the largest batch of many drawn at random; at other sizes the
     # largest samples make it.
     drawn: dict[int | None, TrialResult] = field(default_factory=dict)
+    failed_epochs: dict[int | None, TrialResult] = field(default_factory=dict)
     even: bool = False  # a trial has shown that batches are alike
     _read: dict[int | None, TracesRead] = field(default_factory=dict)
     _fitted: dict[tuple, KernelModel | ScaledKernels | None] = field(default_factory=dict)
@@ -144,9 +145,10 @@ class Trials:
         there.
         """
         options = self.session.options
-        first = _first_size(asked, options.max_batch_size, self.device.cards)
+        # `run` tries the size that it is given: both have to see the same
+        size = asked or _first_size(None, options.max_batch_size, self.device.cards)
         located = locate(
-            self.session, self.command, self._trial, first, options.batch_size_from, given
+            self.session, self.command, self._trial, size, options.batch_size_from, given
         )
         self.command = located.command
         self.results.update(located.results)
@@ -172,6 +174,7 @@ class Trials:
         result = self.session.run(trial, expected_total=len(self.results) + len(self.epochs) + 1)
         known, self.epochs[size] = any(self.epochs.values()), ()
         if result.outcome is not Outcome.COMPLETED and known:
+            self.failed_epochs[size] = result
             return  # that size is not named
         if result.outcome is not Outcome.COMPLETED:
             self.session.note(

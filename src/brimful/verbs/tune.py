@@ -12,6 +12,7 @@ from brimful.decide.speed.predicted import rates_of
 from brimful.decide.tune.plan import Choice, Numbers, make_plan
 from brimful.decide.tune.sizes import sizes_to_show
 from brimful.errors import Interrupted, TimeIsUp, UsageError
+from brimful.show.text import limited_text
 from brimful.units import format_share
 from brimful.values import (
     Diagnostic,
@@ -290,7 +291,7 @@ def _the_largest(
         "brimful did not judge which size trains fastest, or learns best",
         "tune on the card itself when you have it, or keep to --max-batch-size",
     )
-    why = limits.get(limited_by or "budget", f"the largest that ran; limited by {limited_by}")
+    why = limits.get(limited_by or "budget", f"the largest that ran; {limited_text(limited_by)}")
     return _Choice(largest, why, None, (*warnings, advice))
 
 
@@ -303,11 +304,13 @@ def _predicted(speed: PredictedSpeed, knee: int) -> Diagnostic:
             f" On a host twice as fast or half as fast the knee lies between {low:,} and {high:,}."
         )
     left_out = "".join(f"; {note}" for note in speed.notes)
+    what = f"the knee at {knee:,} is predicted"
+    if speed.still_rises:
+        what = f"that {knee:,} is the fastest size is predicted"
     return Diagnostic(
         "predicted-speed",
-        f"the knee at {knee:,} is predicted, not measured: the time of each kernel comes from "
-        "its arithmetic and bytes",
-        "The place of the knee is better known than its speed."
+        f"{what}, not measured: the time of each kernel comes from its arithmetic and bytes",
+        "Which size is fastest is better known than its speed."
         f"{between} Loading is not in it{left_out}.",
         "tune on the card itself when you have it",
     )

@@ -40,7 +40,7 @@ from brimful.decide.tune.search import Search
 from brimful.errors import BrimfulError, DoesNotFit, Interrupted, TimeIsUp, TrialFailed
 from brimful.measure import host
 from brimful.outcomes import OUT_OF_MEMORY
-from brimful.units import format_bytes
+from brimful.units import format_bytes, noun_of
 from brimful.values import Command, Limits, Outcome, Plan, Setting, Trial, TrialKind, TrialResult
 from brimful.verbs.devices import require_that_card
 from brimful.verbs.locate import locate
@@ -48,6 +48,7 @@ from brimful.verbs.results import (
     error_of,
     ignores_the_batch_size,
     require_steps_or_memory,
+    script_error,
     trained,
 )
 from brimful.verbs.session import Session
@@ -213,12 +214,14 @@ def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Li
         )
         require_steps_or_memory(session, result)
         require_that_card(task.start.device, result)
+        is_fine = result.outcome is Outcome.COMPLETED or result.outcome in OUT_OF_MEMORY
         return Measured(
             result.outcome,
             peak_bytes(result, budget.memory),
             dataset_length(result),
             result.samples_per_step,
             largest_batch(result),
+            None if is_fine else script_error(session, result, noun_of(BATCH_SIZE), size),
         )
 
     search = search_largest_measured(
@@ -278,7 +281,7 @@ def _problem(
         environments=(ALLOCATOR,) if task.on_cpu and _may_set_malloc(task.start.command) else (),
         worker_counts=_worker_counts(session, task, room, machine.cores if machine else 1),
         objective=task.objective,
-        limited_by=name if upper is not None and upper <= largest else "budget",
+        limited_by=name if upper is not None and upper <= largest else memory.estimate.limited_by,
     )
 
 

@@ -122,6 +122,38 @@ def test_a_number_that_something_else_follows_is_doubted(other, words):
     assert doubt is None if words is None else words in (doubt or "")
 
 
+@pytest.mark.parametrize(
+    ("limit", "is_limited"), [(None, False), (4, True), (1999, True), (2000, False)]
+)
+def test_a_place_is_limited_by_what_is_smaller_than_the_data_set(limit, is_limited):
+    place = replace(SCRIPT, limit=limit, limited_at="train.py:7 (`min(batch, 4)`)")
+    limited = batch_size_place.limited_at(result(loader()), place)
+    assert limited == (place.limited_at if is_limited else None)
+
+
+def test_a_place_is_known_to_be_followed_as_far_as_trials_showed_it():
+    def tried(size, place=SCRIPT, outcome=Outcome.COMPLETED):
+        command = Command(("train",), places={"batch_size": place})
+        trial = Trial(command, {"batch_size": size}, Device("cpu", "cpu"), TrialKind.AUDIT)
+        return replace(result(outcome=outcome), trial=trial)
+
+    def is_followed(size, *trials, cap=None):
+        return batch_size_place.is_followed(SCRIPT, trials, size, cap)
+
+    assert [is_followed(size, tried(512)) for size in (64, 128, 300, 512, 513)] == [
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+    assert not is_followed(300, tried(512), cap=256) and is_followed(256, tried(512), cap=256)
+    assert not is_followed(128), "no trial has set it"
+    assert not is_followed(300, tried(512, outcome=Outcome.CRASHED))
+    assert not is_followed(300, tried(512, replace(SCRIPT, line=9)))
+    assert batch_size_place.is_followed(LOADER, (), 9_999, None), "it is the loader's own"
+
+
 def test_a_number_of_all_ranks_is_no_doubt():
     assert (
         batch_size_place.doubt(result(loader(size=64)), result(loader(size=2)), SCRIPT, 5) is None
@@ -138,6 +170,12 @@ def test_the_sentence_has_file_and_line_and_what_does_not_follow():
         said.explanation
         == "what the script computes from it follows; 128 also stands at model.py:12, and stays "
         "there"
+    )
+    limited = replace(LOADER, limited_at="train.py:7 (`min(batch, 4)`)")
+    assert (
+        batch_size_place.found(limited).problem
+        == "train.py:7 (`min(batch, 4)`) limits the batch size; brimful sets it past that, at "
+        "data.py:51"
     )
     said = batch_size_place.found(LOADER, "the model follows it as well")
     assert (

@@ -2,7 +2,6 @@
 how it ends.
 """
 
-import itertools
 import os
 import pty
 import signal
@@ -17,10 +16,10 @@ import pytest
 from brimful.errors import NoSuchCommand
 from brimful.measure import attempt as attempts
 from brimful.measure import supervisor
-from brimful.measure.attempt import MOST_POINTS, Course, Start, run_attempt
+from brimful.measure.attempt import Start, run_attempt
 from brimful.measure.output import OutputTee
 from brimful.measure.supervisor import SignalForwarding
-from brimful.values import Attempt, Device, Heartbeat, Outcome
+from brimful.values import Attempt, Device, Outcome
 
 READY = "import os, signal, sys, time\ndef ready(): print('ready', flush=True)\n"
 
@@ -306,17 +305,6 @@ def test_the_memory_of_a_short_attempt_is_seen(tmp_path):
     ended = run(tmp_path, "held = bytearray(os.urandom(1 << 20)) * 200\ntime.sleep(3)")
     assert ended.outcome is Outcome.COMPLETED
     assert ended.process_tree_host_bytes is not None and ended.process_tree_host_bytes > 200 << 20
-
-
-def test_a_course_has_some_hundred_points_over_the_whole_time_however_long_it_is():
-    course = Course()
-    for second in range(1, 10_001):
-        course.add(Heartbeat("train", second, float(second), loss=1 / second))
-    assert MOST_POINTS / 2 - 1 <= len(course.points) < MOST_POINTS
-    times = [point.seconds for point in course.points]
-    assert (times[0], times[-1]) == (1, 10_000)
-    gaps = {later - earlier for earlier, later in itertools.pairwise(times[1:-1])}
-    assert max(gaps) <= 2 * min(gaps), "evenly"
 
 
 def test_an_attempt_keeps_its_memory_over_time(tmp_path: Path):

@@ -22,6 +22,7 @@ from brimful import audit, predict, tune
 from brimful.errors import BrimfulError
 from brimful.record import latest, read_record
 from brimful.values import (
+    AttemptStarted,
     Estimate,
     GridCell,
     Machine,
@@ -307,9 +308,18 @@ def run_failed() -> Record:
 def run_cut_off() -> Record:
     """brimful itself was killed in the second attempt."""
     record = run_restarted()
-    return replace(
-        record, run=replace(record.run, attempts=record.run.attempts[:1], ended=None), closed=None
+    first, second, *_ = record.run.attempts
+    going = AttemptStarted(
+        number=2,
+        settings=second.settings,
+        argv=second.argv,
+        resumed=True,
+        folder="attempt-002",
+        started_unix_s=STARTED,
+        pid=1,
     )
+    run = replace(record.run, attempts=(first,), ended=None, going=going, going_steps=17)
+    return replace(record, run=run, closed=None)
 
 
 @cache

@@ -89,6 +89,8 @@ def test_the_predicted_speed_chart_marks_the_knee_the_largest_and_what_was_asked
     assert {"1,024 knee", "4,096 largest", "64 asked"} <= set(
         labels(predicted_speed_chart(speed, 4096, 450))
     )
+    rises = replace(speed, knee_batch_size=4096)
+    assert "4,096 largest" in labels(predicted_speed_chart(rises, 4096, 450)), "it has no knee"
     once = labels(predicted_speed_chart(replace(speed, batch_size=4096), 4096, 450))
     assert "4,096 largest" in once and not any("asked" in label for label in once)
 

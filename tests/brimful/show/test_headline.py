@@ -66,7 +66,7 @@ SENTENCES = {
     "empty": ("unfinished", "This record holds no trial."),
     "run-restarted": ("good", "The command exited with 0 after 12 s and 0 steps, in attempt 3."),
     "run-failed": ("bad", ""),
-    "run-cut-off": ("unfinished", "Cut off after 1 attempt: this run has no end."),
+    "run-cut-off": ("unfinished", "Cut off in attempt 2 after 17 steps: this run has no end."),
 }
 
 

@@ -47,12 +47,12 @@ def test_every_card_of_the_catalogue_is_listed_with_the_sources_of_its_numbers()
 
 def test_the_doctor_lists_what_it_found_or_that_there_are_no_issues() -> None:
     found = Diagnostic("small-shm", "/dev/shm has 64 MiB", "workers may fail", "mount a larger one")
-    facts, findings = doctor_sections(product.MACHINE, (found,))
+    findings, facts = doctor_sections(product.MACHINE, (found,))
     assert isinstance(facts, Facts) and dict(facts.rows)["limit of the cgroup"].text == "16.0 GiB"
     assert isinstance(findings, Findings) and findings.found == (found,)
     without = doctor_sections(replace(product.MACHINE, cgroup_limit_bytes=None), ())
-    assert isinstance(without[1], Sentences) and without[1].sentences == ("No issues found.",)
-    assert "limit of the cgroup" not in dict(without[0].rows)  # type: ignore[attr-defined]
+    assert isinstance(without[0], Sentences) and without[0].sentences == ("No issues found.",)
+    assert "limit of the cgroup" not in dict(without[1].rows)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

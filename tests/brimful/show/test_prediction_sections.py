@@ -1,5 +1,6 @@
 """Sections of a prediction: speed, cards, where the memory goes, what would help."""
 
+import io
 import re
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 
 from brimful.decide.memory import breakdown
 from brimful.show.charts import COLOURS
+from brimful.show.console import make_console, show_record
 from brimful.show.prediction_sections import (
     card_groups,
     moment_text,
@@ -17,7 +19,18 @@ from brimful.show.prediction_sections import (
 )
 from brimful.show.section import Facts, Sentences, Table
 from brimful.show.text import CATEGORIES
-from brimful.values import CardPeak, Estimate, Moment, PredictedSpeed, Prediction, Source, WhatIf
+from brimful.values import (
+    CardPeak,
+    Diagnostic,
+    Estimate,
+    Moment,
+    Point,
+    PredictedSpeed,
+    Prediction,
+    Source,
+    TriedSize,
+    WhatIf,
+)
 from tests.brimful.show import product
 
 
@@ -35,10 +48,10 @@ def table(value: Prediction, start: str) -> Table:
 
 
 def test_the_speed_says_level_interval_knee_and_what_binds() -> None:
-    sentence = speed_sentence(speed())
+    sentence = speed_sentence(speed(knee_batch_size=1024))
     assert re.fullmatch(
-        r"About [\d,]+ samples/s at 3,000 \(predicted, [\d,]+ to [\d,]+\); the knee is at 1,713: "
-        r"100 % of the best; "
+        r"About [\d,]+ samples/s at 3,000 \(predicted, [\d,]+ to [\d,]+\); the knee is at 1,024: "
+        r"\d\d % of the best; "
         r"bound by memory bandwidth \(58 %\)\.",
         sentence,
     )
@@ -52,6 +65,21 @@ def test_the_speed_says_level_interval_knee_and_what_binds() -> None:
     )
     alone = speed_sentence(speed(batch_size=None, curve=()))
     assert "knee" not in alone and " at " not in alone.split("(")[0]
+
+
+def test_a_curve_that_rises_to_its_end_has_no_knee() -> None:
+    points = [Point(n, Estimate(10.0 * n, Source.PREDICTED)) for n in (16, 24, 32)]
+    rises = speed(curve=tuple(points), knee_batch_size=32, best_batch_size=32)
+    text = "sizes up to 24 are more than 3 % slower"
+    assert f"; no knee: {text}; bound by" in speed_sentence(rises)
+    row = dict(speed_rows(rises))["knee"]
+    assert (row.text, row.note) == (f"none: {text}", None)
+    assert "knee" not in speed_sentence(
+        speed(curve=tuple(points[:1]), knee_batch_size=16, best_batch_size=16)
+    )
+    assert "the knee is at 24: 100 % of the best" in speed_sentence(
+        speed(curve=tuple(points), knee_batch_size=24, best_batch_size=24)
+    )
 
 
 def test_every_row_of_the_speed_with_a_number_is_predicted_and_small_shares_are_not_named() -> None:
@@ -160,3 +188,36 @@ def test_a_size_that_was_not_searched_is_not_called_none() -> None:
     assert largest(unknown) == "not searched"
     assert largest(replace(unknown, nothing_fits=True)) == "none"
     assert largest(prediction()) == "1,713"
+
+
+def test_a_table_without_speed_says_why_and_what_has_it() -> None:
+    unknown = Diagnostic(
+        "no-clock", "only its memory is known", "so no speed is predicted", "name it: --gpu NAME"
+    )
+    sizes = (TriedSize(64, True, Estimate(2**30, Source.PREDICTED)),)
+    without = replace(prediction(), speed=None, sizes=sizes, warnings=(unknown,))
+    words = "Only its memory is known, so no speed is predicted; name it: --gpu NAME."
+    assert words in table(without, "What each batch size means").notes
+    stream = io.StringIO()
+    record = replace(product.predict_oom(), prediction=without)
+    show_record(make_console(stream, width=200), record, full=False)
+    assert stream.getvalue().lower().count("only its memory is known") == 1
+    grid = replace(product.predict_grid().prediction, warnings=(unknown,))
+    assert words in table(grid, "Memory and speed").notes
+
+
+def test_a_size_of_which_the_memory_is_not_known_says_so() -> None:
+    peak = Estimate(2**30, Source.PREDICTED)
+    sizes = (
+        TriedSize(3),
+        TriedSize(64, True, peak, traced=False),
+        TriedSize(80, True, peak, is_least=True),
+        TriedSize(96, False),
+    )
+    rows = table(replace(prediction(), sizes=sizes), "What each batch size means").rows
+    assert [row[1].text for row in rows] == [
+        "not known",
+        "1.00 GiB*",
+        "over 1.00 GiB",
+        "out of memory",
+    ]

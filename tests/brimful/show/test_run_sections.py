@@ -3,11 +3,14 @@
 from dataclasses import replace
 from math import nan
 
+import pytest
+
 from brimful.show.run_sections import command_of, phases_table, run_sections, trial_sections
-from brimful.show.section import Column, Figure, Table
+from brimful.show.section import Column, CommandLine, Figure, Table
 from brimful.show.text import worst_memory
 from brimful.values import (
     Attempt,
+    AttemptStarted,
     EffectiveSetting,
     Heartbeat,
     Outcome,
@@ -155,3 +158,31 @@ def test_a_run_is_drawn_over_its_time_and_what_was_not_seen_is_left_out() -> Non
     (host,) = figures(*(replace(point, loss=nan, allocated_bytes=None) for point in course))[:1]
     assert host.title == "Memory of all processes over time", "a loss that is NaN has no curve"
     assert figures() == figures(course[0]) == []
+
+
+@pytest.mark.parametrize(("ended", "steps"), [(0, 17), (1, None)])
+def test_an_attempt_without_an_end_is_shown_with_the_steps_that_its_processes_reported(
+    ended: int, steps: int | None
+) -> None:
+    whole = run()
+    last = whole.attempts[1]
+    going = AttemptStarted(
+        number=ended + 1,
+        settings=last.settings,
+        argv=last.argv,
+        environment={"A": "1"},
+        resumed=None if ended == 0 else True,
+        folder="attempt-001",
+        started_unix_s=0.0,
+        pid=1,
+    )
+    cut = replace(
+        whole, attempts=whole.attempts[:ended], ended=None, going=going, going_steps=steps
+    )
+    table = attempts_of(cut)
+    assert len(table.rows) == ended + 1
+    texts = [cell.text for cell in table.rows[-1]]
+    assert texts == [str(ended + 1), "batch_size 32", "no end", "17" if steps else "–", *"–––"]
+    assert any(note.startswith(f"Attempt {ended + 1}: ") for note in table.notes)
+    command = run_sections(cut)[0]
+    assert isinstance(command, CommandLine) and command.line.startswith("A=1 python train.py 32")

@@ -1,5 +1,6 @@
 """`doctor --calibrate`, with a child that answers as on a card."""
 
+import io
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ import pytest
 
 from brimful.errors import CommandFailed, NoSuchDevice
 from brimful.measure.accelerators import Accelerator
+from brimful.show.console import make_console, show_sections
+from brimful.show.machine_sections import doctor_sections
 from brimful.verbs import devices
 from brimful.verbs import doctor as verb
 from tests.brimful.end_to_end.helper import environment
@@ -109,3 +112,38 @@ def test_load_and_a_slow_clock_are_named_where_they_spoil_measurements(
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     machine = verb.host.machine()
     assert {row.code for row in verb._about_the_processor(machine)} == said
+
+
+def found(monkeypatch, python: str | None, cards=(), seen=(), load: float = 0.1):
+    """The codes of what `doctor` finds where the Python on the PATH has this release of torch."""
+    monkeypatch.setattr(verb.accelerators, "visible", lambda: tuple(cards))
+    monkeypatch.setattr(verb.accelerators, "ask_python", lambda interpreter: tuple(seen))
+    own = {sys.executable: "2.13.0"}
+    monkeypatch.setattr(verb.accelerators, "torch_version", lambda path: own.get(path, python))
+    monkeypatch.setattr(
+        verb.shutil, "which", lambda name: name if "/" in name else "/usr/bin/python"
+    )
+    monkeypatch.setattr(verb, "_about_memory", lambda machine: ())
+    monkeypatch.setattr(verb, "_about_the_disk", lambda: ())
+    monkeypatch.setattr(verb, "_CPUS", Path("/nowhere"))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    return [finding.code for finding in verb.doctor()[1]]
+
+
+def test_what_matters_most_comes_first(monkeypatch):
+    card = Accelerator(0, "cuda", "NVIDIA H200", 141 * GIB, 140 * GIB)
+    assert found(monkeypatch, "2.13.0") == ["no-accelerator"]
+    assert found(monkeypatch, "2.13.0", load=9.0) == ["busy-machine", "no-accelerator"]
+    assert found(monkeypatch, "2.13.0", [card], [card]) == []
+    assert found(monkeypatch, "2.13.0", [card], load=9.0)[0] == "torch-sees-no-card"
+    screen = io.StringIO()
+    show_sections(make_console(screen, width=200), doctor_sections(*verb.doctor()))
+    assert screen.getvalue().startswith("the driver shows NVIDIA H200, and torch in ")
+
+
+def test_a_python_without_torch_matters_where_brimful_has_none_to_take_in_its_place(monkeypatch):
+    assert found(monkeypatch, None) == ["no-accelerator", "other-interpreter"]
+    monkeypatch.setattr(devices, "find_spec", lambda name: None)
+    card = Accelerator(0, "cuda", "NVIDIA H200", 141 * GIB, 140 * GIB)
+    assert found(monkeypatch, None, [card]) == ["no-torch"], "of the card it says nothing"

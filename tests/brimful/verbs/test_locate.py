@@ -8,6 +8,7 @@ import pytest
 
 from brimful.errors import CommandFailed, UsageError
 from brimful.measure import host
+from brimful.show.run_sections import warnings_of
 from brimful.values import Failure, Outcome, Place
 from brimful.verbs.predict import predict
 from brimful.verbs.session import Nobody
@@ -67,6 +68,58 @@ def test_a_number_that_the_model_follows_as_well_is_set_at_the_loader():
     (note,) = [trial for trial in answer.warnings if trial.code == "batch-size-place"]
     assert "set where data.py:51 makes the training DataLoader with 16" in note.problem
     assert "the model follows it as well (10 parameters with 16, 5 with 5)" in note.explanation
+
+
+LIMITED = replace(SCRIPT, limit=32, limited_at="train.py:6 (`batch_size = min(asked, 16)`)")
+
+
+@pytest.mark.parametrize("asked", [None, 8, 64])
+def test_a_number_that_the_script_limits_is_set_at_the_loader_whatever_is_asked(asked):
+    result = world(places=(LIMITED, LOADER))
+    given = {} if asked is None else {"batch_size": asked}
+    record = work(result, predict, COMMAND, gpu="a100-40gb", settings=given)
+    answer = record.prediction
+    assert answer is not None and set(kinds(result)[1:]) == {"loader"}
+    (note,) = [w for w in answer.warnings if w.code == "batch-size-past-a-limit"]
+    assert note.problem.startswith(f"{LIMITED.limited_at} limits the batch size")
+    assert "set where data.py:51 makes the training DataLoader with 16" in note.explanation
+    assert note in warnings_of(record)[0], "said before the numbers"
+    named = world(places=(LIMITED, LOADER))
+    work(named, predict, COMMAND, gpu="a100-40gb", batch_size_from="script")
+    assert set(kinds(named)[1:]) == {"script"}, "as the user wants it"
+
+
+def test_a_size_that_is_asked_for_is_the_one_by_which_the_place_is_found():
+    def capped(trial):
+        asked = int(trial.settings.get("batch_size", 16))
+        at_loader = any(place.kind == "loader" for place in trial.command.places.values())
+        return asked if at_loader else min(asked, 64)
+
+    result = world()
+    result.batch = capped  # the script makes no batch larger than 64 of the number in its text
+    launch = result.launch
+
+    def launched(trial, *rest, **more):
+        shown = launch(trial, *rest, **more)
+        report = shown.reports[0]
+        loaders = [replace(report.loaders[0], batch_size=capped(trial))]
+        return replace(shown, reports=(replace(report, loaders=loaders),))
+
+    result.launch = launched
+    answer = work(
+        result, predict, COMMAND, gpu="a100-40gb", settings={"batch_size": 128}
+    ).prediction
+    assert answer.batch_size == 128 and answer.in_force is None
+    assert answer.next_command.line.startswith("brimful tune --set batch_size=128")
+
+
+def test_what_is_set_at_the_loader_is_the_loaders_own_number():
+    """The literal is of all ranks."""
+    of_all = replace(SCRIPT, number=64, text="batch_size = 64")
+    answer = work(
+        world(places=(of_all, LOADER), width_follows=True), predict, COMMAND, gpu="a100-40gb"
+    ).prediction
+    assert answer is not None and answer.batch_size == 16
 
 
 def test_a_script_that_takes_no_marked_numbers_is_tried_again_without():

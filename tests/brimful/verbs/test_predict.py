@@ -8,9 +8,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from brimful import predict
+from brimful import predict, tune
 from brimful.errors import CommandFailed, DoesNotFit, TrialFailed, UsageError
 from brimful.show.headline import headline, of_prediction
+from brimful.show.section import Figure
+from brimful.show.sections import sections
 from brimful.show.text import limited_text
 from brimful.units import format_duration
 from brimful.values import Failure, Outcome, Source
@@ -549,6 +551,24 @@ def test_a_batch_above_the_data_set_is_a_warning_with_what_the_loader_gives_then
         warning for warning in prediction.warnings if warning.code == "batch-exceeds-dataset"
     ]
     assert explanation in warning.explanation
+
+
+@pytest.mark.parametrize(
+    ("verb", "where"),
+    [
+        (predict, {"gpu_memory": "40GiB"}),
+        (tune, {"gpu_memory": "40GiB"}),
+        (tune, {"device": "cpu"}),
+    ],
+)
+def test_the_memory_chart_has_no_size_that_the_loader_never_made(verb, where):
+    record = work(World(dataset=320), verb, ("my-train", "--batch-size", "400"), **where)
+    sizes = [point.batch_size for point in (*record.memory.probes, *record.memory.curve)]
+    assert max(sizes) == 320
+    rows = {row.batch_size: row for row in (record.plan or record.prediction).sizes}
+    assert rows[400].effective_batch.value == 320
+    (figure,) = [part for part in sections(record) if part.title == "Memory"]
+    assert isinstance(figure, Figure) and not re.search("400 asked|size 400", figure.draw(450))
 
 
 def test_a_size_that_does_not_fit_below_one_that_does_is_explained():

@@ -453,3 +453,10 @@ def test_a_ladder_that_does_not_fall_is_refused_before_anything_is_started(
         trains("{batch_size}", "20", settings={"batch_size": 64}, ladder=ladder)
     assert "--ladder 96,80,64,48" in caught.value.suggestion
     assert latest(tmp_path / "home") is None
+
+
+@pytest.mark.parametrize("name", ["bs", "batchsize", "train_batch_size"])
+def test_another_name_of_the_batch_size_is_answered_with_its_own(trains, name):
+    with pytest.raises(UsageError) as caught:
+        trains("--width", "8", settings={name: 32})
+    assert caught.value.suggestion == "did you mean batch_size?"

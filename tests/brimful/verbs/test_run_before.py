@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from brimful import record as record_module
 from brimful import run
+from brimful.codec import read_wire_leniently
 from brimful.errors import UsageError
 from brimful.record import RecordWriter, latest, read_record
 from brimful.show.headline import headline
+from brimful.show.section import Table
+from brimful.show.sections import sections
 from brimful.values import Outcome
 from brimful.verbs import run_before
 from brimful.verbs.session import Options
@@ -117,6 +121,22 @@ def test_the_record_says_where_it_was_cut_off(cuts):
     record = cuts.newest()
     assert (record.run.going.number, record.run.going_steps) == (1, 17)
     assert headline(record).sentence == "Cut off in attempt 1 after 17 steps: this run has no end."
+    (attempts,) = [part for part in sections(record) if part.title == "Attempts"]
+    assert isinstance(attempts, Table)
+    assert [cell.text for cell in attempts.rows[0]][1:4] == ["as given", "no end", "17"]
+
+
+def test_what_the_processes_of_a_run_wrote_is_read_once_to_go_on(cuts, monkeypatch):
+    cuts("{resume}", steps=17)
+    read = []
+
+    def reads(path):
+        read.append(path)
+        return read_wire_leniently(path)
+
+    monkeypatch.setattr(record_module, "read_wire_leniently", reads)
+    cuts.again("{resume}")
+    assert read and len(read) == len(set(read))
 
 
 def test_the_same_command_goes_on_and_says_so_and_so_does_the_one_after_it(cuts):

@@ -183,6 +183,9 @@ def test_a_crash_at_large_sizes_alone_leaves_a_plan_below_it():
         budget="4GiB",
     )
     assert 8 <= chosen(record) <= 40
+    record = work(failing_above(40), tune, device="cpu", budget="4GiB", objective="largest")
+    assert record.memory.limited_by.startswith("the script itself, which fails at batch size ")
+    assert "limited by the script itself" in record.plan.settings[0].why
     record = work(failing_above(40), tune, gpu_memory="8GiB")
     assert 1 <= chosen(record) <= 40 and any(note.code == "script-error" for note in record.notes)
     record = work(failing_above(300, linear=64 * 1024), tune, gpu_memory="8GiB")
@@ -239,6 +242,13 @@ def test_a_row_for_each_size_says_what_was_measured_and_what_is_predicted():
     assert row.fits and row.effective_batch == Estimate(chosen(record), Source.MEASURED)
     assert row.epoch_s.source is Source.PREDICTED and row.epoch_s.value > 0
     assert row.updates_per_epoch.value == -(-10_000 // chosen(record))
+
+
+def test_sizes_whose_memory_nobody_knows_are_not_in_the_table_of_a_plan():
+    world = World(linear=10 * MIB, dataset=None)
+    argv = ("my-train", "--batch-size", "3")  # below all that is traced
+    rows = work(world, tune, argv, gpu="a100-40gb").plan.sizes
+    assert rows and all(row.fits is not None and row.peak_bytes for row in rows)
 
 
 def test_on_an_imaginary_card_the_table_reaches_beyond_what_fits():

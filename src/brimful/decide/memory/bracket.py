@@ -240,6 +240,15 @@ class Bracket:
     def samples(self, size: int) -> int:
         return size * self.multiple_of
 
+    def made_at(self, size: int) -> int:
+        """Samples of the batch that the script trains on where it is asked for this size: no more
+        than the limits that trials made known.
+        """
+        asked, upper = self.samples(size), upper_limit(self.limits)[0]
+        if upper is None:
+            return asked
+        return upper if self.ignored else min(asked, upper)
+
 
 def roundest(first: int, end: int) -> int:
     """The number from `first` up to `end`, without it, that the largest power of two divides: where

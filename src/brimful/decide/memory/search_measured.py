@@ -36,6 +36,8 @@ class Measured:
     dataset_length: int | None = None  # once it is known: no larger batch size is tried
     samples_per_step: int | None = None
     batch: int | None = None  # the largest that the training loader of a process gave
+    # of the script itself: its error and the batch size, as what limits the batch size
+    failure: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,12 @@ class MeasuredSizes:
             bracket.too_large.add(size)
         elif measured.outcome is not Outcome.COMPLETED:
             bracket.failed = measured.outcome
+            bracket.add_script_error(size, measured.failure, measured.outcome)
         elif measured.peak_bytes is None or measured.peak_bytes <= 0:
             bracket.failed = Outcome.NO_STEP
+            bracket.add_script_error(
+                size, f"brimful, which read no peak at batch size {size:,}", bracket.failed
+            )
         else:
             self.peaks[size] = float(measured.peak_bytes)
             bracket.learn_given(size, measured.batch, measured.samples_per_step)
@@ -185,7 +191,11 @@ def _largest_within(known: MeasuredSizes, fit: PeakFit, low: int, most: int) -> 
 
 def _estimate(known: MeasuredSizes, memory: str, names_largest: bool) -> MemoryEstimate:
     bracket, fit, low = known.bracket, known.fit, known.bracket.low
-    limit = upper_limit(bracket.limits)[1] if low is not None and low == bracket.upper else "budget"
+    limit = "budget"
+    if low is not None and low == bracket.upper:
+        limit = upper_limit(bracket.limits)[1]
+    elif (error := bracket.script_error_above(low)) is not None:
+        limit = bracket.script_errors[error]
     if low and (not names_largest or (limit == "budget" and known.flat)):
         limit = None
     return MemoryEstimate(
@@ -197,9 +207,12 @@ def _estimate(known: MeasuredSizes, memory: str, names_largest: bool) -> MemoryE
         quadratic_bytes=fit.quadratic if fit else None,
         curve=_curve(fit, curve_sizes(low, 1, bracket.upper)) if fit else (),
         probes=tuple(
-            Point(n, Estimate(known.peaks[n], Source.MEASURED))
-            for n in bracket.tried
-            if n in known.peaks
+            Point(size, Estimate(peak, Source.MEASURED))
+            for size, peak in {
+                bracket.made_at(size): known.peaks[size]
+                for size in bracket.tried
+                if size in known.peaks
+            }.items()
         ),
         largest_batch_size=low if names_largest else None,
         nothing_fits=low is None and 1 in bracket.too_large,

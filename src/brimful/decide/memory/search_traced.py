@@ -404,7 +404,10 @@ def _conclude(known: TracedSizes) -> MemoryConclusion:
         quadratic_bytes=None,
         curve=_curve(known, largest),
         probes=tuple(
-            card.point(bracket.samples(size), shown) for size, shown in known.replayed.items()
+            card.point(size, shown)
+            for size, shown in {
+                bracket.made_at(size): shown for size, shown in known.replayed.items()
+            }.items()
         ),
         largest_batch_size=None if largest is None else bracket.samples(largest),
         nothing_fits=largest is None

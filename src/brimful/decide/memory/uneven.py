@@ -32,6 +32,7 @@ MOST_SIZES = 6  # batch sizes whose epoch is looked at
 MOST_RISE = 16  # times the batch size whose batches of the largest samples fit
 CLOSE = 0.03  # of a batch size: nearer to one whose epoch does not fit no other is looked for
 OWN, EARLIER, LASTING = "own", "earlier", "lasting"
+MEMORY, CEILING, SCRIPT = "memory", "ceiling", "script"  # what ends the search for the largest
 
 
 class Allocation(NamedTuple):
@@ -295,32 +296,43 @@ def are_uneven(program: Program) -> bool:
     return len(set(steps[:-1] if len(steps) > 2 else steps)) > 1
 
 
+class LargestOverAnEpoch(NamedTuple):
+    """The largest batch size that fits over an epoch, and why no larger one: MEMORY, CEILING, or
+    SCRIPT, which fails `at` a larger one.
+    """
+
+    largest: int | None  # None: no size that was looked at fits
+    ended_by: str
+    at: int
+
+
 def largest_over_an_epoch(
     card: Card, largest: int, ceiling: int, multiple_of: int, fixed: frozenset[int]
-) -> Generator[int, Sequence[Program], int | None]:
+) -> Generator[int, Sequence[Program], LargestOverAnEpoch]:
     """The largest batch size that fits over an epoch in every order: yields sizes, that which fits
     with the largest samples first and none above the ceiling, and is sent the programs of epochs
-    there, () where there are none. None where no size that was looked at fits. `fixed`: bytes of
-    allocations at another batch size, as those of gradients are."""
+    there, () where there are none. `fixed`: bytes of allocations at another batch size, as those of
+    gradients are."""
     ceiling = max(largest, ceiling - ceiling % multiple_of)
-    good, bad, size, failed = 0, ceiling + multiple_of, largest, 0
+    good, bad, size, failed, ended_by = 0, ceiling + multiple_of, largest, 0, MEMORY
     for _ in range(MOST_SIZES):
         programs = yield size
         if not programs and size > largest:
-            bad, failed = size, 2  # the script fails there
+            bad, failed, ended_by = size, 2, SCRIPT
         elif all(card.fits(partial(card.replay, program)) for program in programs):
             good, failed, known = size, 0, (size, programs)
         else:
-            bad, failed, known = size, failed + 1, (size, programs)
+            bad, failed, known, ended_by = size, failed + 1, (size, programs), MEMORY
         if bad - good <= max(multiple_of, CLOSE * bad if good else 0):
             break
         size = _largest_scaled(card, *known, good, bad, fixed)
         if good and (failed > 1 or (not failed and bad <= ceiling)):
             size = (good + bad) // 2  # what was scaled does not know the edge well
         elif good and not failed and size <= (1 + CLOSE) * good:
+            ended_by = MEMORY
             break
         size = min(max(size - size % multiple_of, good + multiple_of), bad - multiple_of)
-    return good or None
+    return LargestOverAnEpoch(good or None, CEILING if good == ceiling else ended_by, bad)
 
 
 def _largest_scaled(

@@ -194,6 +194,7 @@ class Top(StrEnum):
 _LIMITS = {
     "dataset": "{size:,} samples are all that the training data gives in an epoch",
     "max_batch_size": "{size:,} is the maximum that you gave (--max-batch-size)",
+    "loader": "{size:,} is the largest batch that the script's loader makes",
     "budget": "by its memory trials, no size above {size:,} is sure to be within the budget",
 }
 
@@ -202,10 +203,13 @@ def top_sentence(top: Top | None, size: int, limited_by: str | None, trials: int
     """Why the search tried nothing above `size`, the largest that it may name; None where larger
     ones brought nothing.
 
-    `limited_by`: what set the ceiling ("dataset", "max_batch_size" or "budget").
+    `limited_by`: what set the ceiling, as in `MemoryEstimate`.
     """
+    limit = _LIMITS.get(limited_by or "budget")
     sentences = {
-        Top.CEILING: _LIMITS.get(limited_by or "budget", _LIMITS["budget"]).format(size=size),
+        Top.CEILING: limit.format(size=size)
+        if limit is not None
+        else f"{size:,} is the largest that ran, limited by {limited_by}",
         Top.MEMORY: f"what is larger than {size:,} was not within the budget",
         Top.FAILED: f"above {size:,} the script raised an error",
         Top.SHORT: f"above {size:,} an epoch has too few steps to show a speed",

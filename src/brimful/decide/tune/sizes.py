@@ -38,7 +38,8 @@ def tried_sizes(trials: Sequence[TrialResult], known: Iterable[TriedSize]) -> tu
         size, rate = row.batch_size, row.samples_per_s
         effective = row.effective_batch or epoch.effective.get(size)
         if effective is None and samples_at is not None:
-            effective = Estimate(samples_at(size), Source.PREDICTED)
+            made = min(size, int(epoch.samples or size))  # no batch is larger than the data set
+            effective = Estimate(samples_at(made), Source.PREDICTED)
         updates = row.updates_per_epoch or epoch.updates.get(size)
         if updates is None and effective is not None and epoch.samples:
             updates = Estimate(math.ceil(epoch.samples / effective.value), Source.PREDICTED)

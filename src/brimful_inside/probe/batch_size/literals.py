@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
+import linecache
 import os
+import re
+import sys
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 LARGEST = 1 << 24  # no batch is larger
 NAMED = 8  # other places of a number
 TABLE = "__brimful_numbers__"  # in builtins: what stands in place of the literals
+_TEXT = 100  # characters of a line that are kept
+_MIN_OR_MAX = re.compile(r"\b(min|max)\s*\(")
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,10 @@ class Literal:
     column: int  # in bytes, as in `ast`
     number: int
     text: str  # its line
+
+
+#: By literal: the smallest number that `min` or `max` set beside it, and that line of the script.
+limits: Dict[Literal, Tuple[int, str]] = {}
 
 
 class Number(int):
@@ -59,6 +69,14 @@ class Number(int):
     def __floordiv__(self, other: Any) -> Any:
         return self._derived(int.__floordiv__(self, other), None)
 
+    def __lt__(self, other: Any) -> Any:  # which `min` asks
+        _note_limits(self, other)
+        return int.__lt__(self, other)
+
+    def __gt__(self, other: Any) -> Any:  # which `max` asks
+        _note_limits(self, other)
+        return int.__gt__(self, other)
+
     def __copy__(self) -> Number:
         return self
 
@@ -71,6 +89,28 @@ class Number(int):
     def keep_place(self) -> Any:
         """As `__reduce__`, for a process that this one starts."""
         return Number, (int(self), self.literal, self.calls)
+
+
+def _note_limits(number: Number, other: Any) -> None:
+    """Where `min` or `max` compares a number with another, the loader gets one of the two."""
+    if not isinstance(other, int):
+        return
+    frame = sys._getframe(2)
+    where = _min_or_max_at(frame.f_code.co_filename, frame.f_lineno)
+    if where is None:
+        return
+    for one, beside in ((number, int(other)), (other, int(number))):
+        literal = getattr(one, "literal", None)
+        if literal is not None and beside > 1:
+            limits[literal] = min(limits.get(literal, (beside, where)), (beside, where))
+
+
+@functools.cache  # a script may compare in every round of a long loop
+def _min_or_max_at(path: str, line: int) -> Optional[str]:
+    text = linecache.getline(path, line).strip()
+    if not _MIN_OR_MAX.search(text):
+        return None
+    return "%s:%d (`%s`)" % (os.path.basename(path), line, text[:_TEXT])
 
 
 def _is_better(other: Any, number: Number) -> bool:
@@ -107,7 +147,7 @@ class Literals:
         for holder, name, index, node in _values(tree):
             text = lines[node.lineno - 1].strip() if node.lineno <= len(lines) else ""
             number: Any = node.value
-            literal = Literal(path, node.lineno, node.col_offset, number, text[:100])
+            literal = Literal(path, node.lineno, node.col_offset, number, text[:_TEXT])
             place = ast.Constant(len(self.table))
             self.table.append(Number(number, literal))
             lookup = ast.Subscript(ast.Name(TABLE, ast.Load()), place, ast.Load())

@@ -17,6 +17,7 @@ from brimful_inside.probe.batch_size.literals import (
     Literal,
     Literals,
     Number,
+    limits,
     places_of,
     replaced,
 )
@@ -224,5 +225,5 @@ def _in_config_files(number: int) -> List[Literal]:
 
 
 def _in_text(literal: Literal, literals: Literals, made: str) -> Place:
-    others = literals.others(literal)
-    return Place(SCRIPT, **vars(literal), loader=made, others=others)
+    others, (limit, where) = literals.others(literal), limits.get(literal, (None, ""))
+    return Place(SCRIPT, **vars(literal), loader=made, others=others, limit=limit, limited_at=where)

@@ -295,6 +295,16 @@ def _measure_list(part: List[Any], name: str, dims: Dims, depth: int) -> int:
     return sum(_measure(value, _under(name, "*"), dims, depth + 1) for value in part) + len(part)
 
 
+def dimension_text(name: str, whole: str) -> str:
+    """A dimension in words, by its name in `Dims`: "the length of sample[0]" for "0.0", "dimension
+    2 of image" for "image.2". `whole`: what it is a part of, "sample" or "batch".
+    """
+    *keys, axis = name.split(".")
+    part = "".join("[%s]" % key if key == "*" or key.isdigit() else "." + key for key in keys)
+    part = part[1:] if part.startswith(".") else whole + part if part else "a " + whole
+    return "%s of %s" % ("the length" if axis == "0" else "dimension %s" % axis, part)
+
+
 def _under(name: str, key: Any) -> str:
     return "%s.%s" % (name, key) if name else "%s" % (key,)
 

@@ -21,6 +21,7 @@ from brimful_inside.probe.random_states import random_state_kept
 from brimful_inside.probe.worst_case.scan import (
     Scan,
     batches_drawn,
+    dimension_text,
     largest_drawn,
     worst_indices,
 )
@@ -199,7 +200,7 @@ def _sentence(scan: Scan, kept: bool) -> str:
             "not be made of the largest"
         )
     most = [
-        "%s up to %d" % (name, high)
+        "%s up to %d" % (dimension_text(name, "batch"), high)
         for name, (high, _) in sorted(scan.collated.items())
         if high > 1
     ]
@@ -213,9 +214,9 @@ def _sentence(scan: Scan, kept: bool) -> str:
 
 
 def _extent(scan: Scan) -> str:
-    """ "samples vary (0.0 from 3 to 40, in all 1000 samples)"."""
+    """ "samples vary (the length of sample[0] from 3 to 40, in all 1000 samples)"."""
     parts = [
-        "%s from %d to %d" % (name, low, high)
+        "%s from %d to %d" % (dimension_text(name, "sample"), low, high)
         for name, (low, high, _) in sorted(scan.extremes.items())
     ]
     parts = parts or ["only as the collate_fn makes them"]

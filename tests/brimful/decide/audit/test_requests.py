@@ -60,7 +60,7 @@ def read(tmp_path, monkeypatch):
         monkeypatch.setattr(builtins, changes._CHOSEN, changes._chosen, raising=False)
         monkeypatch.setattr(definitions.user_code, "loaded", lambda: paths)
         opened = {str(tmp_path / name): True for name in sources if "." in name}
-        monkeypatch.setattr(definitions, "_opened", opened)
+        monkeypatch.setattr(definitions.config_files, "opened", opened)
         changes._spots.clear()
         changes.replaced.clear()
         source = (tmp_path / "train.py").read_bytes()

@@ -127,6 +127,16 @@ def test_low_and_high_obey_limits_that_become_known_late():
     assert (bracket.low, bracket.high, bracket.largest_to_try) == (40, 800, 100)
 
 
+def test_no_size_is_made_beyond_what_the_script_has_or_always_makes():
+    bracket = Bracket(Limits(dataset_length=320))
+    assert [bracket.made_at(size) for size in (5, 320, 400)] == [5, 320, 320]
+    assert Bracket(Limits(dataset_length=320), 3).made_at(200) == 320
+    assert Bracket(Limits()).made_at(400) == 400
+    for size in (5, 12):
+        bracket.learn_given(size, 16, 4)
+    assert bracket.ignored and bracket.made_at(5) == 16
+
+
 def test_the_tighter_limit_is_named():
     assert upper_limit(Limits()) == (None, None)
     assert upper_limit(Limits(dataset_length=100, max_batch_size=200)) == (100, "dataset")

@@ -177,3 +177,16 @@ def test_only_out_of_memory_makes_the_search_go_smaller_and_a_trial_without_a_pe
         lambda size: asked.append(size) or Measured(outcome),
     )
     assert (len(asked), conclusion.largest, conclusion.estimate.nothing_fits) == (1, None, False)
+
+
+@pytest.mark.parametrize("failure", ["the script, which says why", None])
+def test_a_script_that_fails_above_some_size_is_what_limits_the_largest(failure):
+    def show(size):
+        if size > 100:
+            return Measured(Outcome.CRASHED, failure=failure)
+        return Measured(Outcome.COMPLETED, int(line(size)))
+
+    conclusion = run_search(search_largest_measured(8 * GIB, Limits()), show)
+    assert conclusion.largest is not None and conclusion.largest <= 100
+    limit = conclusion.estimate.limited_by
+    assert limit is not None and limit.startswith(failure or "the script itself, which fails at")

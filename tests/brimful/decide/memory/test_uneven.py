@@ -12,7 +12,10 @@ from brimful.decide.memory.bracket import run_search
 from brimful.decide.memory.fit import Card
 from brimful.decide.memory.intervals import RelativeInterval
 from brimful.decide.memory.uneven import (
+    CEILING,
+    MEMORY,
     MOST_SIZES,
+    SCRIPT,
     are_uneven,
     epochs_of,
     largest_over_an_epoch,
@@ -189,9 +192,11 @@ def test_the_largest_batch_size_over_an_epoch_fits_in_every_order_and_was_traced
         size for size in range(1, 400) if reserved(training([12] * 4, size)) <= room * MIB
     )
     fixed = frozenset({WEIGHTS, 2 * WEIGHTS})
-    size = run_search(
+    end = run_search(
         largest_over_an_epoch(card(room * MIB), largest_alone, largest_alone, 1, fixed), programs
     )
+    size = end.largest
+    assert end.ended_by == (CEILING if size == largest_alone else MEMORY)
     assert size in traced and len(traced) <= MOST_SIZES
     for program in traced[size]:
         assert replay_cards(program, program.sizes, capacity_bytes=room * MIB)[0].full is None
@@ -209,7 +214,7 @@ def test_only_multiples_are_looked_at_whatever_the_data_sets_length():
         return epochs_of(training([5, 7, 6, 7, 6, 5], size), None)
 
     search = largest_over_an_epoch(card(1 << 40), 40, 91, 8, frozenset({WEIGHTS}))
-    assert run_search(search, programs) == 88
+    assert run_search(search, programs)[:2] == (88, CEILING)
     assert all(size % 8 == 0 for size in looked_at)
 
 
@@ -218,10 +223,10 @@ def test_a_batch_size_whose_epoch_fits_is_looked_at_once():
     assert next(search) == 64
     with pytest.raises(StopIteration) as end:
         search.send(epochs_of(training([4, 8, 6, 7, 5]), None))
-    assert end.value.value == 64
+    assert end.value.value[:2] == (64, CEILING)
 
 
-@pytest.mark.parametrize("fails_from", [None, 50])
+@pytest.mark.parametrize("fails_from", [None, 46, 50])
 @pytest.mark.parametrize("ceiling", [45, 2000])
 def test_where_no_batch_is_made_of_the_largest_samples_alone_the_batch_size_rises(
     ceiling, fails_from
@@ -235,9 +240,12 @@ def test_where_no_batch_is_made_of_the_largest_samples_alone_the_batch_size_rise
         return epochs_of(training([5, 7, 6, 7, 6, 5], size), None)
 
     search = largest_over_an_epoch(card(room * MIB), 40, ceiling, 1, frozenset({WEIGHTS}))
-    size = run_search(search, programs)
+    size, ended_by, at = run_search(search, programs)
     assert 40 < size <= max(looked_at) <= ceiling and size in looked_at
     assert fails_from is None or size < fails_from
+    fails = fails_from == 46 and ceiling > 46  # the memory ends at 48
+    assert ended_by == (CEILING if size == ceiling else SCRIPT if fails else MEMORY)
+    assert not fails or (at in looked_at and at == size + 1)
     fits = [
         all(
             replay_cards(program, program.sizes, capacity_bytes=room * MIB)[0].full is None

@@ -51,7 +51,7 @@ def test_an_epoch_has_its_steps_the_last_one_short_unless_it_is_dropped() -> Non
 
 def test_a_sampler_that_shares_batches_among_ranks_gives_each_its_part() -> None:
     """Accelerate's BatchSamplerShard: it has a number of batches and none of samples."""
-    batches = [BatchSeen(4, [[4, 3]])] * 3
+    batches = [BatchSeen(4, [[4, 3]], None)] * 3
     shared = {"sampler": "BatchSamplerShard", "sampler_samples": None, "batches": batches}
     assert samples_of(result(**shared, length=125).reports[0].loaders[0]) == 500
     assert samples_of(result(**shared, length=250).reports[0].loaders[0]) == 1000

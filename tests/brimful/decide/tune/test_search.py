@@ -529,6 +529,8 @@ def test_one_slow_run_on_a_loaded_machine_does_not_end_the_way_up_while_sizes_ga
         (Top.CEILING, "dataset", "all that the training data gives"),
         (Top.CEILING, "max_batch_size", "--max-batch-size"),
         (Top.CEILING, "budget", "within the budget"),
+        (Top.CEILING, "loader", "the largest batch that the script's loader makes"),
+        (Top.CEILING, "the script {itself}", "largest that ran, limited by the script {itself}"),
         (Top.MEMORY, "dataset", "was not within the budget"),
         (Top.FAILED, "dataset", "the script raised an error"),
         (Top.TRIALS, "dataset", "24 trials"),

@@ -102,6 +102,31 @@ def test_a_number_that_a_script_computes_leads_nowhere(text):
     assert places_of(given) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("line", "limit"),
+    [
+        ("batch = min(asked, 4)", 32),  # the loader gets the 4 of this line, which has a limit
+        ("batch = min(asked, 100)", 100),
+        ("batch = min(asked, len('ab' * 100))", 200),
+        ("batch = min(asked, 300, 100)", 100),
+        ("batch = max(asked, 8)", 8),
+        ("batch = max(1, asked // 4)", None),
+        ("batch = asked if asked > 4 else 4", None),
+        ("batch = sorted([asked, 40])[0]", None),
+    ],
+)
+def test_a_number_knows_the_number_that_min_or_max_sets_beside_it(tmp_path, line, limit):
+    path = tmp_path / "train.py"
+    path.write_text(f"asked = 32\n{line}\ngive(batch)\n")
+    given: list[Any] = []
+    tree = literals.Literals().mark(path.read_bytes(), str(path))
+    exec(compile(tree, str(path), "exec"), {"give": given.append})
+    literal, _ = places_of(given[0])
+    assert literal is not None
+    known, where = literals.limits.get(literal, (None, ""))
+    assert (known, where) == (limit, f"train.py:2 (`{line}`)" if limit else "")
+
+
 def test_a_marked_script_computes_what_the_script_computes():
     text = """
     import json

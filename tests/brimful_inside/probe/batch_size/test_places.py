@@ -108,6 +108,7 @@ def test_a_place_is_found_and_the_number_set_there(run_trial, tmp_path, name):
         ["script", "loader"] if kind == "script" else ["loader"]
     ), found.stderr
     assert (Path(places[0].file).name, places[0].line, places[0].number) == (file, line, 40)
+    assert places[0].limit is None
     for place in places:
         others = [
             p["calls"] for one in report["loaders"] if one["role"] == "eval" for p in one["places"]
@@ -305,3 +306,21 @@ size = next(int(value) for key, value in settings.items() if key.endswith("batch
     )
     assert changed.report["samples_per_step"][1:3] == [41, 41]
     assert any("has no 40 any more" in note for note in changed.report["notes"])
+
+
+def test_a_place_that_the_script_limits_has_the_limit_and_the_line(run_trial, tmp_path):
+    folder_with(
+        tmp_path,
+        """
+        from common import *
+        from config import BATCH
+        batch = min(BATCH, 8)
+        train(DataLoader(data, batch_size=batch))
+        """,
+    )
+    found = run_trial(["script.py"], find_places="script", steps=2)
+    (train,) = (one for one in found.reports[0]["loaders"] if one["role"] == "train")
+    in_text, at_loader = (Place(**place) for place in train["places"])
+    assert (in_text.kind, in_text.number, in_text.limit) == ("script", 8, 40)
+    assert in_text.limited_at == "script.py:3 (`batch = min(BATCH, 8)`)"
+    assert (at_loader.kind, at_loader.limit) == ("loader", None)

@@ -16,6 +16,7 @@ from brimful_inside.probe.random_states import random_state_kept
 from brimful_inside.probe.worst_case import scan as scan_module
 from brimful_inside.probe.worst_case.scan import (
     KeptSamples,
+    dimension_text,
     largest_drawn,
     measure,
     order_of,
@@ -156,3 +157,23 @@ def test_lists_of_integers_take_no_more_memory_than_is_said():
         kept.add(index, list(range(1000, 1000 + length)), length, ())
     lists = kept.samples().values()
     assert 30e6 < sum(sys.getsizeof(n) + sum(map(sys.getsizeof, n)) for n in lists) < 40e6
+
+
+@pytest.mark.parametrize(
+    ("sample", "texts"),
+    [
+        (torch.zeros(3, 5), {"the length of a sample", "dimension 1 of a sample"}),
+        ((torch.zeros(3), 7), {"the length of sample[0]"}),
+        ({"input_ids": [1, 2]}, {"the length of input_ids"}),
+        (
+            {"image": torch.zeros(3, 4, 5)},
+            {f"dimension {n} of image" for n in (1, 2)} | {"the length of image"},
+        ),
+        (
+            ({"boxes": [torch.zeros(2)]},),
+            {"the length of sample[0].boxes", "the length of sample[0].boxes[*]"},
+        ),
+    ],
+)
+def test_dimensions_have_names_that_a_user_of_the_data_set_knows(sample, texts):
+    assert {dimension_text(name, "sample") for name in measure(sample)[0]} == texts

@@ -274,7 +274,8 @@ def test_texts_are_ordered_by_the_tokens_that_the_collate_fn_makes_of_them(run_t
     script = TEXTS.replace("DEFINED", "collate = tokens").replace("BATCH", str(size))
     trial = run_trial(ON_CARD + script, **IMAGINARY)
     assert trial.stdout.splitlines() == [f"({size}, 200) {size}"] * 4
-    assert "as the collate_fn makes them (0.1 up to 200)" in trial.report["worst_batch"]["what"]
+    said = trial.report["worst_batch"]["what"]
+    assert "as the collate_fn makes them (dimension 1 of batch[0] up to 200)" in said
 
 
 FAILS = """
