@@ -71,6 +71,14 @@ class EffectiveSetting:
 
 
 @dataclass(frozen=True)
+class HostSetting(EffectiveSetting):
+    """One that takes host memory, beside what this machine has room for."""
+
+    place: str = ""  # where what is requested stands: "--workers", "config.py:7"
+    room: int = 0
+
+
+@dataclass(frozen=True)
 class Diagnostic:
     """A finding of audit, or a warning: what was seen, what it means, what to do."""
 

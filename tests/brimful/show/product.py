@@ -24,6 +24,7 @@ from brimful.record import latest, read_record
 from brimful.values import (
     Estimate,
     GridCell,
+    HostSetting,
     Machine,
     Outcome,
     Record,
@@ -52,6 +53,23 @@ MACHINE = Machine(
     shm_bytes=64 * MIB,
     python_version="3.11.7",
     brimful_version="0.1.0",
+)
+HOST = (
+    HostSetting(
+        "batch_size", 64, 64, "a batch takes at most 73.5 MiB", Source.MEASURED, "--batch-size", 64
+    ),
+    HostSetting(
+        "num_workers",
+        16,
+        16,
+        "13.0 GiB of memory are free, loading may take 60%",
+        Source.MEASURED,
+        "--workers",
+        7,
+    ),
+    HostSetting(
+        "pin_memory", True, False, "there is no card to copy to", Source.MEASURED, "", False
+    ),
 )
 MESSAGE = "mat1 and mat2 shapes cannot be multiplied (64x17920 and 17921x1024)"
 TRACEBACK = f"""Traceback (most recent call last):
