@@ -433,11 +433,12 @@ def doctor(
         )
     if not host_policy:
         return views.show_doctor(common.json, calibrate)
-    from brimful.verbs.doctor import host_policy as verb
+    from brimful.verbs.audit import audit as verb
 
     with views.progress() as watcher:
-        answer = verb(words, **card.chosen(), device=here.device, **common.chosen(watcher))
-    return views.show_host_policy(*answer, common.json, common.details)
+        chosen = {**card.chosen(), **common.chosen(watcher), "device": here.device}
+        record = verb(words, host_policy=True, **chosen)
+    return views.show_audit(record, common.json, common.details)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -13,17 +13,11 @@ from brimful.errors import BrimfulError, DiskFull, UsageError
 from brimful.record import read_record
 from brimful.show import console
 from brimful.show.headline import planned_batch_size
-from brimful.show.machine_sections import (
-    calibration_sections,
-    doctor_sections,
-    gpu_sections,
-    host_policy_sections,
-)
+from brimful.show.machine_sections import calibration_sections, doctor_sections, gpu_sections
 from brimful.show.markdown import render_markdown
 from brimful.show.progress import Progress, RunProgress
 from brimful.show.section import Section
-from brimful.show.sections import sections
-from brimful.values import HostSetting, Record, Verdict
+from brimful.values import Record, Verdict
 
 DOES_NOT_FIT = 3
 _NO_WIDTH = 10_000
@@ -177,21 +171,6 @@ def show_doctor(json: bool, calibrate: bool = False) -> int:
         machine, findings = doctor.doctor()
         answer = codec.answer(machine=machine, findings=findings)
         _print(json, doctor_sections(machine, findings), answer)
-    return 0
-
-
-def show_host_policy(
-    record: Record, summary: str, settings: tuple[HostSetting, ...], json: bool, full: bool
-) -> int:
-    machine = record.opened.machine
-    assert machine is not None  # every verb that runs trials writes it down
-    if json:
-        _show(record, full, {"summary": summary, "settings": settings, "machine": machine})
-        return 0
-    more = sections(record) if full else []
-    shown = [*host_policy_sections(summary, settings, machine), *more]
-    console.show_sections(console.make_console(), shown)
-    print(f"Record: {record.folder}", file=sys.stderr)
     return 0
 
 

@@ -6,17 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from brimful.show.section import Column, Facts, Findings, Section, Sentences, Table
-from brimful.show.text import Cell, bytes_cell, bytes_text, seconds_text, setting_text
+from brimful.show.text import Cell, bytes_cell, bytes_text, seconds_text
 from brimful.units import counted
-from brimful.values import (
-    Calibration,
-    Diagnostic,
-    Estimate,
-    Gpu,
-    HostSetting,
-    Machine,
-    Source,
-)
+from brimful.values import Calibration, Diagnostic, Estimate, Gpu, Machine, Source
 
 _STAGES = {
     "bare": "the CUDA context alone",
@@ -102,32 +94,6 @@ def doctor_sections(machine: Machine, findings: Sequence[Diagnostic]) -> list[Se
     return [
         Facts("", machine_facts(machine)),
         Findings("Findings", tuple(findings)) if findings else Sentences("", ("No issues found.",)),
-    ]
-
-
-def host_policy_sections(
-    summary: str, settings: Sequence[HostSetting], machine: Machine
-) -> list[Section]:
-    """What a command asks of this machine, what it does, and what there is room for."""
-    names = ("setting", "requested", "effective", "room for", "why")
-    rows = tuple(
-        (
-            Cell(row.name),
-            Cell(setting_text(row.requested), note=row.place or None),
-            Cell(setting_text(row.effective)),
-            Cell(setting_text(row.room), tone="strong"),
-            Cell(row.why),
-        )
-        for row in settings
-    )
-    note = (
-        "Free memory, cores and /dev/shm are measured; the share that loading may take, and what a "
-        "worker takes, are assumed."
-    )
-    return [
-        Sentences("", (summary,)),
-        *([Table("", tuple(map(Column, names)), rows, (note,))] if rows else []),
-        Facts("", machine_facts(machine)),
     ]
 
 

@@ -74,8 +74,16 @@ class EffectiveSetting:
 class HostSetting(EffectiveSetting):
     """One that takes host memory, beside what this machine has room for."""
 
-    place: str = ""  # where what is requested stands: "--workers", "config.py:7"
-    room: int = 0
+    place: str = ""  # where what is requested stands: "--batch-size", "config.py:7"
+    room: int | bool = 0
+
+
+@dataclass(frozen=True)
+class HostRoom:
+    """What a command asks of this machine to load its data, and what there is room for."""
+
+    summary: str  # what matters most, as one sentence
+    settings: tuple[HostSetting, ...] = ()  # none where the trial saw no DataLoader
 
 
 @dataclass(frozen=True)

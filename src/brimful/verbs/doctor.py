@@ -1,5 +1,5 @@
 """`doctor`: what this machine is, and what stands in the way of good measurements; `--calibrate`
-measures its card, `--host-policy` shows what it has room for of what a command asks.
+measures its card.
 """
 
 import contextlib
@@ -10,20 +10,17 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import brimful_inside
-from brimful.decide.host_room import host_settings, host_summary
 from brimful.errors import CommandFailed, NoSuchDevice
 from brimful.measure import accelerators, host
 from brimful.measure.gpus import calibrations
 from brimful.record import record_home
 from brimful.units import counted, format_bytes
-from brimful.values import Calibration, Diagnostic, HostSetting, Machine, Record
-from brimful.verbs.audit import audit
-from brimful.verbs.tune_measured import host_of
+from brimful.values import Calibration, Diagnostic, Machine
 
 SCRIPT = Path(brimful_inside.__file__).parent / "calibration.py"
 TIME_LIMIT_S = 300.0  # of a calibration
@@ -152,19 +149,6 @@ def _about_the_disk() -> Iterator[Diagnostic]:
             "a trial keeps its output and traces there",
             "free some space, or set BRIMFUL_HOME",
         )
-
-
-def host_policy(argv: Sequence[str], **chosen: Any) -> tuple[Record, str, tuple[HostSetting, ...]]:
-    """What a command asks of this machine to load its data, what it does, and what there is room
-    for: (the record of an audit, what matters most, a row for each setting).
-
-    `chosen`: as `audit` takes it. Raises what `audit` raises.
-    """
-    record = audit(argv, **chosen)
-    assert record.audit is not None and record.opened.command is not None
-    trial, flags = record.trials[-1], record.opened.command.found_flags
-    rows = host_settings(host_of(trial), trial, record.audit, flags)
-    return record, host_summary(rows), rows
 
 
 def calibrate(

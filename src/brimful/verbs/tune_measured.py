@@ -15,7 +15,7 @@ from brimful import command as commands
 from brimful.decide.batch_size_place import with_place, workers_place_in
 from brimful.decide.host_room import need_of
 from brimful.decide.loaders_seen import dataset_length, largest_batch, main_loader
-from brimful.decide.loading import Asked, Host, LoaderPlan, plan_loader, refuse, workers_to_try
+from brimful.decide.loading import Asked, LoaderPlan, plan_loader, refuse, workers_to_try
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.search_measured import (
     FIRST_SIZE,
@@ -30,11 +30,10 @@ from brimful.decide.tune.objective import fits_budget, peak_bytes
 from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
 from brimful.decide.tune.search import Search
 from brimful.errors import BrimfulError, DoesNotFit, Interrupted, TimeIsUp, TrialFailed
-from brimful.measure import host
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_bytes
 from brimful.values import Command, Limits, Outcome, Plan, Setting, Trial, TrialKind, TrialResult
-from brimful.verbs.devices import require_that_card
+from brimful.verbs.devices import host_of, require_that_card
 from brimful.verbs.locate import locate
 from brimful.verbs.results import (
     error_of,
@@ -366,18 +365,10 @@ def _memory_unknown(task: Task, result: TrialResult) -> TrialFailed:
     )
 
 
-def host_of(trial: TrialResult) -> Host:
-    """This machine as it is now, with the ranks and cards of a trial on it."""
-    report = trial.reports[0]
-    ranks = max(1, report.world_size)
-    cards = ranks if report.device != "cpu" else 0
-    return Host(host.free_bytes(), host.cores(), host.shm_free_bytes(), ranks, cards)
-
-
 def loader_plan(
     trial: TrialResult, batch_size: int, workers: Setting | None, policy: str
 ) -> LoaderPlan:
     """For the training loader of a trial at a batch size; `workers`: given by the user."""
     asked = Asked(workers=int(workers) if workers is not None else None)
     need = need_of(main_loader(trial), batch_size)
-    return plan_loader(host_of(trial), need, asked, policy)
+    return plan_loader(host_of(trial.reports[0]), need, asked, policy)

@@ -28,7 +28,7 @@ PRINTED: dict[str, tuple[Callable[..., int], Callable[[], Record], str]] = {
         views.show_audit,
         product.audit_record,
         "requested effective findings loading_share step_s peak peak_source "
-        "phases cards not_seen notes record found_flags",
+        "phases cards not_seen notes host record found_flags",
     ),
     "tune": (
         lambda record, json: views.show_plan(record, json, False),
@@ -128,21 +128,6 @@ def test_the_machine_and_the_cards_are_data_too(
             "gpus": {"schema", "gpus", "prices_per_h"},
         }[name]
     )
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_what_a_machine_has_room_for_begins_with_what_matters_most(
-    capsys: pytest.CaptureFixture[str], full: bool
-) -> None:
-    record = product.audit_record()
-    views.show_host_policy(record, "7 of the 16 workers fit", product.HOST, False, full)
-    out, err = capsys.readouterr()
-    assert out.startswith("7 of the 16 workers fit\n") and record.folder in err
-    assert ("What the command really does" in out) is full
-    views.show_host_policy(record, "7 of the 16 workers fit", product.HOST, True, full)
-    value = json.loads(capsys.readouterr().out)
-    assert (value["summary"], value["settings"][1]["room"]) == ("7 of the 16 workers fit", 7)
-    assert set(value) == {"schema", "summary", "settings", "machine", "record", "found_flags"}
 
 
 def test_the_end_of_a_run_says_nothing_again_that_was_said_while_it_ran(

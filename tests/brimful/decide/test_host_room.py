@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from brimful import audit
-from brimful.decide.host_room import host_settings, host_summary
+from brimful.decide.host_room import host_room
 from brimful.decide.loading import Host
 from brimful_inside.wire import Asked, BatchSeen, LoaderSeen
 from tests.brimful.verbs.world import reporting as world_of
@@ -38,24 +38,25 @@ def loader(role="train", batch=32, mib=1, workers=16, prefetch=2, pin=False, len
     )
 
 
-def shown(host, *loaders, asked=(), flags=None, words=("--batch-size", "32")):
+def shown(host, *loaders, asked=(), words=("--batch-size", "32")):
     """(first line, rows by name) of a command with these loaders."""
     world = world_of(loaders=list(loaders), asked=list(asked))
     record = work(world, audit, ("my-train", *words), device="cpu")
-    found = record.opened.command.found_flags if flags is None else flags
-    rows = host_settings(host, record.trials[-1], record.audit, found)
-    return host_summary(rows), {row.name: row for row in rows}
+    assert record.opened.command is not None and record.audit is not None
+    flags = record.opened.command.found_flags
+    room = host_room(host, record.trials[-1], record.audit, flags)
+    return room.summary, {row.name: row for row in room.settings}
 
 
 def test_a_machine_with_room_for_everything_says_so():
     sentence, rows = shown(ROOMY, loader(), loader("eval", batch=96, workers=0, prefetch=None))
-    assert sentence == "this machine has room for all that the command asks for"
+    assert sentence == "This machine has room for all that the command asks for."
     assert [(row.name, row.requested, row.effective, row.room) for row in rows.values()] == [
-        ("batch_size", 32, 32, 32),
-        ("eval_batch_size", None, 96, 96),
         ("num_workers", None, 16, 64),
         ("prefetch_factor", None, 2, 2),
         ("pin_memory", False, False, False),
+        ("batch_size", 32, 32, 32),
+        ("eval_batch_size", None, 96, 96),
     ]
     assert rows["batch_size"].place == "--batch-size"
     assert rows["pin_memory"].why == "there is no card to copy to"
@@ -81,7 +82,7 @@ def test_what_bounds_the_workers_is_named_in_the_first_line(machine, room, why):
     sentence, rows = shown(
         dataclasses.replace(ROOMY, **machine), loader(), words=("--workers", "16")
     )
-    assert sentence == f"{room} of the 16 workers asked for fit here: {why}"
+    assert sentence == f"{room} of the 16 workers asked for fit here: {why}."
     row = rows["num_workers"]
     assert (row.requested, row.place, row.room) == (16, "the command", room)
     assert "takes 320 MiB, 256 MiB of it assumed" in rows["prefetch_factor"].why
@@ -91,7 +92,7 @@ def test_a_number_that_the_script_lowers_in_silence_stands_beside_what_was_asked
     words = ("--workers", "16")
     changed = Asked("num_workers", "workers", 16, "train.py:6", "replaced", 2, "train.py:9", "min")
     sentence, rows = shown(ROOMY, loader(workers=2), asked=[changed], words=words)
-    assert sentence == ("the script has 2 workers where 16 were asked for; there is room for 64")
+    assert sentence == ("The script has 2 workers where 16 were asked for; there is room for 64.")
     assert rows["num_workers"].why.endswith("; train.py:9 makes it 2")
 
 
@@ -99,7 +100,7 @@ def test_batches_that_are_too_large_for_the_host_are_named_with_a_sample_of_them
     sentence, rows = shown(SMALL, loader(batch=32, mib=1024, workers=0, prefetch=None))
     assert sentence == (
         "7 of the 32 samples of a batch asked for fit here: a sample takes 1.00 GiB, and 13.0 GiB "
-        "of memory are free, loading may take 60%"
+        "of memory are free, loading may take 60%."
     )
     assert rows["num_workers"].room == 0
 
@@ -129,4 +130,4 @@ def test_beside_a_card_pinned_memory_is_counted():
 
 def test_of_a_script_without_a_loader_nothing_is_claimed():
     sentence, rows = shown(ROOMY)
-    assert rows == {} and sentence.startswith("the trial saw no DataLoader")
+    assert rows == {} and sentence.startswith("The trial saw no DataLoader")

@@ -24,6 +24,7 @@ from brimful.record import latest, read_record
 from brimful.values import (
     Estimate,
     GridCell,
+    HostRoom,
     HostSetting,
     Machine,
     Outcome,
@@ -53,23 +54,6 @@ MACHINE = Machine(
     shm_bytes=64 * MIB,
     python_version="3.11.7",
     brimful_version="0.1.0",
-)
-HOST = (
-    HostSetting(
-        "batch_size", 64, 64, "a batch takes at most 73.5 MiB", Source.MEASURED, "--batch-size", 64
-    ),
-    HostSetting(
-        "num_workers",
-        16,
-        16,
-        "13.0 GiB of memory are free, loading may take 60%",
-        Source.MEASURED,
-        "--workers",
-        7,
-    ),
-    HostSetting(
-        "pin_memory", True, False, "there is no card to copy to", Source.MEASURED, "", False
-    ),
 )
 MESSAGE = "mat1 and mat2 shapes cannot be multiplied (64x17920 and 17921x1024)"
 TRACEBACK = f"""Traceback (most recent call last):
@@ -204,6 +188,21 @@ def predict_as_given() -> Record:
 @cache
 def audit_record() -> Record:
     return made(audit, World(cap=2), device="cpu")
+
+
+@cache
+def doctor_record() -> Record:
+    """Of `doctor --host-policy`."""
+    record = clean_audit_record()
+    assert record.audit is not None
+    why = "13.0 GiB of memory are free, loading may take 60%"
+    rows = (
+        HostSetting("num_workers", 16, 16, why, Source.MEASURED, "train.py:6", 7),
+        HostSetting("pin_memory", True, False, "there is no card to copy to", room=False),
+        HostSetting("batch_size", 64, 64, "a batch takes 73.5 MiB at most", place="-b", room=64),
+    )
+    room = HostRoom(f"7 of the 16 workers asked for fit here: {why}.", rows)
+    return replace(record, audit=replace(record.audit, host=room))
 
 
 @cache
@@ -407,6 +406,7 @@ ALL: dict[str, Callable[[], Record]] = {
     "predict-grid": predict_grid,
     "audit": audit_record,
     "audit-clean": clean_audit_record,
+    "doctor-host-policy": doctor_record,
     "tune-cpu": tune_on_cpu,
     "tune-card": tune_on_card,
     "tune-out-of-memory": tune_out_of_memory,

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from brimful.decide.host_room import host_summary
 from brimful.errors import CommandFailed, NoSuchDevice, ProbeNotLoaded
 from brimful.measure.gpus import find_gpu
 from brimful.show import console as screens
-from brimful.show.machine_sections import doctor_sections, gpu_sections, host_policy_sections
+from brimful.show.machine_sections import doctor_sections, gpu_sections
 from brimful.show.prediction_sections import prediction_sizes
 from brimful.values import Diagnostic, Estimate, Source
 from tests.brimful.show import product
@@ -45,9 +44,6 @@ SCREENS: dict[str, Callable[[Console], None]] = {
         ),
     ),
     "doctor": lambda c: screens.show_sections(c, doctor_sections(product.MACHINE, ())),
-    "doctor-host-policy": lambda c: screens.show_sections(
-        c, host_policy_sections(host_summary(product.HOST), product.HOST, product.MACHINE)
-    ),
     "no-such-device": lambda c: screens.show_error(
         c, NoSuchDevice("a100", ("a100-40gb", "a100-80gb", "h100"))
     ),

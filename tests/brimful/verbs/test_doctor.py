@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 
 from brimful.errors import CommandFailed, NoSuchDevice
-from brimful.measure import host as machine
 from brimful.measure.accelerators import Accelerator
-from brimful.values import TrialKind
 from brimful.verbs import devices
 from brimful.verbs import doctor as verb
 from tests.brimful.end_to_end.helper import environment
-from tests.brimful.verbs.world import World, work
 
 MIB, GIB = 1 << 20, 1 << 30
 ANSWER = {
@@ -43,19 +40,6 @@ def child(folder: Path, answer: dict, code: int = 0) -> Path:
         f"import sys\nprint('noise')\nprint('BRIMFUL' + {json.dumps(answer)!r})\nsys.exit({code})"
     )
     return path
-
-
-def test_the_host_policy_sets_what_an_audit_saw_beside_what_this_machine_has_room_for(monkeypatch):
-    monkeypatch.setattr(machine, "free_bytes", lambda: 13 * GIB)
-    monkeypatch.setattr(machine, "cores", lambda: 4)
-    monkeypatch.setattr(machine, "shm_free_bytes", lambda: None)
-    words = ("my-train", "--batch-size", "64", "--workers", "6")
-    world = World(own_workers=6)
-    record, sentence, rows = work(world, verb.host_policy, words, device="cpu")
-    assert [trial.kind for trial in world.launched] == [TrialKind.AUDIT]
-    assert sentence == "4 of the 6 workers asked for fit here: there are 4 cores"
-    assert [row.effective for row in rows if row.name == "num_workers"] == [6]
-    assert record.opened.verb == "audit"
 
 
 def test_what_the_child_measured_is_kept_without_what_others_hold(tmp_path, monkeypatch):
