@@ -52,6 +52,13 @@ def allowed_cores() -> list[int]:
         return list(range(os.cpu_count() or 1))
 
 
+def physical_cores() -> int:
+    """Of those that this process may use; two threads of a core count once."""
+    folder = Path("/sys/devices/system/cpu")
+    siblings = (_text(folder / f"cpu{n}/topology/thread_siblings_list") for n in allowed_cores())
+    return len({text or number for number, text in enumerate(siblings)})
+
+
 def busy_cores(seconds: float = 0.2) -> int:
     """How many of those that this process may use are busy while it sleeps for `seconds`; cores
     that are busy in part are added up.

@@ -8,7 +8,6 @@ of them wait, so that two threads on two busy cores are many times slower than o
 import os
 from dataclasses import replace
 
-import psutil
 import torch
 
 from brimful.decide.loading import Host
@@ -24,8 +23,7 @@ def choose_threads(host: Host, device: torch.device) -> EffectiveSetting:
     """Sets the number of threads of this process, unless the user did. The row has it, and why."""
     now, cores = torch.get_num_threads(), len(machine.allowed_cores())
     given = next((f"{name} says so" for name in _VARIABLES if name in os.environ), None)
-    # what PyTorch takes by itself: the cores, or without their second threads
-    if given is None and now not in (cores, psutil.cpu_count(logical=False)):
+    if given is None and now not in (cores, machine.physical_cores()):  # PyTorch's own choices
         given = "the script called torch.set_num_threads"
     if given is not None:
         return EffectiveSetting("threads", now, now, given)

@@ -7,13 +7,21 @@ from unittest import mock
 
 import pytest
 import torch
+from torch import nn
 
 from brimful.decide.loading import Host
 from brimful.measure import host as machine
-from brimful_train import fit
-from brimful_train.model import threads as module
+from brimful_train import BatchingConfig, OptimizerConfig, fit
 from brimful_train.model.threads import choose_threads
-from tests.brimful_train.ledger import Stopped, log_rows, network_config, network_task, stopping
+from tests.brimful_train.ledger import (
+    Stopped,
+    log_rows,
+    network_config,
+    network_task,
+    same,
+    stopping,
+    weights,
+)
 
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
 
@@ -26,7 +34,7 @@ def four_cores(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(machine, "allowed_cores", lambda: [0, 1, 2, 3])
     monkeypatch.setattr(machine, "cores", lambda: 4)
-    monkeypatch.setattr(module.psutil, "cpu_count", lambda logical: 4)
+    monkeypatch.setattr(machine, "physical_cores", lambda: 4)
     monkeypatch.setattr(machine, "busy_cores", lambda: 0)
     torch.set_num_threads(4)
     yield
@@ -83,6 +91,22 @@ def test_cores_count_as_busy_by_the_kernels_count_of_those_that_this_process_may
     assert machine.busy_cores() == 1
 
 
+def test_where_a_core_has_two_threads_pytorchs_own_number_is_that_of_the_cores(monkeypatch):
+    monkeypatch.setattr(machine, "allowed_cores", lambda: list(range(8)))
+    busy(monkeypatch, 6)
+    assert chosen(cores=8)[:2] == (None, 2), "4 threads on 8 were PyTorch's own choice"
+
+
+def test_two_threads_of_a_core_are_one_physical_core(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(machine, "allowed_cores", lambda: [0, 1, 4])
+    siblings = {0: "0,4", 1: "1,5", 4: "0,4"}
+    monkeypatch.setattr(machine, "_text", lambda path: siblings[int(path.parts[-3][3:])])
+    assert machine.physical_cores() == 2
+    monkeypatch.setattr(machine, "_text", lambda path: "")
+    assert machine.physical_cores() == 3, "each for itself where the kernel does not say"
+
+
 def threads_row(folder):
     (row,) = [row for row in log_rows(folder, "settings")[-1]["rows"] if row["name"] == "threads"]
     return row["requested"], row["effective"], row["why"]
@@ -119,6 +143,35 @@ def test_a_training_goes_on_with_the_threads_of_its_checkpoint_under_another_loa
     assert (requested, effective) == (None, 1) and "before the checkpoint" in why
     assert "OMP_NUM_THREADS overrules" in capfd.readouterr().err
     assert torch.get_num_threads() == 4, "as before the training"
+
+
+def test_a_training_that_goes_on_under_another_load_ends_bit_for_bit_as_if_never_stopped(
+    monkeypatch, tmp_path
+):
+    def task():
+        made = network_task(256, eval_samples=0)
+        torch.manual_seed(0)
+        # gradients are a multiple of a sum, whose last bits depend on the threads
+        return dataclasses.replace(
+            made,
+            model=nn.Linear(6, 1024),
+            loss=lambda model, batch: model(batch[0]).square().sum().square(),
+        )
+
+    def config(name):
+        rate = OptimizerConfig("sgd", lr=1e-7, momentum=0.9, weight_decay=0.0)
+        batch = BatchingConfig(micro_batch=64)
+        return network_config(tmp_path / name, optimizer=rate, batch=batch)
+
+    busy(monkeypatch, 3)
+    fit(unstopped := task(), config("unstopped"))
+    with pytest.raises(Stopped):
+        fit(stopping(task(), 5), config("killed"))
+    busy(monkeypatch, 0)
+    fit(resumed := task(), config("killed"))
+    fit(other := task(), config("other"))
+    assert same(weights(resumed), weights(unstopped))
+    assert not same(weights(other), weights(unstopped)), "this test can fail"
 
 
 def test_what_the_user_says_now_goes_before_the_checkpoint_and_the_difference_is_named(
