@@ -11,7 +11,9 @@ from transformers import TextStreamer
 
 from brimful.errors import UsageError
 from brimful.units import counted
+from brimful_train.data.room import host_now
 from brimful_train.distributed.ranks import device_for
+from brimful_train.model.threads import choose_threads
 from brimful_train.training_state import load_model
 from recipes.chatlm.data import encode, fingerprint, load_tokenizer, pad
 from recipes.chatlm.loss import IGNORED
@@ -31,6 +33,7 @@ class Chat:
 
     def __init__(self, options: AnswerOptions) -> None:
         self._options, self.device = options, device_for(options.device)
+        choose_threads(host_now(self.device), self.device)
         out, self.trained_on = description_of(options.checkpoint, FILE_NAME, ChatDescription)
         self.tokenizer = load_tokenizer(out / "tokenizer")
         if fingerprint(self.tokenizer) != self.trained_on.tokenizer:

@@ -54,7 +54,7 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
     single sample does not fit, TrainingDiverged for a NaN loss, Terminated and Interrupted after a
     checkpoint that a signal asked for, DiskFull where the last checkpoint could not be written.
     """
-    device = device_for(config.device)
+    device, threads = device_for(config.device), torch.get_num_threads()
     ranks = Ranks(device, config.backend)
     try:
         config.out.mkdir(parents=True, exist_ok=True)
@@ -75,6 +75,8 @@ def fit(task: Task, config: Config, peaks: Peaks | None = None) -> Result:
         ranks.announce(BROKEN)
         raise
     finally:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
         ranks.close()
 
 

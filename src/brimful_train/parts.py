@@ -32,6 +32,7 @@ from brimful_train.distributed.ranks import Ranks
 from brimful_train.evaluation import Evaluation
 from brimful_train.model.options import apply_model_options
 from brimful_train.model.precision import Precision
+from brimful_train.model.threads import adopt_threads, choose_threads
 from brimful_train.optim.optimizers import make_optimizer
 from brimful_train.optim.schedules import Schedule
 from brimful_train.reporting.peak_memory import limit_memory
@@ -83,6 +84,10 @@ class Parts:
         )
         self.adopt_limits(limit, limits["eval_limit"] if same else None, why)
 
+    def adopt_threads(self, threads: int, cores: int) -> None:
+        at = next(number for number, row in enumerate(self.rows) if row.name == "threads")
+        self.rows[at] = adopt_threads(self.rows[at], threads, cores)
+
     def adopt_limits(self, limit: int | None, eval_limit: int | None, why: str) -> None:
         split = self.at_once.split
         if limit is not None and limit < split.limit:
@@ -108,7 +113,8 @@ def build_parts(
     host = shared_host(device, ranks)
     batching, warnings = plan_batches_on(host, config, ranks.size, train_samples, eval_samples)
     why = "as asked" if config.device != "auto" else "what PyTorch found here"
-    rows = [EffectiveSetting("device", config.device, str(device), why), *batching.rows]
+    rows = [EffectiveSetting("device", config.device, str(device), why)]
+    rows += [choose_threads(host, device), *batching.rows]
     rows += token_rows(config.batch.max_tokens, task.eval_data)
     if config.memory_budget is not None:
         rows.append(limit_memory(config.memory_budget, device))

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from brimful.errors import DiskFull, UsageError
+from brimful.measure import host
 from brimful.units import counted
 from brimful_inside.script import keeps_writes_out
 from brimful_train.checkpoints.checkpoint import Loaded
@@ -156,6 +157,9 @@ class TrainingState:
         self.counts = Counts(**state["counts"])
         self.best.load_state(state)
         parts.adopt_checkpoint(state["oom_limits"])
+        threads = state["settings"].get("threads", ())
+        if len(threads) == self.ranks.size:
+            parts.adopt_threads(*threads[self.ranks.rank])
         self._adopt_randomness(state["random"])
         samples = position.samples
         more = f" and {counted(samples, 'sample')} of the next" if samples else ""
@@ -221,6 +225,8 @@ class TrainingState:
                 "config": self.config.as_json(),
                 "train_samples": parts.sampler.length,
                 "ranks": self.ranks.size,
+                # of each rank, with the cores that it may use
+                "threads": self.ranks.gather([torch.get_num_threads(), host.cores()]),
             },
         }
 

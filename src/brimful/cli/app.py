@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -396,11 +396,20 @@ def gpus(*, prices: Path | None = None, json: Json = False) -> int:
     return views.show_gpus(json, prices)
 
 
-@app.command(help_epilogue="")
+_HOST_POLICY = "doctor --host-policy -- python train.py --batch-size 64"
+
+
+@app.command(
+    usage="Usage: brimful doctor [OPTIONS] [-- COMMAND...]", help_epilogue=_example(_HOST_POLICY)
+)
 def doctor(
     *,
     calibrate: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    json: Json = False,
+    host_policy: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    card: Card = CARD,
+    here: Here = HERE,
+    common: Common = COMMON,
+    words: Words = (),
 ) -> int:
     """What this machine is, and what stands in the way of good measurements.
 
@@ -409,10 +418,27 @@ def doctor(
     calibrate
         Measure the CUDA card of this machine: its context, what cuDNN adds, its rates. Later
         predictions for that card use them.
-    json
-        One JSON object on standard output.
+    host_policy
+        Run your command for a few steps, and show batch sizes, loader workers, pinned memory and
+        batches made ahead: what is requested, what the script does, what this machine has room
+        for, and why. The options below belong to that run.
     """
-    return views.show_doctor(json, calibrate)
+    nothing = (card, here, replace(common, json=False), words) == (CARD, HERE, COMMON, ())
+    if not (words and not calibrate if host_policy else nothing):
+        raise UsageError(
+            "--host-policy and a command belong together",
+            "brimful doctor runs your command for a few steps to see what it asks of this machine; "
+            "without both it looks at the machine alone",
+            f"for instance:\nbrimful {_HOST_POLICY}",
+        )
+    if not host_policy:
+        return views.show_doctor(common.json, calibrate)
+    from brimful.verbs.audit import audit as verb
+
+    with views.progress() as watcher:
+        chosen = {**card.chosen(), **common.chosen(watcher), "device": here.device}
+        record = verb(words, host_policy=True, **chosen)
+    return views.show_audit(record, common.json, common.details)
 
 
 def run(argv: Sequence[str]) -> int:

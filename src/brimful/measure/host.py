@@ -18,6 +18,7 @@ from brimful.measure import accelerators
 from brimful.values import Machine
 
 _NO_LIMIT = 1 << 60  # version 1 writes its "no limit" as the largest multiple of a page in 63 bits
+_NOISE_PERCENT = 10  # of a core: what a system does on its own. Assumed
 
 
 def total_bytes() -> int:
@@ -49,6 +50,22 @@ def allowed_cores() -> list[int]:
         return sorted(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS and Windows
         return list(range(os.cpu_count() or 1))
+
+
+def physical_cores() -> int:
+    """Of those that this process may use; two threads of a core count once."""
+    folder = Path("/sys/devices/system/cpu")
+    siblings = (_text(folder / f"cpu{n}/topology/thread_siblings_list") for n in allowed_cores())
+    return len({text or number for number, text in enumerate(siblings)})
+
+
+def busy_cores(seconds: float = 0.2) -> int:
+    """How many of those that this process may use are busy while it sleeps for `seconds`; cores
+    that are busy in part are added up.
+    """
+    shares = psutil.cpu_percent(seconds, percpu=True)
+    ours = [shares[core] for core in allowed_cores() if core < len(shares)]
+    return round(sum(share for share in ours if share > _NOISE_PERCENT) / 100)
 
 
 def shm_bytes() -> int | None:

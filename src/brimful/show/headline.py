@@ -310,6 +310,8 @@ def of_grid(prediction: Prediction) -> Headline:
 
 
 def of_audit(audit: Audit) -> Headline:
+    if audit.host is not None:
+        return Headline("note", audit.host.summary)
     per_step = audit.effective.samples_per_step
     does = (
         f"{'an unknown number of' if per_step is None else count_text(per_step)} "

@@ -48,6 +48,7 @@ from brimful.values import (
     Audit,
     Budget,
     Estimate,
+    HostRoom,
     MemoryEstimate,
     Outcome,
     Plan,
@@ -131,10 +132,31 @@ def audit_sections(audit: Audit) -> list[Section]:
         (f"requested: {name}", Cell(setting_text(value) + _becomes(known.get(name))))
         for name, value in audit.requested.items()
     )
-    parts: list[Section] = [Facts("What the command really does", (*asked, *effective_rows(audit)))]
+    parts = _host_table(audit.host) if audit.host else []
+    parts.append(Facts("What the command really does", (*asked, *effective_rows(audit))))
     parts += [Findings("Findings", audit.findings)] if audit.findings else []
     title = f"Peaks by phase, {audit.peak_source.value} in the audit"
     return parts + phases_table(title, {**audit.phases, **audit.cards}, audit.not_seen)
+
+
+def _host_table(room: HostRoom) -> list[Section]:
+    rows = tuple(
+        (
+            Cell(row.name),
+            Cell(setting_text(row.requested), note=row.place or None),
+            Cell(setting_text(row.effective)),
+            Cell(setting_text(row.room), tone="strong"),
+            Cell(row.why),
+        )
+        for row in room.settings
+    )
+    names = ("setting", "requested", "effective", "room for", "why")
+    note = (
+        "Free memory, cores and /dev/shm are measured; the share that loading may take, and what a "
+        "worker takes, are assumed."
+    )
+    title = "What this machine has room for"
+    return [Table(title, tuple(map(Column, names)), rows, (note,))] if rows else []
 
 
 def _becomes(asked: Asked | None) -> str:

@@ -24,6 +24,7 @@ from brimful.values.given import (
     EffectiveSetting,
     Estimate,
     Gpu,
+    HostRoom,
     Machine,
     Setting,
     Source,
@@ -58,6 +59,7 @@ class Audit:
     # where there are several imaginary ones: "rank 0, cuda:0"
     cards: dict[str, PhasePeak] = field(default_factory=dict)
     asked: tuple[Asked, ...] = ()  # where what is requested stands, and what becomes of it
+    host: HostRoom | None = None  # where it was asked for
 
 
 class Objective(StrEnum):

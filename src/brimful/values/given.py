@@ -71,6 +71,22 @@ class EffectiveSetting:
 
 
 @dataclass(frozen=True)
+class HostSetting(EffectiveSetting):
+    """One that takes host memory, beside what this machine has room for."""
+
+    place: str = ""  # where what is requested stands: "--batch-size", "config.py:7"
+    room: int | bool = 0
+
+
+@dataclass(frozen=True)
+class HostRoom:
+    """What a command asks of this machine to load its data, and what there is room for."""
+
+    summary: str  # what matters most, as one sentence
+    settings: tuple[HostSetting, ...] = ()  # none where the trial saw no DataLoader
+
+
+@dataclass(frozen=True)
 class Diagnostic:
     """A finding of audit, or a warning: what was seen, what it means, what to do."""
 

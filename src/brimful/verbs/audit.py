@@ -8,6 +8,7 @@ from dataclasses import replace
 from brimful import command as commands
 from brimful.decide.audit.findings import findings
 from brimful.decide.audit.requests import requests_in
+from brimful.decide.host_room import host_room
 from brimful.decide.loaders_seen import batches_per_step, loaders, mean_share
 from brimful.measure.traces import read_trace
 from brimful.values import (
@@ -41,11 +42,12 @@ def audit(
     ranks: int | None = None,
     as_rank: int | None = None,
     device: str = "auto",
+    host_policy: bool = False,
     settings: Mapping[str, Setting] | None = None,
     options: Options | None = None,
 ) -> Record:
     """Runs the command for some steps and reports what it did. Returns the record, whose `audit` is
-    the answer.
+    the answer. `host_policy`: and what this machine has room for to load its data.
 
     Raises UsageError where a placeholder stays open (an audit needs the values that are in use),
     and the errors of `verbs.results` when the command does not train.
@@ -71,7 +73,11 @@ def audit(
             for a in requests_in(result)
             if requested.setdefault(a.setting, a.requested) == a.requested
         )
-        session.keep(_audit(session, result, _with_accumulation(result, requested), asked))
+        report = _audit(session, result, _with_accumulation(result, requested), asked)
+        if host_policy:
+            host, flags = devices.host_of(result.reports[0]), began.command.found_flags
+            report = replace(report, host=host_room(host, result, report, flags))
+        session.keep(report)
     return session.record()
 
 

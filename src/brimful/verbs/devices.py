@@ -10,12 +10,13 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+from brimful.decide.loading import Host
 from brimful.errors import NoSuchDevice, UsageError
 from brimful.measure import accelerators, host
 from brimful.measure.gpus import all_gpus, custom_gpu, find_gpu, loaded_at_once, others_named
 from brimful.measure.gpus.calibrations import calibrated, find_calibrated
 from brimful.units import format_bytes, parse_budget
-from brimful.values import Budget, Command, Device, Diagnostic, Gpu, TrialResult
+from brimful.values import Budget, Command, Device, Diagnostic, Gpu, Report, TrialResult
 from brimful_inside.simulator.allocator_settings import settings_in
 
 # A prediction has its doubt in its interval, a measured peak has none.
@@ -243,6 +244,13 @@ def budget_for(
     if others:
         why += f", and the {format_bytes(others)} that other processes hold"
     return Budget(allowed + others, total, free, memory, why)
+
+
+def host_of(report: Report) -> Host:
+    """This machine as it is now, with the ranks and cards of a process of a trial on it."""
+    ranks = max(1, report.world_size)
+    cards = ranks if report.device != "cpu" else 0
+    return Host(host.free_bytes(), host.cores(), host.shm_free_bytes(), ranks, cards)
 
 
 def require_that_card(device: Device, result: TrialResult) -> None:

@@ -5,7 +5,6 @@ On a CPU memory and time have trials of their own, for what makes resident memor
 slower.
 """
 
-import math
 import os
 import platform
 import sys
@@ -14,16 +13,9 @@ from dataclasses import replace
 
 from brimful import command as commands
 from brimful.decide.batch_size_place import with_place, workers_place_in
+from brimful.decide.host_room import need_of
 from brimful.decide.loaders_seen import dataset_length, largest_batch, main_loader
-from brimful.decide.loading import (
-    Asked,
-    Host,
-    LoaderPlan,
-    Need,
-    plan_loader,
-    refuse,
-    workers_to_try,
-)
+from brimful.decide.loading import Asked, LoaderPlan, plan_loader, refuse, workers_to_try
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.search_measured import (
     FIRST_SIZE,
@@ -38,11 +30,10 @@ from brimful.decide.tune.objective import fits_budget, peak_bytes
 from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
 from brimful.decide.tune.search import Search
 from brimful.errors import BrimfulError, DoesNotFit, Interrupted, TimeIsUp, TrialFailed
-from brimful.measure import host
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_bytes, noun_of
 from brimful.values import Command, Limits, Outcome, Plan, Setting, Trial, TrialKind, TrialResult
-from brimful.verbs.devices import require_that_card
+from brimful.verbs.devices import host_of, require_that_card
 from brimful.verbs.locate import locate
 from brimful.verbs.results import (
     error_of,
@@ -377,33 +368,10 @@ def _memory_unknown(task: Task, result: TrialResult) -> TrialFailed:
     )
 
 
-_NUMBER_BYTES = 8  # assumed: batches are seen by their shapes, and no type has more
-
-
 def loader_plan(
     trial: TrialResult, batch_size: int, workers: Setting | None, policy: str
 ) -> LoaderPlan:
-    """For the training loader of a trial at a batch size; `workers`: given by the user. A worker's
-    own bytes are assumed.
-    """
-    report = trial.reports[0]
-    here = Host(
-        host.free_bytes(),
-        host.cores(),
-        host.shm_free_bytes(),
-        max(1, report.world_size),
-        cards=max(1, report.world_size) if report.device != "cpu" else 0,
-    )
-    loader = main_loader(trial)
-    batches = [batch for batch in (loader.batches if loader is not None else ()) if batch.samples]
-    each = max(
-        (
-            sum(map(math.prod, batch.shapes)) * _NUMBER_BYTES / (batch.samples or 1)
-            for batch in batches
-        ),
-        default=0.0,
-    )
-    need = Need(each, batch_size, 1, (loader.length if loader is not None else None) or 1000)
-    return plan_loader(
-        here, need, Asked(workers=int(workers) if workers is not None else None), policy
-    )
+    """For the training loader of a trial at a batch size; `workers`: given by the user."""
+    asked = Asked(workers=int(workers) if workers is not None else None)
+    need = need_of(main_loader(trial), batch_size)
+    return plan_loader(host_of(trial.reports[0]), need, asked, policy)

@@ -139,6 +139,10 @@ def test_what_is_no_budget_is_reported(typed, budget, expected):
         ),
         (["predict", "--gpu", "t4", *TRAIN, "8", "--lr", "{lr}"], "nothing sets it"),
         (["gpus", "--", "my-train"], "runs no command"),
+        (["doctor", "--host-policy"], "brimful doctor --host-policy -- python train.py"),
+        (["doctor", *TRAIN, "8"], "brimful doctor --host-policy -- python train.py"),
+        (["doctor", "--steps", "3"], "--host-policy and a command belong together"),
+        (["doctor", "--calibrate", "--host-policy", *TRAIN, "8"], "belong together"),
         (
             ["predict", "--gpu", "t4", "--solve", "max-length", *TRAIN, "8"],
             "you asked about max_length",

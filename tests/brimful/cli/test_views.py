@@ -28,7 +28,7 @@ PRINTED: dict[str, tuple[Callable[..., int], Callable[[], Record], str]] = {
         views.show_audit,
         product.audit_record,
         "requested effective findings loading_share step_s peak peak_source "
-        "phases cards not_seen notes record found_flags",
+        "phases cards not_seen notes host record found_flags",
     ),
     "tune": (
         lambda record, json: views.show_plan(record, json, False),

@@ -25,6 +25,8 @@ from brimful.values import (
     AttemptStarted,
     Estimate,
     GridCell,
+    HostRoom,
+    HostSetting,
     Machine,
     Outcome,
     Record,
@@ -187,6 +189,21 @@ def predict_as_given() -> Record:
 @cache
 def audit_record() -> Record:
     return made(audit, World(cap=2), device="cpu")
+
+
+@cache
+def doctor_record() -> Record:
+    """Of `doctor --host-policy`."""
+    record = clean_audit_record()
+    assert record.audit is not None
+    why = "13.0 GiB of memory are free, loading may take 60%"
+    rows = (
+        HostSetting("num_workers", 16, 16, why, Source.MEASURED, "train.py:6", 7),
+        HostSetting("pin_memory", True, False, "there is no card to copy to", room=False),
+        HostSetting("batch_size", 64, 64, "a batch takes 73.5 MiB at most", place="-b", room=64),
+    )
+    room = HostRoom(f"7 of the 16 workers asked for fit here: {why}.", rows)
+    return replace(record, audit=replace(record.audit, host=room))
 
 
 @cache
@@ -399,6 +416,7 @@ ALL: dict[str, Callable[[], Record]] = {
     "predict-grid": predict_grid,
     "audit": audit_record,
     "audit-clean": clean_audit_record,
+    "doctor-host-policy": doctor_record,
     "tune-cpu": tune_on_cpu,
     "tune-card": tune_on_card,
     "tune-out-of-memory": tune_out_of_memory,

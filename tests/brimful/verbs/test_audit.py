@@ -6,6 +6,8 @@ import pytest
 
 from brimful import audit
 from brimful.errors import TrialFailed, UsageError
+from brimful.measure import host as machine
+from brimful.show.headline import headline
 from brimful.show.sections import effective_rows
 from brimful.values import Outcome, Source
 from brimful_inside.wire import WorstBatch
@@ -21,6 +23,18 @@ def test_asked_and_effective_stand_side_by_side():
         finding.problem and finding.explanation and finding.suggestion
         for finding in report.findings
     )
+
+
+def test_beside_the_audit_stands_what_this_machine_has_room_for_where_it_is_asked(monkeypatch):
+    monkeypatch.setattr(machine, "free_bytes", lambda: 13 << 30)
+    monkeypatch.setattr(machine, "cores", lambda: 4)
+    monkeypatch.setattr(machine, "shm_free_bytes", lambda: None)
+    words = ("my-train", "--batch-size", "64", "--workers", "6")
+    record = work(World(own_workers=6), audit, words, device="cpu", host_policy=True)
+    assert record.audit.host.summary == "4 of the 6 workers asked for fit here: there are 4 cores."
+    assert headline(record).sentence == record.audit.host.summary
+    assert record.audit.host.settings[0].effective == 6
+    assert work(World(own_workers=6), audit, words, device="cpu").audit.host is None
 
 
 def test_a_sound_script_gives_no_finding_on_a_cpu():

@@ -22,9 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 
+from brimful.measure import host as machine
 from recipes.chatlm.__main__ import app
 from recipes.chatlm.data import encode, train_tokenizer
+from recipes.chatlm.generation import Chat
 from recipes.chatlm.recipe import bleu_sums, derive
+from recipes.chatlm.settings import AnswerOptions
 from tests.recipes.chatlm.conftest import SMALL, run_recipe, write_rows
 from tests.recipes.conftest import difference, environment, events, newest_weights
 
@@ -140,6 +143,23 @@ def test_it_answers_chats_and_is_evaluated(trained: Path, rows_file: Path):
         and chrf > 10
         and bleu == pytest.approx(events(trained, "epoch")[-1]["measures"]["bleu"], abs=0.01)
     )
+
+
+@pytest.mark.heavy
+def test_beside_other_work_it_answers_with_as_many_threads_as_cores_are_idle(trained, monkeypatch):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(machine, "allowed_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(machine, "cores", lambda: 4)
+    monkeypatch.setattr(machine, "physical_cores", lambda: 4)
+    monkeypatch.setattr(machine, "busy_cores", lambda: 3)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        Chat(AnswerOptions(trained, "cpu"))
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.heavy
