@@ -203,6 +203,10 @@ class Terminated(BrimfulError):
     defaults = ("Terminated.", "", "")
 
 
+# What ends a search before its end: what is known by then is the answer.
+CUT_SHORT = (Interrupted, Terminated, TimeIsUp, KeyboardInterrupt)
+
+
 def not_writable(problem: str, error: OSError) -> UsageError:
     """Of a place that brimful keeps its own files in."""
     return UsageError(

@@ -53,8 +53,8 @@ class Common:
     max_batch_size: Annotated[str | None, Parameter(group=TRIALS, metavar="N")] = None
     """Never name or try a larger batch size."""
     time_limit: Annotated[str | None, Parameter(group=TRIALS, metavar="TIME")] = None
-    """The longest that one trial may take (default: 10min). For tune: the longest that the whole
-    search may take; its plan is then the best found so far.
+    """The longest that one trial may take (default: 10min). For tune and predict: the longest that
+    the whole search may take; what is known by then is the answer.
     """
     steps: Annotated[str | None, Parameter(group=TRIALS, metavar="N")] = None
     """How many optimizer steps a trial measures. Memory trials of tune take at most two."""

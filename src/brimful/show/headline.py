@@ -77,7 +77,7 @@ def headline(record: Record) -> Headline:
     if record.prediction is not None:
         prediction = record.prediction
         answer = of_grid(prediction) if prediction.grid else of_prediction(prediction)
-        before = which_sentence(prediction) or _idle_cards(prediction)
+        before = which_sentence(prediction) or _before_numbers(prediction)
         return replace(answer, sentence=before + answer.sentence)
     if record.audit is not None:
         return of_audit(record.audit)
@@ -208,10 +208,11 @@ def of_prediction(prediction: Prediction) -> Headline:
     return Headline("good" if fits else "bad", sentence)
 
 
-def _idle_cards(prediction: Prediction) -> str:
-    """What is to be known before any number: that some of the cards do nothing."""
-    idle = next((w for w in prediction.warnings if w.code == "idle-cards"), None)
-    return f"{_sentence(idle.problem)}; {idle.suggestion}. " if idle is not None else ""
+def _before_numbers(prediction: Prediction) -> str:
+    """What is to be known before any number: that some of the cards do nothing, that the search did
+    not come to its end."""
+    shown = [w for w in prediction.warnings if w.code in ("idle-cards", "partial")]
+    return "".join(f"{_sentence(w.problem)}; {w.suggestion}. " for w in shown)
 
 
 AT_MOST = 0.03  # of the peak: less at upper bounds is not worth a word (a bench's median is 1 %)

@@ -105,6 +105,29 @@ def by_search(view: CardView, has_a_place: bool, asked: int | None) -> Answer:
     return answer_at(view, size, replayers, conclusion)
 
 
+def so_far(
+    view: CardView, asked: int | None, stop: BaseException, noted: list[Diagnostic]
+) -> Answer:
+    """What is known where a search was cut short: of the requested batch size, else of the largest
+    that was traced and fits. Raises `stop` where neither was traced."""
+    trials = view.trials
+    replayers = {size: view.replayer(size) for size in trials.completed() if size is not None}
+    fitting = (size for size, shown in replayers.items() if shown and view.card.fits(shown))
+    size = asked if asked in replayers else max(fitting, default=None)
+    if size is None:
+        raise stop
+    ended, noun = trials.session.ended_early(stop), trials.unknown.replace("_", " ")
+    noted.append(
+        Diagnostic(
+            "partial",
+            f"{ended}: the search for the largest {noun} did not come to its end",
+            f"{noun} {size:,} was traced; nothing is known of larger ones",
+            "ask again, with a longer --time-limit",
+        )
+    )
+    return answer_at(view, size, view.traced_replayers(size))
+
+
 def _changes_nothing(trials: Trials) -> UsageError:
     """The error where the memory is the same at every value of a setting."""
     values = [f"{value:,}" for value in sorted(size for size in trials.results if size is not None)]

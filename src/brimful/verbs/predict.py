@@ -14,7 +14,7 @@ from brimful.decide.next_command import after_prediction, recommended
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of, loading_of
 from brimful.decide.tune.sizes import sizes_to_show
-from brimful.errors import UsageError
+from brimful.errors import CUT_SHORT, UsageError
 from brimful.measure.traces import cards_of
 from brimful.values import (
     CardAnswer,
@@ -28,7 +28,7 @@ from brimful.values import (
     TriedSize,
     Verdict,
 )
-from brimful.verbs.answers import asked_about, by_search, sizes_of, timed_batch
+from brimful.verbs.answers import asked_about, by_search, sizes_of, so_far, timed_batch
 from brimful.verbs.devices import CardRequest
 from brimful.verbs.grid import MOST_CELLS, grid_of, without_effect
 from brimful.verbs.imaginary import CardView, view_of
@@ -99,7 +99,13 @@ def predict(
         else:
             timed, settings = timed_batch(began), began.other_values()
             view = view_of(session, began, settings, time_loader=timed, unknown=sets[0])
-            answer = by_search(view, *asked_about(view.trials, began, noted))
+            session.limits_the_whole = True
+            asked = began.asked
+            try:
+                has_a_place, asked = asked_about(view.trials, began, noted)
+                answer = by_search(view, has_a_place, asked)
+            except CUT_SHORT as stop:
+                answer, what_if = so_far(view, asked, stop, noted), False
         prediction = replace(_prediction(view, answer, what_if, noted), which=which, grid=cells)
         trials, speed = view.trials, prediction.speed
         outside = seconds_outside_steps(view, speed.batch_size) if speed is not None else {}

@@ -15,7 +15,7 @@ from brimful import command as commands
 from brimful import masking
 from brimful.codec import SCHEMA, Entry, masked
 from brimful.decide.batch_size_place import AUTO
-from brimful.errors import BrimfulError, DiskFull, Interrupted, TimeIsUp
+from brimful.errors import BrimfulError, DiskFull, Interrupted, Terminated, TimeIsUp
 from brimful.measure import carry_over, host, kept_files, sources
 from brimful.measure.shared_imports import SharedImports
 from brimful.measure.trial import run_trial
@@ -172,11 +172,21 @@ class Session:
     def _time_is_up(self) -> TimeIsUp:
         return TimeIsUp(
             f"the time limit of {format_duration(self.options.time_limit_s or 0.0)} was up before "
-            "any settings could be named",
+            f"any {'settings' if self.opened.verb == 'tune' else 'size'} could be named",
             f"{counted(len(self.results), 'trial')} ran; the record is kept in {self.folder}",
             "allow more with --time-limit, or let the script begin to train sooner (a smaller "
             "data set, a cache)",
         )
+
+    def ended_early(self, stop: BaseException) -> str:
+        """What ended a search of which something is known; the verb then ends with the exit code of
+        that.
+        """
+        if not isinstance(stop, TimeIsUp):
+            is_signal = isinstance(stop, Terminated)
+            self.exit_code = Terminated.exit_code if is_signal else Interrupted.exit_code
+        ended = "the time limit was up" if isinstance(stop, TimeIsUp) else "interrupted"
+        return f"{ended} after {counted(len(self.results), 'trial')}"
 
     def keep(self, entry: Entry) -> None:
         """On the disk and in `record`, a plan or prediction with the files that it was found with.

@@ -11,7 +11,7 @@ from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.speed.predicted import rates_of
 from brimful.decide.tune.plan import Choice, Numbers, make_plan
 from brimful.decide.tune.sizes import sizes_to_show
-from brimful.errors import Interrupted, TimeIsUp, UsageError
+from brimful.errors import CUT_SHORT, UsageError
 from brimful.show.text import limited_text
 from brimful.units import format_share
 from brimful.values import (
@@ -86,7 +86,7 @@ def tune(
                 asked = _without_a_flag(view.trials, began, noted)
             try:
                 session.keep(_on_imaginary(view, goal, asked, noted))
-            except (Interrupted, KeyboardInterrupt, TimeIsUp) as stop:
+            except CUT_SHORT as stop:
                 session.keep(_largest_so_far(view, goal, asked, stop))
         else:
             tune_measured.run(session, tune_plan.Task(began, goal, others, host_policy, strict))
@@ -231,7 +231,7 @@ def _largest_so_far(
     else:
         choice = _Choice(max(peaks), "the largest traced so far that fits")
     size = choice.batch_size
-    ended = tune_plan.ended_early(view.trials.session, stop)
+    ended = view.trials.session.ended_early(stop)
     warnings = tune_plan.partial_advice(ended, f"batch size {size:,}, which was traced and fits")
     return _plan(view, goal, asked, choice, peaks[size], partial=ended, warnings=warnings)
 

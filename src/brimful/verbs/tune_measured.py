@@ -29,7 +29,7 @@ from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.tune.objective import fits_budget, peak_bytes
 from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
 from brimful.decide.tune.search import Search
-from brimful.errors import BrimfulError, DoesNotFit, Interrupted, TimeIsUp, TrialFailed
+from brimful.errors import CUT_SHORT, BrimfulError, DoesNotFit, TrialFailed
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_bytes, noun_of
 from brimful.values import Command, Limits, Outcome, Plan, Setting, Trial, TrialKind, TrialResult
@@ -44,7 +44,7 @@ from brimful.verbs.results import (
 )
 from brimful.verbs.session import Session
 from brimful.verbs.start import refuse_unreachable, takes
-from brimful.verbs.tune_plan import SearchEnd, Task, ended_early, plan_of
+from brimful.verbs.tune_plan import SearchEnd, Task, plan_of
 
 _SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
 
@@ -321,10 +321,10 @@ def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> Search
     try:
         run_search(search.steps(), run)
         return SearchEnd(search.result())
-    except (Interrupted, KeyboardInterrupt, TimeIsUp) as stop:
+    except CUT_SHORT as stop:
         if search.result().chosen is None:
             raise
-        return SearchEnd(search.result(), ended_early(session, stop))
+        return SearchEnd(search.result(), session.ended_early(stop))
 
 
 def _nothing_fits(session: Session, task: Task) -> BrimfulError:

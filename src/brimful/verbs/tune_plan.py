@@ -16,9 +16,7 @@ from brimful.decide.tune.objective import fits_budget, peak_bytes
 from brimful.decide.tune.plan import Choice, Numbers, make_plan
 from brimful.decide.tune.problem import SearchResult, turns_text
 from brimful.decide.tune.sizes import tried_sizes
-from brimful.errors import Interrupted, TimeIsUp
 from brimful.outcomes import OUT_OF_MEMORY
-from brimful.units import counted
 from brimful.values import (
     Command,
     Diagnostic,
@@ -121,16 +119,6 @@ class SearchEnd:
 
     result: SearchResult
     partial: str | None = None
-
-
-def ended_early(session: Session, stop: BaseException) -> str:
-    """What ended a search of which something is known; the verb then ends with the exit code of
-    that.
-    """
-    if not isinstance(stop, TimeIsUp):
-        session.exit_code = Interrupted.exit_code
-    ended = "the time limit was up" if isinstance(stop, TimeIsUp) else "interrupted"
-    return f"{ended} after {counted(len(session.results), 'trial')}"
 
 
 def partial_advice(partial: str | None, what: str) -> list[Diagnostic]:

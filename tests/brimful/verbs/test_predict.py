@@ -9,7 +9,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from brimful import predict, tune
-from brimful.errors import CommandFailed, DoesNotFit, TrialFailed, UsageError
+from brimful.errors import (
+    CommandFailed,
+    DoesNotFit,
+    Interrupted,
+    Terminated,
+    TrialFailed,
+    UsageError,
+)
 from brimful.show.headline import headline, of_prediction
 from brimful.show.section import Figure
 from brimful.show.sections import sections
@@ -649,3 +656,36 @@ def test_a_batch_above_the_data_set_that_the_script_itself_asks_for_is_said_firs
     said = headline(record).sentence
     assert said.startswith("Batch size 8,192 is not in force: the data set has 991 samples; that ")
     assert (record.prediction.batch_size, record.prediction.in_force) == (8192, 991)
+
+
+def cut_short(by: type[BaseException], number: int) -> World:
+    """A world whose trial of this number ends in `by`."""
+    world = World()
+
+    def outcome_of(trial, size):
+        if len(world.launched) == number:
+            raise by
+        return None
+
+    world.outcome_of = outcome_of
+    return world
+
+
+@pytest.mark.parametrize(
+    ("by", "code"), [(Interrupted, 130), (KeyboardInterrupt, 130), (Terminated, 143)]
+)
+def test_what_is_known_when_a_search_is_cut_short_is_the_answer(by, code):
+    command = ("my-train", "--batch-size", "{batch_size}")
+    record = work(cut_short(by, 3), predict, command, gpu_memory="4GiB")
+    traced = [result.trial.settings["batch_size"] for result in record.trials]
+    answer = record.prediction
+    assert answer.batch_size == max(traced) and answer.peak is not None
+    assert answer.largest_batch_size is None and record.closed.exit_code == code
+    assert headline(record).sentence.startswith(
+        "Interrupted after 2 trials: the search for the largest batch size did not come to its end"
+    )
+
+
+def test_a_search_that_is_cut_short_before_a_trace_has_no_answer():
+    with pytest.raises(Terminated):
+        work(cut_short(Terminated, 1), predict, ("my-train", "--batch-size", "8"), gpu="a100-40gb")
