@@ -70,6 +70,9 @@ def _in_text(tree: ast.AST) -> Iterator[Tuple[int, str, Any, str]]:
 
 def _number_of(node: Any) -> Tuple[str, str]:
     """(a number's text, the environment variable that it is from), "" without one."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):  # 5 * 8
+        factors = [constant_of(side, int) for side in (node.left, node.right)]
+        return ("" if None in factors else str(factors[0] * factors[1])), ""
     if not isinstance(node, (ast.Call, ast.Subscript)):
         value = constant_of(node, int, float, str)
         return ("" if value is None else str(value)), ""

@@ -124,6 +124,7 @@ LEAVES = {
         """,
         {},
     ),
+    "a product": ("import config\nsize = config", {"config": "batch_size = 8 * 8\n"}),
     "a dictionary": (
         "import types\nsettings = {'batch_size': 64}\nsize = types.SimpleNamespace(**settings)",
         {},
@@ -137,6 +138,7 @@ PLACES = {
     "JSON": "run.json:3",
     "YAML": "run.yaml:2",
     "the environment": "environment variable BATCH_SIZE",
+    "a product": "config.py:1",
     "a dictionary": "train.py:2",
 }
 # How it becomes 2, with the line of the change below `size = ...`.
