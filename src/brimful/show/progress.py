@@ -40,6 +40,8 @@ NO_STEP_S = 30.0
 # passed, or ten minutes.
 FIRST_S, SHARE, LONGEST_S = 5.0, 0.05, 600.0
 REDRAWS_PER_S = 4
+# A trial of a size so many times larger takes a time of its own (assumed).
+MUCH = 2
 
 
 def _live_line(stream: TextIO, line: Callable[[], str]) -> Live:
@@ -78,6 +80,7 @@ class Progress:
         self._newest: wire.Progress | None = None
         self._said_no_step = False
         self._durations: list[float] = []
+        self._most: dict[str, float] = {}  # by setting, of the trials that ended
         self._live = _live_line(stream, self.line) if is_terminal else None
 
     def __enter__(self) -> "Progress":
@@ -118,6 +121,8 @@ class Progress:
     def trial_ended(self, result: TrialResult) -> None:
         """The trial is over; a line with its result stays."""
         self._durations.append(self._clock() - self._started)
+        for name, value in _sizes(result.trial):
+            self._most[name] = max(value, self._most.get(name, value))
         self._trial = None
         self.message(trial_line(self._number, result))
 
@@ -146,10 +151,13 @@ class Progress:
 
     def seconds_left(self) -> float | None:
         """By the mean of the trials so far but the first, whose imports the others share; None
-        without one, where their number is unknown, and where this one takes longer than that mean.
+        without one, where their number is unknown, where this one takes longer than that mean, and
+        where it is much larger than all before it.
         """
         known = self._durations[1:]
         if not known or self._expected is None or self._trial is None:
+            return None
+        if any(value > MUCH * self._most.get(name, value) for name, value in _sizes(self._trial)):
             return None
         mean = sum(known) / len(known)
         this_one = mean - (self._clock() - self._started)
@@ -159,6 +167,12 @@ class Progress:
         self._last_line = self._clock()
         self._stream.write(text + "\n")
         self._stream.flush()
+
+
+def _sizes(trial: Trial) -> list[tuple[str, float]]:
+    """The settings of a trial that are numbers."""
+    values = trial.settings.items()
+    return [(name, value) for name, value in values if isinstance(value, int | float)]
 
 
 class RunProgress:

@@ -159,6 +159,18 @@ def test_on_a_terminal_the_line_is_redrawn_and_what_ended_stays(
     assert "trial 1: memory at batch_size 512 on cpu: completed" in written
 
 
+def test_no_time_left_is_shown_of_a_trial_that_is_much_larger_than_those_before() -> None:
+    progress, _, clock = off_terminal()
+    trial = result(64, TrialKind.MEMORY)
+    for number in (1, 2):
+        progress.trial_started(trial.trial, number, 4)
+        clock.now += 10
+        progress.trial_ended(trial)
+    for size, left_s in ((128, 20), (129, None), (17_264, None)):
+        progress.trial_started(result(size, TrialKind.MEMORY).trial, 3, 4)
+        assert progress.seconds_left() == left_s
+
+
 def test_time_left_is_the_mean_of_the_trials_so_far_but_the_first_which_imports() -> None:
     progress, _, clock = off_terminal()
     trial = result(64, TrialKind.MEMORY)
