@@ -309,7 +309,10 @@ def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
     size = at_text(replace(prediction, in_force=None))
     aim = "lower the peak" if prediction.verdict == Verdict.FITS else "make it fit"
     title = f"What would {aim}{size}"
-    others = tuple(f"{other.what}: {other.why}" for other in what_if.others)
+    others = (
+        *(_alone_text(remedy) for remedy in what_if.instead),
+        *(f"{other.what}: {other.why}" for other in what_if.others),
+    )
     if not what_if.remedies or prediction.peak is None:
         return Sentences(title, (f"No change that brimful tried lowers the peak{size}.", *others))
     step_s = prediction.speed.step_s if prediction.speed is not None else None
@@ -342,6 +345,16 @@ def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
         for remedy in what_if.remedies
     )
     return Table(title, tuple(map(Column, columns)), tuple(rows), (*hows, *others))
+
+
+def _alone_text(remedy: Remedy) -> str:
+    """ "in place of expandable segments, rounded sizes: 2.31 GiB (predicted), fits: …"."""
+    step = f", {seconds_text(remedy.step_s.value)} a step in the mean" if remedy.step_s else ""
+    basis = f" ({remedy.basis})" if remedy.basis else ""
+    return (
+        f"in place of expandable segments, {remedy.what}: {bytes_text(remedy.device_bytes)} "
+        f"({remedy.source.value}), {VERDICTS[remedy.verdict]}{step}: {remedy.how}{basis}"
+    )
 
 
 # --- speed ---

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from brimful.decide.memory.fit import Card
@@ -96,7 +97,8 @@ def take_apart(program: Program) -> Stretches:
                 rows.append(Allocation(event, nbytes, program.args[number], passing, stays))
                 number += 1
             elif event[0] not in ("free", "retire", "ready"):
-                rows.append(event)
+                # Two steps do the same although each has its number.
+                rows.append(("step", 0) if event[0] == "step" else event)
             elif event[1] >= begun:
                 rows.append(End(event[0], OWN, event[1] - begun))
             elif event[1] in lasting:
@@ -186,14 +188,61 @@ def epochs_of(drawn: Program, worst: Program | None) -> list[Program]:
     stretches = take_apart(drawn)
     if stretches.last is None or not stretches.repeated:
         return [drawn]
-    largest = take_apart(worst).repeated[-1:] if worst is not None else []
+    return _in_orders(stretches, take_apart(worst).repeated[-1:] if worst is not None else [])
+
+
+def padded(drawn: Program, lengths: Sequence[int], multiple: int) -> list[Program]:
+    """A card's program over an epoch in several orders, had each batch been padded to a multiple;
+    `lengths`: of its batches, one a step. [] where steps of other lengths do other things."""
+    stretches = take_apart(drawn)
+    pairs = sorted(
+        dict(zip(lengths[FIRST:], stretches.repeated, strict=False)).items(), key=itemgetter(0)
+    )
+    if len(pairs) < 2 or not all(_same(pairs[0][1], step) for _, step in pairs):
+        return []
+    repeated = []
+    for length in lengths[FIRST:]:
+        wanted = -(-length // multiple) * multiple
+        above = min(max(1, bisect_left(pairs, wanted, key=itemgetter(0))), len(pairs) - 1)
+        (low, step), (high, other) = pairs[above - 1 : above + 1]
+        repeated.append(_between(step, other, (wanted - low) / (high - low)))
+    stretches = replace(stretches, repeated=repeated)
+    sizes = tuple(_begun_by(stretches, random.Random(0), rising=False))
+    begin = stretches.begin.of_sizes(sizes, stretches.begin.args)
+    return _in_orders(replace(stretches, begin=begin), [])
+
+
+def falling(in_order: Program, drawn: Program) -> list[Program]:
+    """A card's program over an epoch whose batches go from the largest to the smallest, again and
+    again, as samplers by length have them, a few times over; of a trial in which they do so once.
+    `drawn`: with batches as they are, whose largest step begins each fall but the first."""
+    stretches, others = take_apart(in_order), take_apart(drawn).repeated
+    if stretches.last is None or not stretches.repeated or not others:
+        return []
+    largest, falls = max(others, key=lambda step: sum(_sizes(step))), []
+    for order in range(ORDERS):
+        source, steps = random.Random(order), list(stretches.repeated)
+        while len(steps) < _count_of(stretches):
+            steps.append(largest)
+            for pair in pairwise([largest, *stretches.repeated]):
+                steps.append(_between(*pair, source.random()))
+        falls.append(_written(stretches, stretches.begin.sizes, steps))
+    return falls
+
+
+def _count_of(stretches: Stretches) -> int:
+    """Steps of an epoch that is replayed."""
     rows = sum(
         not (isinstance(row, Allocation) and row.passing)
         for stretch in stretches.repeated
         for row in stretch.rows
     )
-    count = min(MOST_STEPS, MOST_EVENTS * len(stretches.repeated) // max(1, rows))
-    programs = []
+    return min(MOST_STEPS, MOST_EVENTS * len(stretches.repeated) // max(1, rows))
+
+
+def _in_orders(stretches: Stretches, largest: list[Stretch]) -> list[Program]:
+    """`largest`: the step of the largest samples, if it comes."""
+    count, programs = _count_of(stretches), []
     for order in range(ORDERS):
         source = random.Random(order)
         sizes, steps = stretches.begin.sizes, list(stretches.repeated)
@@ -203,17 +252,21 @@ def epochs_of(drawn: Program, worst: Program | None) -> list[Program]:
             source.shuffle(steps)
         if order:
             sizes = _begun_by(stretches, source, order == 1)
-        writer = _Writer(stretches, sizes)
-        while len(steps) < count:
-            step, other = source.choices(stretches.repeated, k=2)
-            steps.append(_between(step, other, source.random()))
+        steps += source.choices(stretches.repeated, k=max(0, count - len(steps)))
         at = source.randrange(len(steps) // 2, len(steps))
         steps[at:at] = largest
-        for stretch in steps:
-            writer.write(stretch)
-        writer.write(stretches.last, whole=True)
-        programs.append(writer.program())
+        programs.append(_written(stretches, sizes, steps))
     return programs
+
+
+def _written(stretches: Stretches, sizes: Sequence[int], steps: Iterable[Stretch]) -> Program:
+    """`sizes`: of the beginning."""
+    writer = _Writer(stretches, sizes)
+    for stretch in steps:
+        writer.write(stretch)
+    if stretches.last is not None:
+        writer.write(stretches.last, whole=True)
+    return writer.program()
 
 
 def _begun_by(stretches: Stretches, source: random.Random, rising: bool) -> list[int]:
@@ -245,7 +298,8 @@ def _sizes(stretch: Stretch) -> list[int]:
 
 
 def _between(step: Stretch, other: Stretch, share: float) -> Stretch:
-    """A step of a size between those of two that do the same; the first where they do not."""
+    """A step of a size between those of two that do the same, or beyond; the first where they do
+    not."""
     if not _same(step, other):
         return step
     rows = [
