@@ -2,8 +2,7 @@
 
 import statistics
 from collections.abc import Iterator
-from itertools import chain
-from math import prod
+from itertools import chain, takewhile
 
 from brimful.values import Report, TrialResult
 from brimful_inside.wire import LoaderSeen
@@ -45,28 +44,23 @@ def largest_batch(result: TrialResult) -> int | None:
 
 def are_uneven(result: TrialResult) -> bool:
     """Whether batches of as many samples that a training loader gave differ in their shapes."""
-    for loader in loaders(result, "train"):
-        seen = {(batch.samples, str(batch.shapes)) for batch in loader.batches}
-        if len(seen) > len({samples for samples, _ in seen}):
-            return True
-    return False
+    given = [loader.batches for loader in loaders(result, "train")]
+    return any(
+        len({(batch.samples, str(batch.shapes)) for batch in batches})
+        > len({batch.samples for batch in batches})
+        for batches in given
+    )
 
 
 def lengths_of(result: TrialResult) -> list[int]:
-    """The length of each batch of the main training loader, where one number of their shapes alone
-    differs from batch to batch; else []."""
+    """The length of each batch of the main training loader, up to the first that has fewer samples,
+    where one number of their shapes alone differs from batch to batch; else []."""
     loader = main_loader(result)
-    numbers = [list(chain(*batch.shapes)) for batch in loader.batches] if loader else []
-    if len(set(map(len, numbers))) != 1:
-        return []
-    varying = {column for column in zip(*numbers, strict=True) if len(set(column)) > 1}
+    batches = loader.batches if loader else []
+    whole = takewhile(lambda batch: batch.samples == batches[0].samples, batches)
+    numbers = [chain(*batch.shapes) for batch in whole]
+    varying = {column for column in zip(*numbers, strict=False) if len(set(column)) > 1}
     return list(varying.pop()) if len(varying) == 1 else []
-
-
-def numbers_of(result: TrialResult) -> list[int]:
-    """How many numbers each batch of the main training loader has."""
-    loader = main_loader(result)
-    return [sum(map(prod, batch.shapes)) for batch in loader.batches] if loader else []
 
 
 def mean_share(report: Report) -> float:

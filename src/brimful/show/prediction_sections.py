@@ -348,12 +348,13 @@ def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
 
 
 def _alone_text(remedy: Remedy) -> str:
-    """ "in place of expandable segments, rounded sizes: 2.31 GiB (predicted), fits: …"."""
-    step = f", {seconds_text(remedy.step_s.value)} a step in the mean" if remedy.step_s else ""
-    basis = f" ({remedy.basis})" if remedy.basis else ""
+    """ "in place of expandable segments, batches of …: 2.31 GiB (predicted), fits: a sampler by
+    length, … (a step allocates about 47 % less in the mean, 57.2 ms, estimate)"."""
+    time = f", {seconds_text(remedy.step_s.value)}, estimate" if remedy.step_s else ""
+    basis = f" ({remedy.basis}{time})" if remedy.basis else ""
     return (
         f"in place of expandable segments, {remedy.what}: {bytes_text(remedy.device_bytes)} "
-        f"({remedy.source.value}), {VERDICTS[remedy.verdict]}{step}: {remedy.how}{basis}"
+        f"({remedy.source.value}), {VERDICTS[remedy.verdict]}: {remedy.how}{basis}"
     )
 
 

@@ -217,8 +217,7 @@ def _cell(row: _Row, value: int | None, length: str | None) -> GridCell:
     tokens = None
     if rate is not None and isinstance(each, int):
         tokens = rate.with_all(lambda samples: samples * each)
-    verdict, peak = answer.verdict, answer.peak
-    return GridCell(settings, verdict, peak, traced, rate, tokens, is_least=is_least)
+    return GridCell(settings, answer.verdict, answer.peak, traced, rate, tokens, is_least=is_least)
 
 
 def _is_length(row: _Row, name: str) -> bool:

@@ -5,7 +5,6 @@ traces.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
-from statistics import mean
 from typing import NamedTuple
 
 from brimful.decide import loaders_seen
@@ -183,7 +182,7 @@ class Trials:
             self.drawn[size], worst = result, ()
         alike = worst[fullest] if fullest < len(worst) else None
         epochs = epochs_of(drawn[fullest], alike) if drawn else []
-        if len(epochs) > 1 and not any(map(are_uneven, drawn)):
+        if len(epochs) > 1 and not known and not any(map(are_uneven, drawn)):
             self.even = True  # what varies in the samples does not reach the card
         else:
             self.epochs[size] = epochs
@@ -206,18 +205,17 @@ class Trials:
     # --- what would become of uneven batches that a loader draws at random
 
     def sorted_epochs(self, size: int | None) -> tuple[list[Program], float]:
-        """(The fullest card's program over an epoch of batches as samplers by length give them, the
-        share of numbers that such batches have), by one more trial; [] where it fails."""
-        drawn, steps = self.drawn[size], self.drawn[size].trial.steps + 1
-        as_they_are, fullest = self._programs_of(drawn)
+        """(The fullest card's program over an epoch of batches as samplers by length give them,
+        what a step allocates in the mean, to that of batches as they are), by one more trial; []
+        where it fails."""
+        drawn = self.drawn[size]
+        steps = drawn.trial.steps + 1
         count = ceil(steps * self._batches_per_step)
         result = self._run_as_drawn(size, steps, sorted_batches=count)
-        programs, _ = self._programs_of(result)
-        if result.outcome is not Outcome.COMPLETED or len(programs) != len(as_they_are):
+        (in_order, _), (as_they_are, fullest) = map(self._programs_of, (result, drawn))
+        if result.outcome is not Outcome.COMPLETED or len(in_order) != len(as_they_are):
             return [], 1.0
-        usual = sorted(loaders_seen.numbers_of(drawn))[:-2]  # without the largest of many
-        share = mean(loaders_seen.numbers_of(result)) / mean(usual)
-        return falling(programs[fullest], as_they_are[fullest]), share
+        return falling(in_order[fullest], as_they_are[fullest])
 
     def padded_epochs(self, size: int | None, multiple: int) -> tuple[list[Program], float]:
         """The same, had each batch been padded to a multiple; [] where that does not follow from

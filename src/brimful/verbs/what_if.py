@@ -277,19 +277,21 @@ class _Changes:
     def against_fragmentation(self) -> None:
         """What else keeps uneven batches from leaving the reserved memory in pieces, each alone."""
         memory, trials, size = self.now.memory, self.view.trials, self.now.batch_size
-        settings = memory.card.settings
-        if not memory.epochs or memory.program.settings_after(settings).expandable_segments:
+        settings = memory.program.settings_after(memory.card.settings)
+        if not memory.epochs or settings.expandable_segments or not settings.native:
             return
-        if settings.native and not any(settings.roundup_power2_divisions):
-            conf = conf_in({**os.environ, **trials.command.environment})
-            rounded = {}
-            for divisions in remedies.DIVISIONS:
-                with_more = f"{conf + ',' if conf else ''}roundup_power2_divisions:{divisions}"
-                card = replace(memory.card, settings=settings_from(with_more))
-                rounded[with_more] = replace(memory, card=card)
-            best = min(rounded, key=lambda text: rounded[text].most_bytes)
-            how = f"PYTORCH_CUDA_ALLOC_CONF={best} before the command"
-            self._alone("rounded-sizes", "sizes rounded up", how, Source.PREDICTED, rounded[best])
+        conf = conf_in({**os.environ, **trials.command.environment})
+        confs = [
+            ",".join(filter(None, (conf, f"roundup_power2_divisions:{divisions}")))
+            for divisions in remedies.DIVISIONS
+        ]
+        rounded = {
+            text: replace(memory, card=replace(memory.card, settings=settings_from(text)))
+            for text in confs
+        }
+        best = min(confs, key=lambda text: rounded[text].rank)
+        how = f"PYTORCH_CUDA_ALLOC_CONF={best} before the command"
+        self._alone("rounded-sizes", "sizes rounded up", how, Source.PREDICTED, rounded[best])
         if size not in trials.drawn:
             return
         epochs, share = trials.sorted_epochs(size)
@@ -316,19 +318,17 @@ class _Changes:
     def _alone(
         self, code: str, what: str, how: str, source: Source, memory: Memory, share: float = 1.0
     ) -> None:
-        """`share`: of the numbers that batches have as they are; a batch takes the time of one with
-        as many samples fewer, or more."""
-        now, size, basis = self.now, self.now.batch_size, ""
+        """`share`: what a step allocates in the mean, to that of batches as they are; it takes the
+        time of one with as many samples fewer, or more."""
+        now, more = self.now, "more" if share > 1 else "less"
         if not memory.epochs:
             return self._no(code, what, "brimful could not put an epoch of such batches together")
-        after = replace(now, memory=memory)
-        if share != 1.0 and size is not None:
-            of_as_many = replace(now, batch_size=max(1, round(size * share)))
-            after = replace(after, step_s=self._with_kernels(of_as_many, ()))
-            more = "more" if share > 1 else "fewer"
-            basis = f"batches have {format_share(abs(share - 1))} {more} numbers in the mean"
-        if self._helps(code, what, source, after):
-            self.instead.append(self._remedy(code, what, how, source, after, basis))
+        size = now.batch_size and max(1, round(now.batch_size * share))
+        basis = f"a step allocates about {format_share(abs(share - 1))} {more} in the mean"
+        after = replace(now, memory=memory, batch_size=size)
+        if self._take(code, what, how, source, after, basis if share != 1 else ""):
+            self.instead.append(self.remedies.pop())
+            self.now = now
 
     def fused_optimizer(self) -> None:
         memory = self.now.memory
@@ -556,26 +556,21 @@ class _Changes:
     def _take(
         self, code: str, what: str, how: str, source: Source, after: _State, basis: str = ""
     ) -> bool:
-        if not self._helps(code, what, source, after):
+        (badness_before, before_bytes), (badness, after_bytes) = (
+            self.now.memory.rank,
+            after.memory.rank,
+        )
+        if badness >= badness_before and not remedies.is_worth_it(before_bytes, after_bytes):
+            kind = "predicted" if source is Source.PREDICTED else "estimated"
+            higher = "higher" if remedies.is_worth_it(after_bytes, before_bytes) else "no lower"
+            self._no(code, what, f"the {kind} peak is {higher}")
             return False
         self.now = after = replace(after, step_s=self._step_s(after))
-        self.remedies.append(self._remedy(code, what, how, source, after, basis))
+        verdict = self.verdict(after)
+        self.remedies.append(
+            Remedy(code, what, how, source, after_bytes, verdict, after.step_s, basis=basis)
+        )
         return True
-
-    def _helps(self, code: str, what: str, source: Source, after: _State) -> bool:
-        before_bytes, after_bytes = self.now.memory.most_bytes, after.memory.most_bytes
-        if remedies.is_worth_it(before_bytes, after_bytes):
-            return True
-        kind = "predicted" if source is Source.PREDICTED else "estimated"
-        higher = "higher" if remedies.is_worth_it(after_bytes, before_bytes) else "no lower"
-        self._no(code, what, f"the {kind} peak is {higher}")
-        return False
-
-    def _remedy(
-        self, code: str, what: str, how: str, source: Source, after: _State, basis: str
-    ) -> Remedy:
-        peak, verdict = after.memory.device_bytes, self.verdict(after)
-        return Remedy(code, what, how, source, peak, verdict, after.step_s, basis=basis)
 
     def _no(self, code: str, what: str, why: str) -> None:
         self.others.append(NoRemedy(code, what, why))

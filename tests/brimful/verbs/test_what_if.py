@@ -406,7 +406,7 @@ def test_where_uneven_batches_do_not_fit_what_keeps_memory_whole_has_its_own_fig
     assert wider.source is Source.ESTIMATE and "pad_to_multiple_of=16" in wider.how
     lengths = [*there.lengths, 60, 60]
     more = sum(-(-length // 16) * 16 for length in lengths) / sum(lengths) - 1
-    assert wider.basis == f"batches have {format_share(more)} more numbers in the mean"
+    assert wider.basis == f"a step allocates about {format_share(more)} more in the mean"
 
 
 @pytest.mark.usefixtures("short_epochs")

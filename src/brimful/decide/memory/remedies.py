@@ -24,6 +24,7 @@ from brimful.decide.memory.breakdown import (
     Annotated,
 )
 from brimful.decide.memory.fit import Card
+from brimful.values import Verdict
 from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.replay import FIRST_PHASE, Peaks, Replayed, worst_of
 from brimful_inside.simulator.roofline import Kernel
@@ -90,9 +91,9 @@ class Memory:
         return self.card.device_bytes(self.card.shown(partial(self.replay, orders=1)).peak)
 
     @property
-    def most_bytes(self) -> int:
-        """The same in the order that takes most."""
-        return self.card.device_bytes(self.card.shown(self.replay).peak)
+    def rank(self) -> tuple[int, int]:
+        """(How badly it fits, the peak.)"""
+        return Verdict.badness(self.card.verdict(self.replay)), self.device_bytes
 
     @property
     def phase(self) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
+from statistics import mean
 from typing import NamedTuple
 
 from brimful.decide.memory.fit import Card
@@ -212,22 +213,23 @@ def padded(drawn: Program, lengths: Sequence[int], multiple: int) -> list[Progra
     return _in_orders(replace(stretches, begin=begin), [])
 
 
-def falling(in_order: Program, drawn: Program) -> list[Program]:
-    """A card's program over an epoch whose batches go from the largest to the smallest, again and
-    again, as samplers by length have them, a few times over; of a trial in which they do so once.
-    `drawn`: with batches as they are, whose largest step begins each fall but the first."""
-    stretches, others = take_apart(in_order), take_apart(drawn).repeated
-    if stretches.last is None or not stretches.repeated or not others:
-        return []
-    largest, falls = max(others, key=lambda step: sum(_sizes(step))), []
-    for order in range(ORDERS):
-        source, steps = random.Random(order), list(stretches.repeated)
-        while len(steps) < _count_of(stretches):
-            steps.append(largest)
-            for pair in pairwise([largest, *stretches.repeated]):
-                steps.append(_between(*pair, source.random()))
-        falls.append(_written(stretches, stretches.begin.sizes, steps))
-    return falls
+def falling(in_order: Program, drawn: Program) -> tuple[list[Program], float]:
+    """(A card's program over an epoch whose batches go from the largest to the smallest, again and
+    again, as samplers by length have them; what a step allocates in the mean, to that of batches as
+    they are): of a trial in which they do so once. [] where there are too few steps.
+
+    `drawn`: with batches as they are, whose largest step begins each fall but the first, and whose
+    two largest are those of many."""
+    stretches, others = take_apart(in_order), take_apart(drawn)
+    if min(len(stretches.repeated), len(others.repeated) - 2) < 1:
+        return [], 1.0
+    largest = max(others.repeated, key=lambda step: sum(_sizes(step)))
+    source, steps = random.Random(0), list(stretches.repeated)
+    while len(steps) < _count_of(stretches):
+        falls = pairwise([largest, *stretches.repeated])
+        steps += [largest, *(_between(*pair, source.random()) for pair in falls)]
+    share = mean(_varying(stretches)[1]) / max(1, mean(_varying(others)[1][:-2]))
+    return [_written(stretches, stretches.begin.sizes, steps)], share
 
 
 def _count_of(stretches: Stretches) -> int:
@@ -273,9 +275,7 @@ def _begun_by(stretches: Stretches, source: random.Random, rising: bool) -> list
     """The sizes of the beginning, had it begun with other batches: the segments that the first
     batches take stay, and what comes later has to find room in them. `rising`: from the smallest
     on, which leaves the least room."""
-    taken = [_sizes(stretch) for stretch in stretches.repeated]
-    same = set.intersection(*map(set, taken))
-    varying = sorted(sum(nbytes for nbytes in sizes if nbytes not in same) for sizes in taken)
+    same, varying = _varying(stretches)
     sizes, number = list(stretches.begin.sizes), 0
     of_steps: list[list[int]] = [[]]
     for event in stretches.begin.events:
@@ -291,6 +291,14 @@ def _begun_by(stretches: Stretches, source: random.Random, rising: bool) -> list
         for n in numbers:
             sizes[n] = int(sizes[n] * factor)
     return sizes
+
+
+def _varying(stretches: Stretches) -> tuple[set[int], list[int]]:
+    """(The sizes of allocations that all steps make, the bytes of all others in each step, the
+    smallest step first.)"""
+    taken = [_sizes(stretch) for stretch in stretches.repeated]
+    same = set.intersection(*map(set, taken))
+    return same, sorted(sum(size for size in sizes if size not in same) for sizes in taken)
 
 
 def _sizes(stretch: Stretch) -> list[int]:

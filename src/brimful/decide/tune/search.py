@@ -73,7 +73,7 @@ class Search:
         # the choice that was clearly faster beside the user's own settings
         self._settled: Candidate | None = None
         self._refuted: dict[Candidate, Gain] = {}
-        self._verified: tuple[Candidate, TrialResult] | None = None
+        self._verified: dict[Candidate, TrialResult] = {}
         self._failure: TrialResult | None = None
         self._most_trials = max(
             1, problem.max_trials - (2 * CHOICES if self._own and problem.max_trials > 8 else 0)
@@ -94,9 +94,8 @@ class Search:
         candidate, why = self._named()
         others = candidate.others if candidate else self._home
         users_own = self._own if self._own is not None and self.runs.rates(self._own) else None
-        verified = self._verified[1] if self._verified and self._verified[0] == candidate else None
-        if verified is not None:
-            why = f"{why}; {verified_text(verified)}"
+        verified = self._verified.get(candidate) if candidate else None
+        why = f"{why}; {verified_text(verified)}" if verified else why
         return SearchResult(
             chosen=candidate.settings if candidate else None,
             environment=dict(others.environment),
@@ -459,13 +458,13 @@ class Search:
         self._most_trials = len(self.runs.samples) + MAX_TRIALS
         while self.problem.is_uneven():
             candidate = self._named()[0]
-            if candidate is None or (self._verified and self._verified[0] == candidate):
+            if candidate is None or candidate in self._verified:
                 return
             environment = dict(candidate.others.environment)
             run = yield Request(candidate.settings, environment, verifies=True)
             too_much = run.outcome is Outcome.COMPLETED and not self.problem.fits(run)
             if run.outcome not in OUT_OF_MEMORY and not too_much:
-                self._verified = candidate, run
+                self._verified[candidate] = run
                 return
             self.runs.add(run, candidate, lowers=True)
             self._top = Top.MEMORY

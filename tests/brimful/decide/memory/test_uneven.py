@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from itertools import pairwise
+from statistics import mean
 
 import pytest
 from hypothesis import given
@@ -290,7 +291,11 @@ def test_padding_is_not_judged_where_steps_of_other_lengths_do_other_things():
 def test_batches_that_go_from_the_largest_to_the_smallest_reserve_what_the_largest_needs(seed):
     drawn, alone = training(lengths_drawn(seed)), reserved(training([60] * 4))
     in_order = training([*range(60, 12, -2)])
-    for program in falling(in_order, drawn):
+    programs, share = falling(in_order, drawn)
+    assert share == pytest.approx(
+        37 / mean([*lengths_drawn(seed)[:4], *lengths_drawn(seed)[6:]]), rel=0.1
+    )
+    for program in programs:
         assert reserved(program) <= alone
         lengths = batches_of(program)
         assert len(lengths) > 60 and lengths.count(60) > 2
@@ -299,4 +304,5 @@ def test_batches_that_go_from_the_largest_to_the_smallest_reserve_what_the_large
 
 
 def test_too_few_steps_are_not_sorted():
-    assert falling(training([30, 20, 10]), training([30, 10, 20, 30, 20])) == []
+    few, enough = training([30, 20, 10]), training([30, 10, 20, 30, 20, 10])
+    assert falling(few, enough) == falling(enough, few) == ([], 1.0)
