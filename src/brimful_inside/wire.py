@@ -96,6 +96,11 @@ class TrialConfig:
     # where a training loader draws at random, its batches are as drawn but for this one and the
     # next, which are the largest of many drawn at random
     largest_at: Optional[int] = None
+    # where a training loader draws at random, so many batches are of samples sorted by size,
+    # evenly from the largest to the smallest
+    sorted_batches: Optional[int] = None
+    # the steps go on until reserved memory has not risen for so many of them
+    settles_after: Optional[int] = None
     # `SCANS_FILE`s of earlier trials of the same data, newest last
     scans: List[str] = field(default_factory=list)
     # look for what an audit reports besides: a checksum of each batch, how an epoch is drawn, ...

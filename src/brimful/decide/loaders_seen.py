@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator
+from itertools import chain, takewhile
 
 from brimful.values import Report, TrialResult
 from brimful_inside.wire import LoaderSeen
@@ -45,6 +46,27 @@ def largest_batch(result: TrialResult) -> int | None:
         if batch.samples
     )
     return max(given, default=None)
+
+
+def are_uneven(result: TrialResult) -> bool:
+    """Whether batches of as many samples that a training loader gave differ in their shapes."""
+    given = [loader.batches for loader in loaders(result, "train")]
+    return any(
+        len({(batch.samples, str(batch.shapes)) for batch in batches})
+        > len({batch.samples for batch in batches})
+        for batches in given
+    )
+
+
+def lengths_of(result: TrialResult) -> list[int]:
+    """The length of each batch of the main training loader, up to the first that has fewer samples,
+    where one number of their shapes alone differs from batch to batch; else []."""
+    loader = main_loader(result)
+    batches = loader.batches if loader else []
+    whole = takewhile(lambda batch: batch.samples == batches[0].samples, batches)
+    numbers = [chain(*batch.shapes) for batch in whole]
+    varying = {column for column in zip(*numbers, strict=False) if len(set(column)) > 1}
+    return list(varying.pop()) if len(varying) == 1 else []
 
 
 def mean_share(report: Report) -> float:

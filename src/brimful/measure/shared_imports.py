@@ -292,6 +292,8 @@ def _without_what_varies(config: wire.TrialConfig, folder: str) -> wire.TrialCon
         "see_eval",
         "worst_batch",
         "largest_at",
+        "sorted_batches",
+        "settles_after",
         "scans",
         "settings",
         "time_loader",

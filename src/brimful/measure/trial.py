@@ -106,12 +106,14 @@ def config_of(trial: Trial, folder: Path, scans: Sequence[Path] = ()) -> wire.Tr
         trace=imaginary and trial.kind is not TrialKind.SPEED,
         what_if=list(trial.what_ifs),
         measure_host_memory=_slowed(trial),
-        worst_batch=(not trial.as_drawn or trial.largest_at is not None)
+        worst_batch=(not trial.as_drawn or (trial.largest_at, trial.sorted_batches) != (None, None))
         and (
             trial.kind in (TrialKind.TRACE, TrialKind.MEMORY)
             or (trial.kind is TrialKind.AUDIT and imaginary)
         ),
         largest_at=trial.largest_at,
+        sorted_batches=trial.sorted_batches,
+        settles_after=trial.settles_after,
         scans=[str(path.resolve()) for path in scans],
         audits=trial.kind is TrialKind.AUDIT,
         settings=dict(trial.settings),

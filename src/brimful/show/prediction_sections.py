@@ -311,7 +311,10 @@ def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
     size = at_text(replace(prediction, in_force=None))
     aim = "lower the peak" if prediction.verdict == Verdict.FITS else "make it fit"
     title = f"What would {aim}{size}"
-    others = tuple(f"{other.what}: {other.why}" for other in what_if.others)
+    others = (
+        *(_alone_text(remedy) for remedy in what_if.instead),
+        *(f"{other.what}: {other.why}" for other in what_if.others),
+    )
     if not what_if.remedies or prediction.peak is None:
         return Sentences(title, (f"No change that brimful tried lowers the peak{size}.", *others))
     step_s = prediction.speed.step_s if prediction.speed is not None else None
@@ -344,6 +347,17 @@ def _what_if(prediction: Prediction, what_if: WhatIf) -> Section:
         for remedy in what_if.remedies
     )
     return Table(title, tuple(map(Column, columns)), tuple(rows), (*hows, *others))
+
+
+def _alone_text(remedy: Remedy) -> str:
+    """ "in place of expandable segments, batches of …: 2.31 GiB (predicted), fits: a sampler by
+    length, … (a step allocates about 47 % less in the mean, 57.2 ms, estimate)"."""
+    time = f", {seconds_text(remedy.step_s.value)}, estimate" if remedy.step_s else ""
+    basis = f" ({remedy.basis}{time})" if remedy.basis else ""
+    return (
+        f"in place of expandable segments, {remedy.what}: {bytes_text(remedy.device_bytes)} "
+        f"({remedy.source.value}), {VERDICTS[remedy.verdict]}: {remedy.how}{basis}"
+    )
 
 
 # --- speed ---

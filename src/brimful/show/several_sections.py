@@ -60,6 +60,9 @@ _CELLS_TRACED = (
     "Cells were traced at these very settings; * is extrapolated from traces of others, which a "
     "further one confirmed."
 )
+_CELLS_ALONE = (
+    "over: of the largest batch alone; samples vary, and over an epoch more may be reserved."
+)
 _SIZES_TRACED = "* is extrapolated from traces of other sizes."
 _SIZES_ALONE = "over: of batches of uneven sizes no epoch was looked at there."
 
@@ -168,6 +171,7 @@ def grid_table(prediction: Prediction) -> Table:
         f"The device peak, and {unit} a second; all is predicted.",
         "Every cell was traced." if all(cell.traced for cell in grid) else _CELLS_TRACED,
         *filter(None, [no_speed_text(prediction)]),
+        *([_CELLS_ALONE] if any(cell.is_least for cell in grid) else []),
         *(f"{settings_text(cell.settings)}: {cell.problem}" for cell in grid if cell.problem),
     ]
     return Table("Memory and speed", heads, rows, tuple(dict.fromkeys(notes)))
@@ -189,7 +193,8 @@ def _cell_of(cell: GridCell) -> Cell:
     else:
         says = VERDICTS[cell.verdict]
     return Cell(
-        f"{bytes_text(cell.peak.device_bytes)}{'' if cell.traced else '*'}\n{says}",
+        f"{'over ' * cell.is_least}{bytes_text(cell.peak.device_bytes)}"
+        f"{'' if cell.traced else '*'}\n{says}",
         tone="strong" if cell.best else _TONES[cell.verdict],
     )
 

@@ -157,6 +157,8 @@ class WhatIf:
 
     remedies: tuple[Remedy, ...] = ()
     others: tuple[NoRemedy, ...] = ()
+    # Where batches are uneven: what helps in place of expandable segments, each alone.
+    instead: tuple[Remedy, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,8 @@ class GridCell:
     tokens_per_s: Estimate | None = None  # where one of the settings is the length of the samples
     best: bool = False  # the fastest that fits; where none does, the one that takes least
     problem: str = ""  # why the command fails there
+    # the peak is of the largest batch alone; samples vary, and over an epoch more may be reserved
+    is_least: bool = False
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,12 @@ class _Row:
                 raise  # there is no such command
             self.errors[size] = error
 
+    def is_least(self, value: int | None) -> bool:
+        """Whether batches may be uneven, and no epoch is known at a value or near it."""
+        view, size = self.view, self.size(value)
+        known = any(view.trials.epochs.values()) and (size is None or view.knows_epochs_near(size))
+        return view.may_be_uneven and not view.trials.even and not known
+
     def program(self, size: int) -> Program | None:
         """What a trace of this size shows, as far as the command trains."""
         return None if size in self.errors else self.view.joined(size)
@@ -86,14 +92,22 @@ def grid_of(
         ),
         None,
     )
-    cells = [(_cell(row, value, length), row, value) for row in rows for value in row.values]
-    best = max(range(len(cells)), key=lambda number: _rank(cells[number][0]))
-    _, row, value = cells[best]
-    size = row.size(value)
-    row.trace(size)
-    answer = answer_at(row.view, value, row.view.traced_replayers(size))
-    cells[best] = (replace(_cell(row, value, length), best=True), row, value)
-    by_settings = {frozenset(cell.settings.items()): cell for cell, _, _ in cells}
+    places = [(row, value) for row in rows for value in row.values]
+    cells = [_cell(*place, length) for place in places]
+    looked_at: set[int] = set()
+    while (best := max(range(len(cells)), key=lambda at: _rank(cells[at]))) not in looked_at:
+        looked_at.add(best)
+        row, value = places[best]
+        row.trace(row.size(value))
+        row.view.learn_epochs(row.size(value))  # after which it may fit no more
+        cells = [
+            _cell(*place, length) if place[0] is row else cell
+            for place, cell in zip(places, cells, strict=True)
+        ]
+    row, value = places[best]
+    answer = answer_at(row.view, value, row.view.traced_replayers(row.size(value)))
+    cells[best] = replace(cells[best], best=True)
+    by_settings = {frozenset(cell.settings.items()): cell for cell in cells}
     in_order = (frozenset(zip(grid, chosen, strict=True)) for chosen in product(*grid.values()))
     return row.view, answer, tuple(by_settings[settings] for settings in in_order)
 
@@ -188,17 +202,22 @@ def _cell(row: _Row, value: int | None, length: str | None) -> GridCell:
     view, size, settings = row.view, row.size(value), row.settings(value)
     if size in row.errors:
         return GridCell(settings, None, None, True, problem=row.errors[size].problem)
-    replayer = view.replayer(size) if size in view.trials.results else None
-    traced, card = replayer is not None, view.card
-    if replayer is None:
+    replayers = view.traced_replayers(size) if size in view.trials.results else None
+    traced = replayers is not None
+    if replayers is None:
         assert row.model is not None and size is not None
-        replayer = partial(row.model.replay_at, size, card.settings)
+        replayers = view.extrapolated(row.model, size)
+    is_least = row.is_least(value)
+    if is_least:
+        alone = replayers.largest_batches
+        replayers = replayers._replace(as_drawn=alone, all_orders=alone, are_uneven=False)
+    answer = answer_at(view, size, replayers)
     speed, each = speed_of(view, size, None), settings.get(length or "")
     rate = None if isinstance(speed, Diagnostic) else speed.samples_per_s
     tokens = None
     if rate is not None and isinstance(each, int):
         tokens = rate.with_all(lambda samples: samples * each)
-    return GridCell(settings, card.verdict(replayer), card.peak(replayer), traced, rate, tokens)
+    return GridCell(settings, answer.verdict, answer.peak, traced, rate, tokens, is_least=is_least)
 
 
 def _is_length(row: _Row, name: str) -> bool:

@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from brimful.command import fill, placeholders
@@ -42,7 +42,7 @@ from brimful.verbs.start import Start
 from brimful.verbs.trials import Trials, capacity_bytes, first_that_trains
 from brimful_inside.simulator.allocator_settings import settings_in
 from brimful_inside.simulator.program import NOTHING, Program, joined, program_of
-from brimful_inside.simulator.replay import worst_of
+from brimful_inside.simulator.replay import Replayed, worst_of
 
 # An epoch of uneven batches tells of sizes up to so many times larger or smaller (assumed).
 NEAR = 2
@@ -117,19 +117,24 @@ class CardView:
 
     def replayers(self, size: int | None, programs: Sequence[Program]) -> Replayers:
         """Those of the programs of all cards at a size."""
-        epochs = self.epochs(size)
+        epochs, beside = self.epochs(size), self.beside_epochs(size, programs)
+        drawn, all_orders = (
+            partial(self._worst, [*beside, *epochs[:end]]) for end in (1, len(epochs))
+        )
+        return Replayers(partial(self._worst, programs), drawn, all_orders, bool(epochs))
 
-        def replayer(programs: Sequence[Program]) -> Replayer:
-            return lambda room: worst_of([self.card.replay(program, room) for program in programs])
+    def _worst(self, programs: Sequence[Program], room: int | None) -> Replayed:
+        return worst_of([self.card.replay(program, room) for program in programs])
 
-        alone = replayer(programs)
-        if epochs and self._learned_at(size) in self.trials.drawn:
-            phases = alone(None).phases
-            # No batch of an epoch is made of the largest samples; those of the evaluation are.
-            if max(phases, key=lambda name: phases[name].reserved) == "train":
-                programs = ()
-        drawn, all_orders = (replayer([*programs, *epochs[:end]]) for end in (1, len(epochs)))
-        return Replayers(alone, drawn, all_orders, bool(epochs))
+    def beside_epochs(self, size: int | None, programs: Sequence[Program]) -> Sequence[Program]:
+        """Those programs, with batches of the largest samples, unless they come in no epoch: no
+        batch that is drawn at random is made of these samples; those of the evaluation are."""
+        learned_at, trials = self._learned_at(size), self.trials
+        if not trials.epochs.get(learned_at) or learned_at not in trials.drawn:
+            return programs
+        phases = self._worst(programs, None).phases
+        trains = max(phases, key=lambda name: phases[name].reserved) == "train"
+        return () if trains else programs
 
     def epochs(self, size: int | None, orders: int = ORDERS) -> list[Program]:
         """A card's programs over an epoch, with the sizes of this kind of card; where none was
@@ -165,7 +170,7 @@ class CardView:
         return self.replayers(size, [model.program.of_sizes(sizes, model.program.args)])
 
     @cached_property
-    def _may_be_uneven(self) -> bool:
+    def may_be_uneven(self) -> bool:
         trials = self.trials
         worst = [report.worst_batch for report in trials.representative().reports]
         return any(batch is not None and batch.varies for batch in worst) or any(
@@ -179,7 +184,7 @@ class CardView:
         there, where it was not traced."""
         trials = self.trials
         learned = trials.even or size in trials.epochs
-        if learned or not (trials.in_batches and trials.completed() and self._may_be_uneven):
+        if learned or not (trials.completed() and self.may_be_uneven):
             return
         programs = self.programs(size) if size in trials.results else ()
         if not programs and model is not None and size is not None:
@@ -307,10 +312,10 @@ def search(view: CardView, asked: int | None) -> MemoryConclusion:
 
 
 def _over_an_epoch(view: CardView, conclusion: MemoryConclusion) -> MemoryConclusion:
-    """The largest batch size that fits over an epoch of uneven batches as well."""
+    """The largest size that fits over an epoch of uneven batches as well."""
     estimate, trials = conclusion.estimate, view.trials
     most = estimate.largest_batch_size
-    if most is None or not trials.in_batches:
+    if most is None:
         return conclusion
 
     def learned(size: int) -> Sequence[Program]:

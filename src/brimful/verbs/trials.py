@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from brimful.decide import loaders_seen
 from brimful.decide.memory.search_traced import FIRST_SIZE, MemoryConclusion
-from brimful.decide.memory.uneven import are_uneven, drawn_steps, epochs_of
+from brimful.decide.memory.uneven import are_uneven, drawn_steps, epochs_of, falling, padded
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
 from brimful.errors import CommandFailed
@@ -162,16 +162,8 @@ class Trials:
     def learn_epochs(self, size: int | None, worst: Sequence[Program]) -> None:
         """A trial with the batches as the script draws them, for the epochs at a size. `worst`: the
         programs of all cards there with batches of the largest samples."""
-        trial = replace(
-            self._trial(self.command, size, limitless=True),
-            steps=drawn_steps(worst) - 1,
-            as_drawn=True,
-            largest_at=ceil(
-                LARGEST_AT * (loaders_seen.batches_per_step(self.representative()) or 1)
-            ),
-            time_loader=None,
-        )
-        result = self.session.run(trial, expected_total=len(self.results) + len(self.epochs) + 1)
+        largest_at = ceil(LARGEST_AT * self._batches_per_step)
+        result = self._run_as_drawn(size, drawn_steps(worst), largest_at=largest_at)
         known, self.epochs[size] = any(self.epochs.values()), ()
         if result.outcome is not Outcome.COMPLETED and known:
             self.failed_epochs[size] = result
@@ -187,18 +179,56 @@ class Trials:
                 )
             )
             return
-        drawn = [program_of(card.trace) for card in read_traces(result, self.session.folder)]
-        held = [program.peak_live_bytes(program.sizes) for program in drawn]
-        fullest = held.index(max(held)) if held else 0
+        drawn, fullest = self._programs_of(result)
         batch = result.reports[0].worst_batch
         if batch is not None and batch.drawn:
             self.drawn[size], worst = result, ()
         alike = worst[fullest] if fullest < len(worst) else None
         epochs = epochs_of(drawn[fullest], alike) if drawn else []
-        if len(epochs) > 1 and not any(map(are_uneven, drawn)):
+        if len(epochs) > 1 and not known and not any(map(are_uneven, drawn)):
             self.even = True  # what varies in the samples does not reach the card
         else:
             self.epochs[size] = epochs
+
+    def _run_as_drawn(self, size: int | None, steps: int, **batches: int) -> TrialResult:
+        trial = self._trial(self.command, size, limitless=True)
+        trial = replace(trial, steps=steps - 1, as_drawn=True, time_loader=None, **batches)
+        return self.session.run(trial, expected_total=len(self.results) + len(self.epochs) + 1)
+
+    @property
+    def _batches_per_step(self) -> float:
+        return loaders_seen.batches_per_step(self.representative()) or 1
+
+    def _programs_of(self, result: TrialResult) -> tuple[list[Program], int]:
+        """Those of all cards, and which is the fullest."""
+        programs = [program_of(card.trace) for card in read_traces(result, self.session.folder)]
+        held = [program.peak_live_bytes(program.sizes) for program in programs]
+        return programs, held.index(max(held)) if held else 0
+
+    # --- what would become of uneven batches that a loader draws at random
+
+    def sorted_epochs(self, size: int | None) -> tuple[list[Program], float]:
+        """(The fullest card's program over an epoch of batches as samplers by length give them,
+        what a step allocates in the mean, to that of batches as they are), by one more trial; []
+        where it fails."""
+        drawn = self.drawn[size]
+        steps = drawn.trial.steps + 1
+        count = ceil(steps * self._batches_per_step)
+        result = self._run_as_drawn(size, steps, sorted_batches=count)
+        (in_order, _), (as_they_are, fullest) = map(self._programs_of, (result, drawn))
+        if result.outcome is not Outcome.COMPLETED or len(in_order) != len(as_they_are):
+            return [], 1.0
+        return falling(in_order[fullest], as_they_are[fullest])
+
+    def padded_epochs(self, size: int | None, multiple: int) -> tuple[list[Program], float]:
+        """The same, had each batch been padded to a multiple; [] where that does not follow from
+        the batches that were drawn."""
+        programs, _ = self._programs_of(self.drawn[size])
+        lengths = loaders_seen.lengths_of(self.drawn[size])
+        if not lengths or self._batches_per_step != 1 or len(programs) != 1:
+            return [], 1.0
+        share = sum(-(-length // multiple) * multiple for length in lengths) / sum(lengths)
+        return padded(programs[0], lengths, multiple), share
 
     # --- reading
 

@@ -14,7 +14,12 @@ from dataclasses import replace
 from brimful import command as commands
 from brimful.decide.batch_size_place import with_place, workers_place_in
 from brimful.decide.host_room import need_of
-from brimful.decide.loaders_seen import dataset_length, largest_batch, main_loader
+from brimful.decide.loaders_seen import (
+    are_uneven,
+    dataset_length,
+    largest_batch,
+    main_loader,
+)
 from brimful.decide.loading import Asked, LoaderPlan, plan_loader, refuse, workers_to_try
 from brimful.decide.memory.bracket import run_search, upper_limit
 from brimful.decide.memory.search_measured import (
@@ -46,6 +51,8 @@ from brimful.verbs.session import Session
 from brimful.verbs.start import refuse_unreachable, takes
 from brimful.verbs.tune_plan import SearchEnd, Task, plan_of
 
+# Steps in which reserved memory has not risen, when it is taken to rise no more; assumed.
+SETTLED = 50
 _SMALL_MEMORY_TRIALS = 3  # on a CPU, where fastness and not size is wanted
 
 
@@ -273,6 +280,7 @@ def _problem(
         worker_counts=_worker_counts(session, task, room, machine.cores if machine else 1),
         objective=task.objective,
         limited_by=name if upper is not None and upper <= largest else memory.estimate.limited_by,
+        is_uneven=lambda: not task.on_cpu and any(map(are_uneven, session.results)),
     )
 
 
@@ -316,6 +324,8 @@ def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> Search
             environment=dict(request.environment),
             see_eval=request.see_eval,
         )
+        if request.verifies:
+            trial = replace(trial, steps=SETTLED, settles_after=SETTLED, as_drawn=True)
         return session.run(trial, expected_total=max(expected, len(session.results) + 1))
 
     try:

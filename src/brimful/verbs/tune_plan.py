@@ -150,7 +150,8 @@ def plan_of(
     command, placed = _as_left(task.start.command, result.chosen)
     warnings = room.warnings if result.chosen.get(WORKERS) in (None, task.asked_workers) else ()
     confirmed = max(reversed(result.chosen_runs), key=lambda run: run.trial.see_eval)
-    peak = peak_bytes(confirmed, budget.memory)
+    runs = (confirmed, result.verified or confirmed)
+    peak = max((peak_bytes(run, budget.memory) or 0 for run in runs), default=0)
     turns = gain.turns if gain is not None else len(session.results)
     stays = bool(result.own_runs) and result.own_runs[0] is result.chosen_runs[0]
     speed = _speed(result.chosen_runs[-turns:])

@@ -28,6 +28,7 @@ from brimful.decide.speed.kernels import fit_kernels
 from brimful.decide.speed.predicted import LINKS_REACHED, efficiency_of, predict_speed
 from brimful.decide.speed.updates import Reworked
 from brimful.measure.traces import read_trace, read_traces
+from brimful.units import format_share
 from brimful.values import (
     Estimate,
     NoRemedy,
@@ -42,7 +43,11 @@ from brimful.values import (
 from brimful.verbs.imaginary import CardView
 from brimful.verbs.step_speed import has_a_fixed_total, with_whole_steps
 from brimful.verbs.warnings import Answer
-from brimful_inside.simulator.allocator_settings import with_expandable_segments
+from brimful_inside.simulator.allocator_settings import (
+    conf_in,
+    settings_from,
+    with_expandable_segments,
+)
 from brimful_inside.simulator.program import Program, program_of
 from brimful_inside.simulator.replay import Peaks
 from brimful_inside.simulator.roofline import BY_GRAPH, BY_OPTIMIZER, Kernel
@@ -176,6 +181,7 @@ def what_would_help(
     one more trace a change.
     """
     changes = _Changes(view, answer, explained, step_s, searches)
+    changes.against_fragmentation()
     free = (changes.expandable_segments, changes.fused_optimizer, changes.smaller_evaluation)
     of_the_script = (
         changes.mixed_precision,
@@ -192,7 +198,7 @@ def what_would_help(
             change()
             if changes.fits(changes.now):
                 break
-    return WhatIf(tuple(changes.remedies), tuple(changes.others))
+    return WhatIf(tuple(changes.remedies), tuple(changes.others), tuple(changes.instead))
 
 
 @dataclass(frozen=True)
@@ -224,16 +230,19 @@ class _Changes:
     searches: bool
     remedies: list[Remedy] = field(default_factory=list)
     others: list[NoRemedy] = field(default_factory=list)
+    instead: list[Remedy] = field(default_factory=list)  # of expandable segments, each alone
 
     def __post_init__(self) -> None:
         trials, explained = self.view.trials, self.explained
         size = trials.effective(self.answer.size)
+        program = explained.program.of_sizes(tuple(explained.sizes), explained.program.args)
         memory = Memory(
             self.view.card,
-            explained.program,
+            program,
             explained.sizes,
             explained.annotated,
             epochs=tuple(self.view.epochs(size)),
+            comes=bool(self.view.beside_epochs(size, (program,))),
         )
         done = trials.completed()
         # Of a fixed total a step has other micro-batches at each size: those of one size say
@@ -264,6 +273,62 @@ class _Changes:
         how = f"PYTORCH_CUDA_ALLOC_CONF={with_expandable_segments(environment)} before the command"
         after = replace(self.now, memory=replace(memory, card=card))
         self._take(code, what, how, Source.PREDICTED, after)
+
+    def against_fragmentation(self) -> None:
+        """What else keeps uneven batches from leaving the reserved memory in pieces, each alone."""
+        memory, trials, size = self.now.memory, self.view.trials, self.now.batch_size
+        settings = memory.program.settings_after(memory.card.settings)
+        if not memory.epochs or settings.expandable_segments or not settings.native:
+            return
+        conf = conf_in({**os.environ, **trials.command.environment})
+        confs = [
+            ",".join(filter(None, (conf, f"roundup_power2_divisions:{divisions}")))
+            for divisions in remedies.DIVISIONS
+        ]
+        rounded = {
+            text: replace(memory, card=replace(memory.card, settings=settings_from(text)))
+            for text in confs
+        }
+        best = min(confs, key=lambda text: rounded[text].rank)
+        how = f"PYTORCH_CUDA_ALLOC_CONF={best} before the command"
+        self._alone("rounded-sizes", "sizes rounded up", how, Source.PREDICTED, rounded[best])
+        if size not in trials.drawn:
+            return
+        epochs, share = trials.sorted_epochs(size)
+        self._alone(
+            "sorted-batches",
+            "batches of similar lengths, the longest first",
+            'a sampler by length, as train_sampling_strategy="group_by_length" of Transformers\' '
+            "Trainer (before 5.0 group_by_length=True)",
+            Source.PREDICTED,
+            replace(memory, epochs=tuple(map(self.view.here, epochs))),
+            share,
+        )
+        epochs, share = trials.padded_epochs(size, remedies.PADDED)
+        self._alone(
+            "padded-batches",
+            f"lengths padded to multiples of {remedies.PADDED}",
+            f"pad_to_multiple_of={remedies.PADDED} of Transformers' collators, or the same in your "
+            "collate_fn",
+            Source.ESTIMATE,
+            replace(memory, epochs=tuple(map(self.view.here, epochs))),
+            share,
+        )
+
+    def _alone(
+        self, code: str, what: str, how: str, source: Source, memory: Memory, share: float = 1.0
+    ) -> None:
+        """`share`: what a step allocates in the mean, to that of batches as they are; it takes the
+        time of one with as many samples fewer, or more."""
+        now, more = self.now, "more" if share > 1 else "less"
+        if not memory.epochs:
+            return self._no(code, what, "brimful could not put an epoch of such batches together")
+        size = now.batch_size and max(1, round(now.batch_size * share))
+        basis = f"a step allocates about {format_share(abs(share - 1))} {more} in the mean"
+        after = replace(now, memory=memory, batch_size=size)
+        if self._take(code, what, how, source, after, basis if share != 1 else ""):
+            self.instead.append(self.remedies.pop())
+            self.now = now
 
     def fused_optimizer(self) -> None:
         memory = self.now.memory
@@ -491,8 +556,11 @@ class _Changes:
     def _take(
         self, code: str, what: str, how: str, source: Source, after: _State, basis: str = ""
     ) -> bool:
-        before_bytes, after_bytes = self.now.memory.device_bytes, after.memory.device_bytes
-        if not remedies.is_worth_it(before_bytes, after_bytes):
+        (badness_before, before_bytes), (badness, after_bytes) = (
+            self.now.memory.rank,
+            after.memory.rank,
+        )
+        if badness >= badness_before and not remedies.is_worth_it(before_bytes, after_bytes):
             kind = "predicted" if source is Source.PREDICTED else "estimated"
             higher = "higher" if remedies.is_worth_it(after_bytes, before_bytes) else "no lower"
             self._no(code, what, f"the {kind} peak is {higher}")

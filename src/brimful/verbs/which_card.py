@@ -253,7 +253,8 @@ def _over_an_epoch(view: CardView, extrapolated: Extrapolated, multiple_of: int)
     if is_too_much(largest):
         return bisect_left(smaller, True, key=is_too_much) * multiple_of or None
     failed = any(result.outcome in SCRIPT_FAILED for result in view.trials.results.values())
-    rises = learned in view.trials.drawn and extrapolated.loader_cap is None and not failed
+    rises = view.trials.in_batches and learned in view.trials.drawn
+    rises = rises and extrapolated.loader_cap is None and not failed
     most = MOST_RISE * largest if rises else largest
     ceiling = min(most, upper_limit(view.trials.limits())[0] or most)
     larger = range(largest, ceiling + 1, max(1, int(CLOSE * largest) // multiple_of) * multiple_of)

@@ -212,6 +212,9 @@ class Probe:
         self.outside.goes_on()
         self.forward.arm()
         self.reporting.progress()
+        held = self.device.held() if self.config.settles_after is not None else None
+        if held is not None:
+            self.ending.holds(number, held.reserved_bytes)
         self._decide_end()
 
     @guarded

@@ -387,3 +387,17 @@ def test_with_uneven_batches_the_table_has_an_epoch_near_one_that_is_known_and_e
     assert asked["peak_bytes"]["value"] == answer["peak"]["device_bytes"]
     alone = answer["largest_batches_peak"]["device_bytes"]
     assert few["peak_bytes"]["value"] <= alone and few["allocated_bytes"] < asked["allocated_bytes"]
+
+
+def test_what_keeps_uneven_batches_from_fragmenting_has_a_trial_and_figures_of_its_own(tmp_path):
+    command = python(script(tmp_path, PADDED), "--batch-size", 80)
+    options = ("--gpu", "t4", "--budget", "330MiB", "--json")
+    done = brimful(tmp_path, "predict", *options, *command, code=3)
+    what_if = done.json["what_if"]
+    figures = {remedy["code"]: remedy for remedy in what_if["instead"]}
+    others = {other["code"] for other in what_if["others"]}
+    assert {"rounded-sizes", "sorted-batches", "padded-batches"} <= figures.keys() | others
+    assert figures["sorted-batches"]["device_bytes"] < done.json["peak"]["device_bytes"]
+    (result,) = [result for result in done.record.trials if result.trial.sorted_batches]
+    lengths = [batch.shapes[0][1] for batch in result.reports[0].loaders[0].batches]
+    assert len(lengths) > 10 and lengths[:12] == sorted(lengths[:12], reverse=True)

@@ -279,6 +279,13 @@ def test_what_a_trial_is_for_decides_what_the_child_measures(tmp_path):
     speed = config_of(trial("true", kind=TrialKind.SPEED, settings={"batch_size": 8}), tmp_path)
     assert (speed.measure_host_memory, speed.worst_batch, speed.audits) == (False, False, False)
     assert speed.settings == {"batch_size": 8}
+    card = imaginary_device()
+    for changed, scans in (({}, False), ({"sorted_batches": 9}, True), ({"largest_at": 4}, True)):
+        drawn = trial("true", device=card, kind=TrialKind.TRACE, as_drawn=True, **changed)
+        assert config_of(drawn, tmp_path).worst_batch is scans
+        assert config_of(drawn, tmp_path).sorted_batches == drawn.sorted_batches
+    settles = trial("true", kind=TrialKind.SPEED, as_drawn=True, settles_after=50)
+    assert config_of(settles, tmp_path).settles_after == 50
     audit = config_of(trial("true", kind=TrialKind.AUDIT), tmp_path)
     assert (audit.audits, audit.worst_batch) == (True, False), (
         "an audit looks at the loader's own batches"

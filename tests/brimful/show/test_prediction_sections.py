@@ -18,7 +18,7 @@ from brimful.show.prediction_sections import (
     speed_sentence,
 )
 from brimful.show.section import Facts, Sentences, Table
-from brimful.show.text import CATEGORIES
+from brimful.show.text import CATEGORIES, bytes_text
 from brimful.values import (
     CardPeak,
     Diagnostic,
@@ -172,6 +172,14 @@ def test_what_would_help_is_shown_with_how_to_write_it_and_what_does_not_help() 
         any(note.startswith(f"{one.what}: {one.how}") for note in found.notes)
         for one in value.what_if.remedies
     )
+    instead = replace(value.what_if.remedies[0], what="rounded sizes", how="X=1", basis="less")
+    notes = table(
+        replace(value, what_if=replace(value.what_if, instead=(instead,))),
+        "What would make it fit at batch size 3,000",
+    ).notes
+    (note,) = [note for note in notes if note.startswith("in place of expandable segments")]
+    peak = bytes_text(instead.device_bytes)
+    assert f", rounded sizes: {peak} (estimate), " in note and ": X=1 (less" in note
     nothing = prediction_sections(replace(prediction(), what_if=WhatIf()))
     assert any(
         isinstance(one, Sentences) and one.sentences[0].startswith("No change that brimful tried")

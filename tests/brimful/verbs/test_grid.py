@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from brimful import predict
+from brimful.decide.memory import uneven
 from brimful.errors import CommandFailed, UsageError
 from brimful.show.headline import headline
+from brimful.show.markdown import render_markdown
+from brimful.show.text import bytes_text
 from brimful.values import Outcome, Trial
 from brimful_inside.simulator.roofline import Kernel
 from brimful_inside.simulator.trace import Free, Malloc
-from tests.brimful.verbs.world import MIB, World, work
+from tests.brimful.verbs.world import MIB, Uneven, World, work
 
 COMMAND = ("my-train", "--batch-size", "{batch_size}", "--max-length", "{max_length}")
 FOUR = {"batch_size": (1, 2, 4, 8), "max_length": (512, 1024, 2048, 4096)}
@@ -211,3 +214,44 @@ def test_a_setting_that_changes_neither_memory_nor_time_is_named_and_one_that_do
 def test_a_table_of_no_cells_or_of_hundreds_is_refused(values):
     with pytest.raises(UsageError, match=f"a grid of {len(values)} combinations"):
         tabled(Table(), {"batch_size": values})
+
+
+CLOCKED_CARD = {"gpu": "t4", "gpu_memory": None, "budget": "4GiB"}
+
+
+class Clocked(Uneven):
+    """The larger a batch, the faster."""
+
+    def rows(self, size):
+        return [*super().rows(size), Kernel("aten.mm.default", "memory", 0, 10_000 * size)]
+
+
+@pytest.fixture
+def short_epochs(monkeypatch):
+    monkeypatch.setattr(uneven, "MOST_STEPS", 60)
+
+
+@pytest.mark.usefixtures("short_epochs")
+def test_the_best_cell_fits_over_an_epoch_of_uneven_batches_and_so_do_cells_near_it():
+    sides, world = {"batch_size": (8, 16, 36, 70, 80)}, Clocked()
+    record = tabled(world, sides, settings={"max_length": 60}, **CLOCKED_CARD)
+    cells = {cell.settings["batch_size"]: cell for cell in record.prediction.grid}
+    drawn = [trial.settings["batch_size"] for trial in world.launched if trial.as_drawn]
+    assert drawn == [80, 70] and cells[80].verdict != "fits" and cells[70].best
+    assert cells[70].peak == record.prediction.peak
+    assert record.prediction.largest_batches_peak.device_bytes < cells[70].peak.device_bytes
+    assert {size for size, cell in cells.items() if cell.is_least} == {8, 16}
+    alone = work(
+        Clocked(), predict, COMMAND, settings={"batch_size": 8, "max_length": 60}, **CLOCKED_CARD
+    ).prediction
+    assert cells[8].peak == alone.largest_batches_peak
+    page = render_markdown(record)
+    assert f"over {bytes_text(cells[8].peak.device_bytes)} " in page
+    assert "over: of the largest batch alone; samples vary, and over an epoch" in page
+
+
+def test_where_batches_are_alike_no_cell_is_traced_for_an_epoch():
+    world = Table(clocked=True)
+    cells = tabled(world, gpu="t4", gpu_memory=None).prediction.grid
+    assert not any(trial.as_drawn for trial in world.launched)
+    assert not any(cell.is_least for cell in cells)

@@ -9,13 +9,14 @@ from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
 
 from brimful import predict
+from brimful.decide.memory import uneven
 from brimful.errors import CommandFailed, DoesNotFit, UsageError
 from brimful.show.headline import headline, of_prediction
 from brimful.show.markdown import render_markdown
 from brimful.values import Outcome, Trial
 from brimful.verbs import session
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step
-from tests.brimful.verbs.world import MIB, World, work
+from tests.brimful.verbs.world import MIB, Uneven, World, work
 
 SLOW = settings(
     max_examples=25,
@@ -299,3 +300,15 @@ def test_the_largest_value_has_the_peak_of_its_own_trace_where_another_kind_of_p
         alone.prediction.verdict == "fits"
         and alone.prediction.peak.device_bytes == prediction.peak.device_bytes
     )
+
+
+def test_the_value_that_is_named_fits_over_an_epoch_of_uneven_batches(monkeypatch):
+    monkeypatch.setattr(uneven, "MOST_STEPS", 60)
+    world = Uneven()
+    prediction = solved(world).prediction
+    value, alone = prediction.solved.value, prediction.largest_batches_peak
+    drawn = [trial.settings["max_length"] for trial in world.launched if trial.as_drawn]
+    assert value in drawn and prediction.peak.device_bytes > alone.device_bytes
+    assert verdict_at(Uneven(), value) == "fits" != verdict_at(Uneven(), int(1.2 * value))
+    of_the_largest_batch = max(set(drawn) - {value})
+    assert value < 0.9 * of_the_largest_batch, "what fits with the largest samples alone"

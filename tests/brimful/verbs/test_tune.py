@@ -17,9 +17,20 @@ from brimful.measure.accelerators import Accelerator
 from brimful.measure.gpus import custom_gpu
 from brimful.record import latest, read_record
 from brimful.show.headline import headline
+from brimful.units import format_bytes
 from brimful.values import Estimate, Outcome, Place, Plan, Record, Source
 from brimful.verbs import session as session_module
-from tests.brimful.verbs.world import COMMAND, GIB, MIB, WORLDS, World, chosen, reporting, work
+from tests.brimful.verbs.world import (
+    COMMAND,
+    GIB,
+    MIB,
+    WORLDS,
+    Uneven,
+    World,
+    chosen,
+    reporting,
+    work,
+)
 
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MEMORY = (Outcome.OUT_OF_DEVICE_MEMORY, Outcome.OUT_OF_HOST_MEMORY)
@@ -163,6 +174,40 @@ def test_on_a_real_card_its_free_memory_is_the_budget():
 def test_a_peak_that_nobody_could_read_is_not_called_out_of_memory(device, why):
     with pytest.raises(TrialFailed, match=why):
         work(reporting(lambda result: dataclasses.replace(result, peak=None), device=device), tune)
+
+
+@pytest.mark.usefixtures("real_card")
+@pytest.mark.parametrize("objective", ["fastest", "largest"])
+def test_on_a_real_card_what_is_named_has_run_with_uneven_batches_of_its_own_order(objective):
+    world = Uneven(fixed=GIB, linear=MIB, device_bytes=8 * GIB, rises=1.3, overhead_s=30.0)
+    record = work(world, tune, objective=objective, budget="7GiB")
+    plan, size = record.plan, chosen(record)
+    long = [trial for trial in world.launched if trial.settles_after]
+    assert all(trial.as_drawn and trial.steps == trial.settles_after for trial in long)
+    *too_large, last = [trial.settings["batch_size"] for trial in long]
+    needed = 1.3 * (GIB + 60 * last * MIB)
+    assert too_large and last == size and needed <= 7 * GIB < needed * too_large[-1] / last
+    assert plan.peak_bytes.value == int(needed) and plan.verified
+    (row,) = [row for row in plan.settings if row.name == "batch_size"]
+    batches = len(Uneven().lengths) + 2
+    assert row.why.endswith(
+        f"verified with {batches} batches of its own order: {format_bytes(needed)} reserved"
+    )
+    fits = {tried.batch_size: tried.fits for tried in plan.sizes}
+    assert fits[size] and not any(fits[tried] for tried in too_large)
+
+
+def test_on_a_cpu_which_reserves_no_memory_uneven_batches_need_no_trial_more():
+    world = Uneven(overhead_s=1.0)
+    work(world, tune, device="cpu", budget="4GiB")
+    assert not any(trial.settles_after for trial in world.launched)
+
+
+@pytest.mark.usefixtures("real_card")
+def test_on_a_real_card_batches_of_one_shape_need_no_trial_more():
+    world = World(fixed=GIB, linear=100 * MIB, device_bytes=8 * GIB)
+    assert "of its own order" not in work(world, tune).plan.settings[0].why
+    assert not any(trial.settles_after for trial in world.launched)
 
 
 def test_out_of_memory_does_make_it_go_smaller():

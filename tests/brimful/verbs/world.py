@@ -2,6 +2,7 @@
 `brimful.measure.trial`.
 """
 
+import random
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,14 +12,14 @@ import pytest
 from hypothesis import strategies as st
 
 from brimful.errors import DiskFull
-from brimful.values import Outcome, PhasePeak, Record, Report, Trial, TrialResult
+from brimful.values import Outcome, PhasePeak, Record, Report, Trial, TrialKind, TrialResult
 from brimful.verbs import session as session_module
 from brimful.verbs.session import Options
 from brimful_inside.simulator.allocator import CachingAllocator
 from brimful_inside.simulator.program import program_of
 from brimful_inside.simulator.replay import replay
 from brimful_inside.simulator.trace import Free, Malloc, Phase, Row, Step, Uses, decode, encode_row
-from brimful_inside.wire import BatchSeen, LoaderSeen, OptimizerSeen, Place
+from brimful_inside.wire import BatchSeen, LoaderSeen, OptimizerSeen, Place, WorstBatch
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -226,6 +227,60 @@ class Ragged(World):
             for n in (0, 1, 2)
         ]
         return [*rows[:2], *longest, *rows[2:]]
+
+
+@dataclass
+class Uneven(World):
+    """Batches are padded to their longest sample, and each number of them takes `linear`. With
+    `max_length` samples are so many times as long. Over an epoch `rises` times as much is reserved
+    on a real card."""
+
+    linear: int = 64 * 1024
+    lengths: tuple[int, ...] = tuple(random.Random(3).choices(range(30, 61), k=19))
+    longest: int = 60
+    rises: float = 1.0
+    trial: Trial | None = None
+
+    def drawn(self) -> list[int]:
+        """The length of each batch of a trial."""
+        trial = self.trial
+        if trial is None or not (trial.as_drawn or trial.kind is TrialKind.SPEED):
+            return [self.longest] * 4
+        if trial.sorted_batches:
+            return [self.longest - 2 * at for at in range(trial.sorted_batches)]
+        return [*self.lengths[:4], self.longest, self.longest, *self.lengths[4:]]
+
+    def peak(self, size: int) -> int:
+        own = super().peak(size * self.longest)
+        return int(own * self.rises) if self.trial and self.trial.settles_after else own
+
+    def launch(self, trial: Trial, folder: Path, *rest, **more) -> TrialResult:
+        self.trial = trial
+        result = super().launch(trial, folder, *rest, **more)
+        return replace(result, reports=tuple(map(self._of_lengths, result.reports)))
+
+    def _of_lengths(self, report: Report) -> Report:
+        size = report.samples_per_step[0]
+        batches = [BatchSeen(size, [[size, length], [size]], None) for length in self.drawn()]
+        loaders = [
+            replace(loader, batches=batches, batches_seen=len(batches)) for loader in report.loaders
+        ]
+        worst = WorstBatch(100, 100, True, "samples vary", drawn=10_000)
+        return replace(report, loaders=loaders, worst_batch=worst)
+
+    def rows(self, size: int) -> list[Row]:
+        rows: list[Row] = [Malloc(1, self.fixed, "aten.randn"), Phase("train")]
+        before, each = 1, size * self.linear
+        if self.trial is not None and "max_length" in self.trial.settings:
+            each = each * int(self.trial.settings["max_length"]) // self.longest
+        for step, length in enumerate(self.drawn(), 1):
+            batch, *parts = (
+                Malloc(10 * step + part, part * length * each, "aten.mm") for part in (4, 1, 2, 3)
+            )
+            gone = [Free(row.id) for row in reversed(parts)]
+            rows += [batch, *([Free(before)] if step > 1 else []), *parts, *gone, Step(step)]
+            before = batch.id
+        return [*rows, Free(before)]
 
 
 def reporting(

@@ -299,3 +299,24 @@ def test_garbage_is_collected_as_ever_but_before_an_imaginary_card_is_used(run_t
         "100000" if device == "imaginary" else "700",
         "True",
     ]
+
+
+RISING = """
+import torch
+weight = torch.nn.Parameter(torch.ones(4, device="cuda"))
+optimizer, kept = torch.optim.SGD([weight], lr=0.1), []
+for number in range(1, 100):
+    print(number, flush=True)
+    if number in (2, 5, 9):
+        kept.append(torch.zeros(50 << 20, dtype=torch.uint8, device="cuda"))
+    weight.sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("settles_after", "steps"), [(None, 5), (4, 13), (3, 8)])
+def test_a_trial_goes_on_for_as_long_as_reserved_memory_rises(run_trial, settles_after, steps):
+    trial = run_trial(
+        RISING, device="imaginary", steps=4, settles_after=settles_after, see_eval=False
+    )
+    assert trial.report["steps"] == steps == int(trial.stdout.split()[-1])

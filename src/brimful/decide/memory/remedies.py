@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from brimful.decide.memory.breakdown import (
     ACTIVATIONS,
@@ -23,6 +24,7 @@ from brimful.decide.memory.breakdown import (
     Annotated,
 )
 from brimful.decide.memory.fit import Card
+from brimful.values import Verdict
 from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.replay import FIRST_PHASE, Peaks, Replayed, worst_of
 from brimful_inside.simulator.roofline import Kernel
@@ -32,6 +34,9 @@ WORTH_SHARE = 0.01  # of the peak: less is no remedy
 EVALUATION_PARTS = (2, 4, 8, 16)
 CHUNKS = 8  # of a loss (assumed: what is left is an eighth, and the products stay large)
 CHUNKED_FROM = 0.02  # of the peak: logits of less are not worth it
+# For uneven batches: parts of a power of two that sizes are rounded up to, of which the best is
+# taken, and the multiple that lengths are padded to (assumed).
+DIVISIONS, PADDED = (2, 4, 8), 64
 NOTHING = 512  # bytes, the allocator's smallest block
 
 # bitsandbytes quantizes states of 4096 elements and more, in blocks of 256 with a scale of 4 bytes
@@ -59,10 +64,13 @@ class Memory:
     annotated: Annotated
     more_bytes: int = 0
     epochs: tuple[Program, ...] = ()  # over an epoch of uneven batches, as long as no size changes
+    comes: bool = True  # in an epoch, the program itself
 
-    def replay(self, room: int | None) -> Replayed:
+    def replay(self, room: int | None, orders: int | None = None) -> Replayed:
+        """`orders`: how many of the epoch; None: all."""
         left = None if room is None else max(0, room - self.more_bytes)
-        programs = (self._sized, *self.epochs)
+        own = (self._sized,) if self.comes or not self.epochs else ()
+        programs = (*own, *self.epochs[:orders])
         replayed = worst_of([self.card.replay(program, left) for program in programs])
         more = self.more_bytes
         phases = {
@@ -79,8 +87,13 @@ class Memory:
 
     @property
     def device_bytes(self) -> int:
-        """The peak that the card shows."""
-        return self.card.device_bytes(self.card.shown(self.replay).peak)
+        """The peak that the card shows; of an epoch in the script's own order."""
+        return self.card.device_bytes(self.card.shown(partial(self.replay, orders=1)).peak)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """(How badly it fits, the peak.)"""
+        return Verdict.badness(self.card.verdict(self.replay)), self.device_bytes
 
     @property
     def phase(self) -> str:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
+from statistics import mean
 from typing import NamedTuple
 
 from brimful.decide.memory.fit import Card
@@ -97,7 +99,8 @@ def take_apart(program: Program) -> Stretches:
                 rows.append(Allocation(event, nbytes, program.args[number], passing, stays))
                 number += 1
             elif event[0] not in ("free", "retire", "ready"):
-                rows.append(event)
+                # Two steps do the same although each has its number.
+                rows.append(("step", 0) if event[0] == "step" else event)
             elif event[1] >= begun:
                 rows.append(End(event[0], OWN, event[1] - begun))
             elif event[1] in lasting:
@@ -187,14 +190,62 @@ def epochs_of(drawn: Program, worst: Program | None) -> list[Program]:
     stretches = take_apart(drawn)
     if stretches.last is None or not stretches.repeated:
         return [drawn]
-    largest = take_apart(worst).repeated[-1:] if worst is not None else []
+    return _in_orders(stretches, take_apart(worst).repeated[-1:] if worst is not None else [])
+
+
+def padded(drawn: Program, lengths: Sequence[int], multiple: int) -> list[Program]:
+    """A card's program over an epoch in several orders, had each batch been padded to a multiple;
+    `lengths`: of its batches, one a step. [] where steps of other lengths do other things."""
+    stretches = take_apart(drawn)
+    pairs = sorted(
+        dict(zip(lengths[FIRST:], stretches.repeated, strict=False)).items(), key=itemgetter(0)
+    )
+    if len(pairs) < 2 or not all(_same(pairs[0][1], step) for _, step in pairs):
+        return []
+    repeated = []
+    for length in lengths[FIRST:]:
+        wanted = -(-length // multiple) * multiple
+        above = min(max(1, bisect_left(pairs, wanted, key=itemgetter(0))), len(pairs) - 1)
+        (low, step), (high, other) = pairs[above - 1 : above + 1]
+        repeated.append(_between(step, other, (wanted - low) / (high - low)))
+    stretches = replace(stretches, repeated=repeated)
+    sizes = tuple(_begun_by(stretches, random.Random(0), rising=False))
+    begin = stretches.begin.of_sizes(sizes, stretches.begin.args)
+    return _in_orders(replace(stretches, begin=begin), [])
+
+
+def falling(in_order: Program, drawn: Program) -> tuple[list[Program], float]:
+    """(A card's program over an epoch whose batches go from the largest to the smallest, again and
+    again, as samplers by length have them; what a step allocates in the mean, to that of batches as
+    they are): of a trial in which they do so once. [] where there are too few steps.
+
+    `drawn`: with batches as they are, whose largest step begins each fall but the first, and whose
+    two largest are those of many."""
+    stretches, others = take_apart(in_order), take_apart(drawn)
+    if min(len(stretches.repeated), len(others.repeated) - 2) < 1:
+        return [], 1.0
+    largest = max(others.repeated, key=lambda step: sum(_sizes(step)))
+    source, steps = random.Random(0), list(stretches.repeated)
+    while len(steps) < _count_of(stretches):
+        falls = pairwise([largest, *stretches.repeated])
+        steps += [largest, *(_between(*pair, source.random()) for pair in falls)]
+    share = mean(_varying(stretches)[1]) / max(1, mean(_varying(others)[1][:-2]))
+    return [_written(stretches, stretches.begin.sizes, steps)], share
+
+
+def _count_of(stretches: Stretches) -> int:
+    """Steps of an epoch that is replayed."""
     rows = sum(
         not (isinstance(row, Allocation) and row.passing)
         for stretch in stretches.repeated
         for row in stretch.rows
     )
-    count = min(MOST_STEPS, MOST_EVENTS * len(stretches.repeated) // max(1, rows))
-    programs = []
+    return min(MOST_STEPS, MOST_EVENTS * len(stretches.repeated) // max(1, rows))
+
+
+def _in_orders(stretches: Stretches, largest: list[Stretch]) -> list[Program]:
+    """`largest`: the step of the largest samples, if it comes."""
+    count, programs = _count_of(stretches), []
     for order in range(ORDERS):
         source = random.Random(order)
         sizes, steps = stretches.begin.sizes, list(stretches.repeated)
@@ -204,26 +255,28 @@ def epochs_of(drawn: Program, worst: Program | None) -> list[Program]:
             source.shuffle(steps)
         if order:
             sizes = _begun_by(stretches, source, order == 1)
-        writer = _Writer(stretches, sizes)
-        while len(steps) < count:
-            step, other = source.choices(stretches.repeated, k=2)
-            steps.append(_between(step, other, source.random()))
+        steps += source.choices(stretches.repeated, k=max(0, count - len(steps)))
         at = source.randrange(len(steps) // 2, len(steps))
         steps[at:at] = largest
-        for stretch in steps:
-            writer.write(stretch)
-        writer.write(stretches.last, whole=True)
-        programs.append(writer.program())
+        programs.append(_written(stretches, sizes, steps))
     return programs
+
+
+def _written(stretches: Stretches, sizes: Sequence[int], steps: Iterable[Stretch]) -> Program:
+    """`sizes`: of the beginning."""
+    writer = _Writer(stretches, sizes)
+    for stretch in steps:
+        writer.write(stretch)
+    if stretches.last is not None:
+        writer.write(stretches.last, whole=True)
+    return writer.program()
 
 
 def _begun_by(stretches: Stretches, source: random.Random, rising: bool) -> list[int]:
     """The sizes of the beginning, had it begun with other batches: the segments that the first
     batches take stay, and what comes later has to find room in them. `rising`: from the smallest
     on, which leaves the least room."""
-    taken = [_sizes(stretch) for stretch in stretches.repeated]
-    same = set.intersection(*map(set, taken))
-    varying = sorted(sum(nbytes for nbytes in sizes if nbytes not in same) for sizes in taken)
+    same, varying = _varying(stretches)
     sizes, number = list(stretches.begin.sizes), 0
     of_steps: list[list[int]] = [[]]
     for event in stretches.begin.events:
@@ -241,12 +294,21 @@ def _begun_by(stretches: Stretches, source: random.Random, rising: bool) -> list
     return sizes
 
 
+def _varying(stretches: Stretches) -> tuple[set[int], list[int]]:
+    """(The sizes of allocations that all steps make, the bytes of all others in each step, the
+    smallest step first.)"""
+    taken = [_sizes(stretch) for stretch in stretches.repeated]
+    same = set.intersection(*map(set, taken))
+    return same, sorted(sum(size for size in sizes if size not in same) for sizes in taken)
+
+
 def _sizes(stretch: Stretch) -> list[int]:
     return [row.nbytes for row in stretch.rows if isinstance(row, Allocation)]
 
 
 def _between(step: Stretch, other: Stretch, share: float) -> Stretch:
-    """A step of a size between those of two that do the same; the first where they do not."""
+    """A step of a size between those of two that do the same, or beyond; the first where they do
+    not."""
     if not _same(step, other):
         return step
     rows = [

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from brimful.decide.loaders_seen import main_loader
 from brimful.decide.speed.turns import Gain, gain
 from brimful.outcomes import OUT_OF_MEMORY
-from brimful.units import counted
+from brimful.units import counted, format_bytes
 from brimful.values import Objective, Outcome, Setting, SpeedEstimate, TrialResult
 
 # glibc maps every tensor over 32 MiB anew and gives it back when it dies, and the kernel clears
@@ -129,6 +130,7 @@ class Request:
     settings: dict[str, Setting]
     environment: dict[str, str]
     see_eval: bool = False  # it may be the one that confirms the plan
+    verifies: bool = False  # with the loader's own batches, for as long as reserved memory rises
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,8 @@ class SpeedProblem:
     max_trials: int = MAX_TRIALS
     # what set the largest size: "dataset", "max_batch_size" or "budget"
     limited_by: str | None = None
+    # Whether trials so far have shown that batches are uneven, on a device that reserves memory.
+    is_uneven: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
         if self.largest_batch_size < 1:
@@ -178,6 +182,7 @@ class SearchResult:
     # of the choice over the user's own settings; None where it is these, or nothing is known
     gain: Gain | None
     failure: TrialResult | None = None
+    verified: TrialResult | None = None  # the choice, with batches of its own order
 
 
 class Top(StrEnum):
@@ -217,6 +222,16 @@ def top_sentence(top: Top | None, size: int, limited_by: str | None, trials: int
         "makes",
     }
     return sentences.get(top) if top is not None else None
+
+
+def verified_text(run: TrialResult) -> str:
+    """ "verified with 120 batches of its own order: 17.2 GiB reserved"."""
+    if run.outcome is not Outcome.COMPLETED:
+        return f"not verified with batches of its own order: {run.outcome.value.replace('_', ' ')}"
+    loader, reserved = main_loader(run), run.peak.reserved_bytes if run.peak else None
+    count = counted(loader.batches_seen if loader else 0, "batch", "batches")
+    needs = f": {format_bytes(reserved)} reserved" if reserved else ""
+    return f"verified with {count} of its own order{needs}"
 
 
 def gain_text(gain: Gain) -> str:

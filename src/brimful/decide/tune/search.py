@@ -19,6 +19,7 @@ from brimful.decide.tune.objective import choose
 from brimful.decide.tune.problem import (
     FACTOR,
     HOPELESS,
+    MAX_TRIALS,
     Candidate,
     OtherSettings,
     Request,
@@ -29,7 +30,9 @@ from brimful.decide.tune.problem import (
     gain_text,
     top_sentence,
     unclear_text,
+    verified_text,
 )
+from brimful.outcomes import OUT_OF_MEMORY
 from brimful.values import Objective, Outcome, TrialResult
 
 TURNS = 2  # of two candidates, while it is not clear which is faster
@@ -70,6 +73,7 @@ class Search:
         # the choice that was clearly faster beside the user's own settings
         self._settled: Candidate | None = None
         self._refuted: dict[Candidate, Gain] = {}
+        self._verified: dict[Candidate, TrialResult] = {}
         self._failure: TrialResult | None = None
         self._most_trials = max(
             1, problem.max_trials - (2 * CHOICES if self._own and problem.max_trials > 8 else 0)
@@ -77,9 +81,8 @@ class Search:
 
     def steps(self) -> _Steps:
         fastest = self.problem.objective is Objective.FASTEST
-        for part in (
-            (self._fastest, self._against_own, self._confirm) if fastest else (self._settle,)
-        ):
+        parts = (self._fastest, self._against_own, self._confirm) if fastest else (self._settle,)
+        for part in (*parts, self._verify):
             try:
                 yield from part()
             except _Stop as stop:
@@ -91,6 +94,8 @@ class Search:
         candidate, why = self._named()
         others = candidate.others if candidate else self._home
         users_own = self._own if self._own is not None and self.runs.rates(self._own) else None
+        verified = self._verified.get(candidate) if candidate else None
+        why = f"{why}; {verified_text(verified)}" if verified else why
         return SearchResult(
             chosen=candidate.settings if candidate else None,
             environment=dict(others.environment),
@@ -103,6 +108,7 @@ class Search:
             if candidate and users_own and candidate != users_own
             else None,
             failure=self._failure,
+            verified=verified,
         )
 
     def _fastest(self) -> _Steps:
@@ -445,6 +451,25 @@ class Search:
             if candidate is None or any(run.trial.see_eval for run in self.runs.at(candidate)):
                 return
             yield from self._ask(candidate, see_eval=True)
+
+    def _verify(self) -> _Steps:
+        """Where batches are uneven, what is named has run with those of its own order; where they
+        take more than the budget, the next smaller size is run and what is named then."""
+        self._most_trials = len(self.runs.samples) + MAX_TRIALS
+        while self.problem.is_uneven():
+            candidate = self._named()[0]
+            if candidate is None or candidate in self._verified:
+                return
+            environment = dict(candidate.others.environment)
+            run = yield Request(candidate.settings, environment, verifies=True)
+            too_much = run.outcome is Outcome.COMPLETED and not self.problem.fits(run)
+            if run.outcome not in OUT_OF_MEMORY and not too_much:
+                self._verified[candidate] = run
+                return
+            self.runs.add(run, candidate, lowers=True)
+            self._top = Top.MEMORY
+            smaller = max(1, min(self.runs.ceiling, int(candidate.size * SHRINK)))
+            yield from self._ask(replace(candidate, size=smaller), see_eval=True)
 
     def _first(self, size: int) -> _Steps:
         """One run at a size that has none yet."""

@@ -26,6 +26,8 @@ MAX_PASSES_TRACED = 80
 # two batches a worker, as PyTorch has it, loading that takes a worker less than five seconds a
 # batch is seen by then.
 MAX_AHEAD_S = 10.0
+# So long a trial goes on because reserved memory rises; assumed.
+MAX_RISING_S = 300.0
 
 
 class EarlyStop:
@@ -44,6 +46,8 @@ class EarlyStop:
         self._since: Optional[float] = None
         self._ahead = 0
         self._ahead_since = 0.0
+        self._reserved_bytes = 0
+        self._rising_since: Optional[float] = None
         self._extra_steps = 0
         self._passes = 0  # when the steps were measured
         self._epochs = 0
@@ -62,6 +66,17 @@ class EarlyStop:
     def extend(self, more: int) -> None:
         """So many more steps come before those that count, as far as time allows."""
         self._ahead, self._ahead_since = more, time.monotonic()
+
+    def holds(self, steps: int, reserved_bytes: int) -> None:
+        """After each step: where memory rose, as many more come as it has to stay the same for. Of
+        several ranks, which see different memory, each makes the steps of the trial.
+        """
+        now = time.monotonic()
+        self._rising_since = self._rising_since or now
+        late = now - self._rising_since > MAX_RISING_S or others() > 0
+        if reserved_bytes > self._reserved_bytes and not late:
+            self._reserved_bytes = reserved_bytes
+            self._target = max(self._target, steps + (self._config.settles_after or 0))
 
     def _steps_ahead(self) -> int:
         """Of several ranks none goes by its clock: one that made fewer steps than another would

@@ -23,6 +23,7 @@ from brimful_inside.probe.worst_case.scan import (
     batches_drawn,
     dimension_text,
     largest_drawn,
+    sorted_by_size,
     worst_indices,
 )
 from brimful_inside.probe.worst_case.scan_cache import ScanCache
@@ -59,26 +60,26 @@ class Plan(NamedTuple):
 
 
 class AsDrawn:
-    """The batches that a loader draws at random, with the largest of many in place of two of them.
+    """The batches that a loader draws at random, with others in place of some of them.
 
     `at`: the number of the first; a smaller batch, at the end of an epoch, stays."""
 
-    def __init__(self, at: int, largest: List[List[int]]):
-        self._at, self._largest = at, list(largest)
+    def __init__(self, at: int, others: List[List[int]]):
+        self._at, self._others = at, list(others)
         self._given = 0
 
     def __call__(self, index: Any) -> Any:
         self._given += 1
-        if self._given <= self._at or not self._largest or len(index) != len(self._largest[0]):
+        if self._given <= self._at or not self._others or len(index) != len(self._others[0]):
             return index
-        return self._largest.pop(0)
+        return self._others.pop(0)
 
 
 class WorstBatches:
     """Plans by loader."""
 
     def __init__(self, config: TrialConfig):
-        self._largest_at = config.largest_at
+        self._largest_at, self._sorted = config.largest_at, config.sorted_batches
         self._imaginary = config.device == "imaginary"
         self._scans = ScanCache(config.folder, config.scans)
         self._plans: Any = weakref.WeakKeyDictionary()
@@ -150,16 +151,18 @@ class WorstBatches:
             why = "the data set gave an error where samples were read (%s)" % _short(error)
             return Plan(WorstBatch(0, length, False, "not scanned: " + why))
         at_random = _draws_at_random(loader)
-        if self._largest_at is None or _evaluates(at_random):
+        if (self._largest_at is None and self._sorted is None) or _evaluates(at_random):
             return self._plan_of(scan, custom_batches, samples)
         left_alone = WorstBatch(scan.scanned, length, scan.varies, "batches are as drawn")
         if not (at_random and scan.varies and scan.totals and scan.repeatable):
             return Plan(left_alone)
         size = batch_sampler_of(loader).batch_size
+        if self._sorted is not None:
+            return Plan(left_alone, change=AsDrawn(0, sorted_by_size(scan, size, self._sorted)))
         count = batches_drawn(size)
         what = "%s: of %d batches drawn at random the largest counts" % (_extent(scan), count)
         reported = replace(left_alone, what=what, drawn=count)
-        return Plan(reported, change=AsDrawn(self._largest_at, largest_drawn(scan, size)))
+        return Plan(reported, change=AsDrawn(self._largest_at or 0, largest_drawn(scan, size)))
 
     def _plan_of(
         self, scan: Scan, custom_batches: List[List[int]], samples: Dict[int, Any]

@@ -14,6 +14,7 @@ from brimful.decide.memory.bracket import run_search
 from brimful.decide.tune.objective import fits_budget
 from brimful.decide.tune.problem import ALLOCATOR, MAX_TRIALS, SpeedProblem, Top, top_sentence
 from brimful.decide.tune.search import Search
+from brimful.units import format_bytes
 from brimful.values import Budget, Objective, Outcome, Trial, TrialKind
 from tests.brimful.decide.builders import COMMAND, CPU, peak, report, sample
 
@@ -34,6 +35,9 @@ class Machine:
     allocator_oom: bool = False
     worker_gain: dict = dataclasses.field(default_factory=dict)
     loading_share: float = 0.3
+    # of an epoch of uneven batches, to that of a few steps
+    rise: float = 1.0
+    verifying: list = dataclasses.field(default_factory=list)  # sizes
 
     def __post_init__(self):
         self.random = random.Random(self.seed)
@@ -52,6 +56,9 @@ class Machine:
             return self._sample(trial, self.failing[size])
         if size >= self.oom_from or (request.environment and self.allocator_oom):
             return self._sample(trial, Outcome.OUT_OF_DEVICE_MEMORY)
+        if request.verifies:
+            self.verifying.append(size)
+            return self._sample(trial, Outcome.COMPLETED, None, self.rise * size)
         rate = self.rate(size) * (self.allocator_gain if request.environment else 1.0)
         rate *= self.worker_gain.get(request.settings.get("num_workers"), 1.0)
         rate *= max(0.5, self.random.gauss(1.0, self.noise))
@@ -566,3 +573,47 @@ def test_what_ended_the_way_up_stands_beside_the_size_and_nothing_where_larger_o
             "batch_size"
         ]
     )
+
+
+# --- uneven batches: what is named has run with those of its own order ---
+
+
+@pytest.mark.parametrize("objective", [Objective.FASTEST, Objective.LARGEST])
+def test_where_an_epoch_takes_more_than_the_budget_the_next_smaller_size_is_run_and_verified(
+    objective,
+):
+    machine = Machine(lambda size: float(size), rise=1.3)
+    found = search(machine, problem(10_000, objective=objective, is_uneven=lambda: True))
+    *too_large, size = machine.verifying
+    assert too_large == [10_000, 9_000, 8_100 if objective is Objective.LARGEST else 8_000]
+    assert 7_000 < size < 10_000 / 1.3 and found.chosen["batch_size"] == size
+    assert found.verified is found.samples[-1]
+    assert found.chosen_runs and all(run.trial.see_eval for run in found.chosen_runs)
+    says = f"verified with 12 batches of its own order: {format_bytes(130 * size)} reserved"
+    assert found.why["batch_size"].endswith(says)
+    assert "was not within the budget" in found.why["batch_size"]
+
+
+def test_the_users_own_settings_are_verified_where_they_stay():
+    machine = Machine(lambda size: 100.0)
+    found = search(machine, problem(512, requested=64, is_uneven=lambda: True))
+    assert machine.verifying == [64] == [found.chosen["batch_size"]]
+
+
+def test_batches_of_one_shape_need_no_trial_more():
+    machine = Machine(saturating())
+    assert search(machine, problem()).verified is None and machine.verifying == []
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.TIMED_OUT])
+def test_a_trial_that_ends_for_another_reason_than_memory_verifies_nothing_and_it_is_said(outcome):
+    machine = Machine(lambda size: float(size))
+    run = machine.run
+    machine.run = lambda request: (
+        dataclasses.replace(run(request), outcome=outcome) if request.verifies else run(request)
+    )
+    found = search(
+        machine, problem(500, objective=Objective.LARGEST, is_uneven=lambda: bool(machine.rate))
+    )
+    assert found.chosen["batch_size"] == 500 and machine.verifying == [500]
+    assert "not verified with batches of its own order: " in found.why["batch_size"]

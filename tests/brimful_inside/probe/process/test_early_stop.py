@@ -66,6 +66,23 @@ def test_steps_on_batches_that_workers_made_ahead_come_first_as_far_as_time_allo
     assert end.measured
 
 
+@pytest.mark.parametrize(("passed_s", "ranks", "steps"), [(0, 1, 16), (301, 1, 11), (0, 2, 3)])
+def test_a_trial_goes_on_until_reserved_memory_has_not_risen_for_as_many_steps_as_asked(
+    monkeypatch, passed_s, ranks, steps
+):
+    monkeypatch.setattr(early_stop, "others", lambda: ranks - 1)
+    end = ending(settles_after=5)
+    now = early_stop.time.monotonic()
+    for number, reserved in enumerate([10, 12, 12, 12, 12, 15, 12, 12, 12, 12, 16, *[16] * 9], 1):
+        passed = passed_s if number > 6 else 0
+        monkeypatch.setattr(early_stop.time, "monotonic", lambda passed=passed: now + passed)
+        end.holds(number, reserved)
+        make_steps(end, 1, first=number)
+        if end.measured:
+            break
+    assert number == steps
+
+
 def test_later_epochs_have_one_batch_and_then_none():
     end = ending()
     make_steps(end, 3)

@@ -94,9 +94,25 @@ def test_of_batches_drawn_at_random_two_are_the_largest_of_many_and_all_others_a
     assert evaluated == [max(evaluated)] and evaluated[0] > max(largest)
 
 
+def test_batches_of_samples_sorted_by_size_go_from_the_largest_to_the_smallest(run_trial):
+    trial = run_trial(
+        AS_DRAWN.replace("SHUFFLE", "True"), worst_batch=True, sorted_batches=10, steps=9
+    )
+    lines = trial.stdout.splitlines()
+    lengths = [int(line[1 : line.index(",")]) for line in lines if line.startswith("(")]
+    # Eight times the longest sentence, and eight times the shortest.
+    assert len(lengths) == 10 and lengths == sorted(lengths, reverse=True)
+    assert lengths[0] > 780 and lengths[-1] < 60
+    assert trial.report["worst_batch"]["drawn"] == 0
+
+
 def test_a_loader_that_does_not_draw_at_random_keeps_its_batches(run_trial):
     trial = run_trial(AS_DRAWN.replace("SHUFFLE", "False"), worst_batch=True, largest_at=2, steps=4)
     kept = run_trial(AS_DRAWN.replace("SHUFFLE", "False"), worst_batch=False, steps=4)
+    in_order = run_trial(
+        AS_DRAWN.replace("SHUFFLE", "False"), worst_batch=True, sorted_batches=5, steps=4
+    )
+    assert in_order.stdout.splitlines()[:5] == kept.stdout.splitlines()[:5]
     assert trial.stdout.splitlines()[:5] == kept.stdout.splitlines()[:5]
     assert trial.report["worst_batch"]["drawn"] == 0
 

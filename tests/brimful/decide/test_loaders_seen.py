@@ -1,0 +1,35 @@
+"""What the batches that loaders gave say of their sizes."""
+
+import pytest
+
+from brimful.decide.loaders_seen import are_uneven, lengths_of
+from brimful_inside.wire import BatchSeen
+from tests.brimful.decide.builders import loader, report, sample
+
+
+def of(*batches, **more):
+    """A trial whose training loader gave batches of so many samples and these shapes."""
+    given = [BatchSeen(samples, shapes, None) for samples, shapes in batches]
+    return sample([report([loader(batches=given, **more)])])
+
+
+def test_batches_of_as_many_samples_in_other_shapes_are_uneven_and_a_smaller_last_one_is_not():
+    assert are_uneven(of((8, [[8, 30], [8]]), (8, [[8, 31], [8]])))
+    assert not are_uneven(of((8, [[8, 30]]), (8, [[8, 30]]), (3, [[3, 30]])))
+    assert not are_uneven(of((8, [[8, 30]]), (8, [[8, 31]]), role="eval"))
+    assert not are_uneven(sample([]))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "lengths"),
+    [
+        ([[[8, 30], [8, 30], [8]], [[8, 44], [8, 44], [8]]], [30, 44]),
+        ([[[8, 30], [8, 12]], [[8, 44], [8, 17]]], []),  # of two kinds
+        ([[[8, 30]], [[8, 30]]], []),
+        ([], []),
+    ],
+)
+def test_a_batch_has_one_length_where_a_single_number_of_its_shapes_varies(shapes, lengths):
+    assert lengths_of(of(*((8, shape) for shape in shapes))) == lengths
+    smaller = (3, [[3, 20], [3, 20], [3]])
+    assert lengths_of(of(*((8, shape) for shape in shapes), smaller)) == lengths
