@@ -70,7 +70,7 @@ class _Row:
         """Whether batches may be uneven, and no epoch is known at a value or near it."""
         view, size = self.view, self.size(value)
         known = any(view.trials.epochs.values()) and (size is None or view.knows_epochs_near(size))
-        return view.may_be_uneven and not view.trials.even and not known
+        return view.may_be_uneven and not view.trials.is_even(size) and not known
 
     def program(self, size: int) -> Program | None:
         """What a trace of this size shows, as far as the command trains."""

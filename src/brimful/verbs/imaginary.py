@@ -183,7 +183,7 @@ class CardView:
         """What an epoch takes at a size whose batches are of uneven sizes. `model`: that holds
         there, where it was not traced."""
         trials = self.trials
-        learned = trials.even or size in trials.epochs
+        learned = trials.is_even(size) or size in trials.epochs
         if learned or not (trials.completed() and self.may_be_uneven):
             return
         programs = self.programs(size) if size in trials.results else ()

@@ -74,7 +74,7 @@ class Trials:
     # largest samples make it.
     drawn: dict[int | None, TrialResult] = field(default_factory=dict)
     failed_epochs: dict[int | None, TrialResult] = field(default_factory=dict)
-    even: bool = False  # a trial has shown that batches are alike
+    even: set[int | None] = field(default_factory=set)  # a trial has shown that batches are alike
     _read: dict[int | None, TracesRead] = field(default_factory=dict)
     _fitted: dict[tuple, KernelModel | ScaledKernels | None] = field(default_factory=dict)
 
@@ -185,10 +185,15 @@ class Trials:
             self.drawn[size], worst = result, ()
         alike = worst[fullest] if fullest < len(worst) else None
         epochs = epochs_of(drawn[fullest], alike) if drawn else []
-        if len(epochs) > 1 and not known and not any(map(are_uneven, drawn)):
-            self.even = True  # what varies in the samples does not reach the card
+        if len(epochs) > 1 and not any(map(are_uneven, drawn)):
+            self.even.add(size)  # what varies in the samples does not reach the card
         else:
             self.epochs[size] = epochs
+
+    def is_even(self, size: int | None) -> bool:
+        """Whether batches are alike at a size or a larger one: tensors of small batches may be too
+        small to tell."""
+        return any((at or 0) >= (size or 0) for at in self.even)
 
     def _run_as_drawn(self, size: int | None, steps: int, **batches: int) -> TrialResult:
         trial = self._trial(self.command, size, limitless=True)

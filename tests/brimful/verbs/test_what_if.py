@@ -420,6 +420,15 @@ def test_what_would_keep_memory_whole_is_not_offered_where_batches_are_alike_or_
 
 
 @pytest.mark.usefixtures("short_epochs")
+def test_tensors_too_small_to_fragment_memory_do_not_say_that_larger_batches_are_alike():
+    there = Uneven(fixed=3232 * MIB, linear=4096)
+    prediction = run(there, ("my-train", "--batch-size", "200"), what_if=False)
+    assert prediction.largest_batch_size == 1
+    drawn = [trial.settings["batch_size"] for trial in there.launched if trial.as_drawn]
+    assert drawn == [1, 200] and prediction.largest_batches_peak is not None
+
+
+@pytest.mark.usefixtures("short_epochs")
 def test_a_batch_that_is_smaller_in_the_mean_takes_less_time():
     class Clocked(Uneven):
         def rows(self, size):
