@@ -420,6 +420,19 @@ def test_what_would_keep_memory_whole_is_not_offered_where_batches_are_alike_or_
 
 
 @pytest.mark.usefixtures("short_epochs")
+def test_what_helps_is_judged_without_a_batch_of_the_largest_samples_where_none_is_drawn():
+    class Concatenated(Uneven):
+        def drawn(self):
+            lengths = super().drawn()
+            return [min(40, length) for length in lengths] if self.trial.as_drawn else lengths
+
+    prediction = run(Concatenated(), ("my-train", "--batch-size", "200"), "40GiB", budget="6GiB")
+    first = prediction.what_if.remedies[0]
+    assert first.code == "expandable-segments"
+    assert first.device_bytes < prediction.largest_batches_peak.allocated_bytes
+
+
+@pytest.mark.usefixtures("short_epochs")
 def test_tensors_too_small_to_fragment_memory_do_not_say_that_larger_batches_are_alike():
     there = Uneven(fixed=3232 * MIB, linear=4096)
     prediction = run(there, ("my-train", "--batch-size", "200"), what_if=False)
