@@ -30,6 +30,8 @@ def definitions() -> List[Asked]:
     read = {name for tree in trees.values() for name in _names_read(tree)}
     pairs = [(path, *pair) for path, tree in trees.items() for pair in _in_text(tree)]
     for at in config_files.numbers():
+        if not user_code.is_users(at.file):
+            continue  # a library's defaults ask for nothing
         use = _UNREAD if config_files.opened[at.file] else _READ
         pairs.append((at.file, at.line, at.name, ast.Constant(at.number), use))
     found: List[Asked] = []

@@ -7,7 +7,8 @@ from torch.utils.data import DataLoader, TensorDataset
 pathlib.Path("run.json").write_text('{"learning_rate": 1e-4,\\n"batch_size": 64}')
 with open("run.json") as file:
     settings = json.load(file)
-model = torch.nn.Linear(8, 1)
+model = torch.nn.Linear(8, 1); os.mkdir("site-packages"); default = "site-packages/d.json"
+pathlib.Path(default).write_text('{"batch_size": 48}'); json.load(open(default))
 optimizer = torch.optim.SGD(model.parameters(), lr=5e-4)
 workers = int(os.environ["LOADER_WORKERS"])
 free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 4 << 30
@@ -29,15 +30,16 @@ def test_the_keys_of_a_file_that_the_script_opens_its_environment_and_its_change
     rate = asked["learning_rate", "unread"]
     assert (rate["setting"], rate["requested"], rate["place"]) == ("lr", 1e-4, "run.json:1")
     assert asked["batch_size", "read"]["place"] == "run.json:2"
-    assert asked["lr", "passed"]["place"] == "script.py:9"
+    assert asked["lr", "passed"]["place"] == "script.py:10"
     place = "environment variable LOADER_WORKERS"
     assert asked["workers", "read"]["place"] == place
     change = asked["batch_size", "replaced"]
     assert (change["requested"], change["effective"], change["changed_at"]) == (
         64,
         2,
-        "script.py:12",
+        "script.py:13",
     )
+    assert 48 not in {one["requested"] for one in trial.report["asked"]}, "a library's default"
     assert trial.report["loaders"][0]["batch_size"] == 2
     assert trial.report["optimizers"][0]["made_with"] == 5e-4
 
