@@ -1,4 +1,5 @@
-"""The files that a command is made of: what its trials loaded, and configurations that it names."""
+"""The files that a command is made of: what its trials loaded, configurations that it names, and
+files in which a number is set."""
 
 import ast
 import contextlib
@@ -20,8 +21,11 @@ def digests(words: Sequence[str], results: Iterable[TrialResult]) -> dict[str, s
     """
     named = {word.partition("=")[2] or word for word in words}
     named = {name for name in named if Path(name).suffix in _SUFFIXES and _is_small(name)}
-    loaded = {path for result in results for report in result.reports for path in report.sources}
-    by_path = {_from_here(path): _digest(path) for path in named | loaded}
+    used: set[str] = set()
+    for result in results:
+        used |= {path for report in result.reports for path in report.sources}
+        used |= {place.file for place in result.trial.command.places.values()}
+    by_path = {_from_here(path): _digest(path) for path in named | used}
     return {path: digest for path, digest in sorted(by_path.items()) if digest is not None}
 
 

@@ -12,7 +12,7 @@ from brimful.decide.memory.search_traced import NOT_FOLLOWED, MemoryConclusion
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.epoch import epoch_of
 from brimful.decide.tune.sizes import on_the_curve, tried_sizes
-from brimful.errors import UsageError
+from brimful.errors import TimeIsUp, UsageError
 from brimful.outcomes import SCRIPT_FAILED
 from brimful.values import (
     Diagnostic,
@@ -122,7 +122,7 @@ def so_far(
             "partial",
             f"{ended}: the search for the largest {noun} did not come to its end",
             f"{noun} {size:,} was traced; nothing is known of larger ones",
-            "ask again, with a longer --time-limit",
+            "allow more with --time-limit" if isinstance(stop, TimeIsUp) else "ask again",
         )
     )
     return answer_at(view, size, view.traced_replayers(size))

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from brimful.measure.sources import Differences, differences, digests
-from brimful.values import TrialKind
+from brimful.measure.sources import Differences, are_as_they_were, differences, digests
+from brimful.values import Place, TrialKind
 from tests.brimful.measure.helper import REPORT
 from tests.brimful.show.product import trial_result
 
@@ -32,6 +32,19 @@ def test_scripts_modules_and_configurations_are_kept_by_their_path_from_here_and
     words = ("python", "train.py", "--config=config.yaml", "--data", "data.csv", "gone.py")
     found = digests(words, loaded(folder / "train.py", folder / "model.py"))
     assert list(found) == ["config.yaml", "model.py", "train.py"]
+
+
+def test_a_file_in_which_a_number_is_set_is_kept_though_the_command_does_not_name_it(folder):
+    (folder / "sft.yaml").write_text("batch_size: 8")
+    place = Place("script", str(folder / "sft.yaml"), 1, 12, 8, "batch_size: 8", "train.py:3")
+    trial = trial_result(1, TrialKind.SPEED)
+    command = replace(trial.trial.command, places={"batch_size": place})
+    kept = digests(
+        ("python", "train.py"), [replace(trial, trial=replace(trial.trial, command=command))]
+    )
+    assert list(kept) == ["sft.yaml", "train.py"] and are_as_they_were(kept)
+    (folder / "sft.yaml").write_text("batch_size: 16")
+    assert not are_as_they_were(kept)
 
 
 def test_a_large_file_that_is_named_is_data(folder):
