@@ -2,6 +2,7 @@
 
 import compileall
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -59,3 +60,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
         if heavy or any(item.path.is_relative_to(room) for room in _WHOLLY_SLOW):
             item.add_marker("slow")
+
+
+@pytest.fixture
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine with four idle cores, and PyTorch's own choice of threads on it."""
+    import torch
+
+    from brimful.measure import host
+
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(host, "allowed_cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(host, "cores", lambda: 4)
+    monkeypatch.setattr(host, "physical_cores", lambda: 4)
+    monkeypatch.setattr(host, "busy_cores", lambda: 0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)

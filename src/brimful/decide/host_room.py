@@ -30,9 +30,9 @@ def need_of(loader: LoaderSeen | None, batch_size: int | None = None) -> Need:
         sum(map(math.prod, batch.shapes)) * _NUMBER_BYTES / (batch.samples or 1)
         for batch in batches
     )
-    own = max((batch.samples or 1 for batch in batches), default=1)
+    largest = max((batch.samples or 1 for batch in batches), default=1)
     length = loader.length if loader is not None else None
-    return Need(max(each_bytes, default=0.0), batch_size or own, 1, length or 1000)
+    return Need(max(each_bytes, default=0.0), batch_size or largest, 1, length or 1000)
 
 
 def host_room(host: Host, trial: TrialResult, audit: Audit, flags: Mapping[str, str]) -> HostRoom:
@@ -41,8 +41,8 @@ def host_room(host: Host, trial: TrialResult, audit: Audit, flags: Mapping[str, 
     if loader is None:
         return HostRoom("The trial saw no DataLoader: how the data is loaded is not known.")
     training = host if evaluation is None else host.for_training()
-    need, own = need_of(loader), Asked(None, loader.prefetch_factor, loader.pin_memory)
-    freely, plan = plan_loader(training, need), plan_loader(training, need, own)
+    need, asks = need_of(loader), Asked(None, loader.prefetch_factor, loader.pin_memory)
+    freely, plan = plan_loader(training, need), plan_loader(training, need, asks)
     plan = plan if plan.workers else freely  # with fewer batches ahead there may be room for some
     held = [need.host_bytes(count, plan.prefetch, plan.pin_memory) for count in (0, 1)]
     worker = (
@@ -60,7 +60,7 @@ def host_room(host: Host, trial: TrialResult, audit: Audit, flags: Mapping[str, 
         _batch("batch_size", training, need, requested),
     ]
     if evaluation is not None:
-        used = replace(own, workers=min(loader.workers, plan.workers))
+        used = replace(asks, workers=min(loader.workers, plan.workers))
         taken = plan_loader(training, need, used)
         left = host.less(taken.host_bytes, taken.shm_bytes)
         numbers.append(_batch("eval_batch_size", left, need_of(evaluation), requested))

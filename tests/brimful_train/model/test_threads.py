@@ -23,22 +23,8 @@ from tests.brimful_train.ledger import (
     weights,
 )
 
+pytestmark = pytest.mark.usefixtures("four_cores")
 CPU, CARD = torch.device("cpu"), torch.device("cuda")
-
-
-@pytest.fixture(autouse=True)
-def four_cores(monkeypatch):
-    """PyTorch's own choice on a machine with four of them."""
-    before = torch.get_num_threads()
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(machine, "allowed_cores", lambda: [0, 1, 2, 3])
-    monkeypatch.setattr(machine, "cores", lambda: 4)
-    monkeypatch.setattr(machine, "physical_cores", lambda: 4)
-    monkeypatch.setattr(machine, "busy_cores", lambda: 0)
-    torch.set_num_threads(4)
-    yield
-    torch.set_num_threads(before)
 
 
 def busy(monkeypatch, cores):

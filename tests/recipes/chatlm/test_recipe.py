@@ -146,20 +146,11 @@ def test_it_answers_chats_and_is_evaluated(trained: Path, rows_file: Path):
 
 
 @pytest.mark.heavy
+@pytest.mark.usefixtures("four_cores")
 def test_beside_other_work_it_answers_with_as_many_threads_as_cores_are_idle(trained, monkeypatch):
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(machine, "allowed_cores", lambda: [0, 1, 2, 3])
-    monkeypatch.setattr(machine, "cores", lambda: 4)
-    monkeypatch.setattr(machine, "physical_cores", lambda: 4)
     monkeypatch.setattr(machine, "busy_cores", lambda: 3)
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
-    try:
-        Chat(AnswerOptions(trained, "cpu"))
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
+    Chat(AnswerOptions(trained, "cpu"))
+    assert torch.get_num_threads() == 1
 
 
 @pytest.mark.heavy

@@ -99,8 +99,8 @@ def _note_limits(number: Number, other: Any) -> None:
     where = _min_or_max_at(frame.f_code.co_filename, frame.f_lineno)
     if where is None:
         return
-    for one, beside in ((number, int(other)), (other, int(number))):
-        literal = getattr(one, "literal", None)
+    for compared, beside in ((number, int(other)), (other, int(number))):
+        literal = getattr(compared, "literal", None)
         if literal is not None and beside > 1:
             limits[literal] = min(limits.get(literal, (beside, where)), (beside, where))
 
