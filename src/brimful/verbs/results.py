@@ -314,6 +314,12 @@ def script_error(session: Session, result: TrialResult, noun: str, size: int) ->
     """
     if gave_no_batch(result):
         return f"the data set, which gives no batch at {noun} {size:,}"
+    taken = {
+        Outcome.TIMED_OUT: f"longer than {format_duration(result.trial.time_limit_s)}",
+        Outcome.OUT_OF_HOST_MEMORY: "more memory than is free",
+    }
+    if result.outcome in taken:
+        return f"this computer: a trial at {noun} {size:,} takes {taken[result.outcome]}"
     words = exception_of(result) if result.outcome is Outcome.CRASHED else None
     words = words or error_of(session, result).problem
     return f"the script itself, which fails at {noun} {size:,}: {words}"

@@ -132,7 +132,7 @@ class Session:
             *OUT_OF_MEMORY,
             *self.failed_unforked,
         )
-        hangs = result.outcome is Outcome.TIMED_OUT and not any(
+        hangs = trial.time_limit_s >= Trial.time_limit_s and not any(
             report.steps for report in result.reports
         )
         if not self.imports.forked or fine or (result.outcome is Outcome.TIMED_OUT and not hangs):

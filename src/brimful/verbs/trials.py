@@ -13,6 +13,7 @@ from brimful.decide.memory.uneven import are_uneven, drawn_steps, epochs_of, fal
 from brimful.decide.run.settings import BATCH_SIZE
 from brimful.decide.speed.kernels import KernelModel, ScaledKernels, fit_kernels
 from brimful.errors import CommandFailed
+from brimful.measure.host import free_bytes
 from brimful.measure.traces import read_trace, read_traces
 from brimful.units import noun_of
 from brimful.values import (
@@ -40,6 +41,9 @@ LARGEST_AT = 4  # steps before that of the largest batch, where others are as dr
 # Of any other setting: images of 5 pixels are smaller than kernels.
 FIRST_VALUES = (FIRST_SIZE, 64, 256, 1024)
 GROUP = 8  # what batch sizes are multiples of, where a script takes no others
+# What a trial at a value of another setting may take of this computer (assumed): so many times the
+# longest before it, and half of the memory that is free.
+HOST_TIMES, HOST_LEAST_S, HOST_SHARE = 8, 30.0, 0.5
 
 
 class TracesRead(NamedTuple):
@@ -128,6 +132,13 @@ class Trials:
     def _trial(self, command: Command, size: int | None, limitless: bool = False) -> Trial:
         if not self.results:
             self.look_at_the_evaluation()
+        longest_s = max((result.duration_s for result in self.completed().values()), default=None)
+        host = {}
+        if not self.in_batches and longest_s is not None:
+            host = {
+                "time_limit_s": max(HOST_LEAST_S, HOST_TIMES * longest_s),
+                "host_limit_bytes": int(HOST_SHARE * free_bytes()),
+            }
         return Trial(
             command=command,
             settings=self.settings_at(size),
@@ -138,6 +149,7 @@ class Trials:
             steps=self.session.options.steps or 3,
             see_eval=self.evaluation_of is None or size in (None, self.asked),
             capacity_bytes=None if limitless else capacity_bytes(self.device),
+            **host,
         )
 
     def locate(self, asked: int | None, given: Mapping[str, Setting]) -> Located:

@@ -8,6 +8,7 @@ from typing import Any, List, Optional, Tuple
 import torch
 
 from brimful_inside.left_out import FEW_OPERATIONS, Evaluations
+from brimful_inside.probe.batch_size.places import places_of_input
 from brimful_inside.probe.context import ProcessContext, guarded
 from brimful_inside.probe.hooks.audited import Audited
 from brimful_inside.probe.hooks.data_loaders import Loaders
@@ -260,8 +261,8 @@ class Probe:
 
 
 def _samples_in(args: Any, batch_size: Any = None) -> Optional[int]:
-    """The first dimension of the model's input; or the second where that is the batch size set
-    (recurrent networks).
+    """The first dimension of the model's input; or the second where that is the batch size set, or
+    one that the script's text names where the first is none (recurrent networks).
     """
     first = (
         next((a for a in args if isinstance(a, torch.Tensor)), None)
@@ -270,4 +271,7 @@ def _samples_in(args: Any, batch_size: Any = None) -> Optional[int]:
     )
     if first is None or first.dim() == 0:
         return None
-    return int(batch_size if batch_size in tuple(first.shape[:2]) else first.shape[0])
+    sizes = [int(size) for size in first.shape[:2]]
+    if batch_size is None:
+        return next((size for size in sizes if places_of_input(size)), sizes[0])
+    return batch_size if batch_size in sizes else sizes[0]

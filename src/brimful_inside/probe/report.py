@@ -224,7 +224,7 @@ def _notes(probe: Any) -> List[str]:
         "no optimizer stepped": steps.count == 0,
         "no DataLoader was used": not probe.loaders.any,
         "samples are counted by the model's input, assumed: its first dimension, or the second "
-        "where that is the batch size of this trial": probe.inputs and not probe.loaders.any,
+        "where that is the batch size": probe.inputs and not probe.loaders.any,
         "the script has no optimizer of torch.optim: each backward pass counts as a step": any(
             record.kind == BY_HAND for record in steps.records
         ),

@@ -55,6 +55,41 @@ if __name__ == "__main__":
     mp.spawn(main, args=(2, port), nprocs=2)
 """
 
+# Its input is (steps, sequences), as recurrent networks of PyTorch take it.
+RECURRENT = """
+import argparse
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=20, help="sequences")
+parser.add_argument("--bptt", type=int, default=35, help="steps of each")
+args = parser.parse_args()
+device = "cuda" if torch.cuda.is_available() else "cpu"
+stream = torch.arange(args.batch_size * 700).view(args.batch_size, -1).t().contiguous() % 100
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.inner = nn.Embedding(100, 32), nn.LSTM(32, 32)
+        self.last = nn.Linear(32, 100)
+
+    def forward(self, tokens):
+        return self.last(self.inner(self.embed(tokens))[0])
+
+
+model = Model().to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(0, len(stream) - 1, args.bptt):
+    count = min(args.bptt, len(stream) - 1 - i)
+    tokens, after = stream[i : i + count].to(device), stream[i + 1 : i + 1 + count].to(device)
+    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), after.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
 
 @pytest.mark.heavy
 def test_a_fixed_batch_size_is_predicted_as_with_a_flag_and_its_plan_is_run(tmp_path):
@@ -162,6 +197,17 @@ def test_a_loop_without_a_loader_runs_at_another_size(tmp_path):
     )
     assert ran.code == 0 and "sequences 24 kept 16" in ran.out, ran.err
     assert contents(path.parent) == before
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("flag", [(), ("--batch_size", 20)])
+def test_where_steps_come_before_sequences_the_batch_size_is_that_of_sequences(tmp_path, flag):
+    path = script(tmp_path, RECURRENT)
+    options = ("--json", "--no-what-if", "--gpu", "t4", "--max-batch-size", 500)
+    answer = brimful(tmp_path, "predict", *options, *python(path, *flag), code=0).json
+    assert (answer["batch_size"], answer["largest_batch_size"]) == (20, 500)
+    speed = answer["speed"]
+    assert speed["samples_per_s"]["value"] == pytest.approx(20 / speed["step_s"]["value"])
 
 
 @pytest.mark.heavy

@@ -40,6 +40,8 @@ class Shaped(World):
     least: int = 1
     most: int = 1 << 40
     data: int = 1 << 40  # longer samples than that there are none
+    slow: int = 1 << 40  # from there on a trial takes more of this computer than it may,
+    ending: Outcome = Outcome.TIMED_OUT  # and ends so
     value: int = 0
 
     def _imaginary(self, trial: Trial, size: int, folder: Path):
@@ -47,6 +49,8 @@ class Shaped(World):
         if self.value % self.unit or not self.least <= self.value <= self.most:
             sample = super()._imaginary(trial, size, folder)
             return self._sample(trial, size, folder, Outcome.CRASHED, None) if sample else sample
+        if self.value >= self.slow:
+            return self._sample(trial, size, folder, self.ending, None)
         return super()._imaginary(trial, size, folder)
 
     def rows(self, size: int) -> list[Row]:
@@ -185,6 +189,18 @@ def test_a_limit_of_the_script_is_found_to_the_last_value_and_named():
     prediction = solved(Shaped(linear=64 * 1024, most=512)).prediction
     assert prediction.solved.value == 512
     assert "fails at max_length" in prediction.limited_by
+
+
+@pytest.mark.parametrize("ending", [Outcome.TIMED_OUT, Outcome.OUT_OF_HOST_MEMORY])
+def test_values_that_take_too_much_of_this_computer_are_given_up_after_few_trials(ending):
+    world = Shaped(linear=64 * 1024, slow=2000, ending=ending)
+    record = solved(world)
+    prediction, values = record.prediction, [t.settings["max_length"] for t in world.launched]
+    assert 2000 / 4 <= prediction.solved.value < 2000 and prediction.verdict == "fits"
+    assert prediction.limited_by.startswith("this computer: a trial at max_length")
+    assert "the largest that ran, limited by this computer" in headline(record).sentence
+    assert sum(value >= 2000 for value in values) <= 3 and len(values) <= 8
+    assert all(trial.time_limit_s <= 30 and trial.host_limit_bytes for trial in world.launched[1:])
 
 
 def test_what_was_not_tried_below_a_limit_of_the_script_is_said():

@@ -12,6 +12,9 @@ from brimful.units import noun_of
 from brimful.values import Limits, Outcome
 
 CLOSE = 20  # assumed: a twentieth of the batch size is not worth another trial
+# Below a value whose trial takes too much of this computer, one this many times smaller is an
+# answer (assumed): each further trial takes nearly as much.
+NEAR_HOST = 4
 
 
 _Asked = TypeVar("_Asked")
@@ -111,6 +114,8 @@ class Bracket:
     script_errors: dict[int, str] = field(
         default_factory=dict
     )  # where the script itself failed, and its words
+    # those of them at which the trial took too much of this computer, not the script failed
+    beyond_host: set[int] = field(default_factory=set)
     failed: Outcome | None = None  # a failure that no smaller size can mend
 
     def __post_init__(self) -> None:
@@ -217,6 +222,8 @@ class Bracket:
         crept = not self.in_batches and error > low + 1 and low - 1 in self.fitting
         if error - low <= max(1, low // CLOSE) and not crept:
             return low
+        if error in self.beyond_host and error <= NEAR_HOST * low:
+            return low
         middle = isqrt(low * error)
         # Scripts limit lengths and the like to round numbers.
         round_one = roundest(max(low + 1, 3 * middle // 4), min(error, 3 * middle // 2))
@@ -227,7 +234,7 @@ class Bracket:
         they are close.
         """
         low, error = self.low, self.script_error_above(self.low)
-        if low is None or error is None or error == low + 1:
+        if low is None or error is None or error == low + 1 or error in self.beyond_host:
             return None
         if self.in_batches and self.largest_without_error == low:
             return None

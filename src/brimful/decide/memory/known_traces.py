@@ -19,6 +19,10 @@ from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.replay import Replayed
 
 APART_IN_STEPS = 4  # values that are nearer may be padded to the same
+# How a trial ends that takes more of this computer than a search may.
+BEYOND_HOST = Outcome.TIMED_OUT, Outcome.OUT_OF_HOST_MEMORY
+# By whether sizes are batch sizes: the failures where a smaller size may train.
+_MENDED_BELOW = {True: SCRIPT_FAILED, False: (*SCRIPT_FAILED, *BEYOND_HOST)}
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,9 @@ class TracedSizes:
         elif program is None:
             outcome = Outcome.CRASHED if traced.outcome is Outcome.COMPLETED else traced.outcome
             bracket.add_script_error(size, traced.failure, outcome)
-            if outcome not in SCRIPT_FAILED or not self.programs:
+            if outcome in BEYOND_HOST and not bracket.in_batches:
+                bracket.beyond_host.add(size)
+            if outcome not in _MENDED_BELOW[bracket.in_batches] or not self.programs:
                 bracket.failed = outcome
         else:
             self.steps.add(traced.samples_per_step)

@@ -246,6 +246,8 @@ def _is_proven(known: TracedSizes, model: TrustedModel | None, size: int) -> boo
     bracket, error = known.bracket, known.bracket.script_error_above(known.bracket.low)
     if size == bracket.upper and size in bracket.fitting:
         return True
+    if error in bracket.beyond_host and bracket.largest_without_error == bracket.low:
+        return True
     if not bracket.in_batches:
         return known.is_sure(model) and error is None
     near = error is not None and bracket.largest_without_error == bracket.low
