@@ -316,7 +316,7 @@ def script_error(session: Session, result: TrialResult, noun: str, size: int) ->
         return f"the data set, which gives no batch at {noun} {size:,}"
     taken = {
         Outcome.TIMED_OUT: f"longer than {format_duration(result.trial.time_limit_s)}",
-        Outcome.OUT_OF_HOST_MEMORY: "more memory than is free",
+        Outcome.OUT_OF_HOST_MEMORY: "more of its memory than brimful allows",
     }
     if result.outcome in taken:
         return f"this computer: a trial at {noun} {size:,} takes {taken[result.outcome]}"

@@ -132,7 +132,8 @@ class Session:
             *OUT_OF_MEMORY,
             *self.failed_unforked,
         )
-        hangs = trial.time_limit_s >= Trial.time_limit_s and not any(
+        # of a trial that may take only so much of this computer none is made again
+        hangs = trial.host_limit_bytes is None and not any(
             report.steps for report in result.reports
         )
         if not self.imports.forked or fine or (result.outcome is Outcome.TIMED_OUT and not hangs):

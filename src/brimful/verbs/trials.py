@@ -41,8 +41,8 @@ LARGEST_AT = 4  # steps before that of the largest batch, where others are as dr
 # Of any other setting: images of 5 pixels are smaller than kernels.
 FIRST_VALUES = (FIRST_SIZE, 64, 256, 1024)
 GROUP = 8  # what batch sizes are multiples of, where a script takes no others
-# What a trial at a value of another setting may take of this computer (assumed): so many times the
-# longest before it, and half of the memory that is free.
+# What a trial in search of another setting may take of this computer (assumed): so many times the
+# longest before it, or so many seconds, and this share of the memory that is free.
 HOST_TIMES, HOST_LEAST_S, HOST_SHARE = 8, 30.0, 0.5
 
 
@@ -110,8 +110,9 @@ class Trials:
         Raises the errors of `verbs.results`; when `searching`, not where other sizes trained.
         """
         if size not in self.results or limitless:
+            trial = self._trial(self.command, size, limitless)
             result = self.session.run(
-                self._trial(self.command, size, limitless),
+                self._within_host(trial) if searching and not self.in_batches else trial,
                 expected_total=max(EXPECTED_TRACES, len(self.results) + 1),
             )
             if searching:
@@ -132,13 +133,6 @@ class Trials:
     def _trial(self, command: Command, size: int | None, limitless: bool = False) -> Trial:
         if not self.results:
             self.look_at_the_evaluation()
-        longest_s = max((result.duration_s for result in self.completed().values()), default=None)
-        host = {}
-        if not self.in_batches and longest_s is not None:
-            host = {
-                "time_limit_s": max(HOST_LEAST_S, HOST_TIMES * longest_s),
-                "host_limit_bytes": int(HOST_SHARE * free_bytes()),
-            }
         return Trial(
             command=command,
             settings=self.settings_at(size),
@@ -149,7 +143,15 @@ class Trials:
             steps=self.session.options.steps or 3,
             see_eval=self.evaluation_of is None or size in (None, self.asked),
             capacity_bytes=None if limitless else capacity_bytes(self.device),
-            **host,
+        )
+
+    def _within_host(self, trial: Trial) -> Trial:
+        """The trial with limits of what it may take of this computer."""
+        longest_s = max((result.duration_s for result in self.completed().values()), default=0.0)
+        return replace(
+            trial,
+            time_limit_s=max(HOST_LEAST_S, HOST_TIMES * longest_s),
+            host_limit_bytes=int(HOST_SHARE * free_bytes()),
         )
 
     def locate(self, asked: int | None, given: Mapping[str, Setting]) -> Located:

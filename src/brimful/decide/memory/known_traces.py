@@ -19,10 +19,8 @@ from brimful_inside.simulator.program import Program
 from brimful_inside.simulator.replay import Replayed
 
 APART_IN_STEPS = 4  # values that are nearer may be padded to the same
-# How a trial ends that takes more of this computer than a search may.
-BEYOND_HOST = Outcome.TIMED_OUT, Outcome.OUT_OF_HOST_MEMORY
-# By whether sizes are batch sizes: the failures where a smaller size may train.
-_MENDED_BELOW = {True: SCRIPT_FAILED, False: (*SCRIPT_FAILED, *BEYOND_HOST)}
+# How a trial ends that takes more of this computer than a search of another setting may.
+_BEYOND_HOST = Outcome.TIMED_OUT, Outcome.OUT_OF_HOST_MEMORY
 
 
 @dataclass(frozen=True)
@@ -99,9 +97,10 @@ class TracedSizes:
         elif program is None:
             outcome = Outcome.CRASHED if traced.outcome is Outcome.COMPLETED else traced.outcome
             bracket.add_script_error(size, traced.failure, outcome)
-            if outcome in BEYOND_HOST and not bracket.in_batches:
+            if outcome in _BEYOND_HOST and not bracket.in_batches:
                 bracket.beyond_host.add(size)
-            if outcome not in _MENDED_BELOW[bracket.in_batches] or not self.programs:
+            may_train_below = outcome in SCRIPT_FAILED or size in bracket.beyond_host
+            if not may_train_below or not self.programs:
                 bracket.failed = outcome
         else:
             self.steps.add(traced.samples_per_step)
