@@ -74,7 +74,7 @@ def main() -> None:
     audited = train_command(DEFAULT_BATCH_SIZE, images)
     show_audit(brimful_json("audit", "--device", "cpu", command=audited))
 
-    step("Which settings train fastest on this CPU?")
+    step("Which settings have the highest throughput on this CPU?")
     limits = ("--max-batch-size", str(args.max_batch_size), "--steps", "6")
     plan = brimful_json("tune", "--device", "cpu", *limits, command=audited)
     show_plan(plan)

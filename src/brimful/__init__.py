@@ -1,18 +1,17 @@
-"""brimful measures what a PyTorch training command does, and finds the settings that train fastest
-within memory.
+"""brimful measures what a PyTorch training command does, and finds the settings with the highest
+throughput within memory.
 
 In a training script (each is a no-op when brimful did not start it):
 
-    with brimful.phase("encoding"):           a named stretch of the run, with a memory peak of its
-    own brimful.setting("batch_size", 64)         the planned value, or the default given
+    with brimful.phase("encoding"):     a named stretch of the run, with a memory peak of its own
+    brimful.setting("batch_size", 64)   the planned value, or the default given
 
 From Python, what the command line does (each returns a `Record`):
 
     brimful.predict   will it fit a card, how much memory in which phase, the largest batch size
-    that fits brimful.audit     what a command really does
-    brimful.tune      the settings that train fastest within memory, each one run before it is named
-    brimful.run       trains with the settings that tune chose; after an out-of-memory error, with a
-    smaller batch size
+    brimful.audit     what a command really does
+    brimful.tune      the settings with the highest throughput, each run before it is named
+    brimful.run       trains with the settings that tune chose; smaller after out of memory
 
 Importing this package imports no torch: the names above are loaded when they are first used.
 """

@@ -214,7 +214,7 @@ app = App(
     version=__version__,
     help="Fill the GPU to the brim, and never spill: what a training command needs, what it "
     "really does, and the settings "
-    "that train fastest within memory.",
+    "with the highest throughput within memory.",
     help_epilogue=_example("predict --gpu a100-40gb -- python train.py --batch-size 64"),
 )
 
@@ -303,7 +303,7 @@ def tune(
     page: bool = True,
     words: Words = (),
 ) -> int:
-    """The settings that train fastest within memory, each one run before it is named.
+    """The settings with the highest throughput within memory, each one run before it is named.
 
     Parameters
     ----------

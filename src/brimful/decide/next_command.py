@@ -54,7 +54,7 @@ def after_prediction(
     if fits and not is_open:
         return NextCommand(
             _by("tune", command, settings_at(size)),
-            "on the machine with that card: which settings train fastest, measured",
+            "on that card: which settings have the highest throughput, measured",
             size,
         )
     numbers, settings = _numbers(prediction, size), dict(settings_at(size))

@@ -52,7 +52,7 @@ _RUN_TONES = {
     Outcome.TERMINATED: "unfinished",
 }
 _RANKS = {
-    Objective.FASTEST: "trains fastest within memory",
+    Objective.FASTEST: "has the highest throughput within memory",
     Objective.LARGEST: "is the largest that fits",
     Objective.FIT: "fits within memory",
 }

@@ -1,4 +1,4 @@
-"""`tune`: the settings that train fastest within memory, each one run before it is named."""
+"""`tune`: the settings with the highest throughput within memory, each run before it is named."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -288,7 +288,7 @@ def _the_largest(
     advice = Diagnostic(
         "speed-not-judged",
         f"{largest:,} is the largest batch size that fits{epoch}",
-        "brimful did not judge which size trains fastest, or learns best",
+        "brimful did not judge which size has the highest throughput, or learns best",
         "tune on the card itself when you have it, or keep to --max-batch-size",
     )
     why = limits.get(limited_by or "budget", f"the largest that ran; {limited_text(limited_by)}")

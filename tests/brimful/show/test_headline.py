@@ -42,8 +42,8 @@ SENTENCES = {
     ),
     "tune-cpu": (
         "good",
-        "Batch size 256 trains fastest within memory on this CPU: 962 samples/s, 1.11 × your own "
-        "settings (2",
+        "Batch size 256 has the highest throughput within memory on this CPU: 962 samples/s, 1.11 "
+        "× your own settings (2",
     ),
     "tune-card": (
         "good",
