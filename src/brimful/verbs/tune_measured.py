@@ -34,7 +34,7 @@ from brimful.decide.run.settings import BATCH_SIZE, EVAL_BATCH_SIZE, WORKERS
 from brimful.decide.tune.objective import fits_budget, peak_bytes
 from brimful.decide.tune.problem import ALLOCATOR, Request, SpeedProblem
 from brimful.decide.tune.search import Search
-from brimful.errors import CUT_SHORT, BrimfulError, DoesNotFit, TrialFailed
+from brimful.errors import CUT_SHORT, BrimfulError, DoesNotFit, TimeIsUp, TrialFailed
 from brimful.outcomes import OUT_OF_MEMORY
 from brimful.units import format_bytes, noun_of
 from brimful.values import Command, Limits, Outcome, Plan, Setting, Trial, TrialKind, TrialResult
@@ -63,20 +63,20 @@ def run(session: Session, task: Task) -> Plan:
     if not takes(task.start.command):
         task = _without_a_flag(session, task)
     task = _with_defaults(session, task)
-    memory, limits = _search_memory(session, task)
+    memory, limits, stop = _search_memory(session, task)
     if task.defaults and not _takes_them(session.results, task.defaults):
         task = _without_defaults(task)
-        memory, limits = _search_memory(session, task)
+        memory, limits, stop = _search_memory(session, task)
     session.keep(memory.estimate)
     if memory.estimate.ignores_batch_size and _same_samples(session.results):
         raise ignores_the_batch_size(task.start.command)
     if memory.largest is None:
-        raise _nothing_fits(session, task)
+        raise stop or _nothing_fits(session, task)
     task = _with_workers(session, task)
     room = _room(session, task, memory.largest)
     if task.strict:
         refuse(room.warnings)
-    end = _search_speed(session, task, _problem(session, task, memory, limits, room))
+    end = _search_speed(session, task, _problem(session, task, memory, limits, room), stop)
     if end.result.chosen is None:
         raise error_of(session, end.result.failure or session.results[-1])
     session.keep(end.result.speed)
@@ -202,14 +202,24 @@ def _with_workers(session: Session, task: Task) -> Task:
     )
 
 
-def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Limits]:
-    """Peaks at few batch sizes, and the limits with the length of the data set in them."""
+def _search_memory(
+    session: Session, task: Task
+) -> tuple[MeasuredConclusion, Limits, BaseException | None]:
+    """Peaks at few batch sizes, the limits with the length of the data set in them, and what ended
+    the search before its time.
+    """
     limits, budget = Limits(max_batch_size=session.options.max_batch_size), task.start.budget
+    stopped: list[BaseException] = []
 
     def measured(size: int) -> Measured:
-        result = task.tried.get(size) or session.run(
-            task.trial(session, TrialKind.MEMORY, {BATCH_SIZE: size})
-        )
+        try:
+            result = task.tried.get(size) or session.run(
+                task.trial(session, TrialKind.MEMORY, {BATCH_SIZE: size})
+            )
+        except CUT_SHORT as stop:
+            stopped.append(stop)
+            words = "the time limit" if isinstance(stop, TimeIsUp) else "an interrupt"
+            return Measured(Outcome.INTERRUPTED, failure=words)
         require_steps_or_memory(session, result)
         require_that_card(task.start.device, result)
         is_fine = result.outcome is Outcome.COMPLETED or result.outcome in OUT_OF_MEMORY
@@ -232,11 +242,12 @@ def _search_memory(session: Session, task: Task) -> tuple[MeasuredConclusion, Li
     )
     conclusion = run_search(search, measured)
     lengths = list(filter(None, map(dataset_length, session.results)))
-    return conclusion, replace(
+    limits = replace(
         limits,
         dataset_length=lengths[-1] if lengths else None,
         loader_cap=conclusion.estimate.loader_cap,
     )
+    return conclusion, limits, next(iter(stopped), None)
 
 
 def _room(session: Session, task: Task, batch_size: int) -> LoaderPlan:
@@ -309,9 +320,11 @@ def _may_set_malloc(command: Command) -> bool:
     return sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
 
 
-def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> SearchEnd:
+def _search_speed(
+    session: Session, task: Task, problem: SpeedProblem, stop: BaseException | None
+) -> SearchEnd:
     """Runs the search to its end, or as far as it comes. Raises what ends it before anything is
-    known.
+    known. `stop`: what ended the search of memory; then no more trials run.
     """
     expected = len(session.results) + problem.expected_trials
     search = Search(problem)
@@ -329,9 +342,13 @@ def _search_speed(session: Session, task: Task, problem: SpeedProblem) -> Search
         return session.run(trial, expected_total=max(expected, len(session.results) + 1))
 
     try:
+        if stop is not None:
+            raise stop
         run_search(search.steps(), run)
         return SearchEnd(search.result())
     except CUT_SHORT as stop:
+        if not task.on_cpu:  # there the trials of memory have slower steps
+            search.learn(result for result in session.results if trained(result))
         if search.result().chosen is None:
             raise
         return SearchEnd(search.result(), session.ended_early(stop))

@@ -538,6 +538,28 @@ def test_a_time_limit_that_leaves_no_time_for_a_plan_says_so(minutes):
         work(minutes, tune, ASKED, device="cpu", budget="1GiB", time_limit_s=130.0)
 
 
+@pytest.mark.usefixtures("real_card")
+@pytest.mark.parametrize("trials", [1, 3, 6])
+def test_on_a_real_card_whatever_the_time_limit_the_fastest_that_ran_is_the_plan(minutes, trials):
+    minutes.fixed, minutes.linear, minutes.device_bytes = GIB, 10 * MIB, 8 * GIB
+    record = work(minutes, tune, ASKED, budget="90%", time_limit_s=60.0 * trials - 1)
+    sizes = [trial.settings["batch_size"] for trial in minutes.launched]
+    assert record.plan.partial == f"the time limit was up after {trials} trials".replace(
+        "1 trials", "1 trial"
+    )
+    # the smallest within the tolerance of the fastest
+    assert chosen(record) in sizes and (chosen(record) > 0.9 * max(sizes) or trials == 1)
+    assert record.plan.verified and record.plan.samples_per_s.source is Source.MEASURED
+    assert record.closed.exit_code == 0
+
+
+@pytest.mark.usefixtures("real_card")
+def test_on_a_real_card_a_time_limit_before_the_first_trials_end_leaves_nothing_to_name(minutes):
+    minutes.outcome_of = lambda trial, size: Outcome.TIMED_OUT
+    with pytest.raises(TimeIsUp, match="before any settings could be named"):
+        work(minutes, tune, ASKED, budget="90%", time_limit_s=59.0)
+
+
 def test_a_whole_search_is_not_partial():
     record = work(World(overhead_s=0.3), tune, ASKED, device="cpu", budget="1GiB")
     assert record.plan.partial is None and record.plan.verified

@@ -10,7 +10,7 @@ command crashes or takes too long are left out.
 """
 
 import math
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import replace
 
 from brimful.decide.speed.measured import TOLERANCE, speed_estimate
@@ -33,7 +33,7 @@ from brimful.decide.tune.problem import (
     verified_text,
 )
 from brimful.outcomes import OUT_OF_MEMORY
-from brimful.values import Objective, Outcome, TrialResult
+from brimful.values import Objective, Outcome, TrialKind, TrialResult
 
 TURNS = 2  # of two candidates, while it is not clear which is faster
 LAST_TURNS = 4  # of the choice and the user's own settings
@@ -89,6 +89,14 @@ class Search:
                 self._failure = stop.failure
                 if stop.failure is not None:
                     return
+
+    def learn(self, results: Iterable[TrialResult]) -> None:
+        """Files trials of memory with the user's own other settings, short ones, where no longer
+        one is known."""
+        for result in results:
+            candidate = Candidate(self._home, int(result.trial.settings.get("batch_size", 0)))
+            if result.trial.kind is TrialKind.MEMORY and not self.runs.rates(candidate):
+                self.runs.add(result, candidate, lowers=True)
 
     def result(self) -> SearchResult:
         candidate, why = self._named()
