@@ -145,11 +145,11 @@ def _about_memory(machine: Machine) -> Iterator[Diagnostic]:
             "of a bus error",
             "give the container more (docker run --shm-size 8g), or use fewer workers",
         )
-    if machine.cgroup_limit_bytes is not None:
+    limit = machine.cgroup_limit_bytes
+    if limit is not None and limit <= machine.host_total_bytes:
         yield Diagnostic(
             "memory-limit",
-            f"a cgroup limits this process to {format_bytes(machine.cgroup_limit_bytes)} of host "
-            "memory",
+            f"a cgroup limits this process to {format_bytes(limit)} of host memory",
             "the kernel kills what goes over it (signal 9), whatever the host has free",
             "nothing: brimful counts with the smaller of the two",
         )

@@ -192,6 +192,7 @@ class RunCounter:
         self._retries: Optional[int] = None  # at the last poll
         self._streak = self._longest = 0
         self._samples: Optional[int] = 0
+        self._steps = 0
         self._train_s = self._loading_s = 0.0
 
     def begin(self) -> None:
@@ -203,7 +204,10 @@ class RunCounter:
         data.
         """
         now = self._clock()
-        if self._began is not None:
+        self._steps += 1
+        # Without a loader the first step is noticed at its backward pass: neither its samples nor
+        # all of its time are known.
+        if self._began is not None and (self._steps > 1 or samples is not None):
             self._train_s += now - self._began
             self._loading_s += loading_s
             self._samples = (

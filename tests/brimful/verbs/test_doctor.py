@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from brimful.show.machine_sections import doctor_sections
 from brimful.verbs import devices
 from brimful.verbs import doctor as verb
 from tests.brimful.end_to_end.helper import environment
+from tests.brimful.show import product
 
 MIB, GIB = 1 << 20, 1 << 30
 ANSWER = {
@@ -43,6 +45,13 @@ def child(folder: Path, answer: dict, code: int = 0) -> Path:
         f"import sys\nprint('noise')\nprint('BRIMFUL' + {json.dumps(answer)!r})\nsys.exit({code})"
     )
     return path
+
+
+@pytest.mark.parametrize(("limit", "warns"), [(None, False), (8, True), (16, True), (17, False)])
+def test_a_cgroup_that_allows_more_than_the_machine_has_is_no_limit(limit, warns):
+    limit_bytes = limit and limit * GIB
+    machine = replace(product.MACHINE, host_total_bytes=16 * GIB, cgroup_limit_bytes=limit_bytes)
+    assert warns == any(one.code == "memory-limit" for one in verb._about_memory(machine))
 
 
 def test_what_the_child_measured_is_kept_without_what_others_hold(tmp_path, monkeypatch):

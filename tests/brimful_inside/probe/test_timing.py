@@ -59,6 +59,16 @@ def test_evaluations_are_in_no_time_of_training_and_in_no_count():
     assert counter.read(None).samples is None
 
 
+def test_a_first_step_whose_samples_are_not_known_is_in_no_count_and_in_no_time():
+    counter = run_counter(times=[0, 9, 10, 11])
+    counter.begin()
+    counter.step(None, 1.0)
+    counter.step(8, 0.5)
+    counter.step(8, 0.0)
+    seen = counter.read(None)
+    assert (seen.samples, seen.train_s, seen.loading_s) == (16, 2, 0.5)
+
+
 @pytest.mark.parametrize(
     ("retries", "streak"),
     [
