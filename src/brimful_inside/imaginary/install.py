@@ -81,7 +81,7 @@ def insert(gpu: ImaginaryGpu, card: Card, capacity_bytes: Optional[int] = None) 
 
 def _choose_for_card(gpu: ImaginaryGpu) -> None:
     gpu.machine = Machine.of(gpu.card)
-    gpu.classes = Classes(gpu.machine)
+    gpu.classes = Classes(gpu.machine, gpu.pinned.is_pinned)
     gpu.workspaces = Workspaces(gpu)
 
 

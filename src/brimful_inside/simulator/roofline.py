@@ -118,6 +118,8 @@ class Efficiency(NamedTuple):
     # host time of an operation that Python calls, with its module's and autograd's bookkeeping
     script_s: float = 25e-6
     engine_s: float = 15e-6  # the same of one that the autograd engine calls
+    # assumed: the same of one without modules and gradients, as an optimizer's step has them
+    plain_s: float = 5e-6
     launch_s: float = 4e-6  # host time of each further kernel of an operation
     # assumed: 16 lanes of PCIe 3.0 carry 12 GB/s, of later ones twice and four times that
     pinned_bytes_per_s: float = 12e9
@@ -130,6 +132,7 @@ class Efficiency(NamedTuple):
         return self._replace(
             script_s=self.script_s * factor,
             engine_s=self.engine_s * factor,
+            plain_s=self.plain_s * factor,
             launch_s=self.launch_s * factor,
         )
 
@@ -278,7 +281,9 @@ def dispatch_time(kernel: Kernel, efficiency: Efficiency = DEFAULT) -> float:
     """Seconds that the host takes to dispatch an operation."""
     if kernel.engine == BY_GRAPH or kernel.kind == SYNC:
         return 0.0
-    operation_s = efficiency.engine_s if kernel.engine == BY_AUTOGRAD else efficiency.script_s
+    operation_s = efficiency.script_s
+    if kernel.engine:
+        operation_s = efficiency.engine_s if kernel.engine == BY_AUTOGRAD else efficiency.plain_s
     return operation_s + max(0, kernel.launches - 1) * efficiency.launch_s
 
 

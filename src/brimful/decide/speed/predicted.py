@@ -49,9 +49,6 @@ ASSUMED_ERROR = 0.5  # without evidence
 LINKS_REACHED = (0.9, 0.7, 0.3)
 # more of them are on several machines, whose network nobody knows from here (assumed)
 MACHINE_RANKS = 8
-# Host time of one small operation without modules and gradients, where `Efficiency.script_s` is
-# that of a script's (assumed).
-ORDINARY_DISPATCH_S = 5e-6
 # What a network's products reach of what products of 8192 x 8192 do (assumed: 0.70 of the peak
 # against 0.80 to 0.85).
 OF_LARGE_SQUARES = 0.85
@@ -102,7 +99,7 @@ def efficiency_of(gpu: Gpu) -> Efficiency:
     if gpu.peer_bytes_per_s is not None:
         efficiency = efficiency._replace(peer_bytes_per_s=gpu.peer_bytes_per_s.value)
     if "dispatch_s" in reached:
-        efficiency = efficiency.with_host(reached["dispatch_s"] / ORDINARY_DISPATCH_S)
+        efficiency = efficiency.with_host(reached["dispatch_s"] / DEFAULT.plain_s)
     return efficiency
 
 

@@ -82,15 +82,11 @@ class Clock:
         """An operation ran on the card, with these kernels."""
         if len(self._rows) > self._most:
             self._drop()
-        # A closure that an optimizer calls, with its forward pass, runs with gradients, the update
-        # without.
-        engine = (
-            BY_AUTOGRAD
-            if _graph_task() != -1
-            else BY_OPTIMIZER
-            if self.updates and not torch.is_grad_enabled()
-            else 0
-        )
+        # What a checkpoint computes again in a backward pass runs with gradients, and so does a
+        # closure that an optimizer calls: both are the script's.
+        engine = 0
+        if not torch.is_grad_enabled():
+            engine = BY_AUTOGRAD if _graph_task() != -1 else BY_OPTIMIZER if self.updates else 0
         self._add(
             [
                 (op, kind, flops, nbytes, launches, engine, shape)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from brimful_inside.imaginary.operators import flops
 from brimful_inside.imaginary.state import clock as module
@@ -198,7 +199,30 @@ def test_copies_to_the_card_go_over_the_bus(gpu):
     host = torch.randn(1000)
     ordinary = ran(gpu, lambda: host.to("cuda"))
     assert [(k.kind, k.bytes) for k in ordinary] == [("link", 4000), ("sync", 0)]
-    assert [k.kind for k in ran(gpu, lambda: host.to("cuda", non_blocking=True))] == ["pinned"]
+
+
+@pytest.mark.parametrize("pin", [torch.Tensor.pin_memory, lambda host: host.clone().pin_memory()])
+def test_with_pinned_memory_the_host_goes_on_unless_it_is_to_wait(gpu, pin):
+    host, card = pin(torch.randn(1000)), torch.randn(1000, device="cuda")
+
+    def kinds(work):
+        return [kernel.kind for kernel in ran(gpu, work)]
+
+    assert kinds(lambda: host.to("cuda", non_blocking=True)) == ["pinned"]
+    assert kinds(lambda: host.copy_(card, non_blocking=True)) == ["pinned"]
+    assert kinds(lambda: host.to("cuda")) == ["pinned", "sync"]
+
+
+@pytest.mark.parametrize(("count", "sends"), [(1000, ["link"]), (1 << 20, ["link", "sync"])])
+def test_with_other_memory_the_host_goes_on_only_after_little_that_it_sends(gpu, count, sends):
+    host, card = torch.randn(count), torch.randn(count, device="cuda")
+
+    def kinds(work):
+        return [kernel.kind for kernel in ran(gpu, work)]
+
+    assert kinds(lambda: host.to("cuda", non_blocking=True)) == sends
+    assert kinds(lambda: card.copy_(host, True)) == sends
+    assert kinds(lambda: host.copy_(card, non_blocking=True)) == ["link", "sync"]
 
 
 def test_what_the_engine_and_an_optimizers_step_run_is_told_from_the_rest(gpu):
@@ -219,6 +243,14 @@ def test_what_the_engine_and_an_optimizers_step_run_is_told_from_the_rest(gpu):
     assert {k.engine for k in kernels if k.op == "aten.mm.default"} == {BY_AUTOGRAD}
     others = [k.engine for k in kernels if any(part in k.op for part in ("addmm", "norm", "zeros"))]
     assert set(others) == {0}
+
+
+def test_what_a_checkpoint_computes_again_is_the_scripts(gpu):
+    model, data = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to("cuda"), torch.randn(4, 8).cuda()
+    step = lambda: checkpoint(model, data, use_reentrant=False).sum().backward()  # noqa: E731
+    kernels = ran(gpu, step)
+    assert [k.engine for k in kernels if k.op == "aten.addmm.default"] == [0, 0]
+    assert {k.engine for k in kernels if k.op == "aten.mm.default"} == {BY_AUTOGRAD}
 
 
 def test_the_forward_pass_in_a_closure_of_an_optimizer_is_not_its_update(gpu):
