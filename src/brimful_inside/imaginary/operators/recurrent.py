@@ -16,8 +16,13 @@ from brimful_inside.simulator.workspaces import bytes_of
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 # What a cell keeps for each hidden unit and time step, for its backward pass: the gates, and the
-# cell's and hidden state. cuDNN does not document the size of its reserve space; assumed.
+# cell's and hidden state (but for that of the last layer, which is the output). cuDNN documents
+# neither the size of its reserve space nor that of its workspace. These reproduce to the byte what
+# it took for nine batches of a packed LSTM of two layers in both directions, in float32, and the
+# peaks of three batch sizes within 1 % (an H200, cuDNN 9.19, bench/results/measured-h200-*.json);
+# for other cells and without packing they are assumed.
 KEPT = {"lstm": 6, "gru": 5, "rnn_tanh": 2, "rnn_relu": 2}
+WORKSPACE_BYTES = 32 << 20  # beside what depends on shapes; so much cuBLAS takes on Hopper
 
 
 class _Plan(NamedTuple):
@@ -34,6 +39,7 @@ class _Plan(NamedTuple):
     directions: int
     output_shape: Tuple[int, ...]
     reserve_bytes: int
+    workspace_bytes: int
     flat: bool  # the weights lie in one buffer
     batch_first: bool
 
@@ -87,11 +93,12 @@ class _CudnnRnn(torch.autograd.Function):
         by_time = data.new_empty(data.shape) if plan.batch_first else None
         output = data.new_empty(plan.output_shape)
         last = [torch.empty_like(state) for state in (hidden, cell) if state is not None]
-        reserve = torch.empty(plan.reserve_bytes, dtype=torch.uint8, device=META)
+        workspace = _bytes(plan.workspace_bytes)
+        reserve = _bytes(plan.reserve_bytes)
         flat = weights if plan.flat else [data.new_empty(sum(w.numel() for w in weights))]
         ctx.plan, ctx.count = plan, len(weights)
         plan.count(backward=False)
-        del by_time
+        del by_time, workspace
         ctx.save_for_backward(data, hidden, cell, output, reserve, *flat, *weights)
         return (output, *last)
 
@@ -103,9 +110,15 @@ class _CudnnRnn(torch.autograd.Function):
         by_time = [data.new_empty(shape) for shape in shapes]  # the input and the output's gradient
         grad_data, grad_hidden = torch.empty_like(data), torch.empty_like(hidden)
         grad_cell = torch.empty_like(cell) if cell is not None else None
+        _bytes(ctx.plan.workspace_bytes)
         grad_weights = _in_one_buffer(saved[len(saved) - ctx.count :], data.dtype)
+        _bytes(ctx.plan.workspace_bytes)
         del by_time
         return (None, grad_data, grad_hidden, grad_cell, *grad_weights)
+
+
+def _bytes(count: int) -> Tensor:
+    return torch.empty(count, dtype=torch.uint8, device=META)
 
 
 def _in_one_buffer(weights: Sequence[Tensor], dtype: torch.dtype) -> List[Tensor]:
@@ -130,22 +143,34 @@ def _run(gpu: ImaginaryGpu, kind: str, options: Dict[str, Any]) -> Any:
     width = hidden.shape[-1] * directions
     units = (cell if cell is not None else hidden).shape[-1]
     rows = data.shape[:-1].numel()
-    reserve = KEPT[kind] * rows * units * directions * layers * data.element_size()
-    if options["dropout"] and options["train"]:
-        _hold_dropout_states(gpu)
-        reserve += rows * width * (layers - 1)
     lengths, batch_first = options.get("batch_sizes"), bool(options.get("batch_first"))
     length = max(1, len(lengths) if lengths is not None else data.shape[1 if batch_first else 0])
+    size, batch, gates = data.element_size(), hidden.shape[-2], GATES[kind]
+    of_layer = units * directions * size
+    reserve = rows * (KEPT[kind] * layers * of_layer - width * size)
+    matrices = sum(weight.nbytes for weight in weights if weight.dim() > 1)
+    workspace = (rows * (gates + 2) + 2 * batch * gates * layers) * of_layer + matrices
+    if options["dropout"] and options["train"]:
+        _hold_dropout_states(gpu)
+        reserve += length * batch * width * (layers - 1) // 4
     sizes = (
         data.shape[-1],
         hidden.shape[-1],
-        GATES[kind] * units,
+        gates * units,
         layers,
         directions,
         (*data.shape[:-1], width),
     )
     plan = _Plan(
-        gpu, data.dtype, rows, length, *sizes, reserve if options["train"] else 0, flat, batch_first
+        gpu,
+        data.dtype,
+        rows,
+        length,
+        *sizes,
+        reserve if options["train"] else 0,
+        workspace + WORKSPACE_BYTES,
+        flat,
+        batch_first,
     )
     gpu.approximate("cudnn rnn reserve space")
     return _CudnnRnn.apply(plan, data, hidden, cell, *weights)
