@@ -27,6 +27,7 @@ UNIFIED_SINCE = 212  # PyTorch 2.12: cuBLASLt works in cuBLAS's workspace by def
 BLACKWELL_32_MIB_SINCE = 212  # pytorch/pytorch pull request 175344
 THOR_32_MIB_SINCE = 214  # pytorch/pytorch pull request 189312
 PER_OPERATION_SINCE = 215
+LT_KEPT_SINCE = 209  # cuBLASLt's workspace is kept as cuBLAS's is: pull request 156495
 
 
 def torch_release(version: str) -> int:

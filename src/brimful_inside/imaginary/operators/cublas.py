@@ -122,26 +122,30 @@ class Workspaces:
         self._cublaslt = sizes.cublaslt_bytes(capability, self.release, os.environ)
         self._by_default = self._cublas == sizes.bytes_of("cublas", self._args)
         self._handles = Handles()
-        self._held: Dict[Tuple[int, int, int], Any] = {}
+        self._held: Dict[Tuple[str, int, int, int], Any] = {}
 
     def for_product(self, short: str, args: Tuple, taken: List[Any]) -> None:
         """What a matrix product takes for itself, to be released after it, is added to `taken`;
         what stays is kept here."""
-        if self.release >= sizes.PER_OPERATION_SINCE:
-            taken += self._reserve("cublas", self._cublas)
-        else:
-            engine = torch._C._current_graph_task_id() != -1
-            index = self.gpu.ledger.index
-            key = (0 if engine else self._handles.of_thread(index), index, self.gpu.streams.current)
-            if key not in self._held:
-                self._held[key] = self._reserve("cublas", self._cublas)
+        self._take("cublas", self._cublas, 0, taken)
         if self._cublaslt and _uses_cublaslt(short, args):
-            taken += self._reserve("cublaslt", self._cublaslt)
+            self._take("cublaslt", self._cublaslt, sizes.LT_KEPT_SINCE, taken)
+
+    def _take(self, formula: str, nbytes: int, kept_since: int, taken: List[Any]) -> None:
+        """Once for each handle and stream in releases that keep it, else for this product."""
+        if not kept_since <= self.release < sizes.PER_OPERATION_SINCE:
+            taken += self._reserve(formula, nbytes)
+            return
+        engine, index = torch._C._current_graph_task_id() != -1, self.gpu.ledger.index
+        handle = 0 if engine else self._handles.of_thread(index)
+        key = formula, handle, index, self.gpu.streams.current
+        if key not in self._held:
+            self._held[key] = self._reserve(formula, nbytes)
 
     def clear(self) -> None:
         """torch._C._cuda_clearCublasWorkspaces."""
         held, self._held = self._held, {}
-        for (_, index, _), reserved in held.items():
+        for (_, _, index, _), reserved in held.items():
             self.gpu.ledgers[index].release_all(reserved)
 
     def _reserve(self, formula: str, nbytes: int) -> List[Any]:
