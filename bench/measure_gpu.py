@@ -4,11 +4,12 @@ one, and says how far off.
     python -m bench.measure_gpu [--seconds 480] [--only resnet gpt] [--out bench/results]
     python -m bench.measure_gpu --again bench/results/measured-<card>-<month>.json
 
-Needs a CUDA card, torch for it, and src on the path; where brimful's own needs are installed, NVML
-is asked as well. Each run is a process of its own, for a CUDA context belongs to a process. The
-result file, named by card and month, is written anew after each run, so that a bench that is cut
-short leaves what it has. `--again` predicts the jobs of a result file anew, on any machine, and
-needs no card.
+Needs a CUDA card, torch for it, and src on the path. Where brimful's own needs are installed, NVML
+is asked as well, and the card is calibrated first, as `brimful doctor --calibrate` does it; then
+predictions are made with that, and once more without it ("uncalibrated"). Each run is a process of
+its own, for a CUDA context belongs to a process. The result file, named by card and month, is
+written anew after each run, so that a bench that is cut short leaves what it has. `--again`
+predicts the jobs of a result file anew, on any machine, and needs no card.
 """
 
 import gzip
@@ -31,7 +32,8 @@ from brimful.decide.memory.fit import context_of
 from brimful.decide.speed.predicted import efficiency_of, rates_of
 from brimful.errors import NoSuchDevice
 from brimful.measure.gpus import context, find_gpu, to_card
-from brimful.values import Estimate, Gpu
+from brimful.measure.gpus.calibrations import with_calibration
+from brimful.values import Calibration, Estimate, Gpu
 from brimful_inside.simulator.roofline import Kernel, kernel_time, step_time
 from brimful_inside.simulator.trace import Malloc, decode
 
@@ -99,9 +101,14 @@ def measured_of(
     return measured
 
 
-def predict(job: Job, batch_size: int, card: dict[str, Any]) -> dict[str, Any]:
-    """One run on the imaginary card, in a process of its own."""
-    gpu = catalogued(card)
+def predict(
+    job: Job, batch_size: int, card: dict[str, Any], calibration: Calibration | None
+) -> dict[str, dict[str, Any]]:
+    """One run on the imaginary card, in a process of its own: {"predicted": ...}, and
+    "uncalibrated" where there is a calibration.
+    """
+    plain = catalogued(card)
+    gpu = with_calibration(plain, calibration) if plain and calibration else plain
     described = {
         **(asdict(to_card(gpu)) if gpu else {}),
         **card,
@@ -115,18 +122,22 @@ def predict(job: Job, batch_size: int, card: dict[str, Any]) -> dict[str, Any]:
         reported = child(words, real=False)
         trace = result.with_suffix(".trace.gz")
         if "reserved_bytes" not in reported or not trace.is_file():
-            return reported
+            return {"predicted": reported}
         with gzip.open(trace, "rt", encoding="utf-8") as lines:
             events = decode(lines)
     uses_cudnn = any("conv" in row.op for row in events.rows if isinstance(row, Malloc))
-    outside = context_for(gpu, card, uses_cudnn)
-    return {
-        **reported,
-        "context_bytes": int(outside.value),
-        "context_source": str(outside.source),
-        "device_bytes": reported["reserved_bytes"] + int(outside.value),
-        "step_s": step_seconds(gpu, events.runs) if gpu else None,
-    }
+
+    def depends_on(card_of: Gpu | None) -> dict[str, Any]:
+        outside = context_for(card_of, card, uses_cudnn)
+        return {
+            "context_bytes": int(outside.value),
+            "context_source": str(outside.source),
+            "device_bytes": reported["reserved_bytes"] + int(outside.value),
+            "step_s": step_seconds(card_of, events.runs) if card_of else None,
+        }
+
+    sides = {"predicted": {**reported, **depends_on(gpu)}}
+    return sides | ({"uncalibrated": depends_on(plain)} if gpu is not plain else {})
 
 
 def step_seconds(gpu: Gpu, kernels: Sequence[Kernel]) -> float | None:
@@ -178,15 +189,20 @@ def predict_all(result: Result, path: Path) -> None:
     after each.
     """
     by_name = {job.name: job for job in JOBS}
+    kept = result.get("calibration")
+    calibration = Calibration(**kept | {"capability": tuple(kept["capability"])}) if kept else None
     rows = [row for row in result["rows"] if row["job"] in by_name]
     with ThreadPoolExecutor(harness.cores()) as pool:
         each = pool.map(
-            lambda row: predict(by_name[row["job"]], row["batch_size"], result["card"]), rows
+            lambda row: predict(
+                by_name[row["job"]], row["batch_size"], result["card"], calibration
+            ),
+            rows,
         )
-        for row, predicted in zip(rows, each, strict=True):
-            row["predicted"] = predicted
-            if predicted.get("error"):
-                harness.say(f"predicted {row['job']} at {row['batch_size']}: {predicted['error']}")
+        for row, sides in zip(rows, each, strict=True):
+            row.update(sides)
+            if error := sides["predicted"].get("error"):
+                harness.say(f"predicted {row['job']} at {row['batch_size']}: {error}")
             keep(result, path)
 
 
@@ -205,6 +221,16 @@ def new_result(reported: dict[str, Any]) -> Result:
         "figures": figures.summary([]),
         "rows": [],
     }
+
+
+def calibrated() -> dict[str, Any] | None:
+    """What `brimful doctor --calibrate` measures; None where brimful's own needs are missing."""
+    try:
+        from brimful.verbs import doctor
+    except ModuleNotFoundError:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        return asdict(doctor.calibrate(sys.executable, folder)[0])
 
 
 def path_of(result: Result, folder: Path) -> Path:
@@ -252,6 +278,7 @@ def main(
     except LookupError as error:
         sys.exit(f"There is nothing to measure here: {error}.")
     path = path_of(result, out)
+    result["calibration"] = calibrated()
     kept_back = PREDICTING_S * -(-len(runs) // harness.cores())
     measure_all(result, runs, begun + seconds - kept_back, path)
     predict_all(result, path)

@@ -14,6 +14,8 @@ torch = pytest.importorskip("torch")
 from bench import harness, measure_gpu  # noqa: E402
 from bench.gpu import child as gpu_child  # noqa: E402
 from bench.gpu.jobs import SCRIPTS, Job  # noqa: E402
+from brimful.values import Calibration  # noqa: E402
+from brimful.verbs import doctor  # noqa: E402
 from brimful_inside import imaginary  # noqa: E402
 from brimful_inside.wire import Card  # noqa: E402
 
@@ -25,6 +27,19 @@ CARD = {
     "multiprocessors": 132,
 }
 JOB = Job("pairwise", SCRIPTS / "pairwise.py", ("--steps", "6"), (16, 64))
+
+
+CALIBRATION = Calibration(
+    **{name: CARD[name] for name in ("name", "total_bytes", "capability", "multiprocessors")},
+    context_bytes=600 * harness.MIB,
+    cudnn_bytes=0,
+    stages_bytes={},
+    others_bytes=0,
+    rates={"dispatch_s": 10e-6},
+    versions={},
+    hostname="a machine",
+    date="2026-11-26",
+)
 
 
 def stand_in(arguments: list[str], real: bool) -> Any:
@@ -47,6 +62,7 @@ def card_here(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setattr(measure_gpu.machine, "describe", lambda: described)
     monkeypatch.setattr(measure_gpu, "child", stand_in)
+    monkeypatch.setattr(doctor, "calibrate", lambda python, home: (CALIBRATION, Path(home)))
     # One process can imagine one card at a time.
     monkeypatch.setattr(measure_gpu.harness, "cores", lambda: 1)
     monkeypatch.setattr(measure_gpu, "JOBS", (JOB,))
@@ -76,10 +92,16 @@ def test_jobs_are_measured_predicted_and_kept_in_one_file_named_by_card_and_mont
         assert measured["reserved_bytes"] == predicted["reserved_bytes"]
         assert measured["device_bytes"] == measured["reserved_bytes"] + 600 * harness.MIB
         assert predicted["device_bytes"] == predicted["reserved_bytes"] + predicted["context_bytes"]
-        assert predicted["context_source"] == "assumed" and predicted["step_s"] > 0
+        assert predicted["context_source"] == "measured"
+        assert predicted["device_bytes"] == measured["device_bytes"]
+        without = row["uncalibrated"]
+        assert without["context_source"] == "assumed"
+        # a host that dispatches half as fast as an ordinary one
+        assert predicted["step_s"] > 1.5 * without["step_s"] > 0
         assert len(measured["step_times_s"]) == 3 and measured["step_spread_s"] == [0.0, 0.0]
     assert result["figures"]["allocated_bytes"]["worst_absolute"] == 0.0
-    assert result["figures"]["device_bytes"]["median_absolute"] > 0.0
+    assert result["figures"]["device_bytes"]["worst_absolute"] == 0.0
+    assert result["figures"]["uncalibrated_device_bytes"]["median_absolute"] > 0.0
     shown = capsys.readouterr().out
     assert "MiB an added sample" in shown and "NVIDIA H200" in shown and "cuda 13.0" in shown
     bench("--out", tmp_path, "--seconds", 0)

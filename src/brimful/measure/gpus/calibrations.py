@@ -57,7 +57,7 @@ def find_calibrated(name: str, home: Path | str | None = None) -> Gpu:
             capability=calibration.capability[:2],
             multiprocessors=calibration.multiprocessors,
         )
-        return _with(gpu, calibration)
+        return with_calibration(gpu, calibration)
 
 
 def calibrated(gpu: Gpu, home: Path | str | None = None) -> Gpu:
@@ -65,10 +65,11 @@ def calibrated(gpu: Gpu, home: Path | str | None = None) -> Gpu:
     memory, rates reached.
     """
     calibration = _read(_path_of(gpu.name, home))
-    return gpu if calibration is None else _with(gpu, calibration)
+    return gpu if calibration is None else with_calibration(gpu, calibration)
 
 
-def _with(gpu: Gpu, calibration: Calibration) -> Gpu:
+def with_calibration(gpu: Gpu, calibration: Calibration) -> Gpu:
+    """`gpu` with what `calibration` measured of it."""
     here = "this machine" if calibration.hostname == platform.node() else calibration.hostname
     versions = ", ".join(
         f"{name} {version}" for name, version in calibration.versions.items() if version

@@ -33,6 +33,7 @@ BARE_SEEN = {
     "RTX 6000 Ada": (142, 1536, 426, "unslothai/unsloth-zoo/pull/1053"),
     "RTX PRO 6000": (188, 1536, 555, "ggml-org/llama.cpp/pull/23604"),
     "B200": (148, 2048, 612, "unslothai/unsloth/pull/8669"),
+    "H200": (132, 2048, 527, "`brimful doctor --calibrate`, 2026-11-26"),
 }
 FIXED_MIB, KIB_A_THREAD = 20, 1.9
 BARE_DOUBT = 0.12
@@ -42,12 +43,14 @@ _MOST_THREADS = 2048  # of a multiprocessor, on the cards for data centres
 # MiB: likely, least, most. On a T4 products added 26 MiB, and trainings up to 36 (torch-preflight;
 # Anassbzdd/fitcheck, scripts/measure.py); on A100 with 80 GB real fine-tunings left at most 940 MiB
 # for the whole context (foundation-model-stack/fms-acceleration, scripts/benchmarks/refs). Between
-# the two nobody has measured: the geometric mean.
+# the two nobody has measured: the geometric mean. On an H200 trainings added 112 to 240 MiB, and
+# those of `brimful doctor --calibrate` 224 (bench/results/measured-h200-2026-11.json).
 KERNELS_BEFORE_8 = (31, 20, 100)
 KERNELS = (125, 31, 510)
-# A small convolution on a T4 added 4 MiB (torch-preflight); all of cuDNN's kernels together take
-# 278 on an A100 (below).
-CUDNN = (33, 4, 278)
+KERNELS_FROM_9 = (224, 100, 510)
+# Small convolutions on a T4 added 4 MiB (torch-preflight), on an H200 16; all of cuDNN's kernels
+# together take 278 on an A100 (below).
+CUDNN = (16, 4, 278)
 
 # One A100 40 GB: what GPUMemNet measured (arXiv 2602.17817) less what the allocator model replays
 # for the same jobs is 1429 MiB for MLPs (bench/results/predict-a100-40gb-*.json) and 1707 MiB for
@@ -70,14 +73,21 @@ def context(capability: tuple[int, int], multiprocessors: int) -> Estimate:
     """Bytes of device memory outside PyTorch's allocator, for a process that trains without a
     convolution.
     """
-    kernels = KERNELS if capability >= (8, 0) else KERNELS_BEFORE_8
+    kernels = (
+        KERNELS_FROM_9
+        if capability >= (9, 0)
+        else KERNELS
+        if capability >= (8, 0)
+        else KERNELS_BEFORE_8
+    )
     bare = bare_mib(capability, multiprocessors)
-    what = f"loaded at first use (T4: 26 MiB, A100: at most {KERNELS[2]} MiB)"
+    seen = f"T4: 26 MiB, A100: at most {KERNELS[2]} MiB, H200: {KERNELS_FROM_9[0]} MiB"
     return _sum(
         capability,
         multiprocessors,
         kernels,
-        f"{bare:.0f} MiB bare, by six cards; {kernels[0]} MiB of kernels, {what}",
+        f"{bare:.0f} MiB bare, by seven cards; {kernels[0]} MiB of kernels, loaded at first use "
+        f"({seen})",
     )
 
 
@@ -85,8 +95,8 @@ def cudnn() -> Estimate:
     """What cuDNN adds to it, in bytes."""
     likely, least, most = (mib * MIB for mib in CUDNN)
     note = (
-        f"{CUDNN[1]} MiB for one convolution on a T4, {CUDNN[2]} MiB for all kernels of cuDNN on "
-        f"an A100; {_GPUMEMNET}"
+        f"{CUDNN[1]} MiB for one convolution on a T4, {CUDNN[0]} MiB for some on an H200, "
+        f"{CUDNN[2]} MiB for all kernels of cuDNN on an A100; {_GPUMEMNET}"
     )
     return Estimate(likely, Source.ASSUMED, least, most, note)
 

@@ -300,7 +300,8 @@ def _embedding_backward(
     return [("memory", 0, total(out) + 2 * _nbytes(grad) + 8 * _nbytes(indices), launches, ())]
 
 
-# Assumed: on an H200 the host did not wait for 131 KB, and did for 59 MB (bench/results/measured-*).
+# Assumed: on an H200 the host did not wait for 131 KB, and did for 59 MB
+# (bench/results/measured-h200-2026-11.json).
 STAGED_BYTES = 1 << 20
 
 

@@ -13,10 +13,15 @@ CAPABILITIES = {
     "RTX 6000 Ada": (8, 9),
     "RTX PRO 6000": (12, 0),
     "B200": (10, 0),
+    "H200": (9, 0),
 }
 # What nobody's constant was made with: the whole context of trainings, MiB, and whether a
 # convolution ran.
-WHOLE_SEEN = {"t4": [(131, False), (141, False), (135, True)], "a100-80gb": [(940, False)]}
+WHOLE_SEEN = {
+    "t4": [(131, False), (141, False), (135, True)],
+    "a100-80gb": [(940, False)],
+    "h200": [(750, False), (766, True), (642, True)],
+}
 
 
 @pytest.mark.parametrize("name", BARE_SEEN)
