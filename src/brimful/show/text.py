@@ -70,7 +70,9 @@ _APPROXIMATIONS = {
     "torch.compile": "not compiled here; compiled code usually takes less",
     "bincount": "its length depends on data, so the least was taken",
     "cudnn workspace without benchmark": "assumed as large as measured with benchmark",
-    "cudnn rnn reserve space": "its size is not documented and is assumed",
+    "cudnn.benchmark in float32": "its trials, which take what is free for a moment, are not "
+    "counted",
+    "cudnn rnn reserve space": "not documented; as seen for an LSTM on an H200",
     "nested tensors in TransformerEncoder": "padded tensors were taken, which are larger",
     "flash_attn": "a stand-in answered its import: PyTorch's copy of its kernels ran",
     "flash_attn.bert_padding": "which tokens are padding depends on data, so all were kept",

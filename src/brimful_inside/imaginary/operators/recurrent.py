@@ -22,7 +22,8 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 # peaks of three batch sizes within 1 % (an H200, cuDNN 9.19, bench/results/measured-h200-*.json);
 # for other cells and without packing they are assumed.
 KEPT = {"lstm": 6, "gru": 5, "rnn_tanh": 2, "rnn_relu": 2}
-WORKSPACE_BYTES = 32 << 20  # beside what depends on shapes; so much cuBLAS takes on Hopper
+# Beside what depends on shapes: as much as cuBLAS takes on Hopper, and to align.
+WORKSPACE_BYTES, ALIGN_BYTES = 32 << 20, 256
 
 
 class _Plan(NamedTuple):
@@ -167,8 +168,8 @@ def _run(gpu: ImaginaryGpu, kind: str, options: Dict[str, Any]) -> Any:
         rows,
         length,
         *sizes,
-        reserve if options["train"] else 0,
-        workspace + WORKSPACE_BYTES,
+        reserve + ALIGN_BYTES if options["train"] else 0,
+        workspace + WORKSPACE_BYTES + ALIGN_BYTES,
         flat,
         batch_first,
     )

@@ -147,12 +147,14 @@ def test_a_workspace_is_freed_before_the_next_one_is_taken(gpu, trace_file):
 
 
 def test_without_benchmark_as_much_is_assumed_and_counted(gpu, trace_file):
+    train(nn.Conv2d(16, 32, 3), torch.half)
+    assert workspaces(gpu, trace_file) and not gpu.approximations
     train(nn.Conv2d(16, 32, 3))
     measured = workspaces(gpu, trace_file)
-    assert measured and not gpu.approximations
+    assert measured and gpu.approximations.pop("cudnn.benchmark in float32") == 3
     torch.backends.cudnn.benchmark = False
     train(nn.Conv2d(16, 32, 3))
-    assert workspaces(gpu, trace_file) == measured and emptied(gpu, trace_file) == 3, (
+    assert workspaces(gpu, trace_file) == measured and emptied(gpu, trace_file) == 6, (
         "the cache stays"
     )
     assert gpu.approximations == {"cudnn workspace without benchmark": 3}

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.brimful_inside.imaginary.conftest import peak_of
+from brimful_inside.simulator.trace import Malloc
+from tests.brimful_inside.imaginary.conftest import peak_of, rows
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
@@ -25,6 +26,32 @@ def test_a_recurrent_network_runs_as_cudnn_would(gpu, kind):
     out, _ = model(packed)
     nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].sum().backward()
     assert gpu.approximations["cudnn rnn reserve space"] == 3
+
+
+# By rows of a packed batch of 512 sequences of at most 120 steps: cuDNN's workspace and reserve
+# space on an H200 (cuDNN 9.19, torch 2.11).
+SEEN = {
+    34_449: (482_160_896, 783_931_648),
+    34_893: (487_616_768, 793_934_080),
+    36_484: (507_166_976, 829_776_128),
+}
+
+
+@pytest.mark.parametrize("count", SEEN)
+def test_a_packed_lstm_takes_what_cudnn_took_on_a_card(gpu, trace_file, count):
+    model = nn.LSTM(16, 256, 2, batch_first=True, bidirectional=True, dropout=0.1).to("cuda")
+    lengths = torch.full((512,), 120)
+    lengths[1:] = count // 512
+    lengths[1 : 1 + count - int(lengths.sum())] += 1
+    data = torch.randn(512, 120, 16, device="cuda")
+    packed = nn.utils.rnn.pack_padded_sequence(data, lengths, batch_first=True)
+    out, _ = model(packed)
+    nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].sum().backward()
+    gpu.flush()
+    sizes = [row.nbytes for row in rows(trace_file).rows if isinstance(row, Malloc)]
+    assert [sizes.count(size) for size in SEEN[count]] == [3, 1], (
+        "the workspace forward, and for either gradient"
+    )
 
 
 def test_the_dropout_of_a_recurrent_network_keeps_its_generators_states(gpu):
