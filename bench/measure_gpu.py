@@ -109,15 +109,9 @@ def predict(
     """
     plain = catalogued(card)
     gpu = with_calibration(plain, calibration) if plain and calibration else plain
-    described = {
-        **(asdict(to_card(gpu)) if gpu else {}),
-        **card,
-        "context_bytes": int(context_for(gpu, card, False).value),
-    }
-    described["capacity_bytes"] = described["total_bytes"] - described["context_bytes"]
     with tempfile.TemporaryDirectory() as folder:
         of_card, result = Path(folder, "card"), Path(folder, "result")
-        of_card.write_text(json.dumps(described), encoding="utf-8")
+        of_card.write_text(json.dumps(described(card, gpu)), encoding="utf-8")
         words = [str(of_card), str(result), str(job.script), *job.arguments(batch_size)]
         reported = child(words, real=False)
         trace = result.with_suffix(".trace.gz")
@@ -138,6 +132,18 @@ def predict(
 
     sides = {"predicted": {**reported, **depends_on(gpu)}}
     return sides | ({"uncalibrated": depends_on(plain)} if gpu is not plain else {})
+
+
+def described(card: dict[str, Any], gpu: Gpu | None = None) -> dict[str, Any]:
+    """The card for `bench.gpu.child`; `gpu`: the catalogue's, or with what was measured of it."""
+    gpu = gpu or catalogued(card)
+    context_bytes = int(context_for(gpu, card, False).value)
+    return {
+        **(asdict(to_card(gpu)) if gpu else {}),
+        **card,
+        "context_bytes": context_bytes,
+        "capacity_bytes": card["total_bytes"] - context_bytes,
+    }
 
 
 def step_seconds(gpu: Gpu, kernels: Sequence[Kernel]) -> float | None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).parent / "scripts"
 BOTH = ("train", "eval")
-ORDINARY = ("cudnn workspace without benchmark",)  # named wherever there are convolutions
+# named wherever there are convolutions
+ORDINARY = ("cudnn workspace without benchmark", "cudnn.benchmark in float32")
 
 
 @dataclass(frozen=True)

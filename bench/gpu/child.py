@@ -1,12 +1,13 @@
 """One training script in a process of its own, on a real card or an imaginary one, and what it
 took.
 
-    python -m bench.gpu.child real    <result file> <script> [its arguments]
+    python -m bench.gpu.child real[:<bytes>] <result file> <script> [its arguments]
     python -m bench.gpu.child <card.json> <result file> <script> [its arguments]
 
-The script is run as `python script ...` runs it. The standard library, torch and brimful_inside are
-enough. The result is JSON: peaks in bytes, seconds of each step after the warm-up (between ends of
-steps, by CUDA events), and the settings in force.
+The script is run as `python script ...` runs it. The standard library, torch and brimful_inside
+are enough. `<bytes>`: the most that PyTorch may hold of the card. The result is JSON: peaks in
+bytes, seconds of each step after the warm-up (between ends of steps, by CUDA events), and the
+settings in force.
 """
 
 import gzip
@@ -85,10 +86,12 @@ def settings() -> dict[str, object]:
     }
 
 
-def on_real(script: str, arguments: list[str]) -> dict[str, object]:
+def on_real(script: str, arguments: list[str], limit_bytes: int | None = None) -> dict[str, object]:
     """Train on the card that is there. `context_bytes` holds what other processes have, too."""
     begun = time.perf_counter()
     torch.cuda.init()
+    if limit_bytes is not None:
+        torch.cuda.set_per_process_memory_fraction(limit_bytes / torch.cuda.mem_get_info()[1])
     torch.empty(0, device="cuda")
     bare = _outside_allocator()
     events: list[torch.cuda.Event] = []
@@ -149,10 +152,10 @@ def on_imaginary(
 
 def main(argv: list[str]) -> None:
     where, result, script, *arguments = argv
-    is_real = where == "real"
+    kind, _, limit = where.partition(":")
     report = (
-        on_real(script, arguments)
-        if is_real
+        on_real(script, arguments, int(limit) if limit else None)
+        if kind == "real"
         else on_imaginary(where, result + ".trace.gz", script, arguments)
     )
     Path(result).write_text(json.dumps(report), encoding="utf-8")
