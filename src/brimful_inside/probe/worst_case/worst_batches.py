@@ -81,6 +81,8 @@ class WorstBatches:
     def __init__(self, config: TrialConfig):
         self._largest_at, self._sorted = config.largest_at, config.sorted_batches
         self._imaginary = config.device == "imaginary"
+        # All batch sizes shall give the same trial; an audit shows the script's own epochs.
+        self.lengthens = self._imaginary and config.cut and not config.audits
         self._scans = ScanCache(config.folder, config.scans)
         self._plans: Any = weakref.WeakKeyDictionary()
         self._reported: List[
@@ -281,9 +283,16 @@ def _largest(batches: List[List[int]], scan: Scan) -> List[int]:
 
 
 def patch_samplers() -> None:
-    """Loaders take their indices from `_index_sampler`, a property of the base class."""
+    """Loaders take their indices from `_index_sampler`, a property of the base class. One whose
+    passes go on beyond their end is as long as they may become."""
     cls: Any = torch_dataloader.DataLoader
-    original = cls._index_sampler.fget
+    original, length = cls._index_sampler.fget, cls.__len__
+
+    def __len__(self: Any) -> int:
+        batches = length(self)
+        return batches * MAX_PASSES if batches < MAX_PASSES and _goes_on(self) else batches
+
+    cls.__len__ = __len__
 
     def _index_sampler(self: Any) -> Any:
         sampler = original(self)
@@ -293,6 +302,14 @@ def patch_samplers() -> None:
         )  # not `or`: an endless sampler has no length to be true by
 
     cls._index_sampler = property(_index_sampler)
+
+
+@guarded
+def _goes_on(loader: Any) -> bool:
+    """Whether a pass that trains with this loader goes on until the trial has its steps."""
+    probe = current_probe()
+    worst = getattr(probe, "worst", None)
+    return worst is not None and worst.lengthens and _draws_at_random(loader)
 
 
 @guarded
@@ -350,7 +367,7 @@ class SyntheticBatches(torch_dataloader._BaseDataLoaderIter):  # type: ignore[na
         continues = bool(
             pass_.given
             and (pass_.role or pass_.loader.role) == TRAIN
-            and probe.config.cut
+            and probe.worst.lengthens
             and not probe.ending.measured
         )
         probe.ending.extended = probe.ending.extended or continues

@@ -355,3 +355,33 @@ def test_a_data_set_that_gives_whole_batches_is_counted_in_samples(run_trial, de
     assert (loader["batch_size"], loader["length"], loader["dataset_length"]) == (32, 9, 270)
     assert (loader["sampler"], loader["sampler_samples"]) == ("RandomSampler", 270)
     assert loader["batches"][0]["samples"] == 32
+
+
+SHORT_EPOCHS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+weight = torch.nn.Parameter(torch.ones(4).to("cuda"))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+loader = DataLoader(TensorDataset(torch.ones(6, 4)), 2, shuffle=True)
+for epoch in range(4):
+    for i, (x,) in enumerate(loader):
+        assert i < len(loader)
+        (x.to("cuda") * weight).mean().backward()
+        if (i + 1) % 2 == 0 or i + 1 == len(loader):
+            optimizer.step()
+    print(i + 1, "of", len(loader), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("audits", "epochs", "batches"),
+    [(False, ["8 of 192"], [2, 2, 2]), (True, ["3 of 3"] * 2, [2, 1, 2])],
+    ids=["a trial of memory", "an audit"],
+)
+def test_no_pass_outlasts_the_length_of_its_loader(run_trial, audits, epochs, batches):
+    """Where the epoch has fewer steps than the trial, it is a long one from the start; an audit
+    goes on with the script's next."""
+    trial = run_trial(SHORT_EPOCHS, audits=audits, **IMAGINARY)
+    assert trial.failures == [] and trial.stdout.splitlines()[: len(epochs)] == epochs
+    assert trial.report["micro_batches_per_step"][:3] == batches
