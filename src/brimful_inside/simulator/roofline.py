@@ -296,15 +296,17 @@ class Queue:
     def __init__(self) -> None:
         self.host = self.device = self.links = 0.0
 
-    def run(self, kernel: Kernel, seconds: float, efficiency: Efficiency = DEFAULT) -> None:
-        if kernel.kind == SYNC:
+    def run(self, kind: str, dispatch_s: float, seconds: float) -> None:
+        """A kernel of this kind, which the host dispatches and the card runs for so long."""
+        if kind == SYNC:
             self.synchronize()
             return
-        self.host += dispatch_time(kernel, efficiency)
-        if kernel.kind == COLLECTIVE:
+        self.host += dispatch_s
+        if kind == COLLECTIVE:
             self.links = max(self.links, self.device, self.host) + seconds
         else:
-            self.device = max(self.device, self.host) + seconds
+            start = self.host if self.host > self.device else self.device
+            self.device = start + seconds
 
     def end_step(self) -> float:
         """The optimizer waits for the collectives. Returns the seconds that they were still to
@@ -324,12 +326,16 @@ def step_time(
     """The time of a step that is one of many: from the end of one to the end of the next, after a
     first one."""
     queue = Queue()
-    for kernel, timed in zip(kernels, times):
-        queue.run(kernel, timed.seconds, efficiency)
+    ran = [
+        (kernel.kind, dispatch_time(kernel, efficiency), timed.seconds)
+        for kernel, timed in zip(kernels, times)
+    ]
+    for row in ran:
+        queue.run(*row)
     queue.end_step()
     begun = max(queue.device, queue.host)
-    for kernel, timed in zip(kernels, times):
-        queue.run(kernel, timed.seconds, efficiency)
+    for row in ran:
+        queue.run(*row)
     waited = queue.end_step()
     seconds = max(queue.device, queue.host) - begun
     in_turn = [timed for kernel, timed in zip(kernels, times) if kernel.kind != COLLECTIVE]

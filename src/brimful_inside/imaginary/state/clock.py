@@ -244,5 +244,5 @@ class Clock:
                 seconds = self._times[row] = roofline.kernel_time(
                     kernel, self.rates, roofline.DEFAULT
                 ).seconds
-            self._queue.run(kernel, seconds)
+            self._queue.run(kernel.kind, roofline.dispatch_time(kernel), seconds)
         self._read = len(self._rows)
