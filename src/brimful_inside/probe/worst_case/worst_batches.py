@@ -81,8 +81,10 @@ class WorstBatches:
     def __init__(self, config: TrialConfig):
         self._largest_at, self._sorted = config.largest_at, config.sorted_batches
         self._imaginary = config.device == "imaginary"
-        # All batch sizes shall give the same trial; an audit shows the script's own epochs.
-        self.lengthens = self._imaginary and config.cut and not config.audits
+        # All batch sizes shall give the same trial; an audit shows the script's own epochs, and so
+        # do batches that are as drawn.
+        self._as_drawn = self._largest_at is not None or self._sorted is not None
+        self.lengthens = self._imaginary and config.cut and not (config.audits or self._as_drawn)
         self._scans = ScanCache(config.folder, config.scans)
         self._plans: Any = weakref.WeakKeyDictionary()
         self._reported: List[
@@ -153,7 +155,7 @@ class WorstBatches:
             why = "the data set gave an error where samples were read (%s)" % _short(error)
             return Plan(WorstBatch(0, length, False, "not scanned: " + why))
         at_random = _draws_at_random(loader)
-        if (self._largest_at is None and self._sorted is None) or _evaluates(at_random):
+        if not self._as_drawn or _evaluates(at_random):
             return self._plan_of(scan, custom_batches, samples)
         left_alone = WorstBatch(scan.scanned, length, scan.varies, "batches are as drawn")
         if not (at_random and scan.varies and scan.totals and scan.repeatable):

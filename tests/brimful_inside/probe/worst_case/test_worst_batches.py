@@ -375,13 +375,18 @@ for epoch in range(4):
 
 
 @pytest.mark.parametrize(
-    ("audits", "epochs", "batches"),
-    [(False, ["8 of 192"], [2, 2, 2]), (True, ["3 of 3"] * 2, [2, 1, 2])],
-    ids=["a trial of memory", "an audit"],
+    ("config", "epochs", "batches"),
+    [
+        ({}, ["8 of 192"], [2, 2, 2]),
+        ({"audits": True}, ["3 of 3"] * 2, [2, 1, 2]),
+        ({"largest_at": 2}, ["3 of 3"] * 2, [2, 1, 2]),
+        ({"sorted_batches": 10}, ["3 of 3"] * 2, [2, 1, 2]),
+    ],
+    ids=["a trial of memory", "an audit", "as drawn", "sorted"],
 )
-def test_no_pass_outlasts_the_length_of_its_loader(run_trial, audits, epochs, batches):
+def test_no_pass_outlasts_the_length_of_its_loader(run_trial, config, epochs, batches):
     """Where the epoch has fewer steps than the trial, it is a long one from the start; an audit
-    goes on with the script's next."""
-    trial = run_trial(SHORT_EPOCHS, audits=audits, **IMAGINARY)
+    goes on with the script's next, and so do batches as they are drawn."""
+    trial = run_trial(SHORT_EPOCHS, **config, **IMAGINARY)
     assert trial.failures == [] and trial.stdout.splitlines()[: len(epochs)] == epochs
     assert trial.report["micro_batches_per_step"][:3] == batches
