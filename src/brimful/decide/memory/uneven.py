@@ -117,8 +117,11 @@ def take_apart(program: Program) -> Stretches:
 class _Writer:
     """Writes stretches one after another, as a program."""
 
-    def __init__(self, stretches: Stretches, sizes: Sequence[int]) -> None:
-        """`sizes`: of the allocations of its beginning."""
+    def __init__(self, stretches: Stretches, sizes: Sequence[int], first_whole: bool) -> None:
+        """`sizes`: of the allocations of its beginning. `first_whole`: the first time that a
+        stretch comes, it has what is small and passes as well.
+        """
+        self._first_whole = first_whole
         self.events = list(stretches.begin.events)
         self.sizes = list(sizes)
         self.args = list(stretches.begin.args)
@@ -130,6 +133,7 @@ class _Writer:
     def write(self, stretch: Stretch, whole: bool = False) -> None:
         """`whole`: with what is small and passes."""
         again, before = id(stretch) in self._written, self._alive
+        whole = whole or (self._first_whole and not again)
         self._written.add(id(stretch))
         own: list[int | None] = []
         freed = 0
@@ -258,13 +262,19 @@ def _in_orders(stretches: Stretches, largest: list[Stretch]) -> list[Program]:
         steps += source.choices(stretches.repeated, k=max(0, count - len(steps)))
         at = source.randrange(len(steps) // 2, len(steps))
         steps[at:at] = largest
-        programs.append(_written(stretches, sizes, steps))
+        # What is small and passes counts for what is alive at a time, which no order changes.
+        programs.append(_written(stretches, sizes, steps, first_whole=not order))
     return programs
 
 
-def _written(stretches: Stretches, sizes: Sequence[int], steps: Iterable[Stretch]) -> Program:
+def _written(
+    stretches: Stretches,
+    sizes: Sequence[int],
+    steps: Iterable[Stretch],
+    first_whole: bool = False,
+) -> Program:
     """`sizes`: of the beginning."""
-    writer = _Writer(stretches, sizes)
+    writer = _Writer(stretches, sizes, first_whole)
     for stretch in steps:
         writer.write(stretch)
     if stretches.last is not None:

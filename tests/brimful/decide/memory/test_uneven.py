@@ -145,6 +145,14 @@ def test_the_step_of_the_largest_samples_is_part_of_an_epoch():
         assert max(program.sizes) == max(worst.sizes)
 
 
+@given(st.lists(st.integers(1, 8), min_size=4, max_size=12), st.booleans())
+def test_the_scripts_own_order_has_no_less_alive_than_the_trial_with_small_tensors_too(rest, large):
+    drawn = training([2, 1, *rest], batch_size=4 if large else 1)
+    own = epochs_of(drawn, None)[0]
+    alive = [replay_cards(of, of.sizes)[0].peak.allocated for of in (own, drawn)]
+    assert alive[0] >= alive[1]
+
+
 def test_steps_that_are_alike_are_not_uneven():
     assert not are_uneven(training([30] * 6))
     assert are_uneven(training([30, 30, 31, 30, 32, 30]))
